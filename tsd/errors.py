@@ -1,7 +1,7 @@
 """What can go wrong, named by who must act on it.
 
-`BadLine` goes back to the sender, `CorruptRow` to the operator, `StoreError` to whoever may try again. Messages say what
-was got and what was wanted; bytes are shown in hex.
+`BadLine` goes back to the sender, `CorruptRow` to the operator, `StoreError` to whoever may try again. Messages say
+what was got and what was wanted; bytes are shown in hex.
 """
 
 

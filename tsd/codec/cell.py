@@ -170,7 +170,8 @@ def split(qualifier: bytes, value: bytes) -> list[Point]:
         at += size
     if not len(value) - 1 <= at <= len(value):
         raise CorruptRow(
-            f"cell {qualifier.hex()} = {value.hex()}: {len(parts)} points want {at} bytes and one more, got {len(value)}"
+            f"cell {qualifier.hex()} = {value.hex()}: got {len(value)} bytes, "
+            f"wanted {at} for {len(parts)} points and one more"
         )
     return points
 

@@ -5,7 +5,7 @@ This is the reference for every line and the only judge of bad ones; `tsd.ingest
 
 from typing import NamedTuple
 
-from tsd.codec.times import LAST_MS, FIRST_MS, Timestamp, parse_time, storable
+from tsd.codec.times import FIRST_MS, LAST_MS, Timestamp, parse_time, storable
 from tsd.codec.words import (
     encode_float,
     encode_integer,

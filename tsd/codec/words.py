@@ -14,7 +14,7 @@ from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, BadLine
 LEGAL = bytes(
     code
     for code in range(256)
-    if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "-_./")
+    if (chr(code).isascii() and (chr(code).isalnum() or chr(code) in "-_./"))
     or code in (0xAA, 0xB5, 0xBA)
     or (code >= 0xC0 and code not in (0xD7, 0xF7))
 )  # fmt: skip

@@ -96,7 +96,9 @@ class Store(Protocol):
         none, with more to come: only `next_start` tells."""
         ...
 
-    async def check_and_put(self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None) -> bool:
+    async def check_and_put(
+        self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None
+    ) -> bool:
         """Write a cell if it now holds `expected` (None: if it is absent), in one atomic step; whether that was so.
 
         After StoreDown the caller does not know which: it reads the cell, and finds its own value or another's.
