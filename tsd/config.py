@@ -1,0 +1,184 @@
+"""Configuration files and command-line settings → a Config, or everything that is wrong with them at once."""
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, fields
+from enum import Enum
+from pathlib import Path
+from types import UnionType
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from tsd.codec.rowkey import Layout
+from tsd.codec.uid import Widths
+from tsd.errors import BadConfig
+from tsd.properties import parse_properties
+from tsd.settings import MUST_BE_OFF, OPENTSDB_ONLY, Backend, Config, Key, Mode
+
+__all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "keys", "layout", "load", "read_settings"]
+
+SEARCHED = (Path("tsd.conf"), Path("/etc/tsd/tsd.conf"))
+_TRUE = ("true", "1", "yes")
+_FALSE = ("false", "0", "no")
+_SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_CHOICES = {
+    "tsd.storage.hbase.thrift.transport": ("buffered", "framed"),
+    "tsd.storage.hbase.thrift.protocol": ("binary", "compact"),
+    "tsd.log.level": ("debug", "info", "warning", "error"),
+    "tsd.log.format": ("auto", "console", "json", "journald"),
+}
+
+
+class Loaded(NamedTuple):
+    """What was read, and what of it has no meaning here."""
+
+    config: Config
+    source: Path | None
+    ignored: list[str]  # OpenTSDB's keys, as they were spelt
+
+
+class Given(NamedTuple):
+    """One setting as somebody wrote it."""
+
+    where: str  # e.g. "tsd.conf, line 3"
+    key: str
+    value: str
+
+
+def keys() -> dict[str, Field[Any]]:
+    """The fields of Config by their keys, in order."""
+    return {field.metadata["key"].name: field for field in fields(Config)}
+
+
+def load(path: Path | None, overrides: Sequence[Given] = ()) -> Loaded:
+    """The configuration in `path` (None: the first of SEARCHED that is there, or nothing), then `overrides`, of which
+    later ones win. Raises BadConfig with every problem."""
+    source = path or next((candidate for candidate in SEARCHED if candidate.is_file()), None)
+    given = list(overrides)
+    if source is not None:
+        try:
+            text = source.read_text("latin-1")
+        except OSError as exc:
+            raise BadConfig([f"{source}: cannot be read: {exc.strerror}"]) from exc
+        given = [Given(f"{source}, line {p.line}", p.key, p.value) for p in parse_properties(text)] + given
+    config, ignored = read_settings(given)
+    return Loaded(config, source, ignored)
+
+
+def read_settings(given: Iterable[Given]) -> tuple[Config, list[str]]:
+    """The Config of some settings, and OpenTSDB's keys among them that mean nothing here; raises BadConfig."""
+    problems: list[str] = []
+    ignored: list[str] = []
+    values: dict[str, Any] = {}
+    known = keys()
+    types = get_type_hints(Config)
+    for setting in given:
+        try:
+            if setting.key in known:
+                name = known[setting.key].name
+                values[name] = _parse(known[setting.key].metadata["key"], types[name], setting.value)
+            elif not _check_foreign(setting, known):
+                ignored.append(setting.key)
+        except ValueError as exc:
+            problems.append(f"{setting.where}: {setting.key}: {exc}")
+    if not problems:
+        config = Config(**values)
+        problems = _contradictions(config)
+        if not problems:
+            return config, sorted(set(ignored))
+    raise BadConfig(problems)
+
+
+def _parse(key: Key, kind: Any, text: str) -> Any:
+    """The value a text stands for; raises ValueError with what was got and wanted."""
+    if isinstance(kind, UnionType):
+        kind = next(part for part in get_args(kind) if part is not type(None))
+    word = text.strip()
+    if kind is bool:
+        if word.lower() not in _TRUE + _FALSE:
+            raise ValueError(f"got {text!r}, wanted true or false")
+        return word.lower() in _TRUE
+    if kind is int:
+        return _parse_int(key, word)
+    if issubclass(kind, Enum):
+        if word not in [str(choice.value) for choice in kind]:
+            raise ValueError(f"got {text!r}, wanted {' or '.join(str(choice.value) for choice in kind)}")
+        return kind(word)
+    if word not in _CHOICES.get(key.name, (word,)):
+        raise ValueError(f"got {text!r}, wanted {' or '.join(_CHOICES[key.name])}")
+    return word
+
+
+def _parse_int(key: Key, word: str) -> int:
+    """An integer within the key's bounds; sizes in bytes may end with K, M, G or T (powers of 1024)."""
+    factor = _SIZES.get(word[-1:].lower(), 1) if key.unit == "bytes" else 1
+    digits = word[:-1] if factor > 1 else word
+    if not (digits.isascii() and digits.lstrip("+-").isdigit()):
+        raise ValueError(f"got {word!r}, wanted a whole number{' of ' + key.unit if key.unit else ''}")
+    number = int(digits) * factor
+    if key.low is not None and number < key.low:
+        raise ValueError(f"got {word}, wanted {key.low} or more")
+    if key.high is not None and number > key.high:
+        raise ValueError(f"got {word}, wanted {key.high} or less")
+    return number
+
+
+def _check_foreign(setting: Given, known: Mapping[str, object]) -> bool:
+    """True where a key must be off and is; False for a key of OpenTSDB's that means nothing here. Raises ValueError
+    for one that must be off and is not, and for a key that nobody knows."""
+    if setting.key in MUST_BE_OFF:
+        if setting.value.strip().lower() in (*_FALSE, ""):
+            return True
+        raise ValueError(f"got {setting.value!r}, but {MUST_BE_OFF[setting.key]}: take the line out")
+    if any(setting.key == only or (only.endswith(".") and setting.key.startswith(only)) for only in OPENTSDB_ONLY):
+        return False
+    near = difflib.get_close_matches(setting.key, [*known, *OPENTSDB_ONLY], n=1, cutoff=0.6)
+    raise ValueError("no such key" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _contradictions(config: Config) -> list[str]:
+    """What single settings cannot tell."""
+    problems = []
+    try:
+        gateways(config)
+    except ValueError as exc:
+        problems.append(f"tsd.storage.hbase.thrift: {exc}")
+    tables = [config.data_table, config.uid_table, config.tree_table, config.meta_table]
+    if len(set(tables)) != len(tables) or "" in tables:
+        problems.append(f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names")
+    if config.width_metric > 7 and config.random_metrics:
+        problems.append("tsd.core.uid.random_metrics: wants tsd.storage.uid.width.metric to be 7 or less")
+    return problems
+
+
+def gateways(config: Config) -> list[tuple[str, int]]:
+    """Host and port of each Thrift gateway; raises ValueError.
+
+    >>> gateways(Config(thrift="a:9090, [::1]:9091"))
+    [('a', 9090), ('::1', 9091)]
+    """
+    found = []
+    for word in filter(None, (part.strip() for part in config.thrift.split(","))):
+        host, colon, port = word.rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"got {word!r}, wanted host:port")
+        found.append((host.strip("[]"), int(port)))
+    if not found:
+        raise ValueError("got nothing, wanted host:port")
+    return found
+
+
+def layout(config: Config) -> Layout:
+    """How row keys are built."""
+    widths = Widths(config.width_metric, config.width_tagk, config.width_tagv)
+    return Layout(widths, config.salt_width, config.salt_buckets)
+
+
+def state_folder(config: Config) -> Path:
+    """The state folder, as an absolute path."""
+    return Path(os.path.abspath(config.path))
+
+
+def journal_folder(config: Config) -> Path:
+    """The journal's folder."""
+    return Path(os.path.abspath(config.journal_path)) if config.journal_path else state_folder(config) / "journal"

@@ -1,0 +1,177 @@
+"""Every setting there is: its key, type, default, unit and meaning. conf/tsd.conf shows them all; a test compares.
+
+Keys that OpenTSDB has keep their name and their meaning. What OpenTSDB knows and this daemon has no use for stands in
+`OPENTSDB_ONLY`, so that an existing file loads.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class Backend(Enum):
+    """Where rows are kept."""
+
+    EMBEDDED = "embedded"
+    HBASE = "hbase"
+
+
+class Mode(Enum):
+    """What clients may do."""
+
+    READ_WRITE = "rw"
+    READ_ONLY = "ro"
+    WRITE_ONLY = "wo"
+
+
+class Key(NamedTuple):
+    """How a field of Config is written in a file."""
+
+    name: str
+    doc: str
+    unit: str = ""
+    low: int | None = None
+    high: int | None = None
+
+
+def _key(name: str, default: Any, doc: str, unit: str = "", low: int | None = None, high: int | None = None) -> Any:
+    return field(default=default, metadata={"key": Key(name, doc, unit, low, high)})
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
+
+    port: int = _key("tsd.network.port", 4242, "TCP port of the telnet and HTTP protocols", low=0, high=65535)
+    bind: str = _key(
+        "tsd.network.bind", "127.0.0.1", "address to listen on; 0.0.0.0 or :: for all, once access is safe"
+    )
+    backlog: int = _key("tsd.network.backlog", 1024, "connections the kernel may hold before they are accepted", low=1)
+    tcp_no_delay: bool = _key("tsd.network.tcp_no_delay", True, "send replies at once (TCP_NODELAY)")
+    keep_alive: bool = _key("tsd.network.keep_alive", True, "let the kernel find dead peers (SO_KEEPALIVE)")
+    connections_limit: int = _key(
+        "tsd.core.connections.limit", 0, "open connections; one more is closed at once and counted. 0: no limit", low=0
+    )
+    socket_timeout_s: int = _key(
+        "tsd.core.socket.timeout", 0, "close a connection that was silent this long. 0: never", "s", low=0
+    )
+    mode: Mode = _key("tsd.mode", Mode.READ_WRITE, "rw, ro (no put) or wo")
+    no_diediedie: bool = _key("tsd.no_diediedie", True, "false: the telnet command diediedie ends the daemon")
+    drain_ms: int = _key(
+        "tsd.core.drain_timeout", 60000, "on SIGTERM, how long to go on writing what waits; the rest stays in the "
+        "journal and is written at the next start", "ms", low=0,
+    )  # fmt: skip
+
+    auto_create_metrics: bool | None = _key(
+        "tsd.core.auto_create_metrics", None, "unknown metric names get a UID. Unset: true on the embedded store, "
+        "false (as in OpenTSDB) on HBase"
+    )  # fmt: skip
+    auto_create_tagks: bool = _key("tsd.core.auto_create_tagks", True, "unknown tag names get a UID")
+    auto_create_tagvs: bool = _key("tsd.core.auto_create_tagvs", True, "unknown tag values get a UID")
+    allow_specialchars: str = _key(
+        "tsd.core.tag.allow_specialchars", "", "characters allowed in names beside a-z A-Z 0-9 - _ . / and letters"
+    )
+    max_tags: int = _key("tsd.storage.max_tags", 8, "most tags of a data point", low=1)
+    random_metrics: bool = _key("tsd.core.uid.random_metrics", False, "random instead of counted metric UIDs")
+    width_metric: int = _key(
+        "tsd.storage.uid.width.metric", 3, "bytes of a metric UID; never change it once there is data", "bytes", 1, 8
+    )
+    width_tagk: int = _key("tsd.storage.uid.width.tagk", 3, "bytes of a tag name's UID; likewise", "bytes", 1, 8)
+    width_tagv: int = _key("tsd.storage.uid.width.tagv", 3, "bytes of a tag value's UID; likewise", "bytes", 1, 8)
+    name_cache: int = _key(
+        "tsd.uid.lru.name.size", 1_000_000, "UIDs by name kept in memory, of each kind", "names", low=1000
+    )
+    id_cache: int = _key(
+        "tsd.uid.lru.id.size", 1_000_000, "names by UID kept in memory, of each kind", "UIDs", low=1000
+    )
+
+    backend: Backend = _key("tsd.storage.backend", Backend.EMBEDDED, "embedded (RocksDB in the state folder) or hbase")
+    path: str = _key(
+        "tsd.storage.path", "var", "state folder: journal, embedded store, control socket. One daemon, one folder"
+    )
+    thrift: str = _key(
+        "tsd.storage.hbase.thrift", "127.0.0.1:9090", "HBase's Thrift gateways, host:port with commas between"
+    )
+    thrift_connections: int = _key(
+        "tsd.storage.hbase.thrift.connections", 8, "connections to the gateways, in all", low=1, high=256
+    )
+    thrift_timeout_ms: int = _key(
+        "tsd.storage.hbase.thrift.timeout", 15000, "how long a gateway may take to answer one call", "ms", low=100
+    )
+    thrift_transport: str = _key("tsd.storage.hbase.thrift.transport", "buffered", "buffered or framed, as the gateway")
+    thrift_protocol: str = _key("tsd.storage.hbase.thrift.protocol", "binary", "binary or compact, as the gateway")
+    data_table: str = _key("tsd.storage.hbase.data_table", "tsdb", "table of the points, on both engines")
+    uid_table: str = _key("tsd.storage.hbase.uid_table", "tsdb-uid", "table of names and UIDs, on both engines")
+    tree_table: str = _key("tsd.storage.hbase.tree_table", "tsdb-tree", "made by create-tables for OpenTSDB's use")
+    meta_table: str = _key("tsd.storage.hbase.meta_table", "tsdb-meta", "made by create-tables for OpenTSDB's use")
+    salt_width: int = _key("tsd.storage.salt.width", 0, "bytes of salt before a row key. 0: none", "bytes", 0, 8)
+    salt_buckets: int = _key("tsd.storage.salt.buckets", 20, "number of salts", low=1)
+    flush_interval_ms: int = _key(
+        "tsd.storage.flush_interval", 10000, "the window: how long points wait in their open row so as to be written "
+        "as one cell. They are safe in the journal meanwhile", "ms", low=10,
+    )  # fmt: skip
+    join_points: bool = _key(
+        "tsd.storage.join_points", True, "true: one cell a row and window; false: one cell a point, as OpenTSDB writes"
+    )
+
+    journal_path: str = _key(
+        "tsd.journal.path", "", "folder of the journal, e.g. on a disk of its own. Empty: journal/ in the state folder"
+    )
+    journal_sync_ms: int = _key(
+        "tsd.journal.sync_interval", 100, "a line is on disk (fsync) no later than this after it came", "ms", low=1
+    )
+    journal_max_bytes: int = _key(
+        "tsd.journal.max_bytes", 8 << 30, "most bytes of points that wait for the store; when it is full, the daemon "
+        "stops reading from its clients", "bytes", low=1 << 20,
+    )  # fmt: skip
+    memory_limit: int = _key(
+        "tsd.ingest.memory_limit", 512 << 20, "most bytes of points held in memory before they are written", "bytes",
+        low=16 << 20,
+    )  # fmt: skip
+    max_line: int = _key(
+        "tsd.ingest.max_line", 16384, "longest line; a longer one is refused and skipped", "bytes", 1024, 32000
+    )
+    series_idle_s: int = _key(
+        "tsd.ingest.series_idle", 7200, "a series that sent nothing for so long is forgotten, and looked up again when "
+        "it returns", "s", low=60,
+    )  # fmt: skip
+    reply_buffer: int = _key(
+        "tsd.ingest.reply_buffer", 1 << 20, "replies kept for a client that does not read; past it, error lines are "
+        "summed up in one", "bytes", low=4096,
+    )  # fmt: skip
+
+    log_level: str = _key("tsd.log.level", "info", "debug, info, warning or error")
+    log_format: str = _key("tsd.log.format", "auto", "console, json, journald, or auto: what the output is")
+    stats_canonical: bool = _key("tsd.stats.canonical", False, "stats carry fqdn= instead of host=")
+    stats_with_port: bool = _key("tsd.core.stats_with_port", False, "stats carry port=")
+
+    @property
+    def creates_metrics(self) -> bool:
+        """Whether an unknown metric gets a UID, the default worked out."""
+        return self.backend is Backend.EMBEDDED if self.auto_create_metrics is None else self.auto_create_metrics
+
+
+# Known to OpenTSDB, without meaning here. A key ending with a dot stands for all that start so.
+OPENTSDB_ONLY = tuple(
+    """
+    hbase. tsd.network.async_io tsd.network.worker_threads tsd.network.reuse_address tsd.core.enable_api
+    tsd.core.enable_ui tsd.core.plugin_path tsd.core.timezone tsd.core.response.async tsd.core.response.worker.num
+    tsd.rpc.telnet.return_errors tsd.core.bulk.allow_out_of_order_timestamps tsd.core.storage_exception_handler.
+    tsd.timeseriesfilter. tsd.rtpublisher. tsd.core.preload_uid_cache tsd.core.preload_uid_cache.max_entries
+    tsd.uid.use_mode tsd.uid.lru.enable tsd.uidfilter. tsd.core.meta. tsd.core.tree.enable_processing tsd.search.
+    tsd.storage.hbase.zk_quorum tsd.storage.hbase.zk_basedir tsd.storage.hbase.prefetch_meta
+    tsd.storage.hbase.scanner.maxNumRows tsd.core.flushinterval tsd.storage.enable_compaction tsd.storage.compaction.
+    tsd.storage.fix_duplicates tsd.storage.enable_appends tsd.storage.repair_appends tsd.storage.use_max_value
+    tsd.storage.get_date_tiered_compaction_start tsd.rollups. tsd.core.histograms.config tsd.http. tsd.rpc.plugins
+    tsd.core.authentication.plugin tsd.gnuplot.options.allowlist tsd.query. tsd.startup. tsd.core.repair_appends
+    tsd.core.config tsd.core.config.include tsd.logback. tsd.process. tsd.ui.noexport tsd.addins.
+    """.split()
+)
+
+# OpenTSDB's switches that change who may connect or what a query finds: to ignore them would be a lie, so they must be
+# off.
+MUST_BE_OFF = {
+    "tsd.core.authentication.enable": "this version has no authentication and will not run open instead",
+    "tsd.storage.use_otsdb_timestamp": "this version lets the store stamp its cells, and a query that is bounded by "
+    "cell time would miss them",
+}
