@@ -1,0 +1,288 @@
+"""Accepted put lines → a folder of segments on disk, before anyone is told that they are safe.
+
+Lines are appended in memory and written by a thread in groups, each group with one fdatasync. A segment holds one
+window's lines and is removed when the window's cells are in the store. What is found in the folder at the start is what
+a crash or an outage left: the writer takes it in again, oldest first. Nothing else lives in the folder.
+"""
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from tsd.ingest.segment import HEADER_BYTES, Block, Damage, frame, header, read_blocks
+
+log = structlog.get_logger(__name__)
+
+GROUP_BYTES = 4 << 20  # so many bytes are written without waiting for the interval to pass
+RETRY_S = 1.0  # after the disk refused
+_PARTS = 512  # of one writev
+
+
+class Segment:
+    """One file of the journal, and what is known of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines = 0  # appended, on disk or on the way
+        self.size = HEADER_BYTES
+        self.position = 0  # of its last line in the journal
+        self.good = HEADER_BYTES  # bytes known to be on disk
+
+    def blocks(self) -> Iterator[Block]:
+        """Its blocks, read from disk; raises Damage."""
+        return read_blocks(self.path)
+
+
+class Group(NamedTuple):
+    """What is written with one fdatasync."""
+
+    segment: Segment
+    blocks: list[bytes]
+    lines: int
+    last: bool  # the segment gets no more
+
+
+class Statistics(NamedTuple):
+    """The journal's numbers at a moment."""
+
+    size: int
+    segments: int
+    pending: int
+    syncs: int
+    failures: int
+
+
+class Journal:
+    """The live journal. Positions count lines since the start: a line is safe once `synced` has reached its own."""
+
+    def __init__(self, folder: Path, *, sync_interval_s: float, max_bytes: int) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self.position = 0
+        self.synced = 0
+        self.trouble: str | None = None  # why the disk does not take lines, while it does not
+        self.aside: list[Path] = []  # damaged parts found at the start
+        self._interval_s = sync_interval_s
+        self._segments: dict[Path, Segment] = {}
+        self.size = 0  # bytes of all segments, on disk or on the way
+        self._next = 0
+        self._open: Segment | None = None
+        self._blocks: list[bytes] = []
+        self._lines = 0
+        self._pending = 0
+        self._groups: deque[Group] = deque()
+        self._fd: tuple[Segment, int] | None = None
+        self._work = trio.Event()
+        self._urgent = trio.Event()
+        self._progress = trio.Event()
+        self._closing = False
+        self._syncs = 0
+        self._failures = 0
+        self.on_progress: Callable[[], None] = lambda: None
+
+    @property
+    def pending(self) -> int:
+        """Bytes that are only in memory yet."""
+        return self._pending
+
+    def recover(self) -> list[Segment]:
+        """Check what the folder holds; the segments that hold lines, oldest first. Call once, before anything else.
+
+        What is damaged is cut off, kept in `aside/` under a name that says where it was, and reported.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        found = []
+        for path in sorted(self.folder.glob("*.journal")):
+            self._next = int(path.stem) + 1
+            segment = Segment(path)
+            try:
+                for block in segment.blocks():
+                    segment.lines += block.lines
+            except Damage as damage:
+                segment.lines = self._set_aside(damage)
+            if segment.lines:
+                segment.size = segment.good = path.stat().st_size
+                self.size += segment.size
+                self._segments[path] = segment
+                found.append(segment)
+            else:
+                path.unlink()
+        return found
+
+    def _set_aside(self, damage: Damage) -> int:
+        """Move a segment's damaged end out of it; how many whole lines are left."""
+        offset = max(damage.offset, HEADER_BYTES)
+        aside = self.folder / "aside" / f"{damage.path.stem}-from-byte-{offset}.journal"
+        aside.parent.mkdir(exist_ok=True)
+        with damage.path.open("r+b") as file, aside.open("wb") as kept:
+            file.seek(offset)
+            shutil.copyfileobj(file, kept)
+            os.fsync(kept.fileno())
+            file.truncate(offset)
+            os.pwrite(file.fileno(), header(offset), 0)
+            os.fsync(file.fileno())
+        size = aside.stat().st_size
+        if size:
+            self.aside.append(aside)
+        else:
+            aside.unlink()
+        say = log.error if damage.acknowledged else log.warning
+        say("journal segment damaged", what=str(damage), bytes_set_aside=size, kept_in=str(aside) if size else None)
+        return sum(block.lines for block in read_blocks(damage.path))
+
+    def append(self, lines: bytes, count: int) -> int:
+        """Take whole lines; their position."""
+        if self._open is None:
+            self._open = Segment(self.folder / f"{self._next:016d}.journal")
+            self._next += 1
+            self._segments[self._open.path] = self._open
+            self.size += self._open.size
+        if not self._blocks:
+            self._work.set()
+        self._blocks.append(lines)
+        self._lines += count
+        self._pending += len(lines)
+        self._open.lines += count
+        self._open.size += len(lines)
+        self.size += len(lines)
+        self.position += count
+        self._open.position = self.position
+        if self._pending >= GROUP_BYTES:
+            self._urgent.set()
+        return self.position
+
+    def rotate(self) -> Segment | None:
+        """End the open segment; it, or None where nothing was appended."""
+        segment, self._open = self._open, None
+        if segment is not None:
+            self._groups.append(Group(segment, self._blocks, self._lines, last=True))
+            self._blocks, self._lines = [], 0
+            self._work.set()
+        return segment
+
+    async def wait_synced(self, position: int) -> None:
+        """Return once every line up to `position` is on disk."""
+        while self.synced < position:
+            await self._progress.wait()
+
+    async def remove(self, segment: Segment) -> None:
+        """A segment's lines are safe elsewhere."""
+        await self.wait_synced(segment.position)
+        await trio.to_thread.run_sync(lambda: segment.path.unlink(missing_ok=True))
+        del self._segments[segment.path]
+        self.size -= segment.size
+        self.on_progress()
+
+    def close(self) -> None:
+        """Let `run` write what is left, and return."""
+        self._closing = True
+        self._work.set()
+        self._urgent.set()
+
+    async def run(self) -> None:
+        """Write what is appended, until `close`."""
+        last = -self._interval_s
+        while True:
+            await self._work.wait()
+            with trio.move_on_at(last + self._interval_s):
+                await self._urgent.wait()
+            last = trio.current_time()
+            self._work, self._urgent = trio.Event(), trio.Event()
+            if self._open is not None and self._blocks:
+                self._groups.append(Group(self._open, self._blocks, self._lines, last=False))
+                self._blocks, self._lines = [], 0
+            await self._write_groups()
+            if self._closing and not self._blocks:
+                await trio.to_thread.run_sync(self._close_file)
+                return
+
+    async def _write_groups(self) -> None:
+        while self._groups:
+            group = self._groups[0]
+            try:
+                await trio.to_thread.run_sync(self._write, group)
+            except OSError as exc:
+                self._failures += 1
+                if self.trouble is None:
+                    log.error("journal cannot be written, reading from clients stops soon", error=str(exc))
+                self.trouble = str(exc)
+                self.on_progress()
+                await trio.sleep(RETRY_S)
+                continue
+            if self.trouble is not None:
+                log.info("journal is written again")
+                self.trouble = None
+            self._groups.popleft()
+            self._pending -= sum(map(len, group.blocks))
+            self.synced += group.lines
+            self._syncs += 1
+            self._progress.set()
+            self._progress = trio.Event()
+            self.on_progress()
+
+    def _write(self, group: Group) -> None:
+        """In a thread: put a group on disk, or leave the segment as it was before and raise OSError."""
+        segment = group.segment
+        fd = self._file_of(segment)
+        try:
+            if group.lines:
+                parts = frame(group.blocks, group.lines)
+                os.lseek(fd, segment.good, os.SEEK_SET)
+                for at in range(0, len(parts), _PARTS):
+                    _write_all(fd, parts[at : at + _PARTS])
+                good = os.lseek(fd, 0, os.SEEK_CUR)
+                os.pwrite(fd, header(good), 0)
+                os.fdatasync(fd)
+                segment.good = good
+        except OSError:
+            self._close_file()
+            raise
+        if group.last:
+            self._close_file()
+
+    def _file_of(self, segment: Segment) -> int:
+        """The descriptor of a segment, cut to what is known to be good."""
+        if self._fd is not None and self._fd[0] is segment:
+            return self._fd[1]
+        self._close_file()
+        fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            os.ftruncate(fd, segment.good)
+            if segment.good == HEADER_BYTES:
+                os.pwrite(fd, header(HEADER_BYTES), 0)
+                folder = os.open(self.folder, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = segment, fd
+        return fd
+
+    def _close_file(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd[1])
+            self._fd = None
+
+    def statistics(self) -> Statistics:
+        """The numbers of this moment."""
+        return Statistics(self.size, len(self._segments), self._pending, self._syncs, self._failures)
+
+
+def _write_all(fd: int, parts: list[bytes]) -> None:
+    """Write all of `parts`; a short write, as on a nearly full disk, is gone on with until it fails."""
+    left = [memoryview(part) for part in parts if part]
+    while left:
+        written = os.writev(fd, left)
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if left:
+            left[0] = left[0][written:]

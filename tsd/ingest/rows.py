@@ -1,0 +1,206 @@
+"""A block of put lines → points in their open rows: the hot path, in plain Python and numpy.
+
+`absorb` does for each line what `tsd.codec.putline` defines, and never more than a few operations in C: lines and words
+are split, series texts and time words looked up in dictionaries, numbers read by the column. A block with anything
+unusual in it is gone through line by line, and a line that fails there is judged by `parse_put`.
+"""
+
+from collections.abc import Mapping, Sequence
+from operator import getitem
+from typing import NamedTuple
+
+import numpy as np
+
+from tsd.codec.columns import Columns, number_columns
+from tsd.codec.putline import NameRules, parse_put, parse_value
+from tsd.codec.times import LAST_BASE_MS, Instant, instant, parse_time
+from tsd.codec.words import FLOAT
+from tsd.errors import BadLine
+from tsd.ingest.series import SeriesTable, SeriesText
+
+POINT_BYTES = 21  # of a point in the columns
+FEW = 24  # fewer lines are faster one by one
+_REMEMBERED = 50_000  # time words, value words
+
+
+class Absorbed(NamedTuple):
+    """What became of a block."""
+
+    accepted: int
+    kept: bytes  # the accepted lines, whole
+    rejects: list[BadLine]  # in order
+    strangers: list[SeriesText]  # series never seen: nothing was absorbed, enter them and come again
+    rest: bytes  # from the first line on that is not a put line
+
+
+class OpenRows:
+    """Points that are accepted and not yet written. `points` counts them."""
+
+    def __init__(self, table: SeriesTable, rules: NameRules) -> None:
+        self.table = table
+        self.points = 0
+        self._rules = rules
+        self._times = _Times()
+        self._values: dict[bytes, tuple[int, int]] = {}
+        self._whole: list[Columns] = []
+        self._single: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return self.points * POINT_BYTES
+
+    def absorb(self, block: bytes, verdicts: Mapping[SeriesText, BadLine]) -> Absorbed:
+        """Take in the put lines that `block` (whole lines) starts with.
+
+        `verdicts` names the series that were strangers and may not be entered: their lines are rejected. Either every
+        line is dealt with, or none is and `strangers` says which series are wanted first.
+        """
+        lines = block.split(b"\n")
+        lines.pop()
+        if len(lines) > FEW and not verdicts:
+            absorbed = self._absorb_columns(block, lines)
+            if absorbed is not None:
+                return absorbed
+        return self._absorb_lines(block, lines, verdicts)
+
+    def _absorb_columns(self, block: bytes, lines: list[bytes]) -> Absorbed | None:
+        """The whole block at once; None where a line wants a closer look."""
+        try:
+            commands, metrics, times, values, tags = zip(*[line.split(b" ", 4) for line in lines], strict=True)
+            if commands.count(b"put") != len(lines):
+                return None
+            instants = np.fromiter(map(self._times.__getitem__, times), np.int64, len(lines))
+        except (ValueError, BadLine):
+            return None
+        numbers = number_columns(values)
+        if numbers is None or b"" in metrics:
+            return None
+        by_metric = self.table.by_metric
+        try:
+            series = np.fromiter(map(getitem, map(by_metric.__getitem__, metrics), tags), np.int32, len(lines))
+        except KeyError:
+            known: dict[bytes, int] = {}
+            texts = zip(metrics, tags, strict=True)
+            strangers = {SeriesText(m, t): None for m, t in texts if t not in by_metric.get(m, known)}
+            return Absorbed(0, b"", [], list(strangers), b"")
+        self._settle_singles()
+        self._whole.append(Columns(series, instants, *numbers))
+        self.points += len(lines)
+        return Absorbed(len(lines), block, [], [], b"")
+
+    def _absorb_lines(self, block: bytes, lines: list[bytes], verdicts: Mapping[SeriesText, BadLine]) -> Absorbed:
+        """Line by line."""
+        puts, rest = _leading_puts(block, lines)
+        rejects: list[BadLine] = []
+        strangers: dict[SeriesText, None] = {}
+        kept: list[bytes] = []
+        points: list[tuple[int, int, int, int]] = []
+        for line in puts:
+            try:
+                point = self._read(line, verdicts)
+            except BadLine as error:
+                rejects.append(error)
+                continue
+            if isinstance(point, SeriesText):
+                strangers[point] = None
+            else:
+                points.append(point)
+                kept.append(line)
+        if strangers:
+            return Absorbed(0, b"", [], list(strangers), b"")
+        if points:
+            for column, added in zip(self._single, zip(*points, strict=True), strict=True):
+                column.extend(added)
+            self.points += len(points)
+        whole = block if not rejects and not rest else b"".join([line + b"\n" for line in kept])
+        return Absorbed(len(points), whole, rejects, [], rest)
+
+    def _read(self, line: bytes, verdicts: Mapping[SeriesText, BadLine]) -> tuple[int, int, int, int] | SeriesText:
+        """A line's series, instant, flags and bits; or its series, where that is a stranger. Raises BadLine."""
+        try:
+            _, metric, time, value, tags = line.split(b" ", 4)
+            number = self.table.by_metric[metric][tags]
+            when = self._times[time]
+            flags, bits = self._values.get(value) or self._value(value)
+        except (ValueError, KeyError, BadLine):
+            read = parse_put(line, self._rules)  # raises what is to be answered, or it is a stranger's good line
+            text = SeriesText(read.metric, line.split(b" ", 4)[4])
+            if text in verdicts:
+                raise verdicts[text] from None
+            known = self.table.find(text)
+            if known is None:
+                return text
+            return known, instant(read.time), read.flags, _bits(read.flags, read.value)
+        return number, when, flags, bits
+
+    def _value(self, word: bytes) -> tuple[int, int]:
+        """Flags and bits of a value word, remembered; raises BadLine."""
+        if not word:
+            raise ValueError
+        flags, value = parse_value(word, b"", 0)
+        if len(self._values) >= _REMEMBERED:
+            self._values.clear()
+        self._values[word] = flags, _bits(flags, value)
+        return self._values[word]
+
+    def _settle_singles(self) -> None:
+        """Turn points that came one by one into columns: they came before what is added next."""
+        series, instants, flags, bits = self._single
+        if series:
+            self._whole.append(
+                Columns(
+                    np.array(series, np.int32),
+                    np.array(instants, np.int64),
+                    np.array(flags, np.uint8),
+                    np.array(bits, np.int64),
+                )
+            )
+            self._single = ([], [], [], [])
+
+    def take(self) -> Columns:
+        """All points in order of arrival; none are left."""
+        self._settle_singles()
+        whole, self._whole, self.points = self._whole, [], 0
+        return concatenate(whole)
+
+
+class _Times(dict[bytes, Instant]):
+    """Time words already read."""
+
+    def __missing__(self, word: bytes) -> Instant:
+        time = parse_time(word)
+        if time > LAST_BASE_MS:
+            raise ValueError(word)  # `parse_put` words the refusal: it shows the whole point
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[word] = instant(time)
+        return self[word]
+
+
+def concatenate(parts: Sequence[Columns]) -> Columns:
+    """Columns one after the other."""
+    if not parts:
+        return Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
+    if len(parts) == 1:
+        return parts[0]
+    return Columns(
+        np.concatenate([part.series for part in parts]),
+        np.concatenate([part.instants for part in parts]),
+        np.concatenate([part.flags for part in parts]),
+        np.concatenate([part.bits for part in parts]),
+    )
+
+
+def _bits(flags: int, value: bytes) -> int:
+    return int.from_bytes(value, "big", signed=flags != FLOAT | 3)
+
+
+def _leading_puts(block: bytes, lines: list[bytes]) -> tuple[list[bytes], bytes]:
+    """The put lines a block starts with, and its bytes from the next line on."""
+    at = 0
+    for count, line in enumerate(lines):
+        if line != b"put" and not line.startswith(b"put "):
+            return lines[:count], block[at:]
+        at += len(line) + 1
+    return lines, b""

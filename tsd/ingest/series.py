@@ -1,0 +1,154 @@
+"""Which series a text names, and what its row keys are made of.
+
+Every known text (a metric, and a line's tags as they were written) has a number; texts that name one series share it.
+The numbers are small and dense, so that a window of points can hold them in an array.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsd.codec.putline import Tags
+from tsd.errors import BadLine
+
+UNSEEN = 0
+
+
+class SeriesText(NamedTuple):
+    """How a line names its series."""
+
+    metric: bytes
+    tags: bytes  # the words after the value, blanks and all
+
+
+class KeyParts(NamedTuple):
+    """A row key of a series is `before`, the base time, `after`."""
+
+    before: bytes  # salt and metric UID
+    after: bytes  # tag pairs
+
+
+class SeriesTable:
+    """Texts → numbers → key parts. Owned by one task at a time: nothing here waits.
+
+    A series may be entered before its UIDs are known (the store is away); `settle` completes it, `refuse` ends it.
+    """
+
+    def __init__(self) -> None:
+        self.by_metric: dict[bytes, dict[bytes, int]] = {}  # read by the hot path itself
+        self._parts: list[KeyParts | None] = []  # None: not settled
+        self._texts: list[SeriesText | None] = []  # the first text seen; None: the number is free
+        self._aliases: dict[int, list[SeriesText]] = {}
+        self._first_texts: dict[bytes, bytes] = {}  # sorted tags → the text they were first seen in
+        self._seen = np.zeros(1024, np.uint32)
+        self._free: list[int] = []
+        self.unsettled: dict[int, SeriesText] = {}
+        self._refused: dict[int, BadLine] = {}
+
+    def __len__(self) -> int:
+        return len(self._texts) - len(self._free)
+
+    def find(self, text: SeriesText) -> int | None:
+        """The number of a known text."""
+        return self.by_metric.get(text.metric, {}).get(text.tags)
+
+    def enter(self, text: SeriesText, tags: Tags, parts: KeyParts | None) -> int:
+        """Make `text` known; `parts` None where UIDs are still to come. The number of its series."""
+        number = self.find(text)
+        if number is None:
+            first = self._first_texts.setdefault(b" ".join(b"=".join(pair) for pair in sorted(tags)), text.tags)
+            texts = self.by_metric.setdefault(text.metric, {})
+            number = texts.get(first)
+            if number is None:
+                first = text.tags
+                number = self._new(text)
+            else:
+                self._aliases.setdefault(number, []).append(text)
+            texts[text.tags] = number
+        if parts is not None:
+            self.settle(number, parts)
+        elif self._parts[number] is None:
+            self.unsettled[number] = text
+        return number
+
+    def _new(self, text: SeriesText) -> int:
+        if self._free:
+            number = self._free.pop()
+            self._texts[number], self._parts[number] = text, None
+        else:
+            number = len(self._texts)
+            self._texts.append(text)
+            self._parts.append(None)
+            if number == len(self._seen):
+                self._seen = np.concatenate((self._seen, np.zeros_like(self._seen)))
+        return number
+
+    def settle(self, number: int, parts: KeyParts) -> None:
+        """The UIDs of a series are known."""
+        self._parts[number] = parts
+        self.unsettled.pop(number, None)
+
+    def refuse(self, number: int, error: BadLine) -> None:
+        """A series entered without UIDs can have none: its points will not be stored, and its texts are forgotten."""
+        self.unsettled.pop(number, None)
+        self._refused[number] = error
+        self._unlink(number)
+
+    def parts(self, number: int) -> KeyParts | None:
+        """What row keys of a series are made of; None while its UIDs are not known."""
+        return self._parts[number]
+
+    def refusal(self, number: int) -> BadLine | None:
+        """Why a series is not stored, if it is not."""
+        return self._refused.get(number)
+
+    def text(self, number: int) -> SeriesText | None:
+        """The first text seen of a series."""
+        return self._texts[number]
+
+    def touch(self, numbers: NDArray[np.int32], now_s: int) -> None:
+        """These series sent something."""
+        self._seen[numbers] = now_s
+
+    def forget(self, before_s: int) -> int:
+        """Forget series that sent nothing since `before_s`; how many. Their numbers will be used again, so no window
+        that is still to be encoded may hold points of them."""
+        idle = np.flatnonzero(self._seen[: len(self._texts)] < before_s).tolist()
+        gone = [number for number in idle if self._texts[number] is not None and number not in self.unsettled]
+        for number in gone:
+            self._unlink(number)
+            self._texts[number] = self._parts[number] = None
+            self._refused.pop(number, None)
+        self._free.extend(gone)
+        self._drop_tag_texts(len(gone))
+        return len(gone)
+
+    def forget_texts(self) -> None:
+        """Look every series up again when it next comes (names may have changed their UIDs). Numbers in use stay."""
+        self.by_metric.clear()
+        self._aliases.clear()
+        self._first_texts.clear()
+        self._seen[:] = UNSEEN
+
+    def _unlink(self, number: int) -> None:
+        """Take a series' texts away, unless they name another by now."""
+        first = self._texts[number]
+        for text in [first, *self._aliases.pop(number, [])] if first else []:
+            texts = self.by_metric.get(text.metric, {})
+            if texts.get(text.tags) == number:
+                del texts[text.tags]
+                if not texts:
+                    del self.by_metric[text.metric]
+
+    def _drop_tag_texts(self, forgotten: int) -> None:
+        """Rebuild the table of first texts once most of it may be of no use: it holds no count of users."""
+        if forgotten and len(self._first_texts) > 2 * len(self) + 1000:
+            used = {text.tags for text in self._texts if text is not None}
+            self._first_texts = {key: first for key, first in self._first_texts.items() if first in used}
+
+
+def settled(table: SeriesTable, numbers: Iterable[int]) -> bool:
+    """Whether all of these series have their UIDs."""
+    return not table.unsettled or not any(number in table.unsettled for number in numbers)
