@@ -1,0 +1,214 @@
+"""What can be wrong with a row of the data table, named (FORMATS.md §11). Nothing here mends, `fsck` does.
+
+A trouble is anything a tidy writer would not leave. Not all of them keep a reader from the row: see `UNREADABLE`.
+"""
+
+import enum
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tsd.codec.annotation import annotation_qualifier, decode_annotation
+from tsd.codec.cell import MIXED, UNIFORM, CellKind, Point, kind_of, mend, split_append, split_qualifier
+from tsd.codec.merge import READABLE, StoredCell, cell_points
+from tsd.codec.rowkey import Layout, salt_of, split_key
+from tsd.codec.times import HOUR_S
+from tsd.codec.words import FLOAT, encode_integer
+from tsd.errors import CorruptRow
+
+
+class Trouble(enum.Enum):
+    """The names of what can be wrong."""
+
+    ROW_KEY = "row key"  # its length fits no series, or it has a metric and no tags
+    BASE_TIME = "base time"  # not the start of an hour
+    TAG_ORDER = "tag order"  # pairs unsorted, or a tag name twice
+    SALT = "salt"  # not this series' salt
+    UNKNOWN_COLUMN = "unknown column"  # no OpenTSDB writes such a qualifier
+    FUTURE_OBJECT = "future object"  # a qualifier like an object's, of a type unknown here
+    BAD_ANNOTATION = "bad annotation"  # not JSON, or not under its own qualifier
+    BAD_APPEND = "bad append column"
+    BAD_HISTOGRAM = "bad histogram"  # too short to hold a codec's id and a payload
+    BAD_COMPACT = "bad compacted column"  # qualifier and value of a cell of many points disagree
+    BAD_VALUE = "bad value"  # a lone point whose bytes are no number
+    OLD_ENCODING = "old encoding"  # a lone point that every reader mends
+    SIGN_EXTENDED = "sign-extended float"  # a 4-byte float on 8 bytes behind ffffffff: fsck mends it, readers refuse
+    LAST_BYTE = "last byte"  # of a cell of many points: missing, or not what its points say
+    UNORDERED = "unordered"  # points of one cell not in time order
+    BEYOND_HOUR = "beyond the hour"
+    REPEATED = "repeated point"  # a time given more than once, with the same bytes
+    CONFLICT = "conflicting points"  # a time given more than once, with different bytes
+    WIDE_INTEGER = "wide integer"  # 8 bytes where fewer hold it
+
+
+UNREADABLE = frozenset(
+    (Trouble.BAD_APPEND, Trouble.BAD_COMPACT, Trouble.BAD_VALUE, Trouble.SIGN_EXTENDED)
+)  # a reader raises CorruptRow for the row; Trouble.CONFLICT may do so too
+
+
+class Problem(NamedTuple):
+    """One thing wrong with a row."""
+
+    trouble: Trouble
+    qualifier: bytes  # of the cell; empty for the row key
+    detail: str
+
+
+def key_problems(layout: Layout, key: bytes) -> list[Problem]:
+    """What is wrong with a row key."""
+    try:
+        parts = split_key(layout, key)
+    except CorruptRow as exc:
+        return [Problem(Trouble.ROW_KEY, b"", str(exc))]
+    found = []
+    pairs = parts.series.pairs
+    if not pairs and any(parts.series.metric):
+        found.append(Problem(Trouble.ROW_KEY, b"", f"row key {key.hex()}: a metric wants at least one tag"))
+    if parts.base % HOUR_S:
+        found.append(Problem(Trouble.BASE_TIME, b"", f"{parts.base} is not a multiple of {HOUR_S}"))
+    tagks = [tagk for tagk, _ in pairs]
+    if list(pairs) != sorted(pairs) or len(set(tagks)) != len(tagks):
+        found.append(Problem(Trouble.TAG_ORDER, b"", f"tag pairs {key[layout.pairs_start :].hex()}"))
+    if layout.salt_width:
+        wanted = salt_of(parts.series.metric, key[layout.pairs_start :], layout.salt_width, layout.salt_buckets)
+        if parts.salt != wanted:
+            found.append(Problem(Trouble.SALT, b"", f"got {parts.salt.hex()}, wanted {wanted.hex()}"))
+    return found
+
+
+def cell_problems(cell: StoredCell) -> list[Problem]:
+    """What is wrong with one cell by itself."""
+    return inspect(cell).problems
+
+
+class Inspection(NamedTuple):
+    """What a cell holds, as far as it can be made out, and what is wrong with it."""
+
+    points: list[Point]  # in the cell's order, old encodings mended
+    problems: list[Problem]
+
+
+def inspect(cell: StoredCell) -> Inspection:
+    """The points of a cell and what is wrong with it. A cell that holds no readable points has none here."""
+    qualifier = cell.qualifier
+    kind = kind_of(qualifier)
+    if len(qualifier) < 2 or (kind is not CellKind.POINTS and len(qualifier) not in (3, 5)):
+        return _only(Trouble.UNKNOWN_COLUMN, cell, "an object's qualifier has 3 or 5 bytes, a point's 2 or 4")
+    if kind is CellKind.POINTS:
+        return _inspect_points(cell)
+    if kind is CellKind.ANNOTATION:
+        return _inspect_annotation(cell)
+    if kind is CellKind.APPEND or qualifier[0] == 5:
+        return _inspect_append(cell)
+    if kind is CellKind.HISTOGRAM:
+        short = len(cell.value) < 6
+        return _only(Trouble.BAD_HISTOGRAM, cell, "wanted at least 6 bytes") if short else Inspection([], [])
+    return _only(Trouble.FUTURE_OBJECT, cell, f"type {qualifier[0]}")
+
+
+def _only(trouble: Trouble, cell: StoredCell, detail: str) -> Inspection:
+    return Inspection([], [Problem(trouble, cell.qualifier, f"{detail}; value {cell.value.hex()}")])
+
+
+def _inspect_annotation(cell: StoredCell) -> Inspection:
+    try:
+        note = decode_annotation(cell.value)
+    except CorruptRow as exc:
+        return _only(Trouble.BAD_ANNOTATION, cell, str(exc))
+    if note.start_time < 1 or annotation_qualifier(note.start_time) != cell.qualifier:
+        return _only(Trouble.BAD_ANNOTATION, cell, f"start time {note.start_time} belongs elsewhere")
+    return Inspection([], [])
+
+
+def _inspect_append(cell: StoredCell) -> Inspection:
+    if kind_of(cell.qualifier) is not CellKind.APPEND:
+        return _only(Trouble.BAD_APPEND, cell, "an append column's qualifier has 3 bytes")
+    try:
+        cell_points(cell)
+        found = split_append(cell.value)
+    except CorruptRow as exc:
+        return _only(Trouble.BAD_APPEND, cell, str(exc))
+    return Inspection(found, _points_beyond(cell, found))
+
+
+def _inspect_points(cell: StoredCell) -> Inspection:
+    try:
+        lone = len(split_qualifier(cell.qualifier)) == 1
+    except CorruptRow as exc:
+        # A lone qualifier that is cut is a bad value to OpenTSDB's summary too: there is no second point to speak of.
+        return _only(Trouble.BAD_VALUE if len(cell.qualifier) == 2 else Trouble.BAD_COMPACT, cell, str(exc))
+    return _inspect_lone(cell) if lone else _inspect_joined(cell)
+
+
+def _inspect_lone(cell: StoredCell) -> Inspection:
+    qualifier, value, _ = cell
+    sign_extended = (
+        len(qualifier) == 2 and qualifier[1] & 0xF == FLOAT | 3 and len(value) == 8 and value[:4] == b"\xff\xff\xff\xff"
+    )
+    try:
+        point = mend(qualifier, value[4:] if sign_extended else value)
+    except CorruptRow as exc:
+        return _only(Trouble.BAD_VALUE, cell, str(exc))
+    if point.flags not in READABLE:
+        return _only(Trouble.BAD_VALUE, cell, f"no number has the flags {point.flags:#x}")
+    found = _points_beyond(cell, [point]) + _wide_integers(cell, [point])
+    if sign_extended:
+        found.insert(0, Problem(Trouble.SIGN_EXTENDED, qualifier, f"value {value.hex()}"))
+    elif (point.qualifier, point.value) != (qualifier, value):
+        found.insert(0, Problem(Trouble.OLD_ENCODING, qualifier, f"value {value.hex()}"))
+    return Inspection([point], found)
+
+
+def _inspect_joined(cell: StoredCell) -> Inspection:
+    try:
+        points = cell_points(cell)
+    except CorruptRow as exc:
+        return _only(Trouble.BAD_COMPACT, cell, str(exc))
+    found = []
+    surplus = cell.value[sum(len(point.value) for point in points) :]
+    wanted = UNIFORM if len({point.in_ms for point in points}) == 1 else MIXED
+    if surplus != wanted:
+        found.append(Problem(Trouble.LAST_BYTE, cell.qualifier, f"got {surplus.hex()!r}, wanted {wanted.hex()!r}"))
+    times = [point.offset_ms for point in points]
+    if times != sorted(times):
+        found.append(Problem(Trouble.UNORDERED, cell.qualifier, f"offsets {times} ms"))
+    return Inspection(points, found + _points_beyond(cell, points) + _wide_integers(cell, points))
+
+
+def _points_beyond(cell: StoredCell, points: list[Point]) -> list[Problem]:
+    late = [point.offset_ms for point in points if point.offset_ms >= HOUR_S * 1000]
+    return [Problem(Trouble.BEYOND_HOUR, cell.qualifier, f"offsets {late} ms")] if late else []
+
+
+def _wide_integers(cell: StoredCell, points: list[Point]) -> list[Problem]:
+    wide = [point for point in points if narrow(point) != point]
+    return [Problem(Trouble.WIDE_INTEGER, cell.qualifier, f"values {[p.number for p in wide]}")] if wide else []
+
+
+def narrow(point: Point) -> Point:
+    """The point with an 8-byte integer on as few bytes as hold it; other points as they are.
+
+    >>> narrow(Point(b"\\0\\7", bytes(7) + b"\\5"))
+    Point(qualifier=b'\\x00\\x00', value=b'\\x05')
+    """
+    if point.flags != 7:
+        return point
+    flags, value = encode_integer(int(point.number))
+    return Point(point.qualifier[:-1] + bytes((point.qualifier[-1] & ~7 | flags,)), value)
+
+
+def repeated_times(cells: Iterable[StoredCell]) -> list[Problem]:
+    """Times that a row gives more than once, in one cell or in several. An append column's repeats are its way."""
+    seen: dict[int, list[tuple[bytes, bytes]]] = {}
+    for cell in sorted(cells):
+        points = inspect(cell).points
+        if kind_of(cell.qualifier) is CellKind.APPEND and points:
+            points = cell_points(cell)
+        for point in points:
+            seen.setdefault(point.offset_ms, []).append((cell.qualifier, point.value))
+    found = []
+    for time_ms, places in sorted(seen.items()):
+        if len(places) > 1:
+            trouble = Trouble.REPEATED if len({value for _, value in places}) == 1 else Trouble.CONFLICT
+            told = ", ".join(f"{value.hex()} in {qualifier.hex()}" for qualifier, value in places)
+            found.append(Problem(trouble, places[-1][0], f"{time_ms} ms: {told}"))
+    return found

@@ -1,0 +1,225 @@
+"""Histograms: counts by range of values, one cell a point in time (FORMATS.md §8)."""
+
+import base64
+import binascii
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tsd.codec.cell import Qualifier
+from tsd.codec.times import FIRST_MS, base_time
+from tsd.codec.words import parse_double, parse_long
+from tsd.errors import ILLEGAL_ARGUMENT, BadLine, CorruptRow
+
+HISTOGRAM = b"\x06"  # first byte of the qualifier
+SHORTEST = 6  # bytes: OpenTSDB refuses shorter payloads on the way in, shorter cells on the way out
+MOST_BUCKETS = (1 << 15) - 1  # their number is a signed 2-byte integer
+LAST_ID = 127  # OpenTSDB reads the id as a signed byte, so it never finds a cell's codec above
+
+
+class Bucket(NamedTuple):
+    """How many values lay from `lower` to below `upper`. Bounds are singles, their number a signed 64-bit integer."""
+
+    lower: float
+    upper: float
+    values: int
+
+
+class Histogram(NamedTuple):
+    """OpenTSDB's simple histogram."""
+
+    buckets: tuple[Bucket, ...]  # one or more, by lower then upper bound
+    underflow: int = 0
+    overflow: int = 0
+
+
+def histogram_qualifier(time: int) -> Qualifier:
+    """The column of a histogram at a timestamp.
+
+    >>> histogram_qualifier(1356998403).hex(), histogram_qualifier(1356998400500).hex()
+    ('060003', '06000001f4')
+    """
+    if time >= FIRST_MS:
+        return Qualifier(HISTOGRAM + (time - base_time(time) * 1000).to_bytes(4, "big"))
+    return Qualifier(HISTOGRAM + (time - base_time(time)).to_bytes(2, "big"))
+
+
+def histogram_offset_ms(qualifier: bytes) -> int:
+    """Milliseconds after the row's base time of a histogram's column; raises CorruptRow.
+
+    >>> histogram_offset_ms(bytes.fromhex("060003")), histogram_offset_ms(bytes.fromhex("06000001f4"))
+    (3000, 500)
+    """
+    if qualifier[:1] != HISTOGRAM or len(qualifier) not in (3, 5):
+        raise CorruptRow(f"got {qualifier.hex()}, wanted 06 and 2 or 4 bytes")
+    offset = int.from_bytes(qualifier[1:], "big")
+    return offset if len(qualifier) == 5 else offset * 1000
+
+
+def join_value(codec_id: int, payload: bytes) -> bytes:
+    """The cell's value: which codec, then what that codec made; raises BadLine for a payload that is too short."""
+    assert 0 <= codec_id <= LAST_ID, codec_id
+    if len(payload) < SHORTEST:
+        shown = ", ".join(str(byte - 256 if byte > 127 else byte) for byte in payload)
+        raise BadLine(ILLEGAL_ARGUMENT, f"Byte array shorter than {SHORTEST} bytes detected: [{shown}]")
+    return bytes((codec_id,)) + payload
+
+
+def split_value(value: bytes) -> tuple[int, bytes]:
+    """Codec id and payload of a cell's value; raises CorruptRow where it is too short for both."""
+    if len(value) < SHORTEST:
+        raise CorruptRow(f"histogram {value.hex()}: got {len(value)} bytes, wanted at least {SHORTEST}")
+    return value[0], value[1:]
+
+
+def encode_histogram(histogram: Histogram) -> bytes:
+    """The payload of a simple histogram.
+
+    >>> encode_histogram(Histogram((Bucket(-5.0, 5.0, 128),), underflow=129)).hex()
+    '0001c0a0000040a000008001810100'
+    """
+    return b"".join(
+        (
+            len(histogram.buckets).to_bytes(2, "big"),
+            *(struct.pack(">ff", lower, upper) + encode_varint(values) for lower, upper, values in histogram.buckets),
+            encode_varint(histogram.underflow),
+            encode_varint(histogram.overflow),
+        )
+    )
+
+
+def decode_histogram(payload: bytes) -> Histogram:
+    """The simple histogram in a payload; raises CorruptRow.
+
+    >>> decode_histogram(bytes.fromhex("0001c0a0000040a000008001810100"))
+    Histogram(buckets=(Bucket(lower=-5.0, upper=5.0, values=128),), underflow=129, overflow=0)
+    """
+    buckets = []
+    try:
+        (number,) = struct.unpack_from(">h", payload)
+        at = 2
+        for _ in range(number):
+            lower, upper = struct.unpack_from(">ff", payload, at)
+            values, at = decode_varint(payload, at + 8)
+            buckets.append(Bucket(lower, upper, values))
+        underflow, at = decode_varint(payload, at)
+        overflow, at = decode_varint(payload, at)
+    except struct.error as exc:
+        raise CorruptRow(f"histogram {payload.hex()}: cut short: {exc}") from exc
+    if number < 0 or at != len(payload):
+        raise CorruptRow(f"histogram {payload.hex()}: {number} buckets end at byte {at} of {len(payload)}")
+    return Histogram(tuple(buckets), underflow, overflow)
+
+
+def encode_varint(number: int) -> bytes:
+    """A signed 64-bit integer, seven bits a byte from the lowest up, the top bit set where more follow; the ninth byte
+    holds eight.
+
+    >>> encode_varint(300).hex(), encode_varint(-1).hex()
+    ('ac02', 'ffffffffffffffffff')
+    """
+    rest = number & (1 << 64) - 1
+    parts = bytearray()
+    while rest > 0x7F and len(parts) < 8:
+        parts.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    parts.append(rest)
+    return bytes(parts)
+
+
+def decode_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The integer that starts at `at`, and where it ends; raises CorruptRow where `data` ends first.
+
+    >>> decode_varint(bytes.fromhex("ac02"), 0)
+    (300, 2)
+    """
+    number = 0
+    for place in range(9):
+        if at + place >= len(data):
+            raise CorruptRow(f"histogram {data.hex()}: the integer at byte {at} is cut short")
+        byte = data[at + place]
+        number |= (byte if place == 8 else byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            break
+    return (number - (1 << 64) if number >> 63 else number), at + place + 1
+
+
+def make_histogram(buckets: Iterable[Bucket], underflow: int = 0, overflow: int = 0) -> Histogram:
+    """A histogram of buckets in any order, of equal ones the last; raises BadLine where there is none, or too many."""
+    unique = {(bucket.lower, bucket.upper): bucket for bucket in buckets}
+    if not 0 < len(unique) <= MOST_BUCKETS:
+        raise BadLine(ILLEGAL_ARGUMENT, f"a histogram has 1 to {MOST_BUCKETS} buckets, got {len(unique)}")
+    return Histogram(tuple(unique[bounds] for bounds in sorted(unique)), underflow, overflow)
+
+
+def parse_histogram(text: bytes) -> Histogram:
+    """The histogram in a word of a telnet line: `lower,upper=count` and `u=count`, `o=count`, with colons between.
+    Raises BadLine; OpenTSDB drops a malformed one without a reply.
+
+    >>> parse_histogram(b"1.75,3.5=16:0,1.75=12:u=0:o=2")
+    Histogram(buckets=(Bucket(lower=0.0, upper=1.75, values=12), Bucket(lower=1.75, upper=3.5, values=16)), \
+underflow=0, overflow=2)
+    """
+    buckets = []
+    beyond = {b"u": 0, b"o": 0}
+    for part in text.split(b":"):
+        name, _, values = part.partition(b"=")
+        if name.lower() in beyond:
+            beyond[name.lower()] = parse_long(values)
+        else:
+            buckets.append(Bucket(*parse_bounds(name), parse_long(values)))
+    return make_histogram(buckets, beyond[b"u"], beyond[b"o"])
+
+
+def parse_bounds(text: bytes) -> tuple[float, float]:
+    """`lower,upper` as singles; raises BadLine.
+
+    >>> parse_bounds(b"0,1.75")
+    (0.0, 1.75)
+    """
+    bounds = [single(parse_double(word)) for word in text.split(b",")]
+    if len(bounds) != 2:
+        raise BadLine(ILLEGAL_ARGUMENT, f"Unable to parse bucket bounds: {text.decode('latin-1')}")
+    return bounds[0], bounds[1]
+
+
+def parse_payload(word: bytes) -> bytes:
+    """The bytes behind a word of base64; raises BadLine.
+
+    >>> parse_payload(b"AAEAAAAAP4AAAAUAAA==").hex()
+    '0001000000003f800000050000'
+    """
+    try:
+        return base64.b64decode(word, validate=True)
+    except binascii.Error as exc:
+        raise BadLine(ILLEGAL_ARGUMENT, f"got {word.decode('latin-1')}, wanted base64: {exc}") from exc
+
+
+def single(number: float) -> float:
+    """The nearest number that a single holds, infinite beyond its range."""
+    try:
+        return float(struct.unpack(">f", struct.pack(">f", number))[0])
+    except OverflowError:
+        return float("inf") if number > 0 else float("-inf")
+
+
+def show_histogram(histogram: Histogram) -> str:
+    """A histogram as a telnet line says it, bounds in as few digits as tell them apart.
+
+    >>> show_histogram(Histogram((Bucket(0.0, 1.75, 12),), overflow=2))
+    '0,1.75=12:u=0:o=2'
+    """
+    ranges = [f"{show_single(b.lower)},{show_single(b.upper)}={b.values}" for b in histogram.buckets]
+    return ":".join((*ranges, f"u={histogram.underflow}", f"o={histogram.overflow}"))
+
+
+def show_single(number: float) -> str:
+    """The shortest decimal that a single is read back from; an infinite one as a decimal beyond every single.
+
+    >>> show_single(single(0.1)), show_single(5.0), show_single(float("-inf"))
+    ('0.1', '5', '-1e39')
+    """
+    if number in (float("inf"), float("-inf")):
+        return "1e39" if number > 0 else "-1e39"
+    texts = (f"{number:.{digits}g}" for digits in range(1, 9))
+    return next((text for text in texts if single(float(text)) == number), f"{number:.9g}")

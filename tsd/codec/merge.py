@@ -1,0 +1,295 @@
+"""A row's cells → its points in time order, each time once (FORMATS.md §6).
+
+The one place that decides which of several cells a point is taken from. Readers and the compactor both come here, so
+what a compaction leaves is what was read before it. Cells that hold no points are passed over, never changed.
+
+Most rows are simple: cells whose points ascend and do not interleave. Their bytes are checked and joined without
+looking at single points (`_join_runs`); whatever is not plainly simple goes point by point (`_merge_points`), which
+alone decides about duplicates and alone raises.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import lt
+from typing import NamedTuple
+
+from tsd.codec.cell import (
+    APPEND,
+    MIXED,
+    MS_MARK,
+    UNIFORM,
+    CellKind,
+    Point,
+    kind_of,
+    offset_ms,
+    split,
+    split_append,
+)
+from tsd.codec.columns import CELL_POINTS
+from tsd.codec.words import FLOAT, LENGTH, show_signed
+from tsd.errors import CorruptRow
+
+NO_POINT = Point(b"", b"")
+READABLE = frozenset((0, 1, 3, 7, FLOAT | 3, FLOAT | 7))  # flags that some number has
+
+# By a qualifier's last byte: how many bytes its value has, 0 where no number has such flags.
+_SIZES = bytes((low & LENGTH) + 1 if low & (FLOAT | LENGTH) in READABLE else 0 for low in range(256))
+# A qualifier's last byte without what is not time.
+_SECONDS_TIME = bytes(low & 0xF0 for low in range(256))
+_MS_TIME = bytes(low & 0xC0 for low in range(256))
+
+
+class StoredCell(NamedTuple):
+    """One cell of a data row, its column without the family."""
+
+    qualifier: bytes
+    value: bytes
+    time_ms: int  # when the store took it
+
+
+@dataclass(frozen=True)
+class MergeRules:
+    """How points of one time are told apart, named as OpenTSDB's settings (`tsd.storage.…`)."""
+
+    fix_duplicates: bool = False  # of differing ones the newest cell's counts; else they are an error
+    use_otsdb_timestamp: bool = False  # cells carry their points' time, so the value decides, and nothing is an error
+    use_max_value: bool = True  # with use_otsdb_timestamp: the highest value counts, else the lowest
+    cell_points: int = CELL_POINTS  # a merged cell holds no more
+
+
+DEFAULT_RULES = MergeRules()
+
+
+class DuplicateTimestamp(CorruptRow):
+    """Two cells give different values for one time. The text is OpenTSDB's: its *older* is the value that would be
+    kept, the newest cell's, and its *newer* the one that would be dropped."""
+
+    def __init__(self, key: bytes, kept: Point, dropped: Point) -> None:
+        super().__init__(
+            f"Duplicate timestamp for key={show_signed(key)}, ms_offset={kept.offset_ms}, "
+            f"older={show_signed(kept.value)}, newer={show_signed(dropped.value)}; "
+            "set tsd.storage.fix_duplicates=true to fix automatically or run Fsck"
+        )
+        self.key = key
+        self.kept = kept
+        self.dropped = dropped
+
+
+class Merged(NamedTuple):
+    """A row's points, and what became of those that stood there more than once."""
+
+    joined: Point  # all points as one cell, however many they are; NO_POINT if there is none
+    size: int  # how many there are
+    cells: Sequence[StoredCell]  # those that hold points, in the order given
+    identical: int = 0  # points dropped that said the same
+    variant: int = 0  # points dropped that said something else
+
+    @property
+    def appended(self) -> bool:
+        """Whether an append column is among the cells: then the row must not be rewritten."""
+        return any(len(cell.qualifier) == len(APPEND) for cell in self.cells)
+
+    @property
+    def points(self) -> list[Point]:
+        """The points, in time order."""
+        return split(*self.joined) if self.size > 1 else [self.joined] * self.size
+
+
+class _Run(NamedTuple):
+    """Points whose times ascend, in bytes: qualifiers and values joined, without a last byte."""
+
+    first_ms: int
+    last_ms: int
+    qualifier: bytes
+    value: bytes
+    size: int
+    widths: frozenset[int]  # lengths of its qualifiers
+
+
+def merge(key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT_RULES) -> Merged:
+    """The points of a row's cells, given in any order; each column once.
+
+    Of several points of one time, the newest cell's counts; of equally new cells the lowest qualifier's; within a cell
+    the first. (An append column's last, as it is a log.) Raises DuplicateTimestamp where they differ and `rules` do
+    not decide, CorruptRow where a cell breaks §4 or §5; both name the row.
+
+    >>> merge(b"", [StoredCell(b"\\0\\x10", b"\\x2b", 5), StoredCell(b"\\0\\0", b"\\x2a", 4)]).joined
+    Point(qualifier=b'\\x00\\x00\\x00\\x10', value=b'*+\\x00')
+    """
+    holders = point_cells(key, cells)
+    return _join_runs(holders) or _merge_points(key, holders, rules)
+
+
+def point_cells(key: bytes, cells: Iterable[StoredCell]) -> list[StoredCell]:
+    """Those of a row's cells that hold points; raises CorruptRow for a column that says so and cannot.
+
+    >>> point_cells(b"", [StoredCell(b"\\1\\0\\0", b"{}", 0), StoredCell(APPEND, b"", 0)])
+    [StoredCell(qualifier=b'\\x05\\x00\\x00', value=b'', time_ms=0)]
+    """
+    holders = []
+    for cell in cells:
+        qualifier = cell.qualifier
+        if len(qualifier) & 1:
+            if qualifier[0] != APPEND[0]:
+                continue
+            if kind_of(qualifier) is not CellKind.APPEND:
+                raise CorruptRow(f"row {key.hex()}: an append column has {len(APPEND)} bytes, got {qualifier.hex()}")
+        if qualifier:
+            holders.append(cell)
+    return holders
+
+
+def cell_points(cell: StoredCell) -> list[Point]:
+    """The points of one cell in the cell's order, an append column's sorted and each time once; raises CorruptRow.
+
+    >>> cell_points(StoredCell(APPEND, bytes.fromhex("00102b00002a00102c"), 0))
+    [Point(qualifier=b'\\x00\\x00', value=b'*'), Point(qualifier=b'\\x00\\x10', value=b',')]
+    """
+    if len(cell.qualifier) & 1:
+        by_time = {point.offset_ms: point for point in split_append(cell.value)}  # the last append of a time counts
+        points = [by_time[time] for time in sorted(by_time)]
+    else:
+        points = split(cell.qualifier, cell.value)
+    for point in points:
+        if point.flags not in READABLE:
+            raise CorruptRow(f"qualifier {point.qualifier.hex()}: no number has the flags {point.flags:#x}")
+    return points
+
+
+def _merge_points(key: bytes, cells: list[StoredCell], rules: MergeRules) -> Merged:
+    entries = []
+    for rank, cell in enumerate(sorted(cells)):
+        try:
+            points = cell_points(cell)
+        except CorruptRow as exc:
+            raise CorruptRow(f"row {key.hex()}: {exc}") from exc
+        newest_first = -cell.time_ms
+        entries += [(p.offset_ms, newest_first, rank, at, p) for at, p in enumerate(points)]
+    entries.sort()
+    kept: list[Point] = []
+    last_ms = -1
+    identical = variant = 0
+    for time_ms, _, _, _, point in entries:
+        if time_ms != last_ms:
+            kept.append(point)
+            last_ms = time_ms
+        elif point.value == kept[-1].value:
+            identical += 1
+        else:
+            kept[-1] = _choose(key, kept[-1], point, rules)
+            variant += 1
+    return Merged(join_all(kept), len(kept), cells, identical, variant)
+
+
+def _choose(key: bytes, kept: Point, other: Point, rules: MergeRules) -> Point:
+    """Which of two differing points of one time counts; `kept` is the newer cell's."""
+    if rules.use_otsdb_timestamp:
+        ours, theirs = float(kept.number), float(other.number)  # compared as doubles, as OpenTSDB does
+        return other if (theirs > ours if rules.use_max_value else theirs < ours) else kept
+    if not rules.fix_duplicates:
+        raise DuplicateTimestamp(key, kept, other)
+    return kept
+
+
+def join_all(points: Sequence[Point]) -> Point:
+    """One cell of `points` in time order; NO_POINT of none."""
+    if len(points) < 2:
+        return points[0] if points else NO_POINT
+    qualifiers = [point.qualifier for point in points]
+    last = UNIFORM if len(set(map(len, qualifiers))) == 1 else MIXED
+    return Point(b"".join(qualifiers), b"".join([point.value for point in points]) + last)
+
+
+def _join_runs(cells: list[StoredCell]) -> Merged | None:
+    """The same as `_merge_points`, for rows where no two cells interleave; None for all others."""
+    runs = _runs(cells)
+    if runs is None:
+        return None
+    if len(runs) > 1:
+        runs.sort()
+        if not all(before.last_ms < after.first_ms for before, after in pairwise(runs)):
+            return None
+    size = sum(run.size for run in runs)
+    qualifier = b"".join([run.qualifier for run in runs])
+    value = b"".join([run.value for run in runs])
+    if size > 1:
+        value += UNIFORM if len(frozenset[int]().union(*(run.widths for run in runs))) == 1 else MIXED
+    return Merged(Point(qualifier, value), size, cells)
+
+
+def _runs(cells: list[StoredCell]) -> list[_Run] | None:
+    """The runs of all cells, single points of one width taken together; None if something is not simple."""
+    seconds: list[StoredCell] = []
+    millis: list[StoredCell] = []
+    runs = []
+    for cell in cells:
+        size = len(cell.qualifier)
+        if size == 2:
+            seconds.append(cell)
+        elif size == 4 and cell.qualifier[0] >= MS_MARK:
+            millis.append(cell)
+        else:
+            run = _fat_run(cell)
+            if run is None:
+                return None
+            runs.append(run)
+    for width, lone in ((2, seconds), (4, millis)):
+        if lone:
+            run = _lone_run(lone, width)
+            if run is None:
+                return None
+            runs.append(run)
+    return runs
+
+
+def _lone_run(cells: list[StoredCell], width: int) -> _Run | None:
+    """Of cells of one point each, in the order of their columns; None unless each is in order and as §4 says."""
+    qualifier = b"".join([cell.qualifier for cell in cells])
+    sizes = qualifier[width - 1 :: width].translate(_SIZES)
+    if list(sizes) != [len(cell.value) for cell in cells]:
+        return None
+    return _uniform_run(qualifier, b"".join([cell.value for cell in cells]), width, sizes)
+
+
+def _fat_run(cell: StoredCell) -> _Run | None:
+    """Of a cell of many points."""
+    qualifier, value, _ = cell
+    if len(qualifier) & 1:
+        return None
+    if max(qualifier[::2]) < MS_MARK:
+        width = 2
+    elif len(qualifier) % 4 == 0 and min(qualifier[::4]) >= MS_MARK:
+        width = 4
+    else:
+        return _mixed_run(cell)
+    sizes = qualifier[width - 1 :: width].translate(_SIZES)
+    end = sum(sizes)
+    if not len(value) - 1 <= end <= len(value):
+        return None
+    return _uniform_run(qualifier, value[:end], width, sizes)
+
+
+def _uniform_run(qualifier: bytes, value: bytes, width: int, sizes: bytes) -> _Run | None:
+    """Of qualifiers of one width; None where a number's flags are odd or times do not ascend."""
+    times = bytearray(qualifier)
+    times[width - 1 :: width] = qualifier[width - 1 :: width].translate(_SECONDS_TIME if width == 2 else _MS_TIME)
+    moments = struct.unpack(f">{len(sizes)}{'H' if width == 2 else 'I'}", times)
+    if 0 in sizes or not all(map(lt, moments, moments[1:])) or (width == 2 and qualifier[-2] >= MS_MARK):
+        return None
+    first, last = offset_ms(qualifier[:width]), offset_ms(qualifier[-width:])
+    return _Run(first, last, qualifier, value, len(sizes), frozenset((width,)))
+
+
+def _mixed_run(cell: StoredCell) -> _Run | None:
+    """Of a cell of seconds and milliseconds."""
+    try:
+        points = cell_points(cell)
+    except CorruptRow:
+        return None  # _merge_points says so
+    moments = [point.offset_ms for point in points]
+    if not all(map(lt, moments, moments[1:])):
+        return None
+    value = b"".join([point.value for point in points])
+    return _Run(moments[0], moments[-1], cell.qualifier, value, len(points), frozenset((2, 4)))
