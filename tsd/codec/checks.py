@@ -5,6 +5,7 @@ A trouble is anything a tidy writer would not leave. Not all of them keep a read
 
 import enum
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 from tsd.codec.annotation import annotation_qualifier, decode_annotation
@@ -169,8 +170,8 @@ def _inspect_joined(cell: StoredCell) -> Inspection:
     if surplus != wanted:
         found.append(Problem(Trouble.LAST_BYTE, cell.qualifier, f"got {surplus.hex()!r}, wanted {wanted.hex()!r}"))
     times = [point.offset_ms for point in points]
-    if times != sorted(times):
-        found.append(Problem(Trouble.UNORDERED, cell.qualifier, f"offsets {times} ms"))
+    if backward := next(((a, b) for a, b in pairwise(times) if a > b), None):
+        found.append(Problem(Trouble.UNORDERED, cell.qualifier, f"{backward[1]} ms after {backward[0]} ms"))
     return Inspection(points, found + _points_beyond(cell, points) + _wide_integers(cell, points))
 
 

@@ -1,0 +1,64 @@
+"""FORMATS.md says what the code does, and the code refers to sections that FORMATS.md has."""
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import tsd
+import tsd.codec
+from tests.unit.codec.codec_rows import KEY, cells
+from tsd.codec.cell import Point
+from tsd.codec.merge import StoredCell
+from tsd.errors import TsdError
+
+PAGE = Path(tsd.codec.__file__).with_name("FORMATS.md")
+
+
+def examples() -> list[tuple[str, str]]:
+    blocks = re.findall(r"^```formats\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [(left.strip(), right.strip()) for left, _, right in (line.rpartition("→") for line in lines)]
+
+
+def names() -> dict[str, object]:
+    found: dict[str, object] = {"h": bytes.fromhex, "cells": cells, "KEY": KEY}
+    for module in pkgutil.iter_modules(tsd.codec.__path__):
+        found |= vars(importlib.import_module(f"tsd.codec.{module.name}"))
+    return found
+
+
+def shown(result: object) -> str:
+    """A result as the page writes it."""
+    if isinstance(result, Point | StoredCell):
+        return f"{result.qualifier.hex()} = {result.value.hex()}"
+    if isinstance(result, list | tuple):
+        return ", ".join(map(shown, result)) or "none"
+    return result.hex() if isinstance(result, bytes) else str(result)
+
+
+@pytest.mark.parametrize(("expression", "wanted"), examples(), ids=[left for left, _ in examples()])
+def test_example(expression: str, wanted: str) -> None:
+    try:
+        got = shown(eval(expression, names()))
+    except (TsdError, ValueError) as exc:
+        got = f"!{type(exc).__name__}"
+    assert got == wanted
+
+
+def test_every_section_has_examples_and_is_numbered_in_order() -> None:
+    sections = re.split(r"^## §(\d+) ", PAGE.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    numbers, texts = sections[::2], sections[1::2]
+    assert [int(number) for number in numbers] == list(range(1, 12))
+    assert [number for number, text in zip(numbers, texts, strict=True) if "```formats" not in text] == []
+
+
+def test_modules_refer_to_sections_that_exist() -> None:
+    sections = set(re.findall(r"^## (§\d+) ", PAGE.read_text("utf-8"), re.MULTILINE))
+    sources = {path.name: path.read_text("utf-8") for path in Path(tsd.__path__[0]).rglob("*.py")}
+    referred = {(name, each) for name, text in sources.items() for ref in re.findall(r"FORMATS\.md ([§\d, ]+)", text)
+                for each in re.findall(r"§\d+", ref)}  # fmt: skip
+    assert {each for _, each in referred} >= {"§1", "§6", "§11"}
+    assert {(name, each) for name, each in referred if each not in sections} == set()

@@ -1,0 +1,216 @@
+"""What OpenTSDB's `uid fsck` finds in the UID table, and how it mends it (FORMATS.md §11).
+
+Judges the whole table at once; reads and writes nothing. To be mended, the table must be at rest: a UID that is just
+being handed out looks like one that nobody names.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tsd.codec.uid import COUNTER_ROW, ID_FAMILY, NAME_FAMILY, Kind, Widths, decode_counter, decode_uid
+
+_SERIES_META = (b"name:ts_meta", b"name:ts_ctr")
+
+
+class UidCell(NamedTuple):
+    """One cell of the UID table."""
+
+    row: bytes
+    column: bytes
+    value: bytes
+
+
+class UidFinding(NamedTuple):
+    """One thing found. Only errors count for the exit status."""
+
+    kind: Kind | None
+    is_error: bool
+    text: str
+
+
+class UidCheck(NamedTuple):
+    """What is wrong with the UID table, and its mending: puts, then deletes, and counters to be raised."""
+
+    findings: list[UidFinding]
+    puts: list[UidCell]
+    deletes: list[tuple[bytes, bytes]]  # row and column
+    raises: dict[Kind, int]  # what to add to the highest UID handed out, in one atomic step
+
+    @property
+    def errors(self) -> int:
+        """How many errors were found."""
+        return sum(finding.is_error for finding in self.findings)
+
+
+class _Names:
+    """One kind's part of the table, and what is found there."""
+
+    def __init__(self, kind: Kind, width: int) -> None:
+        self.kind = kind
+        self.width = width
+        self.forward: dict[bytes, bytes] = {}  # name → UID
+        self.reverse: dict[bytes, bytes] = {}  # UID → name
+        self.malformed: set[bytes] = set()  # names whose UID cannot be one
+        self.described: set[bytes] = set()  # UIDs with a UIDMeta
+        self.maximum: bytes | None = None
+        self.findings: list[UidFinding] = []
+        self.puts: dict[tuple[bytes, bytes], bytes] = {}
+        self.deletes: dict[tuple[bytes, bytes], None] = {}
+        self.raise_by = 0
+
+    def found(self, text: str, *, is_error: bool = True) -> None:
+        """Take down a finding."""
+        self.findings.append(UidFinding(self.kind, is_error, text))
+
+    def name(self, uid: bytes, name: bytes) -> None:
+        """Have the UID's name written."""
+        self.puts[uid, self.kind.name_column] = name
+
+    def forget(self, uid: bytes) -> None:
+        """Have the UID's name and what is said of it deleted."""
+        self.deletes[uid, self.kind.name_column] = None
+        if uid in self.described:
+            self.deletes[uid, self.kind.meta_column] = None
+
+
+def check_uids(
+    cells: Iterable[UidCell],
+    widths: Widths = Widths(),  # noqa: B008
+    *,
+    fix: bool = False,
+    delete_unknown: bool = False,
+    random_metrics: bool = False,
+) -> UidCheck:
+    """What is wrong with the UID table, from all its cells in any order, each once.
+
+    With `random_metrics` the metrics' counter means nothing. Without `fix` nothing is to be mended.
+
+    >>> orphan = UidCell(b"sys.load", b"id:metrics", b"\\0\\0\\1")
+    >>> [finding.text for finding in check_uids([orphan], fix=True).findings]
+    ['sys.load -> 000001 has no name there', 'the highest UID handed out is 0, and 1 is in use']
+    """
+    kinds = {kind: _Names(kind, widths.of(kind)) for kind in Kind}
+    strangers = _sort_in(sorted(cells), kinds)
+    for names in kinds.values():
+        _check_forward(names)
+        _check_collisions(names)
+        _check_reverse(names)
+        if not (random_metrics and names.kind is Kind.METRIC):
+            _check_maximum(names)
+    findings = [UidFinding(None, False, f"{cell.row.hex()} {_show(cell.column)}: unknown column") for cell in strangers]
+    findings += [finding for names in kinds.values() for finding in names.findings]
+    if not fix:
+        return UidCheck(findings, [], [], {})
+    puts = {place: value for names in kinds.values() for place, value in names.puts.items()}
+    deletes = [place for names in kinds.values() for place in names.deletes if place not in puts]
+    deletes += [(cell.row, cell.column) for cell in strangers if delete_unknown]
+    return UidCheck(
+        findings,
+        [UidCell(row, column, value) for (row, column), value in puts.items()],
+        deletes,
+        {kind: names.raise_by for kind, names in kinds.items() if names.raise_by},
+    )
+
+
+def _sort_in(cells: Iterable[UidCell], kinds: dict[Kind, _Names]) -> list[UidCell]:
+    """Lay each cell where it belongs; those that belong nowhere."""
+    strangers = []
+    columns = {kind.id_column: names for kind, names in kinds.items()}
+    columns |= {kind.name_column: names for kind, names in kinds.items()}
+    metas = {kind.meta_column: names for kind, names in kinds.items()}
+    for row, column, value in cells:
+        family = column.partition(b":")[0]
+        if column in _SERIES_META:
+            continue
+        if column in metas:
+            metas[column].described.add(row)
+        elif column not in columns:
+            strangers.append(UidCell(row, column, value))
+        elif family == NAME_FAMILY:
+            _take_reverse(columns[column], row, value)
+        elif row == COUNTER_ROW:
+            columns[column].maximum = value
+        else:
+            assert family == ID_FAMILY
+            _take_forward(columns[column], row, value)
+    return strangers
+
+
+def _take_forward(names: _Names, name: bytes, uid: bytes) -> None:
+    if len(uid) == names.width:
+        names.forward[name] = uid
+    else:
+        names.malformed.add(name)
+        names.found(f"{_show(name)} -> {uid.hex()}: a UID has {names.width} bytes")
+
+
+def _take_reverse(names: _Names, uid: bytes, name: bytes) -> None:
+    if len(uid) == names.width:
+        names.reverse[uid] = name
+    else:
+        names.found(f"{uid.hex()} -> {_show(name)}: a UID has {names.width} bytes")
+
+
+def _check_forward(names: _Names) -> None:
+    """Each name's UID must lead back to it."""
+    for name, uid in names.forward.items():
+        back = names.reverse.get(uid)
+        if back is None:
+            names.found(f"{_show(name)} -> {uid.hex()} has no name there")
+        elif back != name:
+            names.found(f"{_show(name)} -> {uid.hex()}, whose name is {_show(back)}")
+        else:
+            continue
+        names.name(uid, name)  # where several names have the UID, _check_collisions has the last word
+
+
+def _check_collisions(names: _Names) -> None:
+    """Of several names with one UID their points can no longer be told apart: they become one name."""
+    owners: dict[bytes, list[bytes]] = {}
+    for name, uid in names.forward.items():
+        owners.setdefault(uid, []).append(name)
+    for uid, sharing in owners.items():
+        if len(sharing) == 1:
+            continue
+        names.found(f"{uid.hex()} has several names: {', '.join(map(_show, sharing))}")
+        joint = b".".join((b"fsck", *sorted(sharing)))
+        if joint in names.forward or joint in names.malformed:
+            names.found(f"{_show(joint)} is taken, {uid.hex()} stays as it is")
+            names.puts.pop((uid, names.kind.name_column), None)
+            continue
+        names.puts[joint, names.kind.id_column] = uid
+        names.name(uid, joint)
+        for name in sharing:
+            names.deletes[name, names.kind.id_column] = None
+
+
+def _check_reverse(names: _Names) -> None:
+    """Each UID with a name must be that name's."""
+    used = set(names.forward.values())
+    for uid, name in names.reverse.items():
+        if uid in used or name in names.malformed:
+            continue
+        if name in names.forward:
+            names.found(f"{uid.hex()} -> {_show(name)}, whose UID is {names.forward[name].hex()}")
+        else:
+            names.found(f"{uid.hex()} -> {_show(name)}, which has no UID", is_error=False)
+        names.forget(uid)
+
+
+def _check_maximum(names: _Names) -> None:
+    """The counter must be past every UID in use, whatever else is odd about it: else one is handed out twice."""
+    highest = max(map(decode_uid, (*names.forward.values(), *names.reverse)), default=0)
+    try:
+        maximum = decode_counter(names.maximum) if names.maximum is not None else 0
+    except ValueError as exc:
+        names.found(str(exc))
+        return
+    if maximum > len(names.forward):
+        names.found(f"the highest UID handed out is {maximum}, and {len(names.forward)} names have one", is_error=False)
+    if maximum < highest:
+        names.found(f"the highest UID handed out is {maximum}, and {highest} is in use")
+        names.raise_by = highest - maximum
+
+
+def _show(name: bytes) -> str:
+    return name.decode("latin-1")
