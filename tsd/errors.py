@@ -27,7 +27,8 @@ ILLEGAL_ARGUMENT = "illegal_arguments"
 UNKNOWN_NAME = "unknown_metrics"
 LINE_TOO_LONG = "line_too_long"
 UIDS_EXHAUSTED = "uids_exhausted"
-REASONS = (INVALID_VALUE, ILLEGAL_ARGUMENT, UNKNOWN_NAME, LINE_TOO_LONG, UIDS_EXHAUSTED)
+JOURNAL_DAMAGED = "journal_damaged"  # acknowledged lines whose bytes on disk changed: set aside, and named in the log
+REASONS = (INVALID_VALUE, ILLEGAL_ARGUMENT, UNKNOWN_NAME, LINE_TOO_LONG, UIDS_EXHAUSTED, JOURNAL_DAMAGED)
 
 
 class BadConfig(TsdError):

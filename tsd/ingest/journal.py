@@ -105,7 +105,7 @@ class Journal:
                 for block in segment.blocks():
                     segment.lines += block.lines
             except Damage as damage:
-                segment.lines = self._set_aside(damage)
+                segment.lines = self.set_aside(damage)
             if segment.lines:
                 segment.size = segment.good = path.stat().st_size
                 self.size += segment.size
@@ -115,7 +115,7 @@ class Journal:
                 path.unlink()
         return found
 
-    def _set_aside(self, damage: Damage) -> int:
+    def set_aside(self, damage: Damage) -> int:
         """Move a segment's damaged end out of it; how many whole lines are left."""
         offset = max(damage.offset, HEADER_BYTES)
         aside = self.folder / "aside" / f"{damage.path.stem}-from-byte-{offset}.journal"

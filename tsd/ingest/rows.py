@@ -23,12 +23,19 @@ FEW = 24  # fewer lines are faster one by one
 _REMEMBERED = 50_000  # time words, value words
 
 
+class Reject(NamedTuple):
+    """A line that was refused."""
+
+    line: int  # in its block, counted from 0
+    error: BadLine
+
+
 class Absorbed(NamedTuple):
     """What became of a block."""
 
     accepted: int
     kept: bytes  # the accepted lines, whole
-    rejects: list[BadLine]  # in order
+    rejects: list[Reject]  # in order
     strangers: list[SeriesText]  # series never seen: nothing was absorbed, enter them and come again
     rest: bytes  # from the first line on that is not a put line
 
@@ -44,6 +51,10 @@ class OpenRows:
         self._values: dict[bytes, tuple[int, int]] = {}
         self._whole: list[Columns] = []
         self._single: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
+
+    def another(self) -> "OpenRows":
+        """Empty rows of the same series, for a window that is read again."""
+        return OpenRows(self.table, self._rules)
 
     @property
     def size(self) -> int:
@@ -92,15 +103,15 @@ class OpenRows:
     def _absorb_lines(self, block: bytes, lines: list[bytes], verdicts: Mapping[SeriesText, BadLine]) -> Absorbed:
         """Line by line."""
         puts, rest = _leading_puts(block, lines)
-        rejects: list[BadLine] = []
+        rejects: list[Reject] = []
         strangers: dict[SeriesText, None] = {}
         kept: list[bytes] = []
         points: list[tuple[int, int, int, int]] = []
-        for line in puts:
+        for at, line in enumerate(puts):
             try:
                 point = self._read(line, verdicts)
             except BadLine as error:
-                rejects.append(error)
+                rejects.append(Reject(at, error))
                 continue
             if isinstance(point, SeriesText):
                 strangers[point] = None

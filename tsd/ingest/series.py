@@ -4,14 +4,12 @@ Every known text (a metric, and a line's tags as they were written) has a number
 The numbers are small and dense, so that a window of points can hold them in an array.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.putline import Tags
-from tsd.errors import BadLine
 
 UNSEEN = 0
 
@@ -45,7 +43,7 @@ class SeriesTable:
         self._seen = np.zeros(1024, np.uint32)
         self._free: list[int] = []
         self.unsettled: dict[int, SeriesText] = {}
-        self._refused: dict[int, BadLine] = {}
+        self.refused: set[int] = set()  # were entered, and may have no UIDs: their points cannot be stored
 
     def __len__(self) -> int:
         return len(self._texts) - len(self._free)
@@ -90,19 +88,15 @@ class SeriesTable:
         self._parts[number] = parts
         self.unsettled.pop(number, None)
 
-    def refuse(self, number: int, error: BadLine) -> None:
-        """A series entered without UIDs can have none: its points will not be stored, and its texts are forgotten."""
+    def refuse(self, number: int) -> None:
+        """A series entered without UIDs can have none; its texts are strangers again."""
         self.unsettled.pop(number, None)
-        self._refused[number] = error
+        self.refused.add(number)
         self._unlink(number)
 
     def parts(self, number: int) -> KeyParts | None:
         """What row keys of a series are made of; None while its UIDs are not known."""
         return self._parts[number]
-
-    def refusal(self, number: int) -> BadLine | None:
-        """Why a series is not stored, if it is not."""
-        return self._refused.get(number)
 
     def text(self, number: int) -> SeriesText | None:
         """The first text seen of a series."""
@@ -120,7 +114,7 @@ class SeriesTable:
         for number in gone:
             self._unlink(number)
             self._texts[number] = self._parts[number] = None
-            self._refused.pop(number, None)
+            self.refused.discard(number)
         self._free.extend(gone)
         self._drop_tag_texts(len(gone))
         return len(gone)
@@ -147,8 +141,3 @@ class SeriesTable:
         if forgotten and len(self._first_texts) > 2 * len(self) + 1000:
             used = {text.tags for text in self._texts if text is not None}
             self._first_texts = {key: first for key, first in self._first_texts.items() if first in used}
-
-
-def settled(table: SeriesTable, numbers: Iterable[int]) -> bool:
-    """Whether all of these series have their UIDs."""
-    return not table.unsettled or not any(number in table.unsettled for number in numbers)

@@ -105,6 +105,14 @@ class Store(Protocol):
         """
         ...
 
+    async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
+        """Write each cell (of different rows) if it is absent, in one atomic step a cell; which of them were. Durable
+        on return.
+
+        After StoreDown the caller does not know which: it reads the cells, and finds its own values or others'.
+        """
+        ...
+
     async def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
         """Add to an 8-byte signed counter (absent: 0), in one atomic step; the sum. The one call that must not be
         repeated blindly: a lost answer may have counted."""

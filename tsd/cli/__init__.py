@@ -1,0 +1,44 @@
+"""The command `tsd`: one module a command, each a thin wrapper."""
+
+import sys
+
+import click
+
+from tsd.cli.check_config import check_config
+from tsd.cli.importer import import_lines
+from tsd.cli.scan import scan
+from tsd.cli.serve import serve
+from tsd.cli.tables import create_tables
+from tsd.cli.uid import mkmetric, uid
+from tsd.cli.version import version
+from tsd.errors import BadConfig, StoreError, TsdError
+
+STORE_FAILED = 3  # exit status where HBase or the database did not do its part
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def tsd() -> None:
+    """An OpenTSDB-compatible time-series daemon, on an embedded RocksDB or on HBase.
+
+    Every command takes --config FILE, --data FOLDER and --set KEY=VALUE; conf/tsd.conf describes the keys.
+    """
+
+
+for _command in (serve, check_config, create_tables, mkmetric, uid, import_lines, scan, version):
+    tsd.add_command(_command)
+
+
+def main() -> None:
+    """Run a command; what is wrong goes to standard error, in words."""
+    try:
+        tsd(prog_name="tsd")
+    except BadConfig as exc:
+        for problem in exc.problems:
+            click.echo(f"tsd: {problem}", err=True)
+        sys.exit(2)
+    except StoreError as exc:
+        click.echo(f"tsd: {exc}", err=True)
+        sys.exit(STORE_FAILED)
+    except TsdError as exc:
+        click.echo(f"tsd: {exc}", err=True)
+        sys.exit(1)

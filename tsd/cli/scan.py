@@ -1,0 +1,153 @@
+"""`tsd scan`: rows as they are stored, in the form of OpenTSDB's own tool, or as lines that `tsd import` takes back."""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import click
+import trio
+
+from tsd.cli.access import Access, access
+from tsd.cli.options import with_config
+from tsd.codec.annotation import decode_annotation, encode_annotation
+from tsd.codec.cell import CellKind, Point, kind_of, offset_ms, split, split_append
+from tsd.codec.merge import MergeRules, StoredCell
+from tsd.codec.row import data_cells, points
+from tsd.codec.rowkey import SplitKey, split_key
+from tsd.codec.uid import Kind
+from tsd.codec.words import FLOAT, show_signed
+from tsd.config import Config, Loaded, layout
+from tsd.daemon import now_ms
+from tsd.errors import CorruptRow
+from tsd.query.scanning import BadRequest, parse_request, selected_rows
+from tsd.store import Row
+
+NEWEST = MergeRules(fix_duplicates=True)
+
+
+class NamedKey(NamedTuple):
+    """A row key with its names."""
+
+    key: bytes
+    metric: str
+    tags: list[str]  # tagk=tagv
+    base: int
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="START [END] FUNC METRIC [TAGK=TAGV]...")
+@click.option("--import", "as_lines", is_flag=True, help="Print lines that `tsd import` takes.")
+@with_config
+def scan(loaded: Loaded, words: Sequence[str], as_lines: bool) -> None:
+    """Print the rows of a metric, whole hours. FUNC is there for OpenTSDB's sake and has no effect.
+
+    START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20. Exit status 1 where a row cannot be read.
+    """
+    try:
+        request = parse_request(words, now_ms())
+    except BadRequest as exc:
+        raise click.UsageError(str(exc)) from exc
+    config = loaded.config
+    corrupt = 0
+
+    async def run() -> None:
+        nonlocal corrupt
+        async with access(config, must_exist=True) as ways:
+            if not await ways.flush():
+                click.echo("tsd: the daemon cannot write now: its newest points are missing here", err=True)
+            for selection in request.selections:
+                async for rows in selected_rows(
+                    ways.store, config.data_table, ways.uids, layout(config), request, selection
+                ):
+                    corrupt += await _print_rows(ways, config, rows, as_lines)
+
+    trio.run(run)
+    sys.exit(1 if corrupt else 0)
+
+
+async def _print_rows(ways: Access, config: Config, rows: Sequence[Row], as_lines: bool) -> int:
+    """Print rows; how many could not be read."""
+    keys = [split_key(layout(config), row.key) for row in rows]
+    corrupt = 0
+    for row, key in zip(await _named(ways, rows, keys), rows, strict=True):
+        cells = data_cells(key.cells)
+        try:
+            text = "".join(line + "\n" for line in (_lines(row, cells) if as_lines else _dump(row, cells)))
+        except CorruptRow as exc:
+            corrupt += 1
+            click.echo(f"tsd: row {row.key.hex()} of {row.metric} cannot be read: {exc}", err=True)
+        else:
+            click.echo(text, nl=False)
+    return corrupt
+
+
+async def _named(ways: Access, rows: Sequence[Row], keys: Sequence[SplitKey]) -> list[NamedKey]:
+    """The names of rows; a UID without name shows as its hex in angle brackets."""
+    metrics = await ways.uids.names(Kind.METRIC, {key.series.metric for key in keys})
+    tagks = await ways.uids.names(Kind.TAGK, {tagk for key in keys for tagk, _ in key.series.pairs})
+    tagvs = await ways.uids.names(Kind.TAGV, {tagv for key in keys for _, tagv in key.series.pairs})
+
+    def shown(names: object, uid: bytes) -> str:
+        return names.decode("latin-1") if isinstance(names, bytes) else f"<{uid.hex()}>"
+
+    return [
+        NamedKey(
+            row.key,
+            shown(metrics[key.series.metric], key.series.metric),
+            [f"{shown(tagks[k], k)}={shown(tagvs[v], v)}" for k, v in key.series.pairs],
+            key.base,
+        )
+        for row, key in zip(rows, keys, strict=True)
+    ]
+
+
+def _lines(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
+    """A row's points as lines; what is no point has no line."""
+    for point in points(row.key, cells, NEWEST):
+        time = row.base * 1000 + point.offset_ms if point.in_ms else row.base + point.offset_ms // 1000
+        number = point.number
+        if isinstance(number, float) and not math.isfinite(number):
+            raise CorruptRow(f"the value at {time} is {number}, which no line can carry")
+        yield f"{row.metric} {time} {number!r} {' '.join(row.tags)}"
+
+
+def _dump(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
+    """A row cell by cell."""
+    yield f"{show_signed(row.key)} {row.metric} {row.base} ({_date(row.base)}) {{{', '.join(row.tags)}}}"
+    for cell in cells:
+        head = f"  {show_signed(cell.qualifier)}\t{show_signed(cell.value)}"
+        match kind_of(cell.qualifier):
+            case CellKind.POINTS if len(parts := split(cell.qualifier, cell.value)) == 1:
+                yield "  " + _point(row, parts[0])
+            case CellKind.POINTS:
+                yield from _many(row, head, parts)
+            case CellKind.APPEND:
+                yield from _many(row, head, split_append(cell.value))
+            case CellKind.ANNOTATION:
+                note = decode_annotation(cell.value)
+                after = int.from_bytes(cell.qualifier[1:], "big")
+                text = encode_annotation(note).decode()
+                yield f"  {show_signed(cell.qualifier)}\t{show_signed(cell.value)}\t{after}\t{text}\t{note.start_time}"
+            case _:
+                yield f"  {show_signed(cell.value)}\t[Not a data point]"
+
+
+def _many(row: NamedKey, head: str, parts: Sequence[Point]) -> Iterator[str]:
+    yield f"{head} = {len(parts)} values:"
+    for part in parts:
+        yield "    " + _point(row, part)
+
+
+def _point(row: NamedKey, point: Point) -> str:
+    after = offset_ms(point.qualifier)
+    offset, time = (after, row.base * 1000 + after) if point.in_ms else (after // 1000, row.base + after // 1000)
+    kind = "f" if point.flags & FLOAT else "l"
+    date = _date(row.base + after // 1000)
+    return f"{show_signed(point.qualifier)}\t{show_signed(point.value)}\t{offset}\t{kind}\t{time}\t({date})"
+
+
+def _date(seconds: int) -> str:
+    """As Java prints a date."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%a %b %d %H:%M:%S UTC %Y")

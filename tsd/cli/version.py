@@ -1,0 +1,14 @@
+"""`tsd version`."""
+
+import click
+
+from tsd.cli.options import with_config
+from tsd.config import Loaded
+from tsd.daemon import version_reply
+
+
+@click.command()
+@with_config
+def version(loaded: Loaded) -> None:  # noqa: ARG001 - every command takes the same options
+    """Print the version, as the daemon's own command does."""
+    click.echo(version_reply(), nl=False)

@@ -1,0 +1,304 @@
+"""The daemon: starts the parts in order, stops them the way data flows, and owns the clock and the signals."""
+
+import gc
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import structlog
+import trio
+
+import tsd
+from tsd.codec.cell import FAMILY
+from tsd.codec.putline import NameRules
+from tsd.codec.uid import ID_FAMILY, NAME_FAMILY
+from tsd.config import Backend, Config, Loaded, gateways, journal_folder, layout, state_folder
+from tsd.doors import control
+from tsd.doors.listener import Limits, Listener
+from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
+from tsd.doors.web import refuse_http
+from tsd.errors import StoreError, TsdError
+from tsd.ingest.intake import Gate, Intake
+from tsd.ingest.journal import Journal
+from tsd.ingest.ledger import Ledger
+from tsd.ingest.names import Creates, SeriesNames
+from tsd.ingest.rows import OpenRows
+from tsd.ingest.series import SeriesTable
+from tsd.ingest.writer import Writer
+from tsd.state import held
+from tsd.stats import Snapshot, collect, render
+from tsd.store import Family, Store, Table
+from tsd.store.embedded import EmbeddedStore
+from tsd.store.hbase import HBaseStore
+from tsd.systemd import notify
+from tsd.uids import Uids
+
+log = structlog.get_logger(__name__)
+
+COUNTERS_S = 600  # between looks at how many UIDs other daemons have used
+STOPPED = (signal.SIGTERM, signal.SIGINT)
+
+
+def now_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def tables(config: Config) -> list[Table]:
+    """OpenTSDB's tables, as its own script makes them."""
+    return [
+        Table(config.data_table, (Family(FAMILY),)),
+        Table(config.uid_table, (Family(ID_FAMILY), Family(NAME_FAMILY))),
+        Table(config.tree_table, (Family(FAMILY),)),
+        Table(config.meta_table, (Family(NAME_FAMILY),)),
+    ]
+
+
+@asynccontextmanager
+async def opened_store(config: Config) -> AsyncIterator[Store]:
+    """The configured store, closed at the end. The embedded one has its tables made; HBase need not be there."""
+    store: Store
+    if config.backend is Backend.EMBEDDED:
+        store = await EmbeddedStore.open(state_folder(config) / "store", now_ms)
+    else:
+        store = HBaseStore(
+            gateways(config),
+            connections=config.thrift_connections,
+            timeout_s=config.thrift_timeout_ms / 1000,
+            transport=config.thrift_transport,
+            protocol=config.thrift_protocol,
+        )
+    try:
+        if config.backend is Backend.EMBEDDED:
+            await store.create_tables(tables(config))
+        yield store
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.aclose()
+
+
+def make_uids(config: Config, store: Store) -> Uids:
+    """The UID table as configured."""
+    return Uids(
+        store,
+        config.uid_table,
+        layout(config).widths,
+        random_metrics=config.random_metrics,
+        name_cache=config.name_cache,
+        id_cache=config.id_cache,
+    )
+
+
+def name_rules(config: Config) -> NameRules:
+    """What series may be called."""
+    return NameRules(config.allow_specialchars.encode("latin-1"), config.max_tags)
+
+
+def creates(config: Config) -> Creates:
+    """Which unknown names get a UID."""
+    return Creates(config.creates_metrics, config.auto_create_tagks, config.auto_create_tagvs)
+
+
+class Daemon:
+    """The parts of one daemon, put together."""
+
+    def __init__(self, config: Config, store: Store, stop: trio.Event) -> None:
+        self.config = config
+        self.store = store
+        self.stop = stop
+        self.uids = make_uids(config, store)
+        self.ledger = Ledger()
+        self.gate = Gate()
+        self.journal = Journal(
+            journal_folder(config), sync_interval_s=config.journal_sync_ms / 1000, max_bytes=config.journal_max_bytes
+        )
+        rules = name_rules(config)
+        self.rows = OpenRows(SeriesTable(), rules)
+        names = SeriesNames(self.uids, layout(config), rules, creates(config))
+        self.writer = Writer(
+            self.rows,
+            names,
+            self.journal,
+            store,
+            self.ledger,
+            self.gate,
+            table=config.data_table,
+            interval_s=config.flush_interval_ms / 1000,
+            memory_limit=config.memory_limit,
+            series_idle_s=config.series_idle_s,
+            join=config.join_points,
+            refused_folder=state_folder(config) / "refused",
+            now_s=lambda: now_ms() // 1000,
+        )
+        self.journal.on_progress = self.writer.regulate
+        self.intake = Intake(self.rows, names, self.journal, self.ledger, self.gate, self.writer.regulate)
+        self.tally = Tally()
+        self.http_requests = 0
+        self.listener = Listener(
+            self._telnet,
+            self._http,
+            Limits(config.connections_limit, config.socket_timeout_s, config.tcp_no_delay, config.keep_alive),
+        )
+        self._powers = Powers(self.stats, version_reply, self.drop_caches, stop.set)
+        self._rules = Rules(config.mode, not config.no_diediedie, config.max_line, config.reply_buffer, rules)
+
+    async def _telnet(self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
+        await TelnetSession(stream, self.intake, self._powers, self._rules, self.tally).run(first, receive)
+
+    async def _http(self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
+        self.http_requests += 1
+        await refuse_http(stream, first, receive)
+
+    def drop_caches(self) -> None:
+        """Look every name up again from now on."""
+        self.uids.drop_caches()
+        self.rows.table.forget_texts()
+
+    async def stats(self) -> bytes:
+        """The reply of the command `stats`."""
+        snapshot = Snapshot(
+            listener=self.listener.statistics(),
+            telnet_commands=self.tally.commands,
+            http_requests=self.http_requests,
+            cut_lines=self.tally.cut_lines,
+            received=self.ledger.received,
+            stored=self.ledger.stored,
+            journaled=self.writer.waiting_points,
+            refused=self.ledger.refused,
+            journal=self.journal.statistics(),
+            windows=self.writer.windows,
+            cells=self.writer.cells,
+            write_retries=self.writer.retries,
+            series=len(self.rows.table),
+            uids=self.uids.statistics(),
+            store=self.store.statistics(),
+        )
+        name = "fqdn" if self.config.stats_canonical else "host"
+        host = socket.getfqdn() if self.config.stats_canonical else socket.gethostname()
+        port = f"port={self.config.port} " if self.config.stats_with_port else ""
+        return render(collect(snapshot), now_ms() // 1000, f"{port}{name}={host}")
+
+    async def replay(self) -> None:
+        """Take up what an earlier run left in the journal: written before anything else, as far as the store lets us."""
+        segments = await trio.to_thread.run_sync(self.journal.recover)
+        self.writer.adopt(segments)
+        if not segments:
+            return
+        lines = sum(segment.lines for segment in segments)
+        log.info("replaying the journal", segments=len(segments), lines=lines)
+        notify(STATUS=f"replaying {lines} lines of the journal")
+        if await self.writer.flush(patient=False):
+            log.info("journal replayed", lines=lines)
+        else:
+            log.warning("the journal waits until the store is back", because=self.writer.trouble)
+
+    async def flush(self) -> bool:
+        """Write open rows now; whether they are stored."""
+        return await self.writer.flush(patient=False)
+
+    async def watch_counters(self) -> None:
+        """Notice UIDs running out, whoever uses them."""
+        while True:
+            try:
+                await self.uids.read_counters()
+            except StoreError as error:
+                log.debug("UID counters not read", error=str(error))
+            await trio.sleep(COUNTERS_S)
+
+    def control_verbs(self) -> dict[str, control.Verb]:
+        """What commands on this machine may ask."""
+
+        async def drop_caches() -> None:
+            self.drop_caches()
+
+        return {
+            **control.store_verbs(self.store),
+            "flush": self.flush,
+            "stats": self.stats,
+            "drop_caches": drop_caches,
+        }
+
+
+async def serve(loaded: Loaded, stop: trio.Event, on_ready: Callable[[Daemon, Sequence[int]], None]) -> None:
+    """Run a daemon until `stop`, or a signal. `on_ready` gets it and its ports once agents are served."""
+    config = loaded.config
+    if loaded.ignored:
+        log.info("settings of OpenTSDB's without meaning here", keys=" ".join(loaded.ignored))
+    with held(state_folder(config)):
+        async with opened_store(config) as store:
+            listeners = await _listen(config)
+            await _run(Daemon(config, store, stop), listeners, on_ready)
+    log.info("ended")
+
+
+async def _listen(config: Config) -> list[trio.SocketListener]:
+    """The port, held from now on: that it is taken is said before anything is replayed."""
+    try:
+        return await trio.open_tcp_listeners(config.port, host=config.bind, backlog=config.backlog)
+    except OSError as exc:
+        raise TsdError(f"cannot listen on {config.bind}:{config.port}: {exc.strerror or exc}") from exc
+
+
+async def _run(
+    daemon: Daemon, listeners: list[trio.SocketListener], on_ready: Callable[[Daemon, Sequence[int]], None]
+) -> None:
+    """Doors, then the writer, then the journal: each stops when nothing more can come to it."""
+    config, writer, journal = daemon.config, daemon.writer, daemon.journal
+    async with trio.open_nursery() as disk:
+        disk.start_soon(journal.run)
+        async with trio.open_nursery() as writers:
+            writers.start_soon(writer.write_windows)
+            async with trio.open_nursery() as doors:
+                doors.start_soon(_stop_on_signal, daemon.stop)
+                await daemon.replay()
+                doors.start_soon(writer.seal_windows)
+                doors.start_soon(daemon.watch_counters)
+                path = await control.open_listener(control_path(config))
+                doors.start_soon(control.serve, path, daemon.control_verbs())
+                doors.start_soon(daemon.listener.serve, listeners)
+                ports = [listener.socket.getsockname()[1] for listener in listeners]
+                _tune_collector()
+                log.info("ready", port=ports[0], bind=config.bind, backend=config.backend.value, pid=os.getpid())
+                notify(READY=1, STATUS=f"serving port {ports[0]}")
+                on_ready(daemon, ports)
+                await daemon.stop.wait()
+                notify(STOPPING=1, STATUS="writing what waits")
+                log.info("stopping", points_waiting=writer.waiting_points)
+                doors.cancel_scope.cancel()
+            writers.cancel_scope.deadline = trio.current_time() + config.drain_ms / 1000
+            writer.finish()
+        journal.close()
+    if writer.windows:
+        log.warning("points wait in the journal for the next start", points=writer.waiting_points)
+
+
+async def _stop_on_signal(stop: trio.Event) -> None:
+    with trio.open_signal_receiver(*STOPPED) as signals:
+        async for number in signals:
+            log.info("signal", name=signal.Signals(number).name)
+            stop.set()
+
+
+def _tune_collector() -> None:
+    """Python's cycle collector would go through a block's lists again and again: they are never part of a cycle."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 100)
+
+
+def control_path(config: Config) -> Path:
+    """Where the control socket is."""
+    return state_folder(config) / "control.sock"
+
+
+def version_reply() -> bytes:
+    """The reply of `version`, in the form of OpenTSDB's, which scripts take apart."""
+    built = time.strftime("%Y/%m/%d %H:%M:%S", time.gmtime(os.stat(tsd.__file__).st_mtime))
+    return (
+        f"net.opentsdb.tools {tsd.__version__} built at revision {tsd.__version__} (MINT)\n"
+        f"Built on {built} +0000 by tsd: OpenTSDB's protocols in Python, rows in plain Python\n"
+    ).encode()

@@ -1,0 +1,1 @@
+"""Sockets: who is connected, which protocol they speak, and what they are answered. No row key, no cell."""

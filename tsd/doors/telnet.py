@@ -1,0 +1,198 @@
+"""The telnet protocol of one connection: put lines, and the commands around them (OpenTSDB's, and `sync`)."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NamedTuple
+
+import trio
+
+from tsd.codec.putline import NameRules, illegal, parse_put
+from tsd.doors.replies import Replies
+from tsd.errors import LINE_TOO_LONG, BadLine
+from tsd.ingest.intake import Intake, Taken
+from tsd.ingest.lines import LineBuffer, TooLong
+from tsd.settings import Mode
+
+# Telnet's own bytes, as a client sends them before a line: options, subnegotiations, and commands such as interrupt.
+_NEGOTIATION = re.compile(rb"(?:\xff[\xfb-\xfe].|\xff\xfa.*?\xff\xf0|\xff[\xf0-\xf9])+", re.DOTALL)
+_COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "diediedie")
+_WRITES = ("put", "rollup", "histogram")
+LINGER_S = 30  # how long a client that is done sending may take to read its last replies
+
+
+class Powers(NamedTuple):
+    """What the daemon does for a connection beside taking lines."""
+
+    stats: Callable[[], Awaitable[bytes]]
+    version: Callable[[], bytes]
+    drop_caches: Callable[[], None]
+    die: Callable[[], None]
+
+
+class Rules(NamedTuple):
+    """What this port allows."""
+
+    mode: Mode
+    diediedie: bool
+    max_line: int
+    reply_buffer: int
+    names: NameRules
+
+
+class Tally:
+    """What telnet connections sent, all together."""
+
+    def __init__(self) -> None:
+        self.commands = 0
+        self.cut_lines = 0
+
+
+class TelnetSession:
+    """One connection, from its first bytes to its end."""
+
+    def __init__(self, stream: trio.abc.Stream, intake: Intake, powers: Powers, rules: Rules, tally: Tally) -> None:
+        self._stream = stream
+        self._intake = intake
+        self._powers = powers
+        self._rules = rules
+        self._tally = tally
+        self._replies = Replies(rules.reply_buffer, intake.synced)
+        self._accepted = 0
+        self._position = 0
+        self._over = False
+        self._names = [
+            name
+            for name in _COMMANDS
+            if not (name in _WRITES and rules.mode is Mode.READ_ONLY) and (name != "diediedie" or rules.diediedie)
+        ]
+
+    async def run(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
+        """Serve until the client ends. `first` are bytes already received, `receive` gets more (empty: no more)."""
+        lines = LineBuffer(self._rules.max_line)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._replies.pump, self._stream)
+            data = first
+            while data and not self._over:
+                for piece in lines.feed(data):
+                    await self._take(piece)
+                if self._over:
+                    break
+                await self._intake.gate.passed()
+                data = await receive()
+            if lines.tail and not self._over:
+                self._tally.cut_lines += 1
+            self._replies.close()
+            nursery.cancel_scope.deadline = trio.current_time() + LINGER_S
+
+    async def _take(self, piece: bytes | TooLong) -> None:
+        if self._over:
+            return
+        if isinstance(piece, TooLong):
+            error = BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
+            self._intake.refuse(error)
+            self._replies.refused(b"put", error)
+        elif self._rules.mode is Mode.READ_ONLY:
+            for line in piece.split(b"\n")[:-1]:
+                await self._command(line)
+        else:
+            rest = self._answer(await self._intake.take_in(piece))
+            for run in _runs(rest):
+                if self._over:
+                    return
+                if run.endswith(b"\n"):
+                    self._answer(await self._intake.take_in(run))
+                else:
+                    await self._command(run)
+
+    def _answer(self, taken: Taken) -> bytes:
+        """Tell what was refused of a block; its rest."""
+        self._accepted += taken.accepted
+        self._position = taken.position
+        for reject in taken.rejects:
+            self._replies.refused(b"put", reject.error)
+        return taken.rest
+
+    async def _command(self, line: bytes) -> None:
+        """Do what a line that is not a put line wants."""
+        if self._over:
+            return
+        bare = _NEGOTIATION.sub(b"", line, count=1) if line.startswith(b"\xff") else line
+        if bare is not line:
+            if not bare:
+                return  # nothing but telnet talking to itself
+            if bare.startswith(b"put ") and "put" in self._names:
+                self._answer(await self._intake.take_in(bare + b"\n"))
+                return
+        self._tally.commands += 1
+        name = bare.split(b" ", 1)[0].decode("latin-1")
+        if name == "sync" and self._rules.mode is not Mode.READ_ONLY:
+            await self._replies.say_when_synced(self._position, b"synced %d\n" % self._accepted)
+        elif name in _WRITES and name in self._names:
+            self._refuse_write(name, bare)
+        elif name in self._names:
+            await self._known(name)
+        else:
+            await self._replies.say(f"unknown command: {name}.  Try `help'.\n".encode())
+
+    async def _known(self, name: str) -> None:
+        match name:
+            case "stats":
+                await self._replies.say(await self._powers.stats())
+            case "version":
+                await self._replies.say(self._powers.version())
+            case "help":
+                await self._replies.say(f"available commands: {' '.join(self._names)} \n".encode())
+            case "dropcaches":
+                self._powers.drop_caches()
+                await self._replies.say(b"Caches dropped.\n")
+            case "exit":
+                self._over = True
+            case "diediedie":
+                await self._replies.say(b"Cleaning up and exiting now.\n")
+                self._over = True
+                self._powers.die()
+
+    def _refuse_write(self, name: str, line: bytes) -> None:
+        """Rollups and histograms are not written by this version; the replies are those of an OpenTSDB without them."""
+        if name == "rollup":
+            error = _rollup_error(line, self._rules.names)
+        else:
+            error = illegal(
+                "Histogram storage has not been enabled. Check the 'tsd.core.histograms.config' configuration."
+            )
+        self._intake.refuse(error)
+        self._replies.refused(name.encode(), error)
+
+
+def _rollup_error(line: bytes, rules: NameRules) -> BadLine:
+    """What is wrong with a rollup line, where no rollups are configured."""
+    words = line.split(b" ")
+    if len(words) < 6:
+        return illegal(f"not enough arguments (need least 7, got {len(words) - 1})")
+    if not words[1]:
+        return illegal("Missing interval or aggregator")
+    try:
+        parse_put(b" ".join((b"put", *words[2:])), rules)
+    except BadLine as error:
+        return error
+    return illegal("No rollup or aggregations were configured")
+
+
+def _runs(block: bytes) -> Iterator[bytes]:
+    """A block of whole lines, in order: neighbouring put lines together (LF-terminated), each other line alone and
+    without its LF.
+
+    >>> list(_runs(b"version\\nput a\\nput b\\n\\n"))
+    [b'version', b'put a\\nput b\\n', b'']
+    """
+    puts: list[bytes] = []
+    for line in block.split(b"\n")[:-1]:
+        if line == b"put" or line.startswith(b"put "):
+            puts.append(line)
+            continue
+        if puts:
+            yield b"\n".join(puts) + b"\n"
+            puts.clear()
+        yield line
+    if puts:
+        yield b"\n".join(puts) + b"\n"

@@ -1,0 +1,130 @@
+"""One way in: whole put lines from a socket, a file or the journal are absorbed, and journaled in the same step."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from tsd.errors import BadLine, StoreError
+from tsd.ingest.journal import Journal
+from tsd.ingest.ledger import Ledger
+from tsd.ingest.names import SeriesNames
+from tsd.ingest.rows import Absorbed, OpenRows, Reject
+from tsd.ingest.series import SeriesText
+
+log = structlog.get_logger(__name__)
+
+
+class Taken(NamedTuple):
+    """What became of a block."""
+
+    accepted: int
+    rejects: Sequence[Reject]  # in the order of their lines
+    rest: bytes  # from the first line on that is not a put line
+    position: int  # in the journal: the accepted lines are on disk once it has been synced so far
+
+
+class Gate:
+    """Whether anything may come in. Those who would be overrun hold it shut, each under its own name."""
+
+    def __init__(self) -> None:
+        self._held: set[str] = set()
+        self._opened = trio.Event()
+        self._opened.set()
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Why it is shut; empty where it is open."""
+        return frozenset(self._held)
+
+    def hold(self, why: str) -> None:
+        """Shut it."""
+        if not self._held:
+            self._opened = trio.Event()
+            log.warning("reading from clients has stopped", because=why)
+        self._held.add(why)
+
+    def release(self, why: str) -> None:
+        """Give one reason up; the last one opens the gate."""
+        if why in self._held:
+            self._held.remove(why)
+            if not self._held:
+                self._opened.set()
+                log.info("reading from clients again")
+
+    async def passed(self) -> None:
+        """Return once the gate is open."""
+        while self._held:
+            await self._opened.wait()
+
+
+async def absorb(rows: OpenRows, names: SeriesNames, block: bytes, *, unsettled_ok: bool) -> Absorbed:
+    """Take a block into `rows`, its strangers entered first. Nothing else runs between the absorption and the return.
+
+    Where the store does not answer, `unsettled_ok` says whether well-formed strangers are entered without their UIDs,
+    to be settled when their window is written, or StoreError is raised.
+    """
+    verdicts: dict[SeriesText, BadLine] = {}
+    while True:
+        absorbed = rows.absorb(block, verdicts)
+        if not absorbed.strangers:
+            return absorbed
+        judged = names.judge(absorbed.strangers)
+        verdicts.update(judged.refused)
+        try:
+            resolved = await names.resolve(judged.good)
+        except StoreError as error:
+            if not unsettled_ok:
+                raise
+            log.debug("series entered without UIDs", series=len(judged.good), because=str(error))
+            for text, tags in judged.good.items():
+                rows.table.enter(text, tags, None)
+            continue
+        for text, parts in resolved.items():
+            if isinstance(parts, BadLine):
+                verdicts[text] = parts
+            else:
+                rows.table.enter(text, judged.good[text], parts)
+
+
+class Intake:
+    """What doors and imports hand their lines to."""
+
+    def __init__(
+        self,
+        rows: OpenRows,
+        names: SeriesNames,
+        journal: Journal,
+        ledger: Ledger,
+        gate: Gate,
+        on_growth: Callable[[], None],
+    ) -> None:
+        self._rows = rows
+        self._names = names
+        self._journal = journal
+        self._ledger = ledger
+        self.gate = gate
+        self._on_growth = on_growth
+
+    async def take_in(self, block: bytes) -> Taken:
+        """Absorb the put lines that `block` (whole lines) starts with, and journal the accepted ones."""
+        absorbed = await absorb(self._rows, self._names, block, unsettled_ok=True)
+        # No await from here on: the order of the journal is the order of the points, so that a replay ends with the
+        # same last values.
+        if absorbed.accepted:
+            self._journal.append(absorbed.kept, absorbed.accepted)
+        self._ledger.received += absorbed.accepted + len(absorbed.rejects)
+        for reject in absorbed.rejects:
+            self._ledger.refuse(reject.error.reason)
+        self._on_growth()
+        return Taken(absorbed.accepted, absorbed.rejects, absorbed.rest, self._journal.position)
+
+    def refuse(self, error: BadLine) -> None:
+        """Count a line that never got so far, as one that was too long."""
+        self._ledger.received += 1
+        self._ledger.refuse(error.reason)
+
+    async def synced(self, position: int) -> None:
+        """Return once the lines up to `position` are on disk."""
+        await self._journal.wait_synced(position)

@@ -1,0 +1,66 @@
+"""Bytes as they come from a socket → whole lines, in blocks. An unterminated line is never taken for a whole one."""
+
+from typing import NamedTuple
+
+
+class TooLong(NamedTuple):
+    """A line of more than `limit` bytes stood here, and was skipped."""
+
+    limit: int
+
+
+class LineBuffer:
+    """Holds a line until its end has come, and at most `max_line` bytes of it.
+
+    >>> lines = LineBuffer(1024)
+    >>> lines.feed(b"help\\r"), lines.feed(b"\\nversion\\nput m 17")
+    ([], [b'help\\nversion\\n'])
+    >>> lines.tail
+    b'put m 17'
+    """
+
+    def __init__(self, max_line: int) -> None:
+        self._max = max_line
+        self._skipping = False
+        self.tail = b""
+
+    def feed(self, data: bytes) -> list[bytes | TooLong]:
+        """The whole lines that `data` completes, LF-terminated and without CR before it, blocks of them; among them,
+        where they stood, the lines that were too long."""
+        if self._skipping:
+            end = data.find(b"\n")
+            if end < 0:
+                return []
+            self._skipping = False
+            data = data[end + 1 :]
+        cut = data.rfind(b"\n") + 1
+        if not cut:
+            self.tail += data
+            return self._bound_tail([])
+        block = self.tail + data[:cut]
+        self.tail = data[cut:]
+        return self._bound_tail(self._without_long_lines(block.replace(b"\r\n", b"\n") if b"\r" in block else block))
+
+    def _bound_tail(self, found: list[bytes | TooLong]) -> list[bytes | TooLong]:
+        if len(self.tail) > self._max + 1:  # a CR may still be its last byte
+            self.tail = b""
+            self._skipping = True
+            found.append(TooLong(self._max))
+        return found
+
+    def _without_long_lines(self, block: bytes) -> list[bytes | TooLong]:
+        """The block, cut where a line is too long. Looks at every `max_line`-th byte or so only."""
+        found: list[bytes | TooLong] = []
+        start = at = 0
+        while at < len(block):
+            end = block.rfind(b"\n", at, at + self._max + 1)
+            if end < 0:
+                if at > start:
+                    found.append(block[start:at])
+                found.append(TooLong(self._max))
+                start = at = block.index(b"\n", at) + 1
+            else:
+                at = end + 1
+        if start < len(block):
+            found.append(block[start:])
+        return found

@@ -1,0 +1,107 @@
+"""Series never seen → their key parts, by way of their names' UIDs; or the words they are refused with.
+
+Names are judged before any UID is touched, and in batches: first the metrics, then the tag names of those series that
+have one, then their tag values, so that a refused line leaves as little behind as it does with OpenTSDB.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from tsd.codec.putline import NameRules, Tags, check_series, map_order, split_tags
+from tsd.codec.rowkey import Layout, join_pairs, salt_of
+from tsd.codec.uid import Kind
+from tsd.errors import ILLEGAL_ARGUMENT, UIDS_EXHAUSTED, UNKNOWN_NAME, BadLine, NoSuchName, UidsExhausted
+from tsd.ingest.series import KeyParts, SeriesText
+from tsd.uids import Found, Uids
+
+
+class Creates(NamedTuple):
+    """Which kinds of unknown names get a UID."""
+
+    metrics: bool
+    tagks: bool
+    tagvs: bool
+
+
+class Judged(NamedTuple):
+    """Texts that may name a series, with their tags, and texts that may not."""
+
+    good: dict[SeriesText, Tags]
+    refused: dict[SeriesText, BadLine]
+
+
+class _Finder(Protocol):
+    def __call__(self, text: SeriesText) -> Sequence[Found]: ...
+
+
+class SeriesNames:
+    """What turns texts into key parts."""
+
+    def __init__(self, uids: Uids, layout: Layout, rules: NameRules, creates: Creates) -> None:
+        self._uids = uids
+        self._layout = layout
+        self._rules = rules
+        self._creates = {Kind.METRIC: creates.metrics, Kind.TAGK: creates.tagks, Kind.TAGV: creates.tagvs}
+
+    def judge(self, texts: Iterable[SeriesText]) -> Judged:
+        """Which of the texts are well-formed. Asks nobody."""
+        judged = Judged({}, {})
+        for text in texts:
+            try:
+                tags = split_tags(text.tags)
+                check_series(text.metric, tags, self._rules)
+            except BadLine as error:
+                judged.refused[text] = error
+            else:
+                judged.good[text] = map_order(tags)
+        return judged
+
+    async def resolve(self, series: Mapping[SeriesText, Tags]) -> dict[SeriesText, KeyParts | BadLine]:
+        """Key parts of well-formed series, UIDs assigned where that is allowed, or why there are none. Raises
+        StoreError, and then part of the UIDs may have been assigned."""
+        verdicts: dict[SeriesText, KeyParts | BadLine] = {}
+        metrics = await self._ask(Kind.METRIC, [text.metric for text in series])
+        left = self._sift(series, verdicts, lambda text: [metrics[text.metric]])
+        tagks = await self._ask(Kind.TAGK, [tagk for text in left for tagk, _ in series[text]])
+        left = self._sift(left, verdicts, lambda text: [tagks[tagk] for tagk, _ in series[text]])
+        tagvs = await self._ask(Kind.TAGV, [tagv for text in left for _, tagv in series[text]])
+        left = self._sift(left, verdicts, lambda text: [tagvs[tagv] for _, tagv in series[text]])
+        for text in left:
+            pairs = join_pairs((_uid(tagks[tagk]), _uid(tagvs[tagv])) for tagk, tagv in series[text])
+            verdicts[text] = self._parts(_uid(metrics[text.metric]), pairs)
+        return verdicts
+
+    async def _ask(self, kind: Kind, names: Sequence[bytes]) -> Mapping[bytes, Found]:
+        if not names:
+            return {}
+        if self._creates[kind]:
+            return await self._uids.find_or_assign(kind, names)
+        return await self._uids.find(kind, names)
+
+    def _sift(
+        self,
+        texts: Iterable[SeriesText],
+        verdicts: dict[SeriesText, KeyParts | BadLine],
+        found: _Finder,
+    ) -> list[SeriesText]:
+        """The texts all of whose names have a UID; the others get their verdict."""
+        left = []
+        for text in texts:
+            error = next((uid for uid in found(text) if isinstance(uid, Exception)), None)
+            if error is None:
+                left.append(text)
+            elif isinstance(error, NoSuchName):
+                verdicts[text] = BadLine(UNKNOWN_NAME, f"unknown metric: {error}")
+            else:
+                reason = UIDS_EXHAUSTED if isinstance(error, UidsExhausted) else ILLEGAL_ARGUMENT
+                verdicts[text] = BadLine(reason, f"illegal argument: {error}")
+        return left
+
+    def _parts(self, metric: bytes, pairs: bytes) -> KeyParts:
+        salt = salt_of(metric, pairs, self._layout.salt_width, self._layout.salt_buckets)
+        return KeyParts(salt + metric, pairs)
+
+
+def _uid(found: Found) -> bytes:
+    assert isinstance(found, bytes)  # the others were sifted out
+    return found

@@ -1,0 +1,273 @@
+"""Windows of open rows → cells in the store, oldest first; then their journal segments go.
+
+Windows are written one after the other, so that of two values of one point the later one is written later. A window
+whose points do not fit in memory while it waits is read again from its segment when its turn comes: that is also how
+the daemon takes up what an earlier run left.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import structlog
+import trio
+
+from tsd.codec.columns import Columns, sort_columns
+from tsd.errors import JOURNAL_DAMAGED, BadLine, StoreError
+from tsd.ingest.cells import encode, slices
+from tsd.ingest.intake import Gate, absorb
+from tsd.ingest.journal import Journal, Segment
+from tsd.ingest.ledger import Ledger
+from tsd.ingest.names import SeriesNames
+from tsd.ingest.rows import POINT_BYTES, OpenRows
+from tsd.ingest.segment import Damage
+from tsd.store import Store
+
+log = structlog.get_logger(__name__)
+
+MOST_POINTS = 2_000_000  # of a window: bounds what sorting and encoding take
+FIRST_RETRY_S, LAST_RETRY_S = 0.2, 5.0
+
+
+class Refusal(NamedTuple):
+    """A line of the journal that cannot be stored."""
+
+    line: bytes
+    error: BadLine
+
+
+class Window:
+    """Points that came in during one interval."""
+
+    def __init__(self, segment: Segment, columns: Columns | None, points: int) -> None:
+        self.segment = segment
+        self.columns = columns  # None: read the segment
+        self.points = points
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return self.points * POINT_BYTES if self.columns is not None else 0
+
+
+class Writer:
+    """Seals windows and writes them."""
+
+    def __init__(
+        self,
+        rows: OpenRows,
+        names: SeriesNames,
+        journal: Journal,
+        store: Store,
+        ledger: Ledger,
+        gate: Gate,
+        *,
+        table: str,
+        interval_s: float,
+        memory_limit: int,
+        series_idle_s: int,
+        join: bool,
+        refused_folder: Path,
+        now_s: Callable[[], int],
+    ) -> None:
+        self._rows = rows
+        self._names = names
+        self._journal = journal
+        self._store = store
+        self._ledger = ledger
+        self._gate = gate
+        self._table = table
+        self._interval_s = interval_s
+        self._memory_limit = memory_limit
+        self._most_points = min(MOST_POINTS, memory_limit // 8 // POINT_BYTES)
+        self._series_idle_s = series_idle_s
+        self._join = join
+        self._refused_folder = refused_folder
+        self._now_s = now_s
+        self._windows: deque[Window] = deque()
+        self._sealed = 0  # windows, since the start
+        self._written = 0
+        self._waiting = trio.Event()
+        self._progress = trio.Event()
+        self._finishing = False
+        self.trouble: str | None = None  # why the store does not take cells, while it does not
+        self.cells = 0
+        self.retries = 0
+
+    @property
+    def waiting_points(self) -> int:
+        """Points that are accepted and not stored."""
+        return self._rows.points + sum(window.points for window in self._windows)
+
+    @property
+    def windows(self) -> int:
+        """Sealed windows that are not yet stored."""
+        return len(self._windows)
+
+    def adopt(self, segments: list[Segment]) -> None:
+        """Write what an earlier run left, before anything else."""
+        for segment in segments:
+            self._ledger.received += segment.lines
+            self._enqueue(Window(segment, None, segment.lines))
+
+    def seal(self) -> None:
+        """End the open window."""
+        segment = self._journal.rotate()
+        if segment is None:
+            return
+        columns = self._rows.take()
+        now = self._now_s()
+        self._rows.table.touch(columns.series, now)
+        self._enqueue(Window(segment, columns, len(columns.series)))
+        if len(self._windows) == 1 and now > self._series_idle_s:
+            # Nothing else holds numbers of series now: open rows are empty, and these ones were just seen.
+            self._rows.table.forget(now - self._series_idle_s)
+        self.regulate()
+
+    def _enqueue(self, window: Window) -> None:
+        self._windows.append(window)
+        self._sealed += 1
+        self._waiting.set()
+
+    def regulate(self) -> None:
+        """Keep memory and journal within their bounds: seal a large window, leave waiting ones to the journal, and stop
+        the doors when that is full or behind."""
+        if self._rows.points >= self._most_points:
+            self.seal()
+            return
+        held = self._rows.size + sum(window.held for window in self._windows)
+        for window in list(self._windows)[:0:-1]:  # newest first; the oldest is being written
+            if held <= self._memory_limit // 2:
+                break
+            held -= window.held
+            window.columns = None
+        self._hold(self._journal.size >= self._journal.max_bytes, "the journal is full (tsd.journal.max_bytes)")
+        self._hold(self._journal.pending > self._memory_limit // 4, "the journal cannot be written fast enough")
+
+    def _hold(self, held: bool, why: str) -> None:
+        if held:
+            self._gate.hold(why)
+        else:
+            self._gate.release(why)
+
+    async def seal_windows(self) -> None:
+        """Seal at every interval, until cancelled."""
+        while True:
+            await trio.sleep(self._interval_s)
+            self.seal()
+
+    async def write_windows(self) -> None:
+        """Write sealed windows until `finish` was called and none is left."""
+        pause = FIRST_RETRY_S
+        while self._windows or not self._finishing:
+            if not self._windows:
+                self._waiting = trio.Event()
+                await self._waiting.wait()
+                continue
+            window = self._windows[0]
+            try:
+                await self._write(window)
+            except StoreError as error:
+                self._note_trouble(error)
+                await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
+                pause = min(2 * pause, LAST_RETRY_S)
+                continue
+            pause = FIRST_RETRY_S
+            if self.trouble is not None:
+                log.info("the store takes cells again", windows_waiting=len(self._windows))
+                self.trouble = None
+            await self._journal.remove(window.segment)
+            self._windows.popleft()
+            self._written += 1
+            self._note_progress()
+            self.regulate()
+
+    def _note_trouble(self, error: StoreError) -> None:
+        self.retries += 1
+        if self.trouble is None:
+            log.warning("the store does not take cells; points wait in the journal", error=str(error))
+        self.trouble = str(error)
+        self._note_progress()
+
+    def _note_progress(self) -> None:
+        self._progress.set()
+        self._progress = trio.Event()
+
+    async def flush(self, *, patient: bool = True) -> bool:
+        """Write everything that came before; whether it is stored. Unless `patient`, give up when the store fails."""
+        self.seal()
+        wanted = self._sealed
+        while self._written < wanted and (patient or self.trouble is None):
+            await self._progress.wait()
+        return self._written >= wanted
+
+    def finish(self) -> None:
+        """Seal the last window, and let `write_windows` return when it is stored."""
+        self.seal()
+        self._finishing = True
+        self._waiting.set()
+
+    async def _write(self, window: Window) -> None:
+        """Put a window's cells into the store, for good. Repeated as a whole where a part of it fails."""
+        settled = await self._settled_columns(window)
+        columns, refused = (settled, []) if settled is not None else await self._read_again(window)
+        lines = len(columns.series)
+        for part in slices(await trio.to_thread.run_sync(lambda: sort_columns(columns, join=self._join))):
+            puts = await trio.to_thread.run_sync(encode, part, self._rows.table, self._join)
+            await self._store.put(self._table, puts)
+            self.cells += len(puts)
+        await self._store.sync()
+        self._ledger.stored += lines
+        if refused:
+            await self._keep_refused(window, refused)
+        if lines + len(refused) != window.points:
+            self._ledger.refuse(JOURNAL_DAMAGED, window.points - lines - len(refused))
+
+    async def _settled_columns(self, window: Window) -> Columns | None:
+        """A window's points, if they are in memory and all their series have UIDs. Where some may have none after all,
+        the window has to be read again line by line."""
+        table = self._rows.table
+        if window.columns is None or not (table.unsettled or table.refused):
+            return window.columns
+        present = set(np.unique(window.columns.series).tolist())
+        wanted = {text: number for number, text in table.unsettled.items() if number in present}
+        for text, parts in (await self._names.resolve(self._names.judge(wanted).good)).items():
+            if isinstance(parts, BadLine):
+                table.refuse(wanted[text])
+            else:
+                table.settle(wanted[text], parts)
+        return None if table.refused & present else window.columns
+
+    async def _read_again(self, window: Window) -> tuple[Columns, list[Refusal]]:
+        """A window's points from its segment, and the lines that are refused by now."""
+        rows = self._rows.another()
+        refused: list[Refusal] = []
+        blocks = window.segment.blocks()
+        try:
+            while (block := await trio.to_thread.run_sync(next, blocks, None)) is not None:
+                absorbed = await absorb(rows, self._names, block.text, unsettled_ok=False)
+                if absorbed.rejects:
+                    lines = block.text.split(b"\n")
+                    refused += [Refusal(lines[at], error) for at, error in absorbed.rejects]
+        except Damage as damage:  # it was whole when it was found or written
+            await trio.to_thread.run_sync(self._journal.set_aside, damage)
+        columns = rows.take()
+        rows.table.touch(columns.series, self._now_s())
+        return columns, refused
+
+    async def _keep_refused(self, window: Window, refused: list[Refusal]) -> None:
+        """Lines that were acknowledged and cannot be stored are kept in a file, and said aloud."""
+        path = self._refused_folder / f"{window.segment.path.stem}.lines"
+        text = b"".join(b"# %s\n%s\n" % (str(error).encode(), line) for line, error in refused)
+
+        def write() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)
+
+        await trio.to_thread.run_sync(write)
+        for _, error in refused:
+            self._ledger.refuse(error.reason)
+        log.error("journaled lines are refused by now", lines=len(refused), first=str(refused[0].error), kept=str(path))

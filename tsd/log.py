@@ -1,0 +1,82 @@
+"""Logging: structured, and bounded in what it may write: no part of the daemon logs a line for each data point."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import structlog
+
+Event = MutableMapping[str, Any]
+
+BURST = 20  # events of one wording in one period; more are counted and said at the next one
+PERIOD_S = 60.0
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, "critical": 2}
+
+
+class RateLimit:
+    """Lets `BURST` events of one wording through in a period, and says with the next one how many were left out."""
+
+    def __init__(self) -> None:
+        self._periods: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, _logger: object, _method: str, event: Event) -> Event:
+        now = float(event.pop("_monotonic"))
+        wording = str(event["event"])
+        start, count = self._periods.get(wording, (now, 0))
+        if now - start >= PERIOD_S:
+            if count > BURST:
+                event["left_out"] = count - BURST
+            start, count = now, 0
+        self._periods[wording] = start, count + 1
+        if count >= BURST:
+            raise structlog.DropEvent
+        return event
+
+
+def _journald_line(_logger: object, method: str, event: Event) -> str:
+    """`<priority>wording key=value …`: journald takes the priority, and has the time itself."""
+    words = [str(event.pop("event"))]
+    trace = event.pop("exception", None)
+    event.pop("level", None)
+    event.pop("timestamp", None)
+    words += [f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}" for key, value in event.items()]
+    lines = [" ".join(words), *(str(trace).splitlines() if trace else [])]
+    return "\n".join(f"<{_PRIORITIES.get(method, 6)}>{line}" for line in lines)
+
+
+def _drop_empty(_logger: object, _method: str, event: Event) -> Event:
+    for key in [key for key, value in event.items() if value is None]:
+        del event[key]
+    return event
+
+
+def configure(level: str, form: str, monotonic: Callable[[], float]) -> None:
+    """Send events of `level` and above to standard error, as `form` says (auto: what standard error is)."""
+    if form == "auto":
+        form = "journald" if os.environ.get("JOURNAL_STREAM") else "console"
+    renderer: Any = {
+        "json": structlog.processors.JSONRenderer(default=str),
+        "journald": _journald_line,
+        "console": structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
+    }[form]
+
+    def stamp(_logger: object, _method: str, event: Event) -> Event:
+        event["_monotonic"] = monotonic()
+        return event
+
+    structlog.configure(
+        processors=[
+            stamp,
+            RateLimit(),
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _drop_empty,
+            *([] if form == "console" else [structlog.processors.format_exc_info]),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,1 @@
+"""From what somebody asks to the rows that answer it."""

@@ -1,0 +1,118 @@
+"""The parts' numbers → the lines of the telnet command `stats`: OpenTSDB's names where it has them, ours beside them.
+
+Ours: `tsd.ledger.*` is the account of every put line (received = stored + journaled + refused), `tsd.journal.*`,
+`tsd.writer.*`, `tsd.series.*`, `tsd.store.*` what the way to the store is doing.
+"""
+
+import resource
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from tsd.codec.uid import Kind
+from tsd.doors.listener import Statistics as ListenerStatistics
+from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, REASONS, UNKNOWN_NAME
+from tsd.ingest.journal import Statistics as JournalStatistics
+from tsd.uids import KindStatistics
+
+
+class Stat(NamedTuple):
+    """One line: `name` without its prefix, a whole number, and the tags of its own (at most one)."""
+
+    name: str
+    value: int
+    tag: str = ""
+
+
+class Snapshot(NamedTuple):
+    """Everything that is reported, at one moment."""
+
+    listener: ListenerStatistics
+    telnet_commands: int
+    http_requests: int
+    cut_lines: int
+    received: int
+    stored: int
+    journaled: int
+    refused: Mapping[str, int]
+    journal: JournalStatistics
+    windows: int
+    cells: int
+    write_retries: int
+    series: int
+    uids: Mapping[Kind, KindStatistics]
+    store: Mapping[str, int]
+
+
+def render(stats: Iterable[Stat], now_s: int, host_tags: str) -> bytes:
+    """The reply of `stats`.
+
+    >>> render([Stat("rpc.received", 3, "type=telnet")], 1700000000, "host=a")
+    b'tsd.rpc.received 1700000000 3 type=telnet host=a\\n'
+    """
+    words = (f"tsd.{s.name} {now_s} {s.value} {s.tag} {host_tags}".replace("  ", " ") for s in stats)
+    return "".join(line + "\n" for line in words).encode()
+
+
+def collect(snapshot: Snapshot) -> Iterator[Stat]:
+    """The lines of a snapshot, OpenTSDB's first and in its order."""
+    yield from _opentsdb_connections(snapshot)
+    for kind, uids in snapshot.uids.items():
+        yield from _opentsdb_uids(kind, uids)
+    yield Stat("datapoints.added", snapshot.received - sum(snapshot.refused.values()), "type=all")
+    yield from _ledger(snapshot)
+    yield from _way_to_the_store(snapshot)
+
+
+def _opentsdb_connections(snapshot: Snapshot) -> Iterator[Stat]:
+    listener = snapshot.listener
+    yield Stat("connectionmgr.connections", listener.open, "type=open")
+    yield Stat("connectionmgr.connections", listener.rejected, "type=rejected")
+    yield Stat("connectionmgr.connections", listener.total, "type=total")
+    yield Stat("connectionmgr.exceptions", listener.reset, "type=reset")
+    yield Stat("connectionmgr.exceptions", listener.silent, "type=timeout")
+    yield Stat("connectionmgr.exceptions", listener.failed, "type=unknown")
+    yield Stat("rpc.received", snapshot.telnet_commands + snapshot.received, "type=telnet")
+    yield Stat("rpc.received", snapshot.http_requests, "type=http")
+    yield Stat("rpc.exceptions", listener.failed)
+    yield Stat("rpc.received", snapshot.received, "type=put")
+    yield Stat("rpc.errors", 0, "type=hbase_errors")  # the journal takes what the store does not
+    for reason in (INVALID_VALUE, ILLEGAL_ARGUMENT, UNKNOWN_NAME):
+        yield Stat("rpc.errors", snapshot.refused.get(reason, 0), f"type={reason}")
+
+
+def _opentsdb_uids(kind: Kind, uids: KindStatistics) -> Iterator[Stat]:
+    tag = f"kind={kind.value}"
+    yield Stat("uid.cache-hit", uids.hits, tag)
+    yield Stat("uid.cache-miss", uids.misses, tag)
+    yield Stat("uid.cache-size", uids.cached, tag)
+    yield Stat("uid.random-collisions", uids.collisions, tag)
+    yield Stat("uid.rejected-assignments", uids.refused, tag)
+    yield Stat("uid.ids-used", uids.used, tag)
+    yield Stat("uid.ids-available", uids.available, tag)
+
+
+def _ledger(snapshot: Snapshot) -> Iterator[Stat]:
+    yield Stat("ledger.received", snapshot.received)
+    yield Stat("ledger.stored", snapshot.stored)
+    yield Stat("ledger.journaled", snapshot.journaled)
+    for reason in REASONS:
+        yield Stat("ledger.refused", snapshot.refused.get(reason, 0), f"reason={reason}")
+    yield Stat("telnet.cut-lines", snapshot.cut_lines)
+
+
+def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:
+    journal = snapshot.journal
+    yield Stat("journal.bytes", journal.size)
+    yield Stat("journal.segments", journal.segments)
+    yield Stat("journal.pending-bytes", journal.pending)
+    yield Stat("journal.syncs", journal.syncs)
+    yield Stat("journal.failures", journal.failures)
+    yield Stat("writer.windows", snapshot.windows)
+    yield Stat("writer.cells", snapshot.cells)
+    yield Stat("writer.retries", snapshot.write_retries)
+    yield Stat("series.known", snapshot.series)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    yield Stat("process.cpu-ms", int((usage.ru_utime + usage.ru_stime) * 1000))
+    yield Stat("process.peak-kib", usage.ru_maxrss)
+    for name, value in snapshot.store.items():
+        yield Stat(f"store.{name}", value)

@@ -1,0 +1,330 @@
+"""Names ↔ UIDs: look-ups in batches, caches, and OpenTSDB's crash-safe assignment (FORMATS.md §2).
+
+A UID is assigned in three steps that several daemons, OpenTSDB's among them, may take at once: count the kind's counter
+up, create UID → name, create name → UID. Each create succeeds for one of them only. Whoever loses the last step takes
+the winner's UID; its own number stays unused.
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from tsd.codec.uid import COUNTER_ROW, Kind, Uid, Widths, capacity, decode_counter, encode_uid
+from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted
+from tsd.store import Put, Store
+
+log = structlog.get_logger(__name__)
+
+LOOKUP_ROWS = 2000  # names asked for with one call
+ROUNDS = 10  # numbers tried for a name before giving up: each lost one means that somebody else used it
+RECHECKS = 5  # reads after a create whose answer was lost
+WARN_AT = (0.5, 0.75, 0.9, 0.95, 0.99)  # parts of a kind's UIDs in use
+
+Found = Uid | TsdError
+
+
+class KindStatistics(NamedTuple):
+    """A kind's numbers at a moment."""
+
+    hits: int
+    misses: int
+    cached: int
+    collisions: int
+    refused: int
+    used: int  # the counter as last seen
+    available: int
+
+
+class Uids:
+    """The UID table of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: str,
+        widths: Widths,
+        *,
+        random_metrics: bool = False,
+        name_cache: int = 1_000_000,
+        id_cache: int = 1_000_000,
+    ) -> None:
+        self._kinds = {
+            kind: _KindTable(store, table, kind, widths.of(kind), name_cache, id_cache, random_metrics) for kind in Kind
+        }
+
+    async def find(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, Found]:
+        """The UID of each name, or NoSuchName. Raises StoreError."""
+        return await self._kinds[kind].resolve(names, create=False)
+
+    async def find_or_assign(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, Found]:
+        """The UID of each name, new ones assigned in the order given; or UidsExhausted. Raises StoreError."""
+        return await self._kinds[kind].resolve(names, create=True)
+
+    async def names(self, kind: Kind, uids: Iterable[bytes]) -> Mapping[bytes, bytes | NoSuchName]:
+        """The name of each UID, or NoSuchName. Raises StoreError."""
+        return await self._kinds[kind].names(uids)
+
+    def drop_caches(self) -> None:
+        """Ask the store again from now on."""
+        for table in self._kinds.values():
+            table.drop_caches()
+
+    async def read_counters(self) -> None:
+        """Take note of how many UIDs of each kind are in use, and warn where they run out. Raises StoreError."""
+        for table in self._kinds.values():
+            await table.read_counter()
+
+    def statistics(self) -> dict[Kind, KindStatistics]:
+        """The numbers of this moment."""
+        return {kind: table.statistics() for kind, table in self._kinds.items()}
+
+
+class _Flight:
+    """One batch of names on its way. Whoever needs a name that is in it waits for it."""
+
+    def __init__(self) -> None:
+        self.names: dict[bytes, None] = {}
+        self.found: dict[bytes, Found] = {}
+        self.error: TsdError | None = None
+        self.landed = trio.Event()
+
+
+class _Cache(dict[bytes, bytes]):
+    """A bounded mapping: when it is full, the half that came first leaves."""
+
+    def __init__(self, bound: int) -> None:
+        super().__init__()
+        self._bound = bound
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        if len(self) >= self._bound and key not in self:
+            newer = list(islice(self.items(), len(self) // 2, None))
+            self.clear()
+            self.update(newer)
+        super().__setitem__(key, value)
+
+
+class _KindTable:
+    """One kind of names."""
+
+    def __init__(
+        self, store: Store, table: str, kind: Kind, width: int, name_cache: int, id_cache: int, random_metrics: bool
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._kind = kind
+        self._width = width
+        self._random = random_metrics and kind is Kind.METRIC
+        self._uid_of = _Cache(name_cache)
+        self._name_of = _Cache(id_cache)
+        self._boarding: dict[bool, _Flight] = {}  # by whether it creates
+        self._runway = trio.Lock()
+        self._used = 0
+        self._warned = 0.0
+        self._hits = self._misses = self._collisions = self._refused = 0
+
+    async def resolve(self, names: Iterable[bytes], *, create: bool) -> dict[bytes, Found]:
+        """The UID of each name, or why it has none."""
+        found: dict[bytes, Found] = {}
+        wanted: dict[bytes, None] = {}
+        for name in names:
+            if name in self._uid_of:
+                found[name] = Uid(self._uid_of[name])
+            else:
+                wanted[name] = None
+        self._hits += len(found)
+        self._misses += len(wanted)
+        if wanted:
+            flight = self._boarding.get(create)
+            if flight is None:
+                flight = self._boarding[create] = _Flight()
+                flight.names.update(wanted)
+                await self._fly(flight, create=create)
+            else:
+                flight.names.update(wanted)
+                await flight.landed.wait()
+            if flight.error is not None:
+                raise flight.error
+            found.update((name, flight.found[name]) for name in wanted)
+        return found
+
+    async def _fly(self, flight: _Flight, *, create: bool) -> None:
+        """Resolve a flight's names. Shielded: others wait for it, whatever becomes of the task that started it."""
+        with trio.CancelScope(shield=True):
+            async with self._runway:
+                del self._boarding[create]  # whoever comes now takes the next one
+                try:
+                    await self._resolve_flight(flight, create=create)
+                except TsdError as error:
+                    flight.error = error
+                finally:
+                    flight.landed.set()
+
+    async def _resolve_flight(self, flight: _Flight, *, create: bool) -> None:
+        missing = []
+        for name in flight.names:
+            if name in self._uid_of:
+                flight.found[name] = Uid(self._uid_of[name])
+            else:
+                missing.append(name)
+        for name, uid in (await self._read_uids(missing)).items():
+            flight.found[name] = uid
+            self._remember(name, uid)
+        missing = [name for name in missing if name not in flight.found]
+        if create and missing:
+            await self._assign(missing, flight.found)
+        for name in missing:
+            if name not in flight.found:
+                flight.found[name] = NoSuchName(f"No such name for '{self._kind.value}': '{name.decode('latin-1')}'")
+
+    async def _read_uids(self, names: Sequence[bytes]) -> dict[bytes, Found]:
+        """The UIDs of those names that have one, as the store says now."""
+        column = self._kind.id_column
+        found: dict[bytes, Found] = {}
+        for at in range(0, len(names), LOOKUP_ROWS):
+            rows = await self._store.get(self._table, names[at : at + LOOKUP_ROWS], columns=[column])
+            for name, cells in rows.items():
+                uid = cells[0].value
+                found[name] = Uid(uid)
+                if len(uid) != self._width:
+                    found[name] = CorruptRow(
+                        f"Found id.length = {len(uid)} which is != {self._width} required for '{self._kind.value}'"
+                    )
+        return found
+
+    async def _assign(self, names: Sequence[bytes], found: dict[bytes, Found]) -> None:
+        """Give each name a UID: `found` gets it, or UidsExhausted."""
+        left = list(names)
+        for _ in range(ROUNDS):
+            numbers = await self._numbers(len(left))
+            for name in left[len(numbers) :]:
+                self._refused += 1
+                found[name] = self._exhausted()
+            pairs = [(name, encode_uid(n, self._width)) for name, n in zip(left, numbers, strict=False)]
+            # UID → name before name → UID: dying in between wastes a number; the other order would publish a UID that
+            # nobody can read.
+            reverse = [Put(uid, self._kind.name_column, name) for name, uid in pairs]
+            ours = await self._create(reverse)
+            self._collisions += ours.count(False)
+            left = [name for (name, _), won in zip(pairs, ours, strict=True) if not won]
+            pairs = [pair for pair, won in zip(pairs, ours, strict=True) if won]
+            forward = [Put(name, self._kind.id_column, uid) for name, uid in pairs]
+            ours = await self._create(forward)
+            lost = [name for (name, _), won in zip(pairs, ours, strict=True) if not won]
+            winners = await self._read_uids(lost)
+            for name, uid in [*(pair for pair, won in zip(pairs, ours, strict=True) if won), *winners.items()]:
+                found[name] = uid
+                self._remember(name, uid)
+            left += [name for name in lost if name not in winners]  # deleted at this very moment
+            if not left:
+                return
+        raise StoreDown(f"no UID for {left[0]!r} of '{self._kind.value}' after {ROUNDS} numbers that others had used")
+
+    async def _numbers(self, count: int) -> list[int]:
+        """Numbers that nobody else gets: `count`, or fewer where the kind's end is near."""
+        if self._random:
+            return [secrets.randbelow(capacity(min(self._width, 7))) + 1 for _ in range(count)]
+        if self._used + count > capacity(self._width):
+            await self.read_counter()  # it only moves up; once it is past the end it need not be moved further
+            count = min(count, capacity(self._width) - self._used)
+            if count <= 0:
+                return []
+        # Never repeated: where the answer is lost, these numbers are, and nothing else.
+        top = await self._store.increment(self._table, COUNTER_ROW, self._kind.id_column, count)
+        self._note_used(top)
+        if top <= 0:
+            raise CorruptRow(f"UID table {self._table}: the counter of '{self._kind.value}' is {top}")
+        return [number for number in range(top - count + 1, top + 1) if number <= capacity(self._width)]
+
+    async def _create(self, puts: Sequence[Put]) -> list[bool]:
+        """Which of the cells are now as wanted. A create whose answer was lost is settled by reading."""
+        if not puts:
+            return []
+        try:
+            return await self._store.create(self._table, puts)
+        except StoreDown as lost:
+            for attempt in range(RECHECKS):
+                await trio.sleep(0.1 * 2**attempt)
+                try:
+                    again = await self._store.create(self._table, puts)
+                    rows = await self._store.get(self._table, [put.row for put in puts], columns=[puts[0].column])
+                except StoreDown:
+                    continue
+                return [
+                    won or (put.row in rows and rows[put.row][0].value == put.value)
+                    for put, won in zip(puts, again, strict=True)
+                ]
+            raise StoreDown(f"{lost}; whether {len(puts)} UIDs were assigned is not known") from lost
+
+    async def names(self, uids: Iterable[bytes]) -> dict[bytes, bytes | NoSuchName]:
+        """The name of each UID, or why it has none."""
+        found: dict[bytes, bytes | NoSuchName] = {}
+        wanted = []
+        for uid in dict.fromkeys(uids):
+            if uid in self._name_of:
+                found[uid] = self._name_of[uid]
+            else:
+                wanted.append(uid)
+        self._hits += len(found)
+        self._misses += len(wanted)
+        for at in range(0, len(wanted), LOOKUP_ROWS):
+            asked = wanted[at : at + LOOKUP_ROWS]
+            rows = await self._store.get(self._table, asked, columns=[self._kind.name_column])
+            for uid in asked:
+                if uid in rows:
+                    found[uid] = self._name_of[uid] = rows[uid][0].value
+                else:
+                    found[uid] = NoSuchName(f"No such unique ID for '{self._kind.value}': {uid.hex()}")
+        return found
+
+    def _remember(self, name: bytes, uid: Found) -> None:
+        if isinstance(uid, bytes):
+            self._uid_of[name] = uid
+
+    async def read_counter(self) -> None:
+        """Note the counter as the store has it."""
+        rows = await self._store.get(self._table, [COUNTER_ROW], columns=[self._kind.id_column])
+        if rows:
+            try:
+                self._note_used(decode_counter(rows[COUNTER_ROW][0].value))
+            except ValueError as exc:
+                raise CorruptRow(f"UID table {self._table}, '{self._kind.value}': {exc}") from exc
+
+    def _note_used(self, number: int) -> None:
+        self._used = max(self._used, number)
+        part = self._used / capacity(self._width)
+        reached = max((mark for mark in WARN_AT if part >= mark), default=0.0)
+        if reached > self._warned:
+            self._warned = reached
+            log.warning(
+                "UIDs run out",
+                kind=self._kind.value,
+                used=self._used,
+                of=capacity(self._width),
+                what_to_do="find what makes new names (tsd uid grep), and stop it before the last one is used",
+            )
+
+    def _exhausted(self) -> UidsExhausted:
+        return UidsExhausted(f"All Unique IDs for {self._kind.value} on {self._width} bytes are already assigned!")
+
+    def drop_caches(self) -> None:
+        """Forget both directions."""
+        self._uid_of.clear()
+        self._name_of.clear()
+
+    def statistics(self) -> KindStatistics:
+        """The numbers of this moment."""
+        used = 0 if self._random else min(self._used, capacity(self._width))
+        return KindStatistics(
+            self._hits,
+            self._misses,
+            len(self._uid_of) + len(self._name_of),
+            self._collisions,
+            self._refused,
+            used,
+            0 if self._random else capacity(self._width) - used,
+        )
