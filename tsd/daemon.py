@@ -183,7 +183,7 @@ class Daemon:
         return render(collect(snapshot), now_ms() // 1000, f"{port}{name}={host}")
 
     async def replay(self) -> None:
-        """Take up what an earlier run left in the journal: written before anything else, as far as the store lets us."""
+        """Take up what an earlier run left in the journal: written before anything else, if the store takes it."""
         segments = await trio.to_thread.run_sync(self.journal.recover)
         self.writer.adopt(segments)
         if not segments:
@@ -254,6 +254,7 @@ async def _run(
             writers.start_soon(writer.write_windows)
             async with trio.open_nursery() as doors:
                 doors.start_soon(_stop_on_signal, daemon.stop)
+                doors.start_soon(_end_when_told, daemon, doors.cancel_scope)
                 await daemon.replay()
                 doors.start_soon(writer.seal_windows)
                 doors.start_soon(daemon.watch_counters)
@@ -265,15 +266,18 @@ async def _run(
                 log.info("ready", port=ports[0], bind=config.bind, backend=config.backend.value, pid=os.getpid())
                 notify(READY=1, STATUS=f"serving port {ports[0]}")
                 on_ready(daemon, ports)
-                await daemon.stop.wait()
-                notify(STOPPING=1, STATUS="writing what waits")
-                log.info("stopping", points_waiting=writer.waiting_points)
-                doors.cancel_scope.cancel()
             writers.cancel_scope.deadline = trio.current_time() + config.drain_ms / 1000
             writer.finish()
         journal.close()
     if writer.windows:
         log.warning("points wait in the journal for the next start", points=writer.waiting_points)
+
+
+async def _end_when_told(daemon: Daemon, doors: trio.CancelScope) -> None:
+    await daemon.stop.wait()
+    notify(STOPPING=1, STATUS="writing what waits")
+    log.info("stopping", points_waiting=daemon.writer.waiting_points)
+    doors.cancel()
 
 
 async def _stop_on_signal(stop: trio.Event) -> None:

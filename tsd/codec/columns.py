@@ -83,7 +83,7 @@ def number_columns(words: Sequence[bytes]) -> tuple[UInt8, Int64] | None:
 
 def _integers(numbers: NDArray[np.float64], words: Sequence[bytes]) -> tuple[UInt8, Int64] | None:
     """Of words without point and exponent, already read as doubles."""
-    if max(map(len, words)) > 19:
+    if max(map(len, words)) > 19 and any(len(word.lstrip(b"+-")) > 19 for word in words):
         return None
     inexact = np.abs(numbers) >= EXACT
     if inexact.any():

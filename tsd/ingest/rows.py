@@ -46,6 +46,7 @@ class OpenRows:
     def __init__(self, table: SeriesTable, rules: NameRules) -> None:
         self.table = table
         self.points = 0
+        self.whole_blocks = 0  # that went the fast way
         self._rules = rules
         self._times = _Times()
         self._values: dict[bytes, tuple[int, int]] = {}
@@ -98,6 +99,7 @@ class OpenRows:
         self._settle_singles()
         self._whole.append(Columns(series, instants, *numbers))
         self.points += len(lines)
+        self.whole_blocks += 1
         return Absorbed(len(lines), block, [], [], b"")
 
     def _absorb_lines(self, block: bytes, lines: list[bytes], verdicts: Mapping[SeriesText, BadLine]) -> Absorbed:

@@ -37,7 +37,7 @@ class SeriesTable:
     def __init__(self) -> None:
         self.by_metric: dict[bytes, dict[bytes, int]] = {}  # read by the hot path itself
         self._parts: list[KeyParts | None] = []  # None: not settled
-        self._texts: list[SeriesText | None] = []  # the first text seen; None: the number is free
+        self._texts: list[SeriesText | None] = []  # with the tag set's first text; None: the number is free
         self._aliases: dict[int, list[SeriesText]] = {}
         self._first_texts: dict[bytes, bytes] = {}  # sorted tags → the text they were first seen in
         self._seen = np.zeros(1024, np.uint32)
@@ -56,15 +56,15 @@ class SeriesTable:
         """Make `text` known; `parts` None where UIDs are still to come. The number of its series."""
         number = self.find(text)
         if number is None:
+            # All texts of one tag set lead to the one it was first seen in, under every metric.
             first = self._first_texts.setdefault(b" ".join(b"=".join(pair) for pair in sorted(tags)), text.tags)
             texts = self.by_metric.setdefault(text.metric, {})
             number = texts.get(first)
             if number is None:
-                first = text.tags
-                number = self._new(text)
-            else:
+                number = texts[first] = self._new(SeriesText(text.metric, first))
+            if text.tags != first:
+                texts[text.tags] = number
                 self._aliases.setdefault(number, []).append(text)
-            texts[text.tags] = number
         if parts is not None:
             self.settle(number, parts)
         elif self._parts[number] is None:

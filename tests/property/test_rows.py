@@ -1,0 +1,215 @@
+"""The fast way in says of every block what the reference says of its lines, one by one."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tsd.codec.cell import Point, join, qualifier_of
+from tsd.codec.columns import Columns, encode_cells, number_columns, sort_columns
+from tsd.codec.putline import NameRules, parse_put, parse_value
+from tsd.codec.times import base_time, instant
+from tsd.errors import BadLine
+from tsd.ingest.rows import FEW, OpenRows
+from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
+
+RULES = NameRules()
+
+METRICS = st.sampled_from([b"m", b"sys.cpu", b"bad:name", b"", b"put"])
+TIMES = st.one_of(
+    st.integers(1, 1 << 45).map(lambda n: b"%d" % n),
+    st.sampled_from(
+        [b"1356998400", b"1356998400", b"1356998401", b"1356998400500", b"1356998401000", b"1357001999", b"1357002000"]
+    ),
+    st.sampled_from([b"0", b"-1", b"", b"abc", b"1356998400.5", b"1356998400.501", b"9999999999999", b"4294969199999"]),
+)
+NUMBERS = st.one_of(
+    st.integers(-(1 << 65), 1 << 65).map(lambda n: b"%d" % n),
+    st.integers(-300, 300).map(lambda n: b"%d" % n),
+    st.floats(allow_nan=False, allow_infinity=False).map(lambda x: repr(x).encode()),
+    st.floats(width=32, allow_nan=False, allow_infinity=False).map(lambda x: repr(x).encode()),
+    st.decimals(allow_nan=False, allow_infinity=False, places=2).map(lambda x: str(x).encode()),
+    st.sampled_from(
+        b"nan NaN inf -inf 1_0 1_0.5 1e400 -1e400 1e-400 + - . .5 5. 1e 1e5 1E5 0x10 0x1.8p1 1.5f 1.5d 1..5 1.2.3 -0 "
+        b"-0.0 9223372036854775807 9223372036854775808 -9223372036854775808 00000000000000000001 9007199254740993 "
+        b"9007199254740992 -9007199254740993 0000000000000000001 true 1,5 1.5\t 1e1.5 --1 1-2 +1 +1.5 1e+5 e5".split(
+            b" "
+        )
+    ),
+)
+TAGS = st.sampled_from([b"a=1", b"a=1 b=2", b"b=2 a=1", b" a=1 ", b"a=1  b=2", b"a", b"a=1 a=2", b"", b"a=x:y", b"a=2"])
+GOOD = st.builds(lambda *words: b"put " + b" ".join(words), METRICS, TIMES, NUMBERS, TAGS)
+ODD = st.sampled_from([b"put", b"put ", b"put m", b"put m 1", b"put m 1 1", b"put  m 1 1 a=1", b"put m 1 1\ta=1"])
+OTHER = st.sampled_from([b"version", b"", b"puts m 1 1 a=1", b"putm 1 1 a=1"])
+LINES = st.lists(st.one_of(GOOD, GOOD, GOOD, ODD), max_size=FEW * 3)
+PLAIN = st.builds(
+    lambda *words: b"put " + b" ".join(words),
+    st.sampled_from([b"m", b"sys.cpu"]),
+    st.sampled_from([b"1356998400", b"1356998401", b"1356998400500", b"1356998401000", b"1357001999", b"1357002000"]),
+    st.one_of(
+        st.integers(-(1 << 63), (1 << 63) - 1).map(lambda n: b"%d" % n),
+        st.integers(-300, 300).map(lambda n: b"%d" % n),
+        st.floats(allow_nan=False, allow_infinity=False).map(lambda x: repr(x).encode()),
+        st.floats(width=32, allow_nan=False, allow_infinity=False).map(lambda x: repr(x).encode()),
+    ),
+    st.sampled_from([b"a=1", b"a=1 b=2", b"b=2 a=1", b" a=1 ", b"a=2"]),
+)
+
+
+class Verdict(NamedTuple):
+    """What the reference says of lines."""
+
+    kept: list[bytes]
+    rejects: list[tuple[int, str, str]]
+    rows: dict[tuple[bytes, bytes, int], dict[int, tuple[bytes, bytes]]]  # series and base → time → qualifier, value
+
+
+def reference(lines: Iterable[bytes]) -> Verdict:
+    verdict = Verdict([], [], {})
+    for at, line in enumerate(lines):
+        try:
+            read = parse_put(line, RULES)
+        except BadLine as error:
+            verdict.rejects.append((at, error.reason, str(error)))
+            continue
+        verdict.kept.append(line)
+        tags = b" ".join(sorted(k + b"=" + v for k, v in read.tags))
+        when = instant(read.time)
+        row = verdict.rows.setdefault((read.metric, tags, base_time(read.time)), {})
+        row[when >> 1] = (qualifier_of(when, read.flags), read.value)
+    return verdict
+
+
+def absorb_all(rows: OpenRows, block: bytes) -> tuple[bytes, list[tuple[int, str, str]], bytes]:
+    """Absorb a block, entering strangers as their names allow."""
+    verdicts: dict[SeriesText, BadLine] = {}
+    absorbed = rows.absorb(block, verdicts)
+    while absorbed.strangers:
+        for text in absorbed.strangers:
+            try:
+                read = parse_put(b"put " + text.metric + b" 1 1 " + text.tags, RULES)
+            except BadLine as error:
+                verdicts[text] = error
+            else:
+                tags = b" ".join(sorted(k + b"=" + v for k, v in read.tags))
+                rows.table.enter(text, read.tags, KeyParts(text.metric, tags))
+        absorbed = rows.absorb(block, verdicts)
+    return absorbed.kept, [(at, error.reason, str(error)) for at, error in absorbed.rejects], absorbed.rest
+
+
+def cells_of(rows: OpenRows) -> dict[tuple[bytes, bytes, int], Point]:
+    found: dict[tuple[bytes, bytes, int], Point] = {}
+    for number, base, qualifier, value in encode_cells(sort_columns(rows.take(), join=True), join=True):
+        parts = rows.table.parts(number)
+        assert parts is not None
+        assert (*parts, base) not in found
+        found[(*parts, base)] = Point(qualifier, value)
+    return found
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(LINES, LINES, st.booleans())
+def test_blocks_are_judged_and_joined_as_their_lines_are(first: list[bytes], second: list[bytes], known: bool) -> None:
+    rows = OpenRows(SeriesTable(), RULES)
+    if known:  # most blocks hold no stranger: let the series be met before
+        absorb_all(rows, b"".join(line + b"\n" for line in reversed(first + second)))
+        rows.take()
+    wanted = reference(first + second)
+    kept: list[bytes] = []
+    rejects: list[tuple[int, str, str]] = []
+    for lines, before in ((first, 0), (second, len(first))):
+        text, refused, rest = absorb_all(rows, b"".join(line + b"\n" for line in lines))
+        assert rest == b""
+        kept += text.split(b"\n")[:-1]
+        rejects += [(at + before, reason, words) for at, reason, words in refused]
+    assert kept == wanted.kept
+    assert rejects == wanted.rejects
+    assert rows.points == len(wanted.kept)
+    cells = {key: join(Point(*row[when]) for when in sorted(row)) for key, row in wanted.rows.items()}
+    assert cells_of(rows) == cells
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), st.lists(PLAIN, max_size=FEW - 1))
+def test_plain_blocks_take_the_fast_way_and_agree(many: list[bytes], few: list[bytes]) -> None:
+    rows = OpenRows(SeriesTable(), RULES)
+    lines = many + few + many
+    wanted = reference(lines)
+    for part in (many, few, many):
+        kept, rejects, rest = absorb_all(rows, b"".join(line + b"\n" for line in part))
+        assert (kept.split(b"\n")[:-1], rejects, rest) == (part, [], b"")
+    assert rows.whole_blocks == 2
+    cells = {key: join(Point(*row[when]) for when in sorted(row)) for key, row in wanted.rows.items()}
+    assert cells_of(rows) == cells
+
+
+@given(st.lists(NUMBERS.filter(lambda word: b" " not in word), min_size=1, max_size=40))
+def test_numbers_by_column_are_those_one_by_one(words: list[bytes]) -> None:
+    columns = number_columns(words)
+    one_by_one = []
+    for word in words:
+        try:
+            one_by_one.append(parse_value(word, b"m", 1) if word else None)
+        except BadLine:
+            one_by_one.append(None)
+    if columns is None:
+        return  # it may always decline: then lines are read one by one
+    flags, bits = columns
+    sizes = [(flag & 7) + 1 for flag in flags.tolist()]
+    values = [(bit & (1 << 64) - 1).to_bytes(8, "big")[-size:] for bit, size in zip(bits.tolist(), sizes, strict=True)]
+    assert list(zip(flags.tolist(), values, strict=True)) == one_by_one
+
+
+@pytest.mark.parametrize(
+    "word", [b"1", b"-1", b"127", b"128", b"-128", b"-129", b"32768", b"2147483648", b"1.5", b"0.1"]
+)
+def test_plain_numbers_are_not_declined(word: bytes) -> None:
+    assert number_columns([word] * 3) is not None
+    assert number_columns([word, b"7", b"2.5"]) is not None
+
+
+@given(LINES, OTHER, LINES)
+def test_a_block_ends_where_something_else_stands(before: list[bytes], other: bytes, after: list[bytes]) -> None:
+    rows = OpenRows(SeriesTable(), RULES)
+    tail = b"".join(line + b"\n" for line in [other, *after])
+    _, rejects, rest = absorb_all(rows, b"".join(line + b"\n" for line in before) + tail)
+    assert rest == tail
+    assert rejects == reference(before).rejects
+    assert rows.points == len(reference(before).kept)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 70_000), st.integers(0, 7_200_000), st.booleans(), st.integers(-200, 200)), max_size=60
+    ),
+    st.integers(1, 5),
+)
+def test_one_cell_a_point_keeps_the_last_of_each_column(
+    points: list[tuple[int, int, bool, int]], cell_points: int
+) -> None:
+    base = 1356998400000
+    wanted: dict[tuple[int, int, bytes], bytes] = {}
+    joined: dict[tuple[int, int], dict[int, tuple[bytes, bytes]]] = {}
+    arrived: list[tuple[int, int, int, int]] = []
+    for number, offset, in_ms, value in points:
+        when = (base + offset) << 1 | 1 if in_ms else (base + offset) // 1000 * 2000
+        flags = 0 if -128 <= value < 128 else 1
+        stored = value.to_bytes(flags + 1, "big", signed=True)
+        hour = (when >> 1) // 3_600_000 * 3600
+        wanted[number, hour, qualifier_of(when, flags)] = stored
+        joined.setdefault((number, hour), {})[when >> 1] = (qualifier_of(when, flags), stored)
+        arrived.append((number, when, flags, value))
+    series, instants, flag_bits, bits = np.array(arrived, np.int64).reshape(-1, 4).T
+    columns = Columns(series.astype(np.int32), instants, flag_bits.astype(np.uint8), bits)
+    single = list(encode_cells(sort_columns(columns, join=False), join=False))
+    assert {(n, b, q): v for n, b, q, v in single} == wanted
+    assert len(single) == len(wanted)
+    cut: dict[tuple[int, int], list[Point]] = {}
+    for n, b, q, v in encode_cells(sort_columns(columns, join=True), join=True, cell_points=cell_points):
+        cut.setdefault((n, b), []).append(Point(q, v))
+    for key, row in joined.items():
+        ordered = [Point(*row[when]) for when in sorted(row)]
+        assert cut[key] == [join(ordered[at : at + cell_points]) for at in range(0, len(ordered), cell_points)]

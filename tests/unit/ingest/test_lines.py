@@ -1,0 +1,61 @@
+"""Torn bytes → whole lines, however they were torn."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsd.ingest.lines import LineBuffer, TooLong
+
+LIMIT = 64
+
+
+def fed(*pieces: bytes) -> tuple[list[bytes | TooLong], bytes]:
+    """What comes out, neighbouring blocks put together, and what is still held."""
+    buffer = LineBuffer(LIMIT)
+    found: list[bytes | TooLong] = []
+    for piece in pieces:
+        for out in buffer.feed(piece):
+            if found and isinstance(out, bytes) and isinstance(found[-1], bytes):
+                found[-1] += out
+            else:
+                found.append(out)
+    return found, buffer.tail
+
+
+@pytest.mark.parametrize(
+    ("sent", "blocks", "tail"),
+    [
+        (b"", [], b""),
+        (b"help\n", [b"help\n"], b""),
+        (b"help\r\n", [b"help\n"], b""),
+        (b"help\r\r\n", [b"help\r\n"], b""),
+        (b"a\rb\n", [b"a\rb\n"], b""),
+        (b"put m 1 12", [], b"put m 1 12"),
+        (b"\n\n", [b"\n\n"], b""),
+        (b"x" * LIMIT + b"\n", [b"x" * LIMIT + b"\n"], b""),
+        (b"x" * LIMIT + b"\r\n", [b"x" * LIMIT + b"\n"], b""),
+        (b"x" * (LIMIT + 1) + b"\nok\n", [TooLong(LIMIT), b"ok\n"], b""),
+        (b"a\n" + b"x" * 500 + b"\nb\n" + b"y" * 300 + b"\n", [b"a\n", TooLong(LIMIT), b"b\n", TooLong(LIMIT)], b""),
+        (b"x" * 500, [TooLong(LIMIT)], b""),
+    ],
+)
+def test_whole_and_byte_by_byte_give_the_same(sent: bytes, blocks: list[bytes | TooLong], tail: bytes) -> None:
+    assert fed(sent) == (blocks, tail)
+    assert fed(*(sent[at : at + 1] for at in range(len(sent)))) == (blocks, tail)
+
+
+LINES = st.lists(st.binary(max_size=90).map(lambda line: line.replace(b"\n", b"") + b"\n"), max_size=12)
+
+
+@given(LINES, st.binary(max_size=LIMIT).map(lambda tail: tail.replace(b"\n", b"")), st.data())
+def test_any_way_of_tearing_gives_the_same(lines: list[bytes], tail: bytes, data: st.DataObject) -> None:
+    sent = b"".join(lines) + tail
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=8)))
+    torn = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+    assert fed(*torn) == fed(sent)
+    whole, held = fed(sent)
+    assert held == tail
+    kept = [line for out in whole if isinstance(out, bytes) for line in out.split(b"\n")[:-1]]
+    bare = [line[:-1].removesuffix(b"\r") for line in lines]
+    assert kept == [line for line in bare if len(line) <= LIMIT]
+    assert sum(isinstance(out, TooLong) for out in whole) == len(bare) - len(kept)
