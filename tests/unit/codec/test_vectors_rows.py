@@ -1,0 +1,204 @@
+"""Rows before and after OpenTSDB compacted them or its fsck mended them (`storage_vectors.json`)."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.unit.codec.codec_rows import KEY, applied, show
+from tests.unit.codec.codec_vectors import Departure, Vector, check, check_names, each, of_kind, unhex
+from tsd.codec.cell import APPEND, Point, join_append, qualifier_of, split, split_append
+from tsd.codec.fsck import FsckOptions, check_row
+from tsd.codec.merge import MergeRules, StoredCell, merge
+from tsd.codec.putline import NameRules, parse_put
+from tsd.codec.row import compact, points, repair_append
+from tsd.codec.times import instant
+from tsd.errors import CorruptRow
+
+CORRUPT = "a value that does not fit its qualifier is left for the operator, not made to fit"
+SORTED = "points out of order are put in order"
+NOTE_JSON = "7b6f6f7073"
+TIE = (
+    "refused (Duplicate timestamp for key=[0, 0, 28, 80, -30, 39, 0, 0, 0, 1, 0, 0, 1], ms_offset=0, older=[1], "
+    "newer={}; set tsd.storage.fix_duplicates=true to fix automatically or run Fsck), "
+    "0000=01 0001=0002 000b=40400000"
+)
+BOTH_WAYS = {  # whatever tsd.storage.fix_duplicates is
+    "int 3 byte value": Departure("refused, 0002=010203", "refused, 0000=010203", CORRUPT),
+    "compacted out of order inside": Departure("read, 00100000=2b2a00", "read, 00000010=2a2b00", SORTED),
+    "compacted out of order + single": Departure("read, 001000000020=2b2a2c00", "read, 000000100020=2a2b2c00", SORTED),
+    "compacted value far too short": Departure("read, 0007=2a00000000000000", "refused, 00070017=2a00", CORRUPT),
+    "compacted value too long": Departure("read, 00000010=2a2b00", "refused, 00000010=2a2b2c2d00", CORRUPT),
+    "4-byte ms qualifier with value+meta": Departure("read, f0007d00=2a00", "refused, f0007d00=2a00", CORRUPT),
+    "empty value": Departure("refused, =", "refused, 0000=", CORRUPT),
+    "empty value + single": Departure("read, 0010=2b00", "refused, 0000= 0010=2b", CORRUPT),
+    "annotation bad json + two ints": Departure(
+        f"refused, 0000=2a 0010=2b 010000={NOTE_JSON}",
+        f"read, 00000010=2a2b00 010000={NOTE_JSON}",
+        "a broken note does not keep the points beside it from being read",
+    ),
+}
+COMPACTION_DEPARTURES = {
+    f"{name}, fix_duplicates={fix}": departure for name, departure in BOTH_WAYS.items() for fix in (False, True)
+} | {
+    "dup equal cell ts 3way, fix_duplicates=False": Departure(
+        TIE.format("[64, 64, 0, 0]"), TIE.format("[0, 2]"), "of equally new cells the lower qualifier's comes first"
+    ),
+}
+MIXED_LOST = {
+    "use_otsdb_timestamp=true, 0000f0007d00=2a2b01": Departure(
+        "0000f0007d00=2a2b00", "0000f0007d00=2a2b01", "a cell of both forms says so"
+    ),
+}
+HEALED = "readers mend the point, so it is not deleted"
+KEPT = "an integer on 8 bytes is a point like others"
+FSCK_DEPARTURES = {
+    f"{options}: {before}": departure
+    for options in ("--fix-all", "--fix-all --last-write-wins")
+    for before, departure in {
+        "000f=42280000": Departure("", "000b=42280000", HEALED),
+        "0007=2a": Departure("", "0000=2a", HEALED),
+        "0000=000000000000002a": Departure("", "0000=2a", HEALED),
+        "0000=2a00": Departure("", "0001=2a00", HEALED),
+        "00000010=2a00": Departure("", "00000010=2a0000", "readers need no last byte, so the points are not deleted"),
+    }.items()
+} | {
+    "--fix-all: 0000=01 0017=7fffffffffffffff": Departure("0000=01", "00000017=017fffffffffffffff00", KEPT),
+    "--fix: 00000017=017fffffffffffffff00": Departure("0000=01", "00000017=017fffffffffffffff00", KEPT),
+    "--fix-all: 00000017=017fffffffffffffff00 0020=05": Departure(
+        "00000020=010500", "000000170020=017fffffffffffffff0500", KEPT
+    ),
+}
+LAST_SHOWN_MS = 3599000  # OpenTSDB was asked for the hour's points up to here
+
+
+def cells_of(found: Iterable[Vector]) -> list[StoredCell]:
+    return [StoredCell(unhex(c["qualifier_hex"]), unhex(c["value_hex"]), c.get("cell_ts", 0)) for c in found]
+
+
+def compacted(key: bytes, row: list[StoredCell], rules: MergeRules) -> list[StoredCell]:
+    done = compact(key, row, rules)
+    newest = max(cell.time_ms for cell in row)
+    return applied(row, done.merged, done.obsolete, newest + 1 if done.time_ms is None else done.time_ms)
+
+
+def name_of(vector: Vector) -> str:
+    return f"{vector['name']}, fix_duplicates={vector['fix_duplicates']}"
+
+
+@each(of_kind("compaction"), name_of)
+def test_row_is_compacted_as_by_opentsdb(vector: Vector) -> None:
+    key, before = unhex(vector["row_hex"]), cells_of(vector["before"])
+    try:
+        after = compacted(key, before, MergeRules(fix_duplicates=vector["fix_duplicates"]))
+        here = f"read, {show(after)}"
+    except CorruptRow as exc:
+        told = f" ({exc})" if "Duplicate" in str(exc) else ""
+        here = f"refused{told}, {show(before)}"
+    error = vector.get("error", "")
+    told = f" ({error})" if "Duplicate" in error else ""
+    verdict = "read" if vector["read_status"] == 200 else f"refused{told}"
+    check(COMPACTION_DEPARTURES, name_of(vector), f"{verdict}, {show(cells_of(vector['after']))}", here)
+
+
+READ = [vector for vector in of_kind("compaction") if vector["read_status"] == 200 and "points_ms" in vector]
+
+
+@each([v for v in READ if BOTH_WAYS.get(v["name"], Departure("", "read", ""))[1].startswith("read")], name_of)
+def test_row_is_read_as_by_opentsdb(vector: Vector) -> None:
+    rules = MergeRules(fix_duplicates=vector["fix_duplicates"])
+    wanted = {int(time_ms) - 1356998400000: value for time_ms, value in vector["points_ms"].items()}
+    before = cells_of(vector["before"])
+    times = {cell[:2]: cell.time_ms for cell in before}
+    after = [cell._replace(time_ms=times.get(cell[:2], 1 << 60)) for cell in cells_of(vector["after"])]
+    for row in (before, after):
+        found = points(unhex(vector["row_hex"]), row, rules)
+        assert {p.offset_ms: p.number for p in found if p.offset_ms <= LAST_SHOWN_MS} == wanted
+
+
+def lines_of(vector: Vector) -> str:
+    return " / ".join(vector.get("lines", ()))
+
+
+def written(line: str) -> Point:
+    point = parse_put(line.encode(), NameRules())
+    return Point(qualifier_of(instant(point.time), point.flags), point.value)
+
+
+@each(of_kind("compaction_of_lines"), lines_of)
+def test_lines_are_compacted_as_by_opentsdb(vector: Vector) -> None:
+    row: dict[bytes, StoredCell] = {}
+    rules = MergeRules(fix_duplicates="fix_duplicates=true" in vector["note"])
+    key = unhex(vector["row_hex"])
+    for time_ms, line in enumerate(vector["lines"]):
+        if line == "(compacted)":
+            row = {cell.qualifier: cell for cell in compacted(key, list(row.values()), rules)}
+        else:
+            point = written(line)
+            row[point.qualifier] = StoredCell(*point, time_ms * 2)
+    stored = f"{vector['qualifier_hex']}={vector['value_hex']}"
+    assert show(compacted(key, list(row.values()), rules)) == stored
+    assert sorted(split(unhex(vector["qualifier_hex"]), unhex(vector["value_hex"]))) == sorted(
+        {point.offset_ms: point for point in map(written, filter("(compacted)".__ne__, vector["lines"]))}.values()
+    )
+
+
+def tiered_of(vector: Vector) -> str:
+    return f"{vector['config']}, {show(cells_of(vector['before']))}"
+
+
+@each(of_kind("date_tiered_compaction"), tiered_of)
+def test_row_of_points_own_times_is_compacted_as_by_opentsdb(vector: Vector) -> None:
+    rules = MergeRules(use_otsdb_timestamp=True, use_max_value="use_max_value=false" not in vector["config"])
+    before, after = cells_of(vector["before"]), cells_of(vector["after"])
+    here = compacted(unhex(vector["row_hex"]), before, rules)
+    assert [cell.time_ms for cell in here] == [cell.time_ms for cell in after]
+    check(MIXED_LOST, tiered_of(vector), show(after), show(here))
+
+
+@each(of_kind("append"), lines_of)
+def test_append_column_is_written_and_repaired_as_by_opentsdb(vector: Vector) -> None:
+    sent = list(map(written, vector["lines"]))
+    value = unhex(vector["value_hex"])
+    assert join_append(sent) == value
+    assert split_append(value) == sent
+    repaired = unhex(vector["after_read_with_repair_appends"])
+    assert (repair_append(value), repair_append(repaired)) == (repaired, repaired)
+    assert merge(KEY, [StoredCell(APPEND, value, 0)]).points == split_append(repaired)
+
+
+def fsck_of(vector: Vector) -> str:
+    """Flags and cells, those that are not the oldest with their age."""
+    before = cells_of(vector["before"])
+    oldest = min(cell.time_ms for cell in before)
+    ages = [f"{show([cell])}@{cell.time_ms - oldest}".removesuffix("@0") for cell in before]
+    return f"{' '.join(vector['options'])}: {' '.join(ages)}"
+
+
+def options_of(vector: Vector) -> FsckOptions:
+    flags = vector["options"]
+    if "--fix-all" in flags:
+        return FsckOptions.fix_all(last_write_wins="--last-write-wins" in flags)
+    return FsckOptions(fix="--fix" in flags, resolve_duplicates="--resolve-duplicates" in flags)
+
+
+@each(of_kind("fsck"), fsck_of)
+def test_row_is_mended_as_by_opentsdbs_fsck(vector: Vector) -> None:
+    key = unhex(vector["row_hex"]) if "row_hex" in vector else KEY
+    before, after = cells_of(vector["before"]), cells_of(vector["after"])
+    found = check_row(key, before, options_of(vector), lambda kind, uid: True)
+    here = applied(before, found.puts, found.deletes, max(cell.time_ms for cell in before) + 1)
+    assert not found.delete_row
+    check(FSCK_DEPARTURES, fsck_of(vector), show(after), show(here))
+
+
+def test_departures_name_vectors() -> None:
+    check_names(COMPACTION_DEPARTURES, of_kind("compaction"), name_of)
+    check_names(MIXED_LOST, of_kind("date_tiered_compaction"), tiered_of)
+    check_names(FSCK_DEPARTURES, of_kind("fsck"), fsck_of)
+
+
+@pytest.mark.parametrize("kind", ["compaction", "fsck"])
+def test_names_of_vectors_are_unique(kind: str) -> None:
+    """Else a departure could stand for more than one."""
+    names = [name_of(v) if kind == "compaction" else fsck_of(v) for v in of_kind(kind)]
+    assert len(set(names)) == len(names)
