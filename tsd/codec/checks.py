@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tsd.codec.annotation import annotation_qualifier, decode_annotation
-from tsd.codec.cell import MIXED, UNIFORM, CellKind, Point, kind_of, mend, split_append, split_qualifier
+from tsd.codec.cell import APPEND, MIXED, UNIFORM, CellKind, Point, kind_of, mend, split_append, split_qualifier
 from tsd.codec.merge import READABLE, StoredCell, cell_points
 from tsd.codec.rowkey import Layout, salt_of, split_key
 from tsd.codec.times import HOUR_S
@@ -93,12 +93,15 @@ def inspect(cell: StoredCell) -> Inspection:
     qualifier = cell.qualifier
     kind = kind_of(qualifier)
     if len(qualifier) < 2 or (kind is not CellKind.POINTS and len(qualifier) not in (3, 5)):
-        return _only(Trouble.UNKNOWN_COLUMN, cell, "an object's qualifier has 3 or 5 bytes, a point's 2 or 4")
+        found = _only(Trouble.UNKNOWN_COLUMN, cell, "an object's qualifier has 3 or 5 bytes, a point's 2 or 4").problems
+        if qualifier[:1] == APPEND[:1]:  # a reader cannot know that it is no append column, and gives up the row
+            found += _inspect_append(cell).problems
+        return Inspection([], found)
     if kind is CellKind.POINTS:
         return _inspect_points(cell)
     if kind is CellKind.ANNOTATION:
         return _inspect_annotation(cell)
-    if kind is CellKind.APPEND or qualifier[0] == 5:
+    if qualifier[:1] == APPEND[:1]:
         return _inspect_append(cell)
     if kind is CellKind.HISTOGRAM:
         short = len(cell.value) < 6

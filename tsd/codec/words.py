@@ -45,7 +45,7 @@ def java_hash(text: str) -> int:
     (3208616, 2142679869)
     """
     h = 0
-    for unit in text.encode("utf-16-be").hex(" ", 2).split():
+    for unit in text.encode("utf-16-be", "surrogatepass").hex(" ", 2).split():
         h = (31 * h + int(unit, 16)) & 0xFFFFFFFF
     return h - (1 << 32) if h & 0x80000000 else h
 
