@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import math
 import struct
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -146,10 +147,15 @@ def decode_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def make_histogram(buckets: Iterable[Bucket], underflow: int = 0, overflow: int = 0) -> Histogram:
     """A histogram of buckets in any order, of equal ones the last; raises BadLine where there is none, or too many."""
-    unique = {(bucket.lower, bucket.upper): bucket for bucket in buckets}
+    unique = {(*signed(bucket.lower), *signed(bucket.upper)): bucket for bucket in buckets}
     if not 0 < len(unique) <= MOST_BUCKETS:
         raise BadLine(ILLEGAL_ARGUMENT, f"a histogram has 1 to {MOST_BUCKETS} buckets, got {len(unique)}")
     return Histogram(tuple(unique[bounds] for bounds in sorted(unique)), underflow, overflow)
+
+
+def signed(bound: float) -> tuple[float, float]:
+    """A bound, and its sign: Java takes -0.0 for another number than 0.0, just below it."""
+    return bound, math.copysign(1, bound)
 
 
 def parse_histogram(text: bytes) -> Histogram:
