@@ -1,0 +1,170 @@
+"""The commands `scripts/hbase` and `scripts/opentsdb`."""
+
+import signal
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from scripts.peers import hbase, java, opentsdb
+from scripts.peers.ports import HOST
+from scripts.peers.process import PeerError
+
+NOT_RUNNING = 3  # the exit status that init scripts give
+
+
+def setting(text: str) -> tuple[str, str]:
+    """KEY=VALUE in two."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ArgumentTypeError(f"got {text!r}, wanted KEY=VALUE")
+    return key, value
+
+
+def hbase_parser() -> ArgumentParser:
+    """What `scripts/hbase` takes."""
+    parser = ArgumentParser(
+        prog="scripts/hbase", description=hbase.__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    add_fetch(verbs.add_parser, hbase.HBASE)
+    start = verbs.add_parser("start", help="start it in DIR and wait until it answers; nothing happens if it runs")
+    start.set_defaults(act=start_hbase)
+    start.add_argument("dir", type=Path, metavar="DIR")
+    start.add_argument("--port", type=int, help=f"of the Thrift gateway; 0: any free one (default {hbase.THRIFT_PORT})")
+    start.add_argument("--zk-port", type=int, help=f"of ZooKeeper; 0: any free one (default {hbase.ZK_PORT})")
+    start.add_argument("--heap", default=hbase.Options.heap, help="of HBase, as -Xmx takes it (default %(default)s)")
+    start.add_argument("--thrift-heap", default=hbase.Options.thrift_heap, help="of the gateway (default %(default)s)")
+    start.add_argument("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help="hbase-site.xml")
+    add_test_options(start)
+    for verb, act, told in (
+        ("stop", hbase.stop, "end it in an orderly way"),
+        ("kill", hbase.kill, "end it as a crash would"),
+        ("thrift-start", hbase.thrift_start, "start the gateway, or let a stalled one go on"),
+        ("thrift-stop", hbase.thrift_stop, "end the gateway in an orderly way"),
+        ("thrift-kill", hbase.thrift_kill, "end the gateway as a crash would"),
+        ("thrift-pause", hbase.thrift_pause, "stall the gateway"),
+        ("thrift-resume", hbase.thrift_resume, "let a stalled gateway go on, and do not wait for an answer"),
+    ):
+        add_verb(verbs.add_parser, verb, act, told)
+    add_status(verbs.add_parser, hbase.status)
+    return parser
+
+
+def opentsdb_parser() -> ArgumentParser:
+    """What `scripts/opentsdb` takes."""
+    parser = ArgumentParser(
+        prog="scripts/opentsdb", description=opentsdb.__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    add_fetch(verbs.add_parser, opentsdb.NAME)
+    start = verbs.add_parser("start", help="start it in DIR and wait until it answers; nothing happens if it runs")
+    start.set_defaults(act=start_opentsdb)
+    start.add_argument("dir", type=Path, metavar="DIR")
+    start.add_argument("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help="opentsdb.conf")
+    start.add_argument("--port", type=int, help=f"0: any free one (default {opentsdb.PORT})")
+    start.add_argument(
+        "--zk-port", type=int, default=hbase.ZK_PORT, help="ZooKeeper of its HBase (default %(default)s)"
+    )
+    start.add_argument("--heap", default=opentsdb.Options.heap, help="as -Xmx takes it (default %(default)s)")
+    add_test_options(start)
+    add_verb(verbs.add_parser, "stop", opentsdb.stop, "end it in an orderly way")
+    add_verb(verbs.add_parser, "kill", opentsdb.kill, "end it as a crash would")
+    add_status(verbs.add_parser, opentsdb.status)
+    return parser
+
+
+def add_fetch(add: Callable[..., ArgumentParser], name: str) -> None:
+    """The verb `fetch`."""
+    parser = add("fetch", help="look for Java, and fetch the jars if they are not there yet")
+    parser.add_argument("--check", action="store_true", help="fetch nothing: only say what would be missing")
+    parser.set_defaults(act=lambda asked: fetch(name, check=asked.check))
+
+
+def add_test_options(parser: ArgumentParser) -> None:
+    """What tests want of a start."""
+    parser.add_argument("--quick", action="store_true", help="start sooner and run slower: for tests")
+    parser.add_argument("--until-exit", type=int, metavar="PID", help="kill it when this process ends")
+
+
+def add_verb(add: Callable[..., ArgumentParser], verb: str, act: Callable[[Path], object], told: str) -> None:
+    """A verb that takes nothing but the folder."""
+    parser = add(verb, help=told)
+    parser.add_argument("dir", type=Path, metavar="DIR")
+    parser.set_defaults(act=lambda asked: act(asked.dir))
+
+
+def add_status(add: Callable[..., ArgumentParser], status: Callable[[Path], list[str]]) -> None:
+    """The verb `status`."""
+    parser = add("status", help=f"say what runs; exit status {NOT_RUNNING} if nothing does")
+    parser.add_argument("dir", type=Path, metavar="DIR")
+    parser.set_defaults(act=lambda asked: show(status(asked.dir), asked.dir))
+
+
+def fetch(name: str, *, check: bool) -> None:
+    """Look for what the peer needs, and get the jars."""
+    java.check(name)
+    if not check:
+        java.fetch(name)
+
+
+def start_hbase(asked: Namespace) -> None:
+    """`scripts/hbase start`."""
+    started = hbase.start(
+        asked.dir,
+        hbase.Options(
+            port=asked.port,
+            zk_port=asked.zk_port,
+            heap=asked.heap,
+            thrift_heap=asked.thrift_heap,
+            quick=asked.quick,
+            settings=dict(asked.set),
+            owner=asked.until_exit,
+        ),
+    )
+    print(f"HBase answers: Thrift on {HOST}:{started.thrift_port}, ZooKeeper on {HOST}:{started.zk_port}")
+
+
+def start_opentsdb(asked: Namespace) -> None:
+    """`scripts/opentsdb start`."""
+    options = opentsdb.Options(
+        zk_port=asked.zk_port,
+        port=asked.port,
+        heap=asked.heap,
+        quick=asked.quick,
+        settings=dict(asked.set),
+        owner=asked.until_exit,
+    )
+    print(f"OpenTSDB answers on {HOST}:{opentsdb.start(asked.dir, options)}")
+
+
+def show(lines: list[str], home: Path) -> None:
+    """Print what runs, or leave with NOT_RUNNING."""
+    print("\n".join(lines) or f"nothing runs in {home}")
+    if not lines:
+        sys.exit(NOT_RUNNING)
+
+
+def terminated(signum: int, _frame: FrameType | None) -> None:
+    """Leave by an exception, so that a start which is under way clears up."""
+    sys.exit(128 + signum)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """`hbase …` or `opentsdb …`."""
+    signal.signal(signal.SIGTERM, terminated)
+    parser = {"hbase": hbase_parser, "opentsdb": opentsdb_parser}[arguments[0]]()
+    asked = parser.parse_args(arguments[1:])
+    if "dir" in asked:
+        asked.dir = asked.dir.absolute()
+    try:
+        asked.act(asked)
+    except PeerError as exc:
+        sys.exit(f"{parser.prog}: {exc}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,268 @@
+"""HBase 2.6.1 in one JVM (master, region server, ZooKeeper), and its Thrift gateway in another.
+
+Its folder holds `conf/`, `data/` and `zookeeper/` (what must survive), `log/`, `run/` and `tmp/`. The gateway starts
+beside HBase, not after it, and waits for it: that saves two of six seconds.
+"""
+
+import contextlib
+import json
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+from scripts.peers.java import fetch, find_java
+from scripts.peers.ports import HOST, pick, thrift_answers
+from scripts.peers.process import PeerError, await_ready, died, end, kill_all, locked, pid_of, send, spawn, watch
+
+HBASE, THRIFT = "hbase", "thrift"
+MAIN = {HBASE: "org.apache.hadoop.hbase.master.HMaster", THRIFT: "org.apache.hadoop.hbase.thrift.ThriftServer"}
+THRIFT_PORT, ZK_PORT = 9090, 2181
+STOP_S = 60  # a stop writes what is in memory to files
+START_S = 180
+
+# What Hadoop and Netty reach into, and Java 17 keeps closed.
+OPENS = [
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            "java.lang", "java.lang.reflect", "java.nio", "java.util", "java.util.concurrent",
+            "jdk.internal.ref", "sun.nio.ch",
+        )
+    ),
+    "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+]  # fmt: skip
+QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # up in two thirds of the time, half as fast later
+
+LOG4J = """\
+log4j.rootLogger=WARN,out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d %-5p [%t] %c{2}: %m%n
+"""
+# Warnings of every start that mean nothing here: without them whatever a log holds is news.
+USUAL = [
+    "hadoop.hbase.ZNodeClearer",
+    "hadoop.hbase.client.ConnectionImplementation",  # the cluster's id, for security tokens, is not there yet
+    "hadoop.hbase.client.ZKConnectionRegistry",
+    "hadoop.hbase.master.assignment.AssignmentManager",
+    "hadoop.hbase.thrift.ThriftHBaseServiceHandler",  # what it answers with an exception, our question among it
+    "hadoop.metrics2.impl.MetricsConfig",
+    "hadoop.util.NativeCodeLoader",
+    "zookeeper.server.ServerCnxnFactory",
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to start. A port of None is the usual one, 0 any that is free; heaps as -Xmx takes them."""
+
+    port: int | None = None
+    zk_port: int | None = None
+    heap: str = "1g"
+    thrift_heap: str = "256m"
+    quick: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)  # of hbase-site.xml
+    owner: int | None = None  # the process to end with
+
+
+class Started(NamedTuple):
+    """How it was started: kept in `run/hbase.json` for who asks later, and to start the gateway anew."""
+
+    thrift_port: int
+    zk_port: int
+    heap: str
+    thrift_heap: str
+    quick: bool
+
+
+def start(home: Path, options: Options) -> Started:
+    """Start what does not run yet, and return once tables can be made through the gateway. Raises PeerError."""
+    with locked(home / "run" / "lock"):
+        if pid_of(home, HBASE):
+            started = _same(read(home), options)
+            _start_thrift(home, started)
+            return started
+        kill_all(home)  # a gateway whose HBase is gone
+        fetch(HBASE)
+        started = Started(
+            pick(THRIFT_PORT if options.port is None else options.port),
+            pick(ZK_PORT if options.zk_port is None else options.zk_port),
+            options.heap,
+            options.thrift_heap,
+            options.quick,
+        )
+        _configure(home, started, options.settings)
+        try:
+            if options.owner:
+                watch(home, options.owner)
+            _launch(home, HBASE, started)
+            _launch(home, THRIFT, started)
+            _await_thrift(home, started)
+        except BaseException:
+            kill_all(home)
+            raise
+        return started
+
+
+def stop(home: Path) -> None:
+    """End it all in an orderly way: nothing that was written is lost, nor replayed at the next start. Takes 6 s."""
+    with locked(home / "run" / "lock"):
+        end(home, THRIFT, orderly_s=10)
+        orderly = _shut_down(home) or end(home, HBASE, orderly_s=STOP_S)
+        kill_all(home)
+    if not orderly:
+        raise PeerError(f"HBase was killed: it did not stop within {STOP_S} s. Its next start replays what it logged")
+
+
+def kill(home: Path) -> None:
+    """End it all as a crash would. Waits for nobody: a start that is under way fails."""
+    kill_all(home)
+
+
+def thrift_start(home: Path) -> Started:
+    """Have the gateway of a running HBase up and answering, also if it was stalled."""
+    with locked(home / "run" / "lock"):
+        if not pid_of(home, HBASE):
+            raise PeerError(f"HBase does not run in {home}")
+        started = read(home)
+        _start_thrift(home, started)
+        return started
+
+
+def thrift_stop(home: Path) -> None:
+    """End the gateway in an orderly way."""
+    end(home, THRIFT, orderly_s=10)
+
+
+def thrift_kill(home: Path) -> None:
+    """End the gateway as a crash would."""
+    end(home, THRIFT)
+
+
+def thrift_pause(home: Path) -> None:
+    """Stall the gateway: its connections stay open, and nothing answers."""
+    send(home, THRIFT, signal.SIGSTOP)
+
+
+def thrift_resume(home: Path) -> None:
+    """Let a stalled gateway go on."""
+    send(home, THRIFT, signal.SIGCONT)
+
+
+def status(home: Path) -> list[str]:
+    """What runs, one line each; empty if nothing does."""
+    lines = []
+    for name in (HBASE, THRIFT):
+        if pid := pid_of(home, name):
+            port = read(home).zk_port if name == HBASE else read(home).thrift_port
+            shown = f"ZooKeeper on {HOST}:{port}" if name == HBASE else f"Thrift on {HOST}:{port}"
+            lines.append(f"{name} runs as process {pid}, {shown}")
+    return lines
+
+
+def read(home: Path) -> Started:
+    """How the HBase in `home` was started last; raises PeerError if it never was."""
+    try:
+        return Started(**json.loads((home / "run" / "hbase.json").read_text()))
+    except (OSError, ValueError, TypeError) as exc:
+        raise PeerError(f"no HBase was started in {home}") from exc
+
+
+def _same(started: Started, options: Options) -> Started:
+    for what, has, wanted in (
+        ("port", started.thrift_port, options.port),
+        ("zk-port", started.zk_port, options.zk_port),
+    ):
+        if wanted and wanted != has:
+            raise PeerError(f"it runs already, with --{what} {has}: stop it first")
+    return started
+
+
+def _start_thrift(home: Path, started: Started) -> None:
+    if pid_of(home, THRIFT):
+        send(home, THRIFT, signal.SIGCONT)  # it may be stalled
+    else:
+        pick(started.thrift_port)
+        _launch(home, THRIFT, started)
+    try:
+        _await_thrift(home, started)
+    except BaseException:
+        end(home, THRIFT)
+        raise
+
+
+def _await_thrift(home: Path, started: Started) -> None:
+    # 3 s a call: a gateway whose HBase died in between would keep us waiting for much longer.
+    await_ready(home, [HBASE, THRIFT], lambda: thrift_answers(started.thrift_port, 3), within_s=START_S)
+
+
+def _shut_down(home: Path) -> bool:
+    """Ask the master to end the cluster, and wait for that; whether there is an end.
+
+    A SIGTERM would do, but ends master, region server and ZooKeeper in any order. If ZooKeeper goes first, the others
+    try for 20 s to tell it goodbye, and the next start waits as long for those it believes to be alive.
+    """
+    pid = pid_of(home, HBASE)
+    if pid is None:
+        return True
+    asking = [*_java(home, "128m", quick=True), MAIN[HBASE], "stop", "--shutDownCluster"]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        asked = subprocess.run(asking, check=False, capture_output=True, timeout=STOP_S)
+        return asked.returncode == 0 and died([pid], within_s=STOP_S)
+    return False
+
+
+def _launch(home: Path, name: str, started: Started) -> None:
+    heap = started.heap if name == HBASE else started.thrift_heap
+    arguments = ["start"] if name == HBASE else ["start", "-p", str(started.thrift_port), "--bind", HOST]
+    spawn(home, name, [*_java(home, heap, quick=started.quick), MAIN[name], *arguments])
+
+
+def _java(home: Path, heap: str, *, quick: bool) -> list[str | Path]:
+    flags = [f"-Xmx{heap}", f"-Djava.io.tmpdir={home / 'tmp'}", "-Djava.net.preferIPv4Stack=true"]
+    faster = QUICK if quick else []
+    classes = ["-cp", f"{home / 'conf'}:{fetch(HBASE)}/*"]
+    return [find_java(), *OPENS, *flags, *faster, "-XX:+ExitOnOutOfMemoryError", *classes]
+
+
+def _configure(home: Path, started: Started, settings: Mapping[str, str]) -> None:
+    for folder in ("conf", "run", "tmp"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    properties = {**_properties(home, started.zk_port), **settings}
+    rows = (f"<property><name>{escape(k)}</name><value>{escape(v)}</value></property>" for k, v in properties.items())
+    site = "\n".join(["<configuration>", *rows, "</configuration>", ""])
+    (home / "conf" / "hbase-site.xml").write_text(site)
+    (home / "conf" / "log4j.properties").write_text(
+        LOG4J + "".join(f"log4j.logger.org.apache.{name}=ERROR\n" for name in USUAL)
+    )
+    (home / "run" / "hbase.json").write_text(json.dumps(started._asdict()) + "\n")
+
+
+def _properties(home: Path, zk_port: int) -> dict[str, str]:
+    properties = {
+        "hbase.rootdir": f"file://{home / 'data'}",
+        "hbase.tmp.dir": str(home / "tmp"),
+        "hbase.zookeeper.property.dataDir": str(home / "zookeeper"),
+        "hbase.zookeeper.quorum": HOST,
+        "hbase.zookeeper.property.clientPort": str(zk_port),
+        "hbase.unsafe.stream.capability.enforce": "false",  # a local file system has no hflush to ask for
+        # One region server is all there is: do not wait for more.
+        "hbase.master.wait.on.regionservers.mintostart": "1",
+        "hbase.master.wait.on.regionservers.maxtostart": "1",
+        "hbase.regionserver.msginterval": "500",  # ms until its first report, which all else waits for; usually 3 s
+        # Regions to be opened are gathered for this long (ms) to be sent together: pointless with a few tables.
+        "hbase.assignment.dispatch.wait.msec": "10",
+        "hbase.procedure.remote.dispatcher.delay.msec": "10",
+        "hbase.thrift.info.port": "-1",
+    }
+    for role in ("master", "regionserver"):
+        properties[f"hbase.{role}.hostname"] = "localhost"
+        properties[f"hbase.{role}.ipc.address"] = HOST
+        properties[f"hbase.{role}.port"] = "0"
+        properties[f"hbase.{role}.info.port"] = "-1"
+    return properties

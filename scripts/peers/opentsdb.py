@@ -1,0 +1,123 @@
+"""OpenTSDB 2.4.1 on a running HBase: what our bytes and answers are compared with.
+
+Its folder holds the configuration, `log/`, `run/`, and the two folders it asks for. Its tables must be there.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scripts.peers.java import fetch, find_java
+from scripts.peers.ports import HOST, http_answers, listens, pick
+from scripts.peers.process import PeerError, await_ready, end, kill_all, locked, log_of, pid_of, spawn, tail, watch
+
+NAME = "opentsdb"
+PORT = 4242
+STOP_S = 60
+START_S = 90
+FATAL = 'Exception in thread "main"'
+OPENS = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.lang", "sun.nio.ch")]
+QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+
+LOGBACK = """\
+<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %-5level %logger{0}: %msg%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to start. A port of None is the usual one, 0 any that is free; `settings` are keys of opentsdb.conf."""
+
+    zk_port: int
+    port: int | None = None
+    heap: str = "512m"
+    quick: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    owner: int | None = None  # the process to end with
+
+
+def start(home: Path, options: Options) -> int:
+    """Start it if it does not run, and return its port once it answers requests. Raises PeerError."""
+    with locked(home / "run" / "lock"):
+        if pid_of(home, NAME):
+            return _same(read(home), options)
+        java, jars = find_java(), fetch(NAME)
+        if not listens(options.zk_port):  # OpenTSDB would try for ever
+            raise PeerError(f"nothing listens on {HOST}:{options.zk_port}, where ZooKeeper should: start HBase first")
+        port = pick(PORT if options.port is None else options.port)
+        _configure(home, port, options)
+        flags = [*OPENS, f"-Xmx{options.heap}", f"-Djava.io.tmpdir={home / 'tmp'}", "-XX:+ExitOnOutOfMemoryError"]
+        program = ["net.opentsdb.tools.TSDMain", f"--config={home / 'opentsdb.conf'}"]
+        try:
+            if options.owner:
+                watch(home, options.owner)
+            spawn(home, NAME, [java, *flags, *(QUICK if options.quick else []), "-cp", f"{home}:{jars}/*", *program])
+            await_ready(home, [NAME], lambda: _answers(home, port), within_s=START_S)
+        except BaseException:
+            kill_all(home)
+            raise
+        return port
+
+
+def stop(home: Path) -> None:
+    """End it in an orderly way: it writes out what it has buffered."""
+    with locked(home / "run" / "lock"):
+        orderly = end(home, NAME, orderly_s=STOP_S)
+        kill_all(home)
+    if not orderly:
+        raise PeerError(f"OpenTSDB was killed: it did not stop within {STOP_S} s")
+
+
+def kill(home: Path) -> None:
+    """End it as a crash would."""
+    kill_all(home)
+
+
+def status(home: Path) -> list[str]:
+    """What runs, one line; empty if nothing does."""
+    pid = pid_of(home, NAME)
+    return [f"{NAME} runs as process {pid} on {HOST}:{read(home)}"] if pid else []
+
+
+def read(home: Path) -> int:
+    """The port of the OpenTSDB in `home`; raises PeerError if none was started there."""
+    try:
+        port = json.loads((home / "run" / "opentsdb.json").read_text())["port"]
+    except (OSError, ValueError, KeyError) as exc:
+        raise PeerError(f"no OpenTSDB was started in {home}") from exc
+    return int(port)
+
+
+def _answers(home: Path, port: int) -> bool:
+    if FATAL in log_of(home, NAME).read_text(errors="replace"):  # it stays, with threads that wait for nothing
+        raise PeerError(f"{NAME} failed to start\n{tail(home, NAME)}")
+    return http_answers(port, "/api/version", 3)
+
+
+def _same(port: int, options: Options) -> int:
+    if options.port and options.port != port:
+        raise PeerError(f"it runs already, with --port {port}: stop it first")
+    return port
+
+
+def _configure(home: Path, port: int, options: Options) -> None:
+    for folder in ("run", "tmp", "static", "cache"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    settings = {
+        "tsd.network.bind": HOST,
+        "tsd.network.port": str(port),
+        "tsd.http.staticroot": str(home / "static"),
+        "tsd.http.cachedir": str(home / "cache"),
+        "tsd.storage.hbase.zk_quorum": f"{HOST}:{options.zk_port}",
+        "tsd.core.auto_create_metrics": "true",
+        **options.settings,
+    }
+    (home / "opentsdb.conf").write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
+    (home / "logback.xml").write_text(LOGBACK)
+    (home / "run" / "opentsdb.json").write_text(json.dumps({"port": port}) + "\n")

@@ -1,0 +1,154 @@
+"""Processes that outlive the command which started them, each known by a file in its folder.
+
+`run/NAME.pid` holds the process id and when the process started (clock ticks after boot), so that an id which the
+system has given to somebody else since is never taken for ours. Each leads a session of its own: a Ctrl-C meant for
+the command does not reach it, and a kill reaches all it started.
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+TAIL_LINES = 25
+
+
+class PeerError(Exception):
+    """What went wrong, in words for whoever typed the command."""
+
+
+def spawn(home: Path, name: str, command: Sequence[str | Path]) -> int:
+    """Start `command` under `name`, its output in `log/NAME.log` (the last run's is kept as .1); its process id."""
+    log = log_of(home, name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists():
+        log.replace(log.with_suffix(".log.1"))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    started = _started(process.pid)
+    file = _pid_file(home, name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{process.pid} {started}\n")
+    process.returncode = 0  # it is no longer this object's to wait for: without this, Python warns that it still runs
+    return process.pid
+
+
+def pid_of(home: Path, name: str) -> int | None:
+    """The process id of `name` while it lives, or None."""
+    try:
+        pid, started = map(int, _pid_file(home, name).read_text().split())
+    except (OSError, ValueError):
+        return None
+    return pid if _started(pid) == started else None
+
+
+def end(home: Path, name: str, *, orderly_s: float = 0) -> bool:
+    """End `name` and return once it is gone: True if it went by itself within `orderly_s` of being asked to, or was
+    not there. 0 asks nothing and kills."""
+    pid = pid_of(home, name)
+    orderly = True
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            if orderly_s:
+                os.killpg(pid, signal.SIGTERM)
+                os.killpg(pid, signal.SIGCONT)  # one that was stopped hears nothing else
+            orderly = died([pid], within_s=orderly_s)
+            os.killpg(pid, signal.SIGKILL)
+        died([pid], within_s=60)
+    _pid_file(home, name).unlink(missing_ok=True)
+    return orderly
+
+
+def send(home: Path, name: str, signum: signal.Signals) -> None:
+    """Send `name` a signal; raises PeerError where it is not there."""
+    pid = pid_of(home, name)
+    if pid is None:
+        raise PeerError(f"{name} does not run in {home}")
+    os.killpg(pid, signum)
+
+
+def died(pids: Sequence[int], *, within_s: float | None) -> bool:
+    """Wait until one of the processes is gone, `within_s` at most (None: for ever); whether one is."""
+    with contextlib.ExitStack() as handles:
+        poll = select.poll()
+        for pid in pids:
+            try:
+                handle = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return True
+            handles.callback(os.close, handle)
+            poll.register(handle, select.POLLIN)
+        return bool(poll.poll(None if within_s is None else within_s * 1000))
+
+
+def await_ready(home: Path, names: Sequence[str], ready: Callable[[], bool], *, within_s: float) -> None:
+    """Return once `ready` says so. Raises PeerError with the end of a log as soon as one of `names` has died, or when
+    `within_s` has passed."""
+    deadline = time.monotonic() + within_s
+    while not ready():
+        pids = {name: pid_of(home, name) for name in names}
+        living = [pid for pid in pids.values() if pid is not None]
+        if len(living) < len(names) or died(living, within_s=0.1):
+            dead = [name for name in names if pid_of(home, name) is None]
+            raise PeerError("\n".join([f"{' and '.join(dead)} ended while starting", *(tail(home, n) for n in dead)]))
+        if time.monotonic() > deadline:
+            raise PeerError("\n".join([f"no answer within {within_s:.0f} s", *(tail(home, name) for name in names)]))
+
+
+def kill_all(home: Path, *, but: Sequence[str] = ()) -> None:
+    """Kill everything that was started in `home`."""
+    for file in sorted((home / "run").glob("*.pid")):
+        if file.stem not in but:
+            end(home, file.stem)
+
+
+def watch(home: Path, owner: int) -> None:
+    """Have everything in `home` killed when the process `owner` ends, however it ends."""
+    end(home, "watch")
+    spawn(home, "watch", [sys.executable, "-m", "scripts.peers.watch", home, str(owner)])
+
+
+def tail(home: Path, name: str) -> str:
+    """The last lines of a log, indented, under its path."""
+    log = log_of(home, name)
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+    except OSError:
+        lines = []
+    return "\n".join([f"{log}:", *(f"  {line}" for line in lines or ["(empty)"])])
+
+
+def log_of(home: Path, name: str) -> Path:
+    """Where the output of `name` goes."""
+    return home / "log" / f"{name}.log"
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold `file` against other processes; waits for its turn."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _pid_file(home: Path, name: str) -> Path:
+    return home / "run" / f"{name}.pid"
+
+
+def _started(pid: int) -> int | None:
+    """When a process started, in clock ticks after boot; None where it is gone, or dead and not yet buried."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # the name, in brackets, may hold anything
+    return None if fields[0] in "ZX" else int(fields[19])

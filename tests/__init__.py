@@ -1,0 +1,1 @@
+"""What the daemon promises, checked: see the folders."""

@@ -1,0 +1,66 @@
+"""What the tests of real peers need from this machine, and what happens where it is not there.
+
+A full run (TSD_TEST_FULL=1, or CI set) fails; any other skips, and says how to get it.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+PACKAGES = {"collectd": "collectd-core", "nc": "netcat-openbsd"}  # Debian's, where they are not called like the program
+
+
+def full_run() -> bool:
+    """Whether what is missing is a failure."""
+    return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in ("TSD_TEST_FULL", "CI"))
+
+
+def need_peer(name: str) -> None:
+    """Skip the test, or fail it in a full run, if `scripts/NAME` lacks Java or Maven."""
+    if lack := _lacking(name):
+        _give_up(lack)
+
+
+def need_program(name: str) -> Path:
+    """Where the program `name` is; if it is nowhere, skip the test, or fail it in a full run."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # where daemons live
+    if found := shutil.which(name, path=path):
+        return Path(found)
+    _give_up(f"{name} is not installed. On Debian or Ubuntu: apt-get install {PACKAGES.get(name, name)}")
+    raise AssertionError("not reached")
+
+
+def run_script(name: str, *arguments: str | Path) -> str:
+    """What `scripts/NAME` prints; fails the test with what it said where it fails."""
+    done = _run(name, *arguments)
+    if done.returncode:
+        pytest.fail(f"scripts/{name} {' '.join(map(str, arguments))}:\n{done.stderr}{done.stdout}", pytrace=False)
+    return done.stdout
+
+
+def _run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SCRIPTS / name, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHON": sys.executable},  # no search for one at every call
+    )
+
+
+@functools.cache
+def _lacking(name: str) -> str:
+    done = _run(name, "fetch", "--check")
+    return done.stderr.strip() if done.returncode else ""
+
+
+def _give_up(why: str) -> None:
+    if full_run():
+        pytest.fail(f"this is a full run: {why}", pytrace=False)
+    pytest.skip(why)
