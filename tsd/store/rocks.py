@@ -1,0 +1,266 @@
+"""RocksDB through rocksdict: one open database, as the embedded store uses it. Nothing here waits for the event loop.
+
+Errors are named by who must act: StoreBusy where RocksDB is behind with its work, DaemonRuns where another process has
+the database, StoreError for the rest. rocksdict itself raises plain Exception with RocksDB's text.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeAlias, cast
+
+import rocksdict  # noqa: TID251 - the embedded store's lower half
+from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions  # noqa: TID251
+
+from tsd.errors import DaemonRuns, StoreBusy, StoreError
+from tsd.store import Cell, Page, Put, Row
+from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of
+from tsd.store.limits import check_row
+from tsd.store.stamps import Stamps
+
+CHUNK_CELLS = 1000  # read between two chances for others to run: about a millisecond
+PROBE_BYTES = 8 << 20  # about what RocksDB writes when it opens
+SYSTEM = "default"  # the column family that RocksDB always has
+STAMPS = b"stamps"  # its one key: the record of the Stamps
+LOCKED = re.compile("While lock file|lock hold by current process")
+STALLED = re.compile("Result incomplete|Resource busy|Try again")
+
+Batch: TypeAlias = WriteBatch
+
+
+class _Family(NamedTuple):
+    """A table: to read, and to write."""
+
+    rows: Rdict
+    handle: rocksdict.ColumnFamily
+
+
+class Database:
+    """RocksDB in a folder, a column family a table. It is open once it is made."""
+
+    def __init__(self, path: Path, clock_ms: Callable[[], int], options: rocksdict.Options) -> None:
+        self.path = path
+        self._options = options
+        self._patience = WriteOptions()
+        self._patience.no_slowdown = True  # refuse where RocksDB would hold us, and the whole process with us
+        with self._answers():
+            path.mkdir(parents=True, exist_ok=True)
+            names = Rdict.list_cf(str(path), options) if (path / "CURRENT").exists() else []
+            self._rdict = Rdict(str(path), options, {name: options for name in names if name != SYSTEM})
+            self._families = {name: self._open(name) for name in names if name != SYSTEM}
+            self._system = self._rdict.get_column_family_handle(SYSTEM)
+            self.stamps = Stamps(clock_ms, self._rdict.get(STAMPS))
+            self.reached = self._rdict.latest_sequence_number()  # counts writes, over all openings
+
+    def _open(self, name: str) -> _Family:
+        return _Family(self._rdict.get_column_family(name), self._rdict.get_column_family_handle(name))
+
+    def tables(self) -> list[str]:
+        """Names, in order."""
+        return sorted(self._families)
+
+    def create(self, name: str) -> None:
+        """Make a table."""
+        with self._answers():
+            self._rdict.create_column_family(name, self._options)
+            self._families[name] = self._open(name)
+
+    def _family(self, table: str) -> _Family:
+        if table not in self._families:
+            raise StoreError(f"there is no table {table} in {self.path}")
+        return self._families[table]
+
+    def require(self, table: str) -> None:
+        """Raise StoreError where there is no such table."""
+        self._family(table)
+
+    def read(self, table: str, keys: list[bytes]) -> list[bytes | None]:
+        """The value of each key, None where there is none. It may run in a thread: it lets go of the interpreter."""
+        family = self._family(table)
+        with self._answers():
+            return cast(list[bytes | None], family.rows.get(cast(list[str | int | float | bytes | bool], keys)))
+
+    def view(self, table: str, stop: bytes | None = None) -> "View":
+        """The table as it is now, up to before the row `stop`."""
+        with self._answers():
+            return View(self._family(table).rows, stop, self._answers)
+
+    def batch(self, table: str) -> Batch:
+        """An empty batch of writes to a table."""
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._family(table).handle)
+        return batch
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch, all or nothing, and the stamps' record with it if that is due."""
+        record = self.stamps.unsaved()
+        if record is not None:
+            batch.put(STAMPS, record, self._system)
+        with self._answers():
+            self._rdict.write(batch, self._patience)
+        self.reached = self._rdict.latest_sequence_number()
+        if record is not None:
+            self.stamps.saved(record)
+
+    def probe(self) -> None:
+        """Raise StoreError where the folder takes no new file."""
+        with self._answers(), tempfile.TemporaryFile(dir=self.path) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def sync(self) -> None:
+        """Have the disk keep what was written. It may run in a thread."""
+        with self._answers():
+            self._rdict.flush_wal(True)
+
+    def close(self) -> None:
+        """Close it for good, also where a part of that fails, which is raised in the end."""
+        families, self._families = self._families, {}
+        failures = []
+        for step in (self._leave, *(family.rows.close for family in families.values()), self._rdict.close):
+            try:
+                step()
+            except DbClosedError:
+                continue
+            except Exception as exc:  # noqa: BLE001 - raised below, once everything is closed
+                failures.append(exc)
+        del self._system
+        if failures:
+            with self._answers():
+                raise failures[0]
+
+    def _leave(self) -> None:
+        self._rdict.put(STAMPS, self.stamps.last_record(), self._patience)
+        self._rdict.flush_wal(True)
+
+    @contextmanager
+    def _answers(self) -> Iterator[None]:
+        """Name what goes wrong inside."""
+        try:
+            yield
+        except Exception as exc:
+            if type(exc) is not Exception and not isinstance(exc, DbClosedError | OSError):
+                raise
+            text = str(exc)
+            if LOCKED.search(text):
+                raise DaemonRuns(f"{self.path} is open in another process: is a daemon running on it?") from exc
+            if STALLED.search(text):
+                raise StoreBusy(f"{self.path} cannot take more now: {text}") from exc
+            raise StoreError(f"{self.path}: {text}") from exc
+
+
+class View:
+    """A table as it is when the view is made. Reading it yields wherever others may run, every CHUNK_CELLS cells."""
+
+    def __init__(self, rows: Rdict, stop: bytes | None, answers: Callable[[], AbstractContextManager[None]]) -> None:
+        options = ReadOptions()
+        options.set_background_purge_on_iterator_cleanup(True)  # nobody waits for old files to be removed
+        if stop is not None:
+            options.set_iterate_upper_bound(row_head(stop))
+        self._at = rows.iter(options)
+        self._answers = answers
+
+    def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:
+        """The cells of those rows that exist."""
+        at, read = self._at, 0
+        found: dict[bytes, list[Cell]] = {}
+        for row in rows:
+            head, cells = row_head(row), []
+            cut = len(head)
+            at.seek(head)
+            while at.valid() and (key := at.key()).startswith(head):
+                cells.append(cell_of(key[cut:], at.value()))
+                at.next()
+                read += 1
+                if read % CHUNK_CELLS == 0:
+                    yield
+            self._check()
+            if cells:
+                found[row] = cells
+        return found
+
+    def page(
+        self, start: bytes, limit: int, limit_bytes: int, columns: Collection[bytes] | None
+    ) -> Generator[None, None, Page]:
+        """The first rows from `start` on, with those cells: `limit` rows, fewer where they reach `limit_bytes`."""
+        at, read, size = self._at, 0, 0
+        rows: list[Row] = []
+        cells: list[Cell] = []
+        head = row_head(b"")  # no key starts with that
+        cut = 0
+        at.seek(row_head(start))
+        while at.valid():
+            key = at.key()
+            if not key.startswith(head):
+                row, head = row_of(key)
+                if len(rows) >= limit or size >= limit_bytes:
+                    return Page(rows, row)
+                cut, cells = len(head), []
+            column = key[cut:]
+            if columns is None or column in columns:
+                if not cells:
+                    rows.append(Row(row, cells))
+                value = at.value()
+                size += len(value)
+                cells.append(cell_of(column, value))
+            at.next()
+            read += 1
+            if read % CHUNK_CELLS == 0:
+                yield
+        self._check()
+        return Page(rows, None)
+
+    def _check(self) -> None:
+        """An iterator that met a bad block looks as if it had come to the end; only its status tells."""
+        if not self._at.valid():
+            with self._answers():
+                self._at.status()
+
+
+def fill(batch: Batch, cells: Sequence[Put], time_ms: int) -> None:
+    """Put cells into a batch: the hot loop of every write."""
+    put, stamp = batch.put, time_ms.to_bytes(TIME_BYTES, "big")
+    last = head = b""
+    for row, column, value in cells:
+        if row != last or not row:
+            check_row(row)
+            last, head = row, row_head(row)
+        put(head + column, stamp + value)
+
+
+def options(cache_bytes: int, memtable_bytes: int) -> rocksdict.Options:
+    """How RocksDB keeps every table. Over all of them it takes `cache_bytes` for blocks that were read, and up to four
+    times `memtable_bytes` for what was written."""
+    blocks = rocksdict.BlockBasedOptions()
+    blocks.set_block_cache(rocksdict.Cache(cache_bytes))
+    blocks.set_block_size(16 << 10)  # rows are read whole; larger blocks compress better
+    blocks.set_bloom_filter(10, False)  # a name without UID is asked for by its key: 1 in 100 costs a read
+    blocks.set_cache_index_and_filter_blocks(True)  # memory stays within the cache, however much is stored
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    result = rocksdict.Options(raw_mode=True)
+    result.create_if_missing(True)
+    result.create_missing_column_families(True)
+    result.set_block_based_table_factory(blocks)
+    # Cells are rewritten a few times while they sink, and then stay: the cheap compression first, the best one last.
+    result.set_compression_type(rocksdict.DBCompressionType.lz4())
+    result.set_bottommost_compression_type(rocksdict.DBCompressionType.zstd())
+    result.set_compaction_style(rocksdict.DBCompactionStyle.level())
+    result.set_level_compaction_dynamic_level_bytes(True)  # no more than a ninth of the space for what was replaced
+    result.set_write_buffer_size(memtable_bytes)
+    result.set_max_write_buffer_number(4)  # room for a window to be put at once while earlier ones are flushed
+    result.set_db_write_buffer_size(4 * memtable_bytes)
+    result.set_max_total_wal_size(8 * memtable_bytes)  # a table that is seldom written keeps no log for ever
+    result.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())  # no cell without those before it
+    result.set_max_background_jobs(2)  # a flush and a compaction; the event loop wants a core too
+    result.set_bytes_per_sync(1 << 20)  # the disk gets new files bit by bit: no sync waits for all of one
+    result.set_avoid_unnecessary_blocking_io(True)  # background jobs remove old files
+    result.set_max_open_files(512)  # half of what a process may usually have
+    result.set_max_log_file_size(1 << 20)
+    result.set_keep_log_file_num(2)
+    result.set_stats_dump_period_sec(0)
+    result.set_max_manifest_file_size(16 << 20)
+    return result
