@@ -1,6 +1,5 @@
 """The daemon: starts the parts in order, stops them the way data flows, and owns the clock and the signals."""
 
-import gc
 import os
 import signal
 import socket
@@ -165,11 +164,13 @@ class Daemon:
             telnet_commands=self.tally.commands,
             http_requests=self.http_requests,
             cut_lines=self.tally.cut_lines,
+            summed_up=self.tally.summed_up,
             received=self.ledger.received,
             stored=self.ledger.stored,
             journaled=self.writer.waiting_points,
             refused=self.ledger.refused,
             journal=self.journal.statistics(),
+            held=bool(self.gate.held),
             windows=self.writer.windows,
             cells=self.writer.cells,
             write_retries=self.writer.retries,
@@ -262,7 +263,6 @@ async def _run(
                 doors.start_soon(control.serve, path, daemon.control_verbs())
                 doors.start_soon(daemon.listener.serve, listeners)
                 ports = [listener.socket.getsockname()[1] for listener in listeners]
-                _tune_collector()
                 log.info("ready", port=ports[0], bind=config.bind, backend=config.backend.value, pid=os.getpid())
                 notify(READY=1, STATUS=f"serving port {ports[0]}")
                 on_ready(daemon, ports)
@@ -285,13 +285,6 @@ async def _stop_on_signal(stop: trio.Event) -> None:
         async for number in signals:
             log.info("signal", name=signal.Signals(number).name)
             stop.set()
-
-
-def _tune_collector() -> None:
-    """Python's cycle collector would go through a block's lists again and again: they are never part of a cycle."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 50, 100)
 
 
 def control_path(config: Config) -> Path:

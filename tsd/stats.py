@@ -30,11 +30,13 @@ class Snapshot(NamedTuple):
     telnet_commands: int
     http_requests: int
     cut_lines: int
+    summed_up: int
     received: int
     stored: int
     journaled: int
     refused: Mapping[str, int]
     journal: JournalStatistics
+    held: bool
     windows: int
     cells: int
     write_retries: int
@@ -78,6 +80,7 @@ def _opentsdb_connections(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("rpc.errors", 0, "type=hbase_errors")  # the journal takes what the store does not
     for reason in (INVALID_VALUE, ILLEGAL_ARGUMENT, UNKNOWN_NAME):
         yield Stat("rpc.errors", snapshot.refused.get(reason, 0), f"type={reason}")
+    yield Stat("rpc.errors", snapshot.summed_up, "type=socket_writes_blocked")
 
 
 def _opentsdb_uids(kind: Kind, uids: KindStatistics) -> Iterator[Stat]:
@@ -98,6 +101,7 @@ def _ledger(snapshot: Snapshot) -> Iterator[Stat]:
     for reason in REASONS:
         yield Stat("ledger.refused", snapshot.refused.get(reason, 0), f"reason={reason}")
     yield Stat("telnet.cut-lines", snapshot.cut_lines)
+    yield Stat("intake.stopped", int(snapshot.held))
 
 
 def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:

@@ -6,7 +6,9 @@ import click
 
 from tsd.cli.check_config import check_config
 from tsd.cli.importer import import_lines
+from tsd.cli.options import config_options
 from tsd.cli.scan import scan
+from tsd.cli.send import send
 from tsd.cli.serve import serve
 from tsd.cli.tables import create_tables
 from tsd.cli.uid import mkmetric, uid
@@ -17,14 +19,15 @@ STORE_FAILED = 3  # exit status where HBase or the database did not do its part
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-def tsd() -> None:
+@config_options
+def tsd(**_: object) -> None:
     """An OpenTSDB-compatible time-series daemon, on an embedded RocksDB or on HBase.
 
-    Every command takes --config FILE, --data FOLDER and --set KEY=VALUE; conf/tsd.conf describes the keys.
+    Every command takes --config, --data and --set as well, after its name or before; conf/tsd.conf describes the keys.
     """
 
 
-for _command in (serve, check_config, create_tables, mkmetric, uid, import_lines, scan, version):
+for _command in (serve, check_config, create_tables, mkmetric, uid, import_lines, scan, send, version):
     tsd.add_command(_command)
 
 

@@ -11,17 +11,41 @@ from tsd.config import Given, Loaded, load
 from tsd.errors import BadConfig
 
 
-def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that takes --config, --data and --set; it gets them as its first argument, a Loaded."""
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command or group that takes --config, --data and --set."""
+    for option in (
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key; may be given often."),
+        click.option("--data", type=click.Path(path_type=Path), help="State folder (tsd.storage.path)."),
+        click.option("--config", type=click.Path(path_type=Path), help="Configuration file."),
+    ):
+        command = option(command)
+    return command
 
-    @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Configuration file.")
-    @click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="State folder (tsd.storage.path).")
-    @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key; may be given often.")
+
+def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that takes these options and gets a Loaded as its first argument."""
+
+    @config_options
     @functools.wraps(command)
     def wrapper(config: Path | None, data: Path | None, settings: Sequence[str], **others: Any) -> Any:
-        return command(load(config, overrides(data, settings)), **others)
+        del config, data, settings  # `loaded` finds them, and those that stand before a sub-command
+        return command(loaded(), **others)
 
     return wrapper
+
+
+def loaded(extra: Sequence[Given] = ()) -> Loaded:
+    """The configuration of the command that runs, its options and those before it; `extra` wins. Raises BadConfig."""
+    config: Path | None = None
+    data: Path | None = None
+    settings: list[str] = []
+    context: click.Context | None = click.get_current_context()
+    while context is not None:
+        config = config or context.params.get("config")
+        data = data or context.params.get("data")
+        settings = [*context.params.get("settings", ()), *settings]
+        context = context.parent
+    return load(config, overrides(data, settings, extra))
 
 
 def overrides(data: Path | None, settings: Sequence[str], extra: Sequence[Given] = ()) -> list[Given]:

@@ -1,31 +1,31 @@
 """`tsd serve`: the daemon, in the foreground."""
 
+import gc
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
 import click
 import trio
 
 from tsd import daemon, log
-from tsd.cli.options import overrides
-from tsd.config import Given, load
+from tsd.cli.options import config_options, loaded
+from tsd.config import Given
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Configuration file.")
-@click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="State folder (tsd.storage.path).")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key; may be given often.")
+@config_options
 @click.option("--port", help="TCP port (tsd.network.port).")
 @click.option("--bind", help="Address to listen on (tsd.network.bind).")
-def serve(config: Path | None, data: Path | None, settings: Sequence[str], port: str | None, bind: str | None) -> None:
+def serve(port: str | None, bind: str | None, **_: object) -> None:
     """Run the daemon until SIGTERM or Ctrl-C."""
     named = (("--port", "tsd.network.port", port), ("--bind", "tsd.network.bind", bind))
-    extra = [Given(option, key, value) for option, key, value in named if value is not None]
-    loaded = load(config, overrides(data, settings, extra))
-    log.configure(loaded.config.log_level, loaded.config.log_format, time.monotonic)
+    settings = loaded([Given(option, key, value) for option, key, value in named if value is not None])
+    log.configure(settings.config.log_level, settings.config.log_format, time.monotonic)
 
-    async def run() -> None:
-        await daemon.serve(loaded, trio.Event(), lambda *_: None)
+    trio.run(daemon.serve, settings, trio.Event(), _tune_collector)
 
-    trio.run(run)
+
+def _tune_collector(*_: object) -> None:
+    """Python's cycle collector would go through a block's lists again and again: they are never part of a cycle."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 100)

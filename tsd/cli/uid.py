@@ -9,7 +9,7 @@ import click
 import trio
 
 from tsd.cli.access import Access, access
-from tsd.cli.options import with_config
+from tsd.cli.options import config_options, with_config
 from tsd.codec.uid import COUNTER_ROW, Kind, Widths, encode_uid
 from tsd.codec.words import encode_name, illegal_character, show_signed
 from tsd.config import Config, Loaded, layout
@@ -31,7 +31,8 @@ class _UidGroup(click.Group):
 
 
 @click.group(cls=_UidGroup)
-def uid() -> None:
+@config_options
+def uid(**_: object) -> None:
     """Look names and UIDs up, and assign UIDs.
 
     `tsd uid [KIND] NAME` and `tsd uid [KIND] NUMBER` print what is found. KIND is metrics, tagk or tagv.

@@ -22,6 +22,7 @@ class Replies:
         self._queue: deque[bytes | tuple[int, bytes]] = deque()
         self._size = 0
         self._unsaid: Counter[str] = Counter()
+        self.summed_up = 0
         self._more = trio.Event()
         self._room = trio.Event()
         self._closed = False
@@ -30,6 +31,7 @@ class Replies:
         """Answer a refused line."""
         if self._size > self._limit:
             self._unsaid[error.reason] += 1
+            self.summed_up += 1
         else:
             self._put(command + b": " + str(error).encode() + b"\n")
 

@@ -44,7 +44,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.commands = 0
-        self.cut_lines = 0
+        self.cut_lines = 0  # their connection ended before they did
+        self.summed_up = 0  # refusals told in one line with others, because the client did not read
 
 
 class TelnetSession:
@@ -81,6 +82,7 @@ class TelnetSession:
                 data = await receive()
             if lines.tail and not self._over:
                 self._tally.cut_lines += 1
+            self._tally.summed_up += self._replies.summed_up
             self._replies.close()
             nursery.cancel_scope.deadline = trio.current_time() + LINGER_S
 

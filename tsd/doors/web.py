@@ -1,17 +1,23 @@
 """HTTP on the telnet port. This version knows the protocol well enough to say that there is nothing behind it yet."""
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 
 import h11
 import trio
 
 MAX_REQUEST = 64 << 10
+_REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
 
 
 async def refuse_http(stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
     """Answer one request with 501 in OpenTSDB's error form; close without a byte on what is not HTTP, as it does."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
+    while b"\n" not in first and len(first) < MAX_REQUEST and (more := await receive()):
+        first += more
+    if _REQUEST_LINE.fullmatch(first.partition(b"\n")[0]) is None:
+        return
     try:
         connection.receive_data(first)
         while (event := connection.next_event()) is h11.NEED_DATA:

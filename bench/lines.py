@@ -1,0 +1,57 @@
+"""Lines as a fleet sends them: every series once a round, rounds ten seconds apart.
+
+The mix is that of a host's metrics: gauges with two decimals, counters, small integers. The same arguments give the same
+bytes.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+START_S = 1_700_006_400  # the start of an hour
+ROUND_S = 10
+METRICS_A_HOST = 10
+
+
+class Load(NamedTuple):
+    """How much is sent."""
+
+    series: int = 10_000
+    points: int = 100
+    connections: int = 4
+    seed: int = 1
+
+    @property
+    def lines(self) -> int:
+        """In all."""
+        return self.series * self.points
+
+
+def series_text(number: int) -> tuple[str, str]:
+    """Metric and tags of a series."""
+    host, metric = divmod(number, METRICS_A_HOST)
+    return f"bench.host.metric{metric}", f"host=web{host:05d} dc=fra{host % 3} cpu={metric}"
+
+
+def rounds(load: Load, connection: int) -> Iterator[bytes]:
+    """One connection's lines, a round in a piece: the series whose number leaves `connection` as its remainder."""
+    chance = random.Random(load.seed * 1000 + connection)
+    mine = [
+        (number, *(part.encode() for part in series_text(number)))
+        for number in range(connection, load.series, load.connections)
+    ]
+    counters = {number: chance.randrange(10**6) for number, _, _ in mine}
+    for at in range(load.points):
+        time = START_S + at * ROUND_S
+        lines = []
+        for number, metric, tags in mine:
+            match number % 4:
+                case 0 | 1:
+                    value = b"%.2f" % chance.uniform(0, 100)
+                case 2:
+                    counters[number] += chance.randrange(5000)
+                    value = b"%d" % counters[number]
+                case _:
+                    value = b"%d" % chance.randrange(200)
+            lines.append(b"put %s %d %s %s\n" % (metric, time, value, tags))
+        yield b"".join(lines)

@@ -1,0 +1,26 @@
+"""What the system says of a process: its processor time and memory."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Usage(NamedTuple):
+    """Of one process, since it began."""
+
+    cpu_s: float
+    peak_mib: float
+    now_mib: float
+
+
+def usage(pid: int) -> Usage:
+    """What a process has used."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return Usage(
+        (int(words[11]) + int(words[12])) * TICK_S,
+        int(status["VmHWM"].split()[0]) / 1024,
+        int(status["VmRSS"].split()[0]) / 1024,
+    )

@@ -1,0 +1,128 @@
+"""What a real OpenTSDB answered to telnet lines, and what this daemon answers to the same bytes."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.running import Client, running
+from tsd.codec.uid import Kind
+
+VECTORS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "vectors" / "wire_vectors.json").read_text(encoding="utf-8")
+)
+
+# Settings under which the recorded lines belong to parts that this version does not have.
+NOT_HERE = ("tsd.rollups.enable", "tsd.core.histograms.config", "tsd.core.authentication.enable")
+
+HELP = "available commands: stats dropcaches version exit help put rollup histogram diediedie \n"
+LONG = "put: illegal argument: line too long: more than 16384 bytes\n"
+
+
+class Departure(NamedTuple):
+    """Where we answer otherwise, on purpose."""
+
+    why: str
+    reply: str
+    closes: bool = False
+
+
+# By what is sent. README's "Differences from OpenTSDB" lists them.
+DEPARTURES = {
+    "put wire.a 9999999999999 1 a=b\n": Departure(
+        "the base time would wrap, and the point be stored in 2014",
+        "put: illegal argument: bad timestamp=9999999999999 when trying to add value=[1]/0 "
+        "to metric=wire.a, tags={a=b}\n",
+    ),
+    "rollup sum wire.a 1500000000 1 a=b\n": Departure(
+        "OpenTSDB trips over an unset key; this says what is missing",
+        "rollup: illegal argument: No rollup or aggregations were configured\n",
+    ),
+    "rollup foo wire.a 1500000000 1 a=b\n": Departure(
+        "likewise", "rollup: illegal argument: No rollup or aggregations were configured\n"
+    ),
+}
+
+
+def settings_of(vector: dict[str, Any]) -> dict[str, str]:
+    """The daemon's settings for a vector: OpenTSDB's defaults where ours differ, then the vector's own."""
+    defaults = {"tsd.no_diediedie": "false", "tsd.core.auto_create_metrics": "true"}
+    own = {key: value.removesuffix(" (default)") for key, value in vector["config"].items()}
+    return {**defaults, **own}
+
+
+def here() -> list[dict[str, Any]]:
+    return [vector for vector in VECTORS if not any(key in vector["config"] for key in NOT_HERE)]
+
+
+def expected(vector: dict[str, Any]) -> Departure:
+    """The recorded answer, or ours."""
+    send = vector["send"]
+    if send in DEPARTURES and "tsd.rollups.enable" not in vector["config"]:
+        return DEPARTURES[send]
+    if len(send) > 1024 and vector.get("close"):
+        return Departure("a long line is skipped, the connection lives", LONG if len(send) > 16384 else "")
+    return Departure("", vector["reply"] or "", bool(vector.get("close")))
+
+
+async def converse(client: Client, vector: dict[str, Any]) -> bytes:
+    """Send a vector as recorded; the whole answer, and proof that the connection lives where it should."""
+    wanted = expected(vector)
+    sent = b""
+    for part in vector.get("parts", [vector["send"]]):
+        data = part.encode("latin-1" if vector.get("send_encoding") == "latin-1" else "utf-8")
+        sent += data
+        await client.send(data)
+    if wanted.closes:
+        return await client.read_to_end()
+    if not sent.endswith(b"\n"):
+        await client.stream.send_eof()
+        return await client.read_to_end()
+    await client.send(b"nosuchcommand\n")
+    marker = b"unknown command: nosuchcommand.  Try `help'.\n"
+    return (await client.read_until(marker)).removesuffix(marker)
+
+
+def group_of(vector: dict[str, Any]) -> str:
+    """Vectors that one daemon can answer, one after the other."""
+    own = vector["send"] if vector.get("close") and vector["send"].startswith("diediedie") else ""
+    return json.dumps([settings_of(vector), own], sort_keys=True)
+
+
+@pytest.mark.parametrize("group", sorted({group_of(vector) for vector in here()}))
+async def test_the_daemon_answers_as_opentsdb_did(group: str, tmp_path: Path) -> None:
+    vectors = [vector for vector in here() if group_of(vector) == group]
+    async with running(tmp_path, settings_of(vectors[0])) as daemon:
+        await daemon.daemon.uids.find_or_assign(Kind.METRIC, [b"wire.m"])
+        await daemon.daemon.uids.find_or_assign(Kind.TAGK, [b"a"])
+        for vector in vectors:
+            async with daemon.client() as client:
+                answer = (await converse(client, vector)).decode("utf-8")
+            wanted = expected(vector)
+            if vector["reply"] is None and not wanted.why:
+                assert re.fullmatch(vector["reply_regex"], answer), vector
+            else:
+                assert answer == wanted.reply, vector
+
+
+def test_every_departure_stands_for_a_vector() -> None:
+    for send, departure in DEPARTURES.items():
+        recorded = [vector["reply"] for vector in here() if vector["send"] == send]
+        assert recorded
+        assert departure.reply not in recorded
+
+
+def test_what_is_left_out_is_what_this_version_does_not_have() -> None:
+    left_out = [vector for vector in VECTORS if vector not in here()]
+    assert len(left_out) == 44
+    commands = ("rollup", "histogram", "auth", "help", "x\nput")
+    assert all(vector["send"].startswith(commands) for vector in left_out)
+
+
+async def test_diediedie_is_off_unless_configured(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon, daemon.client() as client:
+        await client.send(b"diediedie\nhelp\n")
+        assert await client.read_until(b"\n") == b"unknown command: diediedie.  Try `help'.\n"
+        assert (await client.read_until(b"\n")).decode() == HELP.replace("diediedie ", "")

@@ -1,0 +1,102 @@
+"""A daemon inside the test: the real one, on a real port, with its store and state in a folder of the test's own."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from tsd.config import Given, Loaded, read_settings
+from tsd.daemon import Daemon, serve
+
+QUIET = {"tsd.log.level": "error"}
+
+
+class Client:
+    """One telnet connection."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.received = b""
+
+    async def send(self, data: bytes) -> None:
+        await self.stream.send_all(data)
+
+    async def read_until(self, end: bytes) -> bytes:
+        """What comes, up to and with `end`; fails where the connection ends first."""
+        while end not in self.received:
+            data = await self.stream.receive_some()
+            assert data, f"closed after {self.received!r}, wanted {end!r}"
+            self.received += data
+        text, _, self.received = self.received.partition(end)
+        return text + end
+
+    async def read_bytes(self, count: int) -> bytes:
+        while len(self.received) < count:
+            data = await self.stream.receive_some()
+            assert data, f"closed after {self.received!r}, wanted {count} bytes"
+            self.received += data
+        text, self.received = self.received[:count], self.received[count:]
+        return text
+
+    async def read_to_end(self) -> bytes:
+        while data := await self.stream.receive_some():
+            self.received += data
+        text, self.received = self.received, b""
+        return text
+
+    async def ask(self, lines: bytes) -> bytes:
+        """Send whole lines and `sync`; everything that comes up to its answer."""
+        await self.send(lines + b"sync\n")
+        return await self.read_until(b"synced ") + await self.read_until(b"\n")
+
+    async def stats(self) -> dict[str, int]:
+        """The reply of `stats`, by name and own tag."""
+        await self.send(b"stats\nnosuchcommand\n")
+        text = await self.read_until(b"unknown command: nosuchcommand.  Try `help'.\n")
+        found = {}
+        for line in text.decode().splitlines()[:-1]:
+            name, _, value, *tags = line.split(" ")
+            found[" ".join([name.removeprefix("tsd."), *tags[:-1]])] = int(value)
+        return found
+
+
+class Running:
+    """A daemon that serves."""
+
+    def __init__(self, daemon: Daemon, port: int, stop: trio.Event) -> None:
+        self.daemon = daemon
+        self.port = port
+        self.stop = stop
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
+            yield Client(stream)
+
+    async def tell(self, lines: bytes) -> bytes:
+        """Send lines over a connection of their own; what is answered, `sync`'s reply included."""
+        async with self.client() as client:
+            return await client.ask(lines)
+
+
+@asynccontextmanager
+async def running(folder: Path, settings: dict[str, str] | None = None) -> AsyncIterator[Running]:
+    """A daemon with its state in `folder`, until the block ends; then it is stopped as by SIGTERM."""
+    given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), **QUIET, **(settings or {})}
+    config, ignored = read_settings(Given("test", key, value) for key, value in given.items())
+    stop = trio.Event()
+    ready = trio.Event()
+    found: list[Running] = []
+
+    def on_ready(daemon: Daemon, ports: Sequence[int]) -> None:
+        found.append(Running(daemon, ports[0], stop))
+        ready.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve, Loaded(config, None, ignored), stop, on_ready)
+        await ready.wait()
+        try:
+            yield found[0]
+        finally:
+            stop.set()
