@@ -1,0 +1,119 @@
+"""Rows of many sorts, written to HBase: OpenTSDB reads the points that we read, and leaves the bytes that we would."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.peers.hbase import RunningHbase
+from tests.peers.opentsdb import ANSWER_S, Opentsdb
+from tests.property.codec_rows import appends, joined, points
+from tests.unit.codec.codec_rows import applied
+from tsd.codec.cell import COLUMN, Point, join
+from tsd.codec.merge import MergeRules, StoredCell, merge
+from tsd.codec.row import compact, data_cells
+from tsd.codec.times import HOUR_S
+
+FIRST_HOUR_S = 1356998400
+WRITTEN_MS = 1600000000000
+hours = itertools.count(FIRST_HOUR_S, HOUR_S)  # every row is written to an hour of its own
+Rows = list[list[StoredCell]]
+Bytes = dict[bytes, list[tuple[bytes, bytes]]]
+
+repeating = st.lists(points(), min_size=2, max_size=6).map(  # in order, times given twice; OpenTSDB sorts no cell
+    lambda found: join(sorted(found, key=lambda point: point.offset_ms))
+)
+last_bytes = st.builds(  # missing, or saying nothing; single points have none
+    lambda cell, last: cell if len(cell.qualifier) < 6 else Point(cell.qualifier, cell.value[:-1] + last),
+    joined,
+    st.sampled_from([b"", b"\x07"]),
+)
+old = st.sampled_from(
+    [
+        Point(b"\0\x0b", bytes.fromhex("0000000042280000")),
+        Point(b"\0\x1f", bytes.fromhex("42280000")),
+        Point(b"\0\7", b"\x2a"),
+        Point(b"\0\x20", bytes(7) + b"\x2a"),
+        Point(bytes.fromhex("f0007d30"), b"\x2a"),
+    ]
+)
+others = st.sampled_from([Point(b"\6\0\0", bytes(9)), Point(b"\x09\0\0", b"*"), Point(b"\x09", b"")])
+
+
+def is_finite(cell: Point) -> bool:
+    """Whether JSON can say all its numbers."""
+    found = merge(b"", [StoredCell(*cell, 0)], MergeRules(fix_duplicates=True)).points
+    return all(abs(point.number) < float("inf") for point in found)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[StoredCell]:
+    """Cells of a row, each written at another time: OpenTSDB's choice between equally new ones is nobody's rule."""
+    kinds = st.one_of(joined, joined, points(), repeating, last_bytes, old, others, appends)
+    found = draw(st.lists(kinds.filter(is_finite), min_size=1, max_size=7))
+    unique = {cell.qualifier: cell.value for cell in found}
+    times = draw(st.permutations(range(len(unique))))
+    return [StoredCell(name, unique[name], WRITTEN_MS + time) for name, time in zip(sorted(unique), times, strict=True)]
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    phases=[Phase.generate],  # a smaller example would need rows of its own
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(found=st.lists(rows(), min_size=20, max_size=20))
+def test_rows_are_read_and_compacted_alike(
+    hbase: RunningHbase, opentsdb_shared: Callable[..., Opentsdb], found: Rows
+) -> None:
+    peer = opentsdb_shared(**{"tsd.storage.fix_duplicates": "true"})
+    assert peer.send(b"put conformance.rows 1000000000 1 host=web01\n") == b""
+    (some,) = (key for key in hbase.tables.rows(peer.tables.data) if key[3:7] == base_of(999997200))
+    placed = {some[:3] + base_of(next(hours)) + some[7:]: row for row in found}
+    for key, row in placed.items():
+        for cell in row:
+            hbase.tables.put(peer.tables.data, key, {COLUMN + cell.qualifier: cell.value}, time_ms=cell.time_ms)
+    first, last = (int.from_bytes(key[3:7], "big") for key in (min(placed), max(placed)))
+    path = f"/api/query?start={first}&end={last + HOUR_S - 1}&ms=true&m=none:conformance.rows{{host=web01}}"
+    status, answer = peer.http("GET", path)
+    assert status == 200, answer
+    peer.settle()
+    rules = MergeRules(fix_duplicates=True)
+    ours = {
+        int.from_bytes(key[3:7], "big") * 1000 + point.offset_ms: float(point.number)
+        for key, row in placed.items()
+        for point in merge(key, row, rules).points
+    }
+    shown = answer[0]["dps"] if answer else {}
+    assert {int(time_ms): float(number) for time_ms, number in shown.items()} == {
+        time_ms: number for time_ms, number in ours.items() if time_ms <= (last + HOUR_S - 1) * 1000
+    }
+    wanted = {}
+    for key, row in placed.items():
+        done = compact(key, row, rules)
+        wanted[key] = [cell[:2] for cell in applied(row, done.merged, done.obsolete, WRITTEN_MS * 2)]
+    stored = settled(lambda: rows_of(hbase, peer, placed), wanted)
+    for key, row in placed.items():
+        assert stored[key] == wanted[key], row
+
+
+def rows_of(hbase: RunningHbase, peer: Opentsdb, keys: Iterable[bytes]) -> Bytes:
+    """Qualifiers and values of rows as they stand in HBase, in order."""
+    found = hbase.tables.timed(peer.tables.data)
+    cells = {key: [(column, value, time_ms) for column, (value, time_ms) in found[key].items()] for key in keys}
+    return {key: [cell[:2] for cell in sorted(data_cells(row))] for key, row in cells.items()}
+
+
+def settled(look: Callable[[], Bytes], wanted: Bytes) -> Bytes:
+    """What is there once it is what is wanted, or for as long as a peer may take: OpenTSDB deletes when HBase has
+    acknowledged the put, which nothing tells us of."""
+    deadline = time.monotonic() + ANSWER_S
+    while (seen := look()) != wanted and time.monotonic() < deadline:  # each look is a request: it paces itself
+        pass
+    return seen
+
+
+def base_of(base: int) -> bytes:
+    return base.to_bytes(4, "big")
