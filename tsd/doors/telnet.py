@@ -61,6 +61,7 @@ class TelnetSession:
         self._accepted = 0
         self._position = 0
         self._over = False
+        self._dying = False
         self._names = [
             name
             for name in _COMMANDS
@@ -85,6 +86,8 @@ class TelnetSession:
             self._tally.summed_up += self._replies.summed_up
             self._replies.close()
             nursery.cancel_scope.deadline = trio.current_time() + LINGER_S
+        if self._dying:  # once the reply is out: the daemon's end cuts every connection
+            self._powers.die()
 
     async def _take(self, piece: bytes | TooLong) -> None:
         if self._over:
@@ -151,8 +154,7 @@ class TelnetSession:
                 self._over = True
             case "diediedie":
                 await self._replies.say(b"Cleaning up and exiting now.\n")
-                self._over = True
-                self._powers.die()
+                self._over = self._dying = True
 
     def _refuse_write(self, name: str, line: bytes) -> None:
         """Rollups and histograms are not written by this version; the replies are those of an OpenTSDB without them."""
