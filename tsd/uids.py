@@ -228,8 +228,8 @@ class _KindTable:
         """Numbers that nobody else gets: `count`, or fewer where the kind's end is near."""
         if self._random:
             return [secrets.randbelow(capacity(min(self._width, 7))) + 1 for _ in range(count)]
-        if self._used + count > capacity(self._width):
-            await self.read_counter()  # it only moves up; once it is past the end it need not be moved further
+        if not self._used or self._used + count > capacity(self._width):
+            await self.read_counter()  # it only moves up: once it is at the end, it is left there
             count = min(count, capacity(self._width) - self._used)
             if count <= 0:
                 return []

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -241,6 +242,9 @@ class Journal:
                 os.fdatasync(fd)
                 segment.good = good
         except OSError:
+            with suppress(OSError):
+                os.ftruncate(fd, segment.good)
+                os.pwrite(fd, header(segment.good), 0)
             self._close_file()
             raise
         if group.last:

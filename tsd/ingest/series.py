@@ -48,6 +48,11 @@ class SeriesTable:
     def __len__(self) -> int:
         return len(self._texts) - len(self._free)
 
+    @property
+    def tag_texts(self) -> int:
+        """Tag sets whose first text is remembered."""
+        return len(self._first_texts)
+
     def find(self, text: SeriesText) -> int | None:
         """The number of a known text."""
         return self.by_metric.get(text.metric, {}).get(text.tags)

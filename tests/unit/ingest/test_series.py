@@ -1,0 +1,94 @@
+"""Texts, their numbers, and when both are forgotten."""
+
+import numpy as np
+
+from tsd.codec.putline import split_tags
+from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
+
+
+def enter(table: SeriesTable, metric: bytes, tags: bytes, parts: KeyParts | None = None) -> int:
+    return table.enter(SeriesText(metric, tags), split_tags(tags), parts)
+
+
+PARTS = KeyParts(b"\0\0\1", b"\0\0\1\0\0\1")
+
+
+def test_spellings_of_one_series_share_a_number() -> None:
+    table = SeriesTable()
+    numbers = {enter(table, b"m", tags, PARTS) for tags in (b"a=1 b=2", b"b=2 a=1", b" a=1  b=2", b"a=1 b=2 a=1")}
+    assert numbers == {0}
+    assert enter(table, b"n", b"b=2 a=1", PARTS) == enter(table, b"n", b"a=1 b=2", PARTS) == 1
+    assert enter(table, b"m", b"a=1", PARTS) == 2
+    assert len(table) == 3
+
+
+def test_idle_series_go_and_their_numbers_are_used_again() -> None:
+    table = SeriesTable()
+    for number in range(3000):
+        enter(table, b"m", b"host=%d" % number, KeyParts(b"m", b"%d" % number))
+    enter(table, b"m", b" host=1 ", PARTS)
+    table.touch(np.arange(0, 3000, 2, dtype=np.int32), 100)
+    assert table.forget(before_s=100) == 1500
+    assert len(table) == 1500
+    assert table.find(SeriesText(b"m", b"host=2")) == 2
+    assert table.find(SeriesText(b"m", b"host=1")) is None
+    assert table.find(SeriesText(b"m", b" host=1 ")) is None
+    again = enter(table, b"m", b"host=1", PARTS)
+    assert again < 3000
+    assert again % 2 == 1
+    assert table.parts(again) == PARTS
+    assert table.parts(2) == KeyParts(b"m", b"2")
+
+
+def test_a_metric_without_series_leaves_nothing_behind() -> None:
+    table = SeriesTable()
+    enter(table, b"m", b"a=1", PARTS)
+    assert table.forget(before_s=1) == 1
+    assert table.by_metric == {}
+    assert len(table) == 0
+
+
+def test_a_series_without_uids_is_settled_later_and_not_forgotten_before() -> None:
+    table = SeriesTable()
+    number = enter(table, b"m", b"a=1")
+    assert table.unsettled == {number: SeriesText(b"m", b"a=1")}
+    assert enter(table, b"m", b" a=1") == number
+    assert table.parts(number) is None
+    assert table.forget(before_s=1000) == 0
+    table.settle(number, PARTS)
+    assert table.unsettled == {}
+    assert table.parts(number) == PARTS
+
+
+def test_a_refused_series_is_a_stranger_again() -> None:
+    table = SeriesTable()
+    number = enter(table, b"m", b"a=1")
+    enter(table, b"m", b" a=1")
+    table.refuse(number)
+    assert table.refused == {number}
+    assert table.find(SeriesText(b"m", b"a=1")) is None
+    assert table.find(SeriesText(b"m", b" a=1")) is None
+    assert enter(table, b"m", b"a=1", PARTS) != number
+
+
+def test_forgotten_texts_get_new_numbers_while_old_ones_keep_their_parts() -> None:
+    table = SeriesTable()
+    old = enter(table, b"m", b"a=1", PARTS)
+    table.touch(np.array([old], np.int32), 500)
+    table.forget_texts()
+    assert table.find(SeriesText(b"m", b"a=1")) is None
+    new = enter(table, b"m", b"a=1", KeyParts(b"other", b"uids"))
+    assert new != old
+    assert table.parts(old) == PARTS
+    table.touch(np.array([new], np.int32), 500)
+    assert table.forget(before_s=500) == 1  # the old one
+    assert table.find(SeriesText(b"m", b"a=1")) == new
+
+
+def test_tag_texts_of_forgotten_series_do_not_pile_up() -> None:
+    table = SeriesTable()
+    for generation in range(5):
+        for number in range(2000):
+            enter(table, b"m", b"id=%d-%d" % (generation, number), PARTS)
+        table.forget(before_s=1)
+    assert table.tag_texts < 4000

@@ -1,0 +1,279 @@
+"""UIDs: every name has one, every UID one name, whatever was interrupted and whoever else assigns."""
+
+import itertools
+import random
+
+import pytest
+import trio
+
+from tests.wavering import Fault, WaveringStore
+from tsd.codec.uid import COUNTER_ROW, ID_FAMILY, NAME_FAMILY, Kind, Widths, decode_counter, encode_counter
+from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted
+from tsd.store import Family, Put, Table, scan
+from tsd.store.memory import MemoryStore
+from tsd.uids import Uids
+
+TABLE = "tsdb-uid"
+
+
+async def make_store() -> WaveringStore:
+    clock = itertools.count(1)
+    store = WaveringStore(MemoryStore(lambda: next(clock)))
+    await store.create_tables([Table(TABLE, (Family(ID_FAMILY), Family(NAME_FAMILY)))])
+    return store
+
+
+def make_uids(store: WaveringStore, width: int = 3, **settings: bool) -> Uids:
+    return Uids(store, TABLE, Widths(width, width, width), **settings)
+
+
+async def mapping(store: WaveringStore, kind: Kind) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    """What the table holds of a kind: name → UID, UID → name."""
+    forward, reverse = {}, {}
+    async for rows in scan(store.store, TABLE):
+        for row in rows:
+            for cell in row.cells:
+                if cell.column == kind.id_column and row.key != COUNTER_ROW:
+                    forward[row.key] = cell.value
+                elif cell.column == kind.name_column:
+                    reverse[row.key] = cell.value
+    return forward, reverse
+
+
+async def check_table(store: WaveringStore, kind: Kind) -> dict[bytes, bytes]:
+    """Assert that the table is sound; name → UID."""
+    forward, reverse = await mapping(store, kind)
+    assert len(set(forward.values())) == len(forward)
+    for name, uid in forward.items():
+        assert reverse[uid] == name
+    rows = await store.store.get(TABLE, [COUNTER_ROW], columns=[kind.id_column])
+    used = max((int.from_bytes(uid, "big") for uid in reverse), default=0)
+    assert decode_counter(rows[COUNTER_ROW][0].value) >= used
+    return forward
+
+
+async def test_new_names_are_counted_from_one_in_order() -> None:
+    store = await make_store()
+    found = await make_uids(store).find_or_assign(Kind.METRIC, [b"c", b"a", b"b", b"a"])
+    assert found == {b"c": b"\0\0\1", b"a": b"\0\0\2", b"b": b"\0\0\3"}
+    assert await check_table(store, Kind.METRIC) == found
+
+
+async def test_kinds_are_counted_apart() -> None:
+    store = await make_store()
+    uids = make_uids(store)
+    for kind in Kind:
+        assert await uids.find_or_assign(kind, [b"same"]) == {b"same": b"\0\0\1"}
+
+
+async def test_a_known_name_asks_the_store_once() -> None:
+    store = await make_store()
+    uids = make_uids(store)
+    await uids.find_or_assign(Kind.TAGK, [b"host"])
+    store.calls.clear()
+    assert await uids.find(Kind.TAGK, [b"host"]) == {b"host": b"\0\0\1"}
+    assert store.calls == []
+    uids.drop_caches()
+    assert await uids.find(Kind.TAGK, [b"host"]) == {b"host": b"\0\0\1"}
+    assert store.calls == ["get"]
+
+
+async def test_a_name_that_nobody_assigned_is_not_found_and_not_remembered_as_missing() -> None:
+    store = await make_store()
+    uids = make_uids(store)
+    found = await uids.find(Kind.METRIC, [b"x"])
+    assert isinstance(found[b"x"], NoSuchName)
+    assert str(found[b"x"]) == "No such name for 'metrics': 'x'"
+    await make_uids(store).find_or_assign(Kind.METRIC, [b"x"])
+    assert await uids.find(Kind.METRIC, [b"x"]) == {b"x": b"\0\0\1"}
+
+
+async def test_names_of_uids() -> None:
+    store = await make_store()
+    uids = make_uids(store)
+    await uids.find_or_assign(Kind.TAGV, [b"a", b"b"])
+    names = await uids.names(Kind.TAGV, [b"\0\0\2", b"\0\0\1", b"\0\0\7"])
+    assert names[b"\0\0\1"] == b"a"
+    assert names[b"\0\0\2"] == b"b"
+    assert isinstance(names[b"\0\0\7"], NoSuchName)
+
+
+async def test_many_who_want_one_name_share_one_flight() -> None:
+    store = await make_store()
+    uids = make_uids(store)
+    answers = []
+
+    async def ask(names: list[bytes]) -> None:
+        answers.append(await uids.find_or_assign(Kind.TAGV, names))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(50):
+            nursery.start_soon(ask, [b"shared", b"own%d" % number])
+    assert {answer[b"shared"] for answer in answers} == {answers[0][b"shared"]}
+    assert store.calls.count("increment") <= 2
+    assert len(await check_table(store, Kind.TAGV)) == 51
+
+
+async def test_two_daemons_and_one_name_have_one_uid() -> None:
+    store = await make_store()
+    daemons = [make_uids(store) for _ in range(4)]
+    names = [b"name%d" % number for number in range(200)]
+    answers: list[dict[bytes, object]] = []
+
+    async def ask(uids: Uids, mine: list[bytes]) -> None:
+        answer: dict[bytes, object] = {}
+        for at in range(0, len(mine), 10):
+            answer.update(await uids.find_or_assign(Kind.METRIC, mine[at : at + 10]))
+        answers.append(answer)
+
+    async with trio.open_nursery() as nursery:
+        for number, uids in enumerate(daemons):
+            nursery.start_soon(ask, uids, random.Random(number).sample(names, len(names)))
+    assert answers == [await check_table(store, Kind.METRIC)] * len(daemons)
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
+@pytest.mark.parametrize("calls_before", range(6))
+async def test_a_call_that_fails_leaves_a_sound_table(
+    fault: Fault, calls_before: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    store = await make_store()
+    uids = make_uids(store)
+    store.plan = [Fault.NONE] * calls_before + [fault]
+    names = [b"a", b"b", b"c"]
+    try:
+        found = await uids.find_or_assign(Kind.METRIC, names)
+    except StoreDown:
+        found = await uids.find_or_assign(Kind.METRIC, names)
+    assert found == await check_table(store, Kind.METRIC)
+    assert set(found) == set(names)
+
+
+async def test_an_increment_whose_answer_is_lost_is_not_repeated_blindly() -> None:
+    store = await make_store()
+    store.plan = [Fault.NONE, Fault.NONE, Fault.ANSWER_LOST]
+    with pytest.raises(StoreDown):
+        await make_uids(store).find_or_assign(Kind.METRIC, [b"a", b"b"])
+    assert store.calls.count("increment") == 1
+    assert (await make_uids(store).find_or_assign(Kind.METRIC, [b"a"]))[b"a"] == b"\0\0\3"
+
+
+async def test_the_store_stays_away(autojump_clock: trio.testing.MockClock) -> None:
+    store = await make_store()
+    uids = make_uids(store)
+    store.always = Fault.REFUSED
+    with pytest.raises(StoreDown):
+        await uids.find_or_assign(Kind.METRIC, [b"a"])
+    store.always = Fault.NONE
+    assert await uids.find_or_assign(Kind.METRIC, [b"a"]) == {b"a": b"\0\0\1"}
+
+
+async def test_a_cancelled_asker_does_not_take_the_others_along() -> None:
+    store = await make_store()
+    uids = make_uids(store)
+    answers = []
+
+    async def ask() -> None:
+        answers.append(await uids.find_or_assign(Kind.METRIC, [b"a", b"b"]))
+
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as first:
+                first.start_soon(uids.find_or_assign, Kind.METRIC, [b"a"])
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(ask)
+                scope.cancel()
+    assert answers == [await check_table(store, Kind.METRIC)]
+
+
+async def test_a_lost_race_takes_the_winners_uid_and_leaks_a_number() -> None:
+    store = await make_store()
+    ours, theirs = make_uids(store), make_uids(store)
+    won = False
+    create = store.store.create
+
+    async def first_theirs(table: str, cells: list[Put]) -> list[bool]:
+        nonlocal won
+        if not won and cells[0].column == Kind.METRIC.id_column:
+            won = True
+            await theirs.find_or_assign(Kind.METRIC, [b"a"])
+        return await create(table, cells)
+
+    store.store.create = first_theirs  # type: ignore[method-assign, assignment]
+    assert await ours.find_or_assign(Kind.METRIC, [b"a"]) == {b"a": b"\0\0\2"}
+    forward, reverse = await mapping(store, Kind.METRIC)
+    assert forward == {b"a": b"\0\0\2"}
+    assert reverse == {b"\0\0\1": b"a", b"\0\0\2": b"a"}
+
+
+async def test_a_number_that_somebody_used_without_counting_is_passed_over() -> None:
+    store = await make_store()
+    await store.store.put(TABLE, [Put(b"\0\0\1", Kind.METRIC.name_column, b"squatter")])
+    uids = make_uids(store)
+    assert await uids.find_or_assign(Kind.METRIC, [b"a", b"b"]) == {b"a": b"\0\0\3", b"b": b"\0\0\2"}
+    assert uids.statistics()[Kind.METRIC].collisions == 1
+
+
+async def test_the_last_uids_and_the_end() -> None:
+    store = await make_store()
+    await store.store.put(TABLE, [Put(COUNTER_ROW, Kind.TAGV.id_column, encode_counter(253))])
+    uids = make_uids(store, width=1)
+    found = await uids.find_or_assign(Kind.TAGV, [b"a", b"b", b"c", b"d"])
+    assert (found[b"a"], found[b"b"]) == (b"\xfe", b"\xff")
+    for name in (b"c", b"d"):
+        assert isinstance(found[name], UidsExhausted)
+        assert str(found[name]) == "All Unique IDs for tagv on 1 bytes are already assigned!"
+    again = await uids.find_or_assign(Kind.TAGV, [b"c", b"a"])
+    assert isinstance(again[b"c"], UidsExhausted)
+    assert again[b"a"] == b"\xfe"
+    rows = await store.store.get(TABLE, [COUNTER_ROW])
+    assert decode_counter(rows[COUNTER_ROW][0].value) == 255  # OpenTSDB counts on and on
+    assert uids.statistics()[Kind.TAGV].available == 0
+
+
+async def test_a_uid_of_another_width_is_an_error_of_that_name_alone() -> None:
+    store = await make_store()
+    await store.store.put(TABLE, [Put(b"wide", Kind.METRIC.id_column, b"\0\0\0\1")])
+    found = await make_uids(store).find_or_assign(Kind.METRIC, [b"wide", b"fine"])
+    assert found[b"fine"] == b"\0\0\1"
+    assert isinstance(found[b"wide"], CorruptRow)
+    assert str(found[b"wide"]) == "Found id.length = 4 which is != 3 required for 'metrics'"
+
+
+async def test_a_counter_that_is_none() -> None:
+    store = await make_store()
+    await store.store.put(TABLE, [Put(COUNTER_ROW, Kind.METRIC.id_column, b"\0\1")])
+    with pytest.raises(TsdError):
+        await make_uids(store).find_or_assign(Kind.METRIC, [b"a"])
+    with pytest.raises(CorruptRow, match="8 bytes, got 2"):
+        await make_uids(store).read_counters()
+
+
+async def test_random_metrics_leave_the_counter_alone() -> None:
+    store = await make_store()
+    uids = make_uids(store, random_metrics=True)
+    names = [b"m%d" % number for number in range(300)]
+    found = await uids.find_or_assign(Kind.METRIC, names)
+    forward, reverse = await mapping(store, Kind.METRIC)
+    assert forward == found
+    assert all(reverse[uid] == name for name, uid in found.items())
+    assert await store.store.get(TABLE, [COUNTER_ROW]) == {}
+    assert await uids.find_or_assign(Kind.TAGK, [b"k"]) == {b"k": b"\0\0\1"}
+
+
+async def test_random_numbers_that_collide_are_drawn_again() -> None:
+    store = await make_store()
+    uids = make_uids(store, width=1, random_metrics=True)
+    found = await uids.find_or_assign(Kind.METRIC, [b"m%d" % number for number in range(120)])
+    assert len(set(found.values())) == 120
+    assert uids.statistics()[Kind.METRIC].collisions > 0
+
+
+async def test_caches_are_bounded() -> None:
+    store = await make_store()
+    uids = Uids(store, TABLE, Widths(), name_cache=10, id_cache=10)
+    names = [b"n%d" % number for number in range(100)]
+    found = await uids.find_or_assign(Kind.TAGV, names)
+    assert await uids.find(Kind.TAGV, names) == found
+    await uids.names(Kind.TAGV, [uid for uid in found.values() if isinstance(uid, bytes)])
+    assert uids.statistics()[Kind.TAGV].cached <= 20
