@@ -50,6 +50,7 @@ USUAL = [
     "hadoop.hbase.client.ConnectionImplementation",  # the cluster's id, for security tokens, is not there yet
     "hadoop.hbase.client.ZKConnectionRegistry",
     "hadoop.hbase.master.assignment.AssignmentManager",
+    "hadoop.hbase.master.region.MasterRegion",
     "hadoop.hbase.thrift.ThriftHBaseServiceHandler",  # what it answers with an exception, our question among it
     "hadoop.metrics2.impl.MetricsConfig",
     "hadoop.util.NativeCodeLoader",
@@ -111,6 +112,8 @@ def start(home: Path, options: Options) -> Started:
 
 def stop(home: Path) -> None:
     """End it all in an orderly way: nothing that was written is lost, nor replayed at the next start. Takes 6 s."""
+    if not (home / "run").exists():
+        return
     with locked(home / "run" / "lock"):
         end(home, THRIFT, orderly_s=10)
         orderly = _shut_down(home) or end(home, HBASE, orderly_s=STOP_S)

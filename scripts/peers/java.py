@@ -49,7 +49,7 @@ def fetch(name: str) -> Path:
 
     The folder gets its name when all jars are in it, so what has the name is whole. Raises PeerError.
     """
-    find_java()  # before 100 MB are fetched for nothing
+    check(name)
     jars = jars_of(name)
     if jars.is_dir():
         return jars

@@ -67,6 +67,8 @@ def start(home: Path, options: Options) -> int:
 
 def stop(home: Path) -> None:
     """End it in an orderly way: it writes out what it has buffered."""
+    if not (home / "run").exists():
+        return
     with locked(home / "run" / "lock"):
         orderly = end(home, NAME, orderly_s=STOP_S)
         kill_all(home)
