@@ -227,5 +227,6 @@ def show_single(number: float) -> str:
     """
     if number in (float("inf"), float("-inf")):
         return "1e39" if number > 0 else "-1e39"
-    texts = (f"{number:.{digits}g}" for digits in range(1, 9))
-    return next((text for text in texts if single(float(text)) == number), f"{number:.9g}")
+    near = (float(f"{number:.{digits}g}") for digits in range(1, 9))
+    shortest = next((other for other in near if single(other) == number), float(f"{number:.9g}"))
+    return repr(shortest).removesuffix(".0")

@@ -1,0 +1,65 @@
+"""What a put line says, beyond the vectors (test_vectors_lines.py)."""
+
+import pytest
+
+from tsd.codec.putline import NameRules, PutLine, parse_put, show_tags, split_tags
+from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, BadLine
+
+
+def test_a_line_says_metric_time_value_and_tags() -> None:
+    line = b"put sys.cpu.user 1356998400500 42.5 host=web01  cpu=0 "
+    assert parse_put(line, NameRules()) == PutLine(
+        b"sys.cpu.user", ((b"host", b"web01"), (b"cpu", b"0")), 1356998400500, 11, bytes.fromhex("422a0000")
+    )  # fmt: skip
+
+
+def test_the_first_word_is_not_read() -> None:
+    assert parse_put(b"x m 1 1 a=b", NameRules()) == parse_put(b"put m 1 1 a=b", NameRules())
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"put", ILLEGAL_ARGUMENT),
+        (b"put m x 1 a=b", INVALID_VALUE),
+        (b"put m 0 1 a=b", ILLEGAL_ARGUMENT),
+        (b"put m 1 x a=b", INVALID_VALUE),
+        (b"put m 1 1e999 a=b", ILLEGAL_ARGUMENT),
+        (b"put m: 1 1 a=b", ILLEGAL_ARGUMENT),
+    ],
+)
+def test_a_bad_line_says_what_it_counts_as(line: bytes, reason: str) -> None:
+    with pytest.raises(BadLine) as refused:
+        parse_put(line, NameRules())
+    assert refused.value.reason == reason
+
+
+def test_checks_run_in_opentsdbs_order() -> None:
+    """Each line below lacks the fault that the one above is refused for."""
+    lines = {
+        b"put : x x a": "invalid value: Invalid character 'x' in x",
+        b"put : 99999999999999 x a": "illegal argument: invalid tag: a",
+        b"put : 99999999999999 x ": "invalid value: Invalid character 'x' in x",
+        b"put : 99999999999999 1 ": (
+            "illegal argument: bad timestamp=99999999999999 when trying to add value=[1]/0 to metric=:, tags={}"
+        ),
+        b"put : 1 1 ": "illegal argument: Need at least one tag (metric=:, tags={})",
+        b"put : 1 1 a=:": 'illegal argument: Invalid metric name (":"): illegal character: :',
+        b"put m 1 1 a=:": 'illegal argument: Invalid tag value with key [a] (":"): illegal character: :',
+    }
+    for line, told in lines.items():
+        with pytest.raises(BadLine) as refused:
+            parse_put(line, NameRules())
+        assert str(refused.value) == told
+
+
+def test_rules_allow_more_characters_and_fewer_tags() -> None:
+    assert parse_put(b"put a:b 1 1 c:d=e:f", NameRules(extra=b":")).metric == b"a:b"
+    with pytest.raises(BadLine, match=r"Too many tags: 2 maximum allowed: 1, tags: \{a=1, b=2\}"):
+        parse_put(b"put m 1 1 a=1 b=2", NameRules(max_tags=1))
+
+
+def test_tags_are_shown_in_a_maps_order_and_kept_in_the_senders() -> None:
+    tags = split_tags(b"t1=v t4=v t1=v")
+    assert tags == ((b"t1", b"v"), (b"t4", b"v"))
+    assert show_tags(tags) == "{t4=v, t1=v}"
