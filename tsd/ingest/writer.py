@@ -212,8 +212,7 @@ class Writer:
 
     async def _write(self, window: Window) -> None:
         """Put a window's cells into the store, for good. Repeated as a whole where a part of it fails."""
-        settled = await self._settled_columns(window)
-        columns, refused = (settled, []) if settled is not None else await self._read_again(window)
+        columns, refused = await self._read_window(window)
         lines = len(columns.series)
         for part in slices(await trio.to_thread.run_sync(lambda: sort_columns(columns, join=self._join))):
             puts = await trio.to_thread.run_sync(encode, part, self._rows.table, self._join)
@@ -226,25 +225,35 @@ class Writer:
         if lines + len(refused) != window.points:
             self._ledger.refuse(JOURNAL_DAMAGED, window.points - lines - len(refused))
 
-    async def _settled_columns(self, window: Window) -> Columns | None:
-        """A window's points, if they are in memory and all their series have UIDs. Where some may have none after all,
-        the window has to be read again line by line."""
+    async def _read_window(self, window: Window) -> tuple[Columns, list[Refusal]]:
+        """A window's points, all of series with UIDs, and the lines that are refused by now."""
+        if window.columns is not None:
+            columns, refused = window.columns, list[Refusal]()
+        else:
+            columns, refused = await self._read_again(window)
+        if not await self._settle(columns):  # line by line, those of such series are refused
+            columns, refused = await self._read_again(window)
+        return columns, refused
+
+    async def _settle(self, columns: Columns) -> bool:
+        """Find the UIDs of series that were entered without; False where some may have none after all."""
         table = self._rows.table
-        if window.columns is None or not (table.unsettled or table.refused):
-            return window.columns
-        present = set(np.unique(window.columns.series).tolist())
+        if not (table.unsettled or table.refused):
+            return True
+        present = set(np.unique(columns.series).tolist())
         wanted = {text: number for number, text in table.unsettled.items() if number in present}
         for text, parts in (await self._names.resolve(self._names.judge(wanted).good)).items():
             if isinstance(parts, BadLine):
                 table.refuse(wanted[text])
             else:
                 table.settle(wanted[text], parts)
-        return None if table.refused & present else window.columns
+        return not table.refused & present
 
     async def _read_again(self, window: Window) -> tuple[Columns, list[Refusal]]:
         """A window's points from its segment, and the lines that are refused by now."""
         rows = self._rows.another()
         refused: list[Refusal] = []
+        await self._journal.wait_synced(window.segment.position)  # before that it is not whole
         blocks = window.segment.blocks()
         try:
             while (block := await trio.to_thread.run_sync(next, blocks, None)) is not None:
