@@ -9,7 +9,7 @@ import trio
 from tsd.config import Given, Loaded, read_settings
 from tsd.daemon import Daemon, serve
 
-QUIET = {"tsd.log.level": "error"}
+QUIET = {"tsd.log.level": "error", "tsd.journal.sync_interval": "1"}
 
 
 class Client:
