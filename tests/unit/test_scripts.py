@@ -146,6 +146,14 @@ def test_what_is_missing_skips_on_a_laptop_and_fails_in_a_full_run(tmp_path, mor
     assert "apt-get install openjdk-17-jdk-headless maven" in done.stdout
 
 
+def test_the_fast_run_leaves_out_what_uses_a_peer_by_its_fixtures():
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q"]
+    chosen = ["-m", "not (hbase or opentsdb)", "tests/conformance/test_peers.py"]
+    done = subprocess.run([*command, *chosen], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "no tests collected (" in done.stdout
+
+
 def test_imports_that_go_down_pass(tmp_path):
     write_package(
         tmp_path,
