@@ -101,12 +101,11 @@ def check_uids(
     findings += [finding for names in kinds.values() for finding in names.findings]
     if not fix:
         return UidCheck(findings, [], [], {})
-    puts = {place: value for names in kinds.values() for place, value in names.puts.items()}
-    deletes = [place for names in kinds.values() for place in names.deletes if place not in puts]
+    deletes = [place for names in kinds.values() for place in names.deletes]
     deletes += [(cell.row, cell.column) for cell in strangers if delete_unknown]
     return UidCheck(
         findings,
-        [UidCell(row, column, value) for (row, column), value in puts.items()],
+        [UidCell(*place, value) for names in kinds.values() for place, value in names.puts.items()],
         deletes,
         {kind: names.raise_by for kind, names in kinds.items() if names.raise_by},
     )

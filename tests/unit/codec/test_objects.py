@@ -25,7 +25,16 @@ from tsd.codec.jsontext import decode_object, encode_object, hashed_custom, show
 from tsd.codec.meta import TsMeta, decode_ts_meta, decode_uid_meta, encode_ts_meta
 from tsd.codec.rollup import Interval, RollupConfig, parse_config, parse_duration, rollup_base, rollup_qualifier
 from tsd.codec.rowkey import Layout
-from tsd.codec.tree import Branch, decode_branch, decode_rule, encode_branch, split_rule_column
+from tsd.codec.tree import (
+    Branch,
+    collision_row,
+    decode_branch,
+    decode_rule,
+    encode_branch,
+    not_matched_row,
+    split_rule_column,
+    tree_row,
+)
 from tsd.codec.tsuid import parse_uid, split_tsuid
 from tsd.codec.uid import Widths
 from tsd.errors import BadConfig, BadLine, CorruptRow
@@ -262,6 +271,17 @@ def test_the_last_day_of_a_year_has_no_column_for_weeks() -> None:
     assert rollup_qualifier(0, 1388447999, weeks, 0).hex() == "000330"
     with pytest.raises(BadLine, match=r"^Offset of 52 was greater than the configured intervals 52$"):
         rollup_qualifier(0, 1388448000, weeks, 0)
+
+
+def test_the_last_offset_that_does_not_look_like_milliseconds() -> None:
+    minutes = Interval("10m", 600, 1, "n", "t", "p")
+    assert rollup_qualifier(0, 1385856000 + 3840 * 600 - 1, minutes, 0).hex() == "00eff0"
+    with pytest.raises(BadLine, match=r"^Offset of 3840 does not fit, the highest is 3839$"):
+        rollup_qualifier(0, 1385856000 + 3840 * 600, minutes, 0)
+
+
+def test_rows_of_a_trees_failures() -> None:
+    assert (tree_row(258).hex(), collision_row(258).hex(), not_matched_row(258).hex()) == ("0102", "010201", "010202")
 
 
 # TSUIDs

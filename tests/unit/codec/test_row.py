@@ -64,6 +64,7 @@ def test_usual_rows_are_joined_without_a_look_at_single_points(name: str) -> Non
         "00000020=2a2c00@1 0010=2b@2",  # between the points of another cell
         "00100000=2b2a00@1",  # out of order
         "0000=2a@1 f0000000=2a@2",  # one time in two forms
+        "f0007d00=2a@1 f0007d30=2b@2",  # one time, told apart by bits that mean nothing
         "0007=2a@1 0010=2b@2",  # an old encoding
         "050000=00002a@1",
     ],
@@ -149,6 +150,7 @@ def test_by_value_a_number_beats_nothing_else_than_a_number() -> None:
         ("0002=010203", "no number has the flags 0x2"),
         ("0008=2a", "no number has the flags 0x8"),
         ("00020010=01020304", "no number has the flags 0x2"),
+        ("00020010=2a00", "got 2 bytes, wanted 4 for 2 points and one more"),
         ("000b=ffffffff42280000", "wants the first four to be zero"),
         ("00070017=2a00", "got 2 bytes, wanted 16 for 2 points and one more"),
         ("00000010=2a2b2c2d00", "got 5 bytes, wanted 2"),
