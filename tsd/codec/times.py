@@ -50,7 +50,7 @@ def base_time(timestamp: int) -> BaseTime:
 
 
 def parse_time(word: bytes) -> Timestamp:
-    """The timestamp a telnet word stands for; the range above 2^32 is `check_range`'s business.
+    """The timestamp a telnet word stands for; the range above 2^32 is `parse_put`'s business.
 
     OpenTSDB takes every dot out of the word first, so that 1500000000.5 becomes a millisecond of 1970. Where its
     reading is a millisecond and the word has one dot, this one is decimal seconds, cut to milliseconds; every
