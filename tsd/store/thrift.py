@@ -1,0 +1,288 @@
+"""HBase's Thrift API (version 1), through happybase: one connection to a gateway, and what is asked over it.
+
+Everything here blocks, and runs in worker threads. What a gateway says no with becomes a StoreError, or StoreBusy where
+it may say yes later; where it says nothing that can be used, NoAnswer. Then, as after any other exception, the
+connection must be closed: nobody knows what would come over it next.
+
+The Thrift client is asked directly: happybase's Batch takes twice the time per cell.
+"""
+
+import re
+import select
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import Any
+
+import happybase  # noqa: TID251 - the HBase store's lower half
+import Hbase_thrift as api  # type: ignore[import-not-found] # made by happybase when it is imported
+from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
+from thriftpy2.thrift import TApplicationException, TClient
+from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket, TTransportException
+
+from tsd.errors import StoreBusy, StoreError
+from tsd.store import Cell, Page, Put, Row, Table
+from tsd.store.gateways import Address, NoAnswer
+from tsd.store.limits import check_column, check_row
+
+BUFFER_BYTES = 64 << 10  # happybase's 4 KiB cost a fifth of the time of a put
+FIRST_ROWS = 32  # of a page, to learn how large its rows are
+PAGE_BYTES = 4 << 20  # of values: a page ends near it
+TEXT_CHARS = 300  # of an error that is passed on: what follows is Java's stack
+
+# First lines of IOErrors that no repetition mends. All others mean: busy, or a region moves.
+LASTING = re.compile(
+    r"DoNotRetryIOException|NoSuchColumnFamilyException|TableNotEnabledException|AccessDeniedException"
+    r"|NamespaceNotFoundException|FailedSanityCheckException|InvalidTableNameException"
+)
+TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
+
+
+class _Echo:
+    """Numbers each message, and takes only the answer with its number and name: a later call would else get the answer
+    of an earlier one, and void answers all look alike. thriftpy2 numbers every message 0 and looks at neither."""
+
+    def write_message_begin(self, name: str, kind: int, _: int) -> None:
+        """Begin a call."""
+        self.numbers = getattr(self, "numbers", None) or count(1)
+        self.sent = name, next(self.numbers) & 0x7FFFFFFF
+        super().write_message_begin(name, kind, self.sent[1])  # type: ignore[misc]
+
+    def read_message_begin(self) -> tuple[str, int, int]:
+        """Begin an answer."""
+        with _garbled():
+            name, kind, number = super().read_message_begin()  # type: ignore[misc]
+        if (name, number) != self.sent:
+            raise NoAnswer(f"asked for {self.sent}, got an answer to {name, number}")
+        return name, kind, number
+
+    def read_struct(self, result: object) -> None:
+        """Read an answer."""
+        with _garbled():
+            super().read_struct(result)  # type: ignore[misc]
+
+
+class _Binary(_Echo, TBinaryProtocol):
+    pass
+
+
+class _Compact(_Echo, TCompactProtocol):
+    pass
+
+
+PROTOCOLS = {"binary": _Binary, "compact": _Compact}
+
+
+@contextmanager
+def _garbled() -> Iterator[None]:
+    """Around the reading of bytes that may be anything: whatever thriftpy2 trips over, they are no answer."""
+    try:
+        yield
+    except (OSError, TTransportException):
+        raise
+    except Exception as exc:
+        raise NoAnswer(f"not an answer in Thrift: {exc!r}") from exc
+
+
+class Connection:
+    """A connection to a gateway."""
+
+    def __init__(self, address: Address, *, timeout_s: float, transport: str, protocol: str) -> None:
+        """Open it. NoAnswer, not sent, where that fails or takes more than `timeout_s`; later calls may take as long
+        between two parts of their answers."""
+        timeout_ms = max(round(timeout_s * 1000), 1)
+        self._address = "{}:{}".format(*address)
+        self._happybase = happybase.Connection(*address, timeout=timeout_ms, autoconnect=False)
+        socket = TSocket(*address, socket_timeout=timeout_ms)  # type: ignore[no-untyped-call]
+        self._happybase.transport = TRANSPORTS[transport](socket, BUFFER_BYTES)
+        coded = PROTOCOLS[protocol](self._happybase.transport, decode_response=False)  # all is bytes, texts too
+        self._happybase.client = TClient(api.Hbase, coded)
+        try:
+            self._happybase.open()
+        except (OSError, TTransportException, UnicodeError) as exc:  # UnicodeError: a host name that cannot be one
+            raise NoAnswer(f"cannot connect: {_reason(exc)}", sent=False) from exc
+
+    def close(self) -> None:
+        """Hang up."""
+        self._happybase.close()
+
+    def stale(self) -> bool:
+        """Whether something can be read though nothing was asked: the gateway hung up, or sends what nobody awaits."""
+        poll = select.poll()
+        poll.register(self._happybase.transport.sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def tables(self) -> list[str]:
+        """Names of all tables, in order."""
+        return sorted(name.decode("utf-8", "replace") for name in self._ask("getTableNames", ""))
+
+    def create_table(self, table: Table, compression: str) -> bool:
+        """Make a table; False where it is there already. When this returns it can be used.
+
+        Thrift 1 has no word for DATA_BLOCK_ENCODING: OpenTSDB's own script sets DIFF, this leaves NONE.
+        """
+        families = [
+            api.ColumnDescriptor(
+                name=family.name + b":",
+                maxVersions=family.versions,
+                bloomFilterType=family.bloom,
+                compression=compression,
+                blockCacheEnabled=True,  # HBase's default; Thrift's own is False
+            )
+            for family in table.families
+        ]
+        try:
+            self._ask("createTable", table.name, table.name.encode(), families)
+        except _Exists:
+            return False
+        return True
+
+    def is_enabled(self, table: str) -> bool:
+        """Whether a table can be used."""
+        return bool(self._ask("isTableEnabled", table, table.encode()))
+
+    def get(self, table: str, rows: Sequence[bytes], columns: Collection[bytes] | None) -> dict[bytes, list[Cell]]:
+        """The cells of those `rows`, all different, that exist."""
+        if columns is None:
+            answer = self._ask("getRows", table, table.encode(), list(rows), {})
+        else:
+            answer = self._ask("getRowsWithColumns", table, table.encode(), list(rows), list(columns), {})
+        left = iter(rows)
+        for result in answer:
+            if result.row not in left:  # goes on where the last one was found
+                raise NoAnswer(f"got row {result.row.hex()} that was not asked for, or not there")
+        return {result.row: _cells(result, columns) for result in answer}
+
+    def put(self, table: str, cells: Sequence[Put], time_ms: int | None) -> None:
+        """Write cells, those of a row beside each other."""
+        batches = []
+        mutations: list[Any] = []
+        last = None
+        for row, column, value in cells:
+            if row != last:
+                check_row(row)
+                last, mutations = row, []
+                batches.append(api.BatchMutation(row, mutations))
+            check_column(column)
+            mutations.append(api.Mutation(False, column, value))
+        self._mutate(table, batches, time_ms)
+
+    def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], up_to_ms: int | None) -> None:
+        """Delete columns of rows, as they are up to that time (None: to the server's present), that included."""
+        batches = []
+        for row, names in columns.items():
+            check_row(row)
+            for name in names:
+                check_column(name)
+            batches.append(api.BatchMutation(row, [api.Mutation(True, name) for name in names]))
+        self._mutate(table, batches, up_to_ms)
+
+    def _mutate(self, table: str, batches: list[Any], time_ms: int | None) -> None:
+        if time_ms is None:
+            self._ask("mutateRows", table, table.encode(), batches, {})
+        else:
+            self._ask("mutateRowsTs", table, table.encode(), batches, time_ms, {})
+
+    def check_and_put(self, table: str, cell: Put, expected: bytes | None) -> bool:
+        """Write a cell if it holds `expected`. None and an empty value mean the same: it is absent or empty."""
+        check_row(cell.row)
+        check_column(cell.column)
+        mutation = api.Mutation(False, cell.column, cell.value)
+        return bool(
+            self._ask("checkAndPut", table, table.encode(), cell.row, cell.column, expected or None, mutation, {})
+        )
+
+    def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
+        """Write each cell if it is absent; which were."""
+        return [self.check_and_put(table, cell, None) for cell in cells]
+
+    def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
+        """Add to a counter; the sum."""
+        check_row(row)
+        check_column(column)
+        return int(self._ask("atomicIncrement", table, table.encode(), row, column, by))
+
+    def page(self, table: str, start: bytes, stop: bytes | None, limit: int, columns: Collection[bytes] | None) -> Page:
+        """The first rows from `start` to before `stop`: `limit` of them, fewer where they are large."""
+        named = None if columns is None else list(columns)
+        scan = api.TScan(startRow=start, stopRow=stop, columns=named, caching=min(limit, 1000))
+        scanner = self._ask("scannerOpenWithScan", table, table.encode(), scan, {})
+        try:
+            page = self._read_page(table, scanner, limit, columns)
+        except StoreError as exc:
+            if not isinstance(exc, NoAnswer):
+                with suppress(StoreError):
+                    self._ask("scannerClose", table, scanner)
+            raise
+        self._ask("scannerClose", table, scanner)
+        keys = [row.key for row in page.rows]
+        if keys != sorted(set(keys)) or (keys and not (start <= keys[0] and (stop is None or keys[-1] < stop))):
+            raise NoAnswer(f"asked for rows from {start.hex()}, got {len(keys)} others, or not in order")
+        return page
+
+    def _read_page(self, table: str, scanner: int, limit: int, columns: Collection[bytes] | None) -> Page:
+        rows: list[Row] = []
+        size = 0
+        wanted = min(limit, FIRST_ROWS)
+        while True:
+            answer = self._ask("scannerGetList", table, scanner, wanted)
+            for result in answer:
+                cells = _cells(result, columns)
+                rows.append(Row(result.row, cells))
+                size += sum(len(cell.value) for cell in cells)
+            if len(answer) < wanted:
+                return Page(rows, None)
+            if len(rows) >= limit or size >= PAGE_BYTES:
+                return Page(rows, rows[-1].key + b"\0")
+            wanted = min(limit - len(rows), max((PAGE_BYTES - size) * len(rows) // (size + 1), 1))
+
+    def _ask(self, call: str, table: str, *arguments: object) -> Any:
+        """What a gateway answers. `table` is for the message where it says no."""
+        try:
+            return getattr(self._happybase.client, call)(*arguments)
+        except api.AlreadyExists as exc:
+            raise _Exists(f"table {table} is there already") from exc
+        except api.IOError as exc:
+            raise _refusal(table, _text(exc.message)) from exc
+        except api.IllegalArgument as exc:
+            raise StoreError(f"HBase's gateway does not take this: {_text(exc.message)}") from exc
+        except TApplicationException as exc:  # something in the gateway broke on what we sent
+            raise StoreError(f"{self._address} cannot answer {call}: {_text(exc.message)}") from exc
+        except TimeoutError as exc:
+            raise NoAnswer(f"{self._address} did not answer {call} in time", timed_out=True) from exc
+        except (OSError, TTransportException) as exc:
+            raise NoAnswer(f"{self._address} gave no answer to {call}: {_reason(exc)}") from exc
+
+
+class _Exists(StoreError):
+    """The table is there already."""
+
+
+def _refusal(table: str, text: str) -> StoreError:
+    """What an IOError means, which has no code but Java's text. Where a put finds no table, its text names only that:
+    `Failed 3 actions: TABLE: 3 times, servers with issues: null`."""
+    if "TableNotFoundException" in text or re.search(rf"actions?: {re.escape(table)}: \d+ time", text):
+        return StoreError(f"there is no table {table} in HBase")
+    if "TableExistsException" in text:
+        return _Exists(f"table {table} is there already")
+    if LASTING.search(text):
+        return StoreError(f"HBase refuses: {text}")
+    return StoreBusy(f"HBase asks to wait: {text}")
+
+
+def _cells(result: Any, columns: Collection[bytes] | None) -> list[Cell]:
+    """A row's cells, in order. NoAnswer where there is one that was not asked for, or none."""
+    found = result.columns or {}
+    if not found or (columns is not None and any(column not in columns for column in found)):
+        raise NoAnswer(f"row {result.row.hex()}: asked for columns {columns}, got {list(found)[:8]}")
+    return [Cell(column, cell.value, cell.timestamp) for column, cell in sorted(found.items())]
+
+
+def _text(message: bytes | str | None) -> str:
+    """The first line of a message, which is bytes where thriftpy2 decodes nothing."""
+    shown = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
+    return (shown.splitlines() or [""])[0][:TEXT_CHARS]
+
+
+def _reason(exc: Exception) -> str:
+    return _text(exc.message) if isinstance(exc, TTransportException) else str(exc)
