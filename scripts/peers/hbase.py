@@ -36,7 +36,7 @@ OPENS = [
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
     "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
 ]  # fmt: skip
-QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # up in two thirds of the time, half as fast later
+QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # up in two thirds of the time; the faster code is never made
 
 LOG4J = """\
 log4j.rootLogger=WARN,out

@@ -108,7 +108,7 @@ def test_new_tables_are_nobody_elses(hbase: RunningHbase) -> None:
 @pytest.mark.slow
 def test_what_was_written_outlives_a_stop_and_a_crash(tmp_path: Path) -> None:
     own = RunningHbase(tmp_path / "a folder", **{"hbase.regionserver.handler.count": "5"})
-    own.tables.create("kept", {"t": 1})
+    own.tables.create("kept", ["t"])
     for row, end in ((b"1", own.stop), (b"2", own.kill)):
         own.tables.put("kept", row, {b"t:\0\0": b"\1"})
         end()

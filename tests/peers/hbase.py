@@ -51,7 +51,7 @@ class RunningHbase:
         return Tables(f"{prefix}-tsdb", f"{prefix}-uid", f"{prefix}-meta", f"{prefix}-tree")
 
     def new_tables(self) -> Tables:
-        """Four empty tables that nobody else uses, made as OpenTSDB's script makes them."""
+        """Four empty tables that nobody else uses, with the families that OpenTSDB's script gives them."""
         tables = self.unused_tables()
         for kind, table in tables._asdict().items():
             self.tables.create(table, FAMILIES[kind])

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,24 @@ class Opentsdb:
         not ended, or where it closes the connection, everything up to its close is returned.
         """
         mark = f"tsd-mark-{next(self._marks)}"
-        with socket.create_connection((HOST, self.port), timeout=ANSWER_S) as connection:
+        echo = f"unknown command: {mark}.  Try `help'.\n".encode()
+        answer = b""
+        with (
+            socket.create_connection((HOST, self.port), timeout=ANSWER_S) as connection,
+            contextlib.suppress(ConnectionError),  # it may close before it has read all
+        ):
             connection.sendall(lines)
-            if not lines.endswith(b"\n"):
+            if lines.endswith(b"\n"):
+                connection.sendall(f"{mark}\n".encode())
+            else:
                 connection.shutdown(socket.SHUT_WR)
-                return b"".join(_received(connection))
-            return self._read_past(connection, mark)
+            while part := connection.recv(65536):
+                answer += part
+                if echo in answer:
+                    self.settle()
+                    answer = answer.replace(echo, b"")
+                    connection.sendall(b"exit\n")
+        return answer
 
     def settle(self) -> None:
         """Return once nothing is on its way to HBase, nor gathered to be sent there."""
@@ -86,19 +98,6 @@ class Opentsdb:
     def log(self) -> str:
         """What it logged (WARN and above)."""
         return (self._home / "log" / "opentsdb.log").read_text(errors="replace")
-
-    def _read_past(self, connection: socket.socket, mark: str) -> bytes:
-        echo = f"unknown command: {mark}.  Try `help'.\n".encode()
-        answer = b""
-        with contextlib.suppress(ConnectionError):  # where the lines before made it close, the mark may meet a reset
-            connection.sendall(f"{mark}\n".encode())
-            for part in _received(connection):
-                answer += part
-                if echo in answer:
-                    self.settle()
-                    answer = answer.replace(echo, b"")
-                    connection.sendall(b"exit\n")
-        return answer
 
     def _is_idle(self) -> bool:
         status, clients = self.http("GET", "/api/stats/region_clients")
@@ -137,9 +136,3 @@ class Opentsdbs:
         """Kill them all: nobody looks at what they had still to write."""
         while self._running:
             self._running.pop().kill()
-
-
-def _received(connection: socket.socket) -> Iterator[bytes]:
-    """What comes in, until the other side closes."""
-    while part := connection.recv(65536):
-        yield part

@@ -21,7 +21,7 @@ class Tables(NamedTuple):
     tree: str = "tsdb-tree"
 
 
-FAMILIES = {"data": {"t": 1}, "uid": {"id": 3, "name": 3}, "meta": {"name": 3}, "tree": {"t": 1}}  # versions kept
+FAMILIES = {"data": ["t"], "uid": ["id", "name"], "meta": ["name"], "tree": ["t"]}
 
 
 class Hbase:
@@ -35,11 +35,10 @@ class Hbase:
         with self._connection() as connection:
             return [name.decode() for name in connection.tables()]
 
-    def create(self, table: str, families: Mapping[str, int]) -> None:
-        """Make a table; `families` gives the versions that each keeps."""
-        described = {name: {"max_versions": kept, "bloom_filter_type": "ROW"} for name, kept in families.items()}
+    def create(self, table: str, families: Iterable[str]) -> None:
+        """Make a table of families that keep one version: HBase's default, but not Thrift's."""
         with self._connection() as connection:
-            connection.create_table(table, described)
+            connection.create_table(table, {name: {"max_versions": 1, "bloom_filter_type": "ROW"} for name in families})
 
     def drop(self, table: str) -> None:
         """Disable and delete a table."""
