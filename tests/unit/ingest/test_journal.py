@@ -81,6 +81,7 @@ async def test_each_window_has_its_segment_and_takes_it_along(tmp_path: Path) ->
         second = journal.rotate()
         assert first is not None
         assert second is not None
+        await journal.wait_synced(3)
         await journal.remove(first)
         assert sorted(tmp_path.glob("*.journal")) == [second.path]
         assert lines_of(second) == LINE * 2
