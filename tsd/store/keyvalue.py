@@ -41,7 +41,7 @@ def with_time(time_ms: int, content: bytes) -> bytes:
     """The value of a cell.
 
     >>> with_time(1356998400000, b"*").hex()
-    '0000013bf3681c002a'
+    '0000013bf36858002a'
     """
     return time_ms.to_bytes(TIME_BYTES, "big") + content
 

@@ -44,6 +44,7 @@ class Database:
     def __init__(self, path: Path, clock_ms: Callable[[], int], options: rocksdict.Options) -> None:
         self.path = path
         self._options = options
+        self._closed = False
         self._patience = WriteOptions()
         self._patience.no_slowdown = True  # refuse where RocksDB would hold us, and the whole process with us
         with self._answers():
@@ -69,6 +70,8 @@ class Database:
             self._families[name] = self._open(name)
 
     def _family(self, table: str) -> _Family:
+        if self._closed:
+            raise StoreError(f"{self.path} is closed")
         if table not in self._families:
             raise StoreError(f"there is no table {table} in {self.path}")
         return self._families[table]
@@ -119,6 +122,7 @@ class Database:
 
     def close(self) -> None:
         """Close it for good, also where a part of that fails, which is raised in the end."""
+        self._closed = True
         families, self._families = self._families, {}
         failures = []
         for step in (self._leave, *(family.rows.close for family in families.values()), self._rdict.close):
@@ -157,11 +161,11 @@ class View:
     """A table as it is when the view is made. Reading it yields wherever others may run, every CHUNK_CELLS cells."""
 
     def __init__(self, rows: Rdict, stop: bytes | None, answers: Callable[[], AbstractContextManager[None]]) -> None:
-        options = ReadOptions()
-        options.set_background_purge_on_iterator_cleanup(True)  # nobody waits for old files to be removed
+        self._options = ReadOptions()  # lives as long as the iterator, which reads its bound where this keeps it
+        self._options.set_background_purge_on_iterator_cleanup(True)  # nobody waits for old files to be removed
         if stop is not None:
-            options.set_iterate_upper_bound(row_head(stop))
-        self._at = rows.iter(options)
+            self._options.set_iterate_upper_bound(row_head(stop))
+        self._at = rows.iter(self._options)
         self._answers = answers
 
     def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:

@@ -243,7 +243,7 @@ class Connection:
         except api.AlreadyExists as exc:
             raise _Exists(f"table {table} is there already") from exc
         except api.IOError as exc:
-            raise _refusal(table, _text(exc.message)) from exc
+            raise refusal(table, _text(exc.message)) from exc
         except api.IllegalArgument as exc:
             raise StoreError(f"HBase's gateway does not take this: {_text(exc.message)}") from exc
         except TApplicationException as exc:  # something in the gateway broke on what we sent
@@ -258,9 +258,14 @@ class _Exists(StoreError):
     """The table is there already."""
 
 
-def _refusal(table: str, text: str) -> StoreError:
-    """What an IOError means, which has no code but Java's text. Where a put finds no table, its text names only that:
-    `Failed 3 actions: TABLE: 3 times, servers with issues: null`."""
+def refusal(table: str, text: str) -> StoreError:
+    """What an IOError means, which has no code but Java's text. Where a put finds no table, the text has just its name.
+
+    >>> refusal("tsdb", "org.apache.hadoop.hbase.NotServingRegionException: tsdb,,1795 is not online")
+    StoreBusy('HBase asks to wait: org.apache.hadoop.hbase.NotServingRegionException: tsdb,,1795 is not online')
+    >>> refusal("tsdb", "RetriesExhaustedWithDetailsException: Failed 3 actions: tsdb: 3 times, servers with…")
+    StoreError('there is no table tsdb in HBase')
+    """
     if "TableNotFoundException" in text or re.search(rf"actions?: {re.escape(table)}: \d+ time", text):
         return StoreError(f"there is no table {table} in HBase")
     if "TableExistsException" in text:

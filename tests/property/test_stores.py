@@ -1,0 +1,321 @@
+"""Every store does the same: one list of calls, run on a model of a few lines and on the real thing.
+
+Rows are prefixes of each other, full of 00, 01 and ff; times go back and forth, pages are small. What HBase does
+otherwise than the others (a delete hides older puts that come later) the model does too when it stands for HBase.
+"""
+
+import itertools
+import tempfile
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.peers.hbase import RunningHbase
+from tsd.store import Cell, Family, Put, Row, Store, Table
+from tsd.store.embedded import EmbeddedStore
+from tsd.store.hbase import HBaseStore
+from tsd.store.memory import MemoryStore
+
+FAMILIES = (Family(b"t"), Family(b"u"))
+NOW_MS = 10**15  # later than what calls bring along, but for one:
+AHEAD_MS = 10**16
+
+# ---- What is called
+
+
+class Write(NamedTuple):
+    cells: list[Put]
+    time_ms: int | None
+
+
+class Delete(NamedTuple):
+    columns: dict[bytes, set[bytes]]
+    up_to_ms: int | None
+
+
+class Get(NamedTuple):
+    rows: list[bytes]
+    columns: set[bytes] | None
+
+
+class Walk(NamedTuple):
+    start: bytes
+    stop: bytes | None
+    limit: int
+    columns: set[bytes] | None
+
+
+class CheckAndPut(NamedTuple):
+    cell: Put
+    expected: bytes | None
+
+
+class Create(NamedTuple):
+    cells: list[Put]
+
+
+class Increment(NamedTuple):
+    row: bytes
+    by: int
+
+
+class Wait(NamedTuple):
+    ms: int
+
+
+class Reopen(NamedTuple):
+    pass
+
+
+Call = Write | Delete | Get | Walk | CheckAndPut | Create | Increment | Wait | Reopen
+
+COUNTER = b"u:n"
+rows = st.lists(st.sampled_from([b"\0", b"\1", b"a", b"\xff"]), min_size=1, max_size=3).map(b"".join)
+columns = st.sampled_from([b"t:", b"t:\0", b"t::", b"t:a", b"t:a:b", b"t:\xff", b"u:a", b"u:\0\xff\1"])
+values = st.sampled_from([b"", b"\0", b"v", b"\xff" * 9, bytes(8)])
+cells = st.builds(Put, rows, columns, values)
+times = st.none() | st.integers(1, 9)
+named = st.none() | st.sets(columns, min_size=1)
+calls: st.SearchStrategy[Call] = st.one_of(
+    st.builds(Write, st.lists(cells, max_size=8).map(sorted), times | st.just(AHEAD_MS)),
+    st.builds(Delete, st.dictionaries(rows, st.sets(columns, min_size=1), max_size=5), times),
+    st.builds(Get, st.lists(rows, max_size=5), named),
+    st.builds(Walk, rows | st.just(b""), st.none() | rows, st.integers(1, 4), named),
+    st.builds(CheckAndPut, cells, st.none() | values),
+    st.builds(Create, st.lists(cells, max_size=4, unique_by=lambda cell: cell.row)),
+    st.builds(Increment, rows, st.sampled_from([1, 0, -3, 2**62])),
+    st.builds(Wait, st.integers(0, 2000)),
+    st.just(Reopen()),
+)
+programs = st.lists(calls, max_size=30)
+
+# ---- What should come of it
+
+
+class Model:
+    """The cells of a table, and, for HBase, what deletes leave behind."""
+
+    def __init__(self, *, hbase: bool) -> None:
+        self.clock_ms = NOW_MS
+        self.hbase = hbase
+        self.cells: dict[tuple[bytes, bytes], tuple[bytes, int]] = {}
+        self.deleted: dict[tuple[bytes, bytes], int] = {}
+
+    def write(self, cell: Put, time_ms: int) -> None:
+        place = cell.row, cell.column
+        if time_ms >= self.cells.get(place, (b"", 0))[1] and time_ms > self.deleted.get(place, 0):
+            self.cells[place] = cell.value, time_ms
+
+    def delete(self, place: tuple[bytes, bytes], up_to_ms: int | None) -> None:
+        if place in self.cells and self.cells[place][1] <= (up_to_ms or self.clock_ms):
+            del self.cells[place]
+        if self.hbase:  # a millisecond passes before the next call
+            self.deleted[place] = max(self.deleted.get(place, 0), up_to_ms or self.clock_ms - 1)
+
+    def check_and_put(self, cell: Put, expected: bytes | None) -> bool:
+        value, time_ms = self.cells.get((cell.row, cell.column), (b"", 0))
+        if value != (expected or b""):
+            return False
+        self.write(cell, max(self.clock_ms, time_ms))
+        return True
+
+    def increment(self, row: bytes, by: int) -> int:
+        held = int.from_bytes(self.cells.get((row, COUNTER), (b"", 0))[0], "big", signed=True)
+        total = (held + by + 2**63) % 2**64 - 2**63
+        self.write(Put(row, COUNTER, total.to_bytes(8, "big", signed=True)), self.clock_ms)
+        return total
+
+    def row(self, row: bytes, columns: Collection[bytes] | None) -> list[Cell]:
+        held = sorted((column, *cell) for (of, column), cell in self.cells.items() if of == row)
+        return [Cell(*cell) for cell in held if columns is None or cell[0] in columns]
+
+    def rows(self, call: Walk) -> list[Row]:
+        keys = sorted({row for row, _ in self.cells if call.start <= row and (call.stop is None or row < call.stop)})
+        return [Row(key, cells) for key in keys if (cells := self.row(key, call.columns))]
+
+    def answer(self, call: Call) -> object:
+        """Do a call."""
+        match call:
+            case Write(cells, time_ms):
+                for cell in cells:
+                    self.write(cell, self.clock_ms if time_ms is None else time_ms)
+            case Delete(columns, up_to_ms):
+                for row, names in columns.items():
+                    for column in names:
+                        self.delete((row, column), up_to_ms)
+            case Get(rows, columns):
+                return {row: held for row in rows if (held := self.row(row, columns))}
+            case Walk():
+                return self.rows(call)
+            case CheckAndPut(cell, expected):
+                return self.check_and_put(cell, expected)
+            case Create(cells):
+                return [self.check_and_put(cell, None) for cell in cells]
+            case Increment(row, by):
+                return self.increment(row, by)
+            case Wait(ms) if not self.hbase:  # that clock is not ours
+                self.clock_ms += ms
+        return None
+
+
+class Under(NamedTuple):
+    """A store that is held against the model, on rows that start with `prefix`."""
+
+    store: Store
+    table: str
+    prefix: bytes = b""
+
+    async def answer(self, call: Call) -> object:
+        """Do a call."""
+        match call:
+            case Write(cells, time_ms):
+                await self.store.put(self.table, self.placed(cells), time_ms=time_ms)
+            case Delete(columns, up_to_ms):
+                names = {self.prefix + row: names for row, names in columns.items()}
+                await self.store.delete(self.table, names, up_to_ms=up_to_ms)
+            case Get(rows, columns):
+                found = await self.store.get(self.table, [self.prefix + row for row in rows], columns=columns)
+                return {row.removeprefix(self.prefix): timed(cells) for row, cells in found.items()}
+            case Walk():
+                return await self.walk(call)
+            case CheckAndPut(cell, expected):
+                [put] = self.placed([cell])
+                return await self.store.check_and_put(self.table, *put, expected=expected)
+            case Create(cells):
+                return await self.store.create(self.table, self.placed(cells))
+            case Increment(row, by):
+                return await self.store.increment(self.table, self.prefix + row, COUNTER, by)
+        return None
+
+    def placed(self, cells: list[Put]) -> list[Put]:
+        return [cell._replace(row=self.prefix + cell.row) for cell in cells]
+
+    async def walk(self, call: Walk) -> list[Row]:
+        """All pages, one after the other."""
+        after = self.prefix[:-1] + bytes([self.prefix[-1] + 1]) if self.prefix else None
+        stop = after if call.stop is None else self.prefix + call.stop
+        found: list[Row] = []
+        at: bytes | None = self.prefix + call.start
+        while at is not None:
+            page = await self.store.page(self.table, at, stop, limit=call.limit, columns=call.columns)
+            assert len(page.rows) <= call.limit
+            assert page.next_start is None or page.next_start > at
+            found += [Row(row.key.removeprefix(self.prefix), timed(row.cells)) for row in page.rows]
+            at = page.next_start
+        return found
+
+
+def timed(cells: list[Cell]) -> list[Cell]:
+    """Cells as the model has them: the times of HBase's own clock, about 10**12, all count as its present."""
+    return [cell._replace(time_ms=NOW_MS) if 10**10 < cell.time_ms < NOW_MS else cell for cell in cells]
+
+
+# ---- The stores
+
+Opened = Callable[[Model], AbstractAsyncContextManager[Under]]
+
+
+async def check(program: list[Call], model: Model, opened: Opened) -> None:
+    """Run a program on a store and on the model, and want the same answers and in the end the same cells."""
+    steps = [*program, Walk(b"", None, 3, None)]
+    while steps:
+        async with opened(model) as under:
+            while steps:
+                call = steps.pop(0)
+                if isinstance(call, Reopen):
+                    break
+                assert await under.answer(call) == model.answer(call), call
+
+
+def in_memory() -> Opened:
+    store: list[MemoryStore] = []
+
+    @asynccontextmanager
+    async def opened(model: Model) -> AsyncIterator[Under]:
+        if not store:
+            store.append(MemoryStore(lambda: model.clock_ms))
+            await store[0].create_tables([Table("cells", FAMILIES)])
+        yield Under(store[0], "cells")
+
+    return opened
+
+
+def in_folder(folder: str) -> Opened:
+    @asynccontextmanager
+    async def opened(model: Model) -> AsyncIterator[Under]:
+        store = await EmbeddedStore.open(folder, lambda: model.clock_ms)
+        try:
+            await store.create_tables([Table("cells", FAMILIES)])
+            yield Under(store, "cells")
+        finally:
+            await store.aclose()
+
+    return opened
+
+
+class Later(Under):
+    """HBase: what is written in the millisecond of a delete stays hidden by it, so one has to pass."""
+
+    async def answer(self, call: Call) -> object:
+        answer = await super().answer(call)
+        if isinstance(call, Delete) and call.up_to_ms is None:
+            deleted_ms = await self.server_ms()
+            while await self.server_ms() <= deleted_ms:
+                pass
+        return answer
+
+    async def server_ms(self) -> int:
+        await self.store.put(self.table, [Put(b"clock", b"t:", b"")])
+        return (await self.store.get(self.table, [b"clock"]))[b"clock"][0].time_ms
+
+
+def in_hbase(hbase: RunningHbase, table: str, prefix: bytes) -> Opened:
+    @asynccontextmanager
+    async def opened(model: Model) -> AsyncIterator[Under]:
+        store = HBaseStore([(hbase.host, hbase.thrift_port)], connections=2)
+        yield Later(store, table, prefix)
+        await store.aclose()
+
+    return opened
+
+
+@given(programs)
+@settings(deadline=None)
+def test_memory_store(program: list[Call]) -> None:
+    trio.run(check, program, Model(hbase=False), in_memory())
+
+
+@given(programs)
+@settings(deadline=None, max_examples=50)
+def test_embedded_store(program: list[Call]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        trio.run(check, program, Model(hbase=False), in_folder(folder))
+
+
+@pytest.fixture(scope="module")
+def hbase_table(hbase: RunningHbase) -> str:
+    """A table for all programs: each has rows of its own."""
+    name = hbase.unused_tables().data
+
+    async def make() -> None:
+        store = HBaseStore([(hbase.host, hbase.thrift_port)])
+        assert await store.create_tables([Table(name, FAMILIES)]) == [name]
+        await store.aclose()
+
+    trio.run(make)
+    return name
+
+
+prefixes = itertools.count(1)
+
+
+@given(program=programs)
+@settings(deadline=None, max_examples=25)
+def test_hbase_store(hbase: RunningHbase, hbase_table: str, program: list[Call]) -> None:
+    prefix = b"%06d/" % next(prefixes)
+    trio.run(check, program, Model(hbase=True), in_hbase(hbase, hbase_table, prefix))
