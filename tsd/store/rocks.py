@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias, cast
 import rocksdict  # noqa: TID251 - the embedded store's lower half
 from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions  # noqa: TID251
 
-from tsd.errors import DaemonRuns, StoreBusy, StoreError
+from tsd.errors import DaemonRuns, StoreBusy, StoreError, TsdError
 from tsd.store import Cell, Page, Put, Row
 from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of
 from tsd.store.limits import check_row
@@ -45,8 +45,8 @@ class Database:
         self.path = path
         self._options = options
         self._closed = False
-        self._patience = WriteOptions()
-        self._patience.no_slowdown = True  # refuse where RocksDB would hold us, and the whole process with us
+        self._no_wait = WriteOptions()
+        self._no_wait.no_slowdown = True  # refuse where RocksDB would hold us, and the whole process with us
         with self._answers():
             path.mkdir(parents=True, exist_ok=True)
             names = Rdict.list_cf(str(path), options) if (path / "CURRENT").exists() else []
@@ -103,7 +103,7 @@ class Database:
         if record is not None:
             batch.put(STAMPS, record, self._system)
         with self._answers():
-            self._rdict.write(batch, self._patience)
+            self._rdict.write(batch, self._no_wait)
         self.reached = self._rdict.latest_sequence_number()
         if record is not None:
             self.stamps.saved(record)
@@ -122,23 +122,19 @@ class Database:
 
     def close(self) -> None:
         """Close it for good, also where a part of that fails, which is raised in the end."""
+        if self._closed:
+            return
         self._closed = True
-        families, self._families = self._families, {}
-        failures = []
-        for step in (self._leave, *(family.rows.close for family in families.values()), self._rdict.close):
-            try:
-                step()
-            except DbClosedError:
-                continue
-            except Exception as exc:  # noqa: BLE001 - raised below, once everything is closed
-                failures.append(exc)
+        failures = [_failure(self._leave)]
+        while self._families:  # a handle that anything still holds would keep the folder locked
+            failures.append(_failure(self._families.popitem()[1].rows.close))
+        failures.append(_failure(self._rdict.close))
         del self._system
-        if failures:
-            with self._answers():
-                raise failures[0]
+        for text in filter(None, failures):
+            raise self._error(text)
 
     def _leave(self) -> None:
-        self._rdict.put(STAMPS, self.stamps.last_record(), self._patience)
+        self._rdict.put(STAMPS, self.stamps.last_record())  # waits for room where `write` refuses
         self._rdict.flush_wal(True)
 
     @contextmanager
@@ -149,12 +145,26 @@ class Database:
         except Exception as exc:
             if type(exc) is not Exception and not isinstance(exc, DbClosedError | OSError):
                 raise
-            text = str(exc)
-            if LOCKED.search(text):
-                raise DaemonRuns(f"{self.path} is open in another process: is a daemon running on it?") from exc
-            if STALLED.search(text):
-                raise StoreBusy(f"{self.path} cannot take more now: {text}") from exc
-            raise StoreError(f"{self.path}: {text}") from exc
+            raise self._error(str(exc)) from exc
+
+    def _error(self, text: str) -> TsdError:
+        """What RocksDB's text means."""
+        if LOCKED.search(text):
+            return DaemonRuns(f"{self.path} is open in another process: is a daemon running on it?")
+        if STALLED.search(text):
+            return StoreBusy(f"{self.path} cannot take more now: {text}")
+        return StoreError(f"{self.path}: {text}")
+
+
+def _failure(step: Callable[[], None]) -> str | None:
+    """What a step of closing failed with. As text: the error would hold all that was in use where it was raised."""
+    try:
+        step()
+    except DbClosedError:
+        return None
+    except Exception as exc:  # noqa: BLE001 - raised once everything is closed
+        return str(exc)
+    return None
 
 
 class View:

@@ -1,0 +1,193 @@
+"""RocksDB in a folder: what happens around the calls, which tests/property/test_stores.py holds against a model."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+import trio
+
+from tests.unit.store import crashing
+from tsd.errors import DaemonRuns, StoreError
+from tsd.store import Family, Put, Table, scan
+from tsd.store.embedded import BATCH_CELLS, EmbeddedStore
+from tsd.store.rocks import CHUNK_CELLS
+
+CELLS = Table("cells", (Family(b"t"),))
+
+
+@asynccontextmanager
+async def opened(folder: Path, *, clock_ms: int = 1_000, memtable_bytes: int = 1 << 20) -> AsyncIterator[EmbeddedStore]:
+    """The store in a folder, with the table `cells`."""
+    store = await EmbeddedStore.open(folder, lambda: clock_ms, memtable_bytes=memtable_bytes)
+    try:
+        await store.create_tables([CELLS])
+        yield store
+    finally:
+        await store.aclose()
+
+
+def child(what: str, folder: Path) -> subprocess.Popen[str]:
+    """A process that runs a function of crashing.py on a folder."""
+    call = f"import trio; from tests.unit.store import crashing; trio.run(crashing.{what}, {str(folder)!r})"
+    return subprocess.Popen(
+        [sys.executable, "-c", call],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+
+
+def lines_until_killed(process: subprocess.Popen[str], count: int) -> list[int]:
+    """The numbers that a process says, of which `count` are waited for; then it is killed in the middle of its work."""
+    stream: IO[str] = process.stdout  # type: ignore[assignment]
+    said = [int(stream.readline()) for _ in range(count)]
+    process.kill()
+    said += [int(line) for line in stream.read().splitlines(keepends=True) if line.endswith("\n")]
+    process.communicate()
+    return said
+
+
+async def test_one_process_at_a_time(tmp_path: Path) -> None:
+    async with opened(tmp_path):
+        with pytest.raises(DaemonRuns, match=f"{tmp_path} is open in another process"):
+            await EmbeddedStore.open(tmp_path, lambda: 0)
+        process = await trio.to_thread.run_sync(child, "try_to_open", tmp_path)
+        said, _ = await trio.to_thread.run_sync(process.communicate)
+        assert said == f"{tmp_path} is open in another process: is a daemon running on it?\n"
+
+
+async def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="file"):
+        await EmbeddedStore.open(tmp_path / "file", lambda: 0)
+
+
+async def test_tables_are_made_while_it_runs_and_are_there_next_time(tmp_path: Path) -> None:
+    async with opened(tmp_path / "deeper" / "still") as store:
+        assert await store.create_tables([CELLS, Table("more", (Family(b"t"),))]) == ["more"]
+        await store.put("more", [Put(b"row", b"t:", b"v")])
+        with pytest.raises(StoreError, match="there is no table less"):
+            await store.put("less", [])
+    async with opened(tmp_path / "deeper" / "still") as store:
+        assert await store.tables() == ["cells", "more"]
+        assert list(await store.get("more", [b"row"])) == [b"row"]
+
+
+async def test_no_call_follows_the_end(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        pass
+    with pytest.raises(StoreError, match="is closed"):
+        await store.get("cells", [b"row"])
+
+
+async def test_the_clock_of_an_earlier_process_is_not_undercut(tmp_path: Path) -> None:
+    async with opened(tmp_path, clock_ms=9_000) as store:
+        await store.put("cells", [Put(b"row", b"t:", b"first")])
+    async with opened(tmp_path, clock_ms=5_000) as store:
+        await store.put("cells", [Put(b"row", b"t:", b"second")])
+        assert (await store.get("cells", [b"row"]))[b"row"] == [(b"t:", b"second", 9_000)]
+
+
+async def test_numbers_and_stamps_after_a_crash(tmp_path: Path) -> None:
+    process = await trio.to_thread.run_sync(child, "count", tmp_path)
+    said = await trio.to_thread.run_sync(lines_until_killed, process, 50)
+    assert said == list(range(1, len(said) + 1))
+    async with opened(tmp_path, clock_ms=crashing.NOW_MS - 60_000) as store:
+        assert await store.increment("cells", b"counter", b"t:", 1) > said[-1]
+        [cell] = (await store.get("cells", [b"counter"]))[b"counter"]
+        assert cell.time_ms >= crashing.NOW_MS
+
+
+async def test_what_was_synced_survives_a_crash_row_by_row(tmp_path: Path) -> None:
+    process = await trio.to_thread.run_sync(child, "put", tmp_path)
+    said = await trio.to_thread.run_sync(lines_until_killed, process, 20)
+    async with opened(tmp_path) as store:
+        found = [row async for rows in scan(store, "cells") for row in rows]
+    assert len(found) >= said[-1] * crashing.ROWS
+    assert {len(row.cells) for row in found} == {crashing.COLUMNS}
+
+
+async def test_increments_at_once(tmp_path: Path) -> None:
+    sums: list[int] = []
+    async with opened(tmp_path) as store:
+
+        async def add() -> None:
+            sums.append(await store.increment("cells", b"counter", b"t:", 1))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(add)
+    assert sorted(sums) == list(range(1, 101))
+
+
+async def test_others_run_between_batches(tmp_path: Path) -> None:
+    passes = 0
+
+    async def others() -> None:
+        nonlocal passes
+        while True:
+            await trio.lowlevel.checkpoint()
+            passes += 1
+
+    async with opened(tmp_path) as store, trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        before = passes
+        await store.put("cells", [Put(b"%d" % row, b"t:", b"v") for row in range(10 * BATCH_CELLS)])
+        assert passes - before >= 9
+        before = passes
+        assert len((await store.page("cells", b"", None, limit=10 * CHUNK_CELLS)).rows) == 10 * BATCH_CELLS
+        assert passes - before >= 10 * BATCH_CELLS // CHUNK_CELLS - 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_wide_row(tmp_path: Path) -> None:
+    wide = [Put(b"wide", b"t:%08d" % column, b"v") for column in range(3 * CHUNK_CELLS)]
+    async with opened(tmp_path) as store:
+        await store.put("cells", [Put(b"a", b"t:", b"v"), *wide, Put(b"z", b"t:", b"v")])
+        assert len((await store.get("cells", [b"wide"]))[b"wide"]) == len(wide)
+        page = await store.page("cells", b"", None, limit=2)
+        assert [(row.key, len(row.cells)) for row in page.rows] == [(b"a", 1), (b"wide", len(wide))]
+        assert page.next_start == b"z"
+
+
+async def test_a_page_ends_where_it_is_large(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.put("cells", [Put(b"%d" % row, b"t:", bytes(1 << 20)) for row in range(9)])
+        page = await store.page("cells", b"", None, limit=100)
+        assert (len(page.rows), page.next_start) == (4, b"4")
+
+
+async def test_a_stalled_database_is_waited_for(tmp_path: Path) -> None:
+    async with opened(tmp_path, memtable_bytes=64 << 10) as store:
+        for part in range(20):
+            await store.put("cells", [Put(b"%d-%d" % (part, row), b"t:", os.urandom(1000)) for row in range(1000)])
+        assert store.statistics()["stalls"] > 0
+        assert sum([len(rows) async for rows in scan(store, "cells")]) == 20_000
+
+
+async def test_a_damaged_block_is_an_error_and_no_end(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.put("cells", [Put(b"%06d" % row, b"t:", os.urandom(100)) for row in range(5000)])
+    largest = max(tmp_path.glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    largest.write_bytes(data)
+    async with opened(tmp_path) as store:
+        with pytest.raises(StoreError, match="Corruption"):
+            await store.page("cells", b"", None, limit=5000)
+        with pytest.raises(StoreError, match="Corruption"):
+            await store.get("cells", [b"%06d" % row for row in range(5000)])
+        with pytest.raises(StoreError, match="Corruption"):
+            await store.get("cells", [b"%06d" % row for row in range(5000)], columns=[b"t:"])
+
+
+async def test_a_full_disk_is_an_error_until_there_is_room(tmp_path: Path) -> None:
+    process = await trio.to_thread.run_sync(child, "fill_disk", tmp_path)
+    said, _ = await trio.to_thread.run_sync(process.communicate)
+    assert said.splitlines() == ["refused", "readable", "refused", "taken again", "all there"]

@@ -1,0 +1,68 @@
+"""Keys sort as rows and columns do, and come apart again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsd.errors import CorruptRow
+from tsd.store import Cell, Put
+from tsd.store.batches import whole_rows
+from tsd.store.keyvalue import cell_of, row_head, row_of, time_of, with_time
+
+tricky = st.lists(st.sampled_from([b"\0", b"\1", b"\xff", b"a"]), max_size=6).map(b"".join)
+rows = tricky.filter(bool) | st.binary(min_size=1)
+columns = tricky | st.binary()
+
+
+@given(rows, columns)
+def test_a_key_comes_apart_again(row: bytes, column: bytes) -> None:
+    key = row_head(row) + column
+    assert row_of(key) == (row, row_head(row))
+    assert key.startswith(row_head(row))
+
+
+@given(rows, columns, rows, columns)
+def test_keys_sort_as_row_and_column_do(row: bytes, column: bytes, other: bytes, its: bytes) -> None:
+    keys = row_head(row) + column, row_head(other) + its
+    assert (keys[0] < keys[1]) == ((row, column) < (other, its))
+    assert (row_head(other) <= keys[0]) == (other <= row)
+
+
+@given(st.binary() | tricky)
+def test_what_is_no_key_is_refused(key: bytes) -> None:
+    try:
+        row, head = row_of(key)
+    except CorruptRow:
+        return
+    assert key.startswith(head)
+    assert head == row_head(row)
+
+
+@pytest.mark.parametrize("key", ["", "61", "0001", "6100", "6100024100ff0001"])
+def test_such_as(key: str) -> None:
+    with pytest.raises(CorruptRow, match=key or "not the key"):
+        row_of(bytes.fromhex(key))
+
+
+@given(st.integers(0, 2**63), columns, st.binary())
+def test_a_value_comes_apart_again(time_ms: int, column: bytes, content: bytes) -> None:
+    value = with_time(time_ms, content)
+    assert time_of(value) == time_ms
+    assert cell_of(column, value) == Cell(column, content, time_ms)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), max_size=12), st.integers(1, 9), st.integers(0, 40))
+def test_batches_keep_rows_whole(shape: list[tuple[int, int]], most_cells: int, most_bytes: int) -> None:
+    cells = [
+        Put(b"row%d" % number, b"t:%d" % at, bytes(size))
+        for number, (size, count) in enumerate(shape)
+        for at in range(count)
+    ]
+    parts = list(whole_rows(cells, most_cells=most_cells, most_bytes=most_bytes))
+    assert [cell for part in parts for cell in part] == cells
+    kept = [row for part in parts for row in dict.fromkeys(cell.row for cell in part)]
+    assert len(kept) == len(set(kept))
+    for part in parts:
+        several = len({cell.row for cell in part}) > 1
+        assert not several or len(part) <= most_cells
+        assert not several or sum(len(cell.value) for cell in part) <= most_bytes
