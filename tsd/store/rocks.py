@@ -25,7 +25,7 @@ CHUNK_CELLS = 1000  # read between two chances for others to run: about a millis
 PROBE_BYTES = 8 << 20  # about what RocksDB writes when it opens
 SYSTEM = "default"  # the column family that RocksDB always has
 STAMPS = b"stamps"  # its one key: the record of the Stamps
-LOCKED = re.compile("While lock file|lock hold by current process")
+LOCKED = re.compile("While lock file.*Resource temporarily unavailable|lock hold by current process")
 STALLED = re.compile("Result incomplete|Resource busy|Try again")
 
 Batch: TypeAlias = WriteBatch

@@ -3,12 +3,13 @@
 import os
 import resource
 import sys
+from pathlib import Path
 
 import trio
 
 from tsd.errors import DaemonRuns, StoreError
 from tsd.store import Family, Put, Table, scan
-from tsd.store.embedded import EmbeddedStore
+from tsd.store.embedded import MEND_S, EmbeddedStore
 
 NOW_MS = 1_700_000_000_000
 ROWS, COLUMNS = 20, 7
@@ -53,39 +54,67 @@ async def put(folder: str) -> None:
         _say(lot)
 
 
-async def fill_disk(folder: str) -> None:
-    """Put until a file may not grow any more, as on a full disk, then until it may again; see that nothing is lost."""
-    store = await _open(folder)
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, hard))
-    taken = 0
+class _SmallDisk:
+    """A store whose files may not grow beyond FILE_BYTES, as on a full disk, until there is `room`."""
 
-    async def put_one() -> None:
-        nonlocal taken
-        await store.put("cells", [Put(b"%d" % taken, b"t:", os.urandom(10_000))])
-        taken += 1
+    def __init__(self, store: EmbeddedStore) -> None:
+        self.store = store
+        self.taken = 0
+        _, self._hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, self._hard))
 
-    async def refused() -> None:
+    def room(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self._hard, self._hard))
+
+    async def put_one(self) -> None:
+        await self.store.put("cells", [Put(b"%d" % self.taken, b"t:", os.urandom(10_000))])
+        self.taken += 1
+
+    async def put_until_refused(self) -> None:
         try:
-            while taken * 10_000 < 2 * FILE_BYTES:
-                await put_one()
+            while self.taken * 10_000 < 2 * FILE_BYTES:
+                await self.put_one()
         except StoreError:
             _say("refused")
 
-    await refused()
-    if len(await store.get("cells", [b"0"])) == 1:
+    async def put_until_taken(self) -> None:
+        before = self.taken
+        while self.taken == before:
+            try:
+                await self.put_one()
+            except StoreError as exc:
+                if "came back without its last writes" in str(exc):
+                    raise
+                await trio.sleep(0.05)
+
+
+async def fill_disk(folder: str) -> None:
+    """Put until the disk is full, then until it is not any more; see that nothing is lost."""
+    disk = _SmallDisk(await _open(folder))
+    await disk.put_until_refused()
+    if len(await disk.store.get("cells", [b"0"])) == 1:
         _say("readable")
-    await refused()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    before = taken
-    while taken == before:
-        try:
-            await put_one()
-        except StoreError:
-            await trio.sleep(0.05)
+    await disk.put_until_refused()
+    disk.room()
+    await disk.put_until_taken()
     _say("taken again")
-    await store.sync()
-    found = {row.key async for rows in scan(store, "cells") for row in rows}
-    if found == {b"%d" % number for number in range(taken)} and store.statistics()["reopened"] == 1:
+    await disk.store.sync()
+    found = {row.key async for rows in scan(disk.store, "cells") for row in rows}
+    if found == {b"%d" % number for number in range(disk.taken)} and disk.store.statistics()["reopened"] == 1:
         _say("all there")
-    await store.aclose()
+    await disk.store.aclose()
+
+
+async def lose_log(folder: str) -> None:
+    """Put until the disk is full, which then also forgets the last of what it took: a failed sync may end so."""
+    disk = _SmallDisk(await _open(folder))
+    await disk.put_until_refused()
+    log = max(Path(folder).glob("*.log"))
+    os.truncate(log, log.stat().st_size // 2)
+    disk.room()
+    for _ in range(2):
+        try:
+            await disk.put_until_taken()
+        except StoreError as exc:
+            _say(exc)
+        await trio.sleep(MEND_S)
