@@ -57,7 +57,8 @@ class Table(NamedTuple):
 class Store(Protocol):
     """A store of cells. Every call but `increment` may be repeated without harm; one row's cells of one `put` land
     together or not at all, and nothing is promised across rows. Any call may raise StoreError: StoreBusy where the
-    store asks for less, StoreDown where it gave no usable answer. A table that is not there is a StoreError too.
+    store asks for less, StoreDown where it gave no usable answer. A table that is not there is a StoreError too, and so
+    is a cell that HBase would not take: its row has 1 to 32767 bytes, its column names a family of the table.
     """
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
@@ -71,15 +72,23 @@ class Store(Protocol):
     async def get(
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
-        """The cells of those `rows` that exist, in order of their columns; all columns unless some are named."""
+        """The cells of those `rows` that exist, in order of their columns; all columns unless some are named, in full."""
         ...
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
-        """Write cells, those of one row beside each other. Without `time_ms` the store's clock stamps them."""
+        """Write cells, those of one row beside each other. Without `time_ms` the store's clock stamps them.
+
+        A cell that is there with a later time stays; of two writes at the same time the later one stands.
+        """
         ...
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
-        """Delete the named columns of each row where they are no newer than `up_to_ms` (None: whatever their age)."""
+        """Delete the named columns of each row where they are no newer than `up_to_ms` (None: than the store's present,
+        which spares cells that were put with a time in the future).
+
+        A later put with a time up to that may stay hidden: it does in HBase, for None too if it comes within the same
+        millisecond, and does not elsewhere.
+        """
         ...
 
     async def page(
@@ -99,7 +108,8 @@ class Store(Protocol):
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None
     ) -> bool:
-        """Write a cell if it now holds `expected` (None: if it is absent), in one atomic step; whether that was so.
+        """Write a cell if it now holds `expected` (None: if it is absent), in one atomic step; whether that was so. A
+        cell with an empty value counts as absent, here and in `create`: so it is in HBase.
 
         After StoreDown the caller does not know which: it reads the cell, and finds its own value or another's.
         """
@@ -114,8 +124,8 @@ class Store(Protocol):
         ...
 
     async def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
-        """Add to an 8-byte signed counter (absent: 0), in one atomic step; the sum. The one call that must not be
-        repeated blindly: a lost answer may have counted."""
+        """Add to an 8-byte signed counter (absent: 0), in one atomic step; the sum, which wraps around. StoreError for
+        a cell of another length. The one call that must not be repeated blindly: a lost answer may have counted."""
         ...
 
     async def sync(self) -> None:

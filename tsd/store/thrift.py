@@ -52,6 +52,8 @@ class _Echo:
         """Begin an answer."""
         with _garbled():
             name, kind, number = super().read_message_begin()  # type: ignore[misc]
+            if isinstance(name, bytes):  # as the compact protocol reads it
+                name = name.decode()
         if (name, number) != self.sent:
             raise NoAnswer(f"asked for {self.sent}, got an answer to {name, number}")
         return name, kind, number

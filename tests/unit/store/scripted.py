@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import Hbase_thrift as api  # type: ignore[import-not-found] # made by happybase, which tsd.store.thrift imports
-from thriftpy2.protocol import TBinaryProtocol
+from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
 from thriftpy2.thrift import TException, TProcessor
-from thriftpy2.transport import TBufferedTransport, TSocket
+from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket
 
 import tsd.store.thrift  # noqa: F401
 
@@ -26,9 +26,11 @@ BUSY = (
 class BusyGateway:
     """Answers each call with BUSY until it has been asked `refusals` times, and then with nothing special."""
 
-    def __init__(self, refusals: int) -> None:
+    def __init__(self, refusals: int, transport: str = "buffered", protocol: str = "binary") -> None:
         self.asked = 0
         self._refusals = refusals
+        self._transport = {"buffered": TBufferedTransport, "framed": TFramedTransport}[transport]
+        self._protocol = {"binary": TBinaryProtocol, "compact": TCompactProtocol}[protocol]
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
         self._thread = threading.Thread(target=self._serve)
@@ -50,8 +52,7 @@ class BusyGateway:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                transport = TBufferedTransport(TSocket(sock=client))  # type: ignore[no-untyped-call]
-                coded = TBinaryProtocol(transport)  # type: ignore[no-untyped-call]
+                coded = self._protocol(self._transport(TSocket(sock=client)))  # type: ignore[no-untyped-call]
                 with suppress(TException, OSError):
                     while True:
                         processor.process(coded, coded)

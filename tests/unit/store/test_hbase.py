@@ -361,3 +361,14 @@ async def test_a_busy_hbase_may_have_counted() -> None:
             await store.increment("cells", ROW, COLUMN, 1)
         assert gateway.asked == 1
         await store.aclose()
+
+
+@pytest.mark.parametrize("transport", ["buffered", "framed"])
+@pytest.mark.parametrize("protocol", ["binary", "compact"])
+async def test_a_gateway_is_spoken_to_as_it_was_started(transport: str, protocol: str) -> None:
+    with BusyGateway(0, transport, protocol) as gateway:
+        store = HBaseStore([gateway.address], transport=transport, protocol=protocol)
+        assert [await store.increment("cells", ROW, COLUMN, by) for by in (1, 2**40, -1)] == [1, 2**40, -1]
+        await store.put("cells", [Put(b"\xff\x80", b"t:\xff\0", b"\x80" * 100_000)])
+        assert store.statistics()["connections_opened"] == 1
+        await store.aclose()
