@@ -72,7 +72,7 @@ class Store(Protocol):
     async def get(
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
-        """The cells of those `rows` that exist, in order of their columns; all columns unless some are named, in full."""
+        """The cells of those `rows` that exist, in order of their columns; all columns unless some are named."""
         ...
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
