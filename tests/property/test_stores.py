@@ -114,7 +114,7 @@ class Model:
     def delete(self, place: tuple[bytes, bytes], up_to_ms: int | None) -> None:
         if place in self.cells and self.cells[place][1] <= (up_to_ms or self.clock_ms):
             del self.cells[place]
-        if self.hbase:  # a millisecond passes before the next call
+        if self.hbase:  # before the next call comes, a millisecond passes
             self.deleted[place] = max(self.deleted.get(place, 0), up_to_ms or self.clock_ms - 1)
 
     def check_and_put(self, cell: Put, expected: bytes | None) -> bool:
@@ -258,27 +258,11 @@ def in_folder(folder: str) -> Opened:
     return opened
 
 
-class Later(Under):
-    """HBase: what is written in the millisecond of a delete stays hidden by it, so one has to pass."""
-
-    async def answer(self, call: Call) -> object:
-        answer = await super().answer(call)
-        if isinstance(call, Delete) and call.up_to_ms is None:
-            deleted_ms = await self.server_ms()
-            while await self.server_ms() <= deleted_ms:
-                pass
-        return answer
-
-    async def server_ms(self) -> int:
-        await self.store.put(self.table, [Put(b"clock", b"t:", b"")])
-        return (await self.store.get(self.table, [b"clock"]))[b"clock"][0].time_ms
-
-
 def in_hbase(hbase: RunningHbase, table: str, prefix: bytes) -> Opened:
     @asynccontextmanager
     async def opened(model: Model) -> AsyncIterator[Under]:
         store = HBaseStore([(hbase.host, hbase.thrift_port)], connections=2)
-        yield Later(store, table, prefix)
+        yield Under(store, table, prefix)
         await store.aclose()
 
     return opened

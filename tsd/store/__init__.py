@@ -86,8 +86,7 @@ class Store(Protocol):
         """Delete the named columns of each row where they are no newer than `up_to_ms` (None: than the store's present,
         which spares cells that were put with a time in the future).
 
-        A later put with a time up to that may stay hidden: it does in HBase, for None too if it comes within the same
-        millisecond, and does not elsewhere.
+        A later put with a time of its own up to that may stay hidden: in HBase it does, elsewhere it does not.
         """
         ...
 
