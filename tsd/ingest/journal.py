@@ -9,9 +9,10 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import structlog
 import trio
@@ -119,12 +120,13 @@ class Journal:
     def set_aside(self, damage: Damage) -> int:
         """Move a segment's damaged end out of it; how many whole lines are left."""
         offset = max(damage.offset, HEADER_BYTES)
-        aside = self.folder / "aside" / f"{damage.path.stem}-from-byte-{offset}.journal"
-        aside.parent.mkdir(exist_ok=True)
-        with damage.path.open("r+b") as file, aside.open("wb") as kept:
+        folder = self.folder / "aside"
+        folder.mkdir(exist_ok=True)
+        aside = unused(folder / f"{damage.path.stem}-from-byte-{offset}.journal")
+        with damage.path.open("r+b") as file:
             file.seek(offset)
-            shutil.copyfileobj(file, kept)
-            os.fsync(kept.fileno())
+            with whole_or_gone(aside) as kept:
+                shutil.copyfileobj(file, kept)
             file.truncate(offset)
             os.pwrite(file.fileno(), header(offset), 0)
             os.fsync(file.fileno())
@@ -260,11 +262,7 @@ class Journal:
             os.ftruncate(fd, segment.good)
             if segment.good == HEADER_BYTES:
                 os.pwrite(fd, header(HEADER_BYTES), 0)
-                folder = os.open(self.folder, os.O_RDONLY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
+                _sync_folder(self.folder)
         except OSError:
             os.close(fd)
             raise
@@ -279,6 +277,36 @@ class Journal:
     def statistics(self) -> Statistics:
         """The numbers of this moment."""
         return Statistics(self.size, len(self._segments), self._pending, self._syncs, self._failures)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the disk keep the names in a folder."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def unused(path: Path) -> Path:
+    """`path`, or where that is taken the first of its kind that is free: segments are counted anew after a start with
+    an empty journal, and what an earlier one left must not be overwritten."""
+    names = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return next(candidate for candidate in chain([path], names) if not candidate.exists())
+
+
+@contextmanager
+def whole_or_gone(path: Path) -> Iterator[BinaryIO]:
+    """A new file that is on disk at the end of the block, or is removed where anything fails."""
+    try:
+        with path.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            _sync_folder(path.parent)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _write_all(fd: int, parts: list[bytes]) -> None:

@@ -7,7 +7,8 @@ the daemon takes up what an earlier run left.
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from tsd.codec.columns import Columns, sort_columns
 from tsd.errors import JOURNAL_DAMAGED, BadLine, StoreError
 from tsd.ingest.cells import encode, slices
 from tsd.ingest.intake import Gate, absorb
-from tsd.ingest.journal import Journal, Segment
+from tsd.ingest.journal import Journal, Segment, unused, whole_or_gone
 from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import POINT_BYTES, OpenRows
@@ -37,6 +38,13 @@ class Refusal(NamedTuple):
 
     line: bytes
     error: BadLine
+
+
+class Written(NamedTuple):
+    """What became of a window's lines; those that are missing were damaged on disk."""
+
+    stored: int
+    refused: list[Refusal]
 
 
 class Window:
@@ -169,7 +177,7 @@ class Writer:
                 continue
             window = self._windows[0]
             try:
-                await self._write(window)
+                written = await self._write(window)
             except StoreError as error:
                 self._note_trouble(error)
                 await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
@@ -181,6 +189,7 @@ class Writer:
                 self.trouble = None
             await self._journal.remove(window.segment)
             self._windows.popleft()
+            self._enter_in_ledger(window, written)  # in one step with the window's end: the account always balances
             self._written += 1
             self._note_progress()
             self.regulate()
@@ -210,7 +219,14 @@ class Writer:
         self._finishing = True
         self._waiting.set()
 
-    async def _write(self, window: Window) -> None:
+    def _enter_in_ledger(self, window: Window, written: Written) -> None:
+        self._ledger.stored += written.stored
+        for _, error in written.refused:
+            self._ledger.refuse(error.reason)
+        if damaged := window.points - written.stored - len(written.refused):
+            self._ledger.refuse(JOURNAL_DAMAGED, damaged)
+
+    async def _write(self, window: Window) -> Written:
         """Put a window's cells into the store, for good. Repeated as a whole where a part of it fails."""
         columns, refused = await self._read_window(window)
         lines = len(columns.series)
@@ -219,11 +235,9 @@ class Writer:
             await self._store.put(self._table, puts)
             self.cells += len(puts)
         await self._store.sync()
-        self._ledger.stored += lines
         if refused:
             await self._keep_refused(window, refused)
-        if lines + len(refused) != window.points:
-            self._ledger.refuse(JOURNAL_DAMAGED, window.points - lines - len(refused))
+        return Written(lines, refused)
 
     async def _read_window(self, window: Window) -> tuple[Columns, list[Refusal]]:
         """A window's points, all of series with UIDs, and the lines that are refused by now."""
@@ -262,21 +276,33 @@ class Writer:
                     lines = block.text.split(b"\n")
                     refused += [Refusal(lines[at], error) for at, error in absorbed.rejects]
         except Damage as damage:  # it was whole when it was found or written
-            await trio.to_thread.run_sync(self._journal.set_aside, damage)
+            with _asked_again():
+                await trio.to_thread.run_sync(self._journal.set_aside, damage)
         columns = rows.take()
         rows.table.touch(columns.series, self._now_s())
         return columns, refused
 
     async def _keep_refused(self, window: Window, refused: list[Refusal]) -> None:
         """Lines that were acknowledged and cannot be stored are kept in a file, and said aloud."""
-        path = self._refused_folder / f"{window.segment.path.stem}.lines"
         text = b"".join(b"# %s\n%s\n" % (str(error).encode(), line) for line, error in refused)
 
-        def write() -> None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text)
+        def write() -> Path:
+            self._refused_folder.mkdir(parents=True, exist_ok=True)
+            path = unused(self._refused_folder / f"{window.segment.path.stem}.lines")
+            with whole_or_gone(path) as file:
+                file.write(text)
+            return path
 
-        await trio.to_thread.run_sync(write)
-        for _, error in refused:
-            self._ledger.refuse(error.reason)
+        with _asked_again():
+            path = await trio.to_thread.run_sync(write)
         log.error("journaled lines are refused by now", lines=len(refused), first=str(refused[0].error), kept=str(path))
+
+
+@contextmanager
+def _asked_again() -> Iterator[None]:
+    """Around what the disk must take before a window is done with: where it is full, the window waits, as for a store
+    that is away."""
+    try:
+        yield
+    except OSError as exc:
+        raise StoreError(f"the state folder cannot be written: {exc}") from exc

@@ -1,0 +1,140 @@
+"""Clients that send numbered put lines, and keep account of what a daemon confirmed to be on disk.
+
+Everything about the n-th line of a connection follows from n, which is also its value. So nothing need be remembered of
+millions of lines, and a stored point that was not sent, or that stands under another's name, gives itself away.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import trio
+
+HOST = "127.0.0.1"
+BASE = 1_500_000_000
+REPLY = b"synced "
+PATIENCE_S = 60  # bounds how long a failing test waits, and nothing else
+
+
+class Line(NamedTuple):
+    """What a line says."""
+
+    metric: str
+    tags: tuple[tuple[str, str], ...]  # in order of their names
+    time: int  # in seconds, or in ms for every other series
+
+
+class Lines(NamedTuple):
+    """The lines of one connection."""
+
+    connection: int
+    slots: int = 6  # series that take turns
+    life: int = 40  # points of a series until one with new names takes its place; 0: it stays
+
+    def line(self, n: int) -> Line:
+        """The n-th."""
+        turn, slot = divmod(n, self.slots)
+        age = turn // self.life if self.life else 0
+        tags = ("connection", f"c{self.connection}"), ("host", f"h{slot}.{age}")
+        time = BASE + turn
+        return Line(f"load.{slot}.{age // 2}", tags, time * 1000 + 250 if slot % 2 else time)
+
+    def text(self, start: int, stop: int) -> bytes:
+        """The lines from the `start`-th to before the `stop`-th."""
+        return "".join(
+            f"put {metric} {time} {n} {' '.join(f'{tagk}={tagv}' for tagk, tagv in tags)}\n"
+            for n in range(start, stop)
+            for metric, tags, time in [self.line(n)]
+        ).encode()
+
+
+class Sender:
+    """A client with one connection at a time. It sends on where the last one ended, and never repeats a line."""
+
+    def __init__(
+        self, lines: Lines, *, block: int = 40, ahead: int = 400, per_s: float | None = None, seed: int = 0
+    ) -> None:
+        """Sends up to `block` lines at once and asks for `sync` now and then. While `ahead` lines are not confirmed it
+        waits; with `per_s` it sends no more than that in a second."""
+        self.lines = lines
+        self.sent = 0
+        self._block = block
+        self._ahead = ahead
+        self._per_s = per_s
+        self._random = random.Random(seed)
+        self._since = 0  # the first line of this connection
+        self._confirmed = [0]  # of each connection, how many
+        self._starts = [0]
+        self._moved = trio.Event()
+        self._finishing = False
+
+    def confirmed(self) -> Iterator[range]:
+        """The lines that are on disk: so was said."""
+        for start, count in zip(self._starts, self._confirmed, strict=True):
+            yield range(start, start + count)
+
+    @property
+    def confirmed_count(self) -> int:
+        """How many they are."""
+        return sum(self._confirmed)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Lines of this connection of which nothing is known."""
+        return self.sent - self._starts[-1] - self._confirmed[-1]
+
+    async def more_confirmed(self, count: int = 1) -> None:
+        """Return once so many more lines are confirmed than now."""
+        wanted = self.confirmed_count + count
+        with trio.fail_after(PATIENCE_S):
+            while self.confirmed_count < wanted:
+                await self._moved.wait()
+
+    def finish(self) -> None:
+        """Let `run` return once everything that it sent is confirmed."""
+        self._finishing = True
+
+    async def run(self, port: int) -> None:
+        """Send and read, until the daemon ends the connection or `finish` was called."""
+        self._starts.append(self.sent)
+        self._confirmed.append(0)
+        self._finishing = False
+        try:
+            async with await trio.open_tcp_stream(HOST, port) as stream, trio.open_nursery() as nursery:
+                nursery.start_soon(self._read, stream, nursery.cancel_scope)
+                await self._send(stream)
+                nursery.cancel_scope.cancel()
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            assert not self._finishing
+
+    async def _send(self, stream: trio.SocketStream) -> None:
+        started = trio.current_time()
+        while not self._finishing:
+            if self._per_s:
+                await trio.sleep_until(started + (self.sent - self._starts[-1]) / self._per_s)
+            while self.unconfirmed >= self._ahead:
+                await self._moved.wait()
+            stop = self.sent + self._random.randint(1, self._block)
+            text = self.lines.text(self.sent, stop)
+            self.sent = stop
+            if self._random.random() < 0.5 or self.unconfirmed >= self._ahead:
+                text += b"sync\n"
+            at = self._random.randrange(len(text))  # a block of the daemon's may end anywhere
+            for part in (text[:at], text[at:]):
+                await stream.send_all(part)
+        await stream.send_all(b"sync\n")
+        while self.unconfirmed:
+            await self._moved.wait()
+
+    async def _read(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        tail = b""
+        while data := await stream.receive_some():
+            *replies, tail = (tail + data).split(b"\n")
+            for reply in replies:
+                assert reply.startswith(REPLY), reply
+                self._confirmed[-1] = int(reply.removeprefix(REPLY))
+                assert self.unconfirmed >= 0
+                self._moved.set()
+                self._moved = trio.Event()
+        assert not self._finishing
+        scope.cancel()

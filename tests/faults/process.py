@@ -1,0 +1,136 @@
+"""`tsd serve` as a process of its own: to be killed, starved and measured. What it logs is read as it comes."""
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tests.faults.load import PATIENCE_S
+from tests.running import Client
+
+ROOT = Path(__file__).parents[2]
+BASICS = {"tsd.network.port": "0", "tsd.log.format": "json", "tsd.journal.sync_interval": "10"}
+
+
+class Served:
+    """A daemon's process."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+        self._news = trio.Event()
+        self.events: list[dict[str, Any]] = []  # what it logged
+        self.noise: list[str] = []  # what else it wrote: nothing, unless it fell over
+        self.port = 0
+        self.killed = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def read_log(self) -> None:
+        """Take down what it writes, until it has ended."""
+        assert self._process.stderr is not None
+        tail = b""
+        while data := await self._process.stderr.receive_some():
+            *lines, tail = (tail + data).split(b"\n")
+            for line in lines:
+                try:
+                    self.events.append(json.loads(line))
+                except ValueError:
+                    self.noise.append(line.decode())
+            self._news.set()
+            self._news = trio.Event()
+        await self._process.wait()
+        self._news.set()
+
+    async def logged(self, *wordings: str, count: int = 1) -> dict[str, Any]:
+        """The `count`-th event with one of these wordings, once it has been logged."""
+        with trio.fail_after(PATIENCE_S):
+            while len(found := [event for event in self.events if event["event"] in wordings]) < count:
+                assert self.alive, f"it ended with {self._process.returncode}: {self.events} {self.noise}"
+                await self._news.wait()
+        return found[count - 1]
+
+    def has_logged(self, wording: str) -> bool:
+        return any(event["event"] == wording for event in self.events)
+
+    async def ready(self) -> None:
+        """Return once it serves its port."""
+        self.port = (await self.logged("ready"))["port"]
+
+    async def ended(self) -> int:
+        """Its exit status, once it has ended."""
+        return await self._process.wait()
+
+    async def kill(self) -> None:
+        """End it as a crash does."""
+        assert self.alive, f"it ended by itself: {self.events} {self.noise}"
+        self.killed = True
+        self._process.kill()
+        await self._process.wait()
+
+    async def terminate(self) -> None:
+        """End it as an operator does; everything that waits is stored then."""
+        self._process.terminate()
+        with trio.fail_after(PATIENCE_S):
+            status = await self._process.wait()
+        assert status == 0, (status, self.events, self.noise)
+        assert self.noise == []
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
+            yield Client(stream)
+
+    def resident_bytes(self) -> int:
+        """Memory it holds now."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+
+@asynccontextmanager
+async def served(folder: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Served]:
+    """`tsd serve` on the state folder `folder`; killed at the end, unless it has ended by then."""
+    given = {**BASICS, "tsd.storage.path": str(folder), **(settings or {})}
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", "tsd", "serve", *(word for item in given.items() for word in ("--set", "=".join(item)))],
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    daemon = Served(process)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(daemon.read_log)
+        try:
+            yield daemon
+        finally:
+            if daemon.alive:
+                process.kill()
+
+
+async def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """What another command of `tsd` did."""
+    return await trio.run_process(
+        [sys.executable, "-m", "tsd", *words], capture_stdout=True, capture_stderr=True, check=False, cwd=ROOT
+    )
+
+
+def signal_of(status: int) -> signal.Signals | None:
+    """The signal that an exit status tells of."""
+    return signal.Signals(-status) if status < 0 else None
+
+
+def starve(pid: int, *, starved: bool) -> None:
+    """Let no file of a process grow, as on a full disk; or let them again."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if starved else hard, hard))
