@@ -1,0 +1,99 @@
+"""The same lines to a real OpenTSDB and to this daemon, in tables of their own: the same bytes in HBase."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conformance.sent import Generator, Sent, Series, block, flags_of, last_of_each_instant, series
+from tests.conformance.stored import NamedRow, named_rows, pieces
+from tests.e2e.command import Tsd, on_hbase
+from tests.peers.hbase import RunningHbase
+from tests.peers.opentsdb import Opentsdb
+from tests.peers.tables import Cells, Tables
+
+HOURS = [0, 1356998400, 1357002000, 1500001200, 1699999200, 4294965600]
+MILLIS = [4298400, 1356998400, 1357002000, 1699999200, 4294962000]
+SERIES = [
+    series(b"sys.cpu.user", b"host=web01 cpu=0"),
+    series(b"sys.cpu.user", b"cpu=1 host=web01"),
+    series(b"sys.cpu.user", b"host=web02 cpu=0 dc=lga"),
+    series(b"net/bytes_in-1", b"iface=eth0"),
+    series(b"net/bytes_in-1", b"host=host iface=eth0 h=1 a=b c=d e=f g=h z=z"),
+    series(b"host", b"host=host"),
+    series(b"temp.caf\xe9", b"lieu=\xe9tage"),
+    series(b"UPPER.lower", b"A=a a=A"),
+]
+LINES = 10_000
+
+
+class Theirs(NamedTuple):
+    """What OpenTSDB made of the lines."""
+
+    lines: list[Sent]
+    tables: Tables
+    rows: dict[NamedRow, Cells]
+
+
+@pytest.fixture(scope="module")
+def theirs(hbase: RunningHbase, opentsdb_shared: Callable[..., Opentsdb]) -> Theirs:
+    """An OpenTSDB got the lines, and left each point in a cell of its own: some instants have several.
+
+    What is sent again is sent when what came before is stored: HBase may apply OpenTSDB's batches in another order.
+    """
+    generator = Generator(20130101, SERIES, HOURS, millis=MILLIS)
+    first = generator.lines(LINES)
+    parts = [first, generator.again(first, 1500, changed=True), generator.again(first, 500, changed=False)]
+    parts.append(generator.again(parts[1], 300, changed=True))
+    assert sum(map(len, last_of_each_instant(first).values())) < LINES - 100
+    tables = hbase.new_tables()
+    peer = opentsdb_shared(tables, **{"tsd.storage.enable_compaction": "false"})
+    for part in parts:
+        assert peer.send(block(part)) == b""
+    return Theirs([sent for part in parts for sent in part], tables, named_rows(hbase, tables))
+
+
+@pytest.fixture
+def ours(hbase: RunningHbase, tmp_path: Path) -> Callable[..., Tables]:
+    """`ours(lines, settings)`: tables of a daemon that got the lines, and has ended since."""
+
+    def store(lines: list[Sent], settings: dict[str, str]) -> Tables:
+        tables = hbase.new_tables()
+        with Tsd(tmp_path / "state", on_hbase(hbase, tables, settings)).serve() as daemon:
+            assert daemon.tell(block(lines)) == b"synced %d\n" % len(lines)
+        return tables
+
+    return store
+
+
+def test_each_point_leaves_the_same_cell(hbase: RunningHbase, theirs: Theirs, ours: Callable[..., Tables]) -> None:
+    settings = {"tsd.storage.join_points": "false", "tsd.storage.flush_interval": "100"}
+    rows = named_rows(hbase, ours(theirs.lines, settings))
+    assert sum(map(len, rows.values())) >= LINES
+    assert set(rows) == set(theirs.rows)
+    for row, cells in theirs.rows.items():
+        assert rows[row] == cells, row
+
+
+def test_fresh_tables_are_alike_to_the_byte_uids_and_all(
+    hbase: RunningHbase, theirs: Theirs, ours: Callable[..., Tables]
+) -> None:
+    tables = ours(theirs.lines, {"tsd.storage.join_points": "false"})
+    for kind in ("data", "uid"):
+        assert hbase.tables.rows(getattr(tables, kind)) == hbase.tables.rows(getattr(theirs.tables, kind)), kind
+
+
+def test_joined_points_are_the_same_points(hbase: RunningHbase, theirs: Theirs, ours: Callable[..., Tables]) -> None:
+    rows = named_rows(hbase, ours(theirs.lines, {"tsd.storage.join_points": "true"}))
+    wanted = last_of_each_instant(theirs.lines)
+    found: dict[Series, set[int]] = {}
+    for row, cells in rows.items():
+        assert len(cells) == 1, f"{row}: one window makes one cell a row"
+        for piece in pieces(*next(iter(cells.items()))):
+            instant_ms = row.base * 1000 + piece.offset_ms
+            found.setdefault(row.series, set()).add(instant_ms)
+            assert theirs.rows[row][piece.qualifier] == piece.value
+            assert piece.flags == flags_of(wanted[row.series][instant_ms].number)
+    assert found == {name: set(instants) for name, instants in wanted.items()}
+    assert set(rows) == set(theirs.rows)

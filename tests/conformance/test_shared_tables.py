@@ -1,0 +1,168 @@
+"""One set of tables, an OpenTSDB and this daemon on them: each reads what the other wrote, point for point."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conformance.sent import (
+    HOUR_S,
+    INTEGERS,
+    WIDTHS,
+    Generator,
+    Sent,
+    Series,
+    block,
+    last_of_each_instant,
+    series,
+)
+from tests.conformance.stored import Shape, named_rows, pieces
+from tests.e2e.command import Served, Tsd, on_hbase, until
+from tests.peers.hbase import RunningHbase
+from tests.peers.opentsdb import Opentsdb
+from tests.peers.tables import Tables
+
+HOURS = [1356998400, 1357002000, 1357052400]  # old enough for OpenTSDB to compact them when they are read
+THEIRS = [series(b"shared.theirs", b"host=web01 cpu=0"), series(b"shared.theirs", b"cpu=1 host=web02 dc=lga")]
+JOINED = [series(b"shared.joined", b"host=web01 cpu=0"), series(b"shared.joined", b"host=web02")]
+SINGLE = [series(b"shared.single", b"host=web01 cpu=0"), series(b"shared.caf\xe9", b"lieu=\xe9tage")]
+BOTH = [series(b"shared.both", b"host=web01 cpu=0"), series(b"shared.both", b"host=web02 dc=lga")]
+COUNTS = [series(b"shared.counts", b"host=web01")]  # integers only: among floats OpenTSDB shows them as doubles
+POINTS = 400
+WINDOWS = 4
+
+
+class Variant(NamedTuple):
+    """Settings that both sides must have alike, and what they make of row keys."""
+
+    settings: dict[str, str]
+    shape: Shape
+
+
+VARIANTS = {
+    "plain": Variant({}, Shape()),
+    "salted": Variant({"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "20"}, Shape(salt=1)),
+    "other-widths": Variant(
+        {f"tsd.storage.uid.width.{kind}": width for kind, width in {"metric": "4", "tagk": "2", "tagv": "5"}.items()},
+        Shape(metric=4, tagk=2, tagv=5),
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_each_reads_what_the_other_wrote(
+    variant: Variant, hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
+) -> None:
+    tables = hbase.new_tables()
+    peer = opentsdb(tables, **variant.settings)
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, variant.settings))
+
+    theirs = drawn(1, THEIRS)
+    shared = drawn(2, BOTH) + drawn(3, COUNTS, INTEGERS)
+    assert peer.send(block(theirs + shared[::2])) == b""
+    joined = drawn(4, JOINED)
+    with tsd.serve() as daemon:
+        write_windows(daemon, joined + shared[1::2], Generator(5, JOINED, HOURS))
+    single = drawn(6, SINGLE)
+    with tsd.but({"tsd.storage.join_points": "false"}).serve() as daemon:
+        write_windows(daemon, single, Generator(7, SINGLE, HOURS))
+    lines = theirs + shared + joined + single
+    assert most_cells_of_a_row(hbase, tables, variant.shape) > WINDOWS
+    assert_scanned(tsd, lines)
+    assert_answered(peer, lines)  # and compacted, because they were read
+    until(lambda: most_cells_of_a_row(hbase, tables, variant.shape) == 1, "every row in one cell")
+    assert_scanned(tsd, lines)
+
+    taken = last_of_each_instant(lines)
+    late = [sent for sent in drawn(8, [*THEIRS, *JOINED, *SINGLE, *BOTH]) if sent.instant_ms not in taken[sent.series]]
+    with tsd.serve() as daemon:
+        write_windows(daemon, late, Generator(9, JOINED, HOURS))
+        assert_scanned(tsd, lines + late)
+        assert_answered(peer, lines + late)
+
+
+def test_of_several_values_of_an_instant_the_last_counts(
+    hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
+) -> None:
+    tables = hbase.new_tables()
+    peer = opentsdb(tables, **{"tsd.storage.fix_duplicates": "true"})
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
+    instants = drawn(10, BOTH)
+    generator = Generator(11, BOTH, HOURS)
+    lines: list[Sent] = []
+    with tsd.serve() as daemon:
+        for turn in range(WINDOWS):
+            part = generator.instead(instants, POINTS // 2)
+            lines += part
+            if turn % 2:
+                assert peer.send(block(part)) == b""
+            else:
+                write_windows(daemon, part, generator)
+        assert_scanned(tsd, lines)
+        assert_answered(peer, lines)
+        until(lambda: most_cells_of_a_row(hbase, tables, Shape()) == 1, "every row in one cell")
+        assert_scanned(tsd, lines)
+
+
+def drawn(seed: int, names: list[Series], widths: Iterable[int] = WIDTHS) -> list[Sent]:
+    """Lines of some series, no instant twice: OpenTSDB refuses to read two values of one, unless told otherwise."""
+    return Generator(seed, names, HOURS, widths=widths).lines(POINTS, once_an_instant=True)
+
+
+def write_windows(daemon: Served, lines: list[Sent], generator: Generator) -> None:
+    """Have lines written in several windows, which overlap in time; each repeats some points of those before it."""
+    for window in range(WINDOWS):
+        written = [sent for at, sent in enumerate(lines) if at % WINDOWS < window]
+        part = lines[window::WINDOWS] + generator.again(written, len(written) // 8, changed=False)
+        assert daemon.tell(block(part)) == b"synced %d\n" % len(part)
+        daemon.flush()
+
+
+def most_cells_of_a_row(hbase: RunningHbase, tables: Tables, shape: Shape) -> int:
+    """Of the data table, every cell of which is looked at."""
+    rows = named_rows(hbase, tables, shape).values()
+    for cells in rows:
+        for qualifier, value in cells.items():
+            pieces(qualifier, value)
+    return max(map(len, rows))
+
+
+def assert_scanned(tsd: Tsd, lines: Iterable[Sent]) -> None:
+    """`tsd scan --import` prints these points, in their units and types, and no others."""
+    wanted = last_of_each_instant(lines)
+    found: dict[Series, dict[int, tuple[int, str]]] = {}
+    for line in tsd.lines(*sorted({name.metric.decode("latin-1") for name in wanted})):
+        metric, time, number, tags = line.split(" ", 3)
+        points = found.setdefault(series(metric.encode("latin-1"), tags.encode("latin-1")), {})
+        instant_ms = int(time) * (1 if int(time) >> 32 else 1000)
+        assert instant_ms not in points, line
+        points[instant_ms] = int(time), number
+    assert found == {
+        name: {instant: (sent.time, repr(sent.number)) for instant, sent in instants.items()}
+        for name, instants in wanted.items()
+    }
+
+
+def assert_answered(peer: Opentsdb, lines: Iterable[Sent]) -> None:
+    """OpenTSDB answers a query with these points and no others."""
+    wanted = last_of_each_instant(lines)
+    found: dict[Series, dict[int, int | float]] = {}
+    for metric in sorted({name.metric.decode("latin-1") for name in wanted}):
+        query = {"metric": metric, "aggregator": "none"}
+        body = {"start": HOURS[0], "end": HOURS[-1] + HOUR_S, "msResolution": True, "queries": [query]}
+        status, answer = peer.http("POST", "/api/query", body)
+        assert status == 200, answer
+        for result in answer:
+            tags = " ".join(f"{tagk}={tagv}" for tagk, tagv in result["tags"].items())
+            name = series(metric.encode("latin-1"), tags.encode("latin-1"))
+            assert name not in found
+            found[name] = {int(time): number for time, number in result["dps"].items()}
+    assert {name: sorted(points) for name, points in found.items()} == {
+        name: sorted(instants) for name, instants in wanted.items()
+    }
+    for name, points in found.items():
+        for instant_ms, number in points.items():
+            sent = wanted[name][instant_ms].number
+            assert number == (float(sent) if isinstance(number, float) else sent), (name, instant_ms)
+            assert name not in COUNTS or isinstance(number, int)

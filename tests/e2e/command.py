@@ -1,0 +1,253 @@
+"""The command `tsd` as a user runs it: processes of their own, on a state folder and settings of the test's."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+
+from tests.peers.hbase import RunningHbase
+from tests.peers.tables import Tables
+from tsd.store.remote import Caller
+
+ROOT = Path(__file__).parents[2]
+HOST = "127.0.0.1"
+PATIENCE_S = 60.0  # how long a test waits before it calls something dead
+Event = Mapping[str, Any]
+
+
+class Done(NamedTuple):
+    """How a command ended, and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Tsd:
+    """Commands that share a state folder and settings."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.settings = dict(settings or {})
+
+    def but(self, settings: Mapping[str, str]) -> "Tsd":
+        """The same folder with some settings changed."""
+        return Tsd(self.folder, {**self.settings, **settings})
+
+    def run(self, *words: str | Path, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Done:
+        """Run a command to its end, its common options last."""
+        done = subprocess.run(
+            [sys.executable, "-m", "tsd", *map(str, words), *self._options()],
+            check=False, input=stdin, capture_output=True, cwd=self.folder.parent, env=_environment(env),
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def lines(self, *metrics: str, start: str = "1") -> list[str]:
+        """What `tsd scan --import` prints of metrics."""
+        done = self.run("scan", "--import", start, *(word for metric in metrics for word in ("sum", metric)))
+        assert (done.status, done.err) == (0, ""), done
+        return done.out.splitlines()
+
+    @contextmanager
+    def serve(self, *words: str, env: Mapping[str, str] | None = None) -> Iterator["Served"]:
+        """A daemon that serves, on a port of its own; ended in an orderly way with the block."""
+        with self.spawn(*words, env=env) as served:
+            served.await_ready()
+            yield served
+
+    @contextmanager
+    def spawn(self, *words: str, env: Mapping[str, str] | None = None) -> Iterator["Served"]:
+        """A daemon that may be about to serve."""
+        options = ["--set", "tsd.log.format=json", *self._options(), *(words or ("--port", "0"))]
+        served = Served(self.folder, options, _environment(env))
+        try:
+            yield served
+            if served.alive:
+                assert served.stop() == 0, served.said()
+        finally:
+            served.close()
+
+    def _options(self) -> list[str]:
+        settings = (word for key, value in self.settings.items() for word in ("--set", f"{key}={value}"))
+        return ["--data", str(self.folder), *settings]
+
+
+class Served:
+    """A daemon's process. What it logs is read as it comes."""
+
+    def __init__(self, folder: Path, options: Sequence[str], env: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tsd", "serve", *options],
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=folder.parent, env=env,
+        )  # fmt: skip
+        self._heard = threading.Condition()
+        self._lines: list[str] = []
+        self._silent = False
+        self._reader = threading.Thread(target=self._listen)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.await_ready()["port"])
+
+    def await_ready(self) -> Event:
+        """What it logs once it serves; fails where it ends instead."""
+        return self.await_event("ready")
+
+    def await_event(self, wording: str, count: int = 1) -> Event:
+        """The `count`-th event of that wording; fails where the daemon ends, or says nothing of the sort."""
+
+        def found() -> bool:
+            return self._silent or len(self.events(wording)) >= count
+
+        with self._heard:
+            in_time = self._heard.wait_for(found, PATIENCE_S)
+        events = self.events(wording)
+        assert len(events) >= count, f"{'it ended' if in_time else 'nothing came'}, wanted {wording!r}:\n{self.said()}"
+        return events[count - 1]
+
+    def events(self, wording: str) -> list[Event]:
+        """What it has logged in these words."""
+        return [event for event in map(_event, list(self._lines)) if event.get("event") == wording]
+
+    def said(self) -> str:
+        """All of its standard error."""
+        return "".join(self._lines)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def stop(self) -> int:
+        """End it as systemd does; its exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self.signal(signal.SIGKILL)
+        assert self.wait() == -signal.SIGKILL
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended by itself and everything it said was read."""
+        status = self._process.wait(PATIENCE_S)
+        self._reader.join()
+        return status
+
+    def tell(self, lines: bytes) -> bytes:
+        """What it answers to whole lines on a connection of their own; the last answer is that of `sync`."""
+        with self.connect() as connection:
+            return ask(connection, lines)
+
+    def connect(self) -> socket.socket:
+        """A connection to its port."""
+        return socket.create_connection((HOST, self.port), timeout=PATIENCE_S)
+
+    def stats(self) -> dict[str, int]:
+        """The reply of `stats`, by name and own tag."""
+        with self.connect() as connection:
+            connection.sendall(b"stats\nexit\n")
+            text = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        words = [line.removeprefix("tsd.").split(" ") for line in text.splitlines()]
+        return {" ".join([name, *tags[:-1]]): int(value) for name, _, value, *tags in words}
+
+    def flush(self) -> None:
+        """Have it write its open rows; fails where the store does not take them."""
+        assert self.request("flush") is True
+
+    def request(self, verb: str) -> object:
+        """What its control socket answers."""
+
+        async def asking() -> object:
+            caller = await Caller.connect(self._folder / "control.sock")
+            try:
+                return await caller.ask(verb)
+            finally:
+                await caller.aclose()
+
+        return trio.run(asking)
+
+    def close(self) -> None:
+        """Leave nothing of it."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        assert self._process.stderr
+        self._process.stderr.close()
+
+    def _listen(self) -> None:
+        assert self._process.stderr
+        for line in self._process.stderr:
+            with self._heard:
+                self._lines.append(line.decode(errors="replace"))
+                self._heard.notify_all()
+        with self._heard:
+            self._silent = True
+            self._heard.notify_all()
+
+
+def ask(connection: socket.socket, lines: bytes) -> bytes:
+    """Send whole lines and `sync`; everything that is answered, up to and with the answer to `sync`."""
+    sender = threading.Thread(target=connection.sendall, args=(lines + b"sync\n",))
+    sender.start()  # a daemon that has much to answer may stop reading until it is read
+    answer = b""
+    while not (answer.endswith(b"\n") and answer.rstrip(b"\n").rpartition(b"\n")[2].startswith(b"synced ")):
+        part = connection.recv(65536)
+        assert part, f"closed after {answer!r}"
+        answer += part
+    sender.join()
+    return answer
+
+
+def until(look: Callable[[], bool], wanted: str) -> None:
+    """Return once `look` says so. It asks somebody, and so paces itself; the deadline only bounds a failure."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not look():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {wanted}"
+
+
+def on_hbase(hbase: RunningHbase, tables: Tables, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Settings of a daemon on tables of a test's HBase."""
+    named = {f"tsd.storage.hbase.{kind}_table": name for kind, name in tables._asdict().items()}
+    return {
+        "tsd.storage.backend": "hbase",
+        "tsd.storage.hbase.thrift": hbase.gateway,
+        "tsd.core.auto_create_metrics": "true",
+        **named,
+        **(settings or {}),
+    }
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    """This process's, with the tree to be found from any folder."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
+
+
+def _event(line: str) -> Event:
+    try:
+        event: Event = json.loads(line)
+    except ValueError:
+        return {}
+    return event
