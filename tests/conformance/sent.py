@@ -66,12 +66,14 @@ class Generator:
         *,
         millis: Sequence[int] = (),
         widths: Iterable[int] = WIDTHS,
+        plain: bool = False,
     ) -> None:
         self._random = random.Random(seed)
         self._series = series
         self._hours = hours  # Unix seconds, multiples of HOUR_S
         self._millis = millis or [hour for hour in hours if hour * 1000 >= FIRST_MS]  # those that may have ms points
         self._widths = tuple(widths)  # flags that values may have
+        self._plain = plain  # spell numbers as agents do, with digits, sign, point and exponent only
 
     def lines(self, count: int, *, once_an_instant: bool = False) -> list[Sent]:
         """So many lines, no two for one column, in no order of time; or no two for one instant of a series."""
@@ -138,11 +140,9 @@ class Generator:
             if form == 1 and abs(number) < 10**15:
                 return b"%s000%d" % (b"-" if number < 0 else b"", abs(number))
             return b"%d" % number
-        spelt = (
-            repr(number), f"{number:.17e}", f"{number:.20E}", f"{number!r}f", f"{number!r}D",
-            number.hex(), number.hex().replace("p", "P") + "d", repr(number).replace("e+", "e"),
-        )  # fmt: skip
-        return spelt[form % len(spelt)].encode()
+        plain = (repr(number), repr(number).replace("e+", "e"), f"{number:.17e}", f"{number:.20E}")
+        odd = (f"{number!r}f", f"{number!r}D", number.hex(), number.hex().replace("p", "P") + "d")
+        return self._random.choice(plain if self._plain else plain + odd).encode()
 
     def _spell_tags(self, series: Series) -> bytes:
         tags = self._random.sample(series.tags, len(series.tags))

@@ -173,6 +173,10 @@ class Served:
         words = [line.removeprefix("tsd.").split(" ") for line in text.splitlines()]
         return {" ".join([name, *tags[:-1]]): int(value) for name, _, value, *tags in words}
 
+    def await_stat(self, name: str, value: int) -> None:
+        """Return once `stats` gives this number."""
+        until(lambda: self.stats()[name] == value, f"{name} {value}")
+
     def flush(self) -> None:
         """Have it write its open rows; fails where the store does not take them."""
         assert self.request("flush") is True
