@@ -55,7 +55,6 @@ class HBaseStore:
     ) -> None:
         """`gateways` are (host, port); `connections` is for all of them together. `timeout_s` bounds how long a gateway
         may be silent, `transport` ("buffered", "framed") and `protocol` ("binary", "compact") are as it was started."""
-        self._timeout_s = timeout_s
         self._connect = partial(Connection, timeout_s=timeout_s, transport=transport, protocol=protocol)
         self._gateways: Gateways[Connection] = Gateways(gateways, trio.current_time)
         self._slots = trio.Semaphore(connections, max_value=connections)
@@ -182,18 +181,22 @@ class HBaseStore:
         done."""
         self._count[method.__name__] += 1
         once = method in ONCE
+
+        def ask(connection: Connection) -> T:
+            return method(connection, *args, **kwargs)
+
         for pause in pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES):
             try:
-                return await self._send(once, lambda connection: method(connection, *args, **kwargs))
+                return await self._send(ask, once=once)
             except StoreBusy as exc:
                 self._count["errors"] += 1
                 if once:
                     raise StoreDown(f"whether {method.__name__} was done is not known: {exc}") from exc
             self._count["retries"] += 1
             await trio.sleep(pause)
-        return await self._send(once, lambda connection: method(connection, *args, **kwargs))
+        return await self._send(ask, once=once)
 
-    async def _send(self, once: bool, ask: Callable[[Connection], T]) -> T:
+    async def _send(self, ask: Callable[[Connection], T], *, once: bool) -> T:
         """Send a call to one gateway after the other until it is sent, and once more where a connection was dropped
         while it was idle. A gateway that was silent for too long is slow, not gone: it is not asked twice."""
         fresh = False

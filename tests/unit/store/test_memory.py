@@ -1,0 +1,69 @@
+"""The store that tests run on is as strict as HBase. What it does otherwise is in tests/property/test_stores.py."""
+
+import pytest
+
+from tsd.errors import StoreError
+from tsd.store import Family, Put, Table
+from tsd.store.memory import PAGE_BYTES, MemoryStore
+
+ROW, COLUMN = b"row", b"t:"
+
+
+async def made(*times: int) -> MemoryStore:
+    """A store with a table `cells`, whose clock says those times in turn."""
+    clock = iter(times)
+    store = MemoryStore(lambda: next(clock))
+    assert await store.create_tables([Table("cells", (Family(b"t"),))]) == ["cells"]
+    return store
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        (Put(b"", COLUMN, b""), "1 to 32767 bytes, this one 0"),
+        (Put(b"r" * 32768, COLUMN, b""), "1 to 32767 bytes, this one 32768"),
+        (Put(ROW, b"t", b""), "family:qualifier, not 74"),
+        (Put(ROW, b"u:", b""), "table cells has no family for column b'u:'"),
+    ],
+)
+async def test_a_cell_that_hbase_would_not_take_spoils_the_put(cell: Put, why: str) -> None:
+    store = await made(1)
+    with pytest.raises(StoreError, match=why):
+        await store.put("cells", [Put(b"good", COLUMN, b""), cell])
+    assert await store.get("cells", [b"good"]) == {}
+    with pytest.raises(StoreError, match=why):
+        await store.check_and_put("cells", *cell, expected=None)
+
+
+async def test_a_table_that_is_not_there() -> None:
+    store = await made()
+    with pytest.raises(StoreError, match="there is no table nowhere"):
+        await store.put("nowhere", [])
+
+
+async def test_a_clock_that_is_set_back() -> None:
+    store = await made(9_000, 5_000)
+    for value in (b"first", b"second"):
+        await store.put("cells", [Put(ROW, COLUMN, value)])
+    assert await store.get("cells", [ROW]) == {ROW: [(COLUMN, b"second", 9_000)]}
+
+
+async def test_a_page_ends_where_it_is_large() -> None:
+    store = await made(1)
+    await store.put("cells", [Put(b"%d" % row, COLUMN, bytes(PAGE_BYTES // 4)) for row in range(9)])
+    page = await store.page("cells", b"", None, limit=100)
+    assert (len(page.rows), page.next_start) == (4, b"4")
+
+
+async def test_a_counter_has_eight_bytes() -> None:
+    store = await made(1, 2, 3)
+    await store.put("cells", [Put(ROW, COLUMN, b"12")])
+    with pytest.raises(StoreError, match="a counter has 8 bytes, this cell 2: 3132"):
+        await store.increment("cells", ROW, COLUMN, 1)
+
+
+async def test_it_counts_calls_and_cells() -> None:
+    store = await made(1, 2)
+    await store.put("cells", [Put(ROW, COLUMN, b"a"), Put(ROW, b"t:b", b"b")])
+    await store.create("cells", [Put(ROW, COLUMN, b"other"), Put(b"new", COLUMN, b"c")])
+    assert store.statistics() == {"create_tables": 1, "put": 1, "create": 1, "cells_put": 3}
