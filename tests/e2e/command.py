@@ -45,12 +45,18 @@ class Tsd:
         return Tsd(self.folder, {**self.settings, **settings})
 
     def run(self, *words: str | Path, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Done:
-        """Run a command to its end, its common options last."""
-        done = subprocess.run(
+        """Run a command to its end."""
+        with self.popen(*words, env=env) as process:
+            out, err = process.communicate(stdin)
+        return Done(process.returncode, out.decode(), err.decode())
+
+    def popen(self, *words: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """A command under way. Its common options come last."""
+        return subprocess.Popen(
             [sys.executable, "-m", "tsd", *map(str, words), *self._options()],
-            check=False, input=stdin, capture_output=True, cwd=self.folder.parent, env=_environment(env),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=self.folder.parent, env=_environment(env),
         )  # fmt: skip
-        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def lines(self, *metrics: str, start: str = "1") -> list[str]:
         """What `tsd scan --import` prints of metrics."""

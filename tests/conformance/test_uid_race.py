@@ -1,0 +1,136 @@
+"""Eight processes give the same names their UIDs at once; some are killed, and the gateway goes away meanwhile."""
+
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.sent import series
+from tests.conformance.stored import COUNTERS, KINDS, NamedRow, named_rows, names_of, pieces
+from tests.e2e.command import PATIENCE_S, Tsd, ask, on_hbase, until
+from tests.peers.hbase import RunningHbase
+from tests.peers.opentsdb import Opentsdb
+from tests.peers.tables import Tables
+
+EACH = 1000  # metrics, and as many tag values
+START_S = 1356998400  # an hour's start; each process sends a second of its own
+CHUNK = 40  # lines sent before more are
+DAEMONS, PEERS, COMMANDS = 3, 3, 2
+KILLS = ((2, 9), (5,), ())  # of each daemon: after how many chunks
+SETTINGS = {"tsd.storage.flush_interval": "200", "tsd.storage.hbase.thrift.timeout": "5000"}
+
+
+@pytest.mark.slow
+def test_every_name_gets_one_uid_and_every_uid_one_name(
+    hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
+) -> None:
+    tables = hbase.new_tables()
+    peers = [opentsdb(tables) for _ in range(PEERS)]
+    tsds = [Tsd(tmp_path / f"state{at}", on_hbase(hbase, tables, SETTINGS)) for at in range(DAEMONS + COMMANDS)]
+    start = threading.Barrier(DAEMONS + PEERS + COMMANDS, timeout=PATIENCE_S)
+    doom = threading.Event()
+    with ThreadPoolExecutor(start.parties) as pool:
+        work = [pool.submit(feed_daemon, tsds[at], at, start, KILLS[at]) for at in range(DAEMONS)]
+        work += [pool.submit(feed_peer, peer, DAEMONS + at, start) for at, peer in enumerate(peers)]
+        work.append(pool.submit(assign, tsds[-2], "metrics", [metric(number) for number in order(6)], start, doom))
+        work.append(pool.submit(assign, tsds[-1], "tagv", [host(number) for number in order(7)], start, None))
+        until(lambda: assigned(hbase, tables) > EACH // 4, "an eighth of the names assigned")
+        doom.set()
+        until(lambda: assigned(hbase, tables) > EACH, "half of the names assigned")
+        hbase.thrift_kill()
+        hbase.thrift_start()
+        for each in work:
+            each.result()
+        assert_sound(hbase, tables)
+    rows = named_rows(hbase, tables)
+    for number in range(EACH):
+        cells = rows.pop(NamedRow(series(metric(number).encode(), f"host={host(number)}".encode()), START_S))
+        points = [piece for qualifier, value in cells.items() for piece in pieces(qualifier, value)]
+        found = {point.offset_ms // 1000: int.from_bytes(point.value, "big", signed=True) for point in points}
+        assert found == dict.fromkeys(range(DAEMONS + PEERS), number)
+    assert not rows
+
+
+def metric(number: int) -> str:
+    return f"race.metric.{number}"
+
+
+def host(number: int) -> str:
+    return f"host{number}"
+
+
+def order(who: int) -> list[int]:
+    """In which order a process goes through the names: every other one in the same."""
+    numbers = list(range(EACH))
+    if who % 2:
+        random.Random(who).shuffle(numbers)
+    return numbers
+
+
+def chunks(who: int) -> Iterator[bytes]:
+    """The lines of a process, a few at a time: each name's number is its point's value."""
+    numbers = order(who)
+    for at in range(0, EACH, CHUNK):
+        part = numbers[at : at + CHUNK]
+        yield b"".join(b"put race.metric.%d %d %d host=host%d\n" % (n, START_S + who, n, n) for n in part)
+
+
+def feed_daemon(tsd: Tsd, who: int, start: threading.Barrier, kills: Sequence[int]) -> None:
+    """Have a daemon store its lines; it is killed on the way, and gets again what it had not confirmed."""
+    left = list(chunks(who))
+    total = len(left)
+    for kill in (*kills, total):
+        with tsd.serve() as daemon, daemon.connect() as connection:
+            if len(left) == total:
+                start.wait()
+            while left and total - len(left) < kill:
+                assert ask(connection, left[0]).startswith(b"synced "), left[0]
+                left.pop(0)
+            if left:
+                connection.sendall(left[0])
+                daemon.kill()
+            else:
+                until(lambda: daemon.request("flush") is True, "all stored")
+
+
+def feed_peer(peer: Opentsdb, who: int, start: threading.Barrier) -> None:
+    """Have an OpenTSDB store its lines."""
+    start.wait()
+    for chunk in chunks(who):
+        assert peer.send(chunk) == b""
+
+
+def assign(tsd: Tsd, kind: str, names: list[str], start: threading.Barrier, doom: threading.Event | None) -> None:
+    """Run `tsd uid assign` until it succeeds, as an operator would; with a doom, the first one is killed then."""
+    start.wait()
+    if doom is not None:
+        with tsd.popen("uid", "assign", kind, *names) as process:
+            doom.wait(PATIENCE_S)
+            process.kill()
+            assert process.wait() == -signal.SIGKILL
+    until(lambda: tsd.run("uid", "assign", kind, *names).status == 0, "assigned without an error")
+
+
+def assigned(hbase: RunningHbase, tables: Tables) -> int:
+    """How many names have a UID."""
+    rows = hbase.tables.rows(tables.uid)
+    return sum(column.startswith(b"id:") for name in rows.keys() - {COUNTERS} for column in rows[name])
+
+
+def assert_sound(hbase: RunningHbase, tables: Tables) -> None:
+    """Both directions agree (`names_of` looks), what is left over names one of the names, and no counter is behind."""
+    rows = hbase.tables.rows(tables.uid)
+    names = names_of(hbase, tables)
+    wanted = (map(metric, range(EACH)), ["host"], map(host, range(EACH)))
+    for kind, all_names in zip(KINDS, wanted, strict=True):
+        assert set(names[kind].values()) == {name.encode() for name in all_names}
+        reverse = {uid: cells[b"name:" + kind] for uid, cells in rows.items() if b"name:" + kind in cells}
+        orphans = {uid: name for uid, name in reverse.items() if uid not in names[kind]}
+        assert set(orphans.values()) <= set(names[kind].values())
+        assert set(names[kind]) <= set(reverse)
+        counter = int.from_bytes(rows[COUNTERS][b"id:" + kind], "big")
+        assert int.from_bytes(max(reverse), "big") <= counter
