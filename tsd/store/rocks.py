@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 
-import rocksdict  # noqa: TID251 - the embedded store's lower half
-from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions  # noqa: TID251
+import rocksdict
+from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from tsd.errors import DaemonRuns, StoreBusy, StoreError, TsdError
 from tsd.store import Cell, Page, Put, Row

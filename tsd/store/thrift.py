@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
-import happybase  # noqa: TID251 - the HBase store's lower half
+import happybase
 import Hbase_thrift as api  # type: ignore[import-not-found] # made by happybase when it is imported
 from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
 from thriftpy2.thrift import TApplicationException, TClient
