@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.conformance.reading import answered, scanned
 from tests.conformance.sent import (
     HOUR_S,
     INTEGERS,
@@ -131,15 +132,8 @@ def most_cells_of_a_row(hbase: RunningHbase, tables: Tables, shape: Shape) -> in
 def assert_scanned(tsd: Tsd, lines: Iterable[Sent]) -> None:
     """`tsd scan --import` prints these points, in their units and types, and no others."""
     wanted = last_of_each_instant(lines)
-    found: dict[Series, dict[int, tuple[int, str]]] = {}
-    for line in tsd.lines(*sorted({name.metric.decode("latin-1") for name in wanted})):
-        metric, time, number, tags = line.split(" ", 3)
-        points = found.setdefault(series(metric.encode("latin-1"), tags.encode("latin-1")), {})
-        instant_ms = int(time) * (1 if int(time) >> 32 else 1000)
-        assert instant_ms not in points, line
-        points[instant_ms] = int(time), number
-    assert found == {
-        name: {instant: (sent.time, repr(sent.number)) for instant, sent in instants.items()}
+    assert scanned(tsd, {name.metric for name in wanted}) == {
+        name: {instant_ms: (sent.time, repr(sent.number)) for instant_ms, sent in instants.items()}
         for name, instants in wanted.items()
     }
 
@@ -147,19 +141,9 @@ def assert_scanned(tsd: Tsd, lines: Iterable[Sent]) -> None:
 def assert_answered(peer: Opentsdb, lines: Iterable[Sent]) -> None:
     """OpenTSDB answers a query with these points and no others."""
     wanted = last_of_each_instant(lines)
-    found: dict[Series, dict[int, int | float]] = {}
-    for metric in sorted({name.metric.decode("latin-1") for name in wanted}):
-        query = {"metric": metric, "aggregator": "none"}
-        body = {"start": HOURS[0], "end": HOURS[-1] + HOUR_S, "msResolution": True, "queries": [query]}
-        status, answer = peer.http("POST", "/api/query", body)
-        assert status == 200, answer
-        for result in answer:
-            tags = " ".join(f"{tagk}={tagv}" for tagk, tagv in result["tags"].items())
-            name = series(metric.encode("latin-1"), tags.encode("latin-1"))
-            assert name not in found
-            found[name] = {int(time): number for time, number in result["dps"].items()}
-    assert {name: sorted(points) for name, points in found.items()} == {
-        name: sorted(instants) for name, instants in wanted.items()
+    found = answered(peer, {name.metric for name in wanted}, HOURS[0], HOURS[-1] + HOUR_S)
+    assert {name: set(points) for name, points in found.items()} == {
+        name: set(instants) for name, instants in wanted.items()
     }
     for name, points in found.items():
         for instant_ms, number in points.items():

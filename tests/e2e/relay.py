@@ -1,0 +1,93 @@
+"""What an agent sends, kept on its way to a daemon."""
+
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+HOST = "127.0.0.1"
+RECEIVE_BYTES = 64 << 10
+
+
+class Relay:
+    """Passes connections on to the daemon at `upstream`, and keeps what came over each. A context manager.
+
+    Where the daemon ends a connection, or is not there, the agent's is ended too: it sees what it would see without us.
+    """
+
+    def __init__(self, upstream: int) -> None:
+        self.upstream = upstream
+        self.changed = threading.Condition()
+        self._sent: list[bytearray] = []
+        self._sockets: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server((HOST, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._start(threading.Thread(target=self._accept))
+
+    def sent(self) -> list[bytes]:
+        """What came over each connection that the daemon took, in order."""
+        with self.changed:
+            return [bytes(text) for text in self._sent]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        with self.changed:
+            for side in self._sockets:
+                with suppress(OSError):
+                    side.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _start(self, thread: threading.Thread) -> None:
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                agent, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                daemon = socket.create_connection((HOST, self.upstream))
+            except OSError:
+                agent.close()
+                continue
+            with self.changed:
+                kept = bytearray()
+                self._sent.append(kept)
+                self._sockets |= {agent, daemon}
+            self._start(threading.Thread(target=self._pass_on, args=(agent, daemon, kept)))
+
+    def _pass_on(self, agent: socket.socket, daemon: socket.socket, kept: bytearray) -> None:
+        answers = threading.Thread(target=self._pass_back, args=(daemon, agent))
+        answers.start()
+        with suppress(OSError):
+            while data := agent.recv(RECEIVE_BYTES):
+                with self.changed:
+                    kept += data
+                    self.changed.notify_all()
+                daemon.sendall(data)
+        with suppress(OSError):
+            daemon.shutdown(socket.SHUT_WR)  # the daemon reads to the end, then ends the connection
+        answers.join()
+        with self.changed:
+            self._sockets -= {agent, daemon}
+        agent.close()
+        daemon.close()
+
+    def _pass_back(self, daemon: socket.socket, agent: socket.socket) -> None:
+        """Answers, until the daemon ends the connection."""
+        with suppress(OSError):
+            while data := daemon.recv(RECEIVE_BYTES):
+                agent.sendall(data)
+        with suppress(OSError):
+            agent.shutdown(socket.SHUT_RDWR)
