@@ -1,0 +1,124 @@
+"""tcollector's way of sending: a heartbeat, batches of lines whose answers nobody reads, and a new connection when one
+breaks. It is not packaged, so a client that behaves as its sender does stands in for it."""
+
+import re
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.e2e.command import HOST, ROOT, Tsd
+from tsd.config import Config
+
+ANSWER_S = 15  # how long tcollector waits for an answer
+READ_BYTES = 4096
+T = 1700000000
+
+
+class Tcollector:
+    """The sender: one connection, verified with `version`; lines that could not be sent are kept."""
+
+    def __init__(self, *tags: str) -> None:
+        self.port = 0
+        self.connections = 0
+        self._tags = tags
+        self._connection: socket.socket | None = None
+        self._queue: list[str] = []
+        self._sent = 0
+
+    def verify(self) -> str:
+        """Have a daemon answer `version`, over a new connection where the old one does not; what came up to then. Its
+        own counts are queued after that, without tags of their own."""
+        while True:
+            answer = self._ask_version()
+            if answer:
+                self._queue.append(f"tcollector.reader.lines_collected {T + self._sent} {self._sent} ")
+                return answer
+            self.close()
+            self._connection = socket.create_connection((HOST, self.port), timeout=ANSWER_S)
+            self.connections += 1
+
+    def send(self, lines: Iterable[str]) -> None:
+        """Send what is queued and these lines, in one piece. Reads nothing."""
+        assert self._connection, "verify comes first"
+        self._queue += lines
+        words = (f"put {line}{''.join(f' {tag}' for tag in self._tags)}\n" for line in self._queue)
+        self._connection.sendall("".join(words).encode())
+        self._sent += len(self._queue)
+        self._queue = []
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _ask_version(self) -> str:
+        """The answer, or nothing where the connection is broken. It ends where less was read than could have been."""
+        answer = b""
+        try:
+            if self._connection is None:
+                return ""
+            self._connection.sendall(b"version\n")
+            while part := self._connection.recv(READ_BYTES):
+                answer += part
+                if len(part) < READ_BYTES:
+                    return answer.decode()
+        except ConnectionError:
+            pass
+        return ""
+
+
+def test_batches_and_heartbeats(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    agent = Tcollector("host=web01", "dc=home")
+    with tsd.serve() as daemon:
+        agent.port = daemon.port
+        assert re.fullmatch(r"net\.opentsdb\.tools \S+ built at revision .*\nBuilt on .*\n", agent.verify())
+        agent.send([f"proc.stat.cpu {T} 17 type=user", f"proc.loadavg.1min {T}.250 0.25", f"df.inodes.free {T} 1e3 "])
+        assert "Built on" in agent.verify()
+        agent.send([f"proc.stat.cpu {T + 15} 19 type=user", *(f"bad {T} {n}x" for n in range(200))])
+        assert "put: invalid value: Invalid character 'x' in 0x\n" in agent.verify()  # nobody looks, but it came
+        agent.send([f"proc.stat.cpu {T + 30} 21 type=user"])
+        daemon.await_stat("ledger.received", 208)
+        assert daemon.stats()["ledger.refused reason=invalid_values"] == 200
+    agent.close()
+    assert agent.connections == 1
+    tags = "dc=home host=web01"
+    assert sorted(map(by_name, stored(tsd))) == sorted(
+        map(by_name, [
+            f"df.inodes.free {T} 1000.0 {tags}",
+            f"proc.loadavg.1min {T}250 0.25 {tags}",
+            *(f"proc.stat.cpu {T + after} {value} {tags} type=user" for after, value in ((0, 17), (15, 19), (30, 21))),
+            *(f"tcollector.reader.lines_collected {T + n} {n} {tags}" for n in (0, 4, 206)),
+        ])
+    )  # fmt: skip
+
+
+def test_a_restarted_daemon_gets_a_new_connection(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    agent = Tcollector("host=web01")
+    for turn in range(3):
+        with tsd.serve() as daemon:
+            agent.port = daemon.port
+            agent.verify()
+            agent.send([f"proc.stat.cpu {T + turn} {turn}"])
+            agent.verify()  # answered in order: the lines before it were taken
+    agent.close()
+    assert agent.connections == 3
+    assert tsd.lines("proc.stat.cpu") == [f"proc.stat.cpu {T + turn} {turn} host=web01" for turn in range(3)]
+
+
+def test_the_instructions_name_the_port() -> None:
+    text = (ROOT / "conf" / "tcollector" / "tsd.md").read_text()
+    assert f"--port {Config().port} " in text
+
+
+def stored(tsd: Tsd) -> list[str]:
+    """All points, as lines."""
+    found = tsd.run("uid", "grep", "metrics", ".").out.splitlines()
+    return tsd.lines(*(line.split(" ")[1].rstrip(":") for line in found))
+
+
+def by_name(line: str) -> list[str]:
+    """A line with its tags in order of their names, not of their UIDs."""
+    metric, time, value, *tags = line.split(" ")
+    return [metric, time, value, *sorted(tags)]
