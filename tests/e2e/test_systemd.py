@@ -1,0 +1,226 @@
+"""What systemd sees of the daemon: when it is ready, how it stops, and the unit itself. No systemd needs to run."""
+
+import itertools
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import PATIENCE_S, ROOT, Served, Tsd, on_hbase, until
+from tests.peers.hbase import RunningHbase
+from tests.proxy import FaultyProxy, Mode
+from tsd.config import Config, load
+
+UNIT = ROOT / "conf" / "systemd" / "tsd.service"
+START_S = 1356998400
+HOSTS = 20
+LONG = {"tsd.storage.flush_interval": "3600000"}  # nothing is written before it must be
+
+
+class Notices:
+    """What sd_notify brings: each message as the set of its lines."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._channel.bind(re.sub("^@", "\0", address))
+        self._channel.settimeout(PATIENCE_S)
+        self.env = {"NOTIFY_SOCKET": address}
+        self.came: list[str] = []
+
+    def take(self) -> str:
+        """The next message."""
+        self.came.append(self._channel.recv(4096).decode())
+        return self.came[-1]
+
+    def pending(self) -> list[str]:
+        """All messages up to now."""
+        self._channel.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                self.take()
+        self._channel.settimeout(PATIENCE_S)
+        return self.came
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+@pytest.fixture
+def notices(request: pytest.FixtureRequest) -> Iterator[Notices]:
+    """A place that listens as systemd does: at a path, or where that is asked for at an abstract address."""
+    with tempfile.TemporaryDirectory(prefix="tsd") as folder:
+        listening = Notices(f"{getattr(request, 'param', '')}{folder}/notify")
+        yield listening
+        listening.close()
+
+
+def numbered(count: int, connection: int = 0) -> Iterator[bytes]:
+    """Put lines without end, or so many: the value of each is its number."""
+    numbers = itertools.count() if count < 0 else range(count)
+    for n in numbers:
+        yield b"put load.%d %d %d host=web%02d\n" % (connection, START_S + n // HOSTS, n, n % HOSTS)
+
+
+def stored(tsd: Tsd, connection: int = 0) -> list[int]:
+    """The numbers of the lines that are stored, in order; each under its own name and time."""
+    numbers = []
+    for line in tsd.lines(f"load.{connection}"):
+        _, time, value, host = line.split(" ")
+        assert (int(time), host) == (START_S + int(value) // HOSTS, f"host=web{int(value) % HOSTS:02d}"), line
+        numbers.append(int(value))
+    return sorted(numbers)
+
+
+@pytest.mark.parametrize("notices", ["", "@"], ids=["path", "abstract"], indirect=True)
+def test_ready_means_that_the_journal_is_replayed_and_the_port_answers(tmp_path: Path, notices: Notices) -> None:
+    tsd = Tsd(tmp_path / "state", LONG)
+    with tsd.serve() as daemon:
+        assert daemon.tell(b"".join(numbered(20_000))) == b"synced 20000\n"
+        daemon.kill()
+    assert list((tmp_path / "state" / "journal").glob("*.journal"))
+    with tsd.spawn(env=notices.env) as daemon:
+        assert notices.take() == "STATUS=replaying 20000 lines of the journal"
+        ready = re.fullmatch(r"READY=1\nSTATUS=serving port (\d+)", notices.take())
+        assert ready
+        stats = daemon.stats()
+        assert int(ready[1]) == daemon.port
+        assert (stats["ledger.received"], stats["ledger.stored"], stats["ledger.journaled"]) == (20_000, 20_000, 0)
+        assert daemon.stop() == 0
+        assert notices.pending()[2:] == ["STOPPING=1\nSTATUS=writing what waits"]
+    assert stored(tsd) == list(range(20_000))
+
+
+def test_it_is_not_ready_while_the_store_has_not_answered_the_replay(
+    hbase: RunningHbase, tmp_path: Path, notices: Notices
+) -> None:
+    settings = on_hbase(hbase, hbase.new_tables(), LONG)
+    with Tsd(tmp_path / "state", settings).serve() as daemon:
+        assert daemon.tell(b"".join(numbered(2000))) == b"synced 2000\n"
+        daemon.kill()
+    with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
+        proxy.mode = Mode.HOLD
+        tsd = Tsd(tmp_path / "state", settings | {"tsd.storage.hbase.thrift": f"{proxy.host}:{proxy.port}"})
+        with tsd.spawn(env=notices.env) as daemon:
+            assert proxy.holding.wait(PATIENCE_S)
+            assert notices.take() == "STATUS=replaying 2000 lines of the journal"
+            assert notices.pending()[1:] == []
+            proxy.mode = Mode.PASS
+            assert notices.take().startswith("READY=1\n")
+            assert daemon.stats()["ledger.stored"] == 2000
+            assert stored(tsd) == list(range(2000))
+
+
+class Load:
+    """A client that sends as fast as it can, and keeps count of what `sync` confirmed."""
+
+    def __init__(self, daemon: Served, number: int) -> None:
+        self.confirmed = 0
+        self._number = number
+        self._connection = daemon.connect()
+        self._threads = [threading.Thread(target=way) for way in (self._send, self._receive)]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        """Return when the daemon has ended the connection."""
+        for thread in self._threads:
+            thread.join()
+        self._connection.close()
+
+    def _send(self) -> None:
+        lines = numbered(-1, self._number)
+        with suppress(OSError):
+            while True:
+                self._connection.sendall(b"".join(itertools.islice(lines, 500)) + b"sync\n")
+
+    def _receive(self) -> None:
+        answers = b""
+        with suppress(OSError):
+            while part := self._connection.recv(65536):
+                *whole, answers = (answers + part).split(b"\n")
+                assert all(line.startswith(b"synced ") for line in whole), whole
+                if whole:
+                    self.confirmed = int(whole[-1].removeprefix(b"synced "))
+
+
+@pytest.fixture(params=["embedded", pytest.param("hbase", marks=pytest.mark.hbase)])
+def tsd(request: pytest.FixtureRequest, tmp_path: Path) -> Tsd:
+    """Commands on either engine."""
+    if request.param == "embedded":
+        return Tsd(tmp_path / "state")
+    hbase: RunningHbase = request.getfixturevalue("hbase")
+    return Tsd(tmp_path / "state", on_hbase(hbase, hbase.new_tables()))
+
+
+def test_stopped_under_load_it_loses_nothing_that_it_accepted(tsd: Tsd, tmp_path: Path, notices: Notices) -> None:
+    with tsd.but({"tsd.storage.flush_interval": "200"}).serve(env=notices.env) as daemon:
+        loads = [Load(daemon, number) for number in range(4)]
+        until(lambda: min(load.confirmed for load in loads) > 5000, "5000 lines of each connection confirmed")
+        assert daemon.stop() == 0
+        for load in loads:
+            load.join()
+        assert any(message.startswith("STOPPING=1\n") for message in notices.pending())
+        assert daemon.events("points wait in the journal for the next start") == []
+    assert list((tmp_path / "state" / "journal").glob("*.journal")) == []
+    with tsd.serve():
+        for number, load in enumerate(loads):
+            numbers = stored(tsd, number)
+            assert numbers == list(range(len(numbers)))  # a connection is read in order
+            assert len(numbers) >= load.confirmed
+
+
+def test_what_cannot_be_written_in_time_is_there_after_the_next_start(
+    hbase: RunningHbase, tmp_path: Path, notices: Notices
+) -> None:
+    with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
+        settings = on_hbase(hbase, hbase.new_tables(), LONG) | {
+            "tsd.storage.hbase.thrift": f"{proxy.host}:{proxy.port}",
+            "tsd.storage.hbase.thrift.timeout": "300",
+            "tsd.core.drain_timeout": "500",
+        }
+        tsd = Tsd(tmp_path / "state", settings)
+        with tsd.serve(env=notices.env) as daemon:
+            lines = list(numbered(4000))
+            daemon.tell(b"".join(lines[:2000]))
+            daemon.flush()
+            proxy.mode = Mode.STALL
+            assert daemon.tell(b"".join(lines[2000:])) == b"synced 2000\n"
+            assert daemon.stop() == 0
+            assert notices.pending()[-1] == "STOPPING=1\nSTATUS=writing what waits"
+            assert daemon.await_event("points wait in the journal for the next start")["points"] == 2000
+        proxy.mode = Mode.PASS
+        later = tsd.but({"tsd.storage.hbase.thrift.timeout": "15000"})
+        with later.serve() as daemon:
+            assert daemon.stats()["ledger.stored"] == 2000
+            assert stored(later) == list(range(4000))
+
+
+@pytest.mark.skipif(
+    not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed: apt-get install systemd"
+)
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    program = tmp_path / "tsd"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (tmp_path / "tsd.service").write_text(UNIT.read_text().replace("/usr/bin/tsd", str(program)))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / "tsd.service"], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_unit_runs_what_is_there_and_waits_long_enough(tmp_path: Path) -> None:
+    unit = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if re.match(r"\w+=", line))
+    assert unit["ExecStart"] == "/usr/bin/tsd serve --config /etc/tsd/tsd.conf --data /var/lib/tsd"
+    assert (unit["Type"], unit["KillSignal"], unit["StateDirectory"]) == ("notify", "SIGTERM", "tsd")
+    assert int(unit["TimeoutStopSec"]) * 1000 > Config().drain_ms
+    assert load(ROOT / "conf" / "tsd.conf").config == Config()
+    with Tsd(tmp_path / "state").spawn("--config", str(ROOT / "conf" / "tsd.conf"), "--port", "0") as daemon:
+        assert daemon.tell(b"") == b"synced 0\n"
