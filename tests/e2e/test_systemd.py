@@ -18,6 +18,7 @@ from tests.peers.hbase import RunningHbase
 from tests.proxy import FaultyProxy, Mode
 from tsd.config import Config, load
 
+pytestmark = pytest.mark.slow
 UNIT = ROOT / "conf" / "systemd" / "tsd.service"
 START_S = 1356998400
 HOSTS = 20

@@ -37,6 +37,10 @@ TRIES = 8  # of one put, while the store does not take it
 FIRST_PAUSE_S = 0.5
 
 
+class Unreadable(TsdError):
+    """A file that cannot be read, or not to its end."""
+
+
 class Numbered(NamedTuple):
     """Lines of a file, in the form that a socket has."""
 
@@ -106,28 +110,34 @@ def import_lines(
 ) -> None:
     """Store the points of files: `METRIC TIME VALUE TAGK=TAGV…` a line; gzip by its name's end; - is standard input.
 
-    Blank lines and lines that start with # are passed over. Every refused line is told with its reason, and the rest
-    is stored; then the exit status is 1.
+    Blank lines and lines that start with # are passed over. Every refused line is told with its reason, and every file
+    that cannot be read; the rest is stored, and the exit status is 1.
     """
     del skip_errors
     config = loaded.config
     if auto_metric:
         config = replace(config, auto_create_metrics=True)
     account = Account(rejects)
+    unreadable: list[Unreadable] = []
 
     async def run() -> None:
         async with access(config) as ways:
             importer = Importer(config, ways, account)
             for path in paths:
-                for lines in _read(path):
-                    await importer.take_in(path, lines)
+                try:
+                    for lines in _read(path):
+                        await importer.take_in(path, lines)
+                except Unreadable as exc:
+                    unreadable.append(exc)  # what came before is stored all the same
             await importer.write()
 
     trio.run(run)
+    for error in unreadable:
+        click.echo(f"tsd: {error}", err=True)
     click.echo(f"imported {account.points} data points, refused {account.refused.total()} lines", err=True)
     for reason, count in sorted(account.refused.items()):
         click.echo(f"  {reason}: {count}", err=True)
-    sys.exit(1 if account.refused else 0)
+    sys.exit(1 if account.refused or unreadable else 0)
 
 
 def _read(path: str) -> Iterator[Numbered]:
@@ -163,7 +173,7 @@ def _opened(path: str) -> Iterator[_Source]:
             else:
                 yield _Source(raw, raw, size)
     except (OSError, EOFError, zlib.error) as exc:
-        raise TsdError(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
+        raise Unreadable(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
 
 
 def _numbered(lines: Sequence[bytes], first: int) -> Numbered:

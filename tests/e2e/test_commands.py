@@ -1,0 +1,261 @@
+"""The commands as users type them: what they print, and how they end."""
+
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import HOST, Done, Tsd, on_hbase
+from tests.peers.hbase import RunningHbase
+from tsd.config import keys
+from tsd.state import held
+
+pytestmark = pytest.mark.slow
+VERSION = re.compile(
+    r"net\.opentsdb\.tools \d+\.\d+\.\d+ built at revision \S+ \(MINT\)\n"
+    r"Built on \d{4}/\d\d/\d\d \d\d:\d\d:\d\d \+0000 by .+\n"
+)
+
+# In the form of the file that OpenTSDB's packages install, with what an operator changes in it.
+OPENTSDB_CONF = """\
+# --------- NETWORK ----------
+# where agents and dashboards connect to
+tsd.network.port = 4242
+
+# all addresses, unless one is given
+# tsd.network.bind = 0.0.0.0
+#tsd.network.tcpnodelay = true
+tsd.network.async_io true
+tsd.network.worker_threads: 8
+
+# ----------- HTTP -----------
+tsd.http.staticroot = /usr/share/opentsdb/static/
+tsd.http.cachedir = /tmp/opentsdb
+tsd.http.request.enable_chunked = true
+tsd.http.request.max_chunk = 65536
+
+# --------- CORE ----------
+tsd.core.auto_create_metrics = true
+tsd.core.plugin_path = /usr/share/opentsdb/plugins
+tsd.core.meta.enable_tsuid_tracking = false
+tsd.core.tag.allow_specialchars = :@
+
+# --------- STORAGE ----------
+tsd.storage.enable_compaction = false
+# tsd.storage.flush_interval = 1000
+tsd.storage.hbase.data_table = tsdb
+tsd.storage.hbase.uid_table = tsdb-uid
+tsd.storage.hbase.zk_basedir = /hbase
+tsd.storage.hbase.zk_quorum = zk1.example,\\
+                              zk2.example
+hbase.rpcs.buffered_flush_interval = 500
+tsd.storage.fix_duplicates = true
+"""
+IGNORED = """\
+hbase.rpcs.buffered_flush_interval tsd.core.meta.enable_tsuid_tracking tsd.core.plugin_path tsd.http.cachedir
+tsd.http.request.enable_chunked tsd.http.request.max_chunk tsd.http.staticroot tsd.network.async_io
+tsd.network.worker_threads tsd.storage.enable_compaction tsd.storage.fix_duplicates tsd.storage.hbase.zk_basedir
+tsd.storage.hbase.zk_quorum
+"""
+
+WRONG = """\
+tsd.network.port = 99999
+tsd.network.bnd = 0.0.0.0
+tsd.mode = readonly
+tsd.storage.salt.width = two
+tsd.storage.join_points = maybe
+tsd.journal.max_bytes = 1K
+tsd.core.authentication.enable = true
+tsd.log.level = loud
+"""
+
+
+def test_names_and_uids(engine: Tsd) -> None:
+    made = engine.run("mkmetric", "sys.cpu", "sys.mem", "Net.in")
+    assert made == Done(0, "metrics sys.cpu: [0, 0, 1]\nmetrics sys.mem: [0, 0, 2]\nmetrics Net.in: [0, 0, 3]\n", "")
+    assert engine.run("mkmetric", "sys.mem").out == "metrics sys.mem: [0, 0, 2]\n"
+    assert (
+        engine.run("uid", "assign", "tagk", "host", "sys.cpu").out == "tagk host: [0, 0, 1]\ntagk sys.cpu: [0, 0, 2]\n"
+    )
+    both = "metrics sys.cpu: [0, 0, 1]\ntagk sys.cpu: [0, 0, 2]\n"
+    assert engine.run("uid", "sys.cpu") == Done(0, both, "")
+    assert engine.run("uid", "1") == Done(0, "metrics sys.cpu: [0, 0, 1]\ntagk host: [0, 0, 1]\n", "")
+    assert engine.run("uid", "tagk", "2") == Done(0, "tagk sys.cpu: [0, 0, 2]\n", "")
+    assert sorted(engine.run("uid", "grep", "cpu").out.splitlines()) == both.splitlines()
+    assert engine.run("uid", "grep", "metrics", "^net", "-i") == Done(0, "metrics Net.in: [0, 0, 3]\n", "")
+    assert engine.run("uid", "grep", "metrics", "^net") == Done(1, "", "")
+    unknown = "tsd: No such name or UID for metrics, tagk, tagv: 'nosuch'\n"
+    assert engine.run("uid", "nosuch") == Done(1, "", unknown)
+    assert engine.run("uid", "tagv", "1") == Done(1, "", "tsd: No such name or UID for tagv: '1'\n")
+
+
+def test_names_that_no_point_could_have_get_no_uid(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    done = tsd.run("mkmetric", "sys.cpu", "bad:name")
+    assert (done.status, done.out) == (2, "")
+    assert 'Invalid metrics ("bad:name"): illegal character: :' in done.err
+    done = tsd.run("uid", "assign", "metric", "sys.cpu")
+    assert (done.status, done.out) == (2, "")
+    assert "'metric' is not one of 'metrics', 'tagk', 'tagv'" in done.err
+    assert tsd.run("uid", "grep", ".").status == 1
+    assert "wanted a regular expression" in tsd.run("uid", "grep", "(").err
+
+
+def test_a_running_daemon_knows_at_once_what_mkmetric_made(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "false"})
+    with tsd.serve() as daemon:
+        refused = b"put: unknown metric: No such name for 'metrics': 'sys.cpu'\nsynced 0\n"
+        assert daemon.tell(b"put sys.cpu 1356998400 1 host=web01\n") == refused
+        assert tsd.run("mkmetric", "sys.cpu").status == 0
+        assert daemon.tell(b"put sys.cpu 1356998400 1 host=web01\n") == b"synced 1\n"
+    assert tsd.lines("sys.cpu") == ["sys.cpu 1356998400 1 host=web01"]
+
+
+def test_tables_are_made_once(hbase: RunningHbase, tmp_path: Path) -> None:
+    tables = hbase.unused_tables()
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
+    lacking = tsd.run("uid", "sys.cpu")
+    assert lacking.status == 3
+    assert tables.uid in lacking.err
+    made = tsd.run("create-tables")
+    assert (made.status, made.err) == (0, "")
+    assert made.out.splitlines()[:4] == [
+        f"{name}: created" for name in (tables.data, tables.uid, tables.tree, tables.meta)
+    ]
+    assert f"alter '{tables.data}', {{NAME => 't', DATA_BLOCK_ENCODING => 'DIFF'}}" in made.out
+    there = "".join(f"{name}: is there\n" for name in (tables.data, tables.uid, tables.tree, tables.meta))
+    assert tsd.run("create-tables") == Done(0, there, "")
+    assert set(tables) <= set(hbase.tables.tables())
+
+
+def test_embedded_tables_are_always_there(tmp_path: Path) -> None:
+    there = "tsdb: is there\ntsdb-uid: is there\ntsdb-tree: is there\ntsdb-meta: is there\n"
+    assert Tsd(tmp_path / "state").run("create-tables") == Done(0, there, "")
+
+
+def test_version_is_what_the_daemon_answers(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    done = tsd.run("version")
+    assert (done.status, done.err) == (0, "")
+    assert VERSION.fullmatch(done.out)
+    with tsd.serve() as daemon:
+        assert daemon.tell(b"version\n").decode() == done.out + "synced 0\n"
+
+
+def test_check_config_tells_everything_at_once(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    file = tmp_path / "wrong.conf"
+    file.write_text(WRONG)
+    done = tsd.run("check-config", "--config", file, "--set", "tsd.storage.pth=x")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.splitlines() == [
+        f"tsd: {file}, line 1: tsd.network.port: got 99999, wanted 65535 or less",
+        f"tsd: {file}, line 2: tsd.network.bnd: no such key; did you mean tsd.network.bind?",
+        f"tsd: {file}, line 3: tsd.mode: got 'readonly', wanted rw or ro or wo",
+        f"tsd: {file}, line 4: tsd.storage.salt.width: got 'two', wanted a whole number of bytes",
+        f"tsd: {file}, line 5: tsd.storage.join_points: got 'maybe', wanted true or false",
+        f"tsd: {file}, line 6: tsd.journal.max_bytes: got 1K, wanted 1048576 or more",
+        f"tsd: {file}, line 7: tsd.core.authentication.enable: got 'true', but this version has no authentication and "
+        "will not run open instead: take the line out",
+        f"tsd: {file}, line 8: tsd.log.level: got 'loud', wanted debug or info or warning or error",
+        "tsd: --set: tsd.storage.pth: no such key; did you mean tsd.storage.path?",
+    ]
+    assert tsd.run("serve", "--config", file).status == 2
+    assert tsd.run("check-config", "--set", "novalue") == Done(2, "", "tsd: --set novalue: wanted KEY=VALUE\n")
+    nosuch = tmp_path / "nosuch.conf"
+    missing = f"tsd: {nosuch}: cannot be read: No such file or directory\n"
+    assert tsd.run("check-config", "--config", nosuch) == Done(2, "", missing)
+
+
+def test_an_existing_opentsdb_conf_works(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    file = tmp_path / "opentsdb.conf"
+    file.write_text(OPENTSDB_CONF)
+    done = tsd.run("check-config", "--config", file, "--show")
+    assert done.err == f"without meaning here: {' '.join(IGNORED.split())}\n{file}: no problem found\n"
+    shown = dict(line.split(" = ", 1) for line in done.out.splitlines())
+    assert set(shown) == set(keys())
+    assert (done.status, shown["tsd.core.tag.allow_specialchars"], shown["tsd.storage.path"]) == (
+        0,
+        ":@",
+        str(tsd.folder),
+    )
+    with tsd.serve("--config", str(file), "--port", "0") as daemon:
+        assert daemon.tell(b"put a:b 1356998400 1 user=me@home\n") == b"synced 1\n"
+        ignored = daemon.await_event("settings of OpenTSDB's without meaning here")
+        assert ignored["keys"] == " ".join(IGNORED.split())
+
+
+def test_later_settings_win(tmp_path: Path) -> None:
+    (tmp_path / "tsd.conf").write_text("tsd.network.port = 1\ntsd.mode = ro\n")  # found in the working folder
+    tsd = Tsd(tmp_path / "state")
+    done = tsd.run("--set", "tsd.network.port=2", "check-config", "--show", "--set", "tsd.network.port=3")
+    assert (done.status, done.err) == (0, "tsd.conf: no problem found\n")
+    assert {"tsd.network.port = 3", "tsd.mode = ro"} <= set(done.out.splitlines())
+    with tsd.serve("--set", "tsd.network.port=4", "--port", "0") as daemon, daemon.connect() as connection:
+        connection.sendall(b"help\n")
+        assert b" put " not in connection.recv(1000)
+
+
+def test_a_state_folder_has_one_owner(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    with tsd.serve() as daemon, tsd.spawn() as second:
+        assert second.wait() == 1
+        assert second.said() == f"tsd: state folder {tsd.folder}: process {daemon.pid} uses it\n"
+        assert daemon.tell(b"put a.b 1356998400 1 host=web01\n") == b"synced 1\n"
+    with held(tsd.folder):  # as by a daemon that is about to start
+        busy = tsd.run("uid", "a.b")
+    assert (busy.status, busy.out) == (1, "")
+    assert re.fullmatch(
+        rf"tsd: state folder {tsd.folder}: process \d+ uses it and does not answer at {tsd.folder}/control\.sock: "
+        "wait until it has started or ended\n",
+        busy.err,
+    )
+    assert tsd.run("uid", "metrics", "a.b").out == "metrics a.b: [0, 0, 1]\n"
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with Tsd(tmp_path / "state").spawn("--port", str(port)) as daemon:
+            assert daemon.wait() == 1
+            assert daemon.said() == f"tsd: cannot listen on {HOST}:{port}: Address already in use\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_daemon_in_an_orderly_way(tmp_path: Path, number: signal.Signals) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
+    with tsd.serve() as daemon:
+        assert daemon.tell(b"put a.b 1356998400 1 host=web01\n") == b"synced 1\n"
+        daemon.signal(number)
+        assert daemon.wait() == 0
+        assert daemon.events("stopping")[0]["points_waiting"] == 1
+    assert tsd.lines("a.b") == ["a.b 1356998400 1 host=web01"]
+
+
+def test_send_tells_what_the_daemon_answers(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    with tsd.serve() as daemon:
+        port = ("--port", str(daemon.port))
+        good = "put a.b 1356998400 1 host=web01"
+        assert tsd.run("send", good, "put a.b 1356998401 2 host=web01", *port) == Done(0, "synced 2\n", "")
+        refused = "put: invalid value: Invalid character 'x' in x\nsynced 1\n"
+        assert tsd.run("send", *port, stdin=f"{good}\nput a.b 1 x host=web01".encode()) == Done(1, refused, "")
+        assert VERSION.match(tsd.run("send", "version", *port).out)
+    gone = tsd.run("send", good, *port)
+    assert (gone.status, gone.out) == (1, "")
+    assert gone.err.startswith(f"tsd: no daemon answers at {HOST}:{port[1]}: ")
+
+
+def test_what_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    nowhere = f"tsd: no embedded store in {tsd.folder}: name the state folder of your daemon with --data or --config\n"
+    assert tsd.run("scan", "1", "sum", "a.b") == Done(1, "", nowhere)
+    assert not tsd.folder.exists()
+    away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": f"{HOST}:1"}
+    done = tsd.but(away).run("scan", "1", "sum", "a.b")
+    assert (done.status, done.out) == (3, "")
+    assert done.err.startswith(f"tsd: no gateway answers: {HOST}:1: ")
+    assert tsd.run("nosuch").status == tsd.run("scan", "1").status == 2

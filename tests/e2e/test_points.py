@@ -1,0 +1,155 @@
+"""Points into a store and out of it with `tsd import` and `tsd scan`, on both engines and beside a daemon."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.sent import Generator, last_of_each_instant, series
+from tests.e2e.command import Done, Tsd
+
+pytestmark = pytest.mark.slow
+HOURS = [1356998400, 1357002000]
+SERIES = [
+    series(b"sys.cpu.user", b"host=web01 cpu=0"),
+    series(b"sys.cpu.user", b"cpu=1 host=web01 dc=lga"),
+    series(b"temp.caf\xe9", b"lieu=\xe9tage"),
+]
+T = 1356998400
+MIXED = f"""\
+# from another store
+sys.cpu {T} 42 host=web01
+put sys.cpu {T + 1}.500 0.1 host=web01
+
+sys.cpu {T + 2} 1x host=web01
+sys.cpu {T + 3} 300
+sys.cpu {T + 4} 1e3  host=web01\r
+sys.cpu 0 1 host=web01
+bad:name {T} 1 host=web01
+sys.cpu {T + 5} -7 host=web01"""
+REASONS = {
+    5: f"invalid value: Invalid character 'x' in 1x: sys.cpu {T + 2} 1x host=web01",
+    6: f"illegal argument: not enough arguments (need least 4, got 3): sys.cpu {T + 3} 300",
+    8: "illegal argument: invalid timestamp: 0: sys.cpu 0 1 host=web01",
+    9: f'illegal argument: Invalid metric name ("bad:name"): illegal character: :: bad:name {T} 1 host=web01',
+}
+SUMMARY = "imported 4 data points, refused 4 lines\n  illegal_arguments: 3\n  invalid_values: 1\n"
+KEPT = [
+    f"sys.cpu {T} 42 host=web01",
+    f"sys.cpu {T + 1}500 0.1 host=web01",
+    f"sys.cpu {T + 4} 1000.0 host=web01",
+    f"sys.cpu {T + 5} -7 host=web01",
+]
+
+
+def test_what_scan_prints_import_takes_back(engine: Tsd, tmp_path: Path) -> None:
+    lines = Generator(1, SERIES, HOURS).lines(1000, once_an_instant=True)
+    file = tmp_path / "points"
+    file.write_bytes(b"".join(sent.line.removeprefix(b"put ") + b"\n" for sent in lines))
+    done = engine.run("import", file)
+    assert done == Done(0, "", "imported 1000 data points, refused 0 lines\n")
+    metrics = sorted({name.metric.decode("latin-1") for name in SERIES})
+    printed = engine.lines(*metrics)
+    assert len(printed) == sum(map(len, last_of_each_instant(lines).values())) == 1000
+    fresh = Tsd(tmp_path / "fresh")
+    taken = fresh.run("import", "-", stdin="".join(line + "\n" for line in printed).encode("latin-1"))
+    assert taken.err == "imported 1000 data points, refused 0 lines\n"
+    assert without_order(fresh.lines(*metrics)) == without_order(printed)
+    assert {tuple(line.split(" ")[1:3]) for line in printed} == {(str(s.time), repr(s.number)) for s in lines}
+
+
+def without_order(lines: list[str]) -> list[list[str]]:
+    """Rows come in order of their UIDs, and so do tags: another store gives others."""
+    return sorted([*words[:3], *sorted(words[3:])] for words in (line.split(" ") for line in lines))
+
+
+@pytest.mark.parametrize("form", ["plain", "gzip", "standard input"])
+def test_refused_lines_are_told_by_number(tmp_path: Path, form: str) -> None:
+    tsd = Tsd(tmp_path / "state")
+    path = {"plain": str(tmp_path / "points"), "gzip": str(tmp_path / "points.gz"), "standard input": "-"}[form]
+    if form != "standard input":
+        Path(path).write_bytes(gzip.compress(MIXED.encode()) if form == "gzip" else MIXED.encode())
+    done = tsd.run("import", path, stdin=MIXED.encode() if form == "standard input" else b"")
+    refused = "".join(f"{path}:{number}: {reason}\n" for number, reason in REASONS.items())
+    assert done == Done(1, "", refused + SUMMARY)
+    assert tsd.lines("sys.cpu") == KEPT
+
+
+def test_refused_lines_can_be_kept_mended_and_imported(engine: Tsd, tmp_path: Path) -> None:
+    points, rejects = tmp_path / "points", tmp_path / "rejects"
+    points.write_text(MIXED)
+    done = engine.run("import", points, "--rejects", rejects, "--auto-metric")
+    assert done == Done(1, "", SUMMARY)
+    kept = rejects.read_text().splitlines()
+    assert kept[::2] == [f"# {points}:{number}: {reason.rpartition(': ')[0]}" for number, reason in REASONS.items()]
+    assert kept[1::2] == [reason.rpartition(": ")[2] for reason in REASONS.values()]
+    rejects.write_text("\n".join(line.replace("1x", "12") for line in kept[:2]))
+    assert engine.run("import", rejects) == Done(0, "", "imported 1 data points, refused 0 lines\n")
+    assert engine.lines("sys.cpu") == [*KEPT[:2], f"sys.cpu {T + 2} 12 host=web01", *KEPT[2:]]
+
+
+def test_files_that_cannot_be_read_are_named_and_the_others_stored(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    first, no_gzip, cut, last = (tmp_path / name for name in ("first", "no.gz", "cut.gz", "last"))
+    first.write_text(f"sys.cpu {T} 42 host=web01\n")
+    no_gzip.write_text("text")
+    cut.write_bytes(gzip.compress(first.read_bytes())[:-8])
+    last.write_text(f"sys.cpu {T + 1} 43 host=web01\n")
+    errors = [
+        f"tsd: {tmp_path}/nosuch: No such file or directory",
+        f"tsd: {no_gzip}: Not a gzipped file (b'te')",
+        f"tsd: {cut}: Compressed file ended before the end-of-stream marker was reached",
+        "imported 2 data points, refused 0 lines",
+    ]
+    done = tsd.run("import", first, tmp_path / "nosuch", no_gzip, cut, last)
+    assert done == Done(1, "", "".join(line + "\n" for line in errors))
+    assert tsd.lines("sys.cpu") == [f"sys.cpu {T} 42 host=web01", f"sys.cpu {T + 1} 43 host=web01"]
+
+
+def test_unknown_metrics_are_refused_where_none_may_be_made(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "false"})
+    line = f"sys.cpu {T} 42 host=web01"
+    refused = f"-:1: unknown metric: No such name for 'metrics': 'sys.cpu': {line}\n"
+    counted = "imported 0 data points, refused 1 lines\n  unknown_metrics: 1\n"
+    assert tsd.run("import", "-", stdin=line.encode()) == Done(1, "", refused + counted)
+    assert tsd.run("import", "-", "--auto-metric", stdin=line.encode()).status == 0
+    assert tsd.lines("sys.cpu") == [line]
+
+
+def test_scan_shows_rows_as_they_are(engine: Tsd) -> None:
+    rows = f"sys.cpu {T} 42 host=web01\nsys.cpu {T + 1}500 0.1 host=web01\nsys.cpu {T + 3600} -1 host=web01\n"
+    assert engine.run("import", "-", stdin=rows.encode()).status == 0
+    done = engine.run("scan", "2013/01/01", "2013/01/02", "sum", "sys.cpu", "host=web01", env={"TZ": "UTC"})
+    assert (done.status, done.err) == (0, "")
+    first, second = "[0, 0, 1, 80, -30, 39, 0, 0, 0, 1, 0, 0, 1]", "[0, 0, 1, 80, -30, 53, 16, 0, 0, 1, 0, 0, 1]"
+    midnight, tenth = "(Tue Jan 01 00:00:00 UTC 2013)", "[63, -71, -103, -103, -103, -103, -103, -102]"
+    assert done.out.splitlines() == [
+        f"{first} sys.cpu {T} {midnight} {{host=web01}}",
+        f"  [0, 0, -16, 1, 119, 15]\t[42, {tenth[1:-1]}, 1] = 2 values:",
+        f"    [0, 0]\t[42]\t0\tl\t{T}\t{midnight}",
+        f"    [-16, 1, 119, 15]\t{tenth}\t1500\tf\t{T + 1}500\t(Tue Jan 01 00:00:01 UTC 2013)",
+        f"{second} sys.cpu {T + 3600} (Tue Jan 01 01:00:00 UTC 2013) {{host=web01}}",
+        f"  [0, 0]\t[-1]\t0\tl\t{T + 3600}\t(Tue Jan 01 01:00:00 UTC 2013)",
+    ]
+    later = engine.run("scan", "--import", str(T + 3600), str(T + 3600), "sum", "sys.cpu")
+    assert later.out == f"sys.cpu {T + 3600} -1 host=web01\n"
+    unknown = engine.run("scan", "1", "sum", "sys.cpu", "host=nosuch")
+    assert unknown == Done(1, "", "tsd: No such name for 'tagv': 'nosuch'\n")
+
+
+def test_a_daemons_newest_points_are_shown(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
+    with tsd.serve() as daemon:
+        for turn in range(3):
+            assert daemon.tell(f"put sys.cpu {T + turn} {turn} host=web01\n".encode()) == b"synced 1\n"
+            assert tsd.lines("sys.cpu")[turn:] == [f"sys.cpu {T + turn} {turn} host=web01"]
+
+
+def test_import_beside_a_daemon_adds_to_its_rows(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
+    with tsd.serve() as daemon:
+        daemon.tell(f"put sys.cpu {T} 1 host=web01\nput sys.cpu {T + 2} 3 host=web01\n".encode())
+        assert tsd.run("import", "-", stdin=f"sys.cpu {T + 1} 2 host=web01\n".encode()).status == 0
+        wanted = [f"sys.cpu {T + n} {n + 1} host=web01" for n in range(3)]
+        assert tsd.lines("sys.cpu") == wanted
+    assert tsd.lines("sys.cpu") == wanted
