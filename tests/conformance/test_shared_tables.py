@@ -106,6 +106,28 @@ def test_of_several_values_of_an_instant_the_last_counts(
         assert_scanned(tsd, lines)
 
 
+def test_append_columns_and_points_over_http_are_read_too(
+    hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
+) -> None:
+    tables = hbase.new_tables()
+    peer = opentsdb(tables, **{"tsd.storage.enable_appends": "true"})
+    generator = Generator(12, THEIRS, HOURS)
+    lines = generator.lines(POINTS, once_an_instant=True)
+    again = generator.instead(lines, POINTS // 4)
+    assert peer.send(block(lines)) == peer.send(block(again)) == b""
+    over_http = {"metric": "shared.http", "timestamp": HOURS[0], "value": 1.5, "tags": {"host": "web01"}}
+    assert peer.http("POST", "/api/put?sync", over_http)[0] == 204
+    assert {tuple(cells) for cells in hbase.tables.rows(tables.data).values()} == {(b"t:\5\0\0",)}
+    name = series(b"shared.http", b"host=web01")
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
+    assert_scanned(tsd, [*lines, *again, Sent(b"", name, HOURS[0], 1.5)])
+    with tsd.serve() as daemon:  # cells beside the append column, which stays as it is
+        late = [sent for sent in drawn(13, THEIRS) if sent.instant_ms not in last_of_each_instant(lines)[sent.series]]
+        write_windows(daemon, late, generator)
+    assert_scanned(tsd, [*lines, *again, *late, Sent(b"", name, HOURS[0], 1.5)])
+    assert_answered(peer, [*lines, *again, *late, Sent(b"", name, HOURS[0], 1.5)])
+
+
 def drawn(seed: int, names: list[Series], widths: Iterable[int] = WIDTHS) -> list[Sent]:
     """Lines of some series, no instant twice: OpenTSDB refuses to read two values of one, unless told otherwise."""
     return Generator(seed, names, HOURS, widths=widths).lines(POINTS, once_an_instant=True)
