@@ -133,6 +133,16 @@ def test_blocks_are_judged_and_joined_as_their_lines_are(first: list[bytes], sec
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), OTHER)
+def test_a_plain_batch_with_a_command_behind_it_takes_the_fast_way_too(lines: list[bytes], other: bytes) -> None:
+    rows = OpenRows(SeriesTable(), RULES)
+    block = b"".join(line + b"\n" for line in lines)
+    kept, rejects, rest = absorb_all(rows, block + other + b"\n")
+    assert (kept, rejects, rest) == (block, [], other + b"\n")
+    assert rows.whole_blocks == 1
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), st.lists(PLAIN, max_size=FEW - 1))
 def test_plain_blocks_take_the_fast_way_and_agree(many: list[bytes], few: list[bytes]) -> None:
     rows = OpenRows(SeriesTable(), RULES)

@@ -74,7 +74,11 @@ class OpenRows:
             absorbed = self._absorb_columns(block, lines)
             if absorbed is not None:
                 return absorbed
-        return self._absorb_lines(block, lines, verdicts)
+        puts, rest = _leading_puts(block, lines)
+        if rest:  # most often a `sync` behind a batch
+            absorbed = self.absorb(block[: len(block) - len(rest)], verdicts)
+            return absorbed if absorbed.strangers else absorbed._replace(rest=rest)
+        return self._absorb_lines(block, puts, verdicts)
 
     def _absorb_columns(self, block: bytes, lines: list[bytes]) -> Absorbed | None:
         """The whole block at once; None where a line wants a closer look."""
@@ -104,12 +108,11 @@ class OpenRows:
 
     def _absorb_lines(self, block: bytes, lines: list[bytes], verdicts: Mapping[SeriesText, BadLine]) -> Absorbed:
         """Line by line."""
-        puts, rest = _leading_puts(block, lines)
         rejects: list[Reject] = []
         strangers: dict[SeriesText, None] = {}
         kept: list[bytes] = []
         points: list[tuple[int, int, int, int]] = []
-        for at, line in enumerate(puts):
+        for at, line in enumerate(lines):
             try:
                 point = self._read(line, verdicts)
             except BadLine as error:
@@ -126,8 +129,8 @@ class OpenRows:
             for column, added in zip(self._single, zip(*points, strict=True), strict=True):
                 column.extend(added)
             self.points += len(points)
-        whole = block if not rejects and not rest else b"".join([line + b"\n" for line in kept])
-        return Absorbed(len(points), whole, rejects, [], rest)
+        whole = block if not rejects else b"".join([line + b"\n" for line in kept])
+        return Absorbed(len(points), whole, rejects, [], b"")
 
     def _read(self, line: bytes, verdicts: Mapping[SeriesText, BadLine]) -> tuple[int, int, int, int] | SeriesText:
         """A line's series, instant, flags and bits; or its series, where that is a stranger. Raises BadLine."""
