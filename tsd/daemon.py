@@ -5,7 +5,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import structlog
@@ -38,6 +38,7 @@ from tsd.uids import Uids
 
 log = structlog.get_logger(__name__)
 
+DRAIN_S = 5  # for what connections have sent, and for their last replies
 COUNTERS_S = 600  # between looks at how many UIDs other daemons have used
 STOPPED = (signal.SIGTERM, signal.SIGINT)
 
@@ -233,6 +234,8 @@ async def serve(loaded: Loaded, stop: trio.Event, on_ready: Callable[[Daemon, Se
         async with opened_store(config) as store:
             listeners = await _listen(config)
             await _run(Daemon(config, store, stop), listeners, on_ready)
+        with suppress(FileNotFoundError):
+            os.unlink(control_path(config))
     log.info("ended")
 
 
@@ -277,6 +280,9 @@ async def _end_when_told(daemon: Daemon, doors: trio.CancelScope) -> None:
     await daemon.stop.wait()
     notify(STOPPING=1, STATUS="writing what waits")
     log.info("stopping", points_waiting=daemon.writer.waiting_points)
+    daemon.listener.drain()
+    with trio.move_on_after(DRAIN_S):
+        await daemon.listener.ended.wait()
     doors.cancel()
 
 

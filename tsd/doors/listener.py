@@ -1,6 +1,7 @@
 """The port: accepts connections, finds out what each one speaks, and ends it when it must end."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -8,7 +9,7 @@ import trio
 
 log = structlog.get_logger(__name__)
 
-RECEIVE_BYTES = 256 << 10
+LEAST_BYTES, MOST_BYTES = 8 << 10, 256 << 10  # of one read: room that stays empty would tear the heap to pieces
 SWEEPS = 4  # looks for silent connections, in one timeout
 CAPITALS = frozenset(range(ord("A"), ord("Z") + 1))
 
@@ -39,7 +40,8 @@ class Statistics(NamedTuple):
 class _Visit:
     """One open connection."""
 
-    def __init__(self, scope: trio.CancelScope) -> None:
+    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        self.stream = stream
         self.scope = scope
         self.heard = trio.current_time()
         self.silent = False
@@ -53,14 +55,28 @@ class Listener:
         self._http = http
         self._limits = limits
         self._visits: set[_Visit] = set()
+        self._accepting = trio.CancelScope()
+        self.ended = trio.Event()
         self._total = self._rejected = self._reset = self._silent = self._failed = 0
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Serve until cancelled."""
-        async with trio.open_nursery() as nursery:
-            if self._limits.silence_s:
-                nursery.start_soon(self._sweep)
-            await trio.serve_listeners(self._visit, list(listeners))
+        """Serve until `drain` was called and the last connection has ended, or until cancelled."""
+        async with trio.open_nursery() as visits:
+            with self._accepting:
+                async with trio.open_nursery() as doors:
+                    if self._limits.silence_s:
+                        doors.start_soon(self._sweep)
+                    await trio.serve_listeners(self._visit, list(listeners), handler_nursery=visits)
+        self.ended.set()
+
+    def drain(self) -> None:
+        """Let no more in, and take of those who are in only what they have already sent: an agent that does not ask
+        for `sync` believes it delivered. `ended` is set when all have gone."""
+        self._accepting.cancel()
+        for visit in self._visits:
+            with suppress(OSError):  # the client was faster
+                # Linux gives out what has come, and then says that there is no more, also to those who wait.
+                visit.stream.socket.shutdown(trio.socket.SHUT_RD)
 
     async def _visit(self, stream: trio.SocketStream) -> None:
         """One connection. Whatever goes wrong in it ends it, and nothing else."""
@@ -70,10 +86,10 @@ class Listener:
             await stream.aclose()
             return
         with trio.CancelScope() as scope:
-            visit = _Visit(scope)
+            visit = _Visit(stream, scope)
             self._visits.add(visit)
             try:
-                await self._converse(stream, visit)
+                await self._converse(visit)
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._reset += 1
             except* Exception:
@@ -85,15 +101,23 @@ class Listener:
         if visit.silent:
             self._silent += 1
 
-    async def _converse(self, stream: trio.SocketStream, visit: _Visit) -> None:
+    async def _converse(self, visit: _Visit) -> None:
+        stream = visit.stream
         if self._limits.keep_alive:
             stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
         if not self._limits.no_delay:  # trio's streams send at once unless told otherwise
             stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 0)
 
+        room = LEAST_BYTES
+
         async def receive() -> bytes:
-            data = await stream.receive_some(RECEIVE_BYTES)
+            nonlocal room
+            data = await stream.receive_some(room)
             visit.heard = trio.current_time()
+            if len(data) == room:
+                room = min(2 * room, MOST_BYTES)
+            elif len(data) < room // 4:
+                room = max(room // 2, LEAST_BYTES)
             return bytes(data)
 
         first = await receive()
