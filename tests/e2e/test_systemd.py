@@ -2,12 +2,11 @@
 
 import itertools
 import re
-import shutil
 import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -205,17 +204,13 @@ def test_what_cannot_be_written_in_time_is_there_after_the_next_start(
             assert stored(later) == list(range(4000))
 
 
-@pytest.mark.skipif(
-    not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed: apt-get install systemd"
-)
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
-    program = tmp_path / "tsd"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    (tmp_path / "tsd.service").write_text(UNIT.read_text().replace("/usr/bin/tsd", str(program)))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", tmp_path / "tsd.service"], check=False, capture_output=True, text=True
-    )
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path, program: Callable[[str], Path]) -> None:
+    analyze = program("systemd-analyze")
+    command = tmp_path / "tsd"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    (tmp_path / "tsd.service").write_text(UNIT.read_text().replace("/usr/bin/tsd", str(command)))
+    done = subprocess.run([analyze, "verify", tmp_path / "tsd.service"], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-PACKAGES = {"collectd": "collectd-core", "nc": "netcat-openbsd"}  # Debian's, where they are not called like the program
+# Debian's, where they are not called like the program
+PACKAGES = {"collectd": "collectd-core", "nc": "netcat-openbsd", "systemd-analyze": "systemd"}
 
 
 def full_run() -> bool:
