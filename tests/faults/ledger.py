@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import trio
 
+from tests.faults.load import PATIENCE_S
 from tests.faults.process import Served
 from tests.running import Client
 
@@ -20,6 +21,13 @@ async def checked_stats(client: Client) -> dict[str, int]:
     stats = await client.stats()
     check_ledger(stats)
     return stats
+
+
+async def all_stored(client: Client) -> None:
+    """Return once nothing waits any more."""
+    with trio.fail_after(PATIENCE_S):
+        while (await checked_stats(client))["ledger.journaled"]:  # each look is a request: it paces itself
+            pass
 
 
 async def watch_ledger(daemon: Served) -> None:

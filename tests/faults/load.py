@@ -61,6 +61,7 @@ class Sender:
         self._block = block
         self._ahead = ahead
         self._per_s = per_s
+        self._paced_from = 0, 0.0  # the first line that is paced, and when it was sent
         self._random = random.Random(seed)
         self._since = 0  # the first line of this connection
         self._confirmed = [0]  # of each connection, how many
@@ -90,6 +91,11 @@ class Sender:
             while self.confirmed_count < wanted:
                 await self._moved.wait()
 
+    def pace(self, per_s: float | None) -> None:
+        """Send so many lines in a second from now on."""
+        self._per_s = per_s
+        self._paced_from = self.sent, trio.current_time()
+
     def finish(self) -> None:
         """Let `run` return once everything that it sent is confirmed."""
         self._finishing = True
@@ -99,6 +105,7 @@ class Sender:
         self._starts.append(self.sent)
         self._confirmed.append(0)
         self._finishing = False
+        self.pace(self._per_s)
         try:
             async with await trio.open_tcp_stream(HOST, port) as stream, trio.open_nursery() as nursery:
                 nursery.start_soon(self._read, stream, nursery.cancel_scope)
@@ -108,10 +115,10 @@ class Sender:
             assert not self._finishing
 
     async def _send(self, stream: trio.SocketStream) -> None:
-        started = trio.current_time()
         while not self._finishing:
             if self._per_s:
-                await trio.sleep_until(started + (self.sent - self._starts[-1]) / self._per_s)
+                first, at = self._paced_from
+                await trio.sleep_until(at + (self.sent - first) / self._per_s)
             while self.unconfirmed >= self._ahead:
                 await self._moved.wait()
             stop = self.sent + self._random.randint(1, self._block)
@@ -119,8 +126,8 @@ class Sender:
             self.sent = stop
             if self._random.random() < 0.5 or self.unconfirmed >= self._ahead:
                 text += b"sync\n"
-            at = self._random.randrange(len(text))  # a block of the daemon's may end anywhere
-            for part in (text[:at], text[at:]):
+            cut = self._random.randrange(len(text))  # a block of the daemon's may end anywhere
+            for part in (text[:cut], text[cut:]):
                 await stream.send_all(part)
         await stream.send_all(b"sync\n")
         while self.unconfirmed:

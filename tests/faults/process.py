@@ -2,7 +2,6 @@
 
 import json
 import resource
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import trio
 
 from tests.faults.load import PATIENCE_S
+from tests.peers.tables import Tables
 from tests.running import Client
 
 ROOT = Path(__file__).parents[2]
@@ -80,13 +80,14 @@ class Served:
         self._process.kill()
         await self._process.wait()
 
-    async def terminate(self) -> None:
-        """End it as an operator does; everything that waits is stored then."""
+    async def terminate(self) -> list[str]:
+        """End it as an operator does; everything that waits is stored then. The wordings of its log."""
         self._process.terminate()
         with trio.fail_after(PATIENCE_S):
             status = await self._process.wait()
         assert status == 0, (status, self.events, self.noise)
         assert self.noise == []
+        return [event["event"] for event in self.events]
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
@@ -104,7 +105,7 @@ async def served(folder: Path, settings: Mapping[str, str] | None = None) -> Asy
     """`tsd serve` on the state folder `folder`; killed at the end, unless it has ended by then."""
     given = {**BASICS, "tsd.storage.path": str(folder), **(settings or {})}
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "tsd", "serve", *(word for item in given.items() for word in ("--set", "=".join(item)))],
+        [sys.executable, "-m", "tsd", "serve", *words_of(given)],
         stderr=subprocess.PIPE,
         cwd=ROOT,
     )
@@ -125,9 +126,20 @@ async def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-def signal_of(status: int) -> signal.Signals | None:
-    """The signal that an exit status tells of."""
-    return signal.Signals(-status) if status < 0 else None
+def words_of(settings: Mapping[str, str]) -> list[str]:
+    """Settings on a command line."""
+    return [word for item in settings.items() for word in ("--set", "=".join(item))]
+
+
+def on_hbase(gateway: str, tables: Tables) -> dict[str, str]:
+    """Settings of a daemon on these tables, with short windows; it gives new metrics their UIDs by itself."""
+    return {
+        "tsd.storage.backend": "hbase",
+        "tsd.storage.hbase.thrift": gateway,
+        **{f"tsd.storage.hbase.{kind}_table": name for kind, name in tables._asdict().items()},
+        "tsd.core.auto_create_metrics": "true",
+        "tsd.storage.flush_interval": "40",
+    }
 
 
 def starve(pid: int, *, starved: bool) -> None:

@@ -13,7 +13,7 @@ import trio
 from tests.faults.account import check_contents, embedded_contents, hbase_contents
 from tests.faults.ledger import checked_stats, watch_ledger
 from tests.faults.load import Lines, Sender
-from tests.faults.process import Served, served
+from tests.faults.process import Served, on_hbase, served
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run
 
@@ -32,18 +32,7 @@ async def test_kills_on_the_embedded_store(tmp_path: Path) -> None:
 async def test_kills_on_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.new_tables()
     senders = make_senders()
-    await live_and_die(
-        tmp_path,
-        {
-            "tsd.storage.backend": "hbase",
-            "tsd.storage.hbase.thrift": hbase.gateway,
-            "tsd.storage.hbase.data_table": tables.data,
-            "tsd.storage.hbase.uid_table": tables.uid,
-            "tsd.core.auto_create_metrics": "true",
-        },
-        senders,
-        most_lines=500,
-    )
+    await live_and_die(tmp_path, on_hbase(hbase.gateway, tables), senders, most_lines=500)
     check_contents(hbase_contents(hbase.tables, tables), senders)
 
 
