@@ -30,6 +30,15 @@ async def all_stored(client: Client) -> None:
             pass
 
 
+async def grown(client: Client, name: str, by: int = 1) -> dict[str, int]:
+    """The stats, once one of them has grown so far from now on."""
+    wanted = (await checked_stats(client))[name] + by
+    with trio.fail_after(PATIENCE_S):
+        while (stats := await checked_stats(client))[name] < wanted:
+            pass
+    return stats
+
+
 async def watch_ledger(daemon: Served) -> None:
     """Look at it over and over, until the daemon is killed or this is cancelled."""
     async with daemon.client() as client:

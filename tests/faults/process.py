@@ -13,6 +13,7 @@ import trio
 
 from tests.faults.load import PATIENCE_S
 from tests.peers.tables import Tables
+from tests.proxy import FaultyProxy
 from tests.running import Client
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +118,8 @@ async def served(folder: Path, settings: Mapping[str, str] | None = None) -> Asy
         finally:
             if daemon.alive:
                 process.kill()
+            with trio.CancelScope(shield=True):  # a failing test leaves nothing behind either
+                await process.wait()
 
 
 async def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
@@ -142,7 +145,12 @@ def on_hbase(gateway: str, tables: Tables) -> dict[str, str]:
     }
 
 
-def starve(pid: int, *, starved: bool) -> None:
-    """Let no file of a process grow, as on a full disk; or let them again."""
+def address_of(proxy: FaultyProxy) -> str:
+    """Its host:port, as a gateway's."""
+    return f"{proxy.host}:{proxy.port}"
+
+
+def starve(pid: int, most_bytes: int | None) -> None:
+    """Let no file of a process grow past `most_bytes`, as on a full disk; or (None) let them again."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if starved else hard, hard))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if most_bytes is None else most_bytes, hard))
