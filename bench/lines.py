@@ -1,7 +1,7 @@
 """Lines as a fleet sends them: every series once a round, rounds ten seconds apart.
 
-The mix is that of a host's metrics: gauges with two decimals, counters, small integers. The same arguments give the same
-bytes.
+The mix is that of a host's metrics: gauges with two decimals, counters, small integers. The same arguments give the
+same bytes.
 """
 
 import random
@@ -20,11 +20,18 @@ class Load(NamedTuple):
     points: int = 100
     connections: int = 4
     seed: int = 1
+    start_s: int = START_S
 
     @property
     def lines(self) -> int:
         """In all."""
         return self.series * self.points
+
+    @property
+    def after(self) -> "Load":
+        """The same series' next points, from the first full hour after these on."""
+        end_s = self.start_s + self.points * ROUND_S
+        return self._replace(seed=self.seed + 1, start_s=-(-end_s // 3600) * 3600)
 
 
 def series_text(number: int) -> tuple[str, str]:
@@ -37,12 +44,13 @@ def rounds(load: Load, connection: int) -> Iterator[bytes]:
     """One connection's lines, a round in a piece: the series whose number leaves `connection` as its remainder."""
     chance = random.Random(load.seed * 1000 + connection)
     mine = [
-        (number, *(part.encode() for part in series_text(number)))
+        (number, metric.encode(), tags.encode())
         for number in range(connection, load.series, load.connections)
+        for metric, tags in [series_text(number)]
     ]
     counters = {number: chance.randrange(10**6) for number, _, _ in mine}
     for at in range(load.points):
-        time = START_S + at * ROUND_S
+        time = load.start_s + at * ROUND_S
         lines = []
         for number, metric, tags in mine:
             match number % 4:

@@ -1,42 +1,57 @@
-"""Sends a load over its connections, as fast as they take it, and reports when each one's last line was answered.
+"""Sends a load over its connections, as fast as they are read, and waits for each one's answer to a last command.
 
-    python -m bench.sender HOST PORT SERIES POINTS CONNECTIONS LAST_COMMAND
-
-Everything is generated before the clock starts. LAST_COMMAND (`sync`, or `version` for an OpenTSDB) ends each connection;
-standard output gets the start and the end, as seconds of the monotonic clock.
+It is a process of its own, so that its work is not counted as anybody's.
 """
 
+import json
 import socket
+import subprocess
 import sys
 import threading
 import time
+from typing import NamedTuple
 
 from bench.lines import Load, rounds
 
 
+class Sent(NamedTuple):
+    """When it was sent, in seconds of the monotonic clock, and the answers to the last commands."""
+
+    start: float
+    end: float
+    answers: list[str]
+
+
+def send(load: Load, port: int, last: str) -> Sent:
+    """Send it to 127.0.0.1 and wait for the answers to `last`: `sync` here, `version` where that is not known."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.sender", json.dumps([load, port, last])], check=True, stdout=subprocess.PIPE
+    )
+    return Sent(*json.loads(done.stdout))
+
+
 def main() -> None:
-    host, port, series, points, connections, last = sys.argv[1:7]
-    load = Load(int(series), int(points), int(connections))
-    texts = [b"".join(rounds(load, number)) for number in range(load.connections)]
+    """What the process does."""
+    arguments, port, last = json.loads(sys.argv[1])
+    load = Load(*arguments)
+    texts = [b"".join(rounds(load, number)) for number in range(load.connections)]  # before the clock starts
     ready = threading.Barrier(load.connections + 1)
-    answers: list[bytes] = []
+    answers: list[str] = []
 
-    def send(text: bytes) -> None:
-        with socket.create_connection((host, int(port))) as connection:
+    def deliver(text: bytes) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
             ready.wait()
-            connection.sendall(text)
-            connection.sendall(last.encode() + b"\n")
-            answers.append(connection.recv(65536))
+            connection.sendall(text + last.encode() + b"\n")
+            answers.append(connection.recv(65536).decode(errors="replace"))
 
-    threads = [threading.Thread(target=send, args=(text,)) for text in texts]
+    threads = [threading.Thread(target=deliver, args=(text,)) for text in texts]
     for thread in threads:
         thread.start()
     ready.wait()
     start = time.monotonic()
     for thread in threads:
         thread.join()
-    print(start, time.monotonic())
-    print(b" ".join(answers).decode(errors="replace"), file=sys.stderr)
+    print(json.dumps(Sent(start, time.monotonic(), answers)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,26 @@
+"""`scripts/bench NAME`: measures, checks what was measured, and prints a table that also goes to bench/out/."""
+
+import click
+
+from bench import ingest as ingest_module
+from bench.lines import Load
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+def bench() -> None:
+    """Benchmarks. They compare ratios measured in one run: figures of a machine that others use mean little alone."""
+
+
+@bench.command()
+@click.option("--series", default=10_000, help="Series.")
+@click.option("--points", default=100, help="Points of each series, in each of the two passes.")
+@click.option("--connections", default=4, help="Connections that send at once.")
+@click.option("--rounds", default=3, help="How often all systems are run in turn.")
+@click.option("--only", default="", help="Only systems whose name contains this, as 'embedded'.")
+def ingest(series: int, points: int, connections: int, rounds: int, only: str) -> None:
+    """Put lines until they are stored: tsd on both engines beside a real OpenTSDB and the bare loop."""
+    ingest_module.ingest(Load(series, points, connections), rounds, lambda name: only in name)
+
+
+if __name__ == "__main__":
+    bench(prog_name="scripts/bench")

@@ -1,0 +1,95 @@
+"""`tsd serve` as a process that a benchmark starts, asks and ends."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+
+from bench.processes import Usage, usage
+from bench.telnet import Telnet
+from tsd.config import Config, Given, read_settings
+from tsd.daemon import control_path
+from tsd.store.remote import Caller
+
+START_S = 60
+STORED_S = 600
+
+
+class Daemon:
+    """A running one."""
+
+    def __init__(self, process: subprocess.Popen[bytes], config: Config, port: int) -> None:
+        self._process = process
+        self.config = config
+        self.port = port
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def usage(self) -> Usage:
+        """What it has used so far."""
+        return usage(self.pid)
+
+    def stats(self) -> dict[str, int]:
+        """The reply of `stats`, by name and own tag, without the prefix."""
+        with Telnet(self.port) as telnet:
+            return telnet.stats()
+
+    def flush(self) -> None:
+        """Have it write its open rows now instead of at the end of the window, as `tsd scan` does."""
+
+        async def ask() -> None:
+            caller = await Caller.connect(control_path(self.config))
+            try:
+                assert await caller.ask("flush")
+            finally:
+                await caller.aclose()
+
+        trio.run(ask)
+
+    def await_stored(self, lines: int) -> float:
+        """Return once so many lines are in the store, and when that was by the monotonic clock."""
+        deadline = time.monotonic() + STORED_S
+        with Telnet(self.port) as telnet:
+            while telnet.stats()["ledger.stored"] < lines:
+                assert time.monotonic() < deadline, telnet.stats()
+        return time.monotonic()
+
+
+@contextmanager
+def serving(folder: Path, settings: Mapping[str, str]) -> Iterator[Daemon]:
+    """A daemon with its state in `folder`, stopped as an operator would at the end."""
+    given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), "tsd.log.format": "json", **settings}
+    config, _ = read_settings(Given("benchmark", key, value) for key, value in given.items())
+    words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen([sys.executable, "-m", "tsd", "serve", *words], stderr=stream)
+    try:
+        yield Daemon(process, config, _await_port(process, log))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
+    deadline = time.monotonic() + START_S
+    while True:
+        text = log.read_text()
+        for line in text[: text.rfind("\n") + 1].splitlines():
+            event = json.loads(line)
+            if event["event"] == "ready":
+                return int(event["port"])
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit(f"the daemon did not start:\n{text}")
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue

@@ -1,0 +1,153 @@
+"""The same lines to the daemon on both engines and to a real OpenTSDB, side by side, until every point is stored.
+
+Each system gets the lines twice: at first with names that nobody knows (every name is given its UID), then the same
+series' next points. A run ends when all is in the store, not when it was read: the daemon is told to write its open
+rows at once (as `tsd scan` does), and an OpenTSDB is done when it has no request to HBase left. Then the tables are
+read and held against what was sent.
+"""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.bare_loop import bare_loop_us
+from bench.daemon import Daemon, serving
+from bench.lines import Load
+from bench.peers import Hbase, running_hbase, running_opentsdb
+from bench.report import machine, publish, spread, table
+from bench.sender import send
+from bench.stored import check
+from tsd.config import Given, read_settings
+
+EMBEDDED, JOINED, SINGLE, OPENTSDB = (
+    "tsd, embedded",
+    "tsd, HBase",
+    "tsd, HBase, a cell a point",
+    "OpenTSDB 2.4.1, HBase",
+)
+PASSES = ("new names", "known names")
+
+
+class Figures(NamedTuple):
+    """Of one pass of one system."""
+
+    lines_per_s: float
+    cpu_us: float  # of the daemon, a line
+    store_cpu_us: float  # of HBase and its gateway, a line
+    peak_mib: float  # of the daemon, since its start
+    loop_us: float  # of the bare loop, in the same round
+
+
+Passes = list[tuple[float, float, float, float]]  # all but the last of each pass's figures
+System = Callable[[Load, Path], Passes]
+
+
+def ingest(load: Load, rounds: int, wanted: Callable[[str], bool]) -> None:
+    """Run it all and publish the report."""
+    found: dict[tuple[str, str], list[Figures]] = {}
+    with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
+        for number, systems in enumerate(_rounds(Path(folder), rounds, wanted)):
+            loop_us = bare_loop_us(load)
+            passes: dict[str, Passes] = {}
+            for name, run in systems.items():
+                _say(f"round {number + 1} of {rounds}: {name}")
+                passes[name] = run(load, Path(folder) / f"{number}-{len(passes)}")
+                loop_us = min(loop_us, bare_loop_us(load))
+            for name, figures in passes.items():
+                for which, figure in zip(PASSES, figures, strict=True):
+                    found.setdefault((name, which), []).append(Figures(*figure, loop_us))
+    publish("ingest", _report(load, found), {f"{name}, {which}": f for (name, which), f in found.items()})
+
+
+def _rounds(folder: Path, rounds: int, wanted: Callable[[str], bool]) -> Iterator[Mapping[str, System]]:
+    """What is run in each round; one HBase serves all of them."""
+    if not any(map(wanted, (JOINED, SINGLE, OPENTSDB))):
+        yield from [{EMBEDDED: _embedded}] * rounds
+        return
+    _say("starting HBase")
+    with running_hbase(folder / "hbase") as hbase:
+        for number in range(rounds):
+            systems: dict[str, System] = {
+                EMBEDDED: _embedded,
+                JOINED: lambda load, home, n=number: _on_hbase(hbase, f"joined{n}", "true", load, home),  # type: ignore[misc]
+                SINGLE: lambda load, home, n=number: _on_hbase(hbase, f"single{n}", "false", load, home),  # type: ignore[misc]
+                OPENTSDB: lambda load, home, n=number: _opentsdb(hbase, f"opentsdb{n}", load, home),  # type: ignore[misc]
+            }
+            yield {name: run for name, run in systems.items() if wanted(name)}
+
+
+def _embedded(load: Load, home: Path) -> Passes:
+    with serving(home, {}) as daemon:
+        passes = [_pass(daemon, load, load.lines), _pass(daemon, load.after, 2 * load.lines)]
+    check(daemon.config, [load, load.after])
+    shutil.rmtree(home)
+    return passes
+
+
+def _on_hbase(hbase: Hbase, prefix: str, join_points: str, load: Load, home: Path) -> Passes:
+    settings = {**hbase.settings(prefix), "tsd.storage.join_points": join_points}
+    with serving(home, settings) as daemon:
+        passes = [_pass(daemon, part, n * load.lines, hbase) for n, part in enumerate((load, load.after), 1)]
+    check(daemon.config, [load, load.after])
+    return passes
+
+
+def _pass(daemon: Daemon, load: Load, stored: int, hbase: Hbase | None = None) -> tuple[float, float, float, float]:
+    before, store_before = daemon.usage().cpu_s, hbase.cpu_s() if hbase else 0.0
+    sent = send(load, daemon.port, "sync")
+    synced = sum(int(answer.split()[1]) for answer in sent.answers)
+    assert synced == load.lines, sent.answers
+    daemon.flush()
+    end = daemon.await_stored(stored)
+    after = daemon.usage()
+    store_us = (hbase.cpu_s() - store_before) / load.lines * 1e6 if hbase else 0.0
+    return load.lines / (end - sent.start), (after.cpu_s - before) / load.lines * 1e6, store_us, after.peak_mib
+
+
+def _opentsdb(hbase: Hbase, prefix: str, load: Load, home: Path) -> Passes:
+    settings = hbase.settings(prefix)
+    passes = []
+    with running_opentsdb(home, hbase, settings) as peer:
+        for part in (load, load.after):
+            before, store_before = peer.usage().cpu_s, hbase.cpu_s()
+            sent = send(part, peer.port, "version")
+            end = peer.await_idle()
+            after = peer.usage()
+            store_us = (hbase.cpu_s() - store_before) / load.lines * 1e6
+            cpu_us = (after.cpu_s - before) / load.lines * 1e6
+            passes.append((load.lines / (end - sent.start), cpu_us, store_us, after.peak_mib))
+    check(read_settings(Given("benchmark", *item) for item in settings.items())[0], [load, load.after])
+    return passes
+
+
+def _report(load: Load, found: dict[tuple[str, str], list[Figures]]) -> str:
+    peer = {which: found.get((OPENTSDB, which), []) for which in PASSES}
+    rows = []
+    for (name, which), figures in found.items():
+        times = [f.lines_per_s / p.lines_per_s for f, p in zip(figures, peer[which], strict=False)]
+        rows.append(
+            [
+                name,
+                which,
+                spread([f.lines_per_s for f in figures], 0),
+                spread(times, 1) if times else "",
+                spread([f.cpu_us for f in figures]),
+                spread([f.cpu_us / f.loop_us for f in figures]),
+                spread([f.store_cpu_us for f in figures]) if any(f.store_cpu_us for f in figures) else "",
+                spread([f.peak_mib for f in figures], 0),
+            ]
+        )
+    head = ["system", "pass", "lines/s until stored", "× OpenTSDB", "CPU µs/line", "× bare loop", "HBase CPU µs/line"]
+    loop = spread([f.loop_us for f in next(iter(found.values()))])
+    return (
+        f"{load.series:,} series × {load.points:,} points, {load.connections} connections, a pass; {machine()}; "
+        f"bare loop {loop} µs a line. Medians (least–greatest); every point verified in the tables.\n\n"
+        + table([*head, "peak MiB"], rows)
+    )
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr)

@@ -1,0 +1,41 @@
+"""A telnet connection to a daemon, from a benchmark's point of view."""
+
+import socket
+from types import TracebackType
+from typing import Self
+
+MARK = b"benchmark"  # a command that nobody knows: its answer ends one whose length is unknown
+ECHO = b"unknown command: benchmark.  Try `help'.\n"
+
+
+class Telnet:
+    """Asks and waits."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = socket.create_connection(("127.0.0.1", port), timeout=600)
+
+    def ask(self, command: bytes) -> bytes:
+        """Everything that is answered to a command (or several, or put lines)."""
+        self._connection.sendall(command + b"\n" + MARK + b"\n")
+        answer = b""
+        while not answer.endswith(ECHO):
+            part = self._connection.recv(65536)
+            assert part, f"closed after {answer[-200:]!r}"
+            answer += part
+        return answer.removesuffix(ECHO)
+
+    def stats(self) -> dict[str, int]:
+        """The reply of `stats`, by name and own tag, without the prefix `tsd.`."""
+        found = {}
+        for line in self.ask(b"stats").decode().splitlines():
+            name, _, value, *tags = line.split(" ")
+            found[" ".join([name.removeprefix("tsd."), *tags[:-1]])] = int(value)
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
