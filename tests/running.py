@@ -1,5 +1,7 @@
 """A daemon inside the test: the real one, on a real port, with its store and state in a folder of the test's own."""
 
+import fcntl
+import termios
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +23,12 @@ class Client:
 
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
+
+    async def send_whole(self, data: bytes) -> None:
+        """Send what fits into the other kernel, and return once it is there."""
+        await self.send(data)
+        while any(fcntl.ioctl(self.stream.socket.fileno(), termios.TIOCOUTQ, bytes(4))):
+            await trio.lowlevel.checkpoint()
 
     async def read_until(self, end: bytes) -> bytes:
         """What comes, up to and with `end`; fails where the connection ends first."""

@@ -11,6 +11,7 @@ log = structlog.get_logger(__name__)
 
 LEAST_BYTES, MOST_BYTES = 8 << 10, 256 << 10  # of one read: room that stays empty would tear the heap to pieces
 SWEEPS = 4  # looks for silent connections, in one timeout
+PARTING_S = 2  # for a client that goes on sending, to hear what it was told last
 CAPITALS = frozenset(range(ord("A"), ord("Z") + 1))
 
 Receive = Callable[[], Awaitable[bytes]]
@@ -43,7 +44,7 @@ class _Visit:
     def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
         self.stream = stream
         self.scope = scope
-        self.heard = trio.current_time()
+        self.silent_since: float | None = None  # None: it is our turn, not the client's
         self.silent = False
 
 
@@ -90,6 +91,7 @@ class Listener:
             self._visits.add(visit)
             try:
                 await self._converse(visit)
+                await _part(stream)
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._reset += 1
             except* Exception:
@@ -112,8 +114,9 @@ class Listener:
 
         async def receive() -> bytes:
             nonlocal room
+            visit.silent_since = trio.current_time()
             data = await stream.receive_some(room)
-            visit.heard = trio.current_time()
+            visit.silent_since = None
             if len(data) == room:
                 room = min(2 * room, MOST_BYTES)
             elif len(data) < room // 4:
@@ -125,17 +128,27 @@ class Listener:
             await (self._http if first[0] in CAPITALS else self._telnet)(stream, first, receive)
 
     async def _sweep(self) -> None:
-        """End connections that were silent for too long."""
+        """End connections that were silent for too long. Those that we do not read from are not to blame for it."""
         while True:
             await trio.sleep(self._limits.silence_s / SWEEPS)
             latest = trio.current_time() - self._limits.silence_s
-            for visit in [visit for visit in self._visits if visit.heard < latest]:
-                visit.silent = True
-                visit.scope.cancel()
+            for visit in self._visits:
+                if visit.silent_since is not None and visit.silent_since < latest:
+                    visit.silent = True
+                    visit.scope.cancel()
 
     def statistics(self) -> Statistics:
         """The numbers of this moment."""
         return Statistics(len(self._visits), self._total, self._rejected, self._reset, self._silent, self._failed)
+
+
+async def _part(stream: trio.SocketStream) -> None:
+    """Hang up so that the client hears all it was told: to close on bytes that it has sent and nobody has read would
+    have its kernel throw that away."""
+    with trio.move_on_after(PARTING_S):
+        await stream.send_eof()
+        while await stream.receive_some(MOST_BYTES):
+            pass
 
 
 def _peer(stream: trio.SocketStream) -> str:

@@ -2,7 +2,7 @@
 
 Replies wait in memory while their client does not read. Past the bound, refused lines are no longer answered one by one
 but summed up in one line, which is sent once the client reads again; a command's own answer waits for room instead, and
-its client with it. Nobody else does.
+its client with it. Nobody else does. A client that has hung up is told nothing, and what it had sent still counts.
 """
 
 from collections import Counter, deque
@@ -22,18 +22,18 @@ class Replies:
         self._queue: deque[bytes | tuple[int, bytes]] = deque()
         self._size = 0
         self._unsaid: Counter[str] = Counter()
-        self.summed_up = 0
         self._more = trio.Event()
         self._room = trio.Event()
-        self._closed = False
+        self._closed = trio.Event()
+        self._deaf = False
 
-    def refused(self, command: bytes, error: BadLine) -> None:
-        """Answer a refused line."""
+    def refused(self, command: bytes, error: BadLine) -> bool:
+        """Answer a refused line; False where it will only be summed up."""
         if self._size > self._limit:
             self._unsaid[error.reason] += 1
-            self.summed_up += 1
-        else:
-            self._put(command + b": " + str(error).encode() + b"\n")
+            return False
+        self._put(command + b": " + str(error).encode() + b"\n")
+        return True
 
     async def say(self, text: bytes) -> None:
         """Answer a command."""
@@ -43,27 +43,38 @@ class Replies:
     async def say_when_synced(self, position: int, text: bytes) -> None:
         """Answer once the journal has been synced up to `position`; later answers wait behind this one."""
         await self._wait_for_room()
-        self._queue.append((position, text))
-        self._size += len(text)
-        self._more.set()
+        self._put(text, position)
 
     async def _wait_for_room(self) -> None:
         while self._size > self._limit:
             self._room = trio.Event()
             await self._room.wait()
 
-    def _put(self, text: bytes) -> None:
-        self._queue.append(text)
-        self._size += len(text)
-        self._more.set()
+    def _put(self, text: bytes, position: int | None = None) -> None:
+        if not self._deaf:
+            self._queue.append(text if position is None else (position, text))
+            self._size += len(text)
+            self._more.set()
 
     def close(self) -> None:
         """No more will come: `pump` returns when everything is sent."""
-        self._closed = True
+        self._closed.set()
         self._more.set()
 
     async def pump(self, stream: trio.abc.SendStream) -> None:
-        """Send what there is to send."""
+        """Send what there is to send. Raises BrokenResourceError where the client has hung up, but not before `close`:
+        what it had sent by then is still to be read."""
+        try:
+            await self._send(stream)
+        except trio.BrokenResourceError:
+            self._deaf = True
+            self._queue.clear()
+            self._size = 0
+            self._room.set()
+            await self._closed.wait()
+            raise
+
+    async def _send(self, stream: trio.abc.SendStream) -> None:
         while True:
             await self._more.wait()
             self._more = trio.Event()
@@ -72,7 +83,7 @@ class Replies:
                 self._room.set()
                 if self._unsaid and self._size <= self._limit:
                     self._put(self._sum_up())
-            if self._closed:
+            if self._closed.is_set():
                 return
 
     async def _next(self) -> bytes:

@@ -70,24 +70,31 @@ class TelnetSession:
 
     async def run(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
         """Serve until the client ends. `first` are bytes already received, `receive` gets more (empty: no more)."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._replies.pump, self._stream)
+                await self._read(first, receive)
+                self._replies.close()
+                nursery.cancel_scope.deadline = trio.current_time() + LINGER_S
+        finally:
+            if self._dying:  # once the reply is out: the daemon's end cuts every connection
+                self._powers.die()
+
+    async def _read(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
+        """Take what the client sends, to its end."""
         lines = LineBuffer(self._rules.max_line)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._replies.pump, self._stream)
-            data = first
-            while data and not self._over:
+        data = first
+        try:
+            while data:
                 for piece in lines.feed(data):
                     await self._take(piece)
                 if self._over:
-                    break
+                    return
                 await self._intake.gate.passed()
                 data = await receive()
+        finally:
             if lines.tail and not self._over:
                 self._tally.cut_lines += 1
-            self._tally.summed_up += self._replies.summed_up
-            self._replies.close()
-            nursery.cancel_scope.deadline = trio.current_time() + LINGER_S
-        if self._dying:  # once the reply is out: the daemon's end cuts every connection
-            self._powers.die()
 
     async def _take(self, piece: bytes | TooLong) -> None:
         if self._over:
@@ -95,7 +102,7 @@ class TelnetSession:
         if isinstance(piece, TooLong):
             error = BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
             self._intake.refuse(error)
-            self._replies.refused(b"put", error)
+            self._refuse(b"put", error)
         elif self._rules.mode is Mode.READ_ONLY:
             for line in piece.split(b"\n")[:-1]:
                 await self._command(line)
@@ -114,8 +121,12 @@ class TelnetSession:
         self._accepted += taken.accepted
         self._position = taken.position
         for reject in taken.rejects:
-            self._replies.refused(b"put", reject.error)
+            self._refuse(b"put", reject.error)
         return taken.rest
+
+    def _refuse(self, command: bytes, error: BadLine) -> None:
+        if not self._replies.refused(command, error):
+            self._tally.summed_up += 1
 
     async def _command(self, line: bytes) -> None:
         """Do what a line that is not a put line wants."""
@@ -125,7 +136,7 @@ class TelnetSession:
         if bare is not line:
             if not bare:
                 return  # nothing but telnet talking to itself
-            if bare.startswith(b"put ") and "put" in self._names:
+            if bare.split(b" ", 1)[0] == b"put" and "put" in self._names:
                 self._answer(await self._intake.take_in(bare + b"\n"))
                 return
         self._tally.commands += 1
@@ -165,7 +176,7 @@ class TelnetSession:
                 "Histogram storage has not been enabled. Check the 'tsd.core.histograms.config' configuration."
             )
         self._intake.refuse(error)
-        self._replies.refused(name.encode(), error)
+        self._refuse(name.encode(), error)
 
 
 def _rollup_error(line: bytes, rules: NameRules) -> BadLine:

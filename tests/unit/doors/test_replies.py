@@ -1,5 +1,6 @@
 """What a client is told when it reads, when it does not, and when it comes back."""
 
+import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
@@ -48,11 +49,8 @@ async def test_replies_come_in_order_and_sync_waits_for_the_disk() -> None:
 async def test_refusals_beyond_the_bound_are_summed_up_once_there_is_room() -> None:
     replies = Replies(100, Journal().synced)
     ours, theirs = memory_stream_pair()
-    for _ in range(50):
-        replies.refused(b"put", BAD)
-        replies.refused(b"put", WORSE)
-    told = 3
-    assert replies.summed_up == 100 - told
+    told = sum(replies.refused(b"put", error) for _ in range(50) for error in (BAD, WORSE))
+    assert told == 3
     async with trio.open_nursery() as nursery:
         nursery.start_soon(replies.pump, ours)
         await wait_all_tasks_blocked()
@@ -91,3 +89,22 @@ async def test_a_command_waits_for_room_and_nothing_of_it_is_lost() -> None:
     while data := await theirs.receive_some():
         text += data
     assert text == b"".join(b"answer number %d\n" % number for number in range(5))
+
+
+async def test_a_client_that_has_hung_up_holds_nobody_up() -> None:
+    replies = Replies(10, Journal().synced)
+    ours, theirs = memory_stream_pair()
+    await theirs.aclose()
+
+    async def pump() -> None:
+        with pytest.raises(trio.BrokenResourceError):
+            await replies.pump(ours)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pump)
+        for _ in range(5):
+            assert replies.refused(b"put", BAD)
+            await replies.say(b"more than there is room for\n")
+            await replies.say_when_synced(7, b"synced 7\n")
+            await wait_all_tasks_blocked()
+        replies.close()
