@@ -1,0 +1,138 @@
+"""HBase's gateway refuses, stalls, answers late, wrongly or only in part, under load and with new names all the time.
+
+Whatever it does: no line is lost, none is invented, no name gets two UIDs, and all is caught up once it behaves.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.faults.account import check_contents, hbase_contents
+from tests.faults.ledger import all_stored, checked_stats, grown
+from tests.faults.load import PATIENCE_S, Lines, Sender
+from tests.faults.process import Served, address_of, on_hbase, served
+from tests.peers.hbase import RunningHbase
+from tests.peers.tables import Tables
+from tests.proxy import FaultyProxy, Mode
+from tests.running import Client
+
+MISBEHAVING = [mode for mode in Mode if mode is not Mode.PASS]
+SHORT = {"tsd.storage.hbase.thrift.timeout": "500"}  # ms: a late answer comes after it
+ROUNDS = 2
+TURNS = 30
+LINES = 100  # confirmed to each client between two changes
+
+
+@pytest.fixture
+def proxy(hbase: RunningHbase) -> Iterator[FaultyProxy]:
+    with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("mode", MISBEHAVING, ids=lambda mode: mode.name.lower())
+async def test_a_gateway_misbehaves(hbase: RunningHbase, proxy: FaultyProxy, mode: Mode, tmp_path: Path) -> None:
+    tables = hbase.new_tables()
+    senders = make_senders()
+    async with served(tmp_path, {**on_hbase(address_of(proxy), tables), **SHORT}) as daemon:
+        await daemon.ready()
+        async with trio.open_nursery() as nursery, daemon.client() as client:
+            start(nursery, senders, daemon)
+            for _ in range(ROUNDS):
+                await go_on(senders)
+                proxy.mode = mode
+                await grown(client, "writer.retries", 2)
+                await go_on(senders)
+                assert proxy.holding.is_set() == (mode is Mode.HOLD)  # else there was no answer to come late
+                proxy.mode = Mode.PASS
+                await some_stored(client)
+            await end(senders, client)
+        await daemon.terminate()
+    await check(hbase, tables, senders)
+
+
+@pytest.mark.slow
+async def test_a_gateway_has_a_bad_day(hbase: RunningHbase, proxy: FaultyProxy, tmp_path: Path) -> None:
+    tables = hbase.new_tables()
+    senders = make_senders()
+    chance = random.Random(TURNS)
+    async with served(tmp_path, {**on_hbase(address_of(proxy), tables), **SHORT}) as daemon:
+        await daemon.ready()
+        async with trio.open_nursery() as nursery, daemon.client() as client:
+            start(nursery, senders, daemon)
+            for _ in range(TURNS):
+                proxy.mode = chance.choice([Mode.PASS, chance.choice(MISBEHAVING)])
+                await chance.choice(senders).more_confirmed(chance.randint(1, 5 * LINES))
+                await checked_stats(client)
+                if chance.random() < 0.2:
+                    proxy.hang_up()
+            proxy.mode = Mode.PASS
+            await end(senders, client)
+        await daemon.terminate()
+    await check(hbase, tables, senders)
+
+
+@pytest.mark.parametrize("mode", [Mode.REFUSE, Mode.STALL, Mode.LOSE], ids=lambda mode: mode.name.lower())
+async def test_another_gateway_takes_over(hbase: RunningHbase, proxy: FaultyProxy, mode: Mode, tmp_path: Path) -> None:
+    tables = hbase.new_tables()
+    senders = make_senders()
+    async with served(tmp_path, {**on_hbase(f"{address_of(proxy)},{hbase.gateway}", tables), **SHORT}) as daemon:
+        await daemon.ready()
+        async with trio.open_nursery() as nursery, daemon.client() as client:
+            start(nursery, senders, daemon)
+            await go_on(senders)
+            assert proxy.accepted
+            proxy.mode = mode
+            for _ in range(3):
+                await go_on(senders)
+                await some_stored(client)  # though nobody mended the first one
+            await end(senders, client)
+            assert (await checked_stats(client))["store.gateways_down"] <= 1
+        await daemon.terminate()
+    await check(hbase, tables, senders)
+
+
+def make_senders() -> list[Sender]:
+    return [Sender(Lines(number), per_s=1000, seed=number) for number in range(3)]
+
+
+def start(nursery: trio.Nursery, senders: Sequence[Sender], daemon: Served) -> None:
+    for sender in senders:
+        nursery.start_soon(sender.run, daemon.port)
+
+
+async def go_on(senders: Sequence[Sender]) -> None:
+    """Return once each client had more lines confirmed."""
+    for sender in senders:
+        await sender.more_confirmed(LINES)
+
+
+async def some_stored(client: Client) -> None:
+    """Return once every line that was received by now is stored."""
+    received = (await checked_stats(client))["ledger.received"]
+    with trio.fail_after(PATIENCE_S):
+        while (await checked_stats(client))["ledger.stored"] < received:  # each look is a request: it paces itself
+            pass
+
+
+async def end(senders: Sequence[Sender], client: Client) -> None:
+    """Let the clients finish, and the daemon catch up."""
+    for sender in senders:
+        sender.finish()
+    await all_sent(senders)
+    await all_stored(client)
+
+
+async def all_sent(senders: Sequence[Sender]) -> None:
+    """Return once everything that clients sent is confirmed."""
+    for sender in senders:
+        while sender.unconfirmed:
+            await sender.more_confirmed()
+
+
+async def check(hbase: RunningHbase, tables: Tables, senders: Sequence[Sender]) -> None:
+    """All lines are stored, and nothing else."""
+    check_contents(await trio.to_thread.run_sync(hbase_contents, hbase.tables, tables), senders)
+    assert all(sender.confirmed_count == sender.sent for sender in senders)
