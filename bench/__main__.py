@@ -3,6 +3,8 @@
 import click
 
 from bench import ingest as ingest_module
+from bench import series as series_module
+from bench import sync as sync_module
 from bench.lines import Load
 
 
@@ -20,6 +22,21 @@ def bench() -> None:
 def ingest(series: int, points: int, connections: int, rounds: int, only: str) -> None:
     """Put lines until they are stored: tsd on both engines beside a real OpenTSDB and the bare loop."""
     ingest_module.ingest(Load(series, points, connections), rounds, lambda name: only in name)
+
+
+@bench.command()
+@click.option("--count", "counts", multiple=True, default=[100_000, 1_000_000], help="How many; may be repeated.")
+@click.option("--hbase/--no-hbase", "on_hbase", default=False, help="On a real HBase too.")
+def series(counts: tuple[int, ...], on_hbase: bool) -> None:
+    """New series: memory held for each, and how fast they come in."""
+    series_module.series(list(counts), on_hbase)
+
+
+@bench.command()
+@click.option("--seconds", default=15, help="How long each pace is kept up.")
+def sync(seconds: int) -> None:
+    """How long `sync` takes under load, and what many small senders cost."""
+    sync_module.sync(seconds)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,12 @@ class Telnet:
             answer += part
         return answer.removesuffix(ECHO)
 
+    def sync(self, line: bytes) -> None:
+        """Send a put line and wait until it is on disk."""
+        self._connection.sendall(line + b"\nsync\n")
+        answer = self._connection.recv(65536)
+        assert answer.startswith(b"synced "), answer
+
     def stats(self) -> dict[str, int]:
         """The reply of `stats`, by name and own tag, without the prefix `tsd.`."""
         found = {}
