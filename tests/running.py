@@ -1,6 +1,7 @@
 """A daemon inside the test: the real one, on a real port, with its store and state in a folder of the test's own."""
 
 import fcntl
+import struct
 import termios
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +30,11 @@ class Client:
         await self.send(data)
         while any(fcntl.ioctl(self.stream.socket.fileno(), termios.TIOCOUTQ, bytes(4))):
             await trio.lowlevel.checkpoint()
+
+    def reset(self) -> None:
+        """Hang up as the kernel does for a process that is killed with replies unread."""
+        self.stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.stream.socket.close()
 
     async def read_until(self, end: bytes) -> bytes:
         """What comes, up to and with `end`; fails where the connection ends first."""

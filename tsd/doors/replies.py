@@ -51,10 +51,16 @@ class Replies:
             await self._room.wait()
 
     def _put(self, text: bytes, position: int | None = None) -> None:
-        if not self._deaf:
-            self._queue.append(text if position is None else (position, text))
-            self._size += len(text)
-            self._more.set()
+        if self._deaf:
+            return
+        if self._unsaid:  # of lines that came before
+            self._append(self._sum_up())
+        self._append(text, position)
+
+    def _append(self, text: bytes, position: int | None = None) -> None:
+        self._queue.append(text if position is None else (position, text))
+        self._size += len(text)
+        self._more.set()
 
     def close(self) -> None:
         """No more will come: `pump` returns when everything is sent."""
@@ -82,7 +88,7 @@ class Replies:
                 await stream.send_all(await self._next())
                 self._room.set()
                 if self._unsaid and self._size <= self._limit:
-                    self._put(self._sum_up())
+                    self._append(self._sum_up())
             if self._closed.is_set():
                 return
 

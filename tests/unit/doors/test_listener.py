@@ -1,7 +1,6 @@
 """Who is let in, for how long, and how connections end, whichever side ends them."""
 
 import resource
-import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -53,12 +52,6 @@ async def echo(stream: trio.abc.Stream, first: bytes, receive: Receive) -> None:
     while data:
         await stream.send_all(data)
         data = await receive()
-
-
-def reset(client: Client) -> None:
-    """Hang up as the kernel does for a process that is killed with replies unread."""
-    client.stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.stream.socket.close()
 
 
 async def stats_once(daemon: Running, name: str, value: int) -> dict[str, int]:
@@ -203,7 +196,7 @@ async def test_what_came_before_a_reset_is_stored(tmp_path: Path) -> None:
         client = Client(await trio.open_tcp_stream("127.0.0.1", daemon.port))
         await client.ask(b"put m %d 1 a=b\n" % T)
         await client.send(b"put m %d 2 a=b\nput m %d 3 a=b\nput m %d" % (T + 1, T + 2, T + 3))
-        reset(client)
+        client.reset()
         stats = await stats_once(daemon, OPEN, 1)
         assert stats["ledger.received"] == 3
         assert stats["connectionmgr.exceptions type=reset"] == 1
@@ -220,7 +213,7 @@ async def test_what_was_sent_counts_although_nobody_listens_to_the_errors(tmp_pa
         await client.ask(b"")  # from here on nothing is read
         lines = b"".join(b"put m %d 1 a=%d\n" % (T, n) for n in range(1000))  # each waits for its UID
         await client.send_whole(b"put m\nversion\n" * 1000 + lines)
-        reset(client)
+        client.reset()
         daemon.daemon.gate.release("the test")
         stats = await stats_once(daemon, OPEN, 1)
         assert stats["ledger.refused reason=illegal_arguments"] == 1000

@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from tsd.doors.replies import Replies
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, BadLine
@@ -108,3 +108,25 @@ async def test_a_client_that_has_hung_up_holds_nobody_up() -> None:
             await replies.say_when_synced(7, b"synced 7\n")
             await wait_all_tasks_blocked()
         replies.close()
+
+
+async def test_no_later_answer_overtakes_the_sum() -> None:
+    """The answer to `sync` once did: who reads no further than that believed that no line had been refused."""
+    replies = Replies(10, Journal().synced)
+    ours, theirs = lockstep_stream_pair()
+    one = b"put: illegal argument: invalid tag: x\n"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replies.pump, ours)
+        assert replies.refused(b"put", BAD)
+        await wait_all_tasks_blocked()  # it is on its way
+        assert replies.refused(b"put", BAD)
+        assert not replies.refused(b"put", BAD)
+        assert await theirs.receive_some() == one
+        await wait_all_tasks_blocked()  # there is room again while the second is on its way
+        await replies.say_when_synced(0, b"synced 0\n")
+        replies.close()
+        text = b""
+        while not text.endswith(b"synced 0\n"):
+            text += await theirs.receive_some()
+    told = b"put: 1 more lines were refused while this connection did not read: 1 illegal_arguments\n"
+    assert text == one + told + b"synced 0\n"
