@@ -19,31 +19,44 @@ def held(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     except OSError as exc:
-        raise TsdError(f"state folder {folder}: {exc.strerror}; give another with --data") from exc
+        raise _unusable(folder, exc) from exc
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
             raise DaemonRuns(f"state folder {folder}: process {owner or '?'} uses it") from exc
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        _check_format(folder)
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            found = _format(folder)
+        except OSError as exc:
+            raise _unusable(folder, exc) from exc
+        if found != FORMAT:
+            raise TsdError(
+                f"state folder {folder}: its format is {found!r}, this version knows {FORMAT!r}: "
+                f"run the version that made it, or give another folder with --data"
+            )
         yield
     finally:
         os.close(lock)
 
 
-def _check_format(folder: Path) -> None:
+def _unusable(folder: Path, error: OSError) -> TsdError:
+    return TsdError(f"state folder {folder}: {error.strerror}; give another with --data")
+
+
+def _format(folder: Path) -> str:
+    """What the folder says of itself; a new one is made to say FORMAT, whole or not at all."""
     path = folder / "format"
     if not path.exists():
-        path.write_text(FORMAT + "\n")
-    found = path.read_text().strip()
-    if found != FORMAT:
-        raise TsdError(
-            f"state folder {folder}: its format is {found!r}, this version knows {FORMAT!r}: "
-            f"run the version that made it, or give another folder with --data"
-        )
+        draft = folder / "format.new"
+        with draft.open("w") as file:
+            file.write(FORMAT + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    return path.read_text("latin-1").strip()
 
 
 @contextmanager

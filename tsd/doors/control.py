@@ -30,11 +30,8 @@ async def open_listener(path: Path) -> trio.SocketListener:
         os.unlink(path)
     listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     with socket_address(path) as address:
-        mask = os.umask(0o177)
-        try:
-            await listener.bind(address)
-        finally:
-            os.umask(mask)
+        await listener.bind(address)
+        os.chmod(address, 0o600)  # nobody gets in before `listen`
     listener.listen(16)
     return trio.SocketListener(listener)
 
@@ -48,6 +45,8 @@ async def serve(listener: trio.SocketListener, verbs: Mapping[str, Verb]) -> Non
                 await _converse(stream, verbs)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("a command hung up")
+        except Exception:
+            log.exception("a command's connection ended by an error of ours")
 
     await trio.serve_listeners(visit, [listener])
 
@@ -55,23 +54,36 @@ async def serve(listener: trio.SocketListener, verbs: Mapping[str, Verb]) -> Non
 async def _converse(stream: trio.SocketStream, verbs: Mapping[str, Verb]) -> None:
     requests = msgpack.Unpacker(max_buffer_size=MAX_MESSAGE)
     while data := await stream.receive_some(RECEIVE_BYTES):
-        requests.feed(data)
-        for request in requests:
+        try:
+            requests.feed(data)
+            received = list(requests)
+        except (ValueError, msgpack.UnpackException) as exc:  # where the next request starts, nobody can tell
+            await stream.send_all(msgpack.packb(_error(TsdError, f"got no msgpack: {exc!r}")))
+            return
+        for request in received:
             await stream.send_all(msgpack.packb(await _answer(request, verbs)))
 
 
 async def _answer(request: Any, verbs: Mapping[str, Verb]) -> dict[str, object]:
     try:
         arguments = dict(request)
-        verb = verbs[arguments.pop("verb")]
+        name = arguments.pop("verb")
+        verb = verbs[name]
         inspect.signature(verb).bind(**arguments)
     except (TypeError, ValueError, KeyError) as exc:
         wanted = f"wanted one of {', '.join(verbs)} with its arguments"
-        return {"error": "TsdError", "message": f"got {str(request)[:200]!r}, {wanted}: {exc}"}
+        return _error(TsdError, f"got {str(request)[:200]!r}, {wanted}: {exc}")
     try:
         return {"result": await verb(**arguments)}
     except TsdError as exc:
-        return {"error": type(exc).__name__, "message": str(exc)}
+        return _error(type(exc), str(exc))
+    except Exception as exc:  # arguments that are not what the verb takes, or a bug of ours: of this request only
+        log.exception("a command's request failed", verb=name)
+        return _error(TsdError, f"{name}: {exc!r}")
+
+
+def _error(kind: type[TsdError], message: str) -> dict[str, object]:
+    return {"error": kind.__name__, "message": message}
 
 
 def store_verbs(store: Store) -> dict[str, Verb]:

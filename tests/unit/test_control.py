@@ -1,0 +1,332 @@
+"""The control socket: what it answers, who may ask, and what is left of it by daemons that ended badly."""
+
+import errno
+import os
+import stat
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+
+from tests.faults.process import command, served
+from tests.running import QUIET, Running, running
+from tsd.config import Given, Loaded, read_settings
+from tsd.daemon import Daemon, serve
+from tsd.doors import control
+from tsd.errors import (
+    CorruptJournal,
+    CorruptRow,
+    DaemonRuns,
+    NoSuchName,
+    StoreBusy,
+    StoreDown,
+    StoreError,
+    TsdError,
+    UidsExhausted,
+)
+from tsd.store import Cell, Put
+from tsd.store.memory import MemoryStore
+from tsd.store.remote import Caller, RemoteStore
+
+T = 1_500_000_000
+STAYS = {"tsd.storage.flush_interval": "3600000"}  # points, until they are flushed
+
+
+class Unknown(StoreError):
+    """An error that only this side has."""
+
+
+@asynccontextmanager
+async def listening(folder: Path, verbs: Mapping[str, control.Verb]) -> AsyncIterator[Path]:
+    """A control socket with these verbs."""
+    path = folder / "control.sock"
+    listener = await control.open_listener(path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.serve, listener, verbs)
+        yield path
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def calling(path: Path) -> AsyncIterator[Caller]:
+    caller = await Caller.connect(path)
+    try:
+        yield caller
+    finally:
+        await caller.aclose()
+
+
+async def exchange(path: Path, pieces: list[bytes]) -> list[dict[str, Any]]:
+    """What is answered to bytes that come in these pieces, to the end."""
+    answers = msgpack.Unpacker()
+    async with await trio.open_unix_socket(str(path)) as stream:
+        for piece in pieces:
+            await stream.send_all(piece)
+        await stream.send_eof()
+        while data := await stream.receive_some():
+            answers.feed(data)
+    return list(answers)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [TsdError, StoreError, StoreBusy, StoreDown, CorruptRow, CorruptJournal, NoSuchName, UidsExhausted, DaemonRuns],
+)
+async def test_errors_travel_with_their_class_and_words(tmp_path: Path, kind: type[TsdError]) -> None:
+    async def fail() -> None:
+        raise kind("row 00 of café")
+
+    async with listening(tmp_path, {"fail": fail}) as path, calling(path) as caller:
+        for _ in range(2):
+            with pytest.raises(TsdError) as caught:
+                await caller.ask("fail")
+            assert type(caught.value) is kind
+            assert str(caught.value) == "row 00 of café"
+
+
+async def test_an_error_that_the_other_side_does_not_know_is_an_error_all_the_same(tmp_path: Path) -> None:
+    async def fail() -> None:
+        raise Unknown("in words")
+
+    async with listening(tmp_path, {"fail": fail}) as path, calling(path) as caller:
+        with pytest.raises(TsdError, match=r"^in words$"):
+            await caller.ask("fail")
+
+
+async def test_a_bug_in_a_verb_is_answered_and_logged_and_hurts_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError("as the test wants")
+
+    async def work() -> str:
+        return "worked"
+
+    async with (
+        listening(tmp_path, {"fail": fail, "work": work}) as path,
+        calling(path) as caller,
+        calling(path) as other,
+    ):
+        with pytest.raises(TsdError, match="ZeroDivisionError"):
+            await caller.ask("fail")
+        assert await caller.ask("work") == await other.ask("work") == "worked"
+    assert "ZeroDivisionError: as the test wants" in capsys.readouterr().out
+
+
+GET = {"verb": "get", "table": "tsdb", "rows": [b"row"], "columns": None}
+WRONG: list[Any] = [
+    5,
+    None,
+    "get",
+    b"\xff",
+    [],
+    {},
+    {"verb": None},
+    {"verb": ["get"]},
+    {"verb": "nosuch"},
+    {"verb": "get"},
+    {**GET, "more": 1},
+    {**GET, "table": "nosuch"},
+    {**GET, "table": 5},
+    {**GET, "table": ["tsdb"]},
+    {**GET, "rows": None},
+    {**GET, "rows": [7]},
+    {**GET, "columns": 5},
+    {"verb": "put", "table": "tsdb", "cells": [1], "time_ms": None},
+    {"verb": "put", "table": "tsdb", "cells": [[b"r", b"t:q"]], "time_ms": None},
+    {"verb": "put", "table": "tsdb", "cells": [["r", "t:q", "v"]], "time_ms": None},
+    {"verb": "put", "table": "tsdb", "cells": [[b"r", b"t:q", b"v"]], "time_ms": "now"},
+    {"verb": "put", "table": "tsdb", "cells": [[b"", b"t:q", b"v"]], "time_ms": None},
+    {"verb": "increment", "table": "tsdb", "row": b"r", "column": b"t:q", "by": "1"},
+    {"verb": "page", "table": "tsdb", "start": 1, "stop": None, "limit": 1, "columns": None},
+    {"verb": "create_tables", "tables": [["x"]], "compression": "NONE"},
+    {"verb": "delete", "table": "tsdb", "columns": [[b"r", 5]], "up_to_ms": None},
+]
+
+
+async def test_wrong_requests_are_answered_and_the_daemon_goes_on(tmp_path: Path) -> None:
+    """Arguments of the wrong type once ended the daemon."""
+    async with running(tmp_path) as daemon:
+        assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        requests = b"".join(map(msgpack.packb, [*WRONG, GET]))
+        answers = await exchange(tmp_path / "control.sock", [requests])
+        assert len(answers) == len(WRONG) + 1
+        for request, answer in zip(WRONG, answers, strict=False):
+            assert set(answer) == {"error", "message"}, request
+            assert answer["message"], request
+        assert answers[-1] == {"result": []}
+        assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+    assert daemon.daemon.ledger.stored == 2
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\xc1",
+        b"\xa1\xff",  # a text that is no UTF-8
+        b"\x81\x05\x05",  # a map with a number for a key
+        b"\x81\x90\x05",  # … and with a list
+        b"\xdd\xff\xff\xff\xff",  # a list that is longer than a message may be
+        b"\x91" * 5000,
+    ],
+)
+async def test_what_is_no_msgpack_is_answered_and_hung_up_on(tmp_path: Path, garbage: bytes) -> None:
+    async with listening(tmp_path, control.store_verbs(MemoryStore(lambda: 0))) as path:
+        [answer] = await exchange(path, [garbage])
+        assert answer["error"] == "TsdError"
+        assert answer["message"].startswith("got no msgpack: ")
+        async with calling(path) as caller:
+            assert await caller.ask("tables") == []
+
+
+async def test_requests_may_come_torn_and_several_at_once(tmp_path: Path) -> None:
+    async with listening(tmp_path, control.store_verbs(MemoryStore(lambda: 0))) as path:
+        text = msgpack.packb({"verb": "tables"}) + msgpack.packb({"verb": "nosuch"}) + msgpack.packb({"verb": "sync"})
+        for pieces in ([text], [bytes([byte]) for byte in text]):
+            first, second, third = await exchange(path, pieces)
+            assert (first, second["error"], third) == ({"result": []}, "TsdError", {"result": None})
+        assert await exchange(path, [text[:-1]]) == [first, second]
+
+
+async def test_a_command_that_hangs_up_in_the_middle_hurts_nobody(tmp_path: Path) -> None:
+    asked = trio.Event()
+    answer = trio.Event()
+
+    async def wait() -> bytes:
+        asked.set()
+        await answer.wait()
+        return b"x" * 10_000_000
+
+    async def work() -> str:
+        return "worked"
+
+    async with listening(tmp_path, {"wait": wait, "work": work}) as path, calling(path) as other:
+        async with await trio.open_unix_socket(str(path)) as stream:
+            await stream.send_all(msgpack.packb({"verb": "wait"}))
+            await asked.wait()
+        answer.set()
+        for _ in range(3):
+            assert await other.ask("work") == "worked"
+
+
+async def ask_on(caller: Caller) -> None:
+    while True:
+        await caller.ask("tables")
+
+
+async def test_a_daemon_that_ends_is_told_from_one_that_answers(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon, calling(tmp_path / "control.sock") as caller:
+        assert sorted(await caller.ask("tables")) == ["tsdb", "tsdb-meta", "tsdb-tree", "tsdb-uid"]
+        daemon.stop.set()
+        await daemon.daemon.listener.ended.wait()
+        with pytest.raises(StoreDown, match=r"^the daemon has ended while it was asked for tables$"):
+            await ask_on(caller)
+
+
+async def test_flush_stats_and_drop_caches(tmp_path: Path) -> None:
+    async with running(tmp_path, STAYS) as daemon, calling(tmp_path / "control.sock") as caller:
+        assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        ledger = daemon.daemon.ledger
+        assert (ledger.received, ledger.stored) == (1, 0)
+        assert await caller.ask("flush") is True
+        assert (ledger.received, ledger.stored) == (1, 1)
+        stats = (await caller.ask("stats")).decode().splitlines()
+        assert any(line.startswith("tsd.ledger.stored ") and line.split(" ")[2] == "1" for line in stats)
+        assert any(line.startswith("tsd.uid.cache-size ") and line.split(" ")[2] != "0" for line in stats)
+        assert await caller.ask("drop_caches") is None
+        stats = (await caller.ask("stats")).decode().splitlines()
+        assert {line.split(" ")[2] for line in stats if line.startswith("tsd.uid.cache-size ")} == {"0"}
+
+
+async def test_the_daemons_store_by_way_of_the_socket(tmp_path: Path) -> None:
+    """Every engine, this way included, is held against one model elsewhere; here the real one is at the other end."""
+    async with running(tmp_path), calling(tmp_path / "control.sock") as caller:
+        store = RemoteStore(caller)
+        cells = [Put(b"row %05d" % (n // 3), b"t:%d" % (n % 3), b"value") for n in range(20_000)]
+        await store.put("tsdb", cells, time_ms=7)
+        assert await store.get("tsdb", [b"row 00000", b"nosuch"], columns=[b"t:1"]) == {
+            b"row 00000": [Cell(b"t:1", b"value", 7)]
+        }
+        page = await store.page("tsdb", b"row 00005", b"row 00007", limit=10)
+        assert [(row.key, len(row.cells)) for row in page.rows] == [(b"row 00005", 3), (b"row 00006", 3)]
+        with pytest.raises(StoreError, match=r"^there is no table nosuch "):
+            await store.get("nosuch", [b"row"])
+
+
+@pytest.mark.parametrize("mask", [0, 0o777])
+async def test_only_the_daemons_own_user_may_open_the_socket(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        listener = await control.open_listener(tmp_path / "control.sock")
+    finally:
+        assert os.umask(before) == mask
+    async with listener:
+        found = (tmp_path / "control.sock").stat()
+        assert stat.S_ISSOCK(found.st_mode)
+        assert stat.S_IMODE(found.st_mode) == 0o600
+
+
+async def test_a_state_folder_with_a_long_name(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 50) / ("é" * 100)
+    assert len(os.fsencode(folder)) > 400
+    async with running(folder) as daemon, calling(folder / "control.sock") as caller:
+        assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        assert await caller.ask("flush") is True
+        assert stat.S_IMODE((folder / "control.sock").stat().st_mode) == 0o600
+    assert not (folder / "control.sock").exists()
+
+
+def settings(folder: Path) -> Loaded:
+    given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), **QUIET}
+    config, ignored = read_settings(Given("test", key, value) for key, value in given.items())
+    return Loaded(config, None, ignored)
+
+
+def never(daemon: Daemon, ports: object) -> None:
+    raise AssertionError("it serves")
+
+
+async def test_the_second_daemon_on_a_folder_says_who_has_it_and_the_first_goes_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        await works(daemon, tmp_path)
+        wanted = f"state folder {tmp_path}: process {os.getpid()} uses it"
+        with pytest.raises(DaemonRuns, match=f"^{wanted}$"):
+            await serve(settings(tmp_path), trio.Event(), never)
+        done = await command("serve", "--data", tmp_path, "--port", "0")
+        assert (done.returncode, done.stderr.decode()) == (1, f"tsd: {wanted}\n")
+        await works(daemon, tmp_path)
+
+
+async def works(daemon: Running, folder: Path) -> None:
+    """It takes points, and commands reach it."""
+    assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+    async with calling(folder / "control.sock") as caller:
+        assert await caller.ask("flush") is True
+
+
+async def test_a_folder_of_a_newer_daemon_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "format").write_text("2\n")
+    with pytest.raises(TsdError, match="its format is '2', this version knows '1': run the version that made it"):
+        await serve(settings(tmp_path), trio.Event(), never)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["format", "lock"]
+
+
+async def test_the_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
+    async with served(tmp_path, STAYS) as killed:
+        await killed.ready()
+        async with killed.client() as client:
+            assert await client.ask(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        await killed.kill()
+    stale = tmp_path / "control.sock"
+    with pytest.raises(OSError, match="refused") as caught:
+        await Caller.connect(stale)
+    assert caught.value.errno == errno.ECONNREFUSED
+    async with running(tmp_path) as daemon:
+        await works(daemon, tmp_path)
+        assert stat.S_IMODE(stale.stat().st_mode) == 0o600
+        assert daemon.daemon.ledger.stored == 2
+    assert not stale.exists()
