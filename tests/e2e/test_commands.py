@@ -148,7 +148,7 @@ def test_check_config_tells_everything_at_once(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     file = tmp_path / "wrong.conf"
     file.write_text(WRONG)
-    done = tsd.run("check-config", "--config", file, "--set", "tsd.storage.pth=x")
+    done = tsd.run("check-config", "--config", file, "--set", "novalue", "--set", "tsd.storage.pth=x")
     assert (done.status, done.out) == (2, "")
     assert done.err.splitlines() == [
         f"tsd: {file}, line 1: tsd.network.port: got 99999, wanted 65535 or less",
@@ -161,6 +161,7 @@ def test_check_config_tells_everything_at_once(tmp_path: Path) -> None:
         "will not run open instead: take the line out",
         f"tsd: {file}, line 8: tsd.log.level: got 'loud', wanted debug or info or warning or error",
         "tsd: --set: tsd.storage.pth: no such key; did you mean tsd.storage.path?",
+        "tsd: --set novalue: wanted KEY=VALUE",
     ]
     assert tsd.run("serve", "--config", file).status == 2
     assert tsd.run("check-config", "--set", "novalue") == Done(2, "", "tsd: --set novalue: wanted KEY=VALUE\n")

@@ -45,20 +45,29 @@ def loaded(extra: Sequence[Given] = ()) -> Loaded:
         data = data or context.params.get("data")
         settings = [*context.params.get("settings", ()), *settings]
         context = context.parent
-    return load(config, overrides(data, settings, extra))
+    given, malformed = overrides(data, settings)
+    try:
+        found = load(config, [*given, *extra])
+    except BadConfig as exc:
+        raise BadConfig([*exc.problems, *malformed]) from exc
+    if malformed:
+        raise BadConfig(malformed)
+    return found
 
 
-def overrides(data: Path | None, settings: Sequence[str], extra: Sequence[Given] = ()) -> list[Given]:
-    """Settings of a command line, those of options last; raises BadConfig."""
-    given = []
+def overrides(data: Path | None, settings: Sequence[str]) -> tuple[list[Given], list[str]]:
+    """Settings of a command line, those of options last; and what is wrong with those that are none."""
+    given: list[Given] = []
+    malformed: list[str] = []
     for setting in settings:
         key, equals, value = setting.partition("=")
-        if not equals:
-            raise BadConfig([f"--set {setting}: wanted KEY=VALUE"])
-        given.append(Given("--set", key.strip(), value))
+        if equals:
+            given.append(Given("--set", key.strip(), value))
+        else:
+            malformed.append(f"--set {setting}: wanted KEY=VALUE")
     if data is not None:
         given.append(Given("--data", "tsd.storage.path", str(data)))
-    return [*given, *extra]
+    return given, malformed
 
 
 def shown(loaded: Loaded) -> str:
