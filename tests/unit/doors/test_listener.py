@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from tests.running import Client, Running, running
 from tsd.doors.listener import PARTING_S, Limits, Listener, Protocol, Receive
@@ -119,7 +120,7 @@ async def test_a_thousand_connections_at_once(tmp_path: Path, descriptors: None)
         assert (stats[OPEN], stats["ledger.received"]) == (CROWD, CROWD)
 
 
-async def test_who_is_silent_for_too_long_is_hung_up_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_who_is_silent_for_too_long_is_hung_up_on(autojump_clock: MockClock) -> None:
     async with doors(echo, NO_LIMITS._replace(silence_s=60)) as port:
         async with port.client() as mute, port.client() as silent, port.client() as talker:
             await silent.send(b"said once")
@@ -133,7 +134,18 @@ async def test_who_is_silent_for_too_long_is_hung_up_on(autojump_clock: trio.tes
         assert port.listener.statistics().silent == 2
 
 
-async def test_nobody_is_to_blame_for_silence_while_we_do_not_read(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_daemon_hangs_up_on_who_is_silent_as_it_is_configured(tmp_path: Path) -> None:
+    async with running(tmp_path, {"tsd.core.socket.timeout": "1"}) as daemon:
+        async with daemon.client() as client:
+            assert await client.ask(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+            await client.send(b"put m %d 1 a" % T)
+            assert await client.read_to_end() == b""
+        stats = await stats_once(daemon, OPEN, 1)
+        assert stats["connectionmgr.exceptions type=timeout"] == 1
+        assert (stats["ledger.received"], stats["telnet.cut-lines"]) == (1, 1)
+
+
+async def test_nobody_is_to_blame_for_silence_while_we_do_not_read(autojump_clock: MockClock) -> None:
     """A held gate once cost clients with a timeout their connection, and what they had sent behind it."""
     gate = trio.Event()
 
@@ -177,7 +189,7 @@ async def test_last_words_reach_a_client_that_goes_on_sending() -> None:
         assert await client.read_to_end() == b"farewell\n" * 1000
 
 
-async def test_who_never_stops_sending_is_cut_off_in_the_end(autojump_clock: trio.testing.MockClock) -> None:
+async def test_who_never_stops_sending_is_cut_off_in_the_end(autojump_clock: MockClock) -> None:
     async def farewell(stream: trio.abc.Stream, first: bytes, receive: Receive) -> None:
         await stream.send_all(b"farewell\n")
 

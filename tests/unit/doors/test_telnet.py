@@ -309,3 +309,26 @@ async def test_refused_lines_whose_replies_nobody_reads_are_still_read(daemon: R
     assert len(text) < RULES.reply_buffer + 4 * len(REFUSED)
     assert lines[-1].startswith(b"put: %d more lines were refused" % tally.summed_up)
     assert tally.summed_up == 10_000 - (len(lines) - 1)
+
+
+async def test_a_held_gate_stops_the_reading_and_not_the_replies(daemon: Running) -> None:
+    ours, theirs = memory_stream_pair()
+    talk, _, _ = session(ours, daemon.daemon.intake)
+    taken = 0
+
+    async def receive() -> bytes:
+        nonlocal taken
+        taken += 1
+        return GOOD + b"sync\n" if taken == 1 else b""
+
+    daemon.daemon.gate.hold("the test")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(talk.run, BAD + b"sync\n", receive)
+        text = b""
+        while len(text) < len(REFUSED + b"synced 0\n"):
+            text += await theirs.receive_some()
+        await wait_all_tasks_blocked()
+        assert taken == 0
+        daemon.daemon.gate.release("the test")
+    assert text + await theirs.receive_some() == REFUSED + b"synced 0\n" + b"synced 1\n"
+    assert taken == 2
