@@ -7,6 +7,7 @@ the winner's UID; its own number stays unused.
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from itertools import islice
 from typing import NamedTuple
 
@@ -148,7 +149,7 @@ class _KindTable:
                 flight.names.update(wanted)
                 await flight.landed.wait()
             if flight.error is not None:
-                raise flight.error
+                raise copy(flight.error)  # to each their own: a shared one would hold the frames of all who waited
             found.update((name, flight.found[name]) for name in wanted)
         return found
 
@@ -160,7 +161,7 @@ class _KindTable:
                 try:
                     await self._resolve_flight(flight, create=create)
                 except TsdError as error:
-                    flight.error = error
+                    flight.error = error.with_traceback(None)  # or it and this frame would hold each other
                 finally:
                     flight.landed.set()
 
