@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from itertools import islice, repeat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from tests.running import Client, Running, running
@@ -332,3 +335,52 @@ async def test_a_held_gate_stops_the_reading_and_not_the_replies(daemon: Running
         daemon.daemon.gate.release("the test")
     assert text + await theirs.receive_some() == REFUSED + b"synced 0\n" + b"synced 1\n"
     assert taken == 2
+
+
+WORDS = st.sampled_from(
+    [
+        b"put",
+        b" ",
+        b" ",
+        b"m",
+        b"%d" % T,
+        b"1",
+        b"1.5",
+        b"a=b",
+        b"=",
+        b"\r",
+        b"version",
+        b"sync",
+        b"exit",
+        b"rollup",
+        b"x" * 600,
+    ]
+    + [bytes([byte]) for byte in b"\xff\xfb\xfa\xf0\xf4\x01\0\xe9"]
+)
+ENDS = st.sampled_from([b"\n", b"\n", b"\r\n", b"\r\r\n"])
+LINES = st.one_of(
+    st.sampled_from([GOOD, BAD, b"version\n", b"sync\r\n", CTRL_C + GOOD]),
+    st.tuples(st.lists(WORDS, max_size=12).map(b"".join), ENDS).map(b"".join),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(lines=st.lists(LINES, max_size=40), data=st.data())
+def test_any_lines_torn_in_any_way_are_answered_alike_and_accounted_for(
+    lines: list[bytes], data: st.DataObject
+) -> None:
+    text = b" " + b"".join(lines) + b"sync\n"
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(text) - 1), max_size=10)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    rules = RULES._replace(reply_buffer=1 << 20)
+
+    async def both() -> None:
+        with TemporaryDirectory() as folder:
+            async with running(Path(folder)) as daemon:
+                whole = await tell(daemon, [text], rules)
+                torn = await tell(daemon, pieces, rules)
+                assert whole.replies == torn.replies
+                assert daemon.daemon.ledger.balance(daemon.daemon.writer.waiting_points) == 0
+            assert daemon.daemon.ledger.balance(0) == 0
+
+    trio.run(both)
