@@ -1,12 +1,13 @@
 """Points into a store and out of it with `tsd import` and `tsd scan`, on both engines and beside a daemon."""
 
 import gzip
+import resource
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.sent import Generator, last_of_each_instant, series
-from tests.e2e.command import Done, Tsd
+from tests.e2e.command import HOST, Done, Tsd
 
 pytestmark = pytest.mark.slow
 HOURS = [1356998400, 1357002000]
@@ -106,6 +107,34 @@ def test_files_that_cannot_be_read_are_named_and_the_others_stored(tmp_path: Pat
     assert tsd.lines("sys.cpu") == [f"sys.cpu {T} 42 host=web01", f"sys.cpu {T + 1} 43 host=web01"]
 
 
+@pytest.mark.parametrize("form", ["plain", "gzip"])
+def test_lines_that_are_too_long_are_refused_like_others(tmp_path: Path, form: str) -> None:
+    """One of 33,000 bytes, which no row key can hold, ended the whole import with nothing stored."""
+    tsd = Tsd(tmp_path / "state")
+    points, rejects = tmp_path / ("points.gz" if form == "gzip" else "points"), tmp_path / "rejects"
+    first, last = f"sys.cpu {T} 42 host=web01", f"sys.cpu {T + 1} 43 host=web01"
+    text = "\n".join([first, f"{'m' * 33_000} {T} 1 host=web01", "x" * (5 << 20), last, "y" * 16385]).encode()
+    points.write_bytes(gzip.compress(text) if form == "gzip" else text)
+    counted = "imported 2 data points, refused 3 lines\n  line_too_long: 3\n"
+    refused = [f"{points}:{n}: illegal argument: line too long: more than 16384 bytes\n" for n in (2, 3, 5)]
+    assert tsd.run("import", points) == Done(1, "", "".join(refused) + counted)
+    assert tsd.run("import", points, "--rejects", rejects) == Done(1, "", counted)
+    assert rejects.read_text() == "".join(f"# {line}" for line in refused)
+    assert tsd.lines("sys.cpu") == [first, last]
+
+
+def test_a_file_without_lines_is_not_held(tmp_path: Path) -> None:
+    room = 1 << 30  # for everything: the interpreter and its libraries take half of it
+    with Tsd(tmp_path / "state").popen("import", "-") as process:
+        resource.prlimit(process.pid, resource.RLIMIT_DATA, (room, room))
+        assert process.stdin
+        for _ in range(room >> 20):
+            process.stdin.write(bytes(1 << 20))
+        _, told = process.communicate()
+    assert process.returncode == 1
+    assert told.endswith(b"imported 0 data points, refused 1 lines\n  line_too_long: 1\n")
+
+
 def test_unknown_metrics_are_refused_where_none_may_be_made(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "false"})
     line = f"sys.cpu {T} 42 host=web01"
@@ -153,3 +182,22 @@ def test_import_beside_a_daemon_adds_to_its_rows(tmp_path: Path) -> None:
         wanted = [f"sys.cpu {T + n} {n + 1} host=web01" for n in range(3)]
         assert tsd.lines("sys.cpu") == wanted
     assert tsd.lines("sys.cpu") == wanted
+
+
+def test_what_is_imported_later_counts(tmp_path: Path) -> None:
+    """The daemon's window was written after the import, and its older value then stood."""
+    tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
+    with tsd.serve() as daemon:
+        assert daemon.tell(f"put sys.cpu {T} 1 host=web01\n".encode()) == b"synced 1\n"
+        assert tsd.run("import", "-", stdin=f"sys.cpu {T} 2 host=web01\n".encode()).status == 0
+        assert tsd.lines("sys.cpu") == [f"sys.cpu {T} 2 host=web01"]
+
+
+def test_nothing_is_imported_where_the_daemon_cannot_write_first(tmp_path: Path) -> None:
+    away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": f"{HOST}:1"}
+    tsd = Tsd(tmp_path / "state", {**away, "tsd.storage.flush_interval": "3600000"})
+    with tsd.serve("--port", "0", "--set", "tsd.core.drain_timeout=0") as daemon:
+        assert daemon.tell(f"put sys.cpu {T} 1 host=web01\n".encode()) == b"synced 1\n"
+        done = tsd.run("import", "-", stdin=f"sys.cpu {T} 2 host=web01\n".encode())
+    assert (done.status, done.out) == (3, "")
+    assert done.err.startswith("tsd: the daemon cannot write the points that it holds")

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import BinaryIO, NamedTuple, TypeVar, cast
 
 import click
@@ -20,9 +21,10 @@ from tsd.cli.options import with_config
 from tsd.codec.columns import sort_columns
 from tsd.config import Config, Loaded, layout
 from tsd.daemon import creates, name_rules
-from tsd.errors import BadLine, StoreBusy, StoreDown, TsdError
+from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.cells import encode, slices
 from tsd.ingest.intake import absorb
+from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesTable
@@ -48,6 +50,13 @@ class Numbered(NamedTuple):
     numbers: list[int]  # of each line, counted from 1
 
 
+class Skipped(NamedTuple):
+    """A line that was too long to be read."""
+
+    number: int
+    error: BadLine
+
+
 class Account:
     """What became of the lines."""
 
@@ -56,13 +65,14 @@ class Account:
         self.refused: Counter[str] = Counter()
         self._keep = keep
 
-    def refuse(self, source: str, number: int, line: bytes, error: BadLine) -> None:
-        """Tell of a refused line, unless there are too many of them."""
+    def refuse(self, source: str, number: int, error: BadLine, line: bytes | None) -> None:
+        """Tell of a refused line (None: nobody has it), unless there are too many of them."""
         self.refused[error.reason] += 1
+        told = f"{source}:{number}: {error}"
         if self._keep is not None:
-            self._keep.write(b"# %s:%d: %s\n%s\n" % (source.encode(), number, str(error).encode(), line))
+            self._keep.write(b"# %s\n" % told.encode() + (b"" if line is None else line + b"\n"))
         elif self.refused.total() <= SHOWN:
-            tqdm.write(f"{source}:{number}: {error}: {line.decode('latin-1')}", file=sys.stderr)
+            tqdm.write(told if line is None else f"{told}: {line.decode('latin-1')}", file=sys.stderr)
             if self.refused.total() == SHOWN:
                 tqdm.write("more refused lines are only counted: give --rejects FILE to keep them", file=sys.stderr)
 
@@ -78,19 +88,31 @@ class Importer:
         self._rows = OpenRows(SeriesTable(), rules)
         self._names = SeriesNames(ways.uids, layout(config), rules, creates(config))
 
-    async def take_in(self, source: str, lines: Numbered) -> None:
+    async def take_in(self, source: str, lines: Numbered | Skipped) -> None:
         """Take lines in; the refused ones go to the account."""
+        if isinstance(lines, Skipped):
+            self._account.refuse(source, lines.number, lines.error, None)
+            return
         absorbed = await _patiently(lambda: absorb(self._rows, self._names, lines.block, unsettled_ok=False))
         self._account.points += absorbed.accepted
         if absorbed.rejects:
             texts = lines.block.split(b"\n")
             for at, error in absorbed.rejects:
-                self._account.refuse(source, lines.numbers[at], texts[at].removeprefix(b"put "), error)
+                self._account.refuse(source, lines.numbers[at], error, texts[at].removeprefix(b"put "))
         if self._rows.points >= WINDOW_POINTS:
             await self.write()
 
+    async def settle_daemon(self) -> None:
+        """Have a daemon of this state folder write what it holds: written later, its older values would count."""
+        if not await self._ways.flush():
+            raise StoreError(
+                "the daemon cannot write the points that it holds, and would later write them over imported ones: "
+                "its log says why; import again when it can"
+            )
+
     async def write(self) -> None:
         """Write what was taken in."""
+        await self.settle_daemon()
         for part in slices(sort_columns(self._rows.take(), join=self._config.join_points)):
             await self._put(encode(part, self._rows.table, self._config.join_points))
         await _patiently(self._ways.store.sync)
@@ -123,9 +145,10 @@ def import_lines(
     async def run() -> None:
         async with access(config) as ways:
             importer = Importer(config, ways, account)
+            await importer.settle_daemon()  # before anything is read: while the store is away, that it is is said soon
             for path in paths:
                 try:
-                    for lines in _read(path):
+                    for lines in _read(path, config.max_line):
                         await importer.take_in(path, lines)
                 except Unreadable as exc:
                     unreadable.append(exc)  # what came before is stored all the same
@@ -140,19 +163,25 @@ def import_lines(
     sys.exit(1 if account.refused or unreadable else 0)
 
 
-def _read(path: str) -> Iterator[Numbered]:
-    """A file's lines, with a progress bar where somebody looks."""
+def _read(path: str, max_line: int) -> Iterator[Numbered | Skipped]:
+    """A file's lines, with a progress bar where somebody looks. No more than READ_BYTES and a line are held."""
     number = 1
-    tail = b""
+    buffer = LineBuffer(max_line)
     with _opened(path) as source, tqdm(total=source.size, unit="B", unit_scale=True, desc=path, disable=None) as bar:
-        while data := source.text.read(READ_BYTES):
-            lines = (tail + data).split(b"\n")
-            tail = lines.pop()
-            yield _numbered(lines, number)
-            number += len(lines)
+        for data in chain(iter(lambda: source.text.read(READ_BYTES), b""), [b"\n"]):  # a file's last line is whole
+            for piece in buffer.feed(data):
+                if isinstance(piece, TooLong):
+                    yield Skipped(number, _too_long(piece))
+                    number += 1
+                else:
+                    lines = piece.split(b"\n")[:-1]
+                    yield _numbered(lines, number)
+                    number += len(lines)
             bar.update((source.raw.tell() if source.size else bar.n + len(data)) - bar.n)
-        if tail:  # a file's last line is whole, unlike a socket's
-            yield _numbered([tail], number)
+
+
+def _too_long(piece: TooLong) -> BadLine:
+    return BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
 
 
 class _Source(NamedTuple):
@@ -180,8 +209,7 @@ def _numbered(lines: Sequence[bytes], first: int) -> Numbered:
     """Lines as put lines, those that say nothing left out."""
     block: list[bytes] = []
     numbers: list[int] = []
-    for number, raw in enumerate(lines, first):
-        line = raw.removesuffix(b"\r")
+    for number, line in enumerate(lines, first):
         if line and not line.startswith(b"#"):
             block.append(line if _has_put(line) else b"put " + line)
             numbers.append(number)
