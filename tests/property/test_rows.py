@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tsd.codec.cell import Point, join, qualifier_of
-from tsd.codec.columns import Columns, encode_cells, number_columns, sort_columns
+from tsd.codec.columns import Columns, encode_cells, layers, number_columns, sort_columns
 from tsd.codec.putline import NameRules, parse_put, parse_value
 from tsd.codec.times import base_time, instant
 from tsd.errors import BadLine
@@ -217,6 +217,12 @@ def test_one_cell_a_point_keeps_the_last_of_each_column(
     single = list(encode_cells(sort_columns(columns, join=False), join=False))
     assert {(n, b, q): v for n, b, q, v in single} == wanted
     assert len(single) == len(wanted)
+    last: dict[tuple[int, int], tuple[int, int]] = {}  # unit and flags of what is written last, by series and time
+    for part in layers(sort_columns(columns, join=False)):
+        instants_ms = list(zip(part.series.tolist(), (part.instants >> 1).tolist(), strict=True))
+        assert len(set(instants_ms)) == len(instants_ms)
+        last.update(zip(instants_ms, zip(part.instants.tolist(), part.flags.tolist(), strict=True), strict=True))
+    assert last == {(number, when >> 1): (when, flags) for number, when, flags, _ in arrived}
     cut: dict[tuple[int, int], list[Point]] = {}
     for n, b, q, v in encode_cells(sort_columns(columns, join=True), join=True, cell_points=cell_points):
         cut.setdefault((n, b), []).append(Point(q, v))

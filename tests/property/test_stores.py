@@ -102,9 +102,15 @@ class Model:
 
     def __init__(self, *, hbase: bool) -> None:
         self.clock_ms = NOW_MS
+        self.last_ms = 0
         self.hbase = hbase
         self.cells: dict[tuple[bytes, bytes], tuple[bytes, int]] = {}
         self.deleted: dict[tuple[bytes, bytes], int] = {}
+
+    def now(self, *, rising: bool = False) -> int:
+        """A stamp of the store's own. Those of HBase all count as one."""
+        self.last_ms = max(self.last_ms + (rising and not self.hbase), self.clock_ms)
+        return self.last_ms
 
     def write(self, cell: Put, time_ms: int) -> None:
         place = cell.row, cell.column
@@ -112,22 +118,24 @@ class Model:
             self.cells[place] = cell.value, time_ms
 
     def delete(self, place: tuple[bytes, bytes], up_to_ms: int | None) -> None:
-        if place in self.cells and self.cells[place][1] <= (up_to_ms or self.clock_ms):
+        bound = up_to_ms or self.now()
+        if place in self.cells and self.cells[place][1] <= bound:
             del self.cells[place]
         if self.hbase:  # before the next call comes, a millisecond passes
-            self.deleted[place] = max(self.deleted.get(place, 0), up_to_ms or self.clock_ms - 1)
+            self.deleted[place] = max(self.deleted.get(place, 0), up_to_ms or bound - 1)
 
     def check_and_put(self, cell: Put, expected: bytes | None) -> bool:
+        now = self.now()
         value, time_ms = self.cells.get((cell.row, cell.column), (b"", 0))
         if value != (expected or b""):
             return False
-        self.write(cell, max(self.clock_ms, time_ms))
+        self.write(cell, max(now, time_ms))
         return True
 
     def increment(self, row: bytes, by: int) -> int:
         held = int.from_bytes(self.cells.get((row, COUNTER), (b"", 0))[0], "big", signed=True)
         total = (held + by + 2**63) % 2**64 - 2**63
-        self.write(Put(row, COUNTER, total.to_bytes(8, "big", signed=True)), self.clock_ms)
+        self.write(Put(row, COUNTER, total.to_bytes(8, "big", signed=True)), self.now())
         return total
 
     def row(self, row: bytes, columns: Collection[bytes] | None) -> list[Cell]:
@@ -142,8 +150,9 @@ class Model:
         """Do a call."""
         match call:
             case Write(cells, time_ms):
+                stamp = self.now(rising=bool(cells)) if time_ms is None else time_ms
                 for cell in cells:
-                    self.write(cell, self.clock_ms if time_ms is None else time_ms)
+                    self.write(cell, stamp)
             case Delete(columns, up_to_ms):
                 for row, names in columns.items():
                     for column in names:

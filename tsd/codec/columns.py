@@ -113,7 +113,8 @@ def _floats(numbers: NDArray[np.float64]) -> tuple[UInt8, Int64] | None:
 def sort_columns(columns: Columns, *, join: bool) -> Columns:
     """The points by series and time, of equal ones the last to arrive.
 
-    Equal means: one time, where points are joined into cells; one qualifier, where each is a cell of its own.
+    Equal means: one time, where points are joined into cells; one qualifier, where each is a cell of its own. Then
+    several may be left of a time, in order of arrival: see `layers`.
     """
     order = _stable_order(columns.series)
     series = columns.series[order]
@@ -142,6 +143,7 @@ def _stable_order(series: Int32) -> NDArray[np.int64]:
 
 
 def _last_of_each_qualifier(columns: Columns) -> Columns:
+    """Of points sorted by series and time."""
     order = np.lexsort((columns.flags, columns.instants, columns.series))
     ordered = columns.at(order)
     last = np.ones(len(order), np.bool_)
@@ -150,7 +152,22 @@ def _last_of_each_qualifier(columns: Columns) -> Columns:
         | (ordered.instants[1:] != ordered.instants[:-1])
         | (ordered.flags[1:] != ordered.flags[:-1])
     )
-    return ordered.at(last)
+    return columns.at(np.sort(order[last]))
+
+
+def layers(columns: Columns) -> Iterator[Columns]:
+    """Sorted points in parts that have a time of a series once, to be written one after the other: of several cells for
+    one time, the last to arrive must have the latest stamp."""
+    times = columns.instants >> 1
+    again = np.zeros(len(times), np.bool_)
+    again[1:] = (columns.series[1:] == columns.series[:-1]) & (times[1:] == times[:-1])
+    if not again.any():
+        yield columns
+        return
+    at = np.arange(len(times))
+    rank = at - np.maximum.accumulate(np.where(again, 0, at))
+    for layer in range(int(rank.max()) + 1):
+        yield columns.at(rank == layer)
 
 
 def encode_cells(columns: Columns, *, join: bool, cell_points: int = CELL_POINTS) -> Iterator[RowCell]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tsd.codec.cell import COLUMN
-from tsd.codec.columns import Columns, encode_cells
+from tsd.codec.columns import Columns, encode_cells, layers
 from tsd.codec.rowkey import BASE_BYTES
 from tsd.ingest.series import SeriesTable
 from tsd.store import Put
@@ -14,12 +14,12 @@ SLICE_POINTS = 50_000  # encoded in one go
 
 
 def slices(columns: Columns) -> Iterator[Columns]:
-    """Sorted points in parts that do not cut a series."""
+    """Sorted points in parts that do not cut a series, to be written one after the other."""
     start, count = 0, len(columns.series)
     while start < count:
         end = min(start + SLICE_POINTS, count)
         end = int(np.searchsorted(columns.series, columns.series[end - 1], side="right"))
-        yield columns.at(slice(start, end))
+        yield from layers(columns.at(slice(start, end)))
         start = end
 
 

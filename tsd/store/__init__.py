@@ -76,7 +76,9 @@ class Store(Protocol):
         ...
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
-        """Write cells, those of one row beside each other. Without `time_ms` the store's clock stamps them.
+        """Write cells, those of one row beside each other. Without `time_ms` the store's clock stamps them, and no cell
+        of an earlier call, one that has returned, has as late a stamp: where a point stands in two cells, the stamps
+        tell which is the newer. (In HBase only the region server's clock, set back, can break that.)
 
         A cell that is there with a later time stays; of two writes at the same time the later one stands.
         """

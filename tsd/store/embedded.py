@@ -105,14 +105,18 @@ class EmbeddedStore:
         """See Store."""
         await self._enter_writing("put")
         self._database.require(table)
+        stamps_rise = True  # above those of earlier calls; not from batch to batch, which could outrun the clock
         for part in whole_rows(cells, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES):
-            await self._patiently(partial(self._put_now, table, part, time_ms))
+            await self._patiently(partial(self._put_now, table, part, time_ms, stamps_rise))
+            stamps_rise = False
             self._count["cells_put"] += len(part)
             await trio.lowlevel.checkpoint()
 
-    def _put_now(self, table: str, cells: Sequence[Put], time_ms: int | None) -> None:
+    def _put_now(self, table: str, cells: Sequence[Put], time_ms: int | None, stamps_rise: bool) -> None:
         stamps = self._database.stamps
-        stamp = stamps.now() if time_ms is None else time_ms
+        stamp = time_ms
+        if stamp is None:
+            stamp = stamps.next() if stamps_rise else stamps.now()
         if not stamps.is_newest(stamp):
             keys = [row_head(cell.row) + cell.column for cell in cells]
             held = self._database.read(table, keys)

@@ -8,6 +8,8 @@ while idle, and after a pause where HBase is busy. check_and_put, create and inc
 was not possible do they go to another gateway.
 """
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,7 +24,7 @@ from tsd.store import Cell, Page, Put, Table
 from tsd.store.batches import whole_rows
 from tsd.store.gateways import Address, Gateways, Lease, NoAnswer
 from tsd.store.pauses import pauses
-from tsd.store.thrift import Connection
+from tsd.store.thrift import NEXT_MS_S, Connection
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -61,6 +63,7 @@ class HBaseStore:
         self._threads = trio.CapacityLimiter(connections)  # a thread for each slot: nobody waits here
         self._in_flight = min(IN_FLIGHT, connections)
         self._count: Counter[str] = Counter()
+        self._stamps_rise_at = 0.0  # by the monotonic clock
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
         """See Store. StoreError if one is there but disabled."""
@@ -98,8 +101,13 @@ class HBaseStore:
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """See Store. Rows are written in parallel and in no order."""
+        if time_ms is None and (wait_s := self._stamps_rise_at - time.monotonic()) > 0:
+            await trio.to_thread.run_sync(threading.Event().wait, wait_s)  # not on trio's clock, which tests stop
         parts = whole_rows(cells, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES)
-        await self._spread(Connection.put, ((table, part, time_ms) for part in parts))
+        try:
+            await self._spread(Connection.put, ((table, part, time_ms) for part in parts))
+        finally:
+            self._stamps_rise_at = time.monotonic() + NEXT_MS_S
         self._count["cells_put"] += len(cells)
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:

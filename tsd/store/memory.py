@@ -19,7 +19,7 @@ class MemoryStore:
     """Store on sorted dictionaries. Every call lets other tasks run first, and then happens in one go."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
-        """`clock_ms` is the wall clock in Unix milliseconds; where it is set back, stamps stand still."""
+        """`clock_ms` is the wall clock in Unix milliseconds; stamps never go back, and those of puts rise."""
         self._clock_ms = clock_ms
         self._last_ms = 0
         self._tables: dict[str, _Table] = {}
@@ -52,7 +52,7 @@ class MemoryStore:
         held = self._table(table)
         for row, column, _ in cells:
             held.check(row, column)
-        stamp = self._stamp() if time_ms is None else time_ms
+        stamp = self._stamp(rising=bool(cells)) if time_ms is None else time_ms
         for row, column, value in cells:
             held.put(row, Cell(column, value, stamp))
         self._count["cells_put"] += len(cells)
@@ -64,10 +64,9 @@ class MemoryStore:
         for row, names in columns.items():
             for column in names:
                 held.check(row, column)
-        bound = self._stamp() if up_to_ms is None else up_to_ms
         for row, names in columns.items():
             for column in names:
-                held.delete(row, column, bound)
+                held.delete(row, column, self._stamp() if up_to_ms is None else up_to_ms)
 
     async def page(
         self,
@@ -106,10 +105,11 @@ class MemoryStore:
 
     def _check_and_put(self, held: "_Table", cell: Put, expected: bytes | None) -> bool:
         held.check(cell.row, cell.column)
+        stamp = self._stamp()
         before = held.cell(cell.row, cell.column)
         if before.value != (expected or b""):
             return False
-        held.put(cell.row, Cell(cell.column, cell.value, max(self._stamp(), before.time_ms)))
+        held.put(cell.row, Cell(cell.column, cell.value, max(stamp, before.time_ms)))
         self._count["cells_put"] += 1
         return True
 
@@ -145,8 +145,8 @@ class MemoryStore:
             raise StoreError(f"there is no table {name}")
         return self._tables[name]
 
-    def _stamp(self) -> int:
-        self._last_ms = max(self._last_ms, self._clock_ms())
+    def _stamp(self, *, rising: bool = False) -> int:
+        self._last_ms = max(self._last_ms + rising, self._clock_ms())
         return self._last_ms
 
 

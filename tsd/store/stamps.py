@@ -28,6 +28,11 @@ class Stamps:
         self._last_ms = max(self._last_ms, self._clock_ms())
         return self._last_ms
 
+    def next(self) -> int:
+        """A stamp above all before it, whether or not the clock has moved on."""
+        self._last_ms = max(self._last_ms + 1, self._clock_ms())
+        return self._last_ms
+
     def note(self, time_ms: int) -> None:
         """Remember a time that a put brought along."""
         self._ahead_ms = max(self._ahead_ms, time_ms)

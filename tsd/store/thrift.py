@@ -29,7 +29,7 @@ from tsd.store.limits import check_column, check_row
 BUFFER_BYTES = 64 << 10  # happybase's 4 KiB cost a fifth of the time of a put
 FIRST_ROWS = 32  # of a page, to learn how large its rows are
 PAGE_BYTES = 4 << 20  # of values: a page ends near it
-DELETED_S = 0.002  # until the server's millisecond is another one for sure
+NEXT_MS_S = 0.002  # until the server's millisecond is another one for sure
 TEXT_CHARS = 300  # of an error that is passed on: what follows is Java's stack
 
 # First lines of IOErrors that no repetition mends. All others mean: busy, or a region moves.
@@ -185,7 +185,7 @@ class Connection:
             batches.append(api.BatchMutation(row, [api.Mutation(True, name) for name in names]))
         self._mutate(table, batches, up_to_ms)
         if up_to_ms is None:
-            threading.Event().wait(DELETED_S)  # here, not on trio's clock, which tests stop
+            threading.Event().wait(NEXT_MS_S)  # here, not on trio's clock, which tests stop
 
     def _mutate(self, table: str, batches: list[Any], time_ms: int | None) -> None:
         if time_ms is None:

@@ -91,7 +91,7 @@ async def test_the_clock_of_an_earlier_process_is_not_undercut(tmp_path: Path) -
         await store.put("cells", [Put(b"row", b"t:", b"first")])
     async with opened(tmp_path, clock_ms=5_000) as store:
         await store.put("cells", [Put(b"row", b"t:", b"second")])
-        assert (await store.get("cells", [b"row"]))[b"row"] == [(b"t:", b"second", 9_000)]
+        assert (await store.get("cells", [b"row"]))[b"row"] == [(b"t:", b"second", 9_001)]
 
 
 async def test_numbers_and_stamps_after_a_crash(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ async def test_a_clock_that_is_set_back() -> None:
     store = await made(9_000, 5_000)
     for value in (b"first", b"second"):
         await store.put("cells", [Put(ROW, COLUMN, value)])
-    assert await store.get("cells", [ROW]) == {ROW: [(COLUMN, b"second", 9_000)]}
+    assert await store.get("cells", [ROW]) == {ROW: [(COLUMN, b"second", 9_001)]}
 
 
 async def test_a_page_ends_where_it_is_large() -> None:
@@ -63,7 +63,7 @@ async def test_a_counter_has_eight_bytes() -> None:
 
 
 async def test_it_counts_calls_and_cells() -> None:
-    store = await made(1, 2)
+    store = await made(1, 2, 3)
     await store.put("cells", [Put(ROW, COLUMN, b"a"), Put(ROW, b"t:b", b"b")])
     await store.create("cells", [Put(ROW, COLUMN, b"other"), Put(b"new", COLUMN, b"c")])
     assert store.statistics() == {"create_tables": 1, "put": 1, "create": 1, "cells_put": 3}

@@ -12,6 +12,13 @@ def test_a_clock_set_back_is_waited_for() -> None:
     assert [stamps.now() for _ in range(3)] == [5_000, 5_000, 5_001]
 
 
+def test_stamps_of_puts_rise_while_the_clock_stands_or_goes_back() -> None:
+    times = iter([5_000, 5_000, 4_000, 4_000, 6_000])
+    stamps = Stamps(lambda: next(times), None)
+    assert [stamps.next() for _ in range(3)] == [5_000, 5_001, 5_002]
+    assert (stamps.now(), stamps.next()) == (5_002, 6_000)
+
+
 def test_after_an_orderly_end_stamps_go_on_where_they_were() -> None:
     stamps = Stamps(lambda: 5_000, None)
     stamps.now()
