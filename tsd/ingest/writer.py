@@ -195,6 +195,7 @@ class Writer:
             self.regulate()
 
     def _note_trouble(self, error: StoreError) -> None:
+        error.with_traceback(None)  # trio's frame of a call in a thread holds the error: together they held a window
         self.retries += 1
         if self.trouble is None:
             log.warning("the store does not take cells; points wait in the journal", error=str(error))
