@@ -2,18 +2,18 @@
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from enum import Enum
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from tsd.codec.rowkey import Layout
+from tsd.codec.rowkey import Layout, most_tags
 from tsd.codec.uid import Widths
 from tsd.errors import BadConfig
 from tsd.properties import parse_properties
-from tsd.settings import MUST_BE_OFF, OPENTSDB_ONLY, Backend, Config, Key, Mode
+from tsd.settings import MUST_BE_OFF, NOT_DONE, OPENTSDB_ONLY, Backend, Config, Key, Mode
 
 __all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "keys", "layout", "load", "read_settings"]
 
@@ -29,12 +29,19 @@ _CHOICES = {
 }
 
 
+class Ignored(NamedTuple):
+    """Settings of OpenTSDB's that change nothing here."""
+
+    keys: list[str]  # those that nobody will miss
+    not_done: dict[str, str]  # those that are on, and what does not happen
+
+
 class Loaded(NamedTuple):
     """What was read, and what of it has no meaning here."""
 
     config: Config
     source: Path | None
-    ignored: list[str]  # OpenTSDB's keys, as they were spelt
+    ignored: Ignored
 
 
 class Given(NamedTuple):
@@ -54,39 +61,51 @@ def load(path: Path | None, overrides: Sequence[Given] = ()) -> Loaded:
     """The configuration in `path` (None: the first of SEARCHED that is there, or nothing), then `overrides`, of which
     later ones win. Raises BadConfig with every problem."""
     source = path or next((candidate for candidate in SEARCHED if candidate.is_file()), None)
-    given = list(overrides)
+    given: list[Given] = []
+    unread: list[str] = []
     if source is not None:
         try:
             text = source.read_text("latin-1")
+            given = [Given(f"{source}, line {p.line}", p.key, p.value) for p in parse_properties(text)]
         except OSError as exc:
-            raise BadConfig([f"{source}: cannot be read: {exc.strerror}"]) from exc
-        given = [Given(f"{source}, line {p.line}", p.key, p.value) for p in parse_properties(text)] + given
-    config, ignored = read_settings(given)
+            unread = [f"{source}: cannot be read: {exc.strerror}"]
+    try:
+        config, ignored = read_settings([*given, *overrides])
+    except BadConfig as exc:
+        raise BadConfig(unread + exc.problems) from exc
+    if unread:
+        raise BadConfig(unread)
     return Loaded(config, source, ignored)
 
 
-def read_settings(given: Iterable[Given]) -> tuple[Config, list[str]]:
-    """The Config of some settings, and OpenTSDB's keys among them that mean nothing here; raises BadConfig."""
+def read_settings(given: Iterable[Given]) -> tuple[Config, Ignored]:
+    """The Config of some settings, of which later ones win, and what of them changes nothing; raises BadConfig."""
+    settings = list(given)
+    last = {setting.key: setting for setting in settings}
     problems: list[str] = []
-    ignored: list[str] = []
+    unclear: set[str] = set()
+    ignored = Ignored([], {})
     values: dict[str, Any] = {}
     known = keys()
     types = get_type_hints(Config)
-    for setting in given:
+    for setting in settings:
         try:
             if setting.key in known:
                 name = known[setting.key].name
                 values[name] = _parse(known[setting.key].metadata["key"], types[name], setting.value)
-            elif not _check_foreign(setting, known):
-                ignored.append(setting.key)
+            elif setting.key not in (*MUST_BE_OFF, *NOT_DONE):
+                _check_foreign(setting.key, known)
+                ignored.keys.append(setting.key)
+            elif setting is last[setting.key]:
+                _look_at_switch(setting, ignored)
         except ValueError as exc:
             problems.append(f"{setting.where}: {setting.key}: {exc}")
-    if not problems:
-        config = Config(**values)
-        problems = _contradictions(config)
-        if not problems:
-            return config, sorted(set(ignored))
-    raise BadConfig(problems)
+            unclear.add(setting.key)
+    config = Config(**values)
+    problems += [problem for concerned, problem in _contradictions(config) if not unclear & concerned]
+    if problems:
+        raise BadConfig(problems)
+    return config, Ignored(sorted(set(ignored.keys)), ignored.not_done)
 
 
 def _parse(key: Key, kind: Any, text: str) -> Any:
@@ -123,32 +142,49 @@ def _parse_int(key: Key, word: str) -> int:
     return number
 
 
-def _check_foreign(setting: Given, known: Mapping[str, object]) -> bool:
-    """True where a key must be off and is; False for a key of OpenTSDB's that means nothing here. Raises ValueError
-    for one that must be off and is not, and for a key that nobody knows."""
+def _look_at_switch(setting: Given, ignored: Ignored) -> None:
+    """Note what a switch of OpenTSDB's leaves undone. Raises ValueError for one that must be off and is not."""
+    word = setting.value.strip()
     if setting.key in MUST_BE_OFF:
-        if setting.value.strip().lower() in (*_FALSE, ""):
-            return True
-        raise ValueError(f"got {setting.value!r}, but {MUST_BE_OFF[setting.key]}: take the line out")
-    if any(setting.key == only or (only.endswith(".") and setting.key.startswith(only)) for only in OPENTSDB_ONLY):
-        return False
-    near = difflib.get_close_matches(setting.key, [*known, *OPENTSDB_ONLY], n=1, cutoff=0.6)
+        if word.lower() not in (*_FALSE, ""):
+            raise ValueError(f"got {setting.value!r}, but {MUST_BE_OFF[setting.key]}: take the line out")
+    elif word.lower() in _TRUE:  # as OpenTSDB has it: anything else is false
+        ignored.not_done[setting.key] = NOT_DONE[setting.key]
+    else:
+        ignored.keys.append(setting.key)
+
+
+def _check_foreign(key: str, known: Mapping[str, object]) -> None:
+    """Raise ValueError for a key that nobody knows."""
+    if any(key == only or (only.endswith(".") and key.startswith(only)) for only in OPENTSDB_ONLY):
+        return
+    near = difflib.get_close_matches(key, [*known, *OPENTSDB_ONLY, *MUST_BE_OFF, *NOT_DONE], n=1, cutoff=0.6)
     raise ValueError("no such key" + (f"; did you mean {near[0]}?" if near else ""))
 
 
-def _contradictions(config: Config) -> list[str]:
-    """What single settings cannot tell."""
-    problems = []
+def _contradictions(config: Config) -> Iterator[tuple[set[str], str]]:
+    """What single settings cannot tell: the keys that it is about, and a sentence."""
     try:
         gateways(config)
     except ValueError as exc:
-        problems.append(f"tsd.storage.hbase.thrift: {exc}")
+        yield set(), f"tsd.storage.hbase.thrift: {exc}"
+    try:
+        config.allow_specialchars.encode("latin-1")
+    except UnicodeEncodeError:
+        got = config.allow_specialchars
+        yield set(), f"tsd.core.tag.allow_specialchars: got {got!r}, wanted characters of ISO-8859-1 only"
     tables = [config.data_table, config.uid_table, config.tree_table, config.meta_table]
     if len(set(tables)) != len(tables) or "" in tables:
-        problems.append(f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names")
+        yield set(), f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names"
+    widths = {f"tsd.storage.uid.width.{kind}" for kind in ("metric", "tagk", "tagv")}
     if config.width_metric > 7 and config.random_metrics:
-        problems.append("tsd.core.uid.random_metrics: wants tsd.storage.uid.width.metric to be 7 or less")
-    return problems
+        yield widths, "tsd.core.uid.random_metrics: wants tsd.storage.uid.width.metric to be 7 or less"
+    most = most_tags(layout(config))
+    if config.max_tags > most:
+        yield (
+            {"tsd.storage.max_tags", "tsd.storage.salt.width", *widths},
+            f"tsd.storage.max_tags: got {config.max_tags}, wanted {most} or less: no row key has room for more tags",
+        )
 
 
 def gateways(config: Config) -> list[tuple[str, int]]:

@@ -228,8 +228,10 @@ class Daemon:
 async def serve(loaded: Loaded, stop: trio.Event, on_ready: Callable[[Daemon, Sequence[int]], None]) -> None:
     """Run a daemon until `stop`, or a signal. `on_ready` gets it and its ports once agents are served."""
     config = loaded.config
-    if loaded.ignored:
-        log.info("settings of OpenTSDB's without meaning here", keys=" ".join(loaded.ignored))
+    if loaded.ignored.keys:
+        log.info("settings of OpenTSDB's without meaning here", keys=" ".join(loaded.ignored.keys))
+    for key, consequence in loaded.ignored.not_done.items():
+        log.warning("a setting of OpenTSDB's is on and not done by this version", key=key, consequence=consequence)
     with held(state_folder(config)):
         async with opened_store(config) as store:
             listeners = await _listen(config)

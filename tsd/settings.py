@@ -161,17 +161,40 @@ OPENTSDB_ONLY = tuple(
     tsd.uid.use_mode tsd.uid.lru.enable tsd.uidfilter. tsd.core.meta. tsd.core.tree.enable_processing tsd.search.
     tsd.storage.hbase.zk_quorum tsd.storage.hbase.zk_basedir tsd.storage.hbase.prefetch_meta
     tsd.storage.hbase.scanner.maxNumRows tsd.core.flushinterval tsd.storage.enable_compaction tsd.storage.compaction.
-    tsd.storage.fix_duplicates tsd.storage.enable_appends tsd.storage.repair_appends tsd.storage.use_max_value
-    tsd.storage.get_date_tiered_compaction_start tsd.rollups. tsd.core.histograms.config tsd.http. tsd.rpc.plugins
+    tsd.storage.fix_duplicates tsd.storage.repair_appends tsd.storage.use_max_value
+    tsd.storage.get_date_tiered_compaction_start tsd.rollups. tsd.http. tsd.rpc.plugins
     tsd.core.authentication.plugin tsd.gnuplot.options.allowlist tsd.query. tsd.startup. tsd.core.repair_appends
     tsd.core.config tsd.core.config.include tsd.logback. tsd.process. tsd.ui.noexport tsd.addins.
     """.split()
 )
 
-# OpenTSDB's switches that change who may connect or what a query finds: to ignore them would be a lie, so they must be
-# off.
+# OpenTSDB's switches that change who may connect, which points are stored, or what of them: to ignore them would be a
+# lie, so they must be off.
 MUST_BE_OFF = {
     "tsd.core.authentication.enable": "this version has no authentication and will not run open instead",
+    "tsd.core.histograms.config": "this version stores no histograms",
+    "tsd.rollups.enable": "this version stores no rollups",
+    "tsd.storage.enable_appends": "this version does not write the append column; its cells join points as well, and "
+    "OpenTSDB reads both in one row",
     "tsd.storage.use_otsdb_timestamp": "this version lets the store stamp its cells, and a query that is bounded by "
     "cell time would miss them",
+    "tsd.timeseriesfilter.enable": "this version has no plugins, and would store the points that the filter is to stop",
+    "tsd.uidfilter.enable": "this version has no plugins, and would give UIDs to names that the filter is to stop",
+}
+
+# OpenTSDB's switches for what happens beside the points, and what is missing where one is on: said aloud at the start.
+# Files that have them are common, and their points are stored all the same.
+NOT_DONE = {
+    "tsd.core.meta.cache.enable": "no series is handed to the plugin",
+    "tsd.core.meta.enable_realtime_ts": "new series get no metadata until `tsdb uid metasync` has run",
+    "tsd.core.meta.enable_realtime_uid": "new names get no metadata until `tsdb uid metasync` has run",
+    "tsd.core.meta.enable_tsuid_incrementing": "points are not counted in the meta table",
+    "tsd.core.meta.enable_tsuid_tracking": "series are not entered into the meta table: OpenTSDB's lookup and "
+    "query/last do not find them until `tsdb uid metasync` has run",
+    "tsd.core.storage_exception_handler.enable": "no point is handed to the plugin: what the store does not take waits "
+    "in the journal",
+    "tsd.core.tree.enable_processing": "new series are not in the trees until `tsdb uid treesync` has run",
+    "tsd.rtpublisher.enable": "no point is handed to the plugin",
+    "tsd.search.enable": "nothing is handed to the plugin",
+    "tsd.startup.enable": "the plugin is not run",
 }

@@ -69,6 +69,8 @@ tsd.storage.join_points = maybe
 tsd.journal.max_bytes = 1K
 tsd.core.authentication.enable = true
 tsd.log.level = loud
+tsd.storage.hbase.data_table = same
+tsd.storage.hbase.uid_table = same
 """
 
 
@@ -161,6 +163,7 @@ def test_check_config_tells_everything_at_once(tmp_path: Path) -> None:
         "will not run open instead: take the line out",
         f"tsd: {file}, line 8: tsd.log.level: got 'loud', wanted debug or info or warning or error",
         "tsd: --set: tsd.storage.pth: no such key; did you mean tsd.storage.path?",
+        "tsd: tsd.storage.hbase.*_table: got same, same, tsdb-tree, tsdb-meta, wanted four different names",
         "tsd: --set novalue: wanted KEY=VALUE",
     ]
     assert tsd.run("serve", "--config", file).status == 2
@@ -168,6 +171,8 @@ def test_check_config_tells_everything_at_once(tmp_path: Path) -> None:
     nosuch = tmp_path / "nosuch.conf"
     missing = f"tsd: {nosuch}: cannot be read: No such file or directory\n"
     assert tsd.run("check-config", "--config", nosuch) == Done(2, "", missing)
+    other = "tsd: --set: tsd.mode: got 'x', wanted rw or ro or wo\n"
+    assert tsd.run("check-config", "--config", nosuch, "--set", "tsd.mode=x") == Done(2, "", missing + other)
 
 
 def test_an_existing_opentsdb_conf_works(tmp_path: Path) -> None:
@@ -187,6 +192,24 @@ def test_an_existing_opentsdb_conf_works(tmp_path: Path) -> None:
         assert daemon.tell(b"put a:b 1356998400 1 user=me@home\n") == b"synced 1\n"
         ignored = daemon.await_event("settings of OpenTSDB's without meaning here")
         assert ignored["keys"] == " ".join(IGNORED.split())
+
+
+def test_what_opentsdb_does_beside_the_points_is_told_and_not_done(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.core.meta.enable_tsuid_tracking": "True", "tsd.search.enable": "false"})
+    key, consequence = (
+        "tsd.core.meta.enable_tsuid_tracking",
+        "series are not entered into the meta table: OpenTSDB's lookup and query/last do not find them until "
+        "`tsdb uid metasync` has run",
+    )
+    done = tsd.run("check-config")
+    assert (done.status, done.err.splitlines()[:2]) == (
+        0,
+        ["without meaning here: tsd.search.enable", f"{key} is not done by this version: {consequence}"],
+    )
+    with tsd.serve() as daemon:
+        daemon.tell(b"version\n")
+        told = daemon.await_event("a setting of OpenTSDB's is on and not done by this version")
+        assert (told["level"], told["key"], told["consequence"]) == ("warning", key, consequence)
 
 
 def test_later_settings_win(tmp_path: Path) -> None:

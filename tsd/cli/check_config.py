@@ -14,8 +14,10 @@ def check_config(loaded: Loaded, show: bool) -> None:
     if show:
         for key, field in keys().items():
             click.echo(f"{key} = {_spelt(getattr(loaded.config, field.name), loaded.config, field.name)}")
-    if loaded.ignored:
-        click.echo(f"without meaning here: {' '.join(loaded.ignored)}", err=True)
+    if loaded.ignored.keys:
+        click.echo(f"without meaning here: {' '.join(loaded.ignored.keys)}", err=True)
+    for key, consequence in loaded.ignored.not_done.items():
+        click.echo(f"{key} is not done by this version: {consequence}", err=True)
     click.echo(f"{shown(loaded)}: no problem found", err=True)
 
 

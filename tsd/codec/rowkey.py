@@ -9,6 +9,7 @@ from tsd.errors import CorruptRow
 
 RowKey = NewType("RowKey", bytes)
 BASE_BYTES = 4
+LONGEST_KEY = 32767  # bytes; HBase 2.6.1 answers "Row length 32768 is > 32767"
 
 
 class Layout(NamedTuple):
@@ -51,6 +52,15 @@ def join_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     '01070201'
     """
     return b"".join(sorted(tagk + tagv for tagk, tagv in pairs))
+
+
+def most_tags(layout: Layout) -> int:
+    """How many tags a row key has room for.
+
+    >>> most_tags(Layout())
+    5460
+    """
+    return (LONGEST_KEY - layout.pairs_start) // layout.widths.pair
 
 
 def salt_of(metric: bytes, pairs: bytes, width: int, buckets: int) -> bytes:

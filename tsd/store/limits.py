@@ -1,14 +1,13 @@
 """What every engine refuses, so that none stores what another could not. The bounds are HBase's."""
 
+from tsd.codec.rowkey import LONGEST_KEY
 from tsd.errors import StoreError
-
-LONGEST_ROW = 32767  # bytes; HBase 2.6.1 answers "Row length 32768 is > 32767"
 
 
 def check_row(row: bytes) -> None:
     """Raise StoreError for a row key that HBase would not take."""
-    if not 0 < len(row) <= LONGEST_ROW:
-        raise StoreError(f"a row key has 1 to {LONGEST_ROW} bytes, this one {len(row)}: {row[:32].hex()}")
+    if not 0 < len(row) <= LONGEST_KEY:
+        raise StoreError(f"a row key has 1 to {LONGEST_KEY} bytes, this one {len(row)}: {row[:32].hex()}")
 
 
 def check_column(column: bytes) -> None:
