@@ -83,6 +83,14 @@ def test_names_and_uids(engine: Tsd) -> None:
     )
     both = "metrics sys.cpu: [0, 0, 1]\ntagk sys.cpu: [0, 0, 2]\n"
     assert engine.run("uid", "sys.cpu") == Done(0, both, "")
+    assert engine.run("uid", "metrics", "sys.mem", "1") == Done(
+        0, "metrics sys.mem: [0, 0, 2]\nmetrics sys.cpu: [0, 0, 1]\n", ""
+    )
+    assert engine.run("uid", "Net.in", "nosuch", "sys.mem", "0") == Done(
+        1,
+        "metrics Net.in: [0, 0, 3]\nmetrics sys.mem: [0, 0, 2]\n",
+        "tsd: No such name or UID for metrics, tagk, tagv: 'nosuch', '0'\n",
+    )
     assert engine.run("uid", "1") == Done(0, "metrics sys.cpu: [0, 0, 1]\ntagk host: [0, 0, 1]\n", "")
     assert engine.run("uid", "tagk", "2") == Done(0, "tagk sys.cpu: [0, 0, 2]\n", "")
     assert sorted(engine.run("uid", "grep", "cpu").out.splitlines()) == both.splitlines()
@@ -103,6 +111,7 @@ def test_names_that_no_point_could_have_get_no_uid(tmp_path: Path) -> None:
     assert "'metric' is not one of 'metrics', 'tagk', 'tagv'" in done.err
     assert tsd.run("uid", "grep", ".").status == 1
     assert "wanted a regular expression" in tsd.run("uid", "grep", "(").err
+    assert "wanted one regular expression" in tsd.run("uid", "grep", "metrics", "a", "b").err
 
 
 def test_a_running_daemon_knows_at_once_what_mkmetric_made(tmp_path: Path) -> None:

@@ -69,25 +69,32 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool) -> None:
 
 async def _print_rows(ways: Access, config: Config, rows: Sequence[Row], as_lines: bool) -> int:
     """Print rows; how many could not be read."""
-    keys = [split_key(layout(config), row.key) for row in rows]
     corrupt = 0
-    for row, key in zip(await _named(ways, rows, keys), rows, strict=True):
-        cells = data_cells(key.cells)
+    readable: list[tuple[Row, SplitKey]] = []
+    for row in rows:
         try:
-            text = "".join(line + "\n" for line in (_lines(row, cells) if as_lines else _dump(row, cells)))
+            readable.append((row, split_key(layout(config), row.key)))
         except CorruptRow as exc:
             corrupt += 1
-            click.echo(f"tsd: row {row.key.hex()} of {row.metric} cannot be read: {exc}", err=True)
+            click.echo(f"tsd: a row cannot be read: {exc}", err=True)
+    names = await _named(ways, readable)
+    for named, (row, _) in zip(names, readable, strict=True):
+        cells = data_cells(row.cells)
+        try:
+            text = "".join(line + "\n" for line in (_lines(named, cells) if as_lines else _dump(named, cells)))
+        except CorruptRow as exc:
+            corrupt += 1
+            click.echo(f"tsd: row {named.key.hex()} of {named.metric} cannot be read: {exc}", err=True)
         else:
             click.echo(text, nl=False)
     return corrupt
 
 
-async def _named(ways: Access, rows: Sequence[Row], keys: Sequence[SplitKey]) -> list[NamedKey]:
+async def _named(ways: Access, rows: Sequence[tuple[Row, SplitKey]]) -> list[NamedKey]:
     """The names of rows; a UID without name shows as its hex in angle brackets."""
-    metrics = await ways.uids.names(Kind.METRIC, {key.series.metric for key in keys})
-    tagks = await ways.uids.names(Kind.TAGK, {tagk for key in keys for tagk, _ in key.series.pairs})
-    tagvs = await ways.uids.names(Kind.TAGV, {tagv for key in keys for _, tagv in key.series.pairs})
+    metrics = await ways.uids.names(Kind.METRIC, {key.series.metric for _, key in rows})
+    tagks = await ways.uids.names(Kind.TAGK, {tagk for _, key in rows for tagk, _ in key.series.pairs})
+    tagvs = await ways.uids.names(Kind.TAGV, {tagv for _, key in rows for _, tagv in key.series.pairs})
 
     def shown(names: object, uid: bytes) -> str:
         return names.decode("latin-1") if isinstance(names, bytes) else f"<{uid.hex()}>"
@@ -99,7 +106,7 @@ async def _named(ways: Access, rows: Sequence[Row], keys: Sequence[SplitKey]) ->
             [f"{shown(tagks[k], k)}={shown(tagvs[v], v)}" for k, v in key.series.pairs],
             key.base,
         )
-        for row, key in zip(rows, keys, strict=True)
+        for row, key in rows
     ]
 
 

@@ -35,7 +35,8 @@ class _UidGroup(click.Group):
 def uid(**_: object) -> None:
     """Look names and UIDs up, and assign UIDs.
 
-    `tsd uid [KIND] NAME` and `tsd uid [KIND] NUMBER` print what is found. KIND is metrics, tagk or tagv.
+    `tsd uid [KIND] NAME...` prints what is found; a number is looked up as a UID, too. KIND is metrics, tagk or tagv, and
+    has to be given where the first NAME of several is one of these words.
     """
 
 
@@ -45,7 +46,9 @@ def uid(**_: object) -> None:
 @with_config
 def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool) -> None:
     """Print every name that REGEXP is found in. Exit status 1 where there is none."""
-    kinds, pattern = _kind_and_word(words)
+    kinds, [pattern, *more] = _kinds_and_names(words)
+    if more:
+        raise click.UsageError(f"got {' '.join(words)!r}, wanted one regular expression, or KIND and one")
     try:
         regexp = re.compile(encode_name(pattern), re.IGNORECASE if ignore_case else 0)
     except re.error as exc:
@@ -85,24 +88,26 @@ def mkmetric(loaded: Loaded, names: Sequence[str]) -> None:
 @click.argument("words", nargs=-1, required=True)
 @with_config
 def lookup(loaded: Loaded, words: Sequence[str]) -> None:
-    """`tsd uid [KIND] NAME` or `tsd uid [KIND] NUMBER`."""
-    kinds, word = _kind_and_word(words)
+    """`tsd uid [KIND] NAME...`: show those that are there; NoSuchName says which are not."""
+    kinds, names = _kinds_and_names(words)
+    missing: list[str] = []
 
-    async def run() -> bool:
+    async def run() -> None:
         async with access(loaded.config, must_exist=True) as ways:
-            shown = [await _look_up(ways, layout(loaded.config).widths, kind, word) for kind in kinds]
-        return any(shown)
+            for name in names:
+                if not any([await _look_up(ways, layout(loaded.config).widths, kind, name) for kind in kinds]):
+                    missing.append(f"'{name}'")
 
-    if not trio.run(run):
-        raise NoSuchName(f"No such name or UID for {', '.join(kind.value for kind in kinds)}: '{word}'")
+    trio.run(run)
+    if missing:
+        raise NoSuchName(f"No such name or UID for {', '.join(kind.value for kind in kinds)}: {', '.join(missing)}")
 
 
-def _kind_and_word(words: Sequence[str]) -> tuple[list[Kind], str]:
-    if len(words) == 1:
-        return list(Kind), words[0]
-    if len(words) != 2 or words[0] not in KINDS:
-        raise click.UsageError(f"got {' '.join(words)!r}, wanted one word, or {', '.join(KINDS)} and a word")
-    return [Kind(words[0])], words[1]
+def _kinds_and_names(words: Sequence[str]) -> tuple[list[Kind], Sequence[str]]:
+    """A lone word is a name, even if it is a kind's."""
+    if len(words) > 1 and words[0] in KINDS:
+        return [Kind(words[0])], words[1:]
+    return list(Kind), words
 
 
 def _assign(config: Config, kind: Kind, words: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Which rows an operator's scan wants, and the rows themselves: OpenTSDB's `scan START [END] FUNC METRIC [k=v …] …`."""
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from tsd.codec.putline import split_tags
@@ -9,7 +9,7 @@ from tsd.codec.rowkey import BASE_BYTES, Layout, split_key
 from tsd.codec.times import HOUR_S
 from tsd.codec.uid import Kind
 from tsd.codec.words import encode_name
-from tsd.errors import BadLine, NoSuchName, TsdError
+from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
 from tsd.query.dates import BadDate, parse_date
 from tsd.store import Row, Store, scan
 from tsd.uids import Uids
@@ -90,7 +90,8 @@ def _selections(words: list[str]) -> list[Selection]:
 async def selected_rows(
     store: Store, table: str, uids: Uids, layout: Layout, request: ScanRequest, selection: Selection
 ) -> AsyncIterator[list[Row]]:
-    """The rows of a selection, in order of their keys, salts one after the other. Raises NoSuchName, StoreError."""
+    """The rows of a selection, in order of their keys, salts one after the other; with them those of its metric and
+    time whose keys make no sense. Raises NoSuchName, StoreError."""
     metric = _known(await uids.find(Kind.METRIC, [selection.metric]), selection.metric)
     tagks = await uids.find(Kind.TAGK, [tagk for tagk, _ in selection.tags])
     tagvs = await uids.find(Kind.TAGV, [tagv for _, tagv in selection.tags])
@@ -102,9 +103,17 @@ async def selected_rows(
         start = prefix + min(max(first, 0), LAST_BASE).to_bytes(BASE_BYTES, "big")
         stop = _after(prefix + last.to_bytes(BASE_BYTES, "big"))
         async for page in scan(store, table, start, stop):
-            rows = [row for row in page if wanted <= set(split_key(layout, row.key).series.pairs)] if wanted else page
+            rows = [row for row in page if _has_tags(layout, row.key, wanted)] if wanted else page
             if rows:
                 yield rows
+
+
+def _has_tags(layout: Layout, key: bytes, wanted: Set[tuple[bytes, bytes]]) -> bool:
+    """Whether a row is of a series with these tags. One whose key makes no sense may be: its reader is to see it."""
+    try:
+        return wanted <= set(split_key(layout, key).series.pairs)
+    except CorruptRow:
+        return True
 
 
 def _known(found: Mapping[bytes, object], name: bytes) -> bytes:
