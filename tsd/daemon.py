@@ -21,8 +21,9 @@ from tsd.doors.listener import Limits, Listener
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
 from tsd.doors.web import refuse_http
 from tsd.errors import StoreError, TsdError
+from tsd.ingest.folder import held_journal
 from tsd.ingest.intake import Gate, Intake
-from tsd.ingest.journal import Journal
+from tsd.ingest.journal import Journal, Segment
 from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import Creates, SeriesNames
 from tsd.ingest.rows import OpenRows
@@ -33,12 +34,13 @@ from tsd.stats import Snapshot, collect, render
 from tsd.store import Family, Store, Table
 from tsd.store.embedded import EmbeddedStore
 from tsd.store.hbase import HBaseStore
-from tsd.systemd import notify
+from tsd.systemd import keep_waiting, microseconds, notify
 from tsd.uids import Uids
 
 log = structlog.get_logger(__name__)
 
 DRAIN_S = 5  # for what connections have sent, and for their last replies
+STALLED_CALLS = 4  # of the store, timed out one after the other, that may hold up an end: a thread cannot be cancelled
 COUNTERS_S = 600  # between looks at how many UIDs other daemons have used
 STOPPED = (signal.SIGTERM, signal.SIGINT)
 
@@ -184,19 +186,24 @@ class Daemon:
         port = f"port={self.config.port} " if self.config.stats_with_port else ""
         return render(collect(snapshot), now_ms() // 1000, f"{port}{name}={host}")
 
-    async def replay(self) -> None:
+    async def replay(self, segments: Sequence[Segment]) -> None:
         """Take up what an earlier run left in the journal: written before anything else, if the store takes it."""
-        segments = await trio.to_thread.run_sync(self.journal.recover)
-        self.writer.adopt(segments)
+        self.writer.adopt(list(segments))
         if not segments:
             return
         lines = sum(segment.lines for segment in segments)
         log.info("replaying the journal", segments=len(segments), lines=lines)
-        notify(STATUS=f"replaying {lines} lines of the journal")
-        if await self.writer.flush(patient=False):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_waiting, lambda: self.writer.cells, self._replaying)
+            written = await self.writer.flush(patient=False)
+            nursery.cancel_scope.cancel()
+        if written:
             log.info("journal replayed", lines=lines)
         else:
             log.warning("the journal waits until the store is back", because=self.writer.trouble)
+
+    def _replaying(self) -> str:
+        return f"replaying the journal, {self.writer.waiting_points} lines to go"
 
     async def flush(self) -> bool:
         """Write open rows now; whether they are stored."""
@@ -232,12 +239,20 @@ async def serve(loaded: Loaded, stop: trio.Event, on_ready: Callable[[Daemon, Se
         log.info("settings of OpenTSDB's without meaning here", keys=" ".join(loaded.ignored.keys))
     for key, consequence in loaded.ignored.not_done.items():
         log.warning("a setting of OpenTSDB's is on and not done by this version", key=key, consequence=consequence)
-    with held(state_folder(config)):
+    with held(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
         async with opened_store(config) as store:
             listeners = await _listen(config)
-            await _run(Daemon(config, store, stop), listeners, on_ready)
-        with suppress(FileNotFoundError):
-            os.unlink(control_path(config))
+            daemon = Daemon(config, store, stop)
+            try:
+                await _run(daemon, listeners, on_ready)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(control_path(config))
+    if daemon.journal.unsynced:
+        raise TsdError(
+            f"{daemon.journal.unsynced} lines were not written to the journal, no `sync` confirmed them: "
+            f"{daemon.journal.trouble}"
+        )
     log.info("ended")
 
 
@@ -254,6 +269,7 @@ async def _run(
 ) -> None:
     """Doors, then the writer, then the journal: each stops when nothing more can come to it."""
     config, writer, journal = daemon.config, daemon.writer, daemon.journal
+    segments = await trio.to_thread.run_sync(journal.recover)
     async with trio.open_nursery() as disk:
         disk.start_soon(journal.run)
         async with trio.open_nursery() as writers:
@@ -261,7 +277,7 @@ async def _run(
             async with trio.open_nursery() as doors:
                 doors.start_soon(_stop_on_signal, daemon.stop)
                 doors.start_soon(_end_when_told, daemon, doors.cancel_scope)
-                await daemon.replay()
+                await daemon.replay(segments)
                 doors.start_soon(writer.seal_windows)
                 doors.start_soon(daemon.watch_counters)
                 path = await control.open_listener(control_path(config))
@@ -271,16 +287,18 @@ async def _run(
                 log.info("ready", port=ports[0], bind=config.bind, backend=config.backend.value, pid=os.getpid())
                 notify(READY=1, STATUS=f"serving port {ports[0]}")
                 on_ready(daemon, ports)
-            writers.cancel_scope.deadline = trio.current_time() + config.drain_ms / 1000
+            deadline = trio.current_time() + config.drain_ms / 1000
+            writers.cancel_scope.deadline = deadline
             writer.finish()
-        journal.close()
-    if writer.windows:
-        log.warning("points wait in the journal for the next start", points=writer.waiting_points)
+        journal.close(deadline=deadline)
+    if (waiting := writer.waiting_points - journal.unsynced) > 0:
+        log.warning("points wait in the journal for the next start", points=waiting)
 
 
 async def _end_when_told(daemon: Daemon, doors: trio.CancelScope) -> None:
     await daemon.stop.wait()
-    notify(STOPPING=1, STATUS="writing what waits")
+    longest_s = DRAIN_S + daemon.config.drain_ms / 1000 + STALLED_CALLS * daemon.config.thrift_timeout_ms / 1000
+    notify(STOPPING=1, STATUS="writing what waits", EXTEND_TIMEOUT_USEC=microseconds(longest_s))
     log.info("stopping", points_waiting=daemon.writer.waiting_points)
     daemon.listener.drain()
     with trio.move_on_after(DRAIN_S):

@@ -5,58 +5,93 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from tsd.errors import DaemonRuns, TsdError
 
 FORMAT = "1"  # of the folder; a newer daemon's is not touched
 
 
+class Kind(NamedTuple):
+    """What a folder is for, and how another one is named, in the words of messages."""
+
+    name: str
+    option: str
+
+
+STATE = Kind("state folder", "--data")
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """The folder is ours, made if it is absent. Raises DaemonRuns where another process has it, TsdError where it
-    cannot be used."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    except OSError as exc:
-        raise _unusable(folder, exc) from exc
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
-            raise DaemonRuns(f"state folder {folder}: process {owner or '?'} uses it") from exc
-        try:
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    """The state folder is ours, made if it is absent. Raises DaemonRuns where another process has it, TsdError where
+    it cannot be used."""
+    with locked(folder, "lock", STATE):
+        with in_words(folder, STATE):
             found = _format(folder)
-        except OSError as exc:
-            raise _unusable(folder, exc) from exc
         if found != FORMAT:
             raise TsdError(
                 f"state folder {folder}: its format is {found!r}, this version knows {FORMAT!r}: "
                 f"run the version that made it, or give another folder with --data"
             )
         yield
+
+
+@contextmanager
+def locked(folder: Path, name: str, kind: Kind) -> Iterator[None]:
+    """A folder that is made if it is absent, under the lock file `name` in it. Raises as `held` does."""
+    with in_words(folder, kind):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        lock = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        with in_words(folder, kind):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as exc:
+                owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
+                raise DaemonRuns(f"{kind.name} {folder}: process {owner or '?'} uses it") from exc
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield
     finally:
         os.close(lock)
 
 
-def _unusable(folder: Path, error: OSError) -> TsdError:
-    return TsdError(f"state folder {folder}: {error.strerror}; give another with --data")
+@contextmanager
+def in_words(folder: Path, kind: Kind) -> Iterator[None]:
+    """What the system says of a folder in this block, as a TsdError."""
+    try:
+        yield
+    except OSError as exc:
+        raise TsdError(f"{kind.name} {folder}: {exc.strerror}; give another with {kind.option}") from exc
 
 
 def _format(folder: Path) -> str:
-    """What the folder says of itself; a new one is made to say FORMAT, whole or not at all."""
+    """What the folder says of itself. One that says nothing is new, or was cut off in being made: it says FORMAT."""
     path = folder / "format"
-    if not path.exists():
-        draft = folder / "format.new"
-        with draft.open("w") as file:
-            file.write(FORMAT + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+    if not path.exists() or not path.read_bytes().strip():
+        write_whole(path, f"{FORMAT}\n".encode())
     return path.read_text("latin-1").strip()
+
+
+def write_whole(path: Path, text: bytes) -> None:
+    """Have a file say `text`, on disk, whole or not at all."""
+    draft = path.with_name(f"{path.name}.new")
+    with draft.open("wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the disk keep the names in a folder."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 @contextmanager

@@ -2,6 +2,12 @@
 
 import os
 import socket
+from collections.abc import Callable
+
+import trio
+
+LOOK_S = 10.0  # between looks at what comes forward
+PATIENCE_S = 120.0  # that systemd waits for the next step, whatever the unit's own timeout
 
 
 def notify(**state: str | int) -> None:
@@ -17,3 +23,23 @@ def notify(**state: str | int) -> None:
             channel.sendto(text.encode(), address)
         except OSError:
             return
+
+
+async def keep_waiting(steps: Callable[[], int], status: Callable[[], str]) -> None:
+    """Until cancelled, have systemd wait on for as long as `steps` goes up, and tell it the status: a start that comes
+    forward is not ended, one that stands still is, once the unit's own timeout has passed too."""
+    before = None
+    while True:
+        if (now := steps()) != before:
+            notify(EXTEND_TIMEOUT_USEC=microseconds(PATIENCE_S), STATUS=status())
+        before = now
+        await trio.sleep(LOOK_S)
+
+
+def microseconds(seconds: float) -> int:
+    """In systemd's unit.
+
+    >>> microseconds(1.5)
+    1500000
+    """
+    return round(seconds * 1_000_000)

@@ -19,6 +19,9 @@ from tsd.config import Config, load
 
 pytestmark = pytest.mark.slow
 UNIT = ROOT / "conf" / "systemd" / "tsd.service"
+REPLAYING = "EXTEND_TIMEOUT_USEC=120000000\nSTATUS=replaying the journal, {} lines to go"
+STOPPING = "STOPPING=1\nSTATUS=writing what waits"
+LONGEST_STOP_S = 5 + 60 + 4 * 15  # for connections, for the writer, for calls of a store that stalls
 START_S = 1356998400
 HOSTS = 20
 LONG = {"tsd.storage.flush_interval": "3600000"}  # nothing is written before it must be
@@ -86,14 +89,14 @@ def test_ready_means_that_the_journal_is_replayed_and_the_port_answers(tmp_path:
         daemon.kill()
     assert list((tmp_path / "state" / "journal").glob("*.journal"))
     with tsd.spawn(env=notices.env) as daemon:
-        assert notices.take() == "STATUS=replaying 20000 lines of the journal"
+        assert notices.take() == REPLAYING.format(20_000)
         ready = re.fullmatch(r"READY=1\nSTATUS=serving port (\d+)", notices.take())
         assert ready
         stats = daemon.stats()
         assert int(ready[1]) == daemon.port
         assert (stats["ledger.received"], stats["ledger.stored"], stats["ledger.journaled"]) == (20_000, 20_000, 0)
         assert daemon.stop() == 0
-        assert notices.pending()[2:] == ["STOPPING=1\nSTATUS=writing what waits"]
+        assert notices.pending()[2:] == [f"{STOPPING}\nEXTEND_TIMEOUT_USEC={LONGEST_STOP_S}000000"]
     assert stored(tsd) == list(range(20_000))
 
 
@@ -109,7 +112,7 @@ def test_it_is_not_ready_while_the_store_has_not_answered_the_replay(
         tsd = Tsd(tmp_path / "state", settings | {"tsd.storage.hbase.thrift": f"{proxy.host}:{proxy.port}"})
         with tsd.spawn(env=notices.env) as daemon:
             assert proxy.holding.wait(PATIENCE_S)
-            assert notices.take() == "STATUS=replaying 2000 lines of the journal"
+            assert notices.take() == REPLAYING.format(2000)
             assert notices.pending()[1:] == []
             proxy.mode = Mode.PASS
             assert notices.take().startswith("READY=1\n")
@@ -195,7 +198,7 @@ def test_what_cannot_be_written_in_time_is_there_after_the_next_start(
             proxy.mode = Mode.STALL
             assert daemon.tell(b"".join(lines[2000:])) == b"synced 2000\n"
             assert daemon.stop() == 0
-            assert notices.pending()[-1] == "STOPPING=1\nSTATUS=writing what waits"
+            assert notices.pending()[-1].startswith(STOPPING)
             assert daemon.await_event("points wait in the journal for the next start")["points"] == 2000
         proxy.mode = Mode.PASS
         later = tsd.but({"tsd.storage.hbase.thrift.timeout": "15000"})
@@ -219,6 +222,7 @@ def test_the_unit_runs_what_is_there_and_waits_long_enough(tmp_path: Path) -> No
     assert unit["ExecStart"] == "/usr/bin/tsd serve --config /etc/tsd/tsd.conf --data /var/lib/tsd"
     assert (unit["Type"], unit["KillSignal"], unit["StateDirectory"]) == ("notify", "SIGTERM", "tsd")
     assert int(unit["TimeoutStopSec"]) * 1000 > Config().drain_ms
+    assert (unit["Restart"], unit["RestartPreventExitStatus"]) == ("always", "2")  # 2: a configuration that cannot be
     assert load(ROOT / "conf" / "tsd.conf").config == Config()
     with Tsd(tmp_path / "state").spawn("--config", str(ROOT / "conf" / "tsd.conf"), "--port", "0") as daemon:
         assert daemon.tell(b"") == b"synced 0\n"

@@ -2,22 +2,27 @@
 
 Lines are appended in memory and written by a thread in groups, each group with one fdatasync. A segment holds one
 window's lines and is removed when the window's cells are in the store. What is found in the folder at the start is what
-a crash or an outage left: the writer takes it in again, oldest first. Nothing else lives in the folder.
+a crash or an outage left: the writer takes it in again, oldest first. What else is in the folder: folder.py.
 """
 
+import errno
 import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, count
+from math import inf
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import structlog
 import trio
 
-from tsd.ingest.segment import HEADER_BYTES, Block, Damage, frame, header, read_blocks
+from tsd.errors import TsdError
+from tsd.ingest.folder import number_of, segment_path, segment_paths
+from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_blocks
+from tsd.state import sync_folder
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +40,7 @@ class Segment:
         self.size = HEADER_BYTES
         self.position = 0  # of its last line in the journal
         self.good = HEADER_BYTES  # bytes known to be on disk
+        self.named = False  # its file is there
 
     def blocks(self) -> Iterator[Block]:
         """Its blocks, read from disk; raises Damage."""
@@ -84,6 +90,7 @@ class Journal:
         self._urgent = trio.Event()
         self._progress = trio.Event()
         self._closing = False
+        self._give_up_at = inf
         self._syncs = 0
         self._failures = 0
         self.on_progress: Callable[[], None] = lambda: None
@@ -93,67 +100,94 @@ class Journal:
         """Bytes that are only in memory yet."""
         return self._pending
 
+    @property
+    def unsynced(self) -> int:
+        """Lines that are only in memory yet."""
+        return self.position - self.synced
+
     def recover(self) -> list[Segment]:
         """Check what the folder holds; the segments that hold lines, oldest first. Call once, before anything else.
 
-        What is damaged is cut off, kept in `aside/` under a name that says where it was, and reported.
+        What is damaged is cut off, kept in `aside/` under a name that says where it was, and reported. Raises TsdError
+        where the disk does not do its part.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        found = []
-        for path in sorted(self.folder.glob("*.journal")):
-            self._next = int(path.stem) + 1
-            segment = Segment(path)
-            try:
-                for block in segment.blocks():
-                    segment.lines += block.lines
-            except Damage as damage:
-                segment.lines = self.set_aside(damage)
-            if segment.lines:
-                segment.size = segment.good = path.stat().st_size
-                self.size += segment.size
-                self._segments[path] = segment
-                found.append(segment)
-            else:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._look_around()
+            for path in segment_paths(self.folder):
+                self._recover(path)
+        except OSError as exc:
+            raise TsdError(f"journal {exc.filename or self.folder}: cannot be recovered: {exc.strerror}") from exc
+        return list(self._segments.values())
+
+    def _look_around(self) -> None:
+        """Remove what a crash left of segments that were not yet one, and name what does not belong here."""
+        for path in self.folder.glob("*.new"):
+            if number_of(path) is not None:
                 path.unlink()
-        return found
+        for path in self.folder.glob("*.journal"):
+            if number_of(path) is None:
+                log.warning("not a segment of the journal, left alone", path=str(path))
+
+    def _recover(self, path: Path) -> None:
+        """Check a segment, and enter it if it holds lines."""
+        self._next = (number_of(path) or 0) + 1
+        segment = Segment(path)
+        try:
+            for block in segment.blocks():
+                segment.lines += block.lines
+        except Damage as damage:
+            segment.lines = self.set_aside(damage)
+        if segment.lines:
+            segment.size = segment.good = path.stat().st_size
+            segment.named = True
+            self.size += segment.size
+            self._segments[path] = segment
+        else:
+            path.unlink()
 
     def set_aside(self, damage: Damage) -> int:
-        """Move a segment's damaged end out of it; how many whole lines are left."""
-        offset = max(damage.offset, HEADER_BYTES)
+        """Move a segment's damaged end out of it; how many whole lines are left. One that was cut in its header is
+        moved as a whole, even if nothing is left of it but its name."""
+        offset = damage.offset if damage.offset >= HEADER_BYTES else 0
+        whole = max(offset, HEADER_BYTES)
         folder = self.folder / "aside"
         folder.mkdir(exist_ok=True)
         aside = unused(folder / f"{damage.path.stem}-from-byte-{offset}.journal")
         with damage.path.open("r+b") as file:
             file.seek(offset)
-            with whole_or_gone(aside) as kept:
-                shutil.copyfileobj(file, kept)
-            file.truncate(offset)
-            os.pwrite(file.fileno(), header(offset), 0)
+            with whole_or_gone(aside) as copy:
+                shutil.copyfileobj(file, copy)
+            file.truncate(whole)
+            os.pwrite(file.fileno(), header(whole), 0)
             os.fsync(file.fileno())
         size = aside.stat().st_size
-        if size:
+        kept = size > 0 or offset == 0
+        if kept:
             self.aside.append(aside)
         else:
             aside.unlink()
         say = log.error if damage.acknowledged else log.warning
-        say("journal segment damaged", what=str(damage), bytes_set_aside=size, kept_in=str(aside) if size else None)
+        say("journal segment damaged", what=str(damage), bytes_set_aside=size, kept_in=str(aside) if kept else None)
         return sum(block.lines for block in read_blocks(damage.path))
 
     def append(self, lines: bytes, count: int) -> int:
         """Take whole lines; their position."""
         if self._open is None:
-            self._open = Segment(self.folder / f"{self._next:016d}.journal")
+            self._open = Segment(segment_path(self.folder, self._next))
             self._next += 1
             self._segments[self._open.path] = self._open
             self.size += self._open.size
+        size = len(lines)
         if not self._blocks:
+            size += BLOCK_BYTES  # one for each group
             self._work.set()
         self._blocks.append(lines)
         self._lines += count
         self._pending += len(lines)
         self._open.lines += count
-        self._open.size += len(lines)
-        self.size += len(lines)
+        self._open.size += size
+        self.size += size
         self.position += count
         self._open.position = self.position
         if self._pending >= GROUP_BYTES:
@@ -182,9 +216,11 @@ class Journal:
         self.size -= segment.size
         self.on_progress()
 
-    def close(self) -> None:
-        """Let `run` write what is left, and return."""
+    def close(self, *, deadline: float = inf) -> None:
+        """Let `run` write what is left, and return. Where the disk refuses, it is tried until `deadline` (on trio's
+        clock), and once more; what `unsynced` counts then nobody was told to be safe."""
         self._closing = True
+        self._give_up_at = deadline
         self._work.set()
         self._urgent.set()
 
@@ -216,6 +252,8 @@ class Journal:
                     log.error("journal cannot be written, reading from clients stops soon", error=str(exc))
                 self.trouble = str(exc)
                 self.on_progress()
+                if self._closing and trio.current_time() >= self._give_up_at:
+                    return
                 await trio.sleep(RETRY_S)
                 continue
             if self.trouble is not None:
@@ -233,6 +271,7 @@ class Journal:
         """In a thread: put a group on disk, or leave the segment as it was before and raise OSError."""
         segment = group.segment
         fd = self._file_of(segment)
+        good = segment.good
         try:
             if group.lines:
                 parts = frame(group.blocks, group.lines)
@@ -240,9 +279,12 @@ class Journal:
                 for at in range(0, len(parts), _PARTS):
                     _write_all(fd, parts[at : at + _PARTS])
                 good = os.lseek(fd, 0, os.SEEK_CUR)
-                os.pwrite(fd, header(good), 0)
                 os.fdatasync(fd)
-                segment.good = good
+                # After that sync, or a power loss could leave a header that promises more than there is.
+                os.pwrite(fd, header(good), 0)
+            if group.last:
+                os.fdatasync(fd)
+            segment.good = good
         except OSError:
             with suppress(OSError):
                 os.ftruncate(fd, segment.good)
@@ -257,17 +299,32 @@ class Journal:
         if self._fd is not None and self._fd[0] is segment:
             return self._fd[1]
         self._close_file()
-        fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        if not segment.named:
+            self._make_file(segment)
+        fd = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.ftruncate(fd, segment.good)
             if segment.good == HEADER_BYTES:
-                os.pwrite(fd, header(HEADER_BYTES), 0)
-                _sync_folder(self.folder)
+                sync_folder(self.folder)
         except OSError:
             os.close(fd)
             raise
         self._fd = segment, fd
         return fd
+
+    def _make_file(self, segment: Segment) -> None:
+        """A segment's file, which has a header on disk before it has its name: an empty one can only be damage."""
+        draft = segment.path.with_suffix(".new")
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            _write_all(fd, [header(HEADER_BYTES)])
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if segment.path.exists():
+            raise FileExistsError(errno.EEXIST, "a segment that is not this daemon's", str(segment.path))
+        draft.rename(segment.path)
+        segment.named = True
 
     def _close_file(self) -> None:
         if self._fd is not None:
@@ -277,15 +334,6 @@ class Journal:
     def statistics(self) -> Statistics:
         """The numbers of this moment."""
         return Statistics(self.size, len(self._segments), self._pending, self._syncs, self._failures)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the disk keep the names in a folder."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def unused(path: Path) -> Path:
@@ -303,7 +351,7 @@ def whole_or_gone(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except OSError:
         path.unlink(missing_ok=True)
         raise

@@ -6,7 +6,9 @@
     ...
 
 The header says how long the segment was when it was last on disk for sure, so that a segment cut at the end of a block
-is found as well. All of it is text: `less` reads it, and `grep '^put '` gives the lines back.
+is found as well. It is written after the sync that it speaks of, and never promises too much; after a power loss it may
+still speak of the group before the last one. A segment gets its name when its header is on disk, so that one that is
+shorter than that was cut. All of it is text: `less` reads it, and `grep '^put '` gives the lines back.
 """
 
 import os
@@ -64,10 +66,10 @@ def read_blocks(path: Path) -> Iterator[Block]:
     """The blocks of a segment, each checked; raises Damage at the first byte that is not as written."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if not size:
-            return
+        if size < HEADER_BYTES:
+            raise Damage(path, size, "the segment ends before its header does", acknowledged=True)
         synced = _read_header(file)
-        at = min(HEADER_BYTES, size)
+        at = HEADER_BYTES
         while at < size:
             block = _read_block(path, file, at, size, acknowledged=synced is None or at < synced)
             yield block

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import wait_all_tasks_blocked
 
+from tsd.errors import TsdError
 from tsd.ingest.journal import Journal, Segment
+from tsd.ingest.segment import HEADER_BYTES, read_blocks
 
+PATIENCE_S = 60  # bounds a failure
 LINE = b"put m 1356998400 1 host=web01\n"
 
 
@@ -162,14 +166,164 @@ async def test_a_damaged_header_costs_no_line(tmp_path: Path) -> None:
     assert make(tmp_path).recover()[0].lines == 2
 
 
+@pytest.mark.parametrize("size", [0, 1, HEADER_BYTES - 1])
+async def test_a_segment_that_was_cut_in_its_header_is_set_aside_and_named(tmp_path: Path, size: int) -> None:
+    path = await written(tmp_path, [LINE])
+    left = path.read_bytes()[:size]
+    path.write_bytes(left)
+    journal = make(tmp_path)
+    with capture_logs() as logs:
+        assert journal.recover() == []
+    kept = tmp_path / "aside" / f"{path.stem}-from-byte-0.journal"
+    assert journal.aside == [kept]
+    assert kept.read_bytes() == left
+    assert logs == [
+        {
+            "event": "journal segment damaged",
+            "log_level": "error",
+            "what": f"{path}: at byte {size}: the segment ends before its header does",
+            "bytes_set_aside": size,
+            "kept_in": str(kept),
+        }
+    ]
+    assert not path.exists()
+
+
+async def test_what_is_no_segment_is_left_alone(tmp_path: Path) -> None:
+    path = await written(tmp_path, [LINE])
+    stray = tmp_path / "copy.journal"
+    stray.write_bytes(path.read_bytes())
+    draft = path.with_suffix(".new")  # of a segment whose daemon was killed before it had lines
+    draft.write_bytes(b"tsd-jour")
+    with capture_logs() as logs:
+        assert [segment.path for segment in make(tmp_path).recover()] == [path]
+    assert logs == [{"event": "not a segment of the journal, left alone", "log_level": "warning", "path": str(stray)}]
+    assert stray.exists()
+    assert not draft.exists()
+
+
+async def test_what_cannot_be_recovered_is_said(tmp_path: Path) -> None:
+    segment = tmp_path / "0000000000000000.journal"
+    segment.mkdir()
+    with pytest.raises(TsdError, match=f"^journal {segment}: cannot be recovered: Is a directory$"):
+        make(tmp_path).recover()
+
+
+async def test_the_size_is_that_of_the_files(tmp_path: Path) -> None:
+    journal = make(tmp_path)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        for group in range(1, 4):
+            for _ in range(group):
+                journal.append(LINE, 1)
+            await journal.wait_synced(journal.position)
+            if group == 2:
+                journal.rotate()
+        journal.close()
+    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.journal"))]
+    assert [segment.size for segment in journal._segments.values()] == sizes
+    assert journal.size == sum(sizes)
+    assert make(tmp_path).recover()[0].size == sizes[0]
+
+
+async def test_a_header_never_promises_what_no_sync_has_covered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the power cut during a sync, what had been written by then could be on disk in any part."""
+    synced = {HEADER_BYTES}
+    promised = []
+    fdatasync = os.fdatasync
+
+    def watched(fd: int) -> None:
+        promised.append(int(os.pread(fd, HEADER_BYTES, 0).split()[3]))
+        assert promised[-1] in synced
+        fdatasync(fd)
+        synced.add(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fdatasync", watched)
+    path = await written(tmp_path, [LINE, LINE * 2, LINE * 3])
+    assert len(promised) == 3
+    assert int(path.read_bytes().split()[3]) == path.stat().st_size
+
+
+async def test_a_segment_has_a_header_as_soon_as_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    fsync = os.fsync
+
+    def watched(fd: int) -> None:
+        seen.extend([list(read_blocks(path)) for path in tmp_path.glob("*.journal")])
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    await written(tmp_path, [LINE])
+    assert seen == [[]]  # when the folder was synced; not when the header was
+
+
+async def test_no_file_that_is_there_is_written_over(tmp_path: Path) -> None:
+    journal = make(tmp_path)
+    journal.recover()
+    other = tmp_path / "0000000000000000.journal"
+    other.write_bytes(b"of another")
+    journal.append(LINE, 1)
+    journal.close(deadline=trio.current_time())
+    await journal.run()
+    assert journal.trouble == f"[Errno 17] a segment that is not this daemon's: '{other}'"
+    assert other.read_bytes() == b"of another"
+
+
+async def test_the_end_does_not_wait_for_a_full_disk(tmp_path: Path) -> None:
+    journal = make(tmp_path)
+    journal.recover()
+    ended = trio.Event()
+
+    async def run() -> None:
+        await journal.run()
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await journal.wait_synced(journal.append(LINE * 3, 3))
+        with largest_file(200):
+            journal.append(LINE * 50, 50)
+            while journal.trouble is None:
+                await wait_all_tasks_blocked(0.001)
+            journal.rotate()
+            journal.append(LINE, 1)
+            journal.close(deadline=trio.current_time())
+            with trio.fail_after(PATIENCE_S):
+                await ended.wait()
+    assert journal.unsynced == 51
+    [segment] = make(tmp_path).recover()
+    assert lines_of(segment) == LINE * 3
+
+
+async def test_an_end_within_time_writes_once_the_disk_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tsd.ingest.journal.RETRY_S", 0.001)
+    journal = make(tmp_path)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        with largest_file(0):
+            journal.append(LINE, 1)
+            journal.close(deadline=trio.current_time() + 60)
+            while journal.trouble is None:
+                await wait_all_tasks_blocked(0.001)
+    assert journal.unsynced == 0
+    assert [lines_of(segment) for segment in make(tmp_path).recover()] == [LINE]
+
+
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """The kernel lets this process write no file beyond `size` bytes."""
+    """The kernel lets this process write no file beyond `size` bytes; the one that its log goes to is spared."""
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
     try:
-        yield
+        with capture_logs():
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, handler)

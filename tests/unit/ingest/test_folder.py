@@ -1,0 +1,182 @@
+"""The journal's folder: whose it is, and that no lines are forgotten in another one."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tsd.errors import DaemonRuns, TsdError
+from tsd.ingest.folder import held_journal
+from tsd.state import held
+
+SEGMENT = "0000000000000003.journal"
+
+
+class Places(NamedTuple):
+    """State folders and journals of a test."""
+
+    state: Path
+    other_state: Path
+    journal: Path
+    other_journal: Path
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(*(tmp_path / name for name in Places._fields))
+
+
+@contextmanager
+def both(state: Path, journal: Path) -> Iterator[None]:
+    with held(state), held_journal(journal, state):
+        yield
+
+
+def refused(state: Path, journal: Path) -> str:
+    """Why a daemon does not start there."""
+    with pytest.raises(TsdError) as caught, both(state, journal):
+        raise AssertionError("it is used")
+    return str(caught.value)
+
+
+def leave_lines(state: Path, journal: Path) -> Path:
+    """A daemon that was killed, or could not write all; the segment that it left."""
+    with both(state, journal):
+        (journal / SEGMENT).write_bytes(b"lines")
+    return journal / SEGMENT
+
+
+def test_it_says_whose_it_is_while_it_is_used(places: Places) -> None:
+    with both(places.state, places.journal):
+        identity = (places.state / "id").read_text()
+        assert len(identity) == 33
+        assert (places.journal / "owner").read_text() == f"{identity}{places.state}"
+        assert (places.journal / "journal.lock").read_text() == f"{os.getpid()}\n"
+        assert (places.state / "journal-path").read_text() == str(places.journal)
+    assert not (places.state / "journal-path").exists()
+    with both(places.state, places.journal):
+        assert (places.state / "id").read_text() == identity
+    with both(places.other_state, places.other_journal):
+        assert (places.other_state / "id").read_text() != identity
+
+
+def test_two_state_folders_cannot_use_one_at_a_time(places: Places) -> None:
+    with (
+        both(places.state, places.journal),
+        pytest.raises(DaemonRuns, match=f"^journal folder {places.journal}: process {os.getpid()} uses it$"),
+        both(places.other_state, places.journal),
+    ):
+        raise AssertionError("two have it")
+
+
+def test_nor_one_after_the_other(places: Places) -> None:
+    segment = leave_lines(places.state, places.journal)
+    for _ in range(2):
+        assert refused(places.other_state, places.journal) == (
+            f"journal folder {places.journal}: it belongs to state folder {places.state}, not to {places.other_state}; "
+            f"give another with tsd.journal.path, or, to have its lines stored here, remove {places.journal}/owner"
+        )
+    assert segment.read_bytes() == b"lines"
+    (places.journal / "owner").unlink()
+    with both(places.other_state, places.journal):
+        segment.unlink()
+    assert "it belongs to state folder" in refused(places.state, places.journal)
+
+
+def test_an_error_inside_gives_it_back_and_is_not_ours(places: Places) -> None:
+    with pytest.raises(OSError, match="of the body's"), both(places.state, places.journal):
+        raise OSError("of the body's")
+    with both(places.state, places.journal):
+        pass
+
+
+def test_lines_in_the_folder_of_before_are_not_forgotten(places: Places) -> None:
+    segment = leave_lines(places.state, places.journal)
+    for _ in range(2):
+        assert refused(places.state, places.other_journal) == (
+            f"journal folder {places.journal}: accepted lines wait in it, and tsd.journal.path is "
+            f"{places.other_journal} now; start once with tsd.journal.path={places.journal}"
+        )
+    assert not places.other_journal.exists()
+    with both(places.state, places.journal):
+        segment.unlink()
+    with both(places.state, places.other_journal):
+        pass
+
+
+def test_a_folder_in_which_nothing_waits_may_be_left_behind(places: Places) -> None:
+    leave_lines(places.state, places.journal).unlink()
+    (places.journal / "copy.journal").touch()
+    with both(places.state, places.other_journal):
+        pass
+    shutil.rmtree(places.other_journal)
+    with both(places.state, places.journal):
+        pass
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_disk_that_is_not_mounted_may_have_lines(places: Places, moved: bool) -> None:
+    leave_lines(places.state, places.journal)
+    away = places.journal.rename(places.journal.with_name("away"))
+    places.journal.mkdir()
+    known = places.state / "journal-path"
+    assert refused(places.state, places.other_journal if moved else places.journal) == (
+        f"journal folder {places.journal}: the last daemon was cut off while it used it, and it is not there now; "
+        f"bring it back, or, if lines that wait in it may be lost, remove {known}"
+    )
+    places.journal.rmdir()
+    away.rename(places.journal)
+    with both(places.state, places.journal):
+        assert (places.journal / SEGMENT).exists()
+    known.unlink()
+    with both(places.state, places.other_journal):
+        pass
+
+
+def test_a_state_folder_is_moved_and_copied_with_the_journal_in_it(places: Places) -> None:
+    leave_lines(places.state, places.state / "journal")
+    shutil.copytree(places.state, places.other_state)
+    with both(places.other_state, places.other_state / "journal"):
+        assert (places.other_state / "journal" / "owner").read_text().endswith(f"\n{places.other_state}")
+    shutil.rmtree(places.state)
+    places.other_state.rename(places.state)
+    with both(places.state, places.state / "journal"):
+        assert (places.state / "journal" / SEGMENT).exists()
+
+
+def test_the_same_folder_under_another_name(places: Places) -> None:
+    leave_lines(places.state, places.journal)
+    places.other_journal.symlink_to(places.journal)
+    with both(places.state, places.other_journal):
+        assert (places.other_journal / SEGMENT).exists()
+
+
+def test_the_state_folder_itself_may_hold_it(places: Places) -> None:
+    for _ in range(2):
+        leave_lines(places.state, places.state)
+
+
+def test_files_that_were_cut_off_in_being_made(places: Places) -> None:
+    places.state.mkdir()
+    places.journal.mkdir()
+    for path in (places.state / "id", places.state / "journal-path", places.journal / "owner"):
+        path.touch()
+    leave_lines(places.state, places.journal)
+    assert (places.journal / "owner").read_text() == (places.state / "id").read_text() + str(places.state)
+
+
+def test_a_folder_that_cannot_be_used_is_named_with_the_reason(places: Places, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    wanted = {
+        "/proc/x": "No such file or directory",
+        f"{tmp_path}/file": "File exists",
+        "/proc": "No such file or directory",
+    }
+    for folder, reason in wanted.items():
+        assert refused(places.state, Path(folder)) == (
+            f"journal folder {folder}: {reason}; give another with tsd.journal.path"
+        )

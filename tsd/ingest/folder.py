@@ -1,0 +1,119 @@
+"""The journal's folder: one daemon's alone, even on a disk of its own. It says whose it is, and the state folder says
+where it is while lines may wait in it, so that no line is replayed into another store, or forgotten in an old folder.
+
+    state folder    id              32 hex digits, drawn once
+                    journal-path    the journal's folder; absent where the last daemon left nothing in it
+    journal folder  owner           the id, and the path of that state folder
+                    journal.lock    the process that uses it
+                    N.journal       segments, N of 16 digits; N.new while one is made
+                    aside/          what was damaged
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tsd.errors import TsdError
+from tsd.state import STATE, Kind, in_words, locked, write_whole
+
+JOURNAL = Kind("journal folder", "tsd.journal.path")
+_SEGMENT = re.compile(r"[0-9]{16}")
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Where a segment is."""
+    return folder / f"{number:016d}.journal"
+
+
+def number_of(path: Path) -> int | None:
+    """The number that segment_path was given; None for a file that is not the journal's."""
+    return int(path.stem) if _SEGMENT.fullmatch(path.stem) else None
+
+
+def segment_paths(folder: Path) -> list[Path]:
+    """The segments in a folder, oldest first."""
+    return [path for path in sorted(folder.glob("*.journal")) if number_of(path) is not None]
+
+
+@contextmanager
+def held_journal(folder: Path, state: Path) -> Iterator[None]:
+    """The journal's folder is ours, made if it is absent; `state`, which must be held, remembers it until nothing waits
+    in it. Raises DaemonRuns where another process has it, TsdError where it belongs to another state folder, where
+    lines wait in an earlier one, and where it cannot be used."""
+    with in_words(state, STATE):
+        own = _identity(state)
+        _check_left(folder, state, own)
+    with locked(folder, "journal.lock", JOURNAL):
+        with in_words(folder, JOURNAL):
+            _claim(folder, state, own)
+            # Last: where this names a folder, there was an owner in it.
+            write_whole(_remembered(state), os.fsencode(_named(folder, state)))
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # it is only remembered longer than need be
+                if not segment_paths(folder):
+                    _remembered(state).unlink()
+
+
+def _identity(state: Path) -> str:
+    """What tells a state folder from others, wherever it is moved."""
+    path = state / "id"
+    if not path.exists() or not path.read_bytes().strip():
+        write_whole(path, f"{secrets.token_hex(16)}\n".encode())
+    return path.read_text("latin-1").strip()
+
+
+def _owner(folder: Path) -> tuple[str, Path] | None:
+    """Id and path of the state folder that a journal belongs to; None where nobody has claimed it."""
+    try:
+        text = (folder / "owner").read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    identity, _, state = text.partition(b"\n")
+    return (identity.decode("latin-1"), Path(os.fsdecode(state))) if identity else None
+
+
+def _claim(folder: Path, state: Path, own: str) -> None:
+    """Make the folder say that it is ours, unless it is another's."""
+    owner = _owner(folder)
+    if owner is not None and owner[0] != own:
+        raise TsdError(
+            f"journal folder {folder}: it belongs to state folder {owner[1]}, not to {state}; give another with "
+            f"tsd.journal.path, or, to have its lines stored here, remove {folder / 'owner'}"
+        )
+    if owner is None or owner[1] != state:
+        write_whole(folder / "owner", f"{own}\n".encode() + os.fsencode(state))
+
+
+def _check_left(folder: Path, state: Path, own: str) -> None:
+    """Raise TsdError where lines may wait in the folder that the last daemon used, and `folder` is not that."""
+    remembered = _remembered(state)
+    if not remembered.exists() or not (text := remembered.read_bytes()):
+        return
+    left = state / os.fsdecode(text)
+    owner = _owner(left)
+    if owner is None:
+        raise TsdError(
+            f"journal folder {left}: the last daemon was cut off while it used it, and it is not there now; bring it "
+            f"back, or, if lines that wait in it may be lost, remove {remembered}"
+        )
+    if os.path.realpath(left) == os.path.realpath(folder) or owner[0] != own:
+        return
+    if segment_paths(left):
+        raise TsdError(
+            f"journal folder {left}: accepted lines wait in it, and tsd.journal.path is {folder} now; start once with "
+            f"tsd.journal.path={left}"
+        )
+
+
+def _remembered(state: Path) -> Path:
+    return state / "journal-path"
+
+
+def _named(folder: Path, state: Path) -> Path:
+    """The journal's folder, in a way that holds when the state folder is moved with the journal in it."""
+    return folder.relative_to(state) if folder.is_relative_to(state) else folder
