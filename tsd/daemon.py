@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 
 DRAIN_S = 5  # for what connections have sent, and for their last replies
 STALLED_CALLS = 4  # of the store, timed out one after the other, that may hold up an end: a thread cannot be cancelled
+UNSETTLED_BYTES = 1024  # at most, of a series that is known without its UIDs
+UNSETTLED_SHARE = 8  # what part of the memory for points they may take
 COUNTERS_S = 600  # between looks at how many UIDs other daemons have used
 STOPPED = (signal.SIGTERM, signal.SIGINT)
 
@@ -137,7 +139,15 @@ class Daemon:
             now_s=lambda: now_ms() // 1000,
         )
         self.journal.on_progress = self.writer.regulate
-        self.intake = Intake(self.rows, names, self.journal, self.ledger, self.gate, self.writer.regulate)
+        self.intake = Intake(
+            self.rows,
+            names,
+            self.journal,
+            self.ledger,
+            self.gate,
+            self.writer.regulate,
+            most_unsettled=config.memory_limit // UNSETTLED_SHARE // UNSETTLED_BYTES,
+        )
         self.tally = Tally()
         self.http_requests = 0
         self.listener = Listener(
@@ -157,6 +167,7 @@ class Daemon:
 
     def drop_caches(self) -> None:
         """Look every name up again from now on."""
+        self.writer.seal()
         self.uids.drop_caches()
         self.rows.table.forget_texts()
 

@@ -23,7 +23,7 @@ from tsd.config import Config, Loaded, layout
 from tsd.daemon import creates, name_rules
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.cells import encode, slices
-from tsd.ingest.intake import absorb
+from tsd.ingest.intake import absorb_whole
 from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import OpenRows
@@ -93,7 +93,7 @@ class Importer:
         if isinstance(lines, Skipped):
             self._account.refuse(source, lines.number, lines.error, None)
             return
-        absorbed = await _patiently(lambda: absorb(self._rows, self._names, lines.block, unsettled_ok=False))
+        absorbed = await _patiently(lambda: absorb_whole(self._rows, self._names, lines.block))
         self._account.points += absorbed.accepted
         if absorbed.rejects:
             texts = lines.block.split(b"\n")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from tsd.errors import BadLine, StoreError
+from tsd.errors import BadLine, CorruptRow, StoreError
 from tsd.ingest.journal import Journal
 from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import SeriesNames
@@ -21,7 +21,7 @@ class Taken(NamedTuple):
 
     accepted: int
     rejects: Sequence[Reject]  # in the order of their lines
-    rest: bytes  # from the first line on that is not a put line
+    rest: bytes  # from the first line on that is not a put line, or is one too many for now
     position: int  # in the journal: the accepted lines are on disk once it has been synced so far
 
 
@@ -59,13 +59,14 @@ class Gate:
             await self._opened.wait()
 
 
-async def absorb(rows: OpenRows, names: SeriesNames, block: bytes, *, unsettled_ok: bool) -> Absorbed:
+async def absorb(rows: OpenRows, names: SeriesNames, block: bytes, *, most_unsettled: int | None = None) -> Absorbed:
     """Take a block into `rows`, its strangers entered first. Nothing else runs between the absorption and the return.
 
-    Where the store does not answer, `unsettled_ok` says whether well-formed strangers are entered without their UIDs,
-    to be settled when their window is written, or StoreError is raised.
+    Where the store does not answer, StoreError is raised (CorruptRow where it holds no UID table). With
+    `most_unsettled`, well-formed strangers are then entered without their UIDs, to be settled when their window is
+    written; once there are so many, good lines of others are accepted and left to the journal.
     """
-    verdicts: dict[SeriesText, BadLine] = {}
+    verdicts: dict[SeriesText, BadLine | None] = {}
     while True:
         absorbed = rows.absorb(block, verdicts)
         if not absorbed.strangers:
@@ -74,19 +75,37 @@ async def absorb(rows: OpenRows, names: SeriesNames, block: bytes, *, unsettled_
         verdicts.update(judged.refused)
         try:
             resolved = await names.resolve(judged.good)
-        except StoreError as error:
-            if not unsettled_ok:
+        except (StoreError, CorruptRow) as error:
+            if most_unsettled is None:
                 raise
             error.with_traceback(None)  # trio's frame of a call in a thread holds the error: together they held a block
             log.debug("series entered without UIDs", series=len(judged.good), because=str(error))
             for text, tags in judged.good.items():
-                rows.table.enter(text, tags, None)
+                if len(rows.table.unsettled) < most_unsettled:
+                    rows.table.enter(text, tags, None)
+                else:
+                    verdicts[text] = None
             continue
         for text, parts in resolved.items():
             if isinstance(parts, BadLine):
                 verdicts[text] = parts
             else:
                 rows.table.enter(text, judged.good[text], parts)
+
+
+async def absorb_whole(rows: OpenRows, names: SeriesNames, block: bytes) -> Absorbed:
+    """Take in a block of nothing but put lines, to its end. Where it raises, as `absorb` does, part of it is taken in."""
+    absorbed = await absorb(rows, names, block)
+    accepted, kept, rejects, done = absorbed.accepted, [absorbed.kept], list(absorbed.rejects), 0
+    while absorbed.rest:
+        done += absorbed.accepted + len(absorbed.rejects)
+        await trio.lowlevel.checkpoint()
+        absorbed = await absorb(rows, names, absorbed.rest)
+        assert absorbed.accepted or absorbed.rejects, absorbed.rest[:100]
+        accepted += absorbed.accepted
+        kept.append(absorbed.kept)
+        rejects += [Reject(done + at, error) for at, error in absorbed.rejects]
+    return Absorbed(accepted, b"".join(kept), rejects, [], b"")
 
 
 class Intake:
@@ -100,17 +119,22 @@ class Intake:
         ledger: Ledger,
         gate: Gate,
         on_growth: Callable[[], None],
+        *,
+        most_unsettled: int,
     ) -> None:
+        """`on_growth` is called after each block; `most_unsettled` bounds the series met while the store is away."""
         self._rows = rows
         self._names = names
         self._journal = journal
         self._ledger = ledger
         self.gate = gate
         self._on_growth = on_growth
+        self._most_unsettled = most_unsettled
 
     async def take_in(self, block: bytes) -> Taken:
-        """Absorb the put lines that `block` (whole lines) starts with, and journal the accepted ones."""
-        absorbed = await absorb(self._rows, self._names, block, unsettled_ok=True)
+        """Absorb the put lines that `block` (whole lines) starts with, and journal the accepted ones. Where many of
+        them want a closer look, some are left for the next call, so that others get their turn."""
+        absorbed = await absorb(self._rows, self._names, block, most_unsettled=self._most_unsettled)
         # No await from here on: the order of the journal is the order of the points, so that a replay ends with the
         # same last values.
         if absorbed.accepted:

@@ -20,6 +20,7 @@ from tsd.ingest.series import SeriesTable, SeriesText
 
 POINT_BYTES = 21  # of a point in the columns
 FEW = 24  # fewer lines are faster one by one
+SLOW_LINES = 1000  # taken one by one at once: each may cost 25 µs, and all other connections wait
 _REMEMBERED = 50_000  # time words, value words
 
 
@@ -37,15 +38,22 @@ class Absorbed(NamedTuple):
     kept: bytes  # the accepted lines, whole
     rejects: list[Reject]  # in order
     strangers: list[SeriesText]  # series never seen: nothing was absorbed, enter them and come again
-    rest: bytes  # from the first line on that is not a put line
+    rest: bytes  # from the first line on that is not a put line, or is one too many for now
+
+
+# What is known of series that are strangers: why they may not be entered, or, None, that their lines are good and wait
+# in the journal alone.
+Verdicts = Mapping[SeriesText, BadLine | None]
+Point = tuple[int, int, int, int]  # series, instant, flags, bits
 
 
 class OpenRows:
-    """Points that are accepted and not yet written. `points` counts them."""
+    """Points that are accepted and not yet written. `points` counts them, those that only the journal has included."""
 
     def __init__(self, table: SeriesTable, rules: NameRules) -> None:
         self.table = table
         self.points = 0
+        self.complete = True  # whether all of them are here
         self.whole_blocks = 0  # that went the fast way
         self._rules = rules
         self._times = _Times()
@@ -62,11 +70,12 @@ class OpenRows:
         """Bytes held."""
         return self.points * POINT_BYTES
 
-    def absorb(self, block: bytes, verdicts: Mapping[SeriesText, BadLine]) -> Absorbed:
+    def absorb(self, block: bytes, verdicts: Verdicts) -> Absorbed:
         """Take in the put lines that `block` (whole lines) starts with.
 
-        `verdicts` names the series that were strangers and may not be entered: their lines are rejected. Either every
-        line is dealt with, or none is and `strangers` says which series are wanted first.
+        `verdicts` names the series that were strangers and are not entered. Either every line is dealt with, or none is
+        and `strangers` says which series are wanted first. Of a block that cannot go the fast way only the first
+        SLOW_LINES are dealt with.
         """
         lines = block.split(b"\n")
         lines.pop()
@@ -75,10 +84,15 @@ class OpenRows:
             if absorbed is not None:
                 return absorbed
         puts, rest = _leading_puts(block, lines)
-        if rest:  # most often a `sync` behind a batch
-            absorbed = self.absorb(block[: len(block) - len(rest)], verdicts)
-            return absorbed if absorbed.strangers else absorbed._replace(rest=rest)
-        return self._absorb_lines(block, puts, verdicts)
+        if rest and len(puts) > FEW and not verdicts:  # most often a `sync` behind a batch
+            absorbed = self._absorb_columns(block[: len(block) - len(rest)], puts)
+            if absorbed is not None:
+                return absorbed if absorbed.strangers else absorbed._replace(rest=rest)
+        if len(puts) > SLOW_LINES:
+            puts = puts[:SLOW_LINES]
+            rest = block[sum(map(len, puts)) + len(puts) :]
+        absorbed = self._absorb_lines(block[: len(block) - len(rest)], puts, verdicts)
+        return absorbed if absorbed.strangers else absorbed._replace(rest=rest)
 
     def _absorb_columns(self, block: bytes, lines: list[bytes]) -> Absorbed | None:
         """The whole block at once; None where a line wants a closer look."""
@@ -106,12 +120,12 @@ class OpenRows:
         self.whole_blocks += 1
         return Absorbed(len(lines), block, [], [], b"")
 
-    def _absorb_lines(self, block: bytes, lines: list[bytes], verdicts: Mapping[SeriesText, BadLine]) -> Absorbed:
+    def _absorb_lines(self, block: bytes, lines: list[bytes], verdicts: Verdicts) -> Absorbed:
         """Line by line."""
         rejects: list[Reject] = []
         strangers: dict[SeriesText, None] = {}
         kept: list[bytes] = []
-        points: list[tuple[int, int, int, int]] = []
+        points: list[Point] = []
         for at, line in enumerate(lines):
             try:
                 point = self._read(line, verdicts)
@@ -121,19 +135,22 @@ class OpenRows:
             if isinstance(point, SeriesText):
                 strangers[point] = None
             else:
-                points.append(point)
                 kept.append(line)
+                if point is not None:
+                    points.append(point)
         if strangers:
             return Absorbed(0, b"", [], list(strangers), b"")
         if points:
             for column, added in zip(self._single, zip(*points, strict=True), strict=True):
                 column.extend(added)
-            self.points += len(points)
+        self.points += len(kept)
+        self.complete &= len(points) == len(kept)
         whole = block if not rejects else b"".join([line + b"\n" for line in kept])
-        return Absorbed(len(points), whole, rejects, [], b"")
+        return Absorbed(len(kept), whole, rejects, [], b"")
 
-    def _read(self, line: bytes, verdicts: Mapping[SeriesText, BadLine]) -> tuple[int, int, int, int] | SeriesText:
-        """A line's series, instant, flags and bits; or its series, where that is a stranger. Raises BadLine."""
+    def _read(self, line: bytes, verdicts: Verdicts) -> Point | SeriesText | None:
+        """A line's point; or its series, where that is a stranger; None where it is left to the journal. Raises
+        BadLine."""
         try:
             _, metric, time, value, tags = line.split(b" ", 4)
             number = self.table.by_metric[metric][tags]
@@ -142,11 +159,9 @@ class OpenRows:
         except (ValueError, KeyError, BadLine):
             read = parse_put(line, self._rules)  # raises what is to be answered, or it is a stranger's good line
             text = SeriesText(read.metric, line.split(b" ", 4)[4])
-            if text in verdicts:
-                raise verdicts[text] from None
             known = self.table.find(text)
             if known is None:
-                return text
+                return _judged(text, verdicts)
             return known, instant(read.time), read.flags, _bits(read.flags, read.value)
         return number, when, flags, bits
 
@@ -175,9 +190,9 @@ class OpenRows:
             self._single = ([], [], [], [])
 
     def take(self) -> Columns:
-        """All points in order of arrival; none are left."""
+        """All points that are here, in order of arrival; none are left."""
         self._settle_singles()
-        whole, self._whole, self.points = self._whole, [], 0
+        whole, self._whole, self.points, self.complete = self._whole, [], 0, True
         return concatenate(whole)
 
 
@@ -210,6 +225,16 @@ def concatenate(parts: Sequence[Columns]) -> Columns:
 
 def _bits(flags: int, value: bytes) -> int:
     return int.from_bytes(value, "big", signed=flags != FLOAT | 3)
+
+
+def _judged(stranger: SeriesText, verdicts: Verdicts) -> SeriesText | None:
+    """A stranger's text while nothing is known of it, None where its lines are left to the journal; or raises why they
+    are refused."""
+    if stranger not in verdicts:
+        return stranger
+    if error := verdicts[stranger]:
+        raise error from None
+    return None
 
 
 def _leading_puts(block: bytes, lines: list[bytes]) -> tuple[list[bytes], bytes]:

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from tsd.codec.putline import Tags
 
-UNSEEN = 0
-
 
 class SeriesText(NamedTuple):
     """How a line names its series."""
@@ -41,6 +39,8 @@ class SeriesTable:
         self._aliases: dict[int, list[SeriesText]] = {}
         self._first_texts: dict[bytes, bytes] = {}  # sorted tags → the text they were first seen in
         self._seen = np.zeros(1024, np.uint32)
+        self._now_s = 0
+        self._orphans: list[int] = []  # no text leads to them any more; windows may still hold their points
         self._free: list[int] = []
         self.unsettled: dict[int, SeriesText] = {}
         self.refused: set[int] = set()  # were entered, and may have no UIDs: their points cannot be stored
@@ -86,6 +86,7 @@ class SeriesTable:
             self._parts.append(None)
             if number == len(self._seen):
                 self._seen = np.concatenate((self._seen, np.zeros_like(self._seen)))
+        self._seen[number] = self._now_s
         return number
 
     def settle(self, number: int, parts: KeyParts) -> None:
@@ -109,13 +110,21 @@ class SeriesTable:
 
     def touch(self, numbers: NDArray[np.int32], now_s: int) -> None:
         """These series sent something."""
+        self._now_s = now_s
         self._seen[numbers] = now_s
 
-    def forget(self, before_s: int) -> int:
-        """Forget series that sent nothing since `before_s`; how many. Their numbers will be used again, so no window
-        that is still to be encoded may hold points of them."""
-        idle = np.flatnonzero(self._seen[: len(self._texts)] < before_s).tolist()
-        gone = [number for number in idle if self._texts[number] is not None and number not in self.unsettled]
+    def forget(self, before_s: int, *, held_since_s: int) -> int:
+        """Forget series that sent nothing since `before_s`; how many.
+
+        Their numbers will be used again, so no window that is still to be encoded may hold points of them: what was
+        seen since `held_since_s` stays, which is when the oldest of those windows was sealed and touched.
+        """
+        seen = self._seen[: len(self._texts)]
+        idle = np.flatnonzero(seen < min(before_s, held_since_s)).tolist()
+        orphans, self._orphans = self._orphans, []
+        for number in orphans:
+            (idle if seen[number] < held_since_s else self._orphans).append(number)
+        gone = [n for n in dict.fromkeys(idle) if self._texts[n] is not None and n not in self.unsettled]
         for number in gone:
             self._unlink(number)
             self._texts[number] = self._parts[number] = None
@@ -125,11 +134,15 @@ class SeriesTable:
         return len(gone)
 
     def forget_texts(self) -> None:
-        """Look every series up again when it next comes (names may have changed their UIDs). Numbers in use stay."""
+        """Look every series up again when it next comes (names may have changed their UIDs), under a new number.
+
+        Numbers in use stay. No window may be open: it would have points of one series under two numbers, and nobody
+        could tell which came later.
+        """
         self.by_metric.clear()
         self._aliases.clear()
         self._first_texts.clear()
-        self._seen[:] = UNSEEN
+        self._orphans = [number for number, text in enumerate(self._texts) if text is not None]
 
     def _unlink(self, number: int) -> None:
         """Take a series' texts away, unless they name another by now."""

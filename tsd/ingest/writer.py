@@ -17,14 +17,15 @@ import structlog
 import trio
 
 from tsd.codec.columns import Columns, sort_columns
-from tsd.errors import JOURNAL_DAMAGED, BadLine, StoreError
+from tsd.errors import JOURNAL_DAMAGED, BadLine, CorruptRow, StoreError
 from tsd.ingest.cells import encode, slices
-from tsd.ingest.intake import Gate, absorb
+from tsd.ingest.intake import Gate, absorb_whole
 from tsd.ingest.journal import Journal, Segment, unused, whole_or_gone
 from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import POINT_BYTES, OpenRows
-from tsd.ingest.segment import Damage
+from tsd.ingest.segment import Block, Damage
+from tsd.ingest.series import SeriesText
 from tsd.store import Store
 
 log = structlog.get_logger(__name__)
@@ -50,10 +51,11 @@ class Written(NamedTuple):
 class Window:
     """Points that came in during one interval."""
 
-    def __init__(self, segment: Segment, columns: Columns | None, points: int) -> None:
+    def __init__(self, segment: Segment, columns: Columns | None, points: int, sealed_s: int) -> None:
         self.segment = segment
         self.columns = columns  # None: read the segment
         self.points = points
+        self.sealed_s = sealed_s  # wall clock
 
     @property
     def held(self) -> int:
@@ -119,20 +121,21 @@ class Writer:
         """Write what an earlier run left, before anything else."""
         for segment in segments:
             self._ledger.received += segment.lines
-            self._enqueue(Window(segment, None, segment.lines))
+            self._enqueue(Window(segment, None, segment.lines, self._now_s()))
 
     def seal(self) -> None:
         """End the open window."""
         segment = self._journal.rotate()
         if segment is None:
             return
+        points, complete = self._rows.points, self._rows.complete
         columns = self._rows.take()
         now = self._now_s()
         self._rows.table.touch(columns.series, now)
-        self._enqueue(Window(segment, columns, len(columns.series)))
-        if len(self._windows) == 1 and now > self._series_idle_s:
-            # Nothing else holds numbers of series now: open rows are empty, and these ones were just seen.
-            self._rows.table.forget(now - self._series_idle_s)
+        self._enqueue(Window(segment, columns if complete else None, points, now))
+        if now > self._series_idle_s:
+            # Only the queue holds numbers of series now: open rows are empty.
+            self._rows.table.forget(now - self._series_idle_s, held_since_s=self._windows[0].sealed_s)
         self.regulate()
 
     def _enqueue(self, window: Window) -> None:
@@ -178,7 +181,7 @@ class Writer:
             window = self._windows[0]
             try:
                 written = await self._write(window)
-            except StoreError as error:
+            except (StoreError, CorruptRow) as error:
                 self._note_trouble(error)
                 await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
                 pause = min(2 * pause, LAST_RETRY_S)
@@ -187,14 +190,13 @@ class Writer:
             if self.trouble is not None:
                 log.info("the store takes cells again", windows_waiting=len(self._windows))
                 self.trouble = None
-            await self._journal.remove(window.segment)
             self._windows.popleft()
             self._enter_in_ledger(window, written)  # in one step with the window's end: the account always balances
             self._written += 1
             self._note_progress()
             self.regulate()
 
-    def _note_trouble(self, error: StoreError) -> None:
+    def _note_trouble(self, error: StoreError | CorruptRow) -> None:
         error.with_traceback(None)  # trio's frame of a call in a thread holds the error: together they held a window
         self.retries += 1
         if self.trouble is None:
@@ -238,6 +240,8 @@ class Writer:
         await self._store.sync()
         if refused:
             await self._keep_refused(window, refused)
+        with _asked_again():
+            await self._journal.remove(window.segment)
         return Written(lines, refused)
 
     async def _read_window(self, window: Window) -> tuple[Columns, list[Refusal]]:
@@ -246,7 +250,7 @@ class Writer:
             columns, refused = window.columns, list[Refusal]()
         else:
             columns, refused = await self._read_again(window)
-        if not await self._settle(columns):  # line by line, those of such series are refused
+        while not await self._settle(columns):  # line by line, those of such series are refused
             columns, refused = await self._read_again(window)
         return columns, refused
 
@@ -256,12 +260,15 @@ class Writer:
         if not (table.unsettled or table.refused):
             return True
         present = set(np.unique(columns.series).tolist())
-        wanted = {text: number for number, text in table.unsettled.items() if number in present}
+        wanted: dict[SeriesText, list[int]] = {}
+        for number in present & table.unsettled.keys():
+            wanted.setdefault(table.unsettled[number], []).append(number)
         for text, parts in (await self._names.resolve(self._names.judge(wanted).good)).items():
-            if isinstance(parts, BadLine):
-                table.refuse(wanted[text])
-            else:
-                table.settle(wanted[text], parts)
+            for number in wanted[text]:
+                if isinstance(parts, BadLine):
+                    table.refuse(number)
+                else:
+                    table.settle(number, parts)
         return not table.refused & present
 
     async def _read_again(self, window: Window) -> tuple[Columns, list[Refusal]]:
@@ -271,8 +278,8 @@ class Writer:
         await self._journal.wait_synced(window.segment.position)  # before that it is not whole
         blocks = window.segment.blocks()
         try:
-            while (block := await trio.to_thread.run_sync(next, blocks, None)) is not None:
-                absorbed = await absorb(rows, self._names, block.text, unsettled_ok=False)
+            while (block := await _next_of(blocks, window.segment.path)) is not None:
+                absorbed = await absorb_whole(rows, self._names, block.text)
                 if absorbed.rejects:
                     lines = block.text.split(b"\n")
                     refused += [Refusal(lines[at], error) for at, error in absorbed.rejects]
@@ -299,11 +306,20 @@ class Writer:
         log.error("journaled lines are refused by now", lines=len(refused), first=str(refused[0].error), kept=str(path))
 
 
+async def _next_of(blocks: Iterator[Block], path: Path) -> Block | None:
+    with _asked_again():
+        try:
+            return await trio.to_thread.run_sync(next, blocks, None)
+        except FileNotFoundError:
+            log.error("journal segment is gone, and its lines with it", path=str(path))
+            return None
+
+
 @contextmanager
 def _asked_again() -> Iterator[None]:
-    """Around what the disk must take before a window is done with: where it is full, the window waits, as for a store
-    that is away."""
+    """Around what the disk must do before a window is done with: where it cannot, as when it is full, the window waits,
+    as for a store that is away."""
     try:
         yield
     except OSError as exc:
-        raise StoreError(f"the state folder cannot be written: {exc}") from exc
+        raise StoreError(f"the state folder cannot be used: {exc}") from exc

@@ -28,7 +28,7 @@ def test_idle_series_go_and_their_numbers_are_used_again() -> None:
         enter(table, b"m", b"host=%d" % number, KeyParts(b"m", b"%d" % number))
     enter(table, b"m", b" host=1 ", PARTS)
     table.touch(np.arange(0, 3000, 2, dtype=np.int32), 100)
-    assert table.forget(before_s=100) == 1500
+    assert table.forget(before_s=100, held_since_s=200) == 1500
     assert len(table) == 1500
     assert table.find(SeriesText(b"m", b"host=2")) == 2
     assert table.find(SeriesText(b"m", b"host=1")) is None
@@ -43,7 +43,7 @@ def test_idle_series_go_and_their_numbers_are_used_again() -> None:
 def test_a_metric_without_series_leaves_nothing_behind() -> None:
     table = SeriesTable()
     enter(table, b"m", b"a=1", PARTS)
-    assert table.forget(before_s=1) == 1
+    assert table.forget(before_s=1, held_since_s=1) == 1
     assert table.by_metric == {}
     assert len(table) == 0
 
@@ -54,7 +54,7 @@ def test_a_series_without_uids_is_settled_later_and_not_forgotten_before() -> No
     assert table.unsettled == {number: SeriesText(b"m", b"a=1")}
     assert enter(table, b"m", b" a=1") == number
     assert table.parts(number) is None
-    assert table.forget(before_s=1000) == 0
+    assert table.forget(before_s=1000, held_since_s=1000) == 0
     table.settle(number, PARTS)
     assert table.unsettled == {}
     assert table.parts(number) == PARTS
@@ -80,8 +80,9 @@ def test_forgotten_texts_get_new_numbers_while_old_ones_keep_their_parts() -> No
     new = enter(table, b"m", b"a=1", KeyParts(b"other", b"uids"))
     assert new != old
     assert table.parts(old) == PARTS
-    table.touch(np.array([new], np.int32), 500)
-    assert table.forget(before_s=500) == 1  # the old one
+    table.touch(np.array([new], np.int32), 501)
+    assert table.forget(before_s=100, held_since_s=500) == 0  # a window may still hold points of the old one
+    assert table.forget(before_s=100, held_since_s=501) == 1
     assert table.find(SeriesText(b"m", b"a=1")) == new
 
 
@@ -90,5 +91,5 @@ def test_tag_texts_of_forgotten_series_do_not_pile_up() -> None:
     for generation in range(5):
         for number in range(2000):
             enter(table, b"m", b"id=%d-%d" % (generation, number), PARTS)
-        table.forget(before_s=1)
+        table.forget(before_s=1, held_since_s=1)
     assert table.tag_texts < 4000

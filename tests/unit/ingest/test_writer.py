@@ -1,117 +1,13 @@
 """From accepted lines to stored cells, with a store that comes and goes: nothing lost, nothing doubled, in order."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.wavering import Fault, WaveringStore
-from tsd.codec.cell import FAMILY
-from tsd.codec.merge import MergeRules
-from tsd.codec.putline import NameRules
-from tsd.codec.row import data_cells, points, problems
-from tsd.codec.rowkey import Layout
-from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Widths
-from tsd.ingest.intake import Gate, Intake, Taken
-from tsd.ingest.journal import Journal
-from tsd.ingest.ledger import Ledger
-from tsd.ingest.names import Creates, SeriesNames
-from tsd.ingest.rows import OpenRows
-from tsd.ingest.series import SeriesTable
-from tsd.ingest.writer import Writer
-from tsd.store import Family, Table, scan
-from tsd.store.memory import MemoryStore
-from tsd.uids import Uids
-
-BASE = 1356998400
-
-
-class Parts:
-    """The way in, without a socket. `run` runs it."""
-
-    def __init__(self, folder: Path, store: WaveringStore, **settings: object) -> None:
-        chosen = {"join": True, "memory_limit": 64 << 20, "max_bytes": 1 << 30, "metrics": True, **settings}
-        self.store = store
-        self.folder = folder
-        self.gate = Gate()
-        self.ledger = Ledger()
-        self.journal = Journal(folder / "journal", sync_interval_s=0.001, max_bytes=int(str(chosen["max_bytes"])))
-        self.uids = Uids(store, "tsdb-uid", Widths())
-        self.rows = OpenRows(SeriesTable(), NameRules())
-        names = SeriesNames(self.uids, Layout(), NameRules(), Creates(bool(chosen["metrics"]), True, True))
-        self.writer = Writer(
-            self.rows,
-            names,
-            self.journal,
-            store,
-            self.ledger,
-            self.gate,
-            table="tsdb",
-            interval_s=3600,
-            memory_limit=int(str(chosen["memory_limit"])),
-            series_idle_s=7200,
-            join=bool(chosen["join"]),
-            refused_folder=folder / "refused",
-            now_s=lambda: 1_000_000,
-        )
-        self.journal.on_progress = self.writer.regulate
-        self.intake = Intake(self.rows, names, self.journal, self.ledger, self.gate, self.writer.regulate)
-
-    async def take(self, *lines: bytes) -> Taken:
-        return await self.intake.take_in(b"".join(line + b"\n" for line in lines))
-
-    async def stored(self) -> dict[tuple[bytes, int], int | float]:
-        """Every stored point, by its row key without base time, and its time in ms; rows are sound."""
-        found = {}
-        async for rows in scan(self.store.store, "tsdb"):
-            for row in rows:
-                cells = data_cells(row.cells)
-                assert problems(row.key, cells) == [] or len(cells) > 1
-                base = int.from_bytes(row.key[3:7], "big")
-                for point in points(row.key, cells, MergeRules(fix_duplicates=True)):
-                    found[row.key[:3] + row.key[7:], base * 1000 + point.offset_ms] = point.number
-        return found
-
-    def check_ledger(self) -> None:
-        assert self.ledger.balance(self.writer.waiting_points) == 0
-
-
-async def make_store() -> WaveringStore:
-    store = WaveringStore(MemoryStore(lambda: 1))  # a clock that stands still: the order of windows must do
-    await store.create_tables(
-        [Table("tsdb", (Family(FAMILY),)), Table("tsdb-uid", (Family(ID_FAMILY), Family(NAME_FAMILY)))]
-    )
-    return store
-
-
-@asynccontextmanager
-async def going(parts: Parts) -> AsyncIterator[Parts]:
-    """The journal and the writer run; at the end everything that can be written is."""
-    segments = parts.journal.recover()
-    async with trio.open_nursery() as disk:
-        disk.start_soon(parts.journal.run)
-        async with trio.open_nursery() as writers:
-            parts.writer.adopt(segments)
-            writers.start_soon(parts.writer.write_windows)
-            yield parts
-            parts.writer.finish()
-        parts.journal.close()
-    parts.check_ledger()
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsd.ingest.writer.FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr("tsd.ingest.writer.LAST_RETRY_S", 0.002)
-
-
-def line(offset: int, value: object, host: str = "a", metric: str = "m") -> bytes:
-    return f"put {metric} {BASE + offset} {value} host={host}".encode()
-
-
-SERIES = b"\0\0\1" + b"\0\0\1" + b"\0\0\1"
+from tests.unit.ingest.parts import BASE, SERIES, Parts, going, line, make_store
+from tests.wavering import Fault
+from tsd.codec.uid import Kind
 
 
 async def test_a_window_is_one_cell_a_row_and_its_segment_goes(tmp_path: Path) -> None:
@@ -191,7 +87,7 @@ async def test_strangers_are_taken_in_while_the_store_is_away(tmp_path: Path) ->
 
 async def test_a_metric_that_turns_out_to_have_no_uid_is_set_aside_not_lost(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store(), metrics=False)) as parts:
-        await parts.uids.find_or_assign(__import__("tsd.codec.uid").codec.uid.Kind.METRIC, [b"m"])
+        await parts.uids.find_or_assign(Kind.METRIC, [b"m"])
         parts.uids.drop_caches()
         parts.store.always = Fault.REFUSED
         assert (await parts.take(line(0, 1), line(0, 2, metric="typo"), line(1, 3))).accepted == 3
