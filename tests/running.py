@@ -71,7 +71,8 @@ class Client:
         found = {}
         for line in text.decode().splitlines()[:-1]:
             name, _, value, *tags = line.split(" ")
-            found[" ".join([name.removeprefix("tsd."), *tags[:-1]])] = int(value)
+            own = (tag for tag in tags if not tag.startswith("host="))
+            found[" ".join([name.removeprefix("tsd."), *own])] = int(value)
         return found
 
 

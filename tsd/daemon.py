@@ -20,7 +20,7 @@ from tsd.doors import control
 from tsd.doors.listener import Limits, Listener
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
 from tsd.doors.web import refuse_http
-from tsd.errors import StoreError, TsdError
+from tsd.errors import CorruptRow, StoreError, TsdError
 from tsd.ingest.folder import held_journal
 from tsd.ingest.intake import Gate, Intake
 from tsd.ingest.journal import Journal, Segment
@@ -150,6 +150,8 @@ class Daemon:
         )
         self.tally = Tally()
         self.http_requests = 0
+        self.replayed = 0  # lines found in the journal at the start
+        self.host = socket.gethostname()
         self.listener = Listener(
             self._telnet,
             self._http,
@@ -179,6 +181,8 @@ class Daemon:
             http_requests=self.http_requests,
             cut_lines=self.tally.cut_lines,
             summed_up=self.tally.summed_up,
+            replayed=self.replayed,
+            accepted=self.tally.accepted,
             received=self.ledger.received,
             stored=self.ledger.stored,
             journaled=self.writer.waiting_points,
@@ -193,16 +197,15 @@ class Daemon:
             store=self.store.statistics(),
         )
         name = "fqdn" if self.config.stats_canonical else "host"
-        host = socket.getfqdn() if self.config.stats_canonical else socket.gethostname()
         port = f"port={self.config.port} " if self.config.stats_with_port else ""
-        return render(collect(snapshot), now_ms() // 1000, f"{port}{name}={host}")
+        return render(collect(snapshot), now_ms() // 1000, f"{port}{name}={self.host}")
 
     async def replay(self, segments: Sequence[Segment]) -> None:
         """Take up what an earlier run left in the journal: written before anything else, if the store takes it."""
         self.writer.adopt(list(segments))
         if not segments:
             return
-        lines = sum(segment.lines for segment in segments)
+        self.replayed = lines = sum(segment.lines for segment in segments)
         log.info("replaying the journal", segments=len(segments), lines=lines)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_waiting, lambda: self.writer.cells, self._replaying)
@@ -220,6 +223,25 @@ class Daemon:
         """Write open rows now; whether they are stored."""
         return await self.writer.flush(patient=False)
 
+    async def look_for_tables(self) -> None:
+        """Say at once what is missing: the first window, or the first new name, would tell much later."""
+        try:
+            there = await self.store.tables()
+        except StoreError as error:
+            log.warning("the store does not answer yet; points wait in the journal", error=str(error))
+            return
+        if missing := [name for name in (self.config.data_table, self.config.uid_table) if name not in there]:
+            log.warning(
+                "tables are missing; points wait in the journal until they are made",
+                tables=" ".join(missing),
+                what_to_do="tsd create-tables, with the settings of this daemon",
+            )
+
+    async def learn_name(self) -> None:
+        """Find out this machine's full name, once: a resolver may take its time, and the event loop has none."""
+        if self.config.stats_canonical:
+            self.host = await trio.to_thread.run_sync(socket.getfqdn, abandon_on_cancel=True)
+
     async def watch_counters(self) -> None:
         """Notice UIDs running out, whoever uses them."""
         while True:
@@ -227,6 +249,12 @@ class Daemon:
                 await self.uids.read_counters()
             except StoreError as error:
                 log.debug("UID counters not read", error=str(error))
+            except CorruptRow as error:  # the names that there are need no counter
+                log.error(
+                    "a UID counter is damaged: new names of its kind cannot be stored",
+                    error=str(error),
+                    what_to_do="give it 8 bytes, big-endian, no less than the highest UID in use (tsd uid grep KIND .)",
+                )
             await trio.sleep(COUNTERS_S)
 
     def control_verbs(self) -> dict[str, control.Verb]:
@@ -291,6 +319,8 @@ async def _run(
                 await daemon.replay(segments)
                 doors.start_soon(writer.seal_windows)
                 doors.start_soon(daemon.watch_counters)
+                doors.start_soon(daemon.look_for_tables)
+                doors.start_soon(daemon.learn_name)
                 path = await control.open_listener(control_path(config))
                 doors.start_soon(control.serve, path, daemon.control_verbs())
                 doors.start_soon(daemon.listener.serve, listeners)

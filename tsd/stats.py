@@ -16,11 +16,12 @@ from tsd.uids import KindStatistics
 
 
 class Stat(NamedTuple):
-    """One line: `name` without its prefix, a whole number, and the tags of its own (at most one)."""
+    """One line: `name` without its prefix, a whole number, and its own tag."""
 
     name: str
     value: int
     tag: str = ""
+    last_tag: str = ""  # behind the host's
 
 
 class Snapshot(NamedTuple):
@@ -31,6 +32,8 @@ class Snapshot(NamedTuple):
     http_requests: int
     cut_lines: int
     summed_up: int
+    replayed: int
+    accepted: int
     received: int
     stored: int
     journaled: int
@@ -51,8 +54,8 @@ def render(stats: Iterable[Stat], now_s: int, host_tags: str) -> bytes:
     >>> render([Stat("rpc.received", 3, "type=telnet")], 1700000000, "host=a")
     b'tsd.rpc.received 1700000000 3 type=telnet host=a\\n'
     """
-    words = (f"tsd.{s.name} {now_s} {s.value} {s.tag} {host_tags}".replace("  ", " ") for s in stats)
-    return "".join(line + "\n" for line in words).encode()
+    lines = ((f"tsd.{s.name}", f"{now_s}", f"{s.value}", s.tag, host_tags, s.last_tag) for s in stats)
+    return "".join(" ".join(filter(None, words)) + "\n" for words in lines).encode()
 
 
 def collect(snapshot: Snapshot) -> Iterator[Stat]:
@@ -60,7 +63,7 @@ def collect(snapshot: Snapshot) -> Iterator[Stat]:
     yield from _opentsdb_connections(snapshot)
     for kind, uids in snapshot.uids.items():
         yield from _opentsdb_uids(kind, uids)
-    yield Stat("datapoints.added", snapshot.received - sum(snapshot.refused.values()), "type=all")
+    yield Stat("datapoints.added", snapshot.accepted, "type=all", "class=TSDB")
     yield from _ledger(snapshot)
     yield from _way_to_the_store(snapshot)
 
@@ -70,13 +73,18 @@ def _opentsdb_connections(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("connectionmgr.connections", listener.open, "type=open")
     yield Stat("connectionmgr.connections", listener.rejected, "type=rejected")
     yield Stat("connectionmgr.connections", listener.total, "type=total")
+    yield Stat("connectionmgr.exceptions", listener.closed, "type=closed")
     yield Stat("connectionmgr.exceptions", listener.reset, "type=reset")
     yield Stat("connectionmgr.exceptions", listener.silent, "type=timeout")
     yield Stat("connectionmgr.exceptions", listener.failed, "type=unknown")
-    yield Stat("rpc.received", snapshot.telnet_commands + snapshot.received, "type=telnet")
+    put_lines = snapshot.received - snapshot.replayed  # the others were received by an earlier run
+    yield Stat("rpc.received", snapshot.telnet_commands + put_lines, "type=telnet")
     yield Stat("rpc.received", snapshot.http_requests, "type=http")
     yield Stat("rpc.exceptions", listener.failed)
-    yield Stat("rpc.received", snapshot.received, "type=put")
+    for door in ("telnet", "http"):  # there is no authentication yet
+        yield Stat("rpc.forbidden", 0, f"type={door}")
+        yield Stat("rpc.unauthorized", 0, f"type={door}")
+    yield Stat("rpc.received", 0, "type=put")  # over HTTP only, as in OpenTSDB
     yield Stat("rpc.errors", 0, "type=hbase_errors")  # the journal takes what the store does not
     for reason in (INVALID_VALUE, ILLEGAL_ARGUMENT, UNKNOWN_NAME):
         yield Stat("rpc.errors", snapshot.refused.get(reason, 0), f"type={reason}")

@@ -17,6 +17,8 @@ import trio
 
 from tests.peers.hbase import RunningHbase
 from tests.peers.tables import Tables
+from tsd.store import Put
+from tsd.store.embedded import EmbeddedStore
 from tsd.store.remote import Caller
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +59,18 @@ class Tsd:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             cwd=self.folder.parent, env=_environment(env),
         )  # fmt: skip
+
+    def put_directly(self, table: str, *cells: Put) -> None:
+        """Put cells into a table of the embedded store, which must be there. Nobody else may have it open."""
+
+        async def put() -> None:
+            store = await EmbeddedStore.open(self.folder / "store", lambda: 0)
+            try:
+                await store.put(table, cells)
+            finally:
+                await store.aclose()
+
+        trio.run(put)
 
     def lines(self, *metrics: str, start: str = "1") -> list[str]:
         """What `tsd scan --import` prints of metrics."""
@@ -177,7 +191,10 @@ class Served:
             connection.sendall(b"stats\nexit\n")
             text = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
         words = [line.removeprefix("tsd.").split(" ") for line in text.splitlines()]
-        return {" ".join([name, *tags[:-1]]): int(value) for name, _, value, *tags in words}
+        return {
+            " ".join([name, *(tag for tag in tags if not tag.startswith("host="))]): int(value)
+            for name, _, value, *tags in words
+        }
 
     def await_stat(self, name: str, value: int) -> None:
         """Return once `stats` gives this number."""

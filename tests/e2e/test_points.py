@@ -5,12 +5,10 @@ import resource
 from pathlib import Path
 
 import pytest
-import trio
 
 from tests.conformance.sent import Generator, last_of_each_instant, series
 from tests.e2e.command import HOST, Done, Tsd
 from tsd.store import Put
-from tsd.store.embedded import EmbeddedStore
 
 pytestmark = pytest.mark.slow
 HOURS = [1356998400, 1357002000]
@@ -177,26 +175,14 @@ def test_rows_that_cannot_be_read_are_told_and_the_others_shown(tmp_path: Path, 
     assert tsd.run("import", "-", stdin="\n".join(lines).encode()).status == 0
     base = (T + 3600).to_bytes(4, "big")
     odd_key, odd_cell = b"\0\0\1" + base + b"\0\0", b"\0\0\1" + base + b"\0\0\1\0\0\1"
-    put_directly(tsd, Put(odd_key, b"t:\0\0", b"\1"), Put(odd_cell, b"t:\0\7", b"\1\2\3"))
+    tsd.put_directly("tsdb", Put(odd_key, b"t:\0\0", b"\1"), Put(odd_cell, b"t:\0\7", b"\1\2\3"))
     done = tsd.run("scan", "--import", "1", "sum", "sys.cpu", *tags)
     assert (done.status, done.out.splitlines()) == (1, [lines[0], lines[2]])
     assert [line.partition(":")[2] for line in done.err.splitlines()] == [
         f" a row cannot be read: row key {odd_key.hex()}: got 9 bytes, wanted 7 and a multiple of 6",
-        f" row {odd_cell.hex()} of sys.cpu cannot be read: row {odd_cell.hex()}: cell 0007 = 010203: got 3 bytes, wanted 8",
+        f" row {odd_cell.hex()} of sys.cpu cannot be read: row {odd_cell.hex()}: cell 0007 = 010203: "
+        "got 3 bytes, wanted 8",
     ]
-
-
-def put_directly(tsd: Tsd, *cells: Put) -> None:
-    """Put cells into the points' table of the embedded store."""
-
-    async def put() -> None:
-        store = await EmbeddedStore.open(tsd.folder / "store", lambda: T * 1000)
-        try:
-            await store.put("tsdb", cells)
-        finally:
-            await store.aclose()
-
-    trio.run(put)
 
 
 def test_a_daemons_newest_points_are_shown(tmp_path: Path) -> None:

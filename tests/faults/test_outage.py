@@ -123,9 +123,12 @@ async def test_tables_are_made_while_it_runs(hbase: RunningHbase, tmp_path: Path
         await daemon.ready()
         async with trio.open_nursery() as nursery, daemon.client() as client:
             nursery.start_soon(sender.run, daemon.port)
+            told = await daemon.logged("tables are missing; points wait in the journal until they are made")
+            assert (told["level"], told["tables"]) == ("warning", f"{tables.data} {tables.uid}")
+            assert "tsd create-tables" in told["what_to_do"]
             await sender.more_confirmed(100)
             away = await daemon.logged(AWAY)
-            assert away["error"] == f"there is no table {tables.uid} in HBase"
+            assert away["error"] == f"there is no table {tables.uid} in HBase: `tsd create-tables` makes it"
             assert away["level"] == "warning"
             done = await command("create-tables", *words_of(settings))
             assert done.returncode == 0, done.stderr

@@ -35,8 +35,8 @@ class _UidGroup(click.Group):
 def uid(**_: object) -> None:
     """Look names and UIDs up, and assign UIDs.
 
-    `tsd uid [KIND] NAME...` prints what is found; a number is looked up as a UID, too. KIND is metrics, tagk or tagv, and
-    has to be given where the first NAME of several is one of these words.
+    `tsd uid [KIND] NAME...` prints what is found; a number is looked up as a UID, too. KIND is metrics, tagk or tagv,
+    and has to be given where the first NAME of several is one of these words.
     """
 
 
@@ -90,16 +90,14 @@ def mkmetric(loaded: Loaded, names: Sequence[str]) -> None:
 def lookup(loaded: Loaded, words: Sequence[str]) -> None:
     """`tsd uid [KIND] NAME...`: show those that are there; NoSuchName says which are not."""
     kinds, names = _kinds_and_names(words)
-    missing: list[str] = []
+    widths = layout(loaded.config).widths
 
-    async def run() -> None:
+    async def run() -> list[str]:
         async with access(loaded.config, must_exist=True) as ways:
-            for name in names:
-                if not any([await _look_up(ways, layout(loaded.config).widths, kind, name) for kind in kinds]):
-                    missing.append(f"'{name}'")
+            shown = [any([await _look_up(ways, widths, kind, name) for kind in kinds]) for name in names]
+        return [f"'{name}'" for name, found in zip(names, shown, strict=True) if not found]
 
-    trio.run(run)
-    if missing:
+    if missing := trio.run(run):
         raise NoSuchName(f"No such name or UID for {', '.join(kind.value for kind in kinds)}: {', '.join(missing)}")
 
 

@@ -1,5 +1,6 @@
 """The port: accepts connections, finds out what each one speaks, and ends it when it must end."""
 
+import errno
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -36,6 +37,7 @@ class Statistics(NamedTuple):
     reset: int
     silent: int
     failed: int
+    closed: int
 
 
 class _Visit:
@@ -58,7 +60,7 @@ class Listener:
         self._visits: set[_Visit] = set()
         self._accepting = trio.CancelScope()
         self.ended = trio.Event()
-        self._total = self._rejected = self._reset = self._silent = self._failed = 0
+        self._total = self._rejected = self._closed = self._reset = self._silent = self._failed = 0
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve until `drain` was called and the last connection has ended, or until cancelled."""
@@ -92,8 +94,11 @@ class Listener:
             try:
                 await self._converse(visit)
                 await _part(stream)
-            except* (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._reset += 1
+            except* (trio.BrokenResourceError, trio.ClosedResourceError) as errors:
+                if errors.subgroup(_is_of_a_closed_one) is None:
+                    self._reset += 1
+                else:
+                    self._closed += 1
             except* Exception:
                 self._failed += 1
                 log.exception("connection ended by an error of ours", peer=_peer(stream))
@@ -139,7 +144,9 @@ class Listener:
 
     def statistics(self) -> Statistics:
         """The numbers of this moment."""
-        return Statistics(len(self._visits), self._total, self._rejected, self._reset, self._silent, self._failed)
+        return Statistics(
+            len(self._visits), self._total, self._rejected, self._reset, self._silent, self._failed, self._closed
+        )
 
 
 async def _part(stream: trio.SocketStream) -> None:
@@ -149,6 +156,11 @@ async def _part(stream: trio.SocketStream) -> None:
         await stream.send_eof()
         while await stream.receive_some(MOST_BYTES):
             pass
+
+
+def _is_of_a_closed_one(error: BaseException) -> bool:
+    """Whether it was a reply that met a connection which the client had closed."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EPIPE, errno.ENOTCONN)
 
 
 def _peer(stream: trio.SocketStream) -> str:

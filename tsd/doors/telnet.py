@@ -44,6 +44,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.commands = 0
+        self.accepted = 0  # data points
         self.cut_lines = 0  # their connection ended before they did
         self.summed_up = 0  # refusals told in one line with others, because the client did not read
 
@@ -119,6 +120,7 @@ class TelnetSession:
     def _answer(self, taken: Taken) -> bytes:
         """Tell what was refused of a block; its rest."""
         self._accepted += taken.accepted
+        self._tally.accepted += taken.accepted
         self._position = taken.position
         for reject in taken.rejects:
             self._refuse(b"put", reject.error)

@@ -274,10 +274,10 @@ def refusal(table: str, text: str) -> StoreError:
     >>> refusal("tsdb", "org.apache.hadoop.hbase.NotServingRegionException: tsdb,,1795 is not online")
     StoreBusy('HBase asks to wait: org.apache.hadoop.hbase.NotServingRegionException: tsdb,,1795 is not online')
     >>> refusal("tsdb", "RetriesExhaustedWithDetailsException: Failed 3 actions: tsdb: 3 times, servers with…")
-    StoreError('there is no table tsdb in HBase')
+    StoreError('there is no table tsdb in HBase: `tsd create-tables` makes it')
     """
     if "TableNotFoundException" in text or re.search(rf"actions?: {re.escape(table)}: \d+ time", text):
-        return StoreError(f"there is no table {table} in HBase")
+        return StoreError(f"there is no table {table} in HBase: `tsd create-tables` makes it")
     if "TableExistsException" in text:
         return _Exists(f"table {table} is there already")
     if LASTING.search(text):

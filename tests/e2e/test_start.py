@@ -1,0 +1,51 @@
+"""What a daemon meets when it starts: tables that are missing, a UID table that is damaged."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import Tsd, on_hbase
+from tests.peers.hbase import RunningHbase
+from tsd.codec.uid import COUNTER_ROW
+from tsd.store import Put
+
+pytestmark = pytest.mark.slow
+T = 1356998400
+
+
+@pytest.mark.parametrize("counter", [b"\0\0\0\5", b""], ids=["of 4 bytes", "empty"])
+def test_a_damaged_counter_is_told_and_the_daemon_lives(tmp_path: Path, counter: bytes) -> None:
+    """It ended right after it was ready, at each start."""
+    tsd = Tsd(tmp_path / "state")
+    assert tsd.run("import", "-", stdin=b"sys.cpu %d 1 host=web01\n" % T).status == 0
+    tsd.put_directly("tsdb-uid", Put(COUNTER_ROW, b"id:metrics", counter))
+    for _ in range(2):
+        with tsd.serve() as daemon:
+            told = daemon.await_event("a UID counter is damaged: new names of its kind cannot be stored")
+            assert told["level"] == "error"
+            assert told["error"] == (
+                f"UID table tsdb-uid, 'metrics': a UID counter has 8 bytes, got {len(counter)}: {counter.hex()}"
+            )
+            assert daemon.tell(b"put sys.cpu %d 2 host=web01\n" % (T + 1)) == b"synced 1\n"
+    assert tsd.lines("sys.cpu") == [f"sys.cpu {T} 1 host=web01", f"sys.cpu {T + 1} 2 host=web01"]
+
+
+def test_missing_tables_are_told_at_once_and_what_makes_them(hbase: RunningHbase, tmp_path: Path) -> None:
+    tables = hbase.unused_tables()
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
+    with tsd.serve() as daemon:
+        told = daemon.await_event("tables are missing; points wait in the journal until they are made")
+        assert (told["level"], told["tables"]) == ("warning", f"{tables.data} {tables.uid}")
+        assert told["what_to_do"] == "tsd create-tables, with the settings of this daemon"
+        assert tsd.run("create-tables").status == 0
+    with tsd.serve() as daemon:
+        daemon.tell(b"put sys.cpu 1356998400 1 host=web01\n")
+        daemon.flush()
+        assert daemon.events("tables are missing; points wait in the journal until they are made") == []
+
+
+def test_a_store_that_is_away_is_told_at_once(tmp_path: Path) -> None:
+    away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1"}
+    with Tsd(tmp_path / "state", away).serve() as daemon:
+        told = daemon.await_event("the store does not answer yet; points wait in the journal")
+        assert (told["level"], told["error"].partition(": ")[0]) == ("warning", "no gateway answers")

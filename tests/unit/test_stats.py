@@ -1,0 +1,72 @@
+"""The numbers that `stats` gives, and how its lines are built."""
+
+import re
+import socket
+from pathlib import Path
+
+import trio
+
+from tests.running import Running, running
+from tsd.stats import Stat, render
+
+
+async def lines(daemon: Running) -> list[str]:
+    """The reply of `stats`."""
+    async with daemon.client() as client:
+        await client.send(b"stats\nexit\n")
+        return (await client.read_to_end()).decode().splitlines()
+
+
+def test_tags_of_a_line_stand_in_opentsdbs_order() -> None:
+    stats = [Stat("a", 1), Stat("b", 2, "type=x"), Stat("c", 3, "type=all", "class=TSDB")]
+    assert render(stats, 1700000000, "port=1 host=h") == (
+        b"tsd.a 1700000000 1 port=1 host=h\n"
+        b"tsd.b 1700000000 2 type=x port=1 host=h\n"
+        b"tsd.c 1700000000 3 type=all port=1 host=h class=TSDB\n"
+    )
+
+
+async def test_every_line_can_be_put(tmp_path: Path) -> None:
+    """People feed the answer back, as the first series to look at."""
+    settings = {"tsd.core.stats_with_port": "true"}
+    async with running(tmp_path, settings) as daemon:
+        told = await lines(daemon)
+        assert f"port={daemon.daemon.config.port} host={socket.gethostname()}" in told[0]
+        assert await daemon.tell("".join(f"put {line}\n" for line in told).encode()) == b"synced %d\n" % len(told)
+
+
+async def test_what_an_earlier_run_received_is_not_received_again(tmp_path: Path) -> None:
+    """Lines of the journal counted once more after each restart."""
+    put = b"put a.b 1356998400 1 host=web01\n"
+    async with running(tmp_path, {"tsd.core.drain_timeout": "0"}) as daemon:
+        assert (await daemon.tell(put * 3 + b"put a.b x\n")).endswith(b"synced 3\n")
+        async with daemon.client() as client:
+            stats = await client.stats()
+        assert stats["rpc.received type=telnet"] == 4 + 2  # and two commands
+        assert stats["datapoints.added type=all class=TSDB"] == 3
+        assert stats["rpc.received type=put"] == 0
+    async with running(tmp_path) as daemon, daemon.client() as client:
+        stats = await client.stats()
+        assert stats["rpc.received type=telnet"] == 1
+        assert stats["datapoints.added type=all class=TSDB"] == 0
+        assert stats["ledger.received"] == stats["ledger.stored"] == 3
+        await client.ask(put)
+        stats = await client.stats()
+        assert stats["datapoints.added type=all class=TSDB"] == 1
+
+
+async def test_a_reply_to_a_closed_connection_is_counted(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon, daemon.client() as watcher:
+        with trio.fail_after(60):
+            while not (await watcher.stats())["connectionmgr.exceptions type=closed"]:
+                async with daemon.client() as client:
+                    await client.send(b"version\n")
+        assert (await watcher.stats())["connectionmgr.exceptions type=reset"] == 0
+
+
+async def test_the_full_name_comes_when_the_resolver_has_it(tmp_path: Path) -> None:
+    full = await trio.to_thread.run_sync(socket.getfqdn)
+    async with running(tmp_path, {"tsd.stats.canonical": "true"}) as daemon:
+        with trio.fail_after(60):
+            while not all(re.search(rf" fqdn={re.escape(full)}( class=TSDB)?$", line) for line in await lines(daemon)):
+                pass
