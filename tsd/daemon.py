@@ -138,7 +138,6 @@ class Daemon:
             refused_folder=state_folder(config) / "refused",
             now_s=lambda: now_ms() // 1000,
         )
-        self.journal.on_progress = self.writer.regulate
         self.intake = Intake(
             self.rows,
             names,
@@ -214,7 +213,8 @@ class Daemon:
         if written:
             log.info("journal replayed", lines=lines)
         else:
-            log.warning("the journal waits until the store is back", because=self.writer.trouble)
+            trouble = self.writer.trouble or self.journal.trouble
+            log.warning("the journal waits until the store is back", because=trouble)
 
     def _replaying(self) -> str:
         return f"replaying the journal, {self.writer.waiting_points} lines to go"
@@ -281,17 +281,11 @@ async def serve(loaded: Loaded, stop: trio.Event, on_ready: Callable[[Daemon, Se
     with held(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
         async with opened_store(config) as store:
             listeners = await _listen(config)
-            daemon = Daemon(config, store, stop)
             try:
-                await _run(daemon, listeners, on_ready)
+                await _run(Daemon(config, store, stop), listeners, on_ready)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(control_path(config))
-    if daemon.journal.unsynced:
-        raise TsdError(
-            f"{daemon.journal.unsynced} lines were not written to the journal, no `sync` confirmed them: "
-            f"{daemon.journal.trouble}"
-        )
     log.info("ended")
 
 
@@ -316,6 +310,7 @@ async def _run(
             async with trio.open_nursery() as doors:
                 doors.start_soon(_stop_on_signal, daemon.stop)
                 doors.start_soon(_end_when_told, daemon, doors.cancel_scope)
+                doors.start_soon(writer.watch_journal)
                 await daemon.replay(segments)
                 doors.start_soon(writer.seal_windows)
                 doors.start_soon(daemon.watch_counters)
@@ -334,6 +329,9 @@ async def _run(
         journal.close(deadline=deadline)
     if (waiting := writer.waiting_points - journal.unsynced) > 0:
         log.warning("points wait in the journal for the next start", points=waiting)
+    if lost := journal.unsynced:
+        log.error("lines could not be journaled before the end; no sync confirmed them", lines=lost)
+        raise TsdError(f"{lost} lines could not be journaled: {journal.trouble}")
 
 
 async def _end_when_told(daemon: Daemon, doors: trio.CancelScope) -> None:

@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from math import inf
@@ -93,7 +93,6 @@ class Journal:
         self._give_up_at = inf
         self._syncs = 0
         self._failures = 0
-        self.on_progress: Callable[[], None] = lambda: None
 
     @property
     def pending(self) -> int:
@@ -206,7 +205,11 @@ class Journal:
     async def wait_synced(self, position: int) -> None:
         """Return once every line up to `position` is on disk."""
         while self.synced < position:
-            await self._progress.wait()
+            await self.progressed()
+
+    async def progressed(self) -> None:
+        """Return once a group was written, or the disk refused it, or a segment was removed."""
+        await self._progress.wait()
 
     async def remove(self, segment: Segment) -> None:
         """A segment's lines are safe elsewhere."""
@@ -214,7 +217,7 @@ class Journal:
         await trio.to_thread.run_sync(lambda: segment.path.unlink(missing_ok=True))
         del self._segments[segment.path]
         self.size -= segment.size
-        self.on_progress()
+        self._note_progress()
 
     def close(self, *, deadline: float = inf) -> None:
         """Let `run` write what is left, and return. Where the disk refuses, it is tried until `deadline` (on trio's
@@ -251,7 +254,7 @@ class Journal:
                 if self.trouble is None:
                     log.error("journal cannot be written, reading from clients stops soon", error=str(exc))
                 self.trouble = str(exc)
-                self.on_progress()
+                self._note_progress()
                 if self._closing and trio.current_time() >= self._give_up_at:
                     return
                 await trio.sleep(RETRY_S)
@@ -263,9 +266,11 @@ class Journal:
             self._pending -= sum(map(len, group.blocks))
             self.synced += group.lines
             self._syncs += 1
-            self._progress.set()
-            self._progress = trio.Event()
-            self.on_progress()
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        self._progress.set()
+        self._progress = trio.Event()
 
     def _write(self, group: Group) -> None:
         """In a thread: put a group on disk, or leave the segment as it was before and raise OSError."""

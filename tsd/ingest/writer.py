@@ -158,6 +158,14 @@ class Writer:
         self._hold(self._journal.size >= self._journal.max_bytes, "the journal is full (tsd.journal.max_bytes)")
         self._hold(self._journal.pending > self._memory_limit // 4, "the journal cannot be written fast enough")
 
+    async def watch_journal(self) -> None:
+        """Stop and start the doors as the journal is written, until cancelled; who waits for it to be may give up."""
+        while True:
+            await self._journal.progressed()
+            self.regulate()
+            if self._journal.trouble is not None:
+                self._note_progress()
+
     def _hold(self, held: bool, why: str) -> None:
         if held:
             self._gate.hold(why)
@@ -209,10 +217,11 @@ class Writer:
         self._progress = trio.Event()
 
     async def flush(self, *, patient: bool = True) -> bool:
-        """Write everything that came before; whether it is stored. Unless `patient`, give up when the store fails."""
+        """Write everything that came before; whether it is stored. Unless `patient`, give up when the store
+        or the journal's disk fails."""
         self.seal()
         wanted = self._sealed
-        while self._written < wanted and (patient or self.trouble is None):
+        while self._written < wanted and (patient or (self.trouble is None and self._journal.trouble is None)):
             await self._progress.wait()
         return self._written >= wanted
 

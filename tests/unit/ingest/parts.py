@@ -63,7 +63,6 @@ class Parts:
             refused_folder=folder / "refused",
             now_s=lambda: 1_000_000,
         )
-        self.journal.on_progress = self.writer.regulate
         self.intake = Intake(
             self.rows,
             names,
@@ -110,7 +109,10 @@ async def going(parts: Parts) -> AsyncIterator[Parts]:
         async with trio.open_nursery() as writers:
             parts.writer.adopt(segments)
             writers.start_soon(parts.writer.write_windows)
-            yield parts
+            async with trio.open_nursery() as doors:
+                doors.start_soon(parts.writer.watch_journal)
+                yield parts
+                doors.cancel_scope.cancel()
             parts.writer.finish()
         parts.journal.close()
     parts.check_ledger()

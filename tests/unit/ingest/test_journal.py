@@ -333,8 +333,6 @@ async def test_a_disk_that_takes_no_more_and_then_does(tmp_path: Path, monkeypat
     monkeypatch.setattr("tsd.ingest.journal.RETRY_S", 0.001)
     journal = make(tmp_path)
     journal.recover()
-    troubles: list[str | None] = []
-    journal.on_progress = lambda: troubles.append(journal.trouble)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(journal.run)
         with largest_file(400):
@@ -344,12 +342,11 @@ async def test_a_disk_that_takes_no_more_and_then_does(tmp_path: Path, monkeypat
                 await wait_all_tasks_blocked(0.001)
             assert journal.synced == 3
             [path] = tmp_path.glob("*.journal")
-            assert [block.text for block in Segment(path).blocks()][:1] == [LINE * 3]
+            assert next(Segment(path).blocks()).text == LINE * 3  # what follows may just be tried
         await journal.wait_synced(position)
         assert lines_of(Segment(path)) == LINE * 53
         assert journal.trouble is None
         journal.close()
-    assert any(troubles)
     assert journal.statistics().failures >= 1
 
 
