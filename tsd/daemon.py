@@ -63,11 +63,13 @@ def tables(config: Config) -> list[Table]:
 
 
 @asynccontextmanager
-async def opened_store(config: Config) -> AsyncIterator[Store]:
-    """The configured store, closed at the end. The embedded one has its tables made; HBase need not be there."""
+async def opened_store(config: Config, on_loss: Callable[[str], None] = lambda _: None) -> AsyncIterator[Store]:
+    """The configured store, closed at the end. The embedded one has its tables made; HBase need not be there.
+
+    `on_loss` is told when writes that it had taken, but not synced, are gone; it takes no more then."""
     store: Store
     if config.backend is Backend.EMBEDDED:
-        store = await EmbeddedStore.open(state_folder(config) / "store", now_ms)
+        store = await EmbeddedStore.open(state_folder(config) / "store", now_ms, on_loss=on_loss)
     else:
         store = HBaseStore(
             gateways(config),
@@ -274,18 +276,26 @@ class Daemon:
 async def serve(loaded: Loaded, stop: trio.Event, on_ready: Callable[[Daemon, Sequence[int]], None]) -> None:
     """Run a daemon until `stop`, or a signal. `on_ready` gets it and its ports once agents are served."""
     config = loaded.config
+    losses: list[str] = []
+
+    def give_up(loss: str) -> None:
+        losses.append(loss)
+        stop.set()
+
     if loaded.ignored.keys:
         log.info("settings of OpenTSDB's without meaning here", keys=" ".join(loaded.ignored.keys))
     for key, consequence in loaded.ignored.not_done.items():
         log.warning("a setting of OpenTSDB's is on and not done by this version", key=key, consequence=consequence)
     with held(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
-        async with opened_store(config) as store:
+        async with opened_store(config, give_up) as store:
             listeners = await _listen(config)
             try:
-                await _run(Daemon(config, store, stop), listeners, on_ready)
+                await _run(Daemon(config, store, stop), listeners, on_ready, losses)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(control_path(config))
+    if losses:
+        raise StoreError(f"{losses[0]}: ended, so that the journal does so at the next start")
     log.info("ended")
 
 
@@ -298,9 +308,13 @@ async def _listen(config: Config) -> list[trio.SocketListener]:
 
 
 async def _run(
-    daemon: Daemon, listeners: list[trio.SocketListener], on_ready: Callable[[Daemon, Sequence[int]], None]
+    daemon: Daemon,
+    listeners: list[trio.SocketListener],
+    on_ready: Callable[[Daemon, Sequence[int]], None],
+    losses: Sequence[str],
 ) -> None:
-    """Doors, then the writer, then the journal: each stops when nothing more can come to it."""
+    """Doors, then the writer, then the journal: each stops when nothing more can come to it. After `losses` the store
+    takes nothing any more, and nothing is drained into it."""
     config, writer, journal = daemon.config, daemon.writer, daemon.journal
     segments = await trio.to_thread.run_sync(journal.recover)
     async with trio.open_nursery() as disk:
@@ -324,7 +338,7 @@ async def _run(
                 notify(READY=1, STATUS=f"serving port {ports[0]}")
                 on_ready(daemon, ports)
             deadline = trio.current_time() + config.drain_ms / 1000
-            writers.cancel_scope.deadline = deadline
+            writers.cancel_scope.deadline = trio.current_time() if losses else deadline
             writer.finish()
         journal.close(deadline=deadline)
     if (waiting := writer.waiting_points - journal.unsynced) > 0:
@@ -336,9 +350,10 @@ async def _run(
 
 async def _end_when_told(daemon: Daemon, doors: trio.CancelScope) -> None:
     await daemon.stop.wait()
-    longest_s = DRAIN_S + daemon.config.drain_ms / 1000 + STALLED_CALLS * daemon.config.thrift_timeout_ms / 1000
+    calls_ms = STALLED_CALLS * daemon.config.thrift_timeout_ms if daemon.config.backend is Backend.HBASE else 0
+    longest_s = DRAIN_S + (daemon.config.drain_ms + calls_ms) / 1000
     notify(STOPPING=1, STATUS="writing what waits", EXTEND_TIMEOUT_USEC=microseconds(longest_s))
-    log.info("stopping", points_waiting=daemon.writer.waiting_points)
+    log.info("stopping", points_waiting=daemon.writer.waiting_points, may_take_s=round(longest_s))
     daemon.listener.drain()
     with trio.move_on_after(DRAIN_S):
         await daemon.listener.ended.wait()

@@ -35,15 +35,22 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES = 0.01, 0.5, 12  # for a stalled RocksDB: 
 MEND_S = 1.0  # from one attempt to reopen a database that failed to the next
 
 
+class _WritesLost(StoreError):
+    """What was taken, and not yet synced, is not there any more."""
+
+
 class EmbeddedStore:
     """Store on RocksDB, for one event loop. `open` makes one.
 
     A delete leaves no trace: a put with a time older than the delete's shows, which in HBase it does not. After an I/O
-    error the next call opens the database again, once a second at most: a disk that was full needs no restart.
+    error the next call opens the database again, once a second at most: a disk that was full needs no restart. Only
+    where it comes back without writes that it had taken does it stay shut. Whose they were is not known here, nor who
+    would believe them stored after the next sync: this process had better end, as after a crash.
     """
 
-    def __init__(self, reopen: Callable[[], Database]) -> None:
+    def __init__(self, reopen: Callable[[], Database], on_loss: Callable[[str], None]) -> None:
         self._reopen = reopen
+        self._on_loss = on_loss
         self._database = reopen()
         self._count: Counter[str] = Counter()
         self._written = self._synced = 0  # batches: since the start, and up to the last sync
@@ -60,14 +67,16 @@ class EmbeddedStore:
         *,
         cache_bytes: int = 64 << 20,
         memtable_bytes: int = 32 << 20,
+        on_loss: Callable[[str], None] = lambda _: None,
     ) -> "EmbeddedStore":
         """The store in the folder `path`, which is made if need be. DaemonRuns if a process has it open, StoreError if
         it cannot be opened. `clock_ms` is the wall clock in Unix milliseconds.
 
         It takes `cache_bytes` for blocks that were read, and up to four times `memtable_bytes` for what was written.
+        `on_loss` is told when writes were lost; all later ones are refused.
         """
         settings = options(cache_bytes, memtable_bytes)
-        return await trio.to_thread.run_sync(cls, partial(Database, Path(path), clock_ms, settings))
+        return await trio.to_thread.run_sync(cls, partial(Database, Path(path), clock_ms, settings), on_loss)
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
         """See Store. All tables are compressed alike, whatever `compression` says."""
@@ -252,7 +261,11 @@ class EmbeddedStore:
             if trio.current_time() < self._mend_at:
                 raise StoreError(self._broken)
             self._mend_at = trio.current_time() + MEND_S
-            self._database = await trio.to_thread.run_sync(self._mended)
+            try:
+                self._database = await trio.to_thread.run_sync(self._mended)
+            except _WritesLost as exc:
+                self._on_loss(str(exc))
+                raise
             self._broken = None
             self._count["reopened"] += 1
 
@@ -267,9 +280,7 @@ class EmbeddedStore:
             raise StoreError(str(self._broken)) from exc
         if database.reached < self._database.reached:
             database.close()
-            raise StoreError(
-                f"{database.path} came back without its last writes: restart, so that the journal replays them"
-            )
+            raise _WritesLost(f"{database.path} came back without its last writes, which must be sent again")
         return database
 
     async def _patiently(self, write: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ FILE_BYTES = 1 << 20
 
 
 async def _open(folder: str) -> EmbeddedStore:
-    store = await EmbeddedStore.open(folder, lambda: NOW_MS)
+    store = await EmbeddedStore.open(folder, lambda: NOW_MS, on_loss=lambda loss: _say(f"told: {loss}"))
     await store.create_tables([Table("cells", (Family(b"t"),))])
     return store
 

@@ -196,5 +196,5 @@ async def test_a_full_disk_is_an_error_until_there_is_room(tmp_path: Path) -> No
 async def test_a_database_that_lost_writes_takes_no_more(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "lose_log", tmp_path)
     said, _ = await trio.to_thread.run_sync(process.communicate)
-    lost = f"{tmp_path} came back without its last writes: restart, so that the journal replays them"
-    assert said.splitlines() == ["refused", lost, lost]
+    lost = f"{tmp_path} came back without its last writes, which must be sent again"
+    assert said.splitlines() == ["refused", f"told: {lost}", lost, f"told: {lost}", lost]
