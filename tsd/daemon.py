@@ -1,5 +1,6 @@
 """The daemon: starts the parts in order, stops them the way data flows, and owns the clock and the signals."""
 
+import math
 import os
 import signal
 import socket
@@ -16,8 +17,9 @@ from tsd.codec.cell import FAMILY
 from tsd.codec.putline import NameRules
 from tsd.codec.uid import ID_FAMILY, NAME_FAMILY
 from tsd.config import Backend, Config, Loaded, gateways, journal_folder, layout, state_folder
-from tsd.doors import control
+from tsd.doors import control, descriptors
 from tsd.doors.listener import Limits, Listener
+from tsd.doors.replies import Budget
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
 from tsd.doors.web import refuse_http
 from tsd.errors import CorruptRow, StoreError, TsdError
@@ -159,10 +161,19 @@ class Daemon:
             Limits(config.connections_limit, config.socket_timeout_s, config.tcp_no_delay, config.keep_alive),
         )
         self._powers = Powers(self.stats, version_reply, self.drop_caches, stop.set)
-        self._rules = Rules(config.mode, not config.no_diediedie, config.max_line, config.reply_buffer, rules)
+        self._rules = Rules(
+            config.mode,
+            not config.no_diediedie,
+            config.max_line,
+            config.reply_buffer,
+            rules,
+            patience_s=config.socket_timeout_s or math.inf,
+        )
+        self._replies = Budget(config.reply_memory)
 
     async def _telnet(self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
-        await TelnetSession(stream, self.intake, self._powers, self._rules, self.tally).run(first, receive)
+        session = TelnetSession(stream, self.intake, self._powers, self._rules, self.tally, self._replies)
+        await session.run(first, receive)
 
     async def _http(self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
         self.http_requests += 1
@@ -286,6 +297,7 @@ async def serve(loaded: Loaded, stop: trio.Event, on_ready: Callable[[Daemon, Se
         log.info("settings of OpenTSDB's without meaning here", keys=" ".join(loaded.ignored.keys))
     for key, consequence in loaded.ignored.not_done.items():
         log.warning("a setting of OpenTSDB's is on and not done by this version", key=key, consequence=consequence)
+    descriptors.raise_limit()
     with held(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
         async with opened_store(config, give_up) as store:
             listeners = await _listen(config)

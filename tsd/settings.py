@@ -50,10 +50,11 @@ class Config:
     tcp_no_delay: bool = _key("tsd.network.tcp_no_delay", True, "send replies at once (TCP_NODELAY)")
     keep_alive: bool = _key("tsd.network.keep_alive", True, "let the kernel find dead peers (SO_KEEPALIVE)")
     connections_limit: int = _key(
-        "tsd.core.connections.limit", 0, "open connections; one more is closed at once and counted. 0: no limit", low=0
-    )
+        "tsd.core.connections.limit", 0, "open connections; one more is closed at once and counted. 0: as many as the "
+        "process may open files, less a reserve", low=0,
+    )  # fmt: skip
     socket_timeout_s: int = _key(
-        "tsd.core.socket.timeout", 0, "close a connection that was silent this long. 0: never", "s", low=0
+        "tsd.core.socket.timeout", 0, "close a connection that neither sent nor read this long. 0: never", "s", low=0
     )
     mode: Mode = _key("tsd.mode", Mode.READ_WRITE, "rw, ro (no put) or wo")
     no_diediedie: bool = _key("tsd.no_diediedie", True, "false: the telnet command diediedie ends the daemon")
@@ -139,6 +140,9 @@ class Config:
         "tsd.ingest.reply_buffer", 1 << 20, "replies kept for a client that does not read; past it, error lines are "
         "summed up in one", "bytes", low=4096,
     )  # fmt: skip
+    reply_memory: int = _key(
+        "tsd.ingest.reply_memory", 64 << 20, "likewise, for all clients together", "bytes", low=1 << 20
+    )
 
     log_level: str = _key("tsd.log.level", "info", "debug, info, warning or error")
     log_format: str = _key("tsd.log.format", "auto", "console, json, journald, or auto: what the output is")

@@ -3,6 +3,7 @@
 Words are bytes. Each byte is one ISO-8859-1 character, as OpenTSDB reads its telnet port and stores names.
 """
 
+import codecs
 import math
 import re
 import struct
@@ -25,6 +26,7 @@ LENGTH = 0x7
 _HEX_FLOAT = re.compile(rb"([-+]?)0[xX]([0-9a-fA-F]*\.?[0-9a-fA-F]*)[pP]([-+]?[0-9]+)[fFdD]?")
 _DECIMAL = re.compile(rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fFdD]?")
 _BLANKS = bytes(range(33))
+_UTF_16 = codecs.lookup("utf-16-be")  # Python loads it from a file: not in the middle of a line, with none to be opened
 _TWO_POINTS = re.compile(rb"[-+]?[0-9]*\.[0-9]*\.")
 
 
@@ -45,7 +47,7 @@ def java_hash(text: str) -> int:
     (3208616, 2142679869)
     """
     h = 0
-    for unit in text.encode("utf-16-be", "surrogatepass").hex(" ", 2).split():
+    for unit in _UTF_16.encode(text, "surrogatepass")[0].hex(" ", 2).split():
         h = (31 * h + int(unit, 16)) & 0xFFFFFFFF
     return h - (1 << 32) if h & 0x80000000 else h
 

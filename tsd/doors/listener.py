@@ -8,6 +8,9 @@ from typing import NamedTuple
 import structlog
 import trio
 
+from tsd.doors import descriptors
+from tsd.doors.replies import Unread
+
 log = structlog.get_logger(__name__)
 
 LEAST_BYTES, MOST_BYTES = 8 << 10, 256 << 10  # of one read: room that stays empty would tear the heap to pieces
@@ -22,7 +25,7 @@ Protocol = Callable[[trio.abc.Stream, bytes, Receive], Awaitable[None]]
 class Limits(NamedTuple):
     """Who is let in."""
 
-    connections: int  # 0: no limit
+    connections: int  # 0: what file descriptors there are, less a reserve, which bounds them in any case
     silence_s: int  # 0: no limit
     no_delay: bool
     keep_alive: bool
@@ -84,9 +87,10 @@ class Listener:
     async def _visit(self, stream: trio.SocketStream) -> None:
         """One connection. Whatever goes wrong in it ends it, and nothing else."""
         self._total += 1
-        if self._limits.connections and len(self._visits) >= self._limits.connections:
+        if not self._has_room(stream):
             self._rejected += 1
-            await stream.aclose()
+            log.warning("a connection too many was closed", open=len(self._visits))
+            await trio.aclose_forcefully(stream)
             return
         with trio.CancelScope() as scope:
             visit = _Visit(stream, scope)
@@ -99,6 +103,8 @@ class Listener:
                     self._reset += 1
                 else:
                     self._closed += 1
+            except* Unread:
+                visit.silent = True
             except* Exception:
                 self._failed += 1
                 log.exception("connection ended by an error of ours", peer=_peer(stream))
@@ -107,6 +113,12 @@ class Listener:
                 await trio.aclose_forcefully(stream)
         if visit.silent:
             self._silent += 1
+
+    def _has_room(self, stream: trio.SocketStream) -> bool:
+        """Whether one more may stay."""
+        if self._limits.connections and len(self._visits) >= self._limits.connections:
+            return False
+        return stream.socket.fileno() < descriptors.for_connections()
 
     async def _converse(self, visit: _Visit) -> None:
         stream = visit.stream

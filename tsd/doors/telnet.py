@@ -1,20 +1,24 @@
 """The telnet protocol of one connection: put lines, and the commands around them (OpenTSDB's, and `sync`)."""
 
+import math
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import trio
 
 from tsd.codec.putline import NameRules, illegal, parse_put
-from tsd.doors.replies import Replies
+from tsd.doors.replies import Budget, Replies
 from tsd.errors import LINE_TOO_LONG, BadLine
 from tsd.ingest.intake import Intake, Taken
 from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.settings import Mode
 
 # Telnet's own bytes, as a client sends them before a line: options, subnegotiations, and commands such as interrupt.
-_NEGOTIATION = re.compile(rb"(?:\xff[\xfb-\xfe].|\xff\xfa.*?\xff\xf0|\xff[\xf0-\xf9])+", re.DOTALL)
+_NEGOTIATION = re.compile(rb"(?:\xff[\xfb-\xfe].|\xff\xfa.*?\xff\xf0|\xff[\xf0-\xf9])*", re.DOTALL)
+# Neighbouring put lines, at most so many as are taken in while others wait; or any other line, without its LF.
+_RUN = re.compile(rb"((?:put(?: [^\n]*+)?\n){1,1000}+)|([^\n]*+)\n")
+TURN_LINES = 250  # commands, or so, before others get their turn
 _COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "diediedie")
 _WRITES = ("put", "rollup", "histogram")
 LINGER_S = 30  # how long a client that is done sending may take to read its last replies
@@ -37,6 +41,7 @@ class Rules(NamedTuple):
     max_line: int
     reply_buffer: int
     names: NameRules
+    patience_s: float = math.inf  # with a client that sends commands and does not read
 
 
 class Tally:
@@ -52,15 +57,18 @@ class Tally:
 class TelnetSession:
     """One connection, from its first bytes to its end."""
 
-    def __init__(self, stream: trio.abc.Stream, intake: Intake, powers: Powers, rules: Rules, tally: Tally) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, intake: Intake, powers: Powers, rules: Rules, tally: Tally, budget: Budget
+    ) -> None:
         self._stream = stream
         self._intake = intake
         self._powers = powers
         self._rules = rules
         self._tally = tally
-        self._replies = Replies(rules.reply_buffer, intake.synced)
+        self._replies = Replies(rules.reply_buffer, budget, intake.synced, rules.patience_s)
         self._accepted = 0
         self._position = 0
+        self._turn = 0
         self._over = False
         self._dying = False
         self._names = [
@@ -70,7 +78,8 @@ class TelnetSession:
         ]
 
     async def run(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
-        """Serve until the client ends. `first` are bytes already received, `receive` gets more (empty: no more)."""
+        """Serve until the client ends. `first` are bytes already received, `receive` gets more (empty: no more).
+        Raises Unread."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._replies.pump, self._stream)
@@ -84,38 +93,59 @@ class TelnetSession:
     async def _read(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
         """Take what the client sends, to its end."""
         lines = LineBuffer(self._rules.max_line)
-        data = first
+        pieces = lines.feed(first)
         try:
-            while data:
-                for piece in lines.feed(data):
-                    await self._take(piece)
+            while True:
+                while pieces and not self._over:
+                    await self._take(pieces.pop(0))
                 if self._over:
                     return
                 await self._intake.gate.passed()
-                data = await receive()
+                # Nothing of what was taken is held while the client is waited for: many wait.
+                if not (data := await receive()):
+                    return
+                pieces = lines.feed(data)
+                del data
         finally:
             if lines.tail and not self._over:
                 self._tally.cut_lines += 1
 
     async def _take(self, piece: bytes | TooLong) -> None:
-        if self._over:
-            return
         if isinstance(piece, TooLong):
             error = BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
             self._intake.refuse(error)
             self._refuse(b"put", error)
         elif self._rules.mode is Mode.READ_ONLY:
-            for line in piece.split(b"\n")[:-1]:
-                await self._command(line)
+            await self._go_through(piece)
         else:
-            rest = self._answer(await self._intake.take_in(piece))
-            for run in _runs(rest):
-                if self._over:
-                    return
-                if run.endswith(b"\n"):
-                    self._answer(await self._intake.take_in(run))
-                else:
-                    await self._command(run)
+            await self._go_through(self._answer(await self._intake.take_in(piece)))
+
+    async def _go_through(self, block: bytes) -> None:
+        """Take whole lines that are not all put lines, a few at a time: other connections wait meanwhile."""
+        for run in _RUN.finditer(block):
+            puts, line = run.groups()
+            if line is not None:
+                await self._command(line)
+            elif self._rules.mode is Mode.READ_ONLY:
+                for line in puts.split(b"\n")[:-1]:
+                    await self._command(line)
+            else:
+                await self._take_puts(puts)
+            if self._over:
+                return
+
+    async def _take_puts(self, puts: bytes) -> None:
+        """Take put lines in, in as many steps as the intake wants."""
+        while puts:
+            await self._yield_after(puts.count(b"\n"))
+            puts = self._answer(await self._intake.take_in(puts))
+
+    async def _yield_after(self, lines: int) -> None:
+        """Let others have their turn, if these lines complete one of ours."""
+        self._turn += lines
+        if self._turn >= TURN_LINES:
+            self._turn = 0
+            await trio.lowlevel.checkpoint()
 
     def _answer(self, taken: Taken) -> bytes:
         """Tell what was refused of a block; its rest."""
@@ -132,14 +162,14 @@ class TelnetSession:
 
     async def _command(self, line: bytes) -> None:
         """Do what a line that is not a put line wants."""
-        if self._over:
-            return
-        bare = _NEGOTIATION.sub(b"", line, count=1) if line.startswith(b"\xff") else line
-        if bare is not line:
+        await self._yield_after(1)
+        bare = line
+        if negotiation := _negotiation(line):
+            bare = line[negotiation:]
             if not bare:
                 return  # nothing but telnet talking to itself
             if bare.split(b" ", 1)[0] == b"put" and "put" in self._names:
-                self._answer(await self._intake.take_in(bare + b"\n"))
+                await self._take_puts(bare + b"\n")
                 return
         self._tally.commands += 1
         name = bare.split(b" ", 1)[0].decode("latin-1")
@@ -153,6 +183,7 @@ class TelnetSession:
             await self._replies.say(f"unknown command: {name}.  Try `help'.\n".encode())
 
     async def _known(self, name: str) -> None:
+        await self._yield_after(TURN_LINES)  # the longer ones take as long as many lines
         match name:
             case "stats":
                 await self._replies.say(await self._powers.stats())
@@ -181,6 +212,16 @@ class TelnetSession:
         self._refuse(name.encode(), error)
 
 
+def _negotiation(line: bytes) -> int:
+    """How many bytes of telnet's own a line starts with. A subnegotiation without its end is none.
+
+    >>> _negotiation(b"\\xff\\xfb\\x1fversion"), _negotiation(b"version"), _negotiation(b"\\xff\\xfa\\x1f")
+    (3, 0, 0)
+    """
+    own = _NEGOTIATION.match(line)
+    return own.end() if own else 0
+
+
 def _rollup_error(line: bytes, rules: NameRules) -> BadLine:
     """What is wrong with a rollup line, where no rollups are configured."""
     words = line.split(b" ")
@@ -193,23 +234,3 @@ def _rollup_error(line: bytes, rules: NameRules) -> BadLine:
     except BadLine as error:
         return error
     return illegal("No rollup or aggregations were configured")
-
-
-def _runs(block: bytes) -> Iterator[bytes]:
-    """A block of whole lines, in order: neighbouring put lines together (LF-terminated), each other line alone and
-    without its LF.
-
-    >>> list(_runs(b"version\\nput a\\nput b\\n\\n"))
-    [b'version', b'put a\\nput b\\n', b'']
-    """
-    puts: list[bytes] = []
-    for line in block.split(b"\n")[:-1]:
-        if line == b"put" or line.startswith(b"put "):
-            puts.append(line)
-            continue
-        if puts:
-            yield b"\n".join(puts) + b"\n"
-            puts.clear()
-        yield line
-    if puts:
-        yield b"\n".join(puts) + b"\n"

@@ -1,0 +1,122 @@
+"""Whatever one connection sends, the others get their turn: no flood is gone through without a pause."""
+
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import memory_stream_pair
+
+from tests.running import Running, running
+from tests.unit.doors.test_telnet import BAD, GOOD, OPTIONS, RULES, VERSION, T, session, tell
+from tsd.settings import Mode
+
+BLOCK_BYTES = 128 << 10  # half of the most that is read at once
+MOST_LINES = 1500  # between two turns of others
+UNBOUNDED = RULES._replace(reply_buffer=1 << 30)  # it waits for nobody to read
+DEADLINE_S = 60
+FLOOD = 200_000
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def deadline() -> Iterator[None]:
+    """End a test that would take hours; between two turns nothing else can."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(DEADLINE_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("mode", [Mode.READ_WRITE, Mode.READ_ONLY])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"nonsense\n",
+        b"sync\n",
+        b"version\n",
+        b"put\n",
+        BAD,
+        GOOD + BAD,
+        GOOD + b"\n",
+        b"put m %d x a=b\n" % T,
+        b"put m %d 1 a=$\n" % T,
+        b"rollup\n",
+        OPTIONS + BAD,
+    ],
+)
+async def test_a_flood_is_taken_a_few_lines_at_a_time(daemon: Running, line: bytes, mode: Mode) -> None:
+    """Of 256 KiB of blank lines once all were answered before anybody else was."""
+    ours, _ = memory_stream_pair()
+    rules = UNBOUNDED._replace(mode=mode)
+    talk, tally, _ = session(ours, daemon.daemon.intake, rules)
+    flood = line * (BLOCK_BYTES // len(line))
+    steps: list[int] = []
+    over = False
+
+    def handled() -> int:
+        return tally.commands + daemon.daemon.ledger.received
+
+    async def watch() -> None:
+        before = handled()
+        while not over:
+            await trio.lowlevel.checkpoint()
+            steps.append(handled() - before)
+            before = handled()
+
+    async def receive() -> bytes:
+        return b""
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await talk.run(flood, receive)
+        over = True
+    assert handled() >= flood.count(b"\n")
+    assert max(steps) <= MOST_LINES
+
+
+async def test_a_line_of_endless_subnegotiations_is_looked_at_once(daemon: Running, deadline: None) -> None:
+    """Each of them was once looked for its end up to the end of the line: 10 s for 512 KiB."""
+    line = b"\xff\xfa" * 400_000
+    told = await tell(daemon, [line + b"\nversion\n"], UNBOUNDED._replace(max_line=len(line)))
+    assert told.replies.startswith("unknown command: ÿúÿú".encode())
+    assert told.replies.endswith(b"help'.\n" + VERSION)
+
+
+async def test_a_subnegotiation_without_its_end_is_a_word(daemon: Running) -> None:
+    told = await tell(daemon, [OPTIONS + b"\xff\xfaversion\n" + OPTIONS + b"\xff\xf4version\n"])
+    assert told.replies == "unknown command: ÿúversion.  Try `help'.\n".encode() + VERSION
+
+
+async def test_another_connection_is_answered_before_the_floods_last_line(daemon: Running) -> None:
+    async with daemon.client() as flooding, daemon.client() as other, trio.open_nursery() as nursery:
+        await other.ask(GOOD)
+        received: list[int] = []
+
+        async def flood() -> None:
+            await flooding.send(b"put\n" * FLOOD + b"sync\n")
+
+        async def drain() -> None:
+            while not (await flooding.stream.receive_some()).endswith(b"synced 0\n"):
+                pass
+
+        nursery.start_soon(flood)
+        nursery.start_soon(drain)
+        while not received or received[-1] < FLOOD:
+            await other.ask(b"")
+            refused = daemon.daemon.ledger.refused.total()
+            received.append(refused)
+    in_between = [now for now in received if 0 < now < FLOOD]
+    assert len(in_between) > 3
