@@ -23,7 +23,7 @@ class RateLimit:
 
     def __call__(self, _logger: object, _method: str, event: Event) -> Event:
         now = float(event.pop("_monotonic"))
-        wording = str(event["event"])
+        wording = str(event.pop("_wording", event["event"]))
         start, count = self._periods.get(wording, (now, 0))
         if now - start >= PERIOD_S:
             if count > BURST:
@@ -33,6 +33,21 @@ class RateLimit:
         if count >= BURST:
             raise structlog.DropEvent
         return event
+
+
+class FromLibraries(logging.Handler):
+    """Passes on what libraries log by Python's own module: in our form, under our limits, without their tracebacks."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._log = structlog.get_logger(__name__)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a record. Records of one template are of one wording, whatever they tell."""
+        error = record.exc_info[1] if record.exc_info else None
+        say = self._log.error if record.levelno >= logging.ERROR else self._log.warning
+        because = None if error is None else repr(error)
+        say(record.getMessage(), _wording=str(record.msg), library=record.name, because=because)
 
 
 def _journald_line(_logger: object, method: str, event: Event) -> str:
@@ -53,7 +68,9 @@ def _drop_empty(_logger: object, _method: str, event: Event) -> Event:
 
 
 def configure(level: str, form: str, monotonic: Callable[[], float]) -> None:
-    """Send events of `level` and above to standard error, as `form` says (auto: what standard error is)."""
+    """Send events of `level` and above to standard error, as `form` says (auto: what standard error is); and those of
+    libraries."""
+    logging.getLogger().handlers = [FromLibraries()]
     if form == "auto":
         form = "journald" if os.environ.get("JOURNAL_STREAM") else "console"
     renderer: Any = {
