@@ -98,8 +98,6 @@ async def test_a_request_torn_anywhere_is_one_request(daemon: Running) -> None:
         b"GET /\r\n",
         b"GET  / HTTP/1.1\r\n\r\n",
         b"GET / HTTP/2.0\r\n\r\n",
-        b"GET / HTTP/1.1\r\nno header\r\n\r\n",
-        b"GET / HTTP/1.1\r\nContent-Length: many\r\n\r\n",
         b"A" + bytes(range(1, 256)) * 1000,
     ],
 )
@@ -108,6 +106,29 @@ async def test_what_only_starts_like_http_is_hung_up_on_without_a_byte(daemon: R
         await client.send(text)
         assert await client.read_to_end() == b""
     assert await daemon.tell(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "wrong"),
+    [
+        (b"", "Missing mandatory Host: header"),
+        (b"Accept: */*\r\n", "Missing mandatory Host: header"),
+        (b"Host: a\r\nHost: b\r\n", "Found multiple Host: headers"),
+        (b"no header\r\n", "illegal header line: bytearray(b'no header')"),
+        (b"Host: a\r\nContent-Length: many\r\n", "bad Content-Length"),
+    ],
+)
+async def test_bad_headers_are_told_in_opentsdbs_form(daemon: Running, headers: bytes, wrong: str) -> None:
+    """Who left out Host was hung up on without a byte."""
+    async with daemon.client() as client:
+        await client.send(b"GET /api/version HTTP/1.1\r\n" + headers + b"\r\n")
+        head, _, body = (await client.read_to_end()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 \r\n")
+    assert b"\r\nContent-Length: %d\r\n" % len(body) in head
+    assert json.loads(body) == {"error": {"code": 400, "message": "Bad request", "details": wrong}}
+    async with daemon.client() as client:
+        await client.send(b"HEAD /api/version HTTP/1.1\r\n" + headers + b"\r\n")
+        assert await client.read_to_end() == head + b"\r\n\r\n"
 
 
 @pytest.mark.parametrize("text", [b"G", b"GET / HT", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x"])
