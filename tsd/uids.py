@@ -75,9 +75,16 @@ class Uids:
             table.drop_caches()
 
     async def read_counters(self) -> None:
-        """Take note of how many UIDs of each kind are in use, and warn where they run out. Raises StoreError."""
+        """Take note of how many UIDs of each kind are in use, and warn where they run out. Raises StoreError, and
+        CorruptRow of the last counter that is none, when all have been read."""
+        broken: CorruptRow | None = None
         for table in self._kinds.values():
-            await table.read_counter()
+            try:
+                await table.read_counter()
+            except CorruptRow as error:
+                broken = error
+        if broken is not None:
+            raise broken
 
     def statistics(self) -> dict[Kind, KindStatistics]:
         """The numbers of this moment."""

@@ -245,8 +245,11 @@ async def test_a_counter_that_is_none() -> None:
     await store.store.put(TABLE, [Put(COUNTER_ROW, Kind.METRIC.id_column, b"\0\1")])
     with pytest.raises(TsdError):
         await make_uids(store).find_or_assign(Kind.METRIC, [b"a"])
+    uids = make_uids(store)
+    await store.store.put(TABLE, [Put(COUNTER_ROW, Kind.TAGV.id_column, encode_counter(7))])
     with pytest.raises(CorruptRow, match="8 bytes, got 2"):
-        await make_uids(store).read_counters()
+        await uids.read_counters()
+    assert uids.statistics()[Kind.TAGV].used == 7  # the others were read all the same
 
 
 async def test_random_metrics_leave_the_counter_alone() -> None:

@@ -94,7 +94,7 @@ async def absorb(rows: OpenRows, names: SeriesNames, block: bytes, *, most_unset
 
 
 async def absorb_whole(rows: OpenRows, names: SeriesNames, block: bytes) -> Absorbed:
-    """Take in a block of nothing but put lines, to its end. Where it raises, as `absorb` does, part of it is taken in."""
+    """Take in a block of nothing but put lines, to its end. Where it raises, as `absorb` does, a part is taken in."""
     absorbed = await absorb(rows, names, block)
     accepted, kept, rejects, done = absorbed.accepted, [absorbed.kept], list(absorbed.rejects), 0
     while absorbed.rest:
