@@ -10,11 +10,12 @@ import trio
 from trio.testing import MockClock
 
 from tests.running import Client, Running, running
+from tsd.doors.descriptors import RESERVE
 from tsd.doors.listener import PARTING_S, Limits, Listener, Protocol, Receive
 
 T = 1_500_000_000
 CROWD = 1000
-DESCRIPTORS = 2 * CROWD + 200  # both ends of every connection, and what else is open
+DESCRIPTORS = 2 * CROWD + RESERVE + 200  # both ends of every connection, and what else is open
 NO_LIMITS = Limits(connections=0, silence_s=0, no_delay=True, keep_alive=True)
 OPEN = "connectionmgr.connections type=open"
 
@@ -143,6 +144,21 @@ async def test_the_daemon_hangs_up_on_who_is_silent_as_it_is_configured(tmp_path
         stats = await stats_once(daemon, OPEN, 1)
         assert stats["connectionmgr.exceptions type=timeout"] == 1
         assert (stats["ledger.received"], stats["telnet.cut-lines"]) == (1, 1)
+
+
+async def test_so_is_who_sends_commands_and_reads_no_answer(tmp_path: Path) -> None:
+    """It held its connection for ever: what it sent was not read any more, and so was no silence."""
+    given = {"tsd.core.socket.timeout": "1", "tsd.ingest.reply_buffer": "4096"}
+    async with running(tmp_path, given) as daemon, daemon.client() as mute, trio.open_nursery() as nursery:
+
+        async def ask_on_and_on() -> None:
+            with suppress(trio.BrokenResourceError):
+                while True:
+                    await mute.send(b"version\n" * 1000)
+
+        nursery.start_soon(ask_on_and_on)
+        stats = await stats_once(daemon, "connectionmgr.exceptions type=timeout", 1)
+        assert (stats[OPEN], stats["connectionmgr.exceptions type=unknown"]) == (1, 0)
 
 
 async def test_nobody_is_to_blame_for_silence_while_we_do_not_read(autojump_clock: MockClock) -> None:
