@@ -1,6 +1,8 @@
 """Names and numbers as words, at the edges that vectors leave out."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -169,3 +171,12 @@ def test_small_things() -> None:
     ]
     assert show_signed(b"") == "[]"
     assert list(words_of(b"  a=1   b=2 ")) == [b"a=1", b"b=2"]
+
+
+def test_the_order_of_tags_loads_nothing() -> None:
+    """Its codec was loaded when a line first wanted it, from a file: a daemon without a descriptor left fell over it."""
+    program = (
+        "import sys; from tsd.codec.words import java_hash; before = set(sys.modules); "
+        "assert java_hash('host') == 3208616; assert set(sys.modules) == before"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
