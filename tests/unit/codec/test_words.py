@@ -174,7 +174,7 @@ def test_small_things() -> None:
 
 
 def test_the_order_of_tags_loads_nothing() -> None:
-    """Its codec was loaded when a line first wanted it, from a file: a daemon without a descriptor left fell over it."""
+    """Its codec was once loaded from a file when a line first wanted it: not where no descriptor is left."""
     program = (
         "import sys; from tsd.codec.words import java_hash; before = set(sys.modules); "
         "assert java_hash('host') == 3208616; assert set(sys.modules) == before"
