@@ -46,11 +46,13 @@ class Tsd:
         """The same folder with some settings changed."""
         return Tsd(self.folder, {**self.settings, **settings})
 
-    def run(self, *words: str | Path, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Done:
-        """Run a command to its end."""
+    def run(
+        self, *words: str | Path, stdin: bytes = b"", env: Mapping[str, str] | None = None, encoding: str = "utf-8"
+    ) -> Done:
+        """Run a command to its end. `encoding` is that of its output: lines to import have ISO-8859-1."""
         with self.popen(*words, env=env) as process:
             out, err = process.communicate(stdin)
-        return Done(process.returncode, out.decode(), err.decode())
+        return Done(process.returncode, out.decode(encoding), err.decode())
 
     def popen(self, *words: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """A command under way. Its common options come last."""
@@ -74,7 +76,8 @@ class Tsd:
 
     def lines(self, *metrics: str, start: str = "1") -> list[str]:
         """What `tsd scan --import` prints of metrics."""
-        done = self.run("scan", "--import", start, *(word for metric in metrics for word in ("sum", metric)))
+        selections = (word for metric in metrics for word in ("sum", metric))
+        done = self.run("scan", "--import", start, *selections, encoding="latin-1")
         assert (done.status, done.err) == (0, ""), done
         return done.out.splitlines()
 

@@ -5,6 +5,7 @@ import sys
 import click
 
 from tsd.cli.check_config import check_config
+from tsd.cli.delete import delete
 from tsd.cli.importer import import_lines
 from tsd.cli.options import config_options
 from tsd.cli.scan import scan
@@ -27,7 +28,7 @@ def tsd(**_: object) -> None:
     """
 
 
-for _command in (serve, check_config, create_tables, mkmetric, uid, import_lines, scan, send, version):
+for _command in (serve, check_config, create_tables, mkmetric, uid, import_lines, scan, send, version, delete):
     tsd.add_command(_command)
 
 

@@ -10,113 +10,113 @@ import click
 import trio
 
 from tsd.cli.access import Access, access
+from tsd.cli.named import NamedKey, named
 from tsd.cli.options import with_config
 from tsd.codec.annotation import decode_annotation, encode_annotation
 from tsd.codec.cell import CellKind, Point, kind_of, offset_ms, split, split_append
 from tsd.codec.merge import MergeRules, StoredCell
 from tsd.codec.row import data_cells, points
 from tsd.codec.rowkey import SplitKey, split_key
-from tsd.codec.uid import Kind
+from tsd.codec.times import FIRST_MS
 from tsd.codec.words import FLOAT, show_signed
 from tsd.config import Config, Loaded, layout
 from tsd.daemon import now_ms
-from tsd.errors import CorruptRow
+from tsd.errors import CorruptRow, StoreError
+from tsd.query.removal import remove_rows
 from tsd.query.scanning import BadRequest, parse_request, selected_rows
 from tsd.store import Row
 
 NEWEST = MergeRules(fix_duplicates=True)
 
 
-class NamedKey(NamedTuple):
-    """A row key with its names."""
+class Scanned(NamedTuple):
+    """What became of some rows."""
 
-    key: bytes
-    metric: str
-    tags: list[str]  # tagk=tagv
-    base: int
+    printed: list[Row]
+    corrupt: int
 
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="START [END] FUNC METRIC [TAGK=TAGV]...")
 @click.option("--import", "as_lines", is_flag=True, help="Print lines that `tsd import` takes.")
+@click.option("--delete", is_flag=True, help="The same, and delete each row that was printed, with all that is in it.")
 @with_config
-def scan(loaded: Loaded, words: Sequence[str], as_lines: bool) -> None:
+def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> None:
     """Print the rows of a metric, whole hours. FUNC is there for OpenTSDB's sake and has no effect.
 
-    START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20. Exit status 1 where a row cannot be read.
+    START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20. Exit status 1 where a row cannot be read; such a
+    row is not deleted either. `tsd delete` removes points to the second, and shows first what would go.
     """
     try:
         request = parse_request(words, now_ms())
     except BadRequest as exc:
         raise click.UsageError(str(exc)) from exc
     config = loaded.config
-    corrupt = 0
+    corrupt = deleted = 0
 
     async def run() -> None:
-        nonlocal corrupt
+        nonlocal corrupt, deleted
         async with access(config, must_exist=True) as ways:
-            if not await ways.flush():
-                click.echo("tsd: the daemon cannot write now: its newest points are missing here", err=True)
+            await _settle(ways, delete)
             for selection in request.selections:
                 async for rows in selected_rows(
                     ways.store, config.data_table, ways.uids, layout(config), request, selection
                 ):
-                    corrupt += await _print_rows(ways, config, rows, as_lines)
+                    done = await _print_rows(ways, config, rows, as_lines or delete)
+                    corrupt += done.corrupt
+                    if delete:
+                        sys.stdout.flush()  # what was not written, to a full disk say, is not deleted
+                        await remove_rows(ways.store, config.data_table, done.printed)
+                        deleted += len(done.printed)
 
     trio.run(run)
+    if delete:
+        click.echo(f"deleted {deleted} rows", err=True)
     sys.exit(1 if corrupt else 0)
 
 
-async def _print_rows(ways: Access, config: Config, rows: Sequence[Row], as_lines: bool) -> int:
-    """Print rows; how many could not be read."""
-    corrupt = 0
+async def _settle(ways: Access, delete: bool) -> None:
+    """Have a daemon write what it holds. Raises StoreError where it cannot, and its points would outlive a delete."""
+    if await ways.flush():
+        return
+    if delete:
+        raise StoreError(
+            "the daemon cannot write the points that it holds, and would later write them: nothing deleted"
+        )
+    click.echo("tsd: the daemon cannot write now: its newest points are missing here", err=True)
+
+
+async def _print_rows(ways: Access, config: Config, rows: Sequence[Row], as_lines: bool) -> Scanned:
+    """Print rows; which, and how many could not be read."""
+    printed: list[Row] = []
     readable: list[tuple[Row, SplitKey]] = []
     for row in rows:
         try:
             readable.append((row, split_key(layout(config), row.key)))
         except CorruptRow as exc:
-            corrupt += 1
             click.echo(f"tsd: a row cannot be read: {exc}", err=True)
-    names = await _named(ways, readable)
-    for named, (row, _) in zip(names, readable, strict=True):
+    names = await named(ways, readable)
+    for key, (row, _) in zip(names, readable, strict=True):
         cells = data_cells(row.cells)
         try:
-            text = "".join(line + "\n" for line in (_lines(named, cells) if as_lines else _dump(named, cells)))
+            text = "".join(line + "\n" for line in (_lines(key, cells) if as_lines else _dump(key, cells)))
         except CorruptRow as exc:
-            corrupt += 1
-            click.echo(f"tsd: row {named.key.hex()} of {named.metric} cannot be read: {exc}", err=True)
+            click.echo(f"tsd: row {key.key.hex()} of {key.metric} cannot be read: {exc}", err=True)
         else:
-            click.echo(text, nl=False)
-    return corrupt
-
-
-async def _named(ways: Access, rows: Sequence[tuple[Row, SplitKey]]) -> list[NamedKey]:
-    """The names of rows; a UID without name shows as its hex in angle brackets."""
-    metrics = await ways.uids.names(Kind.METRIC, {key.series.metric for _, key in rows})
-    tagks = await ways.uids.names(Kind.TAGK, {tagk for _, key in rows for tagk, _ in key.series.pairs})
-    tagvs = await ways.uids.names(Kind.TAGV, {tagv for _, key in rows for _, tagv in key.series.pairs})
-
-    def shown(names: object, uid: bytes) -> str:
-        return names.decode("latin-1") if isinstance(names, bytes) else f"<{uid.hex()}>"
-
-    return [
-        NamedKey(
-            row.key,
-            shown(metrics[key.series.metric], key.series.metric),
-            [f"{shown(tagks[k], k)}={shown(tagvs[v], v)}" for k, v in key.series.pairs],
-            key.base,
-        )
-        for row, key in rows
-    ]
+            click.echo(text.encode("latin-1") if as_lines else text, nl=False)  # lines are bytes, whatever the locale
+            printed.append(row)
+    return Scanned(printed, len(rows) - len(printed))
 
 
 def _lines(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
-    """A row's points as lines; what is no point has no line."""
+    """A row's points as lines; what is no point has no line. Raises CorruptRow where one would be read otherwise."""
     for point in points(row.key, cells, NEWEST):
         time = row.base * 1000 + point.offset_ms if point.in_ms else row.base + point.offset_ms // 1000
         number = point.number
         if isinstance(number, float) and not math.isfinite(number):
             raise CorruptRow(f"the value at {time} is {number}, which no line can carry")
+        if point.in_ms != (time >= FIRST_MS):
+            raise CorruptRow(f"a time of {time} {'ms' if point.in_ms else 's'}, which no line can carry")
         yield f"{row.metric} {time} {number!r} {' '.join(row.tags)}"
 
 

@@ -80,11 +80,16 @@ def _selections(words: list[str]) -> list[Selection]:
         tags = []
         while words and "=" in words[0]:
             tags.append(words.pop(0))
-        try:
-            found.append(Selection(encode_name(metric), split_tags(b" ".join(map(encode_name, tags)))))
-        except BadLine as exc:
-            raise BadRequest(str(exc)) from exc
+        found.append(parse_selection(metric, tags))
     return found
+
+
+def parse_selection(metric: str, tags: Sequence[str]) -> Selection:
+    """The rows of `metric` whose series have at least `tags`, each TAGK=TAGV; raises BadRequest."""
+    try:
+        return Selection(encode_name(metric), split_tags(b" ".join(map(encode_name, tags))))
+    except BadLine as exc:
+        raise BadRequest(str(exc)) from exc
 
 
 async def selected_rows(

@@ -1,0 +1,101 @@
+"""Points out of a store: `tsd delete` and `tsd scan --delete`, on both engines and beside a daemon."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import HOST, Done, Tsd
+from tsd.store import Put
+
+pytestmark = pytest.mark.slow
+T = 1356998400  # the start of an hour
+WEB01 = [f"sys.cpu {T + offset} {offset} host=web01" for offset in range(0, 7200, 600)]
+WEB02 = [f"sys.cpu {T}500 0.1 host=web02", f"sys.cpu {T + 3000} 7 host=web02"]
+OTHER = [f"sys.mem {T} 1 host=web01"]
+SPAN = ("--since", str(T + 1200), "--until", str(T + 4800))
+WOULD = """\
+sys.cpu host=web01: 6 points in 2 rows, 2013/01/01-00:20:00 UTC to 2013/01/01-01:10:00 UTC
+sys.cpu host=web02: 1 points in 1 rows, 2013/01/01-00:50:00 UTC to 2013/01/01-00:50:00 UTC
+"""
+TOTAL = "7 points in 3 rows of 2 series"
+
+
+@pytest.fixture
+def filled(engine: Tsd) -> Tsd:
+    """A store with some points, each hour in one cell."""
+    text = "".join(line + "\n" for line in [*WEB01, *WEB02, *OTHER])
+    assert engine.run("import", "-", stdin=text.encode()).status == 0
+    return engine
+
+
+def test_a_span_is_shown_first_and_goes_to_the_second(filled: Tsd) -> None:
+    nothing = f"{TOTAL} would be deleted; nothing was: --yes deletes\n"
+    assert filled.run("delete", "sys.cpu", *SPAN) == Done(0, WOULD, nothing)
+    assert sorted(filled.lines("sys.cpu")) == sorted([*WEB01, *WEB02])
+    assert filled.run("delete", "sys.cpu", *SPAN, "--yes") == Done(0, WOULD, f"deleted {TOTAL}\n")
+    assert sorted(filled.lines("sys.cpu")) == sorted([*WEB01[:2], *WEB01[8:], WEB02[0]])
+    none = "0 points in 0 rows of 0 series"
+    assert filled.run("delete", "sys.cpu", *SPAN, "--yes") == Done(0, "", f"deleted {none}\n")
+    assert filled.lines("sys.mem") == OTHER
+
+
+def test_tags_choose_series_and_deleted_points_may_come_again(filled: Tsd) -> None:
+    everything = ("--since", "1", "--until", "now", "--yes")
+    done = filled.run("delete", "sys.cpu", "host=web01", *everything)
+    assert (done.status, done.err) == (0, "deleted 12 points in 2 rows of 1 series\n")
+    assert filled.lines("sys.cpu") == WEB02
+    assert filled.run("import", "-", stdin=WEB01[3].encode()).status == 0
+    assert sorted(filled.lines("sys.cpu")) == sorted([WEB01[3], *WEB02])
+
+
+def test_scan_deletes_the_rows_it_prints(filled: Tsd) -> None:
+    done = filled.run("scan", "--delete", str(T), str(T + 60), "sum", "sys.cpu")
+    assert (done.status, done.err) == (0, "deleted 2 rows\n")
+    assert sorted(done.out.splitlines()) == sorted([*WEB01[:6], *WEB02])
+    assert filled.lines("sys.cpu", "sys.mem") == [*WEB01[6:], *OTHER]
+    assert filled.run("import", "-", stdin=done.out.encode()).status == 0
+    assert sorted(filled.lines("sys.cpu")) == sorted([*WEB01, *WEB02])
+
+
+def test_what_cannot_be_read_stays_unless_its_whole_hour_goes(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    lines = "".join(line + "\n" for line in WEB01)
+    assert tsd.run("import", "-", stdin=lines.encode()).status == 0
+    row = bytes.fromhex("00000150e22700000001000001")
+    tsd.put_directly("tsdb", Put(row, b"t:\0\2", b"\1\2\3"))
+    done = tsd.run("delete", "sys.cpu", *SPAN, "--yes")
+    assert (done.status, done.out.count("\n")) == (1, 1)
+    assert done.err.startswith(f"tsd: a row is left as it is: row {row.hex()}")
+    scanned = tsd.run("scan", "--delete", "1", "sum", "sys.cpu", encoding="latin-1")
+    assert (scanned.status, scanned.out.splitlines()) == (1, WEB01[8:])
+    assert scanned.err.endswith("deleted 1 rows\n")
+    done = tsd.run("delete", "sys.cpu", "--since", str(T), "--until", str(T + 3600), "--yes")
+    assert done == Done(0, "sys.cpu host=web01: 0 points in 1 rows\n", "deleted 0 points in 1 rows of 1 series\n")
+    assert tsd.lines("sys.cpu") == []
+
+
+@pytest.mark.parametrize("words", [("sys.cpu", "--since", "5", "--until", "5"), ("sys.cpu", "sys.mem", *SPAN)])
+def test_what_makes_no_sense_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert Tsd(tmp_path / "state").run("delete", *words, "--yes").status == 2
+
+
+def test_nothing_is_deleted_where_the_daemon_cannot_write_first(tmp_path: Path) -> None:
+    away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": f"{HOST}:1"}
+    tsd = Tsd(tmp_path / "state", {**away, "tsd.storage.flush_interval": "3600000"})
+    with tsd.serve("--port", "0", "--set", "tsd.core.drain_timeout=0") as daemon:
+        assert daemon.tell(f"put {WEB01[0]}\n".encode()) == b"synced 1\n"
+        for words in (("delete", "sys.cpu", *SPAN, "--yes"), ("scan", "--delete", "1", "sum", "sys.cpu")):
+            done = tsd.run(*words)
+            assert (done.status, done.out) == (3, "")
+            assert done.err.startswith("tsd: the daemon cannot write the points that it holds")
+
+
+def test_letters_beyond_ascii_survive_the_round_trip(tmp_path: Path) -> None:
+    """They were printed in UTF-8, and read as other letters."""
+    line = f"temp.café {T} 1 lieu=étage".encode("latin-1")
+    tsd, fresh = Tsd(tmp_path / "state"), Tsd(tmp_path / "fresh")
+    assert tsd.run("import", "-", stdin=line).status == 0
+    printed = tsd.run("scan", "--import", "1", "sum", "temp.café", encoding="latin-1").out
+    assert printed.encode("latin-1") == line + b"\n"
+    assert fresh.run("import", "-", stdin=printed.encode("latin-1")).status == 0
+    assert fresh.lines("temp.café") == printed.splitlines()

@@ -1,0 +1,59 @@
+"""What takes a span of time out of a row, on rows written as text: qualifier=value@time."""
+
+import pytest
+
+from tests.unit.codec.codec_rows import KEY, cells, show
+from tsd.codec.removal import Span, removal
+from tsd.errors import CorruptRow
+
+HOUR = Span(0, 3_600_000)
+SECOND = Span(1000, 2000)
+
+
+def test_a_whole_hour_goes_whole() -> None:
+    row = cells("0000=2a@5 010000=7b7d@6 0600001000=00@7 0002=010203@8")
+    done = removal(KEY, row, HOUR)
+    assert (done.points, done.puts, done.obsolete) == ((), (), tuple(row))  # no point: it cannot be read
+    assert removal(KEY, row[:2], Span(-5, 1 << 60)).points == (0,)
+
+
+def test_a_cell_is_cut_and_keeps_its_time() -> None:
+    row = cells("000000100020=2a2b2c00@5 0010=2d@6 0020=2e@4")
+    done = removal(KEY, row, SECOND)
+    assert done.points == (1000,)
+    assert show(done.puts or ()) == "00000020=2a2c00"
+    assert [cell.time_ms for cell in done.puts or ()] == [5]
+    assert show(done.obsolete) == "000000100020=2a2b2c00 0010=2d"
+    assert show(done.spare) == "00000020=2a2c00"
+
+
+def test_what_is_left_of_one_point_is_a_single_cell() -> None:
+    done = removal(KEY, cells("0000f000fa00=2a2b01@5"), SECOND)
+    assert (done.points, show(done.puts or ())) == ((1000,), "0000=2a")
+
+
+def test_notes_of_the_span_go_and_other_objects_stay() -> None:
+    row = cells("010001=7b7d@5 01000001f4=7b7d@5 01=7b7d@5 0600010000=00@5 09=00@5")
+    assert show(removal(KEY, row, SECOND).obsolete) == "010001=7b7d"
+
+
+def test_an_append_column_is_replaced_only_as_it_was_read() -> None:
+    row = cells("050000=00002a00102b00102c@5")
+    done = removal(KEY, row, SECOND)
+    assert (done.points, done.append, done.obsolete) == ((1000,), (row[0], bytes.fromhex("00002a")), ())
+    assert removal(KEY, row, Span(0, 2000)).obsolete == tuple(row)
+
+
+def test_a_row_without_points_of_the_span_is_left_alone() -> None:
+    assert not removal(KEY, cells("0000=2a@5 00200030=2a2b00@5 050000=00402a@5 010000=7b7d@6"), SECOND).changes
+
+
+def test_a_row_that_cannot_be_read_is_not_cut() -> None:
+    with pytest.raises(CorruptRow, match=KEY.hex()):
+        removal(KEY, cells("0010=2a@5 0002=010203@5"), SECOND)
+
+
+def test_where_cutting_would_let_another_value_count_all_points_are_written_anew() -> None:
+    row = cells("0000f000fa00=010201@5 f00000000010=030401@5")  # 1 s in both, equally new: the first column's counts
+    done = removal(KEY, row, Span(-1, 1))
+    assert (done.puts, show(done.spare)) == (None, "f000fa00=02")
