@@ -22,7 +22,7 @@ ORDER = (
     ("config", "log", "state", "systemd"),
     ("store",),
     ("uids",),
-    ("ingest", "query", "compaction"),
+    ("ingest", "query", "compaction", "copying", "fsck", "uid_table"),
     ("doors",),
     ("stats",),
     ("daemon",),

@@ -4,6 +4,7 @@ A trouble is anything a tidy writer would not leave. Not all of them keep a read
 """
 
 import enum
+import math
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
@@ -26,12 +27,15 @@ class Trouble(enum.Enum):
     SALT = "salt"  # not this series' salt
     UNKNOWN_COLUMN = "unknown column"  # no OpenTSDB writes such a qualifier
     FUTURE_OBJECT = "future object"  # a qualifier like an object's, of a type unknown here
-    BAD_ANNOTATION = "bad annotation"  # not JSON, or not under its own qualifier
+    BAD_ANNOTATION = "bad annotation"  # not JSON, or not an annotation's: OpenTSDB does not read the row
+    ODD_ANNOTATION = "annotation of another time"  # not under its own qualifier
     BAD_APPEND = "bad append column"
+    EMPTY_APPEND = "empty append column"  # of no points: OpenTSDB does not read the row
     BAD_HISTOGRAM = "bad histogram"  # too short to hold a codec's id and a payload
     BAD_COMPACT = "bad compacted column"  # qualifier and value of a cell of many points disagree
     BAD_VALUE = "bad value"  # a lone point whose bytes are no number
     OLD_ENCODING = "old encoding"  # a lone point that every reader mends
+    INFINITE = "infinite value"  # a point that OpenTSDB's queries end with an error at
     SIGN_EXTENDED = "sign-extended float"  # a 4-byte float on 8 bytes behind ffffffff: fsck mends it, readers refuse
     LAST_BYTE = "last byte"  # of a cell of many points: missing, or not what its points say
     UNORDERED = "unordered"  # points of one cell not in time order
@@ -119,7 +123,7 @@ def _inspect_annotation(cell: StoredCell) -> Inspection:
     except CorruptRow as exc:
         return _only(Trouble.BAD_ANNOTATION, cell, str(exc))
     if note.start_time < 1 or annotation_qualifier(note.start_time) != cell.qualifier:
-        return _only(Trouble.BAD_ANNOTATION, cell, f"start time {note.start_time} belongs elsewhere")
+        return _only(Trouble.ODD_ANNOTATION, cell, f"start time {note.start_time} belongs elsewhere")
     return Inspection([], [])
 
 
@@ -131,6 +135,8 @@ def _inspect_append(cell: StoredCell) -> Inspection:
         found = split_append(cell.value)
     except CorruptRow as exc:
         return _only(Trouble.BAD_APPEND, cell, str(exc))
+    if not found:
+        return _only(Trouble.EMPTY_APPEND, cell, "wanted points")
     return Inspection(found, _points_beyond(cell, found))
 
 
@@ -154,7 +160,7 @@ def _inspect_lone(cell: StoredCell) -> Inspection:
         return _only(Trouble.BAD_VALUE, cell, str(exc))
     if point.flags not in READABLE:
         return _only(Trouble.BAD_VALUE, cell, f"no number has the flags {point.flags:#x}")
-    found = _points_beyond(cell, [point]) + _wide_integers(cell, [point])
+    found = _of_points(cell, [point])
     if sign_extended:
         found.insert(0, Problem(Trouble.SIGN_EXTENDED, qualifier, f"value {value.hex()}"))
     elif (point.qualifier, point.value) != (qualifier, value):
@@ -175,7 +181,25 @@ def _inspect_joined(cell: StoredCell) -> Inspection:
     times = [point.offset_ms for point in points]
     if backward := next(((a, b) for a, b in pairwise(times) if a > b), None):
         found.append(Problem(Trouble.UNORDERED, cell.qualifier, f"{backward[1]} ms after {backward[0]} ms"))
-    return Inspection(points, found + _points_beyond(cell, points) + _wide_integers(cell, points))
+    return Inspection(points, found + _of_points(cell, points))
+
+
+def _of_points(cell: StoredCell, points: list[Point]) -> list[Problem]:
+    return _points_beyond(cell, points) + _wide_integers(cell, points) + _infinite(cell, points)
+
+
+def _infinite(cell: StoredCell, points: list[Point]) -> list[Problem]:
+    found = [point for point in points if is_infinite(point)]
+    return [Problem(Trouble.INFINITE, cell.qualifier, f"at {[p.offset_ms for p in found]} ms")] if found else []
+
+
+def is_infinite(point: Point) -> bool:
+    """Whether a point's value is infinite. (One that is not a number is read by everybody.)
+
+    >>> is_infinite(Point(b"\\0\\x0b", bytes.fromhex("7f800000")))
+    True
+    """
+    return bool(point.flags & FLOAT) and math.isinf(point.number)
 
 
 def _points_beyond(cell: StoredCell, points: list[Point]) -> list[Problem]:

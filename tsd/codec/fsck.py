@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tsd.codec.cell import APPEND, CellKind, Point, kind_of, split_qualifier
-from tsd.codec.checks import Inspection, Problem, Trouble, inspect, key_problems, narrow
+from tsd.codec.checks import Inspection, Problem, Trouble, inspect, is_infinite, key_problems, narrow
 from tsd.codec.columns import CELL_POINTS
 from tsd.codec.merge import StoredCell, join_all
 from tsd.codec.rowkey import Layout, split_key
@@ -46,10 +46,11 @@ class Line(enum.Enum):
     FIXABLE = "Fixable Compacted Columns"
     FIXABLE_FIXED = "Fixable Compacted Columns Fixed"
     BAD_APPEND = "Unparseable Append Columns"
+    BAD_APPEND_DELETED = "Unparseable Append Columns Deleted"
     OTHER = "Other Problems"  # worth a look, and no error to OpenTSDB
 
 
-ERRORS = {  # each with the line that counts what was mended of it; an append column can only be looked at
+ERRORS = {  # each with the line that counts what was mended of it
     Line.BAD_KEY: Line.BAD_KEY_DELETED,
     Line.DUPLICATE: Line.DUPLICATE_RESOLVED,
     Line.ORPHAN: Line.ORPHAN_DELETED,
@@ -58,22 +59,29 @@ ERRORS = {  # each with the line that counts what was mended of it; an append co
     Line.ENCODING: Line.ENCODING_FIXED,
     Line.BAD_COMPACT: Line.BAD_COMPACT_DELETED,
     Line.FIXABLE: Line.FIXABLE_FIXED,
-    Line.BAD_APPEND: None,
+    Line.BAD_APPEND: Line.BAD_APPEND_DELETED,
 }
 
 _LINES = {
     Trouble.ROW_KEY: Line.BAD_KEY,
     Trouble.UNKNOWN_COLUMN: Line.UNKNOWN,
     Trouble.FUTURE_OBJECT: Line.FUTURE,
+    Trouble.BAD_ANNOTATION: Line.BAD_VALUE,
+    Trouble.BAD_HISTOGRAM: Line.BAD_VALUE,
     Trouble.BAD_APPEND: Line.BAD_APPEND,
+    Trouble.EMPTY_APPEND: Line.BAD_APPEND,
     Trouble.BAD_COMPACT: Line.BAD_COMPACT,
     Trouble.BAD_VALUE: Line.BAD_VALUE,
+    Trouble.INFINITE: Line.BAD_VALUE,
     Trouble.OLD_ENCODING: Line.ENCODING,
     Trouble.SIGN_EXTENDED: Line.ENCODING,
     Trouble.LAST_BYTE: Line.FIXABLE,
     Trouble.UNORDERED: Line.FIXABLE,
     Trouble.WIDE_INTEGER: Line.VLE,
 }
+
+_BAD_VALUES = {Trouble.BAD_VALUE, Trouble.BAD_ANNOTATION, Trouble.BAD_HISTOGRAM}
+_BAD_COMPACTS = {Trouble.BAD_COMPACT, Trouble.BAD_APPEND, Trouble.EMPTY_APPEND}
 
 Resolves = Callable[[Kind, bytes], bool]  # whether a UID of that kind has a name
 
@@ -176,8 +184,7 @@ def check_row(
 def totals(counts: Counter[Line]) -> tuple[int, int, int]:
     """Errors, those that can be mended, those that were: the last lines of the summary."""
     errors = sum(counts[line] for line in ERRORS)
-    correctable = sum(counts[line] for line, mended in ERRORS.items() if mended)
-    return errors, correctable, sum(counts[mended] for mended in ERRORS.values() if mended)
+    return errors, errors, sum(counts[mended] for mended in ERRORS.values())
 
 
 def _unnamed(layout: Layout, key: bytes, resolves: Resolves) -> list[str]:
@@ -196,7 +203,7 @@ def _whole_row(line: Line, findings: list[Finding], counts: Counter[Line], optio
     counts[line] += 1
     mended = ERRORS[line]
     doomed = options.fix and (options.delete_orphans if line is Line.ORPHAN else options.delete_bad_rows)
-    if doomed and mended:
+    if doomed:
         counts[mended] += 1
     return RowCheck(findings, counts, [], [], delete_row=doomed)
 
@@ -236,10 +243,10 @@ def _wide(looked_at: list[tuple[StoredCell, Inspection]]) -> list[Point]:
 
 def _may_delete(seen: Inspection, options: FsckOptions) -> bool:
     troubles = {problem.trouble for problem in seen.problems}
-    return (
-        (options.delete_unknown_columns and Trouble.UNKNOWN_COLUMN in troubles)
-        or (options.delete_bad_values and Trouble.BAD_VALUE in troubles)
-        or (options.delete_bad_compacts and Trouble.BAD_COMPACT in troubles)
+    return bool(
+        (options.delete_unknown_columns and troubles & {Trouble.UNKNOWN_COLUMN})
+        or (options.delete_bad_values and troubles & _BAD_VALUES)
+        or (options.delete_bad_compacts and troubles & _BAD_COMPACTS)
     )
 
 
@@ -247,8 +254,8 @@ def _mend(looked_at: list[tuple[StoredCell, Inspection]], options: FsckOptions) 
     """The new cells of the row's readable points, and the old ones they replace.
 
     A row keeps all its cells while something in it waits for a decision: points of one time with nobody to choose,
-    a broken cell that may not go, or an append column, which may hold the newer points. Broken cells block only what
-    would be joined; a lone point beside them is still mended.
+    a broken cell or an infinite point that may not go, or an append column, which may hold the newer points. Broken
+    cells block only what would be joined; a lone point beside them is still mended.
     """
     holders = _holders(looked_at)
     winners, unresolved = _choose(holders, options)
@@ -258,7 +265,10 @@ def _mend(looked_at: list[tuple[StoredCell, Inspection]], options: FsckOptions) 
         for cell, seen in looked_at
         if kind_of(cell.qualifier) is CellKind.POINTS and not seen.points and not _may_delete(seen, options)
     }
-    appended = any(cell.qualifier[:1] == APPEND[:1] and len(cell.qualifier) % 2 for cell, _ in looked_at)
+    appended = any(
+        cell.qualifier[:1] == APPEND[:1] and len(cell.qualifier) % 2 and not _may_delete(seen, options)
+        for cell, seen in looked_at
+    )
     if not holders or unresolved or appended or (broken and joined_before):
         return NOTHING
     cells = winners
@@ -279,18 +289,20 @@ def _choose(holders: list[tuple[StoredCell, Inspection]], options: FsckOptions) 
     """The points to keep in time order, integers on as few bytes as hold them; and whether a choice was not allowed.
 
     Of one time: the oldest cell's, of equally old ones the lowest qualifier's, within a cell the first; or the last
-    of that order.
+    of that order. Infinite ones are left out if they may go.
     """
     entries = sorted(
         (point.offset_ms, cell.time_ms, rank, at, point)
         for rank, (cell, seen) in enumerate(holders)
         for at, point in enumerate(seen.points)
+        if not (options.delete_bad_values and is_infinite(point))
     )
     chosen: dict[int, Point] = {}
     for time_ms, _, _, _, point in entries:
         if time_ms not in chosen or options.last_write_wins:
             chosen[time_ms] = narrow(point)
-    return list(chosen.values()), len(chosen) < len(entries) and not options.resolve_duplicates
+    waits = any(is_infinite(point) for point in chosen.values())
+    return list(chosen.values()), waits or (len(chosen) < len(entries) and not options.resolve_duplicates)
 
 
 def _count_mended(

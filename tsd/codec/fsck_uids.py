@@ -26,6 +26,7 @@ class UidFinding(NamedTuple):
     kind: Kind | None
     is_error: bool
     text: str
+    of_counter: bool = False  # about the highest UID handed out, which moves
 
 
 class UidCheck(NamedTuple):
@@ -58,9 +59,9 @@ class _Names:
         self.deletes: dict[tuple[bytes, bytes], None] = {}
         self.raise_by = 0
 
-    def found(self, text: str, *, is_error: bool = True) -> None:
+    def found(self, text: str, *, is_error: bool = True, of_counter: bool = False) -> None:
         """Take down a finding."""
-        self.findings.append(UidFinding(self.kind, is_error, text))
+        self.findings.append(UidFinding(self.kind, is_error, text, of_counter))
 
     def name(self, uid: bytes, name: bytes) -> None:
         """Have the UID's name written."""
@@ -202,12 +203,13 @@ def _check_maximum(names: _Names) -> None:
     try:
         maximum = decode_counter(names.maximum) if names.maximum is not None else 0
     except ValueError as exc:
-        names.found(str(exc))
+        names.found(str(exc), of_counter=True)
         return
+    told = f"the highest UID handed out is {maximum}"
     if maximum > len(names.forward):
-        names.found(f"the highest UID handed out is {maximum}, and {len(names.forward)} names have one", is_error=False)
+        names.found(f"{told}, and {len(names.forward)} names have one", is_error=False, of_counter=True)
     if maximum < highest:
-        names.found(f"the highest UID handed out is {maximum}, and {highest} is in use")
+        names.found(f"{told}, and {highest} is in use", of_counter=True)
         names.raise_by = highest - maximum
 
 

@@ -29,13 +29,17 @@ def mended(row: str, options: FsckOptions) -> str:
 COUNTED = {  # row → lines of the summary other than how much there was
     "0000=01 0010=02": {Line.VALID: 2},
     "00000010=010200": {Line.VALID: 2},
-    "010000=7b6f6f7073": {Line.ANNOTATIONS: 1, Line.OTHER: 1},
+    "010000=7b6f6f7073": {Line.ANNOTATIONS: 1, Line.BAD_VALUE: 1},
+    "010000=7b7d": {Line.ANNOTATIONS: 1, Line.OTHER: 1},
     "060000=2a0001000000": {},
+    "060000=2a": {Line.BAD_VALUE: 1},
     "090000=2a": {Line.FUTURE: 1},
     "09=2a": {Line.UNKNOWN: 1},
     "=": {Line.UNKNOWN: 1},
     "050000=000001001002": {Line.VALID: 2},
     "050000=00": {Line.BAD_APPEND: 1},
+    "050000=": {Line.BAD_APPEND: 1},
+    "000b0010=7f8000000100": {Line.VALID: 2, Line.BAD_VALUE: 1},
     "0000=01 0001=0002 f0000000=03": {Line.VALID: 3, Line.DUPLICATE: 2},
     "0000=010203": {Line.BAD_VALUE: 1},
     "000b=ffffffff42280000": {Line.VALID: 1, Line.ENCODING: 1},
@@ -61,6 +65,13 @@ MENDED = [  # row, the flag that mends it beside --fix, what becomes of it, the 
     ("0000=01@1 0001=0002@2", "resolve_duplicates", "0000=01", Line.DUPLICATE_RESOLVED),
     ("09=2a 0000=01", "delete_unknown_columns", "0000=01", Line.UNKNOWN_DELETED),
     ("0000=010203 0010=02", "delete_bad_values", "0010=02", Line.BAD_VALUE_DELETED),
+    ("010000=6f6f7073 0010=02", "delete_bad_values", "0010=02", Line.BAD_VALUE_DELETED),
+    ("060000=2a 0010=02", "delete_bad_values", "0010=02", Line.BAD_VALUE_DELETED),
+    ("000b=7f800000 0010=02", "delete_bad_values", "0010=02", Line.BAD_VALUE_DELETED),
+    ("000b00100020=ff800000010200", "delete_bad_values", "00100020=010200", Line.BAD_VALUE_DELETED),
+    ("050000=00 0010=02", "delete_bad_compacts", "0010=02", Line.BAD_APPEND_DELETED),
+    ("050000= 0010=02", "delete_bad_compacts", "0010=02", Line.BAD_APPEND_DELETED),
+    ("0500000000=00002a 0010=02", "delete_bad_compacts", "0010=02", Line.BAD_APPEND_DELETED),
     ("00070017=2a00 0010=02", "delete_bad_compacts", "0010=02", Line.BAD_COMPACT_DELETED),
 ]
 
@@ -107,7 +118,7 @@ def test_bytes_saved_are_counted() -> None:
     [
         ("0007=2a 0010=02@1 0011=0002@2", FIX),  # nobody says which of two points goes
         ("0000=01 0010=02 050000=002003", ALL),  # the append column may hold newer points
-        ("0000=01 0010=02 0500000000=", ALL),
+        ("0000=01 0010=02 0500000000=", replace(ALL, delete_bad_compacts=False)),
         ("00000010=2b2a02 00070017=2a00", replace(ALL, delete_bad_compacts=False)),
         ("0000=012c 0001=010203", replace(ALL, delete_bad_values=False)),  # its place is taken
     ],

@@ -60,6 +60,14 @@ FSCK_DEPARTURES = {
         "0000=000000000000002a": Departure("", "0000=2a", HEALED),
         "0000=2a00": Departure("", "0001=2a00", HEALED),
         "00000010=2a00": Departure("", "00000010=2a0000", "readers need no last byte, so the points are not deleted"),
+        f"010000={NOTE_JSON} 0000=2a 0010=2b": Departure(
+            f"00000010=2a2b00 010000={NOTE_JSON}",
+            "00000010=2a2b00",
+            "OpenTSDB itself cannot read a row with such a note",
+        ),
+        "060000=00010000 0000=2a 0010=2b": Departure(
+            "00000010=2a2b00 060000=00010000", "00000010=2a2b00", "OpenTSDB itself cannot read such a histogram"
+        ),
     }.items()
 } | {
     "--fix-all: 0000=01 0017=7fffffffffffffff": Departure("0000=01", "00000017=017fffffffffffffff00", KEPT),

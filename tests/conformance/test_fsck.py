@@ -1,0 +1,47 @@
+"""OpenTSDB on a table that our fsck has mended: it reads every row, and complains of none."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.broken import KEYS, NAMES, config_of, keyed, lay, lay_uids, stored
+from tests.e2e.command import Tsd, on_hbase
+from tests.peers.hbase import RunningHbase
+from tests.peers.opentsdb import Opentsdb
+from tsd.codec.row import data_cells, points
+from tsd.codec.rowkey import split_key
+from tsd.config import layout
+
+QUERY = {"metric": "broken", "aggregator": "none"}
+HISTOGRAMS = {"tsd.core.histograms.config": '{"net.opentsdb.core.SimpleHistogramDecoder": 42}'}  # else it reads none
+
+
+def test_opentsdb_reads_every_row_that_fsck_mended(
+    hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
+) -> None:
+    tables = hbase.new_tables()
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
+    lay_uids(tsd, NAMES)
+    lay(tsd, {**keyed(), **KEYS})
+    done = tsd.run("fsck", "--full-scan", "--fix-all")
+    assert (done.status, done.err) == (1, "")
+    again = tsd.run("fsck", "--full-scan")
+    assert (again.status, again.err) == (0, ""), again.out
+    wanted = {
+        split_key(layout(config_of(tsd)), key).base * 1000 + point.offset_ms: point.number
+        for key, row in stored(tsd).items()
+        for point in points(key, data_cells(row.cells))
+    }
+
+    peer = opentsdb(tables, **HISTOGRAMS)
+    for _ in range(2):  # the first makes it compact the rows
+        body = {"start": 1, "msResolution": True, "globalAnnotations": True, "queries": [QUERY]}
+        status, answer = peer.http("POST", "/api/query", body)
+        assert status == 200, answer
+        got = {int(time): number for series in answer for time, number in series["dps"].items()}
+        assert {time: number for time, number in got.items() if number != "NaN"} == {
+            time: number for time, number in wanted.items() if not math.isnan(number)
+        }
+        assert set(got) == set(wanted)
+        peer.settle()
+    assert "xception" not in peer.log()
