@@ -1,0 +1,240 @@
+"""Writers and compactors on a few rows, each call of the store in an order that a seed decides, some of them cut short.
+
+What a reader finds is looked at after every call: the value that was written last, at each time that was written.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from tsd.codec.cell import COLUMN, join, ms_qualifier, seconds_qualifier
+from tsd.codec.cell import Point as CellPoint
+from tsd.codec.merge import MergeRules
+from tsd.codec.row import compact, data_cells, points
+from tsd.codec.rowkey import Layout, row_key
+from tsd.codec.words import encode_integer
+from tsd.compaction.step import RowCompactor
+from tsd.errors import CorruptRow
+from tsd.store import Cell, Put, Store
+from tsd.store.memory import MemoryStore
+
+T = TypeVar("T")
+RULES = MergeRules(fix_duplicates=True, cell_points=3)  # so few that rows are cut
+PUTS = 6  # of each schedule
+COMPACTIONS = 4
+TIMES = 5  # that points have, in seconds and in ms
+
+
+class Died(Exception):
+    """A process ended here."""
+
+
+class Graves(MemoryStore):
+    """A MemoryStore in which, as in HBase, a delete hides later puts with a time up to its own."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        super().__init__(clock_ms)
+        self._graves: dict[tuple[bytes, bytes], int] = {}
+
+    async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
+        if time_ms is not None:
+            cells = [c for c in cells if time_ms > self._graves.get((c.row, c.column), -1)]
+        await super().put(table, cells, time_ms=time_ms)
+
+    async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
+        assert up_to_ms is not None
+        for row, names in columns.items():
+            for name in names:
+                self._graves[row, name] = max(up_to_ms, self._graves.get((row, name), -1))
+        await super().delete(table, columns, up_to_ms=up_to_ms)
+
+
+class Turns:
+    """Hands out turns: one call at a time, whose it is the seed decides."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self._waiting: list[trio.Event] = []
+        self._done = trio.Event()
+
+    async def take(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Do a call when its turn comes."""
+        turn = trio.Event()
+        self._waiting.append(turn)
+        try:
+            await turn.wait()
+        except trio.Cancelled:  # its process died of another call
+            self._waiting.remove(turn)
+            raise
+        try:
+            return await call()
+        finally:
+            self._done.set()
+
+    async def give(self, after_each: Callable[[], Awaitable[None]]) -> None:
+        """Give turns until nobody wants one."""
+        while True:
+            await wait_all_tasks_blocked()  # no call is under way: nobody is in a thread
+            if not self._waiting:
+                return
+            self._done = trio.Event()
+            self._waiting.pop(self.dice.randrange(len(self._waiting))).set()
+            await self._done.wait()
+            await after_each()
+
+
+class Turned:
+    """The part of a store that compactors use, in turns; with `fuse` calls left it dies, in the middle of the last."""
+
+    def __init__(self, store: Store, turns: Turns, fuse: int | None, *, cuts: bool) -> None:
+        self._store = store
+        self._turns = turns
+        self._fuse = fuse
+        self._cuts = cuts  # whether a row's deletes may be cut short
+
+    async def _call(self, whole: Callable[[], Awaitable[T]], part: Callable[[], Awaitable[object]]) -> T:
+        async def call() -> T:
+            if self._fuse is not None:
+                self._fuse -= 1
+                if self._fuse < 0:
+                    await part()
+                    raise Died
+            return await whole()
+
+        return await self._turns.take(call)
+
+    async def get(
+        self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
+    ) -> dict[bytes, list[Cell]]:
+        return await self._call(lambda: self._store.get(table, rows, columns=columns), trio.lowlevel.checkpoint)
+
+    async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
+        rows = sorted({cell.row for cell in cells})
+        some = self._turns.dice.sample(rows, self._turns.dice.randint(0, len(rows)))
+        part = [cell for cell in cells if cell.row in some]
+        await self._call(
+            lambda: self._store.put(table, cells, time_ms=time_ms),
+            lambda: self._store.put(table, part, time_ms=time_ms),
+        )
+
+    async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
+        part: dict[bytes, list[bytes]] = {}
+        for row, names in columns.items():
+            least = 0 if self._cuts else len(names) * self._turns.dice.randint(0, 1)
+            part[row] = list(names)[: self._turns.dice.randint(least, len(names)) if self._cuts else least]
+        await self._call(
+            lambda: self._store.delete(table, columns, up_to_ms=up_to_ms),
+            lambda: self._store.delete(table, {row: names for row, names in part.items() if names}, up_to_ms=up_to_ms),
+        )
+
+
+class Write(NamedTuple):
+    """One put of a writer's, to one row: the value of each time."""
+
+    row: bytes
+    cells: list[CellPoint]
+    values: dict[int, int]
+
+
+class Schedule:
+    """One seed's."""
+
+    def __init__(self, store: Store, table: str, seed: int, *, cuts: bool) -> None:
+        self._dice = random.Random(seed)
+        self._store = store
+        self._table = table
+        self._turns = Turns(self._dice)
+        self._cuts = cuts
+        self._keys = [row_key(Layout(), b"\0\0\1", 3600 * seed, bytes([0, 0, 1, 0, 0, n])) for n in (1, 2)]
+        self._truth: dict[bytes, dict[int, int]] = {key: {} for key in self._keys}
+        self.compactors: list[RowCompactor] = []
+
+    async def run(self) -> None:
+        """Play it; then compact what is left, which must come to rest."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(self._write)
+            for _ in range(3):
+                nursery.start_soon(self._compact)
+            await self._turns.give(self.look)
+        await self._settle()
+
+    async def look(self) -> None:
+        """Hold every row against what was written."""
+        found = await self._store.get(self._table, self._keys)
+        for key, truth in self._truth.items():
+            told = {point.offset_ms: point.number for point in points(key, data_cells(found.get(key, ())), RULES)}
+            assert told == truth
+
+    async def _write(self) -> None:
+        for _ in range(PUTS):
+            write = self._drawn()
+
+            async def put(write: Write = write) -> None:
+                await self._store.put(self._table, [Put(write.row, COLUMN + c.qualifier, c.value) for c in write.cells])
+                self._truth[write.row] |= write.values
+
+            await self._turns.take(put)
+
+    def _drawn(self) -> Write:
+        """Some points, each time once, as one cell or as a cell each."""
+        values: dict[int, int] = {}
+        drawn: list[CellPoint] = []
+        for time in sorted(self._dice.sample(range(TIMES), self._dice.randint(1, 3))):
+            flags, value = encode_integer(self._dice.choice([1, 2, 300]))
+            in_ms = self._dice.random() < 0.2
+            qualifier = ms_qualifier(time * 1000, flags) if in_ms else seconds_qualifier(time, flags)
+            drawn.append(CellPoint(qualifier, value))
+            values[time * 1000] = int.from_bytes(value, "big", signed=True)
+        cells = [join(drawn)] if self._dice.random() < 0.6 else drawn
+        return Write(self._dice.choice(self._keys), cells, values)
+
+    async def _compact(self) -> None:
+        for _ in range(COMPACTIONS):
+            fuse = self._dice.choice([None, *range(6)])
+            store = Turned(self._store, self._turns, fuse, cuts=self._cuts)
+            compactor = self._compactor(store)  # a process that starts anew
+            try:
+                await compactor.compact_keys(self._keys)
+            except* Died:
+                pass
+
+    def _compactor(self, store: object) -> RowCompactor:
+        compactor = RowCompactor(store, self._table, Layout(), RULES, lambda: 0, _raise, rest_ms=0)  # type: ignore[arg-type]
+        self.compactors.append(compactor)
+        return compactor
+
+    async def _settle(self) -> None:
+        last = self._compactor(self._store)
+        await last.compact_keys(self._keys)
+        await self.look()
+        found = await self._store.get(self._table, self._keys)
+        again = self._compactor(self._store)
+        await again.compact_keys(self._keys)
+        if last.tally.hidden:  # by what was deleted: it stays as it is, and is read as it should be
+            return
+        for key in self._truth:
+            assert not compact(key, data_cells(found.get(key, ())), RULES).changes
+        assert again.tally.writes == again.tally.deletes == 0
+        assert await self._store.get(self._table, self._keys) == found
+
+
+def _raise(error: CorruptRow) -> None:
+    raise error
+
+
+async def play(seeds: Sequence[int], store: Store, table: str, *, cuts: bool) -> list[RowCompactor]:
+    """Run some schedules, each on rows of its own; the compactors they had."""
+    found: list[RowCompactor] = []
+    for seed in seeds:
+        schedule = Schedule(store, table, seed, cuts=cuts)
+        try:
+            await schedule.run()
+        except BaseException as exc:
+            exc.add_note(f"seed {seed}")
+            raise
+        found += schedule.compactors
+    return found
