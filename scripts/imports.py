@@ -22,7 +22,7 @@ ORDER = (
     ("config", "log", "state", "systemd"),
     ("store",),
     ("uids",),
-    ("ingest", "query", "compaction", "copying", "fsck", "uid_table"),
+    ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace"),
     ("doors",),
     ("stats",),
     ("daemon",),

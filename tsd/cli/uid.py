@@ -10,13 +10,12 @@ import trio
 
 from tsd.cli.access import Access, access
 from tsd.cli.options import config_options, with_config
+from tsd.cli.uid_upkeep import KINDS, checked_name, delete_uid, fsck_uids, rename_uid, report
 from tsd.codec.uid import COUNTER_ROW, Kind, Widths, encode_uid
-from tsd.codec.words import encode_name, illegal_character, show_signed
+from tsd.codec.words import encode_name, show_signed
 from tsd.config import Config, Loaded, layout
-from tsd.errors import BadLine, NoSuchName, TsdError
+from tsd.errors import NoSuchName, TsdError
 from tsd.store import scan
-
-KINDS = [kind.value for kind in Kind]
 
 
 class _UidGroup(click.Group):
@@ -33,11 +32,15 @@ class _UidGroup(click.Group):
 @click.group(cls=_UidGroup)
 @config_options
 def uid(**_: object) -> None:
-    """Look names and UIDs up, and assign UIDs.
+    """Look names and UIDs up, assign, rename, delete and check them.
 
     `tsd uid [KIND] NAME...` prints what is found; a number is looked up as a UID, too. KIND is metrics, tagk or tagv,
     and has to be given where the first NAME of several is one of these words.
     """
+
+
+for _command in (rename_uid, delete_uid, fsck_uids, report):
+    uid.add_command(_command)
 
 
 @uid.command("grep")
@@ -109,7 +112,7 @@ def _kinds_and_names(words: Sequence[str]) -> tuple[list[Kind], Sequence[str]]:
 
 
 def _assign(config: Config, kind: Kind, words: Sequence[str]) -> None:
-    names = [_checked(kind, word, config) for word in words]
+    names = [checked_name(kind, word, config) for word in words]
     failures: list[TsdError] = []
 
     async def run() -> None:
@@ -125,18 +128,6 @@ def _assign(config: Config, kind: Kind, words: Sequence[str]) -> None:
     trio.run(run)
     if failures:
         raise failures[0]
-
-
-def _checked(kind: Kind, word: str, config: Config) -> bytes:
-    """A name's bytes. Unlike OpenTSDB's tool, which stores any, ours wants a name that a point could carry."""
-    try:
-        name = encode_name(word)
-    except BadLine as exc:
-        raise click.UsageError(str(exc)) from exc
-    odd = illegal_character(name, config.allow_specialchars.encode("latin-1"))
-    if not name or odd:
-        raise click.UsageError(f'Invalid {kind.value} ("{word}"): illegal character: {odd or "none at all"}')
-    return name
 
 
 async def _look_up(ways: Access, widths: Widths, kind: Kind, word: str) -> bool:
