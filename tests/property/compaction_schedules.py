@@ -180,15 +180,16 @@ class Schedule:
             await self._turns.take(put)
 
     def _drawn(self) -> Write:
-        """Some points, each time once, as one cell or as a cell each."""
+        """Some points as one cell or as a cell each; of some times in both forms, which may differ."""
         values: dict[int, int] = {}
         drawn: list[CellPoint] = []
         for time in sorted(self._dice.sample(range(TIMES), self._dice.randint(1, 3))):
-            flags, value = encode_integer(self._dice.choice([1, 2, 300]))
-            in_ms = self._dice.random() < 0.2
-            qualifier = ms_qualifier(time * 1000, flags) if in_ms else seconds_qualifier(time, flags)
-            drawn.append(CellPoint(qualifier, value))
-            values[time * 1000] = int.from_bytes(value, "big", signed=True)
+            for in_ms in self._dice.choice([[False], [False], [True], [False, True]]):
+                number = self._dice.choice([1, 2, 300])
+                flags, value = encode_integer(number)
+                qualifier = ms_qualifier(time * 1000, flags) if in_ms else seconds_qualifier(time, flags)
+                drawn.append(CellPoint(qualifier, value))
+                values.setdefault(time * 1000, number)  # of equally new cells the lowest column's, of a cell the first
         cells = [join(drawn)] if self._dice.random() < 0.6 else drawn
         return Write(self._dice.choice(self._keys), cells, values)
 

@@ -8,8 +8,8 @@ deleted. Nothing is locked. These are the reasons why that loses nothing, whoeve
   stands in the merged cell's own column, the put stays hidden behind it, which the reading back shows.
 - A column names the times of its points. The merged cells hold each of those at the newest time read, so that a cell
   in a column that is to go, and is no newer, never counts, whatever it says.
-- Of cells of one time the lowest column counts. Older cells go before the newest ones, and of those the highest columns
-  first: at no point between do the cells that are left tell something else.
+- Of cells of one time the lowest column counts. Deletes that are cut short were done from the highest column down, so
+  that what is left, as new as the merged cells, tells nothing else.
 - Another compaction puts what it read, no newer than this one's cells unless it knows of newer ones.
 - In HBase a delete hides what is put later at no later time. A merged cell that is hidden so is not found when it is
   read back, and nothing is deleted.
@@ -148,11 +148,10 @@ class RowCompactor:
             standing = await self._verified(plans)
         self.tally.hidden += len(plans) - len(standing)
         with self._failing("delete"):
-            for newest in (False, True):
-                await spread(
-                    partial(self._store.delete, self._table, columns, up_to_ms=up_to_ms)
-                    for up_to_ms, columns in _deletes(standing, newest=newest).items()
-                )
+            await spread(
+                partial(self._store.delete, self._table, columns, up_to_ms=up_to_ms)
+                for up_to_ms, columns in _deletes(standing).items()
+            )
         self.tally.deletes += sum(len(plan.obsolete) for plan in standing)
         return standing
 
@@ -192,7 +191,7 @@ def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction) -> Plan:
         key,
         time_ms,
         (*done.merged, *aged),
-        tuple(sorted(sorted(done.obsolete, reverse=True), key=lambda cell: cell.time_ms)),
+        tuple(sorted(done.obsolete, reverse=True)),
         size_of(key, cells),
         size_of(key, [*left, *(StoredCell(*cell, time_ms) for cell in done.merged)]),
     )
@@ -216,12 +215,11 @@ def _puts(plans: Iterable[Plan]) -> dict[int, list[Put]]:
     return found
 
 
-def _deletes(plans: Iterable[Plan], *, newest: bool) -> Mapping[int, Mapping[bytes, Collection[bytes]]]:
-    """Columns to delete by row, by the time up to which they go: of cells as new as their rows' merged cells, or of the
-    older ones, for which it is the millisecond before that."""
-    found: dict[int, dict[bytes, Collection[bytes]]] = defaultdict(dict)
+def _deletes(plans: Iterable[Plan]) -> Mapping[int, Mapping[bytes, Collection[bytes]]]:
+    """Columns to delete by row, by the time up to which they go: that of the merged cells for cells as new as they, the
+    millisecond before it for older ones."""
+    found: dict[int, dict[bytes, list[bytes]]] = defaultdict(lambda: defaultdict(list))
     for plan in plans:
-        columns = [COLUMN + c.qualifier for c in plan.obsolete if (c.time_ms == plan.time_ms) is newest]
-        if columns:
-            found[plan.time_ms - (not newest)][plan.key] = columns
+        for cell in plan.obsolete:
+            found[plan.time_ms - (cell.time_ms < plan.time_ms)][plan.key].append(COLUMN + cell.qualifier)
     return found

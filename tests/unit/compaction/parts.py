@@ -1,0 +1,51 @@
+"""A store with a table of rows, and compactors on it."""
+
+from collections.abc import Iterable
+
+from tests.unit.codec.codec_rows import cells, show
+from tsd.codec.cell import COLUMN
+from tsd.codec.merge import MergeRules
+from tsd.codec.row import data_cells
+from tsd.codec.rowkey import Layout, row_key
+from tsd.compaction.step import RowCompactor
+from tsd.errors import CorruptRow
+from tsd.store import Family, Put, Store, Table
+from tsd.store.memory import MemoryStore
+
+TABLE = "tsdb"
+NOW_MS = 10**12
+NEWEST = MergeRules(fix_duplicates=True)
+
+
+def key(base: int, series: int = 1, *, metric: int = 1) -> bytes:
+    """The row of an hour of a series."""
+    return row_key(Layout(), metric.to_bytes(3, "big"), base, b"\0\0\1" + series.to_bytes(3, "big"))
+
+
+async def made(rows: dict[bytes, str]) -> MemoryStore:
+    """A store that holds rows, written as tests/unit/codec/codec_rows.py has them."""
+    store = MemoryStore(lambda: NOW_MS)
+    await store.create_tables([Table(TABLE, (Family(b"t"),))])
+    for row, text in rows.items():
+        for cell in cells(text):
+            await store.put(TABLE, [Put(row, COLUMN + cell.qualifier, cell.value)], time_ms=cell.time_ms)
+    return store
+
+
+def compactor(
+    store: Store,
+    *,
+    rules: MergeRules = NEWEST,
+    corrupt: list[CorruptRow] | None = None,
+    rest_ms: int = 0,
+    dry: bool = False,
+) -> RowCompactor:
+    """One whose wall clock stands."""
+    told = [] if corrupt is None else corrupt
+    return RowCompactor(store, TABLE, Layout(), rules, lambda: NOW_MS, told.append, rest_ms=rest_ms, dry=dry)
+
+
+async def shown(store: Store, rows: Iterable[bytes]) -> list[str]:
+    """What rows hold now."""
+    found = await store.get(TABLE, list(rows))
+    return [show(data_cells(found.get(row, ()))) for row in rows]
