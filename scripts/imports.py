@@ -22,7 +22,7 @@ ORDER = (
     ("config", "log", "state", "systemd"),
     ("store",),
     ("uids",),
-    ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace"),
+    ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace", "uid_recheck"),
     ("doors",),
     ("stats",),
     ("daemon",),

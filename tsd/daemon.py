@@ -37,6 +37,7 @@ from tsd.store import Family, Store, Table
 from tsd.store.embedded import EmbeddedStore
 from tsd.store.hbase import HBaseStore
 from tsd.systemd import keep_waiting, microseconds, notify
+from tsd.uid_recheck import recheck_forever
 from tsd.uids import Uids
 
 log = structlog.get_logger(__name__)
@@ -340,6 +341,7 @@ async def _run(
                 await daemon.replay(segments)
                 doors.start_soon(writer.seal_windows)
                 doors.start_soon(daemon.watch_counters)
+                doors.start_soon(recheck_forever, daemon.uids, config.uid_cache_ttl_s, daemon.drop_caches)
                 doors.start_soon(daemon.look_for_tables)
                 doors.start_soon(daemon.learn_name)
                 path = await control.open_listener(control_path(config))

@@ -85,6 +85,10 @@ class Config:
     id_cache: int = _key(
         "tsd.uid.lru.id.size", 1_000_000, "names by UID kept in memory, of each kind", "UIDs", low=1000
     )
+    uid_cache_ttl_s: int = _key(
+        "tsd.uid.cache_ttl", 600, "names kept in memory are looked up again within this time, to notice renames and "
+        "deletions by others", "s", low=1,
+    )  # fmt: skip
 
     backend: Backend = _key("tsd.storage.backend", Backend.EMBEDDED, "embedded (RocksDB in the state folder) or hbase")
     path: str = _key(

@@ -6,7 +6,7 @@ the winner's UID; its own number stays unused.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
 from typing import NamedTuple
@@ -40,6 +40,13 @@ class KindStatistics(NamedTuple):
     available: int
 
 
+class Remembered(NamedTuple):
+    """Cells of the UID table as they were when they were read."""
+
+    column: bytes
+    values: dict[bytes, bytes]  # by row
+
+
 class Uids:
     """The UID table of one store."""
 
@@ -53,6 +60,8 @@ class Uids:
         name_cache: int = 1_000_000,
         id_cache: int = 1_000_000,
     ) -> None:
+        self._store = store
+        self._table = table
         self._kinds = {
             kind: _KindTable(store, table, kind, widths.of(kind), name_cache, id_cache, random_metrics) for kind in Kind
         }
@@ -69,10 +78,30 @@ class Uids:
         """The name of each UID, or NoSuchName. Raises StoreError."""
         return await self._kinds[kind].names(uids)
 
+    @property
+    def generation(self) -> int:
+        """A number that changes with every drop of the caches: what was found out across one may be out of date."""
+        return sum(table.drops for table in self._kinds.values())
+
     def drop_caches(self) -> None:
         """Ask the store again from now on."""
         for table in self._kinds.values():
             table.drop_caches()
+
+    def remembered(self) -> Iterator[Remembered]:
+        """All that is kept, in parts that one call can look up."""
+        for table in self._kinds.values():
+            yield from table.remembered()
+
+    async def changed(self, part: Remembered) -> list[bytes]:
+        """The names and UIDs in a part that lead elsewhere by now, or nowhere. Raises StoreError."""
+        there = await self._store.get(self._table, list(part.values), columns=[part.column])
+        return [row for row, value in part.values.items() if row not in there or there[row][0].value != value]
+
+    @property
+    def overflows(self) -> int:
+        """How often names were forgotten because there were too many."""
+        return sum(table.overflows for table in self._kinds.values())
 
     async def read_counters(self) -> None:
         """Take note of how many UIDs of each kind are in use, and warn where they run out. Raises StoreError, and
@@ -107,10 +136,12 @@ class _Cache(dict[bytes, bytes]):
     def __init__(self, bound: int) -> None:
         super().__init__()
         self._bound = bound
+        self.overflows = 0
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
         if len(self) >= self._bound and key not in self:
             newer = list(islice(self.items(), len(self) // 2, None))
+            self.overflows += 1
             self.clear()
             self.update(newer)
         super().__setitem__(key, value)
@@ -129,6 +160,8 @@ class _KindTable:
         self._random = random_metrics and kind is Kind.METRIC
         self._uid_of = _Cache(name_cache)
         self._name_of = _Cache(id_cache)
+        self.drops = 0  # of the caches
+        self._drops_before = 0  # when the flight under way began
         self._boarding: dict[bool, _Flight] = {}  # by whether it creates
         self._runway = trio.Lock()
         self._used = 0
@@ -173,6 +206,7 @@ class _KindTable:
                     flight.landed.set()
 
     async def _resolve_flight(self, flight: _Flight, *, create: bool) -> None:
+        self._drops_before = self.drops
         missing = []
         for name in flight.names:
             if name in self._uid_of:
@@ -279,18 +313,21 @@ class _KindTable:
                 wanted.append(uid)
         self._hits += len(found)
         self._misses += len(wanted)
+        drops = self.drops
         for at in range(0, len(wanted), LOOKUP_ROWS):
             asked = wanted[at : at + LOOKUP_ROWS]
             rows = await self._store.get(self._table, asked, columns=[self._kind.name_column])
             for uid in asked:
                 if uid in rows:
-                    found[uid] = self._name_of[uid] = rows[uid][0].value
+                    found[uid] = rows[uid][0].value
+                    if drops == self.drops:
+                        self._name_of[uid] = rows[uid][0].value
                 else:
                     found[uid] = NoSuchName(f"No such unique ID for '{self._kind.value}': {uid.hex()}")
         return found
 
     def _remember(self, name: bytes, uid: Found) -> None:
-        if isinstance(uid, bytes):
+        if isinstance(uid, bytes) and self.drops == self._drops_before:
             self._uid_of[name] = uid
 
     async def read_counter(self) -> None:
@@ -320,9 +357,22 @@ class _KindTable:
         return UidsExhausted(f"All Unique IDs for {self._kind.value} on {self._width} bytes are already assigned!")
 
     def drop_caches(self) -> None:
-        """Forget both directions."""
+        """Forget both directions, and do not keep what is on its way."""
+        self.drops += 1
         self._uid_of.clear()
         self._name_of.clear()
+
+    def remembered(self) -> Iterator[Remembered]:
+        """What is kept, a part at a time."""
+        for column, cache in ((self._kind.id_column, self._uid_of), (self._kind.name_column, self._name_of)):
+            rows = iter(list(cache))
+            while part := list(islice(rows, LOOKUP_ROWS)):
+                yield Remembered(column, {row: cache[row] for row in part if row in cache})
+
+    @property
+    def overflows(self) -> int:
+        """How often a cache was full."""
+        return self._uid_of.overflows + self._name_of.overflows
 
     def statistics(self) -> KindStatistics:
         """The numbers of this moment."""

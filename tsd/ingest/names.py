@@ -59,6 +59,14 @@ class SeriesNames:
     async def resolve(self, series: Mapping[SeriesText, Tags]) -> dict[SeriesText, KeyParts | BadLine]:
         """Key parts of well-formed series, UIDs assigned where that is allowed, or why there are none. Raises
         StoreError, and then part of the UIDs may have been assigned."""
+        while True:
+            generation = self._uids.generation
+            verdicts = await self._resolve(series)
+            if generation == self._uids.generation:
+                return verdicts
+            # The caches were dropped meanwhile: what was found before may be what they were dropped for.
+
+    async def _resolve(self, series: Mapping[SeriesText, Tags]) -> dict[SeriesText, KeyParts | BadLine]:
         verdicts: dict[SeriesText, KeyParts | BadLine] = {}
         metrics = await self._ask(Kind.METRIC, [text.metric for text in series])
         left = self._sift(series, verdicts, lambda text: [metrics[text.metric]])

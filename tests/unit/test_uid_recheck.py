@@ -1,0 +1,146 @@
+"""Names kept in memory are held against the UID table: what others change is noticed in time."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.meddled import Meddled
+from tests.wavering import Fault
+from tsd.codec.putline import NameRules
+from tsd.codec.rowkey import Layout
+from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind, Widths
+from tsd.ingest.names import Creates, SeriesNames
+from tsd.ingest.series import KeyParts, SeriesText
+from tsd.store import Family, Table
+from tsd.store.memory import MemoryStore
+from tsd.uid_recheck import recheck, recheck_forever
+from tsd.uid_table import delete, rename
+from tsd.uids import LOOKUP_ROWS, Uids
+
+TABLE = "tsdb-uid"
+METRIC = Kind.METRIC
+PERIOD_S = 600
+
+
+async def made() -> Meddled:
+    store = Meddled(MemoryStore(lambda: round(trio.current_time() * 1000)))
+    await store.create_tables([Table(TABLE, (Family(ID_FAMILY), Family(NAME_FAMILY)))])
+    return store
+
+
+class Watched:
+    """Names with a task that rechecks them, and how often it dropped them."""
+
+    def __init__(self, store: Meddled, **bounds: int) -> None:
+        self.uids = Uids(store, TABLE, Widths(), **bounds)
+        self.drops = 0
+
+    def drop(self) -> None:
+        self.drops += 1
+        self.uids.drop_caches()
+
+    async def round(self) -> None:
+        await recheck(self.uids, PERIOD_S, self.drop)
+
+
+async def test_a_rename_by_others_is_noticed_within_the_period(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    store = await made()
+    watched = Watched(store)
+    await watched.uids.find_or_assign(METRIC, [b"a", b"b"])
+    nursery.start_soon(recheck_forever, watched.uids, PERIOD_S, watched.drop)
+    await trio.sleep(10 * PERIOD_S)
+    assert watched.drops == 0
+    await rename(store.store, TABLE, METRIC, b"a", b"c")
+    assert await watched.uids.find(METRIC, [b"a"]) == {b"a": b"\0\0\1"}
+    await trio.sleep(PERIOD_S)
+    assert watched.drops == 1
+    assert await watched.uids.find(METRIC, [b"b", b"c"]) == {b"b": b"\0\0\2", b"c": b"\0\0\1"}
+    assert isinstance((await watched.uids.find(METRIC, [b"a"]))[b"a"], Exception)
+    await trio.sleep(10 * PERIOD_S)
+    assert watched.drops == 1
+
+
+async def test_a_round_takes_a_period_and_looks_a_part_up_at_a_time(autojump_clock: MockClock) -> None:
+    store = await made()
+    watched = Watched(store)
+    names = [b"name%d" % number for number in range(LOOKUP_ROWS + 1)]
+    await watched.uids.find_or_assign(METRIC, names)
+    store.calls.clear()
+    began = trio.current_time()
+    await watched.round()
+    assert trio.current_time() - began == pytest.approx(PERIOD_S)
+    assert store.calls == ["get", "get"]
+
+
+async def test_a_uid_whose_name_was_deleted_is_noticed(autojump_clock: MockClock) -> None:
+    store = await made()
+    await Uids(store, TABLE, Widths()).find_or_assign(METRIC, [b"a"])
+    watched = Watched(store)
+    assert await watched.uids.names(METRIC, [b"\0\0\1"]) == {b"\0\0\1": b"a"}
+    await delete(store, TABLE, METRIC, b"a")
+    await watched.round()
+    assert watched.drops == 1
+    assert isinstance((await watched.uids.names(METRIC, [b"\0\0\1"]))[b"\0\0\1"], Exception)
+
+
+async def test_a_store_that_is_away_is_asked_again(autojump_clock: MockClock) -> None:
+    store = await made()
+    watched = Watched(store)
+    await watched.uids.find_or_assign(METRIC, [b"a"])
+    await delete(store, TABLE, METRIC, b"a")
+    store.plan = [Fault.REFUSED]
+    await watched.round()
+    assert watched.drops == 0
+    await watched.round()
+    assert watched.drops == 1
+
+
+async def test_names_that_there_was_no_room_for_are_looked_up_again_too(autojump_clock: MockClock) -> None:
+    """Series that came long ago may still use them."""
+    store = await made()
+    watched = Watched(store, name_cache=2, id_cache=2)
+
+    async def find_more() -> None:
+        await watched.uids.find_or_assign(METRIC, [b"b", b"c", b"d"])
+
+    await watched.uids.find_or_assign(METRIC, [b"a"])
+    store.before["get"] = find_more
+    await watched.round()
+    assert watched.drops == 1
+    await watched.round()
+    assert watched.drops == 1
+
+
+async def test_what_is_looked_up_while_the_caches_are_dropped_is_not_kept() -> None:
+    store = await made()
+    await Uids(store, TABLE, Widths()).find_or_assign(METRIC, [b"a"])
+    uids = Uids(store, TABLE, Widths())
+
+    async def drop() -> None:
+        uids.drop_caches()
+
+    store.before["get"] = drop
+    assert await uids.find(METRIC, [b"a"]) == {b"a": b"\0\0\1"}
+    store.before["get"] = drop
+    assert await uids.names(METRIC, [b"\0\0\1"]) == {b"\0\0\1": b"a"}
+    assert uids.statistics()[METRIC].cached == 0
+    assert await uids.find(METRIC, [b"a"]) == {b"a": b"\0\0\1"}
+    assert uids.statistics()[METRIC].cached == 1
+
+
+async def test_a_series_that_is_resolved_while_the_caches_are_dropped_gets_the_new_uids() -> None:
+    store = await made()
+    uids = Uids(store, TABLE, Widths())
+    names = SeriesNames(uids, Layout(), NameRules(), Creates(True, True, True))
+    await uids.find_or_assign(METRIC, [b"a"])
+    text = SeriesText(b"a", b"host=x")
+
+    async def rename_and_drop() -> None:
+        await rename(store.store, TABLE, METRIC, b"a", b"b")
+        uids.drop_caches()
+
+    store.before["get"] = rename_and_drop  # the metric is known: it is the tags that are looked for
+    found = await names.resolve({text: ((b"host", b"x"),)})
+    assert found == {text: KeyParts(b"\0\0\2", bytes.fromhex("000001000001"))}

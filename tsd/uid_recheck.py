@@ -1,0 +1,39 @@
+"""Holds the names that a daemon keeps in memory against the UID table, so that renames and deletions reach it."""
+
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from tsd.errors import StoreError
+from tsd.uids import Uids
+
+log = structlog.get_logger(__name__)
+
+
+async def recheck_forever(uids: Uids, period_s: float, on_change: Callable[[], None]) -> None:
+    """Look all kept names up again once a period, spread over it; `on_change` is to drop the caches."""
+    while True:
+        await recheck(uids, period_s, on_change)
+
+
+async def recheck(uids: Uids, period_s: float, on_change: Callable[[], None]) -> None:
+    """One round, which takes a period. What the store does not answer waits for the next one."""
+    overflows = uids.overflows
+    parts = list(uids.remembered())
+    pause_s = period_s / (len(parts) + 1)
+    for part in parts:
+        await trio.sleep(pause_s)
+        try:
+            changed = await uids.changed(part)
+        except StoreError as error:
+            log.debug("names not looked up again", error=str(error))
+            continue
+        if changed:
+            names = " ".join(row.decode("latin-1") if part.column.startswith(b"id:") else row.hex() for row in changed)
+            log.info("names or UIDs were changed by others", count=len(changed), names=names[:200])
+            on_change()
+            return
+    await trio.sleep(pause_s)
+    if uids.overflows != overflows:  # what was forgotten may still be in use by series, and was not looked at
+        on_change()
