@@ -6,6 +6,7 @@ import click
 
 from tsd.cli.check_config import check_config
 from tsd.cli.delete import delete
+from tsd.cli.fsck import fsck
 from tsd.cli.importer import import_lines
 from tsd.cli.options import config_options
 from tsd.cli.scan import scan
@@ -28,7 +29,9 @@ def tsd(**_: object) -> None:
     """
 
 
-for _command in (serve, check_config, create_tables, mkmetric, uid, import_lines, scan, send, version, delete):
+for _command in (
+    serve, check_config, create_tables, mkmetric, uid, import_lines, scan, delete, fsck, send, version
+):  # fmt: skip
     tsd.add_command(_command)
 
 
