@@ -2,6 +2,7 @@
 
 import click
 
+from bench import copy as copy_module
 from bench import ingest as ingest_module
 from bench import series as series_module
 from bench import sync as sync_module
@@ -37,6 +38,15 @@ def series(counts: tuple[int, ...], on_hbase: bool) -> None:
 def sync(seconds: int) -> None:
     """How long `sync` takes under load, and what many small senders cost."""
     sync_module.sync(seconds)
+
+
+@bench.command()
+@click.option("--series", "count", default=10_000, help="Series.")
+@click.option("--points", default=100, help="Points of each.")
+@click.option("--rounds", default=1, help="How often.")
+def copy(count: int, points: int, rounds: int) -> None:
+    """Move tables: embedded → HBase, HBase → embedded, and again with nothing new."""
+    copy_module.copy(Load(count, points), rounds)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import trio
 
 from tests.peers.hbase import RunningHbase
 from tests.peers.tables import Tables
-from tsd.store import Put
+from tsd.store import Put, Row
 from tsd.store.embedded import EmbeddedStore
 from tsd.store.remote import Caller
 
@@ -73,6 +73,20 @@ class Tsd:
                 await store.aclose()
 
         trio.run(put)
+
+    def read_directly(self, table: str) -> list[Row]:
+        """All rows of a table of the embedded store, few as they are. Nobody else may have it open."""
+
+        async def read() -> list[Row]:
+            store = await EmbeddedStore.open(self.folder / "store", lambda: 0)
+            try:
+                page = await store.page(table, b"", None, limit=1_000_000)
+                assert page.next_start is None
+                return page.rows
+            finally:
+                await store.aclose()
+
+        return trio.run(read)
 
     def lines(self, *metrics: str, start: str = "1") -> list[str]:
         """What `tsd scan --import` prints of metrics."""

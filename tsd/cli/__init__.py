@@ -5,6 +5,7 @@ import sys
 import click
 
 from tsd.cli.check_config import check_config
+from tsd.cli.copy import copy
 from tsd.cli.delete import delete
 from tsd.cli.fsck import fsck
 from tsd.cli.importer import import_lines
@@ -30,7 +31,7 @@ def tsd(**_: object) -> None:
 
 
 for _command in (
-    serve, check_config, create_tables, mkmetric, uid, import_lines, scan, delete, fsck, send, version
+    serve, check_config, create_tables, mkmetric, uid, import_lines, scan, delete, fsck, copy, send, version
 ):  # fmt: skip
     tsd.add_command(_command)
 

@@ -3,13 +3,12 @@ meanwhile stays."""
 
 from collections.abc import Iterable, Sequence
 
-import trio
-
 from tsd.codec.cell import COLUMN
 from tsd.codec.merge import StoredCell
 from tsd.codec.removal import Removal
 from tsd.errors import StoreError
 from tsd.store import Cell, Put, Row, Store
+from tsd.store.together import together
 
 IN_FLIGHT = 4  # deletes of different times; where a row's cells came one by one, there are many
 
@@ -63,19 +62,8 @@ async def _delete(store: Store, table: str, cells: Sequence[tuple[bytes, Cell]])
     by_time: dict[int, dict[bytes, list[bytes]]] = {}
     for key, cell in cells:
         by_time.setdefault(cell.time_ms, {}).setdefault(key, []).append(cell.column)
-    parts = iter(by_time.items())
 
-    async def work() -> None:
-        for time_ms, columns in parts:
-            try:
-                await store.delete(table, columns, up_to_ms=time_ms)
-            except StoreError as exc:
-                errors.append(exc)
-                nursery.cancel_scope.cancel()
+    async def delete(part: tuple[int, dict[bytes, list[bytes]]]) -> None:
+        await store.delete(table, part[1], up_to_ms=part[0])
 
-    errors: list[StoreError] = []
-    async with trio.open_nursery() as nursery:
-        for _ in range(min(IN_FLIGHT, len(by_time))):
-            nursery.start_soon(work)
-    if errors:
-        raise errors[0]
+    await together(by_time.items(), delete, at_once=IN_FLIGHT)

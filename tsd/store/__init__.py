@@ -5,7 +5,7 @@ columns are ordered as unsigned bytes. Each cell carries the time of its write, 
 only.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -150,7 +150,7 @@ async def scan(
     *,
     limit: int = 1000,
     columns: Collection[bytes] | None = None,
-) -> AsyncIterator[list[Row]]:
+) -> AsyncGenerator[list[Row], None]:
     """The rows from `start` to before `stop`, page by page, no page empty. Each page is read when it is asked for, so
     rows that change meanwhile show as they then are."""
     at: bytes | None = start

@@ -1,0 +1,152 @@
+"""`tsd copy` between engines: what arrives, what is refused, and what a daemon does meanwhile."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.sent import Generator, block, series
+from tests.e2e.command import Tsd, on_hbase
+from tests.peers.hbase import RunningHbase
+from tsd.codec.cell import COLUMN
+from tsd.codec.merge import MergeRules
+from tsd.codec.row import compact, data_cells
+from tsd.store import Put
+
+pytestmark = pytest.mark.slow
+T = 1356998400
+HOURS = [T, T + 3600]
+SERIES = [series(b"sys.cpu", b"host=web01 cpu=0"), series(b"temp.caf\xe9", b"lieu=\xe9tage")]
+NEWEST = MergeRules(fix_duplicates=True)
+METRICS = ("sys.cpu", "temp.café")
+
+
+def filled(tsd: Tsd, seed: int = 1) -> list[str]:
+    """Points into a store, in several cells a row; what a scan prints of them."""
+    for part in range(3):
+        lines = Generator(seed + part, SERIES, HOURS).lines(100)
+        assert tsd.run("import", "-", stdin=block(lines)).status == 0
+    return tsd.lines(*METRICS)
+
+
+def to(tsd: Tsd) -> list[str]:
+    """The options that name a store as the target."""
+    words = [word for key, value in tsd.settings.items() for word in ("--to-set", f"{key}={value}")]
+    backend = tsd.settings.get("tsd.storage.backend", "embedded")
+    where = tsd.folder if backend == "embedded" else tsd.settings["tsd.storage.hbase.thrift"]
+    return ["--to", f"{backend}:{where}", *words]
+
+
+def test_from_the_embedded_store_to_hbase_and_back(hbase: RunningHbase, tmp_path: Path) -> None:
+    home, back = Tsd(tmp_path / "home"), Tsd(tmp_path / "back")
+    cluster = Tsd(tmp_path / "cluster", on_hbase(hbase, hbase.unused_tables()))
+    wanted = filled(home)
+    done = home.run("copy", *to(cluster))
+    assert (done.status, done.out) == (0, "")
+    assert done.err.startswith("made ")
+    assert cluster.lines(*METRICS) == wanted
+    named = {key: value for key, value in cluster.settings.items() if key.endswith("_table")}
+    assert cluster.run("copy", *to(back.but(named))).status == 0
+    assert back.but(named).lines(*METRICS) == wanted
+    assert back.but(named).run("mkmetric", "new").out == "metrics new: [0, 0, 3]\n"
+    for again in (home.run("copy", *to(cluster)), cluster.run("copy", *to(back.but(named)))):
+        assert (again.status, again.err.split("; ")[1].split(" of ")[0]) == (0, "0")
+
+
+def test_write_times_are_kept(hbase: RunningHbase, tmp_path: Path) -> None:
+    home = Tsd(tmp_path / "home")
+    tables = hbase.new_tables()
+    filled(home)
+    row = bytes.fromhex("00000150e22700000001000001")
+    home.put_directly("tsdb", Put(row, b"t:\x0f\0", b"\1"))
+    cluster = Tsd(tmp_path / "cluster", on_hbase(hbase, tables))
+    assert home.run("copy", *to(cluster)).status == 0
+    assert hbase.tables.timed(tables.data) == times_of(home)
+
+
+def times_of(tsd: Tsd) -> dict[bytes, dict[bytes, tuple[bytes, int]]]:
+    """All rows of the data table of an embedded store that is not open, as happybase shows HBase's."""
+    return {
+        row.key: {cell.column: (cell.value, cell.time_ms) for cell in row.cells} for row in tsd.read_directly("tsdb")
+    }
+
+
+def test_other_names_under_the_same_uids_are_refused(tmp_path: Path) -> None:
+    home, other = Tsd(tmp_path / "home"), Tsd(tmp_path / "other")
+    filled(home)
+    assert other.run("mkmetric", "another").status == 0
+    done = home.run("copy", *to(other))
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("tsd: the target has other names under the same UIDs: metrics [0, 0, 1] is sys.cpu here")
+    assert other.run("uid", "grep", ".").out == "metrics another: [0, 0, 1]\n"
+
+
+def test_stores_that_no_copy_makes_sense_between_are_refused(tmp_path: Path) -> None:
+    home, other = Tsd(tmp_path / "home"), Tsd(tmp_path / "other")
+    nowhere = home.run("copy", *to(other))
+    assert (nowhere.status, nowhere.err.startswith("tsd: no embedded store in ")) == (1, True)
+    filled(home)
+    same = home.run("copy", *to(home))
+    assert (same.status, same.err) == (1, f"tsd: source and target are the same: embedded:{home.folder}\n")
+    salted = home.run("copy", *to(other.but({"tsd.storage.salt.width": "1"})))
+    assert (salted.status, "wants the same tsd.storage.uid.width.* and tsd.storage.salt.*" in salted.err) == (1, True)
+    assert home.run("copy", "--to", tmp_path / "nosuch.conf").status == 2
+    assert home.run("copy", *to(other), "--to-set", "tsd.network.prt=1").status == 2
+    assert not other.folder.exists()
+
+
+def test_a_configuration_file_names_the_target(tmp_path: Path) -> None:
+    home, other = Tsd(tmp_path / "home"), Tsd(tmp_path / "other")
+    wanted = filled(home)
+    file = tmp_path / "other.conf"
+    file.write_text(f"tsd.storage.path = {other.folder}\n")
+    assert home.run("copy", "--to", file).status == 0
+    assert other.lines(*METRICS) == wanted
+
+
+def test_what_comes_while_a_daemon_runs_is_copied_by_the_next_run(tmp_path: Path) -> None:
+    settings = {"tsd.storage.flush_interval": "3600000"}
+    home, other = Tsd(tmp_path / "home", settings), Tsd(tmp_path / "other", settings)
+    with home.serve() as daemon, other.serve() as theirs:
+        first = Generator(1, SERIES, HOURS).lines(100)
+        daemon.tell(block(first))
+        assert home.run("copy", *to(other)).status == 0
+        wanted = home.lines(*METRICS)
+        assert len(wanted) > 50
+        assert other.lines(*METRICS) == wanted
+        daemon.tell(block(Generator(2, [*SERIES, series(b"new", b"host=new")], HOURS).lines(100)))
+        theirs.tell(b"put sys.cpu %d 1 host=web01 cpu=0\n" % (T + 7200))
+    assert home.run("copy", *to(other)).status == 0
+    wanted = [*home.lines(*METRICS, "new"), f"sys.cpu {T + 7200} 1 host=web01 cpu=0"]
+    assert sorted(other.lines(*METRICS, "new")) == sorted(wanted)
+
+
+def test_a_target_that_is_away_is_told_and_keeps_the_place(hbase: RunningHbase, tmp_path: Path) -> None:
+    home = Tsd(tmp_path / "home")
+    cluster = Tsd(tmp_path / "cluster", on_hbase(hbase, hbase.new_tables()))
+    wanted = filled(home)
+    hbase.thrift_kill()
+    assert home.run("copy", *to(cluster)).status == 3
+    hbase.thrift_start()
+    assert home.run("copy", *to(cluster)).status == 0
+    assert cluster.lines(*METRICS) == wanted
+
+
+def test_cells_that_hbase_hides_are_told_unless_their_points_are_there_all_the_same(
+    hbase: RunningHbase, tmp_path: Path
+) -> None:
+    """What a delete leaves in HBase hides a put with an older time: after a compaction in the target that does no harm,
+    after its points were deleted there it does."""
+    home, tables = Tsd(tmp_path / "home"), hbase.new_tables()
+    cluster = Tsd(tmp_path / "cluster", on_hbase(hbase, tables))
+    wanted = filled(home)
+    assert home.run("copy", *to(cluster)).status == 0
+    for key, cells in hbase.tables.timed(tables.data).items():
+        row = compact(key, data_cells((column, *cell) for column, cell in cells.items()), NEWEST)
+        assert row.obsolete
+        hbase.tables.put(tables.data, key, {COLUMN + point.qualifier: point.value for point in row.merged})
+        hbase.tables.delete(tables.data, key, [COLUMN + cell.qualifier for cell in row.obsolete])
+    assert home.run("copy", *to(cluster)).status == 0
+    assert cluster.lines(*METRICS) == wanted
+    assert cluster.run("delete", "sys.cpu", "--since", "1", "--until", "now", "--yes").status == 0
+    done = home.run("copy", *to(cluster))
+    assert (done.status, "2 rows were put and do not show" in done.err) == (1, True)
