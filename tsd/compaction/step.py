@@ -49,6 +49,8 @@ class Plan(NamedTuple):
     obsolete: tuple[StoredCell, ...]  # in the order in which they go
     before: tuple[int, int]  # cells, and their bytes
     after: tuple[int, int]
+    identical: int  # points dropped that said the same
+    variant: int
 
     @property
     def columns(self) -> tuple[bytes, ...]:
@@ -60,6 +62,8 @@ class Found(NamedTuple):
     """What a look at rows gave."""
 
     plans: list[Plan]
+    sizes: list[tuple[int, int]]  # cells and bytes of each row
+    corrupt: list[CorruptRow]
     young: list[bytes]  # keys of rows that were written to a moment ago
 
 
@@ -101,41 +105,37 @@ class RowCompactor:
     async def compact(self, rows: Sequence[Row], *, read_ms: int) -> list[bytes]:
         """The same for rows as they were read, which was begun at `read_ms`, however long ago: with all their cells.
 
-        The counters of rows count one that is read again, because it was young, once.
+        Rows are counted, and told of, when this returns: not where it fails, nor those that must be left.
         """
         found = await self._plan(rows, read_ms)
         done = found.plans if self._dry else await self._carry_out(found.plans)
-        self.tally.count(done)
+        for size in found.sizes:
+            self.tally.see(size)
+        for plan in done:
+            self.tally.count(plan)
+        for error in found.corrupt:
+            self.tally.refuse(error)
+            self._on_corrupt(error)
         return found.young
 
     async def _plan(self, rows: Sequence[Row], read_ms: int) -> Found:
-        found = Found([], [])
+        found = Found([], [], [], [])
         for row in rows:
             await trio.lowlevel.checkpoint()  # a row takes a tenth of a millisecond, and the daemon has agents to serve
             cells = data_cells(row.cells)
             if self._rest_ms and any(cell.time_ms > read_ms - self._rest_ms for cell in cells):
                 found.young.append(row.key)
                 continue
-            plan = self._plan_row(row.key, cells)
-            if plan is not None:
-                found.plans.append(plan)
+            found.sizes.append(size_of(row.key, cells))
+            try:
+                split_key(self._layout, row.key)
+                done = compact(row.key, cells, self._rules)
+            except CorruptRow as exc:
+                found.corrupt.append(exc)
+                continue
+            if done.changes:
+                found.plans.append(_plan_of(row.key, cells, done))
         return found
-
-    def _plan_row(self, key: bytes, cells: list[StoredCell]) -> Plan | None:
-        """None where nothing is to be done."""
-        self.tally.see(size_of(key, cells))
-        try:
-            split_key(self._layout, key)
-            done = compact(key, cells, self._rules)
-        except CorruptRow as exc:
-            self.tally.refuse(exc)
-            self._on_corrupt(exc)
-            return None
-        if not done.changes:
-            return None
-        self.tally.identical += done.row.identical
-        self.tally.variant += done.row.variant
-        return _plan_of(key, cells, done)
 
     async def _carry_out(self, plans: Sequence[Plan]) -> list[Plan]:
         """Those of the plans that came true."""
@@ -194,6 +194,8 @@ def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction) -> Plan:
         tuple(sorted(done.obsolete, reverse=True)),
         size_of(key, cells),
         size_of(key, [*left, *(StoredCell(*cell, time_ms) for cell in done.merged)]),
+        done.row.identical,
+        done.row.variant,
     )
 
 

@@ -13,16 +13,26 @@ TIME_BYTES = 8  # what a store keeps with each cell
 
 
 class Change(Protocol):
-    """A row's cells and their bytes, before and after."""
+    """A row that was compacted."""
 
     @property
     def before(self) -> tuple[int, int]:
-        """As it was read."""
+        """Its cells and their bytes, as it was read."""
         ...
 
     @property
     def after(self) -> tuple[int, int]:
-        """As it is left."""
+        """The same as it is left."""
+        ...
+
+    @property
+    def identical(self) -> int:
+        """Points dropped that said the same as the one that was kept."""
+        ...
+
+    @property
+    def variant(self) -> int:
+        """Points dropped that said something else."""
         ...
 
 
@@ -44,6 +54,7 @@ class Tally:
     corrupt: int = 0  # rows that cannot be read
     undecided: int = 0  # rows with duplicates that differ, where the rules do not decide
     hidden: int = 0  # rows whose merged cell did not show: left as they were
+    young: int = 0  # rows that a pass left, because they were written to all the time
     errors: Counter[str] = field(default_factory=Counter)  # of the store, by what was asked: read, put, delete
 
     def see(self, before: tuple[int, int]) -> None:
@@ -54,12 +65,13 @@ class Tally:
         self.bytes_before += before[1]
         self.bytes_after += before[1]
 
-    def count(self, changes: Iterable[Change]) -> None:
-        """Count rows that were compacted."""
-        for change in changes:
-            self.compacted += 1
-            self.cells_after += change.after[0] - change.before[0]
-            self.bytes_after += change.after[1] - change.before[1]
+    def count(self, change: Change) -> None:
+        """Count a row that was compacted, after `see`."""
+        self.compacted += 1
+        self.cells_after += change.after[0] - change.before[0]
+        self.bytes_after += change.after[1] - change.before[1]
+        self.identical += change.identical
+        self.variant += change.variant
 
     def refuse(self, error: CorruptRow) -> None:
         """Count a row that cannot be compacted."""
@@ -67,6 +79,27 @@ class Tally:
             self.undecided += 1
         else:
             self.corrupt += 1
+
+
+def in_words(tally: Tally) -> list[str]:
+    """The sum of a pass, line by line.
+
+    >>> in_words(Tally(rows=3, compacted=2, cells_before=7, cells_after=4, bytes_before=188, bytes_after=117))[:2]
+    ['rows: 3, compacted 2', 'cells: 7 before, 4 after']
+    """
+    told = [
+        f"rows: {tally.rows}, compacted {tally.compacted}",
+        f"cells: {tally.cells_before} before, {tally.cells_after} after",
+        f"bytes: {tally.bytes_before} before, {tally.bytes_after} after, not compressed",
+        f"duplicates dropped: {tally.identical} that said the same, {tally.variant} older ones that did not",
+    ]
+    left = {
+        "cannot be read": tally.corrupt,
+        "hold duplicates that differ (tsd.storage.fix_duplicates is false)": tally.undecided,
+        "are hidden by what was deleted, until HBase's major compaction": tally.hidden,
+        "are being written to": tally.young,
+    }
+    return told + [f"rows left that {why}: {count}" for why, count in left.items() if count]
 
 
 def size_of(key: bytes, cells: Iterable[StoredCell]) -> tuple[int, int]:

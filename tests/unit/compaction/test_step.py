@@ -45,7 +45,7 @@ async def test_without_orders_to_write_it_only_counts() -> None:
 
 async def test_what_cannot_be_read_is_told_and_left() -> None:
     rows = {
-        key(0): "0000=2a@5 0010=2a2b@6",
+        key(0): "0000=2a@5 0012=010203@6",
         key(3600): "0000=2a@5 00000010=632b00@6",
         key(7200): "050000=00202c@5 0000=2a@6",
         key(0)[:9]: SINGLES,

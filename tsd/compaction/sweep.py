@@ -1,0 +1,127 @@
+"""One pass over the rows of closed hours, in order of their keys: where it is can be written down, and gone on from.
+
+It reads what the pass is about and jumps over the rest: of each metric (of each salt) the hours between two times.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import NamedTuple, TypeVar
+
+import trio
+
+from tsd.codec.rowkey import BASE_BYTES, Layout
+from tsd.compaction.step import REST_MS, RowCompactor
+from tsd.errors import StoreError
+from tsd.store import Page, Row, Store
+from tsd.store.pauses import pauses
+
+T = TypeVar("T")
+
+PAGE_ROWS = 64  # read and compacted together: a daemon that owns the store serves its agents between
+FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES = 0.5, 30.0, 8  # for a store in trouble: a minute or so
+
+
+class Stretch(NamedTuple):
+    """What a pass is about: rows of hours that begin between two times."""
+
+    since_s: int
+    until_s: int  # not included
+    metrics: tuple[bytes, ...] = ()  # UIDs, in order; all where none is named
+
+
+class Sweep:
+    """Walks a table and has its rows compacted."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: str,
+        layout: Layout,
+        compactor: RowCompactor,
+        now_ms: Callable[[], int],
+        *,
+        rate: float | None = None,
+    ) -> None:
+        """`rate` is rows a second at most; `now_ms` the wall clock."""
+        self._store = store
+        self._table = table
+        self._layout = layout
+        self._compactor = compactor
+        self._now_ms = now_ms
+        self._rate = rate
+
+    async def run(self, stretch: Stretch, position: bytes = b"") -> AsyncIterator[tuple[int, bytes]]:
+        """Compact the rows from `position` on; for each part that is done, how many rows it had and where the rest
+        begins. Raises StoreError where the store fails again and again."""
+        due = trio.current_time()
+        async for prefix in self._prefixes(stretch, position):
+            at: bytes | None = max(prefix + _base(stretch.since_s), position)
+            stop = prefix + _base(stretch.until_s)
+            while at is not None and at < stop:
+                page, read_ms = await self._page(at, stop, PAGE_ROWS)
+                await self._compact(page.rows, read_ms)
+                at = page.next_start
+                yield len(page.rows), at or stop
+                if self._rate is not None:
+                    due = max(due, trio.current_time() - 1) + len(page.rows) / self._rate
+                    await trio.sleep_until(due)
+
+    async def _prefixes(self, stretch: Stretch, position: bytes) -> AsyncIterator[bytes]:
+        """What the rows of each metric and salt start with, in order, from `position` on."""
+        end = self._layout.metric_end
+        if stretch.metrics:
+            for salt in _salts(self._layout):
+                for metric in stretch.metrics:
+                    if salt + metric >= position[:end]:
+                        yield salt + metric
+            return
+        at: bytes | None = position[:end]
+        while at is not None:
+            page, _ = await self._page(at, None, 1)
+            if not page.rows:
+                return
+            key = page.rows[0].key
+            if len(key) < end:  # none of ours
+                at = key + b"\0"
+                continue
+            yield key[:end]
+            at = _after(key[:end])
+
+    async def _page(self, start: bytes, stop: bytes | None, limit: int) -> tuple[Page, int]:
+        """A page, and when reading it began."""
+        read_ms = self._now_ms()
+        return await _patiently(lambda: self._store.page(self._table, start, stop, limit=limit)), read_ms
+
+    async def _compact(self, rows: Collection[Row], read_ms: int) -> None:
+        """Compact rows; those that were written to a moment ago, a moment later."""
+        # What was read stays good, however often it is put and deleted.
+        young = await _patiently(lambda: self._compactor.compact(list(rows), read_ms=read_ms))
+        if young:
+            await trio.sleep(REST_MS / 1000)
+            self._compactor.tally.young += len(await _patiently(lambda: self._compactor.compact_keys(young)))
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What `ask` answers, asked again for a while where the store fails."""
+    for pause in pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES):
+        try:
+            return await ask()
+        except StoreError:
+            await trio.sleep(pause)
+    return await ask()
+
+
+def _base(time_s: int) -> bytes:
+    """A time as row keys hold it."""
+    return min(max(time_s, 0), 0xFFFFFFFF).to_bytes(BASE_BYTES, "big")
+
+
+def _salts(layout: Layout) -> list[bytes]:
+    if not layout.salt_width:
+        return [b""]
+    return [bucket.to_bytes(8, "big")[-layout.salt_width :] for bucket in range(layout.salt_buckets)]
+
+
+def _after(prefix: bytes) -> bytes | None:
+    """The first key behind all that start with `prefix`; None where there is none."""
+    number = int.from_bytes(prefix, "big") + 1
+    return None if number >> 8 * len(prefix) else number.to_bytes(len(prefix), "big")
