@@ -119,6 +119,32 @@ class Config:
         "tsd.storage.join_points", True, "true: one cell a row and window; false: one cell a point, as OpenTSDB writes"
     )
 
+    enable_compaction: bool = _key(
+        "tsd.storage.enable_compaction", True, "rows that got several cells become one cell once their hour is over"
+    )
+    compaction_interval_s: int = _key(
+        "tsd.storage.compaction.flush_interval", 10, "pause between rounds of compaction", "s", low=1
+    )
+    compaction_threshold: int = _key(
+        "tsd.storage.compaction.min_flush_threshold", 100, "with no more rows waiting nothing is done; else at "
+        "least so many a round", "rows", low=0,
+    )  # fmt: skip
+    compaction_ceiling: int = _key(
+        "tsd.storage.compaction.max_concurrent_flushes", 10000, "most rows of a round", "rows", low=1
+    )
+    compaction_speed: int = _key(
+        "tsd.storage.compaction.flush_speed", 2, "a round's share of the rows that wait: as many as would be done so "
+        "many times an hour", low=1,
+    )  # fmt: skip
+    compaction_queue: int = _key(
+        "tsd.storage.compaction.queue_limit", 500_000, "rows that are watched or wait; what is more is left to "
+        "tsd compact", "rows", low=1000,
+    )  # fmt: skip
+    fix_duplicates: bool = _key(
+        "tsd.storage.fix_duplicates", True, "of differing values of one time a compaction keeps the newest; false: it "
+        "leaves such rows alone"
+    )  # fmt: skip
+
     journal_path: str = _key(
         "tsd.journal.path", "", "folder of the journal, e.g. on a disk of its own. Empty: journal/ in the state folder"
     )
@@ -168,8 +194,7 @@ OPENTSDB_ONLY = tuple(
     tsd.timeseriesfilter. tsd.rtpublisher. tsd.core.preload_uid_cache tsd.core.preload_uid_cache.max_entries
     tsd.uid.use_mode tsd.uid.lru.enable tsd.uidfilter. tsd.core.meta. tsd.core.tree.enable_processing tsd.search.
     tsd.storage.hbase.zk_quorum tsd.storage.hbase.zk_basedir tsd.storage.hbase.prefetch_meta
-    tsd.storage.hbase.scanner.maxNumRows tsd.core.flushinterval tsd.storage.enable_compaction tsd.storage.compaction.
-    tsd.storage.fix_duplicates tsd.storage.repair_appends tsd.storage.use_max_value
+    tsd.storage.hbase.scanner.maxNumRows tsd.core.flushinterval tsd.storage.repair_appends tsd.storage.use_max_value
     tsd.storage.get_date_tiered_compaction_start tsd.rollups. tsd.http. tsd.rpc.plugins
     tsd.core.authentication.plugin tsd.gnuplot.options.allowlist tsd.query. tsd.startup. tsd.core.repair_appends
     tsd.core.config tsd.core.config.include tsd.logback. tsd.process. tsd.ui.noexport tsd.addins.

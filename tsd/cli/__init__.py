@@ -5,6 +5,7 @@ import sys
 import click
 
 from tsd.cli.check_config import check_config
+from tsd.cli.compact import compact
 from tsd.cli.copy import copy
 from tsd.cli.delete import delete
 from tsd.cli.fsck import fsck
@@ -31,7 +32,7 @@ def tsd(**_: object) -> None:
 
 
 for _command in (
-    serve, check_config, create_tables, mkmetric, uid, import_lines, scan, delete, fsck, copy, send, version
+    serve, check_config, create_tables, mkmetric, uid, import_lines, scan, compact, delete, fsck, copy, send, version
 ):  # fmt: skip
     tsd.add_command(_command)
 

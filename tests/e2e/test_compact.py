@@ -1,0 +1,166 @@
+"""`tsd compact` as an operator or a timer runs it: with a daemon and without, ended in the middle, on both stores."""
+
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import Tsd, on_hbase, until
+from tests.peers.hbase import RunningHbase
+from tests.peers.opentsdb import Opentsdb
+from tsd.cli.compact import SAVE_S
+from tsd.daemon import now_ms
+from tsd.store import Put
+
+HOUR = 1356998400
+ONE_BY_ONE = {"tsd.storage.join_points": "false", "tsd.storage.enable_compaction": "false"}
+
+
+def lines(metric: str, hours: int = 3, points: int = 20) -> list[str]:
+    """Put lines of two series, without the word."""
+    return [
+        f"{metric} {HOUR + hour * 3600 + point * 10} {point}.5 host=web0{host}"
+        for host in (1, 2)
+        for hour in range(hours)
+        for point in range(points)
+    ]
+
+
+def load(tsd: Tsd, *texts: list[str]) -> None:
+    """Import lines."""
+    done = tsd.run("import", "--auto-metric", "-", stdin="".join(f"{t}\n" for text in texts for t in text).encode())
+    assert done.status == 0, done
+
+
+def summary(out: str) -> dict[str, int]:
+    """The numbers of a summary, by their words."""
+    found = {}
+    for line in out.splitlines():
+        name, _, rest = line.partition(": ")
+        for part in rest.split(", "):
+            if match := re.fullmatch(r"(\d+)\s*(.*)|(\w+) (\d+)", part):
+                found[f"{name} {match[2] or match[3] or ''}".strip()] = int(match[1] or match[4])
+    return found
+
+
+@pytest.fixture
+def tsd(tmp_path: Path) -> Tsd:
+    """Commands on a state folder of the test's, that write each point to a cell of its own."""
+    return Tsd(tmp_path / "state", ONE_BY_ONE)
+
+
+def test_a_pass_leaves_one_cell_a_row_and_the_same_points(tsd: Tsd) -> None:
+    load(tsd, lines("a.load"), lines("b.load"))
+    before = tsd.lines("a.load", "b.load")
+    dry = tsd.run("compact", "--dry-run")
+    assert (dry.status, dry.err) == (0, "")
+    assert summary(dry.out)["rows"] == summary(dry.out)["rows compacted"] == 12
+    some = tsd.run("compact", "a.load", "--since", f"{HOUR + 3600}", "--until", f"{HOUR + 3 * 3600 - 1}")
+    assert (some.status, summary(some.out)["rows"]) == (0, 2)  # its last hour is not over by then
+    done = tsd.run("compact")
+    assert (done.status, done.err) == (0, "")
+    told = summary(done.out)
+    assert (told["rows"], told["rows compacted"], told["cells before"], told["cells after"]) == (12, 10, 202, 12)
+    assert told["bytes before"] == summary(dry.out)["bytes before"] - 2 * (20 * (13 + 2 + 8 + 2 + 4) - 23 - 20 * 6 - 1)
+    assert tsd.lines("a.load", "b.load") == before
+    again = summary(tsd.run("compact").out)
+    assert (again["rows compacted"], again["cells before"], again["cells after"]) == (0, 12, 12)
+    assert not (tsd.folder / "compact.json").exists()
+
+
+def test_through_the_daemon_that_owns_the_store(tsd: Tsd) -> None:
+    with tsd.serve() as daemon:
+        daemon.tell("".join(f"put {line}\n" for line in lines("a.load")).encode())
+        daemon.flush()
+        before = tsd.lines("a.load")
+        done = tsd.run("compact")
+        assert (done.status, summary(done.out)["rows compacted"]) == (0, 6), done
+        assert tsd.lines("a.load") == before
+
+
+def test_hours_that_are_not_over_are_left(tsd: Tsd) -> None:
+    now = now_ms() // 1000
+    load(tsd, [f"a.load {now + n} 1 host=a" for n in range(3)], lines("a.load", hours=1))
+    done = tsd.run("compact", "--until", f"{now + 9999}")
+    assert (done.status, summary(done.out)["rows"]) == (0, 2), done
+
+
+def test_what_cannot_be_compacted_is_told(tsd: Tsd) -> None:
+    load(tsd, lines("a.load", hours=1))
+    key = bytes.fromhex("000001") + HOUR.to_bytes(4, "big") + bytes.fromhex("000001000001")
+    tsd.put_directly("tsdb", Put(key, b"t:\0\2", b"abc"))
+    done = tsd.run("compact")
+    assert done.status == 1
+    assert f"tsd: left as it is: row {key.hex()}" in done.err
+    assert summary(done.out)["rows left that cannot be read"] == 1
+    assert summary(done.out)["rows compacted"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["--since", "yesterday"], 2, "got time 'yesterday'"),
+        (["--since", "1h-ago", "--until", "2h-ago"], 2, "is before"),
+        (["--rate", "0"], 2, "Invalid value for '--rate'"),
+        (["no.such.metric"], 1, "'no.such.metric'"),
+    ],
+)
+def test_what_cannot_be_asked_for(tsd: Tsd, words: list[str], status: int, told: str) -> None:
+    load(tsd, lines("a.load", hours=1))
+    done = tsd.run("compact", *words)
+    assert (done.status, told in done.err) == (status, True), done
+
+
+def test_without_a_store_nothing_is_made(tsd: Tsd) -> None:
+    done = tsd.run("compact")
+    assert (done.status, tsd.folder.exists()) == (1, False)
+    assert "no embedded store" in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_one_that_is_ended_goes_on(tsd: Tsd, number: signal.Signals) -> None:
+    load(tsd, lines("a.load", hours=200, points=2))
+    checkpoint = tsd.folder / "compact.json"
+    with tsd.popen("compact", "--rate", f"{64 / SAVE_S}") as process:
+        until(checkpoint.exists, "a checkpoint")
+        busy = tsd.run("compact", "--checkpoint", checkpoint)
+        assert busy.status == 1, busy
+        process.send_signal(number)
+        process.communicate()
+    assert process.returncode == -number
+    other = tsd.run("compact", "--dry-run")
+    assert 0 < summary(other.out)["rows compacted"] < 400  # a dry run begins anew
+    done = tsd.run("compact")
+    assert done.status == 0
+    assert re.fullmatch(r"tsd: going on after \d+ rows, where the last pass was ended\n", done.err)
+    told = summary(done.out)
+    assert told["rows"] >= 400  # the few that were done after the last note are seen again
+    assert told["cells after"] == told["rows"]
+    assert summary(tsd.run("compact").out)["rows compacted"] == 0
+    assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=200, points=2))
+
+
+def test_on_hbase_an_opentsdb_reads_the_same(
+    tmp_path: Path, hbase: RunningHbase, opentsdb: Callable[..., Opentsdb]
+) -> None:
+    tables = hbase.new_tables()
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, ONE_BY_ONE))
+    load(tsd, lines("a.load"))
+    assert {len(cells) for cells in hbase.tables.rows(tables.data).values()} == {20}
+    peer = opentsdb(tables, **{"tsd.storage.enable_compaction": "false"})
+    path = f"/api/query?start={HOUR}&end={HOUR + 4 * 3600}&m=none:a.load{{host=*}}"
+    status, before = peer.http("GET", path)
+    assert status == 200
+    assert sorted(len(series["dps"]) for series in before) == [60, 60]
+    done = tsd.run("compact")
+    assert (done.status, summary(done.out)["rows compacted"]) == (0, 6), done
+    assert {len(cells) for cells in hbase.tables.rows(tables.data).values()} == {1}
+    status, after = peer.http("GET", path)
+    assert (status, by_tags(after)) == (200, by_tags(before))
+
+
+def by_tags(answer: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Series in an order of their own."""
+    return sorted(answer, key=lambda series: str(series["tags"]))

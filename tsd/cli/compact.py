@@ -1,0 +1,145 @@
+"""`tsd compact`: one pass over the rows of closed hours, each of which becomes one cell."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import click
+import trio
+
+from tsd.cli.access import Access, access
+from tsd.cli.options import with_config
+from tsd.cli.progress import Progress
+from tsd.codec.times import HOUR_S
+from tsd.codec.uid import Kind
+from tsd.codec.words import encode_name
+from tsd.compaction.checkpoint import Checkpoint, Place
+from tsd.compaction.configured import row_compactor
+from tsd.compaction.sweep import Stretch, Sweep
+from tsd.compaction.tally import Tally, in_words
+from tsd.config import Config, Loaded, layout, state_folder
+from tsd.daemon import now_ms
+from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
+from tsd.query.dates import BadDate, parse_date
+
+CLOSED_S = 300  # after its end an hour's points have come, but for those of agents that were away
+SAVE_S = 1.0  # between two notes of where the pass is
+SHOWN = 100  # rows told one by one
+
+
+class Told:
+    """Tells of rows that are left, unless there are too many of them."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._count = 0
+
+    def __call__(self, error: CorruptRow) -> None:
+        """Tell of one."""
+        self._count += 1
+        if self._count <= SHOWN:
+            with self._progress.aside():
+                click.echo(f"tsd: left as it is: {error}", err=True)
+                if self._count == SHOWN:
+                    click.echo("tsd: more such rows are only counted", err=True)
+
+
+@click.command()
+@click.argument("metrics", nargs=-1, metavar="[METRIC]...")
+@click.option("--since", default="0", show_default=True, help="First hour: e.g. 2d-ago, 1700000000, 2023/11/14-22:00.")
+@click.option(
+    "--until", default="now", show_default=True, help="Hours that are over by then, and for five minutes now."
+)
+@click.option("--dry-run", is_flag=True, help="Write nothing; say what would become of the rows.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Rows a second, at most.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: compact.json in the state folder.")
+@with_config
+def compact(
+    loaded: Loaded,
+    metrics: Sequence[str],
+    since: str,
+    until: str,
+    dry_run: bool,
+    rate: float | None,
+    checkpoint: Path | None,
+) -> None:
+    """Make one cell of each row of METRICs, or of all, whose hour is over; points stay as they are read.
+
+    It may be ended at any time, and run beside daemons and other passes. With the same arguments it goes on where it
+    was ended. Exit status 1 where a row is corrupt, which is told and left as it is.
+    """
+    config = loaded.config
+    asked = [config.data_table, since, until, *sorted(set(metrics))]
+    file = Checkpoint(checkpoint or state_folder(config) / "compact.json", asked)
+    tally = trio.run(_run, config, None if dry_run else file, (since, until, metrics), rate)
+    click.echo("\n".join(in_words(tally)))
+    sys.exit(1 if tally.corrupt or tally.undecided else 0)
+
+
+async def _run(
+    config: Config, file: Checkpoint | None, words: tuple[str, str, Sequence[str]], rate: float | None
+) -> Tally:
+    """The pass, a dry one without a file; what it did, and what the one did that it goes on with."""
+    since, until, metrics = words
+    async with access(config, must_exist=True) as ways:
+        with file.held() if file else nullcontext():
+            place = file.load() if file else None
+            if place is None:
+                place = Place(_stretch(since, until, await _uids(ways, metrics)), b"", Tally())
+            else:
+                click.echo(f"tsd: going on after {place.tally.rows} rows, where the last pass was ended", err=True)
+            progress = Progress("rows")
+            try:
+                return await _sweep(config, ways, file, place, rate, progress)
+            finally:
+                progress.close()
+
+
+async def _sweep(
+    config: Config, ways: Access, file: Checkpoint | None, place: Place, rate: float | None, progress: Progress
+) -> Tally:
+    compactor = row_compactor(config, ways.store, now_ms, Told(progress), dry=file is None)
+    compactor.tally = place.tally
+    sweep = Sweep(ways.store, config.data_table, layout(config), compactor, now_ms, rate=rate)
+    saved_s = trio.current_time()
+    async for rows, position in sweep.run(place.stretch, place.position):
+        progress.add(rows)
+        if file is not None and trio.current_time() - saved_s >= SAVE_S:
+            await ways.store.sync()
+            await trio.to_thread.run_sync(file.save, place._replace(position=position))
+            saved_s = trio.current_time()
+    if file is not None:
+        await ways.store.sync()
+        file.clear()
+    return compactor.tally
+
+
+def _stretch(since: str, until: str, metrics: list[bytes]) -> Stretch:
+    """The hours that a command line asks for."""
+    now = now_ms()
+    try:
+        first_s = parse_date(since, now) // 1000
+        end_s = parse_date(until, now) // 1000
+    except BadDate as exc:
+        raise click.UsageError(str(exc)) from exc
+    if end_s < first_s:
+        raise click.UsageError(f"--until {until} is before --since {since}")
+    over_s = min(end_s, now // 1000 - CLOSED_S)
+    return Stretch(first_s // HOUR_S * HOUR_S, max(over_s - HOUR_S + 1, 0), tuple(sorted(metrics)))
+
+
+async def _uids(ways: Access, metrics: Sequence[str]) -> list[bytes]:
+    """UIDs of metrics; NoSuchName for one that has none."""
+    try:
+        names = [encode_name(metric) for metric in metrics]
+    except BadLine as exc:
+        raise click.UsageError(str(exc)) from exc
+    found = await ways.uids.find(Kind.METRIC, names)
+    uids: list[bytes] = []
+    for name in dict.fromkeys(names):
+        uid = found[name]
+        if not isinstance(uid, bytes):
+            raise uid if isinstance(uid, TsdError) else NoSuchName(name.decode("latin-1"))
+        uids.append(uid)
+    return uids

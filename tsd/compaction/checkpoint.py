@@ -1,0 +1,71 @@
+"""Where a pass is, in a file: so that one that was ended goes on instead of beginning anew."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tsd.compaction.sweep import Stretch
+from tsd.compaction.tally import Tally
+from tsd.state import Kind, in_words, locked, write_whole
+
+CHECKPOINT = Kind("folder of the checkpoint", "--checkpoint")
+
+
+class Place(NamedTuple):
+    """A pass under way."""
+
+    stretch: Stretch
+    position: bytes
+    tally: Tally
+
+
+class Checkpoint:
+    """The file of one pass. `asked` says what the pass was asked for: another one does not go on with it."""
+
+    def __init__(self, path: Path, asked: list[str]) -> None:
+        self._path = path
+        self._asked = asked
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else uses the file; raises DaemonRuns where somebody does, TsdError where it cannot be used."""
+        with locked(self._path.parent, f"{self._path.name}.lock", CHECKPOINT):
+            yield
+
+    def load(self) -> Place | None:
+        """Where a pass that asked for the same was ended; None where there is none."""
+        with in_words(self._path.parent, CHECKPOINT):
+            try:
+                saved = json.loads(self._path.read_text("utf-8"))
+                return _place(saved) if saved["asked"] == self._asked else None
+            except (FileNotFoundError, ValueError, KeyError, TypeError):  # of no use: the pass begins anew
+                return None
+
+    def save(self, place: Place) -> None:
+        """Note where the pass is, on disk."""
+        since_s, until_s, metrics = place.stretch
+        saved = {
+            "asked": self._asked,
+            "stretch": [since_s, until_s, [metric.hex() for metric in metrics]],
+            "position": place.position.hex(),
+            "tally": asdict(place.tally),
+        }
+        with in_words(self._path.parent, CHECKPOINT):
+            write_whole(self._path, json.dumps(saved, indent=1).encode() + b"\n")
+
+    def clear(self) -> None:
+        """The pass is done."""
+        with in_words(self._path.parent, CHECKPOINT):
+            self._path.unlink(missing_ok=True)
+
+
+def _place(saved: Any) -> Place:
+    since_s, until_s, metrics = saved["stretch"]
+    tally = Tally(**{**saved["tally"], "errors": Counter(saved["tally"]["errors"])})
+    return Place(
+        Stretch(int(since_s), int(until_s), tuple(map(bytes.fromhex, metrics))), bytes.fromhex(saved["position"]), tally
+    )
