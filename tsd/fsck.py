@@ -4,7 +4,7 @@ Which row is broken, and how it is mended, `codec.fsck` says. Here it is done be
 is written over or deleted but what was read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tsd.codec.cell import COLUMN
@@ -15,10 +15,13 @@ from tsd.codec.rowkey import Layout, split_key
 from tsd.codec.uid import Kind
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row, Store
+from tsd.store.together import together
 from tsd.uids import Uids
 
-# A row whose newest cell is no older is left alone: what is put at that cell's time must be older than what comes.
+# A row whose newest cell was no older when it was read is left alone: what is put at that cell's time must be older
+# than what came after the read, and HBase stamps cells with its servers' milliseconds.
 BUSY_MS = 2000
+AT_ONCE = 4  # calls: a gateway's connections are shared with daemons
 
 Names = Mapping[tuple[Kind, bytes], bytes]  # of those UIDs that have one
 
@@ -58,25 +61,23 @@ class Fsck:
         uids: Uids,
         layout: Layout,
         options: FsckOptions,
-        now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._table = table
         self._uids = uids
         self._layout = layout
         self._options = options
-        self._now_ms = now_ms
 
-    async def examine(self, rows: Sequence[Row]) -> list[Verdict]:
-        """What is wrong with each of `rows`, just read, and mended if it may be. Raises StoreError; what was mended
-        until then stays so."""
+    async def examine(self, rows: Sequence[Row], *, read_ms: int) -> list[Verdict]:
+        """What is wrong with each of `rows`, and mended if it may be; to read them was begun at `read_ms`. Raises
+        StoreError; what was mended until then stays so."""
         # Names are looked up after the rows were read: a daemon publishes a name before it writes a row of it, so
         # whatever has none now never had one, or lost it.
         names = await self._names(rows)
         checks = {row.key: self._check(row, self._options, names) for row in rows}
         due = [_Mended(row, checks[row.key], max(cell.time_ms for cell in row.cells)) for row in rows]
         due = [one for one in due if one.puts or one.deletes]
-        left = await self._mend(due)
+        left = await self._mend(due, read_ms)
         return [
             Verdict(
                 row.key,
@@ -109,15 +110,14 @@ class Fsck:
             if isinstance(name, bytes)
         }
 
-    async def _mend(self, rows: Sequence[_Mended]) -> dict[bytes, str]:
+    async def _mend(self, rows: Sequence[_Mended], read_ms: int) -> dict[bytes, str]:
         """Put, look whether it is there, delete what was read; the rows that were left, and why.
 
         Dying in between leaves each point where a reader finds it. The puts carry the time of the newest cell read, so
         what somebody writes meanwhile is newer and stays; a cell that a delete of that time or later hides (in HBase
         it does, until a major compaction) is not seen, and then nothing is deleted.
         """
-        now = self._now_ms()
-        left = {one.row.key: "it is being written to" for one in rows if abs(now - one.time_ms) <= BUSY_MS}
+        left = {one.row.key: "it is being written to" for one in rows if abs(read_ms - one.time_ms) <= BUSY_MS}
         ready = [one for one in rows if one.row.key not in left]
         await self._put(ready)
         unseen = await self._unseen([put for one in ready for put in one.puts])
@@ -130,8 +130,11 @@ class Fsck:
         for one in rows:
             if one.puts:
                 by_time.setdefault(one.time_ms, []).extend(one.puts)
-        for time_ms, puts in by_time.items():
-            await self._store.put(self._table, puts, time_ms=time_ms)
+
+        async def put(part: tuple[int, list[Put]]) -> None:
+            await self._store.put(self._table, part[1], time_ms=part[0])
+
+        await together(by_time.items(), put, at_once=AT_ONCE)
 
     async def _unseen(self, puts: Sequence[Put]) -> set[bytes]:
         """The rows where a cell is not as it was put."""
@@ -142,13 +145,19 @@ class Fsck:
         return {put.row for put in puts if there.get((put.row, put.column)) != put.value}
 
     async def _delete(self, rows: Iterable[_Mended]) -> None:
-        """Each cell where it is no newer than it was read: the store takes one time a call."""
+        """Each cell where it is no newer than it was read: the store takes one time a call.
+
+        In any order: what is older than the cells just put tells nothing any more, and what is as new goes in one call.
+        """
         by_time: dict[int, dict[bytes, list[bytes]]] = {}
         for one in rows:
             for cell in one.deletes:
                 by_time.setdefault(cell.time_ms, {}).setdefault(one.row.key, []).append(COLUMN + cell.qualifier)
-        for time_ms, columns in by_time.items():
-            await self._store.delete(self._table, columns, up_to_ms=time_ms)
+
+        async def delete(part: tuple[int, dict[bytes, list[bytes]]]) -> None:
+            await self._store.delete(self._table, part[1], up_to_ms=part[0])
+
+        await together(by_time.items(), delete, at_once=AT_ONCE)
 
 
 def describe(layout: Layout, key: bytes, names: Names) -> str:

@@ -14,6 +14,7 @@ from tests.unit.codec.test_vectors_rows import FSCK_DEPARTURES, cells_of, fsck_o
 from tsd.codec.fsck import Line
 
 pytestmark = pytest.mark.slow
+OLDEST = {"tsd.storage.fix_duplicates": "false"}  # OpenTSDB's default: of duplicates the oldest stays
 VECTORS: dict[str, list[Vector]] = {}
 for _vector in of_kind("fsck"):
     if "row_hex" not in _vector:  # those of a series that has names
@@ -51,7 +52,7 @@ def mended(engine: Tsd, flags: str, rows: Mapping[bytes, str]) -> dict[bytes, st
     """What becomes of rows of a series that has names, those that are gone left out."""
     lay_uids(engine, NAMES)
     lay(engine, rows)
-    done = engine.run("fsck", "--full-scan", *flags.split())
+    done = engine.but(OLDEST).run("fsck", "--full-scan", *flags.split())
     assert (done.status in (0, 1), done.err) == (True, ""), done
     return {key: shown(row) for key, row in stored(engine).items()}
 
@@ -73,6 +74,13 @@ def test_rows_become_what_opentsdbs_fsck_made_of_them(engine: Tsd, flags: str) -
         departure = FSCK_DEPARTURES.get(fsck_of(vector))
         wanted[key] = departure.here if departure else show_cells(cells_of(vector["after"]))
     assert mended(engine, flags, rows) == {key: after for key, after in wanted.items() if after}
+
+
+def test_of_duplicates_the_one_that_was_read_stays_unless_configured_so(engine: Tsd) -> None:
+    lay_uids(engine, NAMES)
+    lay(engine, keyed("0000=2a@1 0001=002b@2"))
+    engine.run("fsck", "--full-scan", "--fix", "--resolve-duplicates")
+    assert list(map(shown, stored(engine).values())) == ["0001=002b"]
 
 
 def test_rows_nobody_can_read_go_if_they_may(engine: Tsd) -> None:
@@ -136,6 +144,6 @@ def test_all_that_can_be_mended_is_mended_in_one_run(engine: Tsd) -> None:
     assert len(after) > 30
     assert all(cells(row) for row in after.values())
     assert len(keyed(ROWS)) > len(after)
-    done = engine.run("fsck", "--full-scan", "--fix-all")
+    done = engine.but(OLDEST).run("fsck", "--full-scan", "--fix-all")
     assert (done.status, done.err) == (0, "")
     assert {key: shown(row) for key, row in stored(engine).items()} == after

@@ -57,7 +57,7 @@ async def examined(store: Meddled, options: FsckOptions = ALL, key: bytes = KEY,
     row = await row_of(store, key)
     assert row is not None
     uids = Uids(store, UID_TABLE, Widths())
-    [verdict] = await Fsck(store, DATA, uids, Layout(), options, lambda: now_ms).examine([row])
+    [verdict] = await Fsck(store, DATA, uids, Layout(), options).examine([row], read_ms=now_ms)
     return verdict
 
 

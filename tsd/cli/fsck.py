@@ -26,7 +26,7 @@ _FLAGS = {
     "fix": "Mend what is found, as far as the flags below allow.",
     "compact": "Join the cells of every good row.",
     "resolve_duplicates": "Of points of one time, keep one.",
-    "last_write_wins": "Keep the newest cell's, not the oldest's.",
+    "last_write_wins": "Keep the newest cell's, as readers do; with tsd.storage.fix_duplicates always so.",
     "delete_orphans": "Delete rows with UIDs that have no name.",
     "delete_unknown_columns": "Delete cells that nobody knows.",
     "delete_bad_values": "Delete points that are no numbers.",
@@ -64,17 +64,20 @@ def fsck(loaded: Loaded, words: Sequence[str], full_scan: bool, fix_all: bool, a
     except BadRequest as exc:
         raise click.UsageError(str(exc)) from exc
     report = _Report(as_json=as_json)
+    flags["last_write_wins"] |= loaded.config.fix_duplicates  # or a mended row would read otherwise than before
     options = _options(fix_all=fix_all, **flags)
 
     async def run() -> None:
         started = trio.current_time()
         async with access(loaded.config, must_exist=True) as ways:
-            check = Fsck(ways.store, loaded.config.data_table, ways.uids, layout(loaded.config), options, now_ms)
+            check = Fsck(ways.store, loaded.config.data_table, ways.uids, layout(loaded.config), options)
             with closing(Progress("rows")) as progress:
+                read_ms = now_ms()
                 async for rows in _rows(ways, loaded.config, request):
-                    for verdict in await check.examine(rows):
+                    for verdict in await check.examine(rows, read_ms=read_ms):
                         report.tell(verdict, progress)
                     progress.add(len(rows))
+                    read_ms = now_ms()
         report.sum_up(round(trio.current_time() - started))
 
     trio.run(run)
