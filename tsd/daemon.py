@@ -16,6 +16,7 @@ import tsd
 from tsd.codec.cell import FAMILY
 from tsd.codec.putline import NameRules
 from tsd.codec.uid import ID_FAMILY, NAME_FAMILY
+from tsd.compaction.configured import paced_compactor
 from tsd.config import Backend, Config, Loaded, gateways, journal_folder, layout, state_folder
 from tsd.doors import control, descriptors
 from tsd.doors.listener import Limits, Listener
@@ -47,7 +48,6 @@ STALLED_CALLS = 4  # of the store, timed out one after the other, that may hold 
 UNSETTLED_BYTES = 1024  # at most, of a series that is known without its UIDs
 UNSETTLED_SHARE = 8  # what part of the memory for points they may take
 COUNTERS_S = 600  # between looks at how many UIDs other daemons have used
-STOPPED = (signal.SIGTERM, signal.SIGINT)
 
 
 def now_ms() -> int:
@@ -128,6 +128,7 @@ class Daemon:
         rules = name_rules(config)
         self.rows = OpenRows(SeriesTable(), rules)
         names = SeriesNames(self.uids, layout(config), rules, creates(config))
+        self.compactor = paced_compactor(config, store, now_ms, lambda: self.writer.behind)
         self.writer = Writer(
             self.rows,
             names,
@@ -142,6 +143,7 @@ class Daemon:
             join=config.join_points,
             refused_folder=state_folder(config) / "refused",
             now_s=lambda: now_ms() // 1000,
+            note=self.compactor.note if self.compactor else None,
         )
         self.intake = Intake(
             self.rows,
@@ -207,6 +209,7 @@ class Daemon:
             write_retries=self.writer.retries,
             series=len(self.rows.table),
             uids=self.uids.statistics(),
+            compaction=self.compactor.statistics() if self.compactor else None,
             store=self.store.statistics(),
         )
         name = "fqdn" if self.config.stats_canonical else "host"
@@ -344,6 +347,8 @@ async def _run(
                 doors.start_soon(recheck_forever, daemon.uids, config.uid_cache_ttl_s, daemon.drop_caches)
                 doors.start_soon(daemon.look_for_tables)
                 doors.start_soon(daemon.learn_name)
+                if daemon.compactor:
+                    doors.start_soon(daemon.compactor.run)
                 path = await control.open_listener(control_path(config))
                 doors.start_soon(control.serve, path, daemon.control_verbs())
                 doors.start_soon(daemon.listener.serve, listeners)
@@ -375,7 +380,7 @@ async def _end_when_told(daemon: Daemon, doors: trio.CancelScope) -> None:
 
 
 async def _stop_on_signal(stop: trio.Event) -> None:
-    with trio.open_signal_receiver(*STOPPED) as signals:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             log.info("signal", name=signal.Signals(number).name)
             stop.set()

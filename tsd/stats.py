@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tsd.codec.uid import Kind
+from tsd.compaction.pace import Statistics as CompactionStatistics
+from tsd.compaction.tally import Tally
 from tsd.doors.listener import Statistics as ListenerStatistics
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, REASONS, UNKNOWN_NAME
 from tsd.ingest.journal import Statistics as JournalStatistics
@@ -45,6 +47,7 @@ class Snapshot(NamedTuple):
     write_retries: int
     series: int
     uids: Mapping[Kind, KindStatistics]
+    compaction: CompactionStatistics | None  # None: switched off
     store: Mapping[str, int]
 
 
@@ -64,6 +67,7 @@ def collect(snapshot: Snapshot) -> Iterator[Stat]:
     for kind, uids in snapshot.uids.items():
         yield from _opentsdb_uids(kind, uids)
     yield Stat("datapoints.added", snapshot.accepted, "type=all", "class=TSDB")
+    yield from _opentsdb_compaction(snapshot.compaction)
     yield from _ledger(snapshot)
     yield from _way_to_the_store(snapshot)
 
@@ -100,6 +104,23 @@ def _opentsdb_uids(kind: Kind, uids: KindStatistics) -> Iterator[Stat]:
     yield Stat("uid.rejected-assignments", uids.refused, tag)
     yield Stat("uid.ids-used", uids.used, tag)
     yield Stat("uid.ids-available", uids.available, tag)
+
+
+def _opentsdb_compaction(compaction: CompactionStatistics | None) -> Iterator[Stat]:
+    tally = Tally() if compaction is None else compaction.tally
+    yield Stat("compaction.count", tally.compacted)
+    yield Stat("compaction.duplicates", tally.identical, "type=identical")
+    yield Stat("compaction.duplicates", tally.variant, "type=variant")
+    if compaction is None:
+        return
+    yield Stat("compaction.queue.size", compaction.queued)
+    for call in ("read", "put", "delete"):
+        yield Stat("compaction.errors", tally.errors[call], f"rpc={call}")
+    yield Stat("compaction.writes", tally.writes)
+    yield Stat("compaction.deletes", tally.deletes)
+    yield Stat("compaction.queue.left-out", compaction.left_out)  # ours, as those that follow
+    yield Stat("compaction.rows-left", tally.corrupt + tally.undecided, "type=corrupt")
+    yield Stat("compaction.rows-left", tally.hidden, "type=hidden")
 
 
 def _ledger(snapshot: Snapshot) -> Iterator[Stat]:

@@ -7,7 +7,7 @@ the daemon takes up what an earlier run left.
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import POINT_BYTES, OpenRows
 from tsd.ingest.segment import Block, Damage
 from tsd.ingest.series import SeriesText
-from tsd.store import Store
+from tsd.store import Put, Store
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +82,9 @@ class Writer:
         join: bool,
         refused_folder: Path,
         now_s: Callable[[], int],
+        note: Callable[[Sequence[Put]], None] | None = None,
     ) -> None:
+        """`note` is told of the cells that were put."""
         self._rows = rows
         self._names = names
         self._journal = journal
@@ -97,6 +99,7 @@ class Writer:
         self._join = join
         self._refused_folder = refused_folder
         self._now_s = now_s
+        self._note = note
         self._windows: deque[Window] = deque()
         self._sealed = 0  # windows, since the start
         self._written = 0
@@ -116,6 +119,11 @@ class Writer:
     def windows(self) -> int:
         """Sealed windows that are not yet stored."""
         return len(self._windows)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the store is slow, or in trouble, or points wait for it."""
+        return self.trouble is not None or len(self._windows) > 1 or bool(self._gate.held)
 
     def adopt(self, segments: list[Segment]) -> None:
         """Write what an earlier run left, before anything else."""
@@ -246,6 +254,8 @@ class Writer:
             puts = await trio.to_thread.run_sync(encode, part, self._rows.table, self._join)
             await self._store.put(self._table, puts)
             self.cells += len(puts)
+            if self._note is not None:
+                self._note(puts)
         await self._store.sync()
         if refused:
             await self._keep_refused(window, refused)

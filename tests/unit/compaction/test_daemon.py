@@ -1,0 +1,37 @@
+"""A daemon compacts what it wrote itself."""
+
+from pathlib import Path
+
+import trio
+
+from tests.running import running
+from tsd.codec.row import data_cells
+
+SETTINGS = {"tsd.storage.compaction.flush_interval": "1", "tsd.storage.compaction.min_flush_threshold": "0"}
+LATE = [f"put a.load {1356998400 + n} {n} host=web01\n".encode() for n in range(3)]
+
+
+async def test_rows_of_several_windows_become_one_cell(tmp_path: Path) -> None:
+    async with running(tmp_path, SETTINGS) as daemon, daemon.client() as client:
+        for line in LATE:
+            await client.ask(line)
+            assert await daemon.daemon.flush()
+        with trio.fail_after(60):
+            while not (stats := await client.stats())["compaction.count"]:
+                pass
+        assert stats["compaction.writes"] >= 1
+        assert stats["compaction.deletes"] == 3
+        assert stats["compaction.queue.size"] == 0
+        assert stats["compaction.errors rpc=put"] == stats["compaction.duplicates type=variant"] == 0
+        page = await daemon.daemon.store.page("tsdb", b"", None, limit=9)
+        assert [[cell[:2] for cell in data_cells(row.cells)] for row in page.rows] == [
+            [(bytes.fromhex("000000100020"), bytes([0, 1, 2, 0]))]
+        ]
+
+
+async def test_it_can_be_switched_off(tmp_path: Path) -> None:
+    async with running(tmp_path, {"tsd.storage.enable_compaction": "false"}) as daemon, daemon.client() as client:
+        assert daemon.daemon.compactor is None
+        stats = await client.stats()
+        assert stats["compaction.count"] == 0
+        assert "compaction.queue.size" not in stats

@@ -1,0 +1,86 @@
+"""Which rows a daemon compacts, and in what order."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.unit.compaction.parts import key
+from tsd.codec.rowkey import Layout, row_key
+from tsd.compaction.queue import RowQueue
+from tsd.store import Put
+
+HOUR = 1356998400
+ALL = 10**6
+
+
+def queue(*, limit: int = ALL, layout: Layout = Layout(), started_s: int = HOUR) -> RowQueue:  # noqa: B008
+    """One of a daemon that started with the hour."""
+    return RowQueue(layout, limit, started_s)
+
+
+def puts(*rows: bytes) -> Iterable[Put]:
+    """A cell of each row."""
+    return [Put(row, b"t:\0\0", b"*") for row in rows]
+
+
+def test_a_row_of_one_cell_wants_no_compaction() -> None:
+    rows = queue()
+    rows.note(puts(key(HOUR, 1), key(HOUR, 2)))
+    rows.note(puts(key(HOUR, 2)))
+    rows.note(puts(key(HOUR, 2)))
+    assert rows.waiting == 1
+    assert rows.take(ALL, HOUR + 3600) == [key(HOUR, 2)]
+    assert (rows.waiting, rows.take(ALL, HOUR + 3600)) == (0, [])
+
+
+def test_an_hour_must_be_over() -> None:
+    rows = queue()
+    rows.note(puts(key(HOUR), key(HOUR + 3600), key(HOUR), key(HOUR + 3600)))
+    assert rows.take(ALL, HOUR + 3599) == []
+    assert rows.take(ALL, HOUR + 3600) == [key(HOUR)]
+    assert rows.take(ALL, HOUR + 7200) == [key(HOUR + 3600)]
+
+
+@pytest.mark.parametrize("late", ["of before the start", "of a closed hour"])
+def test_where_cells_may_be_there_one_more_is_enough(late: str) -> None:
+    rows = queue(started_s=HOUR + 1 if late == "of before the start" else 0)
+    if late == "of a closed hour":
+        rows.note(puts(key(HOUR)))
+        assert rows.take(ALL, HOUR + 3600) == []
+    rows.note(puts(key(HOUR)))
+    assert rows.take(ALL, HOUR + 3600) == [key(HOUR)]
+
+
+def test_the_oldest_hour_comes_first_and_all_salts_of_an_hour_by_turns() -> None:
+    layout = Layout(salt_width=1, salt_buckets=4)
+    hours = [
+        [row_key(layout, b"\0\0\1", base, b"\0\0\1" + n.to_bytes(3, "big")) for n in range(40)]
+        for base in (HOUR + 3600, HOUR)
+    ]
+    rows = queue(layout=layout)
+    for _ in range(2):
+        rows.note(puts(*hours[0], *hours[1]))
+    taken = [row for _ in range(20) for row in rows.take(4, HOUR + 7200)]
+    assert sorted(taken[:40]) == sorted(hours[1])
+    assert sorted(taken[40:]) == sorted(hours[0])
+    assert all(len({row[0] for row in taken[at : at + 4]}) == 4 for at in range(0, 16, 4))
+
+
+def test_what_is_put_back_waits_again() -> None:
+    rows = queue()
+    rows.note(puts(key(HOUR), key(HOUR)))
+    rows.put_back(rows.take(ALL, HOUR + 3600))
+    assert rows.waiting == 1
+    assert rows.take(ALL, HOUR + 3600) == [key(HOUR)]
+
+
+def test_it_holds_no_more_than_its_limit_and_counts_what_it_does_not() -> None:
+    rows = queue(limit=2)
+    many = [key(HOUR, series, metric=series) for series in range(5)]
+    rows.note(puts(*many))
+    rows.note(puts(*many))
+    assert (rows.waiting, rows.left_out) == (2, 6)
+    rows.take(0, HOUR + 3600)
+    assert sorted(rows.take(ALL, HOUR + 3600)) == many[:2]
+    rows.note(puts(*many))  # there is room again
+    assert (rows.waiting, rows.left_out) == (2, 9)
