@@ -6,11 +6,14 @@ import itertools
 import json
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from scripts.peers.java import find_java, jars_of
+from scripts.peers.opentsdb import OPENS, QUICK
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import run_script
 from tests.peers.tables import Tables
@@ -86,6 +89,17 @@ class Opentsdb:
         if "json" in (response.headers.get_content_type() if text else ""):
             return response.status, json.loads(text)
         return response.status, text or None
+
+    def tool(self, name: str, *words: str) -> bytes:
+        """What one of its command-line tools prints, `net.opentsdb.tools.NAME`, on the same tables; it must succeed."""
+        classes = f"{self._home}:{jars_of('opentsdb')}/*"
+        command = [str(find_java()), *OPENS, *QUICK, "-cp", classes, f"net.opentsdb.tools.{name}"]
+        done = subprocess.run(
+            [*command, f"--config={self._home / 'opentsdb.conf'}", *words],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done
+        return done.stdout
 
     def stop(self) -> None:
         """End it in an orderly way: everything that it took is in HBase then."""

@@ -99,7 +99,7 @@ async def _print_rows(ways: Access, config: Config, rows: Sequence[Row], as_line
     for key, (row, _) in zip(names, readable, strict=True):
         cells = data_cells(row.cells)
         try:
-            text = "".join(line + "\n" for line in (_lines(key, cells) if as_lines else _dump(key, cells)))
+            text = "".join(line + "\n" for line in (lines_of(key, cells) if as_lines else _dump(key, cells)))
         except CorruptRow as exc:
             click.echo(f"tsd: row {key.key.hex()} of {key.metric} cannot be read: {exc}", err=True)
         else:
@@ -108,14 +108,14 @@ async def _print_rows(ways: Access, config: Config, rows: Sequence[Row], as_line
     return Scanned(printed, len(rows) - len(printed))
 
 
-def _lines(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
+def lines_of(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
     """A row's points as lines; what is no point has no line. Raises CorruptRow where one would be read otherwise."""
     for point in points(row.key, cells, NEWEST):
         time = row.base * 1000 + point.offset_ms if point.in_ms else row.base + point.offset_ms // 1000
         number = point.number
         if isinstance(number, float) and not math.isfinite(number):
             raise CorruptRow(f"the value at {time} is {number}, which no line can carry")
-        if point.in_ms != (time >= FIRST_MS):
+        if not time or point.in_ms != (time >= FIRST_MS):
             raise CorruptRow(f"a time of {time} {'ms' if point.in_ms else 's'}, which no line can carry")
         yield f"{row.metric} {time} {number!r} {' '.join(row.tags)}"
 
@@ -136,7 +136,8 @@ def _dump(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
                 note = decode_annotation(cell.value)
                 after = int.from_bytes(cell.qualifier[1:], "big")
                 text = encode_annotation(note).decode()
-                yield f"  {show_signed(cell.qualifier)}\t{show_signed(cell.value)}\t{after}\t{text}\t{note.start_time}"
+                date = _date(note.start_time // 1000 if note.start_time >= FIRST_MS else note.start_time)
+                yield f"{head}\t{after}\t{text}\t{note.start_time}\t({date})"
             case _:
                 yield f"  {show_signed(cell.value)}\t[Not a data point]"
 
