@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tests.broken import KEYS, NAMES, ROWS, keyed, lay, lay_uids, shown, stored
-from tests.e2e.command import Tsd
+from tests.e2e.command import Tsd, on_hbase
+from tests.peers.hbase import RunningHbase
 from tests.unit.codec.codec_rows import cells
 from tests.unit.codec.codec_rows import show as show_cells
 from tests.unit.codec.codec_vectors import Vector, of_kind
@@ -137,6 +139,20 @@ def test_a_clean_table_is_called_clean(engine: Tsd) -> None:
     done = engine.run("fsck", "--full-scan", "--threads", "4", "--sync")
     assert (done.status, done.err) == (0, "")
     assert {"Valid Datapoints: 4", "Total Errors: 0"} <= set(done.out.splitlines())
+
+
+def test_a_row_whose_mended_cell_a_deletion_hides_stays_whole(hbase: RunningHbase, tmp_path: Path) -> None:
+    """HBase hides what is put at no later time than a deletion, until a major compaction."""
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, hbase.new_tables()))
+    [key] = keyed("0000=@9")
+    assert mended(tsd, "--fix-all", {key: "0000=@9"}) == {}
+    lay(tsd, {key: "0007=2a@4 0010=2b@5"})
+    done = tsd.run("fsck", "--full-scan", "--fix")
+    assert "Improperly Encoded Floating Point Values Fixed: 0" in done.out.splitlines()
+    assert "Rows left as they are: 1" in done.out.splitlines()
+    assert shown(stored(tsd)[key]) == "0007=2a 0010=2b"
+    assert "Rows left as they are" not in tsd.run("fsck", "--full-scan", "--fix", "--compact").out  # another column
+    assert shown(stored(tsd)[key]) == "00000010=2a2b00"
 
 
 def test_all_that_can_be_mended_is_mended_in_one_run(engine: Tsd) -> None:

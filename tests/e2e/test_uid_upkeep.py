@@ -122,6 +122,14 @@ def test_words_that_are_none_of_fscks(tmp_path: Path) -> None:
     ]
 
 
+def test_many_errors_are_no_success(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    tsd.run("mkmetric", "a")
+    lay_uids(tsd, [Put(b"name%03d" % number, METRIC.id_column, bytes((1, 0, number))) for number in range(256)])
+    done = tsd.run("uid", "fsck")
+    assert (done.status, done.out.splitlines()[-1]) == (255, "257 errors found.")  # the counter is behind, too
+
+
 def test_a_report(engine: Tsd) -> None:
     engine.run("mkmetric", "a", "b", "c")
     done = engine.run("uid", "report")
