@@ -212,9 +212,9 @@ class Daemon:
             compaction=self.compactor.statistics() if self.compactor else None,
             store=self.store.statistics(),
         )
-        name = "fqdn" if self.config.stats_canonical else "host"
+        tags = f"{'fqdn' if self.config.stats_canonical else 'host'}={self.host}"
         port = f"port={self.config.port} " if self.config.stats_with_port else ""
-        return render(collect(snapshot), now_ms() // 1000, f"{port}{name}={self.host}")
+        return render(collect(snapshot), now_ms() // 1000, port + tags)
 
     async def replay(self, segments: Sequence[Segment]) -> None:
         """Take up what an earlier run left in the journal: written before anything else, if the store takes it."""

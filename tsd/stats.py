@@ -1,7 +1,7 @@
 """The parts' numbers → the lines of the telnet command `stats`: OpenTSDB's names where it has them, ours beside them.
 
 Ours: `tsd.ledger.*` is the account of every put line (received = stored + journaled + refused), `tsd.journal.*`,
-`tsd.writer.*`, `tsd.series.*`, `tsd.store.*` what the way to the store is doing.
+`tsd.writer.*`, `tsd.series.*`, `tsd.store.*` what the way to the store is doing, `tsd.compactor.*` what it leaves.
 """
 
 import resource
@@ -118,9 +118,6 @@ def _opentsdb_compaction(compaction: CompactionStatistics | None) -> Iterator[St
         yield Stat("compaction.errors", tally.errors[call], f"rpc={call}")
     yield Stat("compaction.writes", tally.writes)
     yield Stat("compaction.deletes", tally.deletes)
-    yield Stat("compaction.queue.left-out", compaction.left_out)  # ours, as those that follow
-    yield Stat("compaction.rows-left", tally.corrupt + tally.undecided, "type=corrupt")
-    yield Stat("compaction.rows-left", tally.hidden, "type=hidden")
 
 
 def _ledger(snapshot: Snapshot) -> Iterator[Stat]:
@@ -147,5 +144,10 @@ def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield Stat("process.cpu-ms", int((usage.ru_utime + usage.ru_stime) * 1000))
     yield Stat("process.peak-kib", usage.ru_maxrss)
+    if snapshot.compaction is not None:
+        tally = snapshot.compaction.tally
+        yield Stat("compactor.queue-full", snapshot.compaction.left_out)
+        yield Stat("compactor.rows-left", tally.corrupt + tally.undecided, "type=corrupt")
+        yield Stat("compactor.rows-left", tally.hidden, "type=hidden")
     for name, value in snapshot.store.items():
         yield Stat(f"store.{name}", value)

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.peers.opentsdb import Opentsdb
 from tests.running import running
 
-OURS = ("ledger.", "telnet.", "intake.", "journal.", "writer.", "series.", "process.", "store.")
+OURS = ("ledger.", "telnet.", "intake.", "journal.", "writer.", "series.", "process.", "store.", "compactor.")
 
 
 def series(reply: bytes) -> list[str]:

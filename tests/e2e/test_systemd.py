@@ -217,6 +217,28 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path, program: Call
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_systemd_finds_nothing_wrong_with_the_timer(tmp_path: Path, program: Callable[[str], Path]) -> None:
+    analyze = program("systemd-analyze")
+    command = tmp_path / "tsd"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    names = ["tsd-compact.service", "tsd-compact.timer"]
+    for name in names:
+        (tmp_path / name).write_text(UNIT.with_name(name).read_text().replace("/usr/bin/tsd", str(command)))
+    done = subprocess.run([analyze, "verify", *names], check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_timer_runs_what_is_there(tmp_path: Path) -> None:
+    text = UNIT.with_name("tsd-compact.service").read_text()
+    unit = dict(line.split("=", 1) for line in text.splitlines() if re.match(r"\w+=", line))
+    words = unit["ExecStart"].split(" ")
+    assert words[:6] == "/usr/bin/tsd compact --config /etc/tsd/tsd.conf --data /var/lib/tsd".split(" ")
+    with Tsd(tmp_path / "state").serve():
+        done = Tsd(tmp_path / "state").run("compact", *words[6:])
+    assert (done.status, done.err) == (0, "")
+
+
 def test_the_unit_runs_what_is_there_and_waits_long_enough(tmp_path: Path) -> None:
     unit = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if re.match(r"\w+=", line))
     assert unit["ExecStart"] == "/usr/bin/tsd serve --config /etc/tsd/tsd.conf --data /var/lib/tsd"
