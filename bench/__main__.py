@@ -2,6 +2,7 @@
 
 import click
 
+from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import ingest as ingest_module
 from bench import series as series_module
@@ -47,6 +48,17 @@ def sync(seconds: int) -> None:
 def copy(count: int, points: int, rounds: int) -> None:
     """Move tables: embedded → HBase, HBase → embedded, and again with nothing new."""
     copy_module.copy(Load(count, points), rounds)
+
+
+@bench.command()
+@click.option("--series", default=1000, help="Series.")
+@click.option("--points", default=1000, help="Points of each.")
+@click.option("--rounds", default=1, help="How often all of it is run.")
+@click.option("--seconds", default=10, help="How long sync is measured, each time.")
+@click.option("--pace", default=200_000, help="Lines/s that are sent meanwhile; half of the top speed is wanted.")
+def compact(series: int, points: int, rounds: int, seconds: int, pace: int) -> None:
+    """A pass over rows of a cell a point, on both engines; and sync beside one."""
+    compact_module.compact(Load(series, points, 4), rounds, seconds, pace)
 
 
 if __name__ == "__main__":

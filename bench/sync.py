@@ -48,7 +48,7 @@ def sync(seconds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
         for number, pace in enumerate(PACES):
             with serving(Path(folder) / str(number), {}) as daemon:
-                found[f"{pace.connections:,} × {pace.lines_per_s:,}"] = _run(daemon, pace, seconds)
+                found[f"{pace.connections:,} × {pace.lines_per_s:,}"] = measure(daemon, pace, seconds)
     rows = [
         [
             name,
@@ -65,7 +65,7 @@ def sync(seconds: int) -> None:
     publish("sync", note + table(head, rows), found)
 
 
-def _run(daemon: Daemon, pace: Pace, seconds: int) -> Figures:
+def measure(daemon: Daemon, pace: Pace, seconds: int) -> Figures:
     with subprocess.Popen(
         [sys.executable, "-m", "bench.sync", json.dumps([daemon.port, pace])],
         stdout=subprocess.PIPE,

@@ -343,12 +343,10 @@ async def _run(
                 doors.start_soon(writer.watch_journal)
                 await daemon.replay(segments)
                 doors.start_soon(writer.seal_windows)
-                doors.start_soon(daemon.watch_counters)
                 doors.start_soon(recheck_forever, daemon.uids, config.uid_cache_ttl_s, daemon.drop_caches)
-                doors.start_soon(daemon.look_for_tables)
-                doors.start_soon(daemon.learn_name)
-                if daemon.compactor:
-                    doors.start_soon(daemon.compactor.run)
+                upkeep = [daemon.compactor.run] if daemon.compactor else []
+                for task in (daemon.watch_counters, daemon.look_for_tables, daemon.learn_name, *upkeep):
+                    doors.start_soon(task)
                 path = await control.open_listener(control_path(config))
                 doors.start_soon(control.serve, path, daemon.control_verbs())
                 doors.start_soon(daemon.listener.serve, listeners)
