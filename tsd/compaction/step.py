@@ -181,9 +181,8 @@ class RowCompactor:
 def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction) -> Plan:
     """A compaction with the times of its writes."""
     time_ms = max(cell.time_ms for cell in done.row.cells)
-    gone = {cell.qualifier for cell in done.obsolete}
-    written = {cell.qualifier for cell in done.merged}
-    left = [cell for cell in cells if cell.qualifier not in gone | written]
+    changed = {cell.qualifier for cell in done.obsolete} | {cell.qualifier for cell in done.merged}
+    left = [cell for cell in cells if cell.qualifier not in changed]
     holders = {cell.qualifier for cell in done.row.cells}
     # What stands there already says the same, but must count as much as what goes.
     aged = [Point(c.qualifier, c.value) for c in left if c.qualifier in holders and c.time_ms < time_ms]
