@@ -2,6 +2,7 @@
 
 import random
 from itertools import count
+from pathlib import Path
 
 import pytest
 import trio
@@ -15,10 +16,11 @@ from tsd.codec.rowkey import Layout
 from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind, Widths
 from tsd.fsck import BUSY_MS, Fsck
 from tsd.store import Family, Put, Row, Store, Table
+from tsd.store.embedded import EmbeddedStore
 from tsd.store.memory import MemoryStore
 from tsd.uids import Uids
 
-DATA, UID_TABLE = "tsdb", "tsdb-uid"
+UID_TABLE = "tsdb-uid"
 OPTIONS = FsckOptions.fix_all(last_write_wins=True)
 UNTIDY = (Put(KEY, b"t:\2", b"?"), Put(KEY, b"t:\0\2", b"???"), Put(KEY, b"t:\5\0\0", b"?"))  # what fsck is to delete
 
@@ -26,15 +28,16 @@ UNTIDY = (Put(KEY, b"t:\2", b"?"), Put(KEY, b"t:\0\2", b"???"), Put(KEY, b"t:\5\
 class Scene:
     """One row, and what it is to hold in the end."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, store: Store) -> None:
+        """`store` is one whose stamps rise with every put: then no row is too young."""
         self.draw = random.Random(seed)
-        clock = count(1000)
-        self.store: Store = MemoryStore(lambda: next(clock))  # its stamps rise with every put, so no row is too young
+        self.store = store
+        self.table = f"tsdb{seed}"
         self.last: dict[int, int] = {}
 
     async def prepare(self) -> None:
-        families = [Table(DATA, (Family(COLUMN[:-1]),)), Table(UID_TABLE, (Family(ID_FAMILY), Family(NAME_FAMILY)))]
-        await self.store.create_tables(families)
+        names = Table(UID_TABLE, (Family(ID_FAMILY), Family(NAME_FAMILY)))
+        await self.store.create_tables([Table(self.table, (Family(COLUMN[:-1]),)), names])
         await self.store.put(UID_TABLE, [Put(b"\0\0\1", kind.name_column, b"name") for kind in Kind])
 
     async def write(self) -> None:
@@ -46,7 +49,7 @@ class Scene:
             if self.draw.random() < 0.3:
                 puts.append(self.draw.choice(UNTIDY))
             await self.pause()
-            await self.store.put(DATA, puts)
+            await self.store.put(self.table, puts)
             self.last.update(dict.fromkeys(found, number))
 
     def point(self, second: int, number: int) -> Point:
@@ -57,17 +60,20 @@ class Scene:
 
     async def mend(self) -> None:
         """Again and again, dying in between."""
-        fsck = Fsck(self.store, DATA, Uids(self.store, UID_TABLE, Widths()), Layout(), OPTIONS)
         for _ in range(6):
             await self.pause()
             with trio.CancelScope() as life:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.die, life, self.draw.choice((2, 5, 9, 1000)))
-                    rows = await self.store.get(DATA, [KEY])
+                    rows = await self.store.get(self.table, [KEY])
                     read = [Row(*row) for row in rows.items()]
                     await self.pause()
-                    await fsck.examine(read, read_ms=10**6 + BUSY_MS)
+                    await self.examine(read)
                     nursery.cancel_scope.cancel()
+
+    async def examine(self, rows: list[Row]) -> None:
+        fsck = Fsck(self.store, self.table, Uids(self.store, UID_TABLE, Widths()), Layout(), OPTIONS)
+        await fsck.examine(rows, read_ms=10**6 + BUSY_MS)
 
     async def pause(self) -> None:
         for _ in range(self.draw.randrange(6)):
@@ -79,27 +85,41 @@ class Scene:
         life.cancel()
 
     async def row(self) -> Row:
-        return Row(KEY, (await self.store.get(DATA, [KEY]))[KEY])
+        return Row(KEY, (await self.store.get(self.table, [KEY]))[KEY])
 
 
-@pytest.mark.parametrize("seeds", [range(at, at + 200) for at in range(0, 1000, 200)])
-async def test_what_was_written_last_is_there_in_the_end(seeds: range) -> None:
-    for seed in seeds:
-        scene = Scene(seed)
-        await scene.prepare()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(scene.write)
-            nursery.start_soon(scene.mend)
-            nursery.start_soon(scene.mend)
-        fsck = Fsck(scene.store, DATA, Uids(scene.store, UID_TABLE, Widths()), Layout(), OPTIONS)
-        for _ in range(2):  # a crash may have left what a last one mends
-            row = await scene.row()
-            assert readable(row) == scene.last, seed
-            await fsck.examine([row], read_ms=10**6 + BUSY_MS)
+async def play(seed: int, store: Store) -> None:
+    """One schedule, and what came of it."""
+    scene = Scene(seed, store)
+    await scene.prepare()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.write)
+        nursery.start_soon(scene.mend)
+        nursery.start_soon(scene.mend)
+    for _ in range(2):  # a crash may have left what a last one mends
         row = await scene.row()
         assert readable(row) == scene.last, seed
-        assert len(row.cells) == 1, seed
-        assert problems(KEY, data_cells(row.cells)) == [], seed
+        await scene.examine([row])
+    row = await scene.row()
+    assert readable(row) == scene.last, seed
+    assert len(row.cells) == 1, seed
+    assert problems(KEY, data_cells(row.cells)) == [], seed
+
+
+@pytest.mark.parametrize("seeds", [range(at, at + 100) for at in range(0, 500, 100)])
+async def test_what_was_written_last_is_there_in_the_end(seeds: range) -> None:
+    clock = count(1000)
+    store = MemoryStore(lambda: next(clock))
+    for seed in seeds:
+        await play(seed, store)
+
+
+async def test_in_the_embedded_store_too(tmp_path: Path) -> None:
+    clock = count(1000)
+    store = await EmbeddedStore.open(tmp_path / "store", lambda: next(clock))
+    for seed in range(50):
+        await play(seed, store)
+    await store.aclose()
 
 
 def readable(row: Row) -> dict[int, object]:
