@@ -55,7 +55,7 @@ def copy(count: int, points: int, rounds: int) -> None:
 @click.option("--points", default=1000, help="Points of each.")
 @click.option("--rounds", default=1, help="How often all of it is run.")
 @click.option("--seconds", default=10, help="How long sync is measured, each time.")
-@click.option("--pace", default=200_000, help="Lines/s that are sent meanwhile; half of the top speed is wanted.")
+@click.option("--pace", default=100_000, help="Lines/s that are sent meanwhile; half of the top speed is wanted.")
 def compact(series: int, points: int, rounds: int, seconds: int, pace: int) -> None:
     """A pass over rows of a cell a point, on both engines; and sync beside one."""
     compact_module.compact(Load(series, points, 4), rounds, seconds, pace)

@@ -143,7 +143,7 @@ class Daemon:
             join=config.join_points,
             refused_folder=state_folder(config) / "refused",
             now_s=lambda: now_ms() // 1000,
-            note=self.compactor.note if self.compactor else None,
+            note=self.compactor.note if self.compactor else lambda _: None,
         )
         self.intake = Intake(
             self.rows,

@@ -13,6 +13,8 @@ from tsd.codec.rowkey import BASE_BYTES, Layout
 from tsd.codec.times import HOUR_S
 from tsd.store import Put
 
+LAST_S = 0xFFFFFFFF  # that a row key can hold
+
 
 class _Hour:
     """Rows of one hour that start alike: their tag pairs."""
@@ -44,18 +46,17 @@ class RowQueue:
         start, end = self._start, self._end
         last = None
         for row, _, _ in puts:
-            place = row[start:end], row[:start]
-            if place != last:
-                last = place
-                hour = self._hours.get(place)
-                if hour is None:
-                    hour = self._hours[place] = _Hour()
-                old = int.from_bytes(place[0], "big") <= self._closed_s
-            self._note(hour, row[end:], old)
+            head = row[:end]
+            if head != last:
+                last = head
+                place = head[start:], head[:start]
+                hour = self._hours.get(place) or self._hours.setdefault(place, _Hour())
+            pairs = row[end:]
+            if pairs not in hour.waiting:
+                self._note(hour, pairs, int.from_bytes(place[0], "big") <= self._closed_s)
 
     def _note(self, hour: _Hour, pairs: bytes, old: bool) -> None:
-        if pairs in hour.waiting:
-            return
+        """Take note of another cell of a row that does not wait yet."""
         if pairs in hour.watched:
             hour.watched.remove(pairs)
             self._held -= 1
@@ -101,9 +102,9 @@ class RowQueue:
 
     def put_back(self, rows: Iterable[bytes]) -> None:
         """Have rows wait again that were taken."""
-        for row in rows:
-            place = row[self._start : self._end], row[: self._start]
-            self._note(self._hours.setdefault(place, _Hour()), row[self._end :], old=True)
+        closed_s, self._closed_s = self._closed_s, LAST_S  # whatever their hour: that they want it is known
+        self.note(Put(row, b"", b"") for row in rows)
+        self._closed_s = closed_s
 
     def _take_of(self, base: bytes, count: int) -> list[bytes]:
         """Rows of one hour."""
@@ -123,4 +124,4 @@ class RowQueue:
 
 
 def _bytes(time_s: int) -> bytes:
-    return min(max(time_s, 0), 0xFFFFFFFF).to_bytes(BASE_BYTES, "big")
+    return min(max(time_s, 0), LAST_S).to_bytes(BASE_BYTES, "big")

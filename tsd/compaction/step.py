@@ -20,7 +20,6 @@ Only who deletes points while their row is compacted may find them there again.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -29,15 +28,16 @@ from tsd.codec.cell import COLUMN, Point
 from tsd.codec.merge import MergeRules, StoredCell
 from tsd.codec.row import Compaction, compact, data_cells
 from tsd.codec.rowkey import Layout, split_key
-from tsd.compaction.spread import spread
 from tsd.compaction.tally import Tally, size_of
 from tsd.errors import CorruptRow, StoreError
 from tsd.store import Cell, Put, Row, Store
+from tsd.store.together import together
 
 # HBase stamps a cell with its server's millisecond. A cell may get the same one as a cell that was read only where it
 # is written in that millisecond, so a row is not read as long as its newest cell may be that new. The rest is for
 # clocks that differ.
 REST_MS = 2000
+AT_ONCE = 4  # calls: connections to a gateway are shared with the writer
 
 
 class Plan(NamedTuple):
@@ -139,19 +139,21 @@ class RowCompactor:
 
     async def _carry_out(self, plans: Sequence[Plan]) -> list[Plan]:
         """Those of the plans that came true."""
+
+        async def put(part: tuple[int, list[Put]]) -> None:
+            await self._store.put(self._table, part[1], time_ms=part[0])
+
+        async def delete(part: tuple[int, Mapping[bytes, Collection[bytes]]]) -> None:
+            await self._store.delete(self._table, part[1], up_to_ms=part[0])
+
         with self._failing("put"):
-            await spread(
-                partial(self._store.put, self._table, puts, time_ms=time_ms) for time_ms, puts in _puts(plans).items()
-            )
+            await together(_puts(plans).items(), put, at_once=AT_ONCE)
         self.tally.writes += sum(len(plan.puts) for plan in plans)
         with self._failing("read"):
             standing = await self._verified(plans)
         self.tally.hidden += len(plans) - len(standing)
         with self._failing("delete"):
-            await spread(
-                partial(self._store.delete, self._table, columns, up_to_ms=up_to_ms)
-                for up_to_ms, columns in _deletes(standing).items()
-            )
+            await together(_deletes(standing).items(), delete, at_once=AT_ONCE)
         self.tally.deletes += sum(len(plan.obsolete) for plan in standing)
         return standing
 
@@ -162,11 +164,12 @@ class RowCompactor:
             alike[plan.columns].append(plan)
         standing: list[Plan] = []
 
-        async def look(columns: tuple[bytes, ...], some: list[Plan]) -> None:
+        async def look(part: tuple[tuple[bytes, ...], list[Plan]]) -> None:
+            columns, some = part
             found = await self._store.get(self._table, [plan.key for plan in some], columns=columns)
             standing.extend(plan for plan in some if _stands(plan, found.get(plan.key, ())))
 
-        await spread(partial(look, *group) for group in alike.items())
+        await together(alike.items(), look, at_once=AT_ONCE)
         return standing
 
     @contextmanager

@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 MOST_POINTS = 2_000_000  # of a window: bounds what sorting and encoding take
 FIRST_RETRY_S, LAST_RETRY_S = 0.2, 5.0
+NOTED_CELLS = 2000  # told of in one go
 
 
 class Refusal(NamedTuple):
@@ -82,7 +83,7 @@ class Writer:
         join: bool,
         refused_folder: Path,
         now_s: Callable[[], int],
-        note: Callable[[Sequence[Put]], None] | None = None,
+        note: Callable[[Sequence[Put]], None] = lambda _: None,
     ) -> None:
         """`note` is told of the cells that were put."""
         self._rows = rows
@@ -254,14 +255,19 @@ class Writer:
             puts = await trio.to_thread.run_sync(encode, part, self._rows.table, self._join)
             await self._store.put(self._table, puts)
             self.cells += len(puts)
-            if self._note is not None:
-                self._note(puts)
+            await self._tell(puts)
         await self._store.sync()
         if refused:
             await self._keep_refused(window, refused)
         with _asked_again():
             await self._journal.remove(window.segment)
         return Written(lines, refused)
+
+    async def _tell(self, puts: Sequence[Put]) -> None:
+        """Tell of cells that were put, a millisecond's work at a time."""
+        for at in range(0, len(puts), NOTED_CELLS):
+            self._note(puts[at : at + NOTED_CELLS])
+            await trio.lowlevel.checkpoint()
 
     async def _read_window(self, window: Window) -> tuple[Columns, list[Refusal]]:
         """A window's points, all of series with UIDs, and the lines that are refused by now."""
