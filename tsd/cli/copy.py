@@ -62,12 +62,13 @@ async def _copy(source: Config, target: Config, note: Checkpoint) -> Copied:
             raise StoreError("the daemon cannot write the points that it holds: its log says why; copy when it can")
         if made := await theirs.store.create_tables(tables(target)):
             click.echo(f"made {' '.join(made)}", err=True)
-        rows = [
+        house = House(
+            ours.store,
+            theirs.store,
+            Pair(source.uid_table, target.uid_table),
             Pair(source.data_table, target.data_table),
-            Pair(source.meta_table, target.meta_table),
-            Pair(source.tree_table, target.tree_table),
-        ]
-        house = House(ours.store, theirs.store, Pair(source.uid_table, target.uid_table), rows)
+            [Pair(source.meta_table, target.meta_table), Pair(source.tree_table, target.tree_table)],
+        )
         if mark := note.mark(source.data_table):
             click.echo(f"going on after row {mark.last.hex()}", err=True)
         progress = Progress("rows")

@@ -26,7 +26,8 @@ class House(NamedTuple):
     source: Store
     target: Store
     names: Pair  # the UID table
-    rows: Sequence[Pair]  # the others; those that the source has not are passed over
+    rows: Pair  # the data table
+    others: Sequence[Pair] = ()  # those that the source has not are passed over
 
     def places(self, pair: Pair) -> tuple[Place, Place]:
         """A table on both sides."""
@@ -38,9 +39,8 @@ async def copy_house(house: House, note: Checkpoint, done: Callable[[str, int], 
     more are. The target has its tables. Raises TsdError, and then another run goes on from there."""
     present = await house.source.tables()
     total = await copy_names(*house.places(house.names))
-    for pair in house.rows:
-        if pair.source in present:
-            total = total.plus(await _table(*house.places(pair), note, done))
+    for pair in [house.rows, *(other for other in house.others if other.source in present)]:
+        total = total.plus(await _table(*house.places(pair), note, done))
     again = await copy_names(*house.places(house.names))  # the rows that were copied may carry new ones
     await house.target.sync()
     note.remove()

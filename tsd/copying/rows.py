@@ -15,7 +15,7 @@ from tsd.errors import CorruptRow, TsdError
 from tsd.store import Cell, Page, Put, Row, Store
 from tsd.store.together import together
 
-PAGE_ROWS = 4000
+PAGE_ROWS = 1000  # of a cell a point they may be 360,000 cells, and three pages are held at once
 IN_FLIGHT = 4  # puts of different write times
 EXAMPLES = 10
 NEWEST = MergeRules(fix_duplicates=True)

@@ -57,7 +57,7 @@ async def test_everything_is_copied_with_its_times_once(tmp_path: Path) -> None:
     source, target = await filled(), await empty()
     note = Checkpoint(tmp_path / "note", "a", "b")
     told: list[tuple[str, int]] = []
-    house = House(source, target, UID, [DATA, META])
+    house = House(source, target, UID, DATA, [META])
     assert await copy_house(house, note, lambda *done: told.append(done)) == DONE
     assert told == [("tsdb", 9), ("tsdb-meta", 1)]
     assert await contents(target) == await contents(source)
@@ -80,7 +80,7 @@ async def test_a_copy_that_fails_at_any_step_is_whole_when_it_was_run_again(
         weak = WaveringStore(source if failing == "source" else target)
         weak.plan = [Fault.NONE] * step + [fault]
         house = House(
-            weak if failing == "source" else source, weak if failing == "target" else target, UID, [DATA, META]
+            weak if failing == "source" else source, weak if failing == "target" else target, UID, DATA, [META]
         )
         try:
             await copy_house(house, Checkpoint(tmp_path / "note", "a", "b"), lambda *_: None)
@@ -97,7 +97,7 @@ async def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     note = Checkpoint(tmp_path / "note", "a", "b")
     note.save("tsdb", Mark(rows[3].key, rows[4].key))
     await target.put("tsdb", [Put(rows[3].key, b"t:\0\0", b"\1")])
-    await copy_house(House(source, target, UID, [DATA, META]), Checkpoint(note.path, "a", "b"), lambda *_: None)
+    await copy_house(House(source, target, UID, DATA, [META]), Checkpoint(note.path, "a", "b"), lambda *_: None)
     assert [row.key for row in (await target.page("tsdb", b"", None, limit=100)).rows] == [r.key for r in rows[3:]]
 
 
@@ -107,7 +107,7 @@ async def test_it_starts_anew_where_the_target_is_not_what_it_was(tmp_path: Path
     rows = (await source.page("tsdb", b"", None, limit=100)).rows
     Checkpoint(tmp_path / "note", "a", "b").save("tsdb", Mark(rows[-1].key, None))
     note = Checkpoint(tmp_path / "note", source_name, "b")
-    assert await copy_house(House(source, target, UID, [DATA, META]), note, lambda *_: None) == DONE
+    assert await copy_house(House(source, target, UID, DATA, [META]), note, lambda *_: None) == DONE
     assert await contents(target) == await contents(source)
 
 
@@ -116,8 +116,6 @@ async def test_a_newer_cell_of_the_target_stays(tmp_path: Path) -> None:
     first = (await source.page("tsdb", b"", None, limit=1)).rows[0]
     newer = Put(first.key, first.cells[0].column, b"\x63")
     await target.put("tsdb", [newer], time_ms=1000)
-    done = await copy_house(
-        House(source, target, UID, [DATA]), Checkpoint(tmp_path / "note", "a", "b"), lambda *_: None
-    )
+    done = await copy_house(House(source, target, UID, DATA), Checkpoint(tmp_path / "note", "a", "b"), lambda *_: None)
     assert (done.cells - done.put, done.hidden) == (1, 0)
     assert (await target.get("tsdb", [first.key]))[first.key][0].value == newer.value
