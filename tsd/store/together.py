@@ -22,6 +22,7 @@ async def together(parts: Iterable[T], ask: Callable[[T], Awaitable[None]], *, a
             except TsdError as exc:
                 errors.append(exc)
                 nursery.cancel_scope.cancel()
+                return
 
     async with trio.open_nursery() as nursery:
         for _ in range(at_once):

@@ -9,7 +9,7 @@ from tests.wavering import Fault, WaveringStore
 from tsd.copying.checkpoint import Checkpoint, Mark
 from tsd.copying.house import House, Pair, copy_house
 from tsd.copying.rows import Copied
-from tsd.errors import StoreDown
+from tsd.errors import StoreDown, StoreError
 from tsd.store import Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
 
@@ -119,3 +119,11 @@ async def test_a_newer_cell_of_the_target_stays(tmp_path: Path) -> None:
     done = await copy_house(House(source, target, UID, DATA), Checkpoint(tmp_path / "note", "a", "b"), lambda *_: None)
     assert (done.cells - done.put, done.hidden) == (1, 0)
     assert (await target.get("tsdb", [first.key]))[first.key][0].value == newer.value
+
+
+async def test_a_source_without_a_data_table_is_told(tmp_path: Path) -> None:
+    source, target = await filled(), await empty()
+    house = House(source, target, UID, Pair("tsdb2", "tsdb"), [META, Pair("tsdb-tree", "tsdb-tree")])
+    with pytest.raises(StoreError, match="there is no table tsdb2"):
+        await copy_house(house, Checkpoint(tmp_path / "note", "a", "b"), lambda *_: None)
+    assert (await copy_house(house._replace(rows=DATA), Checkpoint(tmp_path / "n", "a", "b"), lambda *_: None)).rows
