@@ -88,7 +88,7 @@ def _waits(home: Path, lines: Path, seconds: int, lines_per_s: int) -> dict[str,
         alone = measure(daemon, pace, seconds).p99_ms
         with subprocess.Popen(_command(given, "compact"), stdout=subprocess.DEVNULL) as running:
             beside = measure(daemon, pace, seconds).p99_ms
-            assert running.poll() is None, "the pass was done before the measurement: give it more points"
+            assert running.poll() is None, "the pass was over before the measurement was: give it more points"
             running.terminate()
     print(f"bench: p99 of sync {alone:.1f} ms alone, {beside:.1f} ms beside a pass", file=sys.stderr)
     return {"alone": alone, "with a pass": beside}
