@@ -123,7 +123,7 @@ def test_without_a_store_nothing_is_made(tsd: Tsd) -> None:
 def test_one_that_is_ended_goes_on(tsd: Tsd, number: signal.Signals) -> None:
     load(tsd, lines("a.load", hours=200, points=2))
     checkpoint = tsd.folder / "compact.json"
-    with tsd.popen("compact", "--rate", f"{64 / SAVE_S}") as process:
+    with tsd.popen("compact", "--rate", f"{16 / SAVE_S}") as process:
         until(checkpoint.exists, "a checkpoint")
         busy = tsd.run("compact", "--checkpoint", checkpoint)
         assert busy.status == 1, busy

@@ -16,7 +16,8 @@ from tsd.store.pauses import pauses
 
 T = TypeVar("T")
 
-PAGE_ROWS = 64  # read and compacted together: a daemon that owns the store serves its agents between
+PAGE_CELLS = 4000  # read and compacted together: a daemon that owns the store serves its agents between
+FIRST_ROWS, LEAST_ROWS, MOST_ROWS = 16, 4, 512  # of a page: as many as had so many cells before
 FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES = 0.5, 30.0, 8  # for a store in trouble: a minute or so
 
 
@@ -53,11 +54,15 @@ class Sweep:
         """Compact the rows from `position` on; for each part that is done, how many rows it had and where the rest
         begins. Raises StoreError where the store fails again and again."""
         due = trio.current_time()
+        most = MOST_ROWS if self._rate is None else max(min(int(self._rate), MOST_ROWS), 1)
+        limit = min(FIRST_ROWS, most)
         async for prefix in self._prefixes(stretch, position):
             at: bytes | None = max(prefix + _base(stretch.since_s), position)
             stop = prefix + _base(stretch.until_s)
             while at is not None and at < stop:
-                page, read_ms = await self._page(at, stop, PAGE_ROWS)
+                page, read_ms = await self._page(at, stop, limit)
+                if cells := sum(len(row.cells) for row in page.rows):
+                    limit = min(max(PAGE_CELLS * len(page.rows) // cells, LEAST_ROWS), most)
                 await self._compact(page.rows, read_ms)
                 at = page.next_start
                 yield len(page.rows), at or stop
