@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.faults.load import PATIENCE_S
 from tests.faults.process import Served, served
 from tests.unit.doors.test_listener import OPEN
 from tsd.store.remote import Caller
@@ -31,8 +32,9 @@ async def crowd(daemon: Served, count: int, stack: AsyncExitStack) -> None:
     """Connections that say nothing, once each was either let in or closed."""
     for _ in range(count):
         await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", daemon.port))
-    async with daemon.client() as client:
-        await client.stream.receive_some()  # it came last, and is closed
+    with trio.fail_after(PATIENCE_S):
+        async with daemon.client() as client:
+            assert await client.read_to_end() == b""  # it came last, and is closed
 
 
 async def test_with_few_descriptors_those_who_are_in_are_served(tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ async def test_there_is_room_again_when_some_have_gone(tmp_path: Path) -> None:
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (FEW, FEW))
         async with AsyncExitStack() as stack:
             await crowd(daemon, FEW, stack)
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 async with daemon.client() as client:
                     await client.send(b"version\n")
