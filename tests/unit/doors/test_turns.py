@@ -102,6 +102,7 @@ async def test_a_subnegotiation_without_its_end_is_a_word(daemon: Running) -> No
     assert told.replies == "unknown command: ÿúversion.  Try `help'.\n".encode() + VERSION
 
 
+@pytest.mark.slow
 async def test_another_connection_is_answered_before_the_floods_last_line(daemon: Running) -> None:
     async with daemon.client() as flooding, daemon.client() as other, trio.open_nursery() as nursery:
         await other.ask(GOOD)
