@@ -100,7 +100,6 @@ async def test_a_damaged_header_costs_nothing(tmp_path: Path, at: int) -> None:
     assert stored(await embedded_contents(tmp_path)) == points_of(puts(left.blocks))
 
 
-@pytest.mark.slow
 async def test_segments_of_a_full_journal(hbase: RunningHbase, tmp_path: Path) -> None:
     """HBase is away, the journal is full, the daemon is killed; three of its segments are damaged, each in its way."""
     tables = hbase.new_tables()

@@ -32,7 +32,6 @@ LINES = 200
 LOOKS = 100
 
 
-@pytest.mark.slow
 async def test_the_journal_is_full_while_hbase_is_away(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.new_tables()
     pushing = Sender(Lines(0), ahead=1_000_000)  # only TCP can stop it
@@ -97,7 +96,6 @@ async def test_killed_while_no_file_can_grow(tmp_path: Path) -> None:
     check_contents(await embedded_contents(tmp_path), senders)
 
 
-@pytest.mark.slow
 async def test_more_than_memory_holds_while_no_file_can_grow(tmp_path: Path) -> None:
     pushing = Sender(Lines(0), ahead=10_000_000, block=1000)
     senders = [pushing, Sender(Lines(1), seed=1)]
@@ -118,7 +116,6 @@ async def test_more_than_memory_holds_while_no_file_can_grow(tmp_path: Path) -> 
     await check(tmp_path, senders)
 
 
-@pytest.mark.slow
 async def test_the_embedded_store_cannot_grow(tmp_path: Path) -> None:
     """Slow clients and short windows keep the journal's files below a bound that RocksDB's soon reach."""
     senders = make_senders(per_s=1000)
@@ -138,7 +135,6 @@ async def test_the_embedded_store_cannot_grow(tmp_path: Path) -> None:
     await check(tmp_path, senders)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system; a bound on files is tested anyway")
 async def test_the_disk_is_full(tmp_path: Path) -> None:
     senders, late = make_senders(), Sender(Lines(3))

@@ -53,7 +53,6 @@ async def test_a_gateway_misbehaves(hbase: RunningHbase, proxy: FaultyProxy, mod
     await check(hbase, tables, senders)
 
 
-@pytest.mark.slow
 async def test_a_gateway_has_a_bad_day(hbase: RunningHbase, proxy: FaultyProxy, tmp_path: Path) -> None:
     tables = hbase.new_tables()
     senders = make_senders()

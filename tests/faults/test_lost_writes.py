@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.command import Tsd
 from tests.faults.process import starve
 
@@ -13,7 +11,6 @@ ROOM_BYTES = 40_000  # for one batch of a window's cells, but not for two
 T = 1356998400
 
 
-@pytest.mark.slow
 def test_the_daemon_ends_and_the_journal_writes_them_again(tmp_path: Path) -> None:
     """It went on for ever without storing anything, and asked to be restarted."""
     tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})

@@ -28,7 +28,6 @@ BACK = "the store takes cells again"
 REFUSED = "journaled lines are refused by now"
 
 
-@pytest.mark.slow
 async def test_the_gateway_is_away_for_a_minute(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.new_tables()
     senders = [
@@ -169,7 +168,6 @@ async def test_unknown_metrics_are_set_aside_and_named(hbase: RunningHbase, tmp_
 
 
 @pytest.mark.hbase
-@pytest.mark.slow
 async def test_the_whole_of_hbase_is_killed(tmp_path: Path) -> None:
     ours = RunningHbase(tmp_path / "hbase")  # not the one that all tests share
     tables = ours.new_tables()

@@ -9,8 +9,8 @@ import trio
 from tsd.errors import BadLine, CorruptRow, StoreError
 from tsd.ingest.journal import Journal
 from tsd.ingest.ledger import Ledger
-from tsd.ingest.names import SeriesNames
-from tsd.ingest.rows import Absorbed, OpenRows, Reject
+from tsd.ingest.names import Judged, SeriesNames
+from tsd.ingest.rows import SLOW_LINES, Absorbed, OpenRows, Reject
 from tsd.ingest.series import SeriesText
 
 log = structlog.get_logger(__name__)
@@ -71,7 +71,7 @@ async def absorb(rows: OpenRows, names: SeriesNames, block: bytes, *, most_unset
         absorbed = rows.absorb(block, verdicts)
         if not absorbed.strangers:
             return absorbed
-        judged = names.judge(absorbed.strangers)
+        judged = await _judge(names, absorbed.strangers)
         verdicts.update(judged.refused)
         try:
             resolved = await names.resolve(judged.good)
@@ -91,6 +91,17 @@ async def absorb(rows: OpenRows, names: SeriesNames, block: bytes, *, most_unset
                 verdicts[text] = parts
             else:
                 rows.table.enter(text, judged.good[text], parts)
+
+
+async def _judge(names: SeriesNames, strangers: Sequence[SeriesText]) -> Judged:
+    """Which of the texts are well-formed; others run in between."""
+    judged = Judged({}, {})
+    for at in range(0, len(strangers), SLOW_LINES):
+        good, refused = names.judge(strangers[at : at + SLOW_LINES])
+        judged.good.update(good)
+        judged.refused.update(refused)
+        await trio.lowlevel.checkpoint()
+    return judged
 
 
 async def absorb_whole(rows: OpenRows, names: SeriesNames, block: bytes) -> Absorbed:

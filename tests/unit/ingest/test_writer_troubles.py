@@ -8,7 +8,9 @@ import trio
 from tests.unit.ingest.parts import BASE, SERIES, Parts, going, line, make_store
 from tests.wavering import Fault
 from tsd.codec.uid import COUNTER_ROW, Kind, encode_counter
+from tsd.ingest.names import Judged
 from tsd.ingest.rows import SLOW_LINES
+from tsd.ingest.series import SeriesText
 from tsd.ingest.writer import Window
 from tsd.store import Put
 
@@ -177,3 +179,33 @@ async def test_a_uid_counter_that_is_none_stops_nothing_but_new_names(tmp_path: 
         await store.put("tsdb-uid", [broken._replace(value=encode_counter(1))])
         assert await parts.writer.flush()
         assert sorted((await parts.stored()).values()) == [1, 2, 3]
+
+
+async def test_strangers_are_judged_a_part_at_a_time(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        judge = parts.intake._names.judge
+        turn = 0
+        turns: list[tuple[int, int]] = []
+
+        def note(texts: list[SeriesText]) -> Judged:
+            turns.append((turn, len(texts)))
+            return judge(texts)
+
+        parts.intake._names.judge = note  # type: ignore[method-assign, assignment]
+        async with trio.open_nursery() as nursery:
+
+            async def others() -> None:
+                nonlocal turn
+                while True:
+                    turn += 1
+                    await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(others)
+            count = 3 * SLOW_LINES + 1
+            taken = await parts.take(*(b"put m 1 1 h=%d u=$" % n for n in range(count)))
+            nursery.cancel_scope.cancel()
+        assert (taken.accepted, len(taken.rejects)) == (0, SLOW_LINES)  # the others come with the rest
+        assert [size for _, size in turns] == [SLOW_LINES] * 3 + [1]
+        moments = [at for at, _ in turns]
+        assert moments[0] < moments[2]  # trio may give two turns to one task before another
+        assert moments[1] < moments[3]

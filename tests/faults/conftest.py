@@ -1,0 +1,14 @@
+"""Faults take their time: of a fast run only a few crashes on the embedded store are part."""
+
+from pathlib import Path
+
+import pytest
+
+FAST = {"test_kills_on_the_embedded_store", "test_the_end_is_gone"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Called with all items there are, not only with those of this folder."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.name not in FAST:
+            item.add_marker("slow")
