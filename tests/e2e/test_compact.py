@@ -70,6 +70,7 @@ def test_a_pass_leaves_one_cell_a_row_and_the_same_points(tsd: Tsd) -> None:
     assert not (tsd.folder / "compact.json").exists()
 
 
+@pytest.mark.slow
 def test_through_the_daemon_that_owns_the_store(tsd: Tsd) -> None:
     with tsd.serve() as daemon:
         daemon.tell("".join(f"put {line}\n" for line in lines("a.load")).encode())
@@ -98,6 +99,7 @@ def test_what_cannot_be_compacted_is_told(tsd: Tsd) -> None:
     assert summary(done.out)["rows compacted"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
@@ -119,6 +121,7 @@ def test_without_a_store_nothing_is_made(tsd: Tsd) -> None:
     assert "no embedded store" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_one_that_is_ended_goes_on(tsd: Tsd, number: signal.Signals) -> None:
     load(tsd, lines("a.load", hours=200, points=2))

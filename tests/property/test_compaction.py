@@ -28,13 +28,16 @@ def something_happened(compactors: list[RowCompactor]) -> None:
 
 
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
-@pytest.mark.parametrize("first", range(0, 1200, 300))
-async def test_in_memory(kind: Callable[[Callable[[], int]], MemoryStore], first: int) -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(100), *(pytest.param(range(at, at + 275), marks=pytest.mark.slow) for at in range(100, 1200, 275))]
+)
+async def test_in_memory(kind: Callable[[Callable[[], int]], MemoryStore], seeds: range) -> None:
     store = kind(lambda: NOW_MS)
     await store.create_tables([CELLS])
-    something_happened(await play(range(first, first + 300), store, "cells", cuts=True))
+    something_happened(await play(seeds, store, "cells", cuts=True))
 
 
+@pytest.mark.slow
 async def test_on_the_embedded_store() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = await EmbeddedStore.open(folder, lambda: NOW_MS)
