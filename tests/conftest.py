@@ -9,10 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.peers.hbase import RunningHbase
-from tests.peers.needs import need_peer, need_program
+from tests.peers.needs import full_run, need_peer, need_program
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
+
+settings.register_profile("quick", max_examples=30)
+if not full_run():
+    settings.load_profile("quick")  # examples of each property; a full run tries hypothesis' usual number
 
 MARKED_BY = {"hbase": "hbase", "opentsdb": "opentsdb", "opentsdb_shared": "opentsdb", "program": "clients"}
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import trio
 from structlog.testing import capture_logs
-from trio.testing import wait_all_tasks_blocked
 
 from tsd.errors import TsdError
 from tsd.ingest.journal import Journal, Segment
@@ -289,7 +288,7 @@ async def test_the_end_does_not_wait_for_a_full_disk(tmp_path: Path) -> None:
         with largest_file(200):
             journal.append(LINE * 50, 50)
             while journal.trouble is None:
-                await wait_all_tasks_blocked(0.001)
+                await trio.lowlevel.checkpoint()
             journal.rotate()
             journal.append(LINE, 1)
             journal.close(deadline=trio.current_time())
@@ -310,7 +309,7 @@ async def test_an_end_within_time_writes_once_the_disk_can(tmp_path: Path, monke
             journal.append(LINE, 1)
             journal.close(deadline=trio.current_time() + 60)
             while journal.trouble is None:
-                await wait_all_tasks_blocked(0.001)
+                await trio.lowlevel.checkpoint()
     assert journal.unsynced == 0
     assert [lines_of(segment) for segment in make(tmp_path).recover()] == [LINE]
 
@@ -339,7 +338,7 @@ async def test_a_disk_that_takes_no_more_and_then_does(tmp_path: Path, monkeypat
             await journal.wait_synced(journal.append(LINE * 3, 3))
             position = journal.append(LINE * 50, 50)
             while journal.trouble is None:
-                await wait_all_tasks_blocked(0.001)
+                await trio.lowlevel.checkpoint()
             assert journal.synced == 3
             [path] = tmp_path.glob("*.journal")
             assert next(Segment(path).blocks()).text == LINE * 3  # what follows may just be tried
