@@ -12,8 +12,8 @@ import trio
 
 from bench.processes import Usage, usage
 from bench.telnet import Telnet
+from tsd.assembly import control_path
 from tsd.config import Config, Given, read_settings
-from tsd.daemon import control_path
 from tsd.store.remote import Caller
 
 START_S = 60

@@ -16,8 +16,8 @@ import trio
 from bench.processes import Usage, usage
 from scripts.peers import hbase, opentsdb
 from scripts.peers.process import pid_of
+from tsd.assembly import opened_store, tables
 from tsd.config import Config, Given, read_settings
-from tsd.daemon import opened_store, tables
 
 STORED_S = 600
 BUFFERED_MS = 100  # OpenTSDB's longest wait for more of a batch; its default of 1 s would lengthen a short run

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import trio
 
 from bench.lines import Load, rounds
+from tsd.assembly import opened_store
 from tsd.codec.row import data_cells, points
 from tsd.codec.rowkey import split_key
 from tsd.config import Backend, Config, layout
-from tsd.daemon import opened_store
 from tsd.store import scan
 
 

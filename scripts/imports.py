@@ -23,7 +23,7 @@ ORDER = (
     ("store",),
     ("uids",),
     ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace", "uid_recheck"),
-    ("doors",),
+    ("assembly", "doors"),
     ("stats",),
     ("daemon",),
     ("cli",),

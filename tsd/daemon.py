@@ -1,23 +1,20 @@
-"""The daemon: starts the parts in order, stops them the way data flows, and owns the clock and the signals."""
+"""The daemon: starts the parts in order, stops them the way data flows, and owns the signals."""
 
 import math
 import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import structlog
 import trio
 
 import tsd
-from tsd.codec.cell import FAMILY
-from tsd.codec.putline import NameRules
-from tsd.codec.uid import ID_FAMILY, NAME_FAMILY
+from tsd.assembly import control_path, creates, make_uids, name_rules, now_ms, opened_store
 from tsd.compaction.configured import paced_compactor
-from tsd.config import Backend, Config, Loaded, gateways, journal_folder, layout, state_folder
+from tsd.config import Backend, Config, Loaded, journal_folder, layout, state_folder
 from tsd.doors import control, descriptors
 from tsd.doors.listener import Limits, Listener
 from tsd.doors.replies import Budget
@@ -28,18 +25,15 @@ from tsd.ingest.folder import held_journal
 from tsd.ingest.intake import Gate, Intake
 from tsd.ingest.journal import Journal, Segment
 from tsd.ingest.ledger import Ledger
-from tsd.ingest.names import Creates, SeriesNames
+from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
 from tsd.state import held
 from tsd.stats import Snapshot, collect, render
-from tsd.store import Family, Store, Table
-from tsd.store.embedded import EmbeddedStore
-from tsd.store.hbase import HBaseStore
+from tsd.store import Store
 from tsd.systemd import keep_waiting, microseconds, notify
 from tsd.uid_recheck import recheck_forever
-from tsd.uids import Uids
 
 log = structlog.get_logger(__name__)
 
@@ -48,68 +42,6 @@ STALLED_CALLS = 4  # of the store, timed out one after the other, that may hold 
 UNSETTLED_BYTES = 1024  # at most, of a series that is known without its UIDs
 UNSETTLED_SHARE = 8  # what part of the memory for points they may take
 COUNTERS_S = 600  # between looks at how many UIDs other daemons have used
-
-
-def now_ms() -> int:
-    """The wall clock."""
-    return time.time_ns() // 1_000_000
-
-
-def tables(config: Config) -> list[Table]:
-    """OpenTSDB's tables, as its own script makes them."""
-    return [
-        Table(config.data_table, (Family(FAMILY),)),
-        Table(config.uid_table, (Family(ID_FAMILY), Family(NAME_FAMILY))),
-        Table(config.tree_table, (Family(FAMILY),)),
-        Table(config.meta_table, (Family(NAME_FAMILY),)),
-    ]
-
-
-@asynccontextmanager
-async def opened_store(config: Config, on_loss: Callable[[str], None] = lambda _: None) -> AsyncIterator[Store]:
-    """The configured store, closed at the end. The embedded one has its tables made; HBase need not be there.
-
-    `on_loss` is told when writes that it had taken, but not synced, are gone; it takes no more then."""
-    store: Store
-    if config.backend is Backend.EMBEDDED:
-        store = await EmbeddedStore.open(state_folder(config) / "store", now_ms, on_loss=on_loss)
-    else:
-        store = HBaseStore(
-            gateways(config),
-            connections=config.thrift_connections,
-            timeout_s=config.thrift_timeout_ms / 1000,
-            transport=config.thrift_transport,
-            protocol=config.thrift_protocol,
-        )
-    try:
-        if config.backend is Backend.EMBEDDED:
-            await store.create_tables(tables(config))
-        yield store
-    finally:
-        with trio.CancelScope(shield=True):
-            await store.aclose()
-
-
-def make_uids(config: Config, store: Store) -> Uids:
-    """The UID table as configured."""
-    return Uids(
-        store,
-        config.uid_table,
-        layout(config).widths,
-        random_metrics=config.random_metrics,
-        name_cache=config.name_cache,
-        id_cache=config.id_cache,
-    )
-
-
-def name_rules(config: Config) -> NameRules:
-    """What series may be called."""
-    return NameRules(config.allow_specialchars.encode("latin-1"), config.max_tags)
-
-
-def creates(config: Config) -> Creates:
-    """Which unknown names get a UID."""
-    return Creates(config.creates_metrics, config.auto_create_tagks, config.auto_create_tagvs)
 
 
 class Daemon:
@@ -382,11 +314,6 @@ async def _stop_on_signal(stop: trio.Event) -> None:
         async for number in signals:
             log.info("signal", name=signal.Signals(number).name)
             stop.set()
-
-
-def control_path(config: Config) -> Path:
-    """Where the control socket is."""
-    return state_folder(config) / "control.sock"
 
 
 def version_reply() -> bytes:

@@ -10,8 +10,8 @@ import pytest
 from tests.e2e.command import Tsd, on_hbase, until
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
+from tsd.assembly import now_ms
 from tsd.cli.compact import SAVE_S
-from tsd.daemon import now_ms
 from tsd.store import Put
 
 HOUR = 1356998400

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import trio
 
+from tsd.assembly import control_path, make_uids, opened_store
 from tsd.config import Backend, Config, state_folder
-from tsd.daemon import control_path, make_uids, opened_store
 from tsd.errors import DaemonRuns, TsdError
 from tsd.state import held
 from tsd.store import Store

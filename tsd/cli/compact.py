@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import trio
 
+from tsd.assembly import now_ms
 from tsd.cli.access import Access, access
 from tsd.cli.options import with_config
 from tsd.cli.progress import Progress
@@ -19,7 +20,6 @@ from tsd.compaction.configured import row_compactor
 from tsd.compaction.sweep import Stretch, Sweep
 from tsd.compaction.tally import Tally, in_words
 from tsd.config import Config, Loaded, layout, state_folder
-from tsd.daemon import now_ms
 from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
 from tsd.query.dates import BadDate, parse_date
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import trio
 
+from tsd.assembly import tables
 from tsd.cli.access import access
 from tsd.cli.options import overrides, with_config
 from tsd.cli.progress import Progress
@@ -17,7 +18,6 @@ from tsd.config import Backend, Config, Given, Loaded, gateways, keys, layout, l
 from tsd.copying.checkpoint import Checkpoint
 from tsd.copying.house import House, Pair, copy_house
 from tsd.copying.rows import Copied
-from tsd.daemon import tables
 from tsd.errors import BadConfig, StoreError, TsdError
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import click
 import trio
 
+from tsd.assembly import now_ms
 from tsd.cli.access import Access, access
 from tsd.cli.named import named
 from tsd.cli.options import with_config
@@ -15,7 +16,6 @@ from tsd.codec.removal import Removal, Span, removal
 from tsd.codec.row import data_cells
 from tsd.codec.rowkey import SplitKey, split_key
 from tsd.config import Config, Loaded, layout
-from tsd.daemon import now_ms
 from tsd.errors import CorruptRow, StoreError
 from tsd.query.dates import BadDate, parse_date
 from tsd.query.removal import remove_part, remove_rows

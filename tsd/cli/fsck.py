@@ -11,12 +11,12 @@ from typing import Any
 import click
 import trio
 
+from tsd.assembly import now_ms
 from tsd.cli.access import Access, access
 from tsd.cli.options import with_config
 from tsd.cli.progress import Progress
 from tsd.codec.fsck import ERRORS, FsckOptions, Line, totals
 from tsd.config import Config, Loaded, layout
-from tsd.daemon import now_ms
 from tsd.errors import TsdError
 from tsd.fsck import Fsck, Verdict
 from tsd.query.scanning import BadRequest, ScanRequest, parse_request, selected_rows

@@ -16,11 +16,11 @@ import click
 import trio
 from tqdm import tqdm
 
+from tsd.assembly import creates, name_rules
 from tsd.cli.access import Access, access
 from tsd.cli.options import with_config
 from tsd.codec.columns import sort_columns
 from tsd.config import Config, Loaded, layout
-from tsd.daemon import creates, name_rules
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.cells import encode, slices
 from tsd.ingest.intake import absorb_whole

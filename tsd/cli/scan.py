@@ -9,6 +9,7 @@ from typing import NamedTuple
 import click
 import trio
 
+from tsd.assembly import now_ms
 from tsd.cli.access import Access, access
 from tsd.cli.named import NamedKey, named
 from tsd.cli.options import with_config
@@ -20,7 +21,6 @@ from tsd.codec.rowkey import SplitKey, split_key
 from tsd.codec.times import FIRST_MS
 from tsd.codec.words import FLOAT, show_signed
 from tsd.config import Config, Loaded, layout
-from tsd.daemon import now_ms
 from tsd.errors import CorruptRow, StoreError
 from tsd.query.removal import remove_rows
 from tsd.query.scanning import BadRequest, parse_request, selected_rows

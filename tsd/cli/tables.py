@@ -3,10 +3,10 @@
 import click
 import trio
 
+from tsd.assembly import tables
 from tsd.cli.access import access
 from tsd.cli.options import with_config
 from tsd.config import Backend, Loaded
-from tsd.daemon import tables
 
 
 @click.command("create-tables")

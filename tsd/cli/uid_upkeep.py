@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import trio
 
+from tsd.assembly import now_ms
 from tsd.cli.access import Access, access
 from tsd.cli.options import with_config
 from tsd.cli.progress import Progress
@@ -16,7 +17,6 @@ from tsd.codec.fsck_uids import UidCheck
 from tsd.codec.uid import Kind
 from tsd.codec.words import encode_name, illegal_character, show_signed
 from tsd.config import Config, Loaded, layout
-from tsd.daemon import now_ms
 from tsd.errors import BadLine
 from tsd.uid_pace import WINDOWS, Usage, usages
 from tsd.uid_table import Mending, UidFsck, delete, rename
