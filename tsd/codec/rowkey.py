@@ -9,6 +9,7 @@ from tsd.errors import CorruptRow
 
 RowKey = NewType("RowKey", bytes)
 BASE_BYTES = 4
+LAST_BASE = (1 << 8 * BASE_BYTES) - 1
 LONGEST_KEY = 32767  # bytes; HBase 2.6.1 answers "Row length 32768 is > 32767"
 
 
@@ -79,6 +80,38 @@ def salt_of(metric: bytes, pairs: bytes, width: int, buckets: int) -> bytes:
     if h & 0x80000000:
         h -= 1 << 32
     return (abs(h) % buckets & (1 << 8 * width) - 1).to_bytes(width, "big")
+
+
+def salts(layout: Layout) -> list[bytes]:
+    """All that a key may start with, in order: of a table without salt nothing.
+
+    >>> [salt.hex() for salt in salts(Layout(salt_width=2, salt_buckets=3))], salts(Layout())
+    (['0000', '0001', '0002'], [b''])
+    """
+    if not layout.salt_width:
+        return [b""]
+    width = layout.salt_width
+    buckets = min(layout.salt_buckets, 1 << 8 * width)  # more fold into these: see salt_of
+    return [bucket.to_bytes(width, "big") for bucket in range(buckets)]
+
+
+def base_bytes(time_s: int) -> bytes:
+    """A time as keys hold it; one that they cannot hold as the nearest that they can.
+
+    >>> base_bytes(1356998400).hex(), base_bytes(-1).hex(), base_bytes(1 << 40).hex()
+    ('50e22700', '00000000', 'ffffffff')
+    """
+    return min(max(time_s, 0), LAST_BASE).to_bytes(BASE_BYTES, "big")
+
+
+def after(prefix: bytes) -> bytes | None:
+    """The first key behind all that start with `prefix`; None where there is none.
+
+    >>> after(bytes.fromhex("0001ff")).hex(), after(b"\xff"), after(b"")
+    ('000200', None, None)
+    """
+    number = int.from_bytes(prefix, "big") + 1
+    return None if number >> 8 * len(prefix) else number.to_bytes(len(prefix), "big")
 
 
 def row_key(layout: Layout, metric: bytes, base: int, pairs: bytes) -> RowKey:

@@ -9,11 +9,9 @@ from collections.abc import Iterable
 
 from sortedcontainers import SortedDict
 
-from tsd.codec.rowkey import BASE_BYTES, Layout
+from tsd.codec.rowkey import BASE_BYTES, LAST_BASE, Layout, base_bytes
 from tsd.codec.times import HOUR_S
 from tsd.store import Put
-
-LAST_S = 0xFFFFFFFF  # that a row key can hold
 
 
 class _Hour:
@@ -92,7 +90,7 @@ class RowQueue:
     def _close(self, over_s: int) -> None:
         """From now on a row of such an hour wants compaction with the next cell, as it may have one."""
         last_s = over_s - HOUR_S
-        for place in list(self._hours.irange(maximum=(_bytes(last_s + 1), b""), inclusive=(True, False))):
+        for place in list(self._hours.irange(maximum=(base_bytes(last_s + 1), b""), inclusive=(True, False))):
             hour = self._hours[place]
             self._held -= len(hour.watched)
             hour.watched.clear()
@@ -102,7 +100,7 @@ class RowQueue:
 
     def put_back(self, rows: Iterable[bytes]) -> None:
         """Have rows wait again that were taken."""
-        closed_s, self._closed_s = self._closed_s, LAST_S  # whatever their hour: that they want it is known
+        closed_s, self._closed_s = self._closed_s, LAST_BASE  # whatever their hour: that they want it is known
         self.note(Put(row, b"", b"") for row in rows)
         self._closed_s = closed_s
 
@@ -121,7 +119,3 @@ class RowQueue:
         self._held -= len(taken)
         self.waiting -= len(taken)
         return taken
-
-
-def _bytes(time_s: int) -> bytes:
-    return min(max(time_s, 0), LAST_S).to_bytes(BASE_BYTES, "big")

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from tsd.codec.rowkey import BASE_BYTES, Layout
+from tsd.codec.rowkey import Layout, after, base_bytes, salts
 from tsd.compaction.step import REST_MS, RowCompactor
 from tsd.errors import StoreError
 from tsd.store import Page, Row, Store
@@ -57,8 +57,8 @@ class Sweep:
         most = MOST_ROWS if self._rate is None else max(min(int(self._rate), MOST_ROWS), 1)
         limit = min(FIRST_ROWS, most)
         async for prefix in self._prefixes(stretch, position):
-            at: bytes | None = max(prefix + _base(stretch.since_s), position)
-            stop = prefix + _base(stretch.until_s)
+            at: bytes | None = max(prefix + base_bytes(stretch.since_s), position)
+            stop = prefix + base_bytes(stretch.until_s)
             while at is not None and at < stop:
                 page, read_ms = await self._page(at, stop, limit)
                 if cells := sum(len(row.cells) for row in page.rows):
@@ -74,7 +74,7 @@ class Sweep:
         """What the rows of each metric and salt start with, in order, from `position` on."""
         end = self._layout.metric_end
         if stretch.metrics:
-            for salt in _salts(self._layout):
+            for salt in salts(self._layout):
                 for metric in stretch.metrics:
                     if salt + metric >= position[:end]:
                         yield salt + metric
@@ -89,7 +89,7 @@ class Sweep:
                 at = key + b"\0"
                 continue
             yield key[:end]
-            at = _after(key[:end])
+            at = after(key[:end])
 
     async def _page(self, start: bytes, stop: bytes | None, limit: int) -> tuple[Page, int]:
         """A page, and when reading it began."""
@@ -113,20 +113,3 @@ async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
         except StoreError:
             await trio.sleep(pause)
     return await ask()
-
-
-def _base(time_s: int) -> bytes:
-    """A time as row keys hold it."""
-    return min(max(time_s, 0), 0xFFFFFFFF).to_bytes(BASE_BYTES, "big")
-
-
-def _salts(layout: Layout) -> list[bytes]:
-    if not layout.salt_width:
-        return [b""]
-    return [bucket.to_bytes(8, "big")[-layout.salt_width :] for bucket in range(layout.salt_buckets)]
-
-
-def _after(prefix: bytes) -> bytes | None:
-    """The first key behind all that start with `prefix`; None where there is none."""
-    number = int.from_bytes(prefix, "big") + 1
-    return None if number >> 8 * len(prefix) else number.to_bytes(len(prefix), "big")

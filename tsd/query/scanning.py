@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from tsd.codec.putline import split_tags
-from tsd.codec.rowkey import BASE_BYTES, Layout, split_key
+from tsd.codec.rowkey import Layout, after, base_bytes, salts, split_key
 from tsd.codec.times import HOUR_S
 from tsd.codec.uid import Kind
 from tsd.codec.words import encode_name
@@ -14,7 +14,6 @@ from tsd.query.dates import BadDate, parse_date
 from tsd.store import Row, Store, scan
 from tsd.uids import Uids
 
-LAST_BASE = 0xFFFFFFFF
 _END = re.compile(r".*[:/-].*|\d+(ms)?|now")
 
 
@@ -102,11 +101,11 @@ async def selected_rows(
     tagvs = await uids.find(Kind.TAGV, [tagv for _, tagv in selection.tags])
     wanted = {(_known(tagks, tagk), _known(tagvs, tagv)) for tagk, tagv in selection.tags}
     first = request.start_ms // 1000 // HOUR_S * HOUR_S
-    last = min(request.end_ms // 1000, LAST_BASE)
-    for salt in _salts(layout):
+    last = request.end_ms // 1000
+    for salt in salts(layout):
         prefix = salt + metric
-        start = prefix + min(max(first, 0), LAST_BASE).to_bytes(BASE_BYTES, "big")
-        stop = _after(prefix + last.to_bytes(BASE_BYTES, "big"))
+        start = prefix + base_bytes(first)
+        stop = after(prefix + base_bytes(last))
         async for page in scan(store, table, start, stop):
             rows = [row for row in page if _has_tags(layout, row.key, wanted)] if wanted else page
             if rows:
@@ -126,15 +125,3 @@ def _known(found: Mapping[bytes, object], name: bytes) -> bytes:
     if isinstance(uid, bytes):
         return uid
     raise uid if isinstance(uid, TsdError) else NoSuchName(name.decode("latin-1"))
-
-
-def _salts(layout: Layout) -> list[bytes]:
-    if not layout.salt_width:
-        return [b""]
-    return [bucket.to_bytes(8, "big")[-layout.salt_width :] for bucket in range(layout.salt_buckets)]
-
-
-def _after(prefix: bytes) -> bytes | None:
-    """The first key behind all that start with `prefix`; None where there is none."""
-    number = int.from_bytes(prefix, "big") + 1
-    return None if number >> 8 * len(prefix) else number.to_bytes(len(prefix), "big")
