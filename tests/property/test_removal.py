@@ -9,8 +9,8 @@ from tsd.codec.cell import COLUMN, Point
 from tsd.codec.merge import StoredCell
 from tsd.codec.removal import NEWEST, Span, removal
 from tsd.codec.row import data_cells, points
-from tsd.query.removal import remove_part
-from tsd.store import Family, Put, Table
+from tsd.query.removal import BUSY_MS, Part, remove_parts
+from tsd.store import Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
 
 TABLE = "tsdb"
@@ -50,5 +50,7 @@ async def removed(row: list[StoredCell], span: Span) -> list[StoredCell]:
     await store.create_tables([Table(TABLE, (Family(b"t"),))])
     for cell in row:
         await store.put(TABLE, [Put(KEY, COLUMN + cell.qualifier, cell.value)], time_ms=cell.time_ms)
-    await remove_part(store, TABLE, KEY, removal(KEY, row, span))
+    for cells in (await store.get(TABLE, [KEY])).values():
+        part = Part(Row(KEY, cells), removal(KEY, row, span))
+        assert not await remove_parts(store, TABLE, [part], read_ms=BUSY_MS + 50)
     return data_cells((await store.get(TABLE, [KEY])).get(KEY, []))

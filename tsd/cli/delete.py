@@ -12,13 +12,13 @@ from tsd.assembly import now_ms
 from tsd.cli.access import Access, access
 from tsd.cli.named import named
 from tsd.cli.options import with_config
-from tsd.codec.removal import Removal, Span, removal
+from tsd.codec.removal import Span, removal
 from tsd.codec.row import data_cells
 from tsd.codec.rowkey import SplitKey, split_key
 from tsd.config import Config, Loaded, layout
 from tsd.errors import CorruptRow, StoreError
 from tsd.query.dates import BadDate, parse_date
-from tsd.query.removal import remove_part, remove_rows
+from tsd.query.removal import Part, remove_parts
 from tsd.query.scanning import BadRequest, ScanRequest, parse_selection, selected_rows
 from tsd.store import Row
 
@@ -35,10 +35,10 @@ class Doomed:
 
 @dataclass
 class Found:
-    """What was found of a metric, and what could not be read."""
+    """What was found of a metric, and what could not be done."""
 
     series: dict[str, Doomed] = field(default_factory=dict)
-    corrupt: int = 0
+    left: int = 0  # rows in which something was to go, and nothing did
 
     @property
     def points(self) -> int:
@@ -89,7 +89,7 @@ def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bo
             "Delete once more",
             err=True,
         )
-    sys.exit(1 if found.corrupt or left.points else 0)
+    sys.exit(1 if found.left or left.points else 0)
 
 
 def _request(words: Sequence[str], since: str, until: str) -> ScanRequest:
@@ -112,41 +112,51 @@ async def _delete(config: Config, request: ScanRequest, yes: bool) -> Found:
                 raise StoreError("the daemon cannot write the points that it holds, and would later: nothing deleted")
             click.echo("tsd: the daemon cannot write now: its newest points are missing here", err=True)
         [selection] = request.selections
+        read_ms = now_ms()
         async for rows in selected_rows(ways.store, config.data_table, ways.uids, layout(config), request, selection):
-            await _go_through(ways, config, request, rows, found, yes)
+            await _go_through(ways, config, _judged(config, request, rows, found), found, read_ms if yes else None)
+            read_ms = now_ms()
         if yes:
             await ways.store.sync()
     return found
 
 
-async def _go_through(
-    ways: Access, config: Config, request: ScanRequest, rows: Sequence[Row], found: Found, yes: bool
-) -> None:
-    """Note what goes of these rows, and have it go."""
-    whole: list[Row] = []
-    parts: list[tuple[Row, Removal]] = []
-    keys: list[tuple[Row, SplitKey]] = []
+def _judged(config: Config, request: ScanRequest, rows: Sequence[Row], found: Found) -> list[tuple[Part, SplitKey]]:
+    """Those of some rows in which something goes; the rest is told of where it cannot be read."""
+    judged = []
     for row in rows:
         try:
             key = split_key(layout(config), row.key)
             span = Span(request.start_ms - key.base * 1000, request.end_ms + 1 - key.base * 1000)
             part = removal(row.key, data_cells(row.cells), span)
         except CorruptRow as exc:
-            found.corrupt += 1
+            found.left += 1
             click.echo(f"tsd: a row is left as it is: {exc}", err=True)
             continue
         if part.changes:
-            keys.append((row, key))
-            parts.append((row, part))
-            whole += [row] * span.whole
-    for name, (_, part) in zip(await named(ways, keys), parts, strict=True):
-        found.note(" ".join([name.metric, *name.tags]), name.base * 1000, part.points)
-    if yes:
-        await remove_rows(ways.store, config.data_table, whole)
-        gone = {row.key for row in whole}
-        for row, part in parts:
-            if row.key not in gone:
-                await remove_part(ways.store, config.data_table, row.key, part)
+            judged.append((Part(row, part), key))
+    return judged
+
+
+async def _go_through(
+    ways: Access, config: Config, judged: Sequence[tuple[Part, SplitKey]], found: Found, read_ms: int | None
+) -> None:
+    """Note what goes of these rows, and have it go; to read them was begun at `read_ms` (None: nothing is to go)."""
+    names = await named(ways, [(part.row, key) for part, key in judged])
+    left: set[bytes] = set()
+    if read_ms is not None:
+        parts = [part for part, _ in judged]
+        left = await remove_parts(ways.store, config.data_table, parts, read_ms=read_ms)
+    for name, (part, _) in zip(names, judged, strict=True):
+        if name.key not in left:
+            found.note(" ".join([name.metric, *name.tags]), name.base * 1000, part.removal.points)
+            continue
+        found.left += 1
+        click.echo(
+            f"tsd: a row is left as it is: row {name.key.hex()}: it is being written to, or what would stay of it does "
+            "not show: delete once more",
+            err=True,
+        )
 
 
 def _date(time_ms: int) -> str:

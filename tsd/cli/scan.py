@@ -59,6 +59,7 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> 
         async with access(config, must_exist=True) as ways:
             await _settle(ways, delete)
             for selection in request.selections:
+                read_ms = now_ms()
                 async for rows in selected_rows(
                     ways.store, config.data_table, ways.uids, layout(config), request, selection
                 ):
@@ -66,8 +67,9 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> 
                     corrupt += done.corrupt
                     if delete:
                         sys.stdout.flush()  # what was not written, to a full disk say, is not deleted
-                        await remove_rows(ways.store, config.data_table, done.printed)
+                        await remove_rows(ways.store, config.data_table, done.printed, read_ms=read_ms)
                         deleted += len(done.printed)
+                    read_ms = now_ms()
 
     trio.run(run)
     if delete:

@@ -2,14 +2,16 @@
 
 A cell that holds points of both sides is written anew without those of the span, at its old write time: of several
 cells that hold a point, the one that counted still does. A row that lies in the span whole goes whole, with its notes,
-its histograms and what cannot be read; of one that is cut, only points and notes go.
+its histograms and what cannot be read; of one that is cut, only points and notes go. A row that holds a point or a note
+beyond its hour (no tidy writer leaves one, and each reader shows it at its own time) lies in the span if that does too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tsd.codec.annotation import annotation_offset_ms
 from tsd.codec.cell import CellKind, Point, join, join_append, kind_of, split_append
+from tsd.codec.checks import inspect
 from tsd.codec.columns import CELL_POINTS
 from tsd.codec.merge import MergeRules, StoredCell, cell_points, join_all, merge, point_cells
 from tsd.codec.times import HOUR_S
@@ -60,7 +62,7 @@ def removal(key: bytes, cells: Iterable[StoredCell], span: Span) -> Removal:
     ((1000,), (StoredCell(qualifier=b'\\x00\\x00', value=b'*', time_ms=7),), True)
     """
     chosen = list(cells)
-    if span.whole:
+    if span.whole and all(time in span for time in _times(key, chosen)):
         return Removal(_readable_times(key, chosen), (), (), None, tuple(chosen))
     seen = merge(key, chosen, NEWEST)
     staying = [point for point in seen.points if point.offset_ms not in span]
@@ -77,7 +79,7 @@ def removal(key: bytes, cells: Iterable[StoredCell], span: Span) -> Removal:
         puts=tuple(puts) if same else None,
         spare=tuple([join_all(staying[at : at + CELL_POINTS]) for at in range(0, len(staying), CELL_POINTS)]),
         append=append,
-        obsolete=tuple(obsolete + [cell for cell in chosen if _is_note_in(cell, span)]),
+        obsolete=tuple(obsolete + [cell for cell in chosen if _note_ms(cell) in span]),
     )
 
 
@@ -105,18 +107,31 @@ def _changes(
     return puts, append, obsolete
 
 
+def _times(key: bytes, cells: list[StoredCell]) -> Iterator[int]:
+    """The times of a row's points and notes, of a row that cannot be read those that can be made out."""
+    try:
+        yield from _joint_times(key, cells)
+    except CorruptRow:
+        yield from (point.offset_ms for cell in cells for point in inspect(cell).points)
+    yield from (time for cell in cells if (time := _note_ms(cell)) is not None)
+
+
 def _readable_times(key: bytes, cells: list[StoredCell]) -> tuple[int, ...]:
     try:
-        return tuple([point.offset_ms for point in merge(key, cells, NEWEST).points])
+        return _joint_times(key, cells)
     except CorruptRow:
         return ()
 
 
-def _is_note_in(cell: StoredCell, span: Span) -> bool:
-    """Whether a cell is a note of that time. One whose column says no time is left alone."""
+def _joint_times(key: bytes, cells: list[StoredCell]) -> tuple[int, ...]:
+    return tuple([point.offset_ms for point in merge(key, cells, NEWEST).points])
+
+
+def _note_ms(cell: StoredCell) -> int | None:
+    """The time of a note; None for other cells, and for a note whose column says none."""
     if not cell.qualifier or kind_of(cell.qualifier) is not CellKind.ANNOTATION:
-        return False
+        return None
     try:
-        return annotation_offset_ms(cell.qualifier) in span
+        return annotation_offset_ms(cell.qualifier)
     except CorruptRow:
-        return False
+        return None

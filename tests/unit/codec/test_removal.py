@@ -57,3 +57,19 @@ def test_where_cutting_would_let_another_value_count_all_points_are_written_anew
     row = cells("0000f000fa00=010201@5 f00000000010=030401@5")  # 1 s in both, equally new: the first column's counts
     done = removal(KEY, row, Span(-1, 1))
     assert (done.puts, show(done.spare)) == (None, "f000fa00=02")
+
+
+def test_a_point_beyond_its_hour_goes_at_its_own_time() -> None:
+    """It went with its row's hour, and was shown as an hour's."""
+    late = cells("0000=2a@5 e100=2b@5")  # the second is of 3600 s after the base time
+    done = removal(KEY, late, HOUR)
+    assert (done.points, done.puts, show(done.obsolete)) == ((0,), (), "0000=2a")
+    assert removal(KEY, late, Span(0, 3_600_001)).points == (0, 3_600_000)
+    assert removal(KEY, late, Span(3_600_000, 7_200_000)).points == (3_600_000,)
+    assert show(removal(KEY, cells("0000=2a@5 010e10=7b7d@5 060000=00@5"), HOUR).obsolete) == "0000=2a"
+
+
+def test_an_hour_that_cannot_be_read_stays_where_it_holds_a_point_beyond_it() -> None:
+    with pytest.raises(CorruptRow, match=KEY.hex()):
+        removal(KEY, cells("0002=010203@5 e100=2b@5"), HOUR)
+    assert removal(KEY, cells("0002=010203@5 e100=2b@5"), Span(0, 3_600_001)).changes

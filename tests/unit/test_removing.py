@@ -1,0 +1,66 @@
+"""Parts of rows taken out of a store while others write to them."""
+
+from tests.meddled import Meddled
+from tests.unit.codec.codec_rows import KEY, cells, show
+from tsd.codec.cell import COLUMN
+from tsd.codec.removal import Span, removal
+from tsd.codec.row import data_cells
+from tsd.query.removal import BUSY_MS, Part, remove_parts
+from tsd.store import Family, Put, Row, Table
+from tsd.store.memory import MemoryStore
+
+TABLE = "tsdb"
+READ_MS = 10_000
+OLDEST = Span(-1, 1)
+AMBIGUOUS = "0000f000fa00=010201@5 f00000000010=030401@5"  # cut, the other cell's value would count: see codec's test
+
+
+async def made(text: str) -> Meddled:
+    store = Meddled(MemoryStore(lambda: READ_MS + 1))
+    await store.create_tables([Table(TABLE, (Family(COLUMN[:-1]),))])
+    for cell in cells(text):
+        await store.put(TABLE, [Put(KEY, COLUMN + cell.qualifier, cell.value)], time_ms=cell.time_ms)
+    store.calls.clear()
+    return store
+
+
+async def part_of(store: Meddled, span: Span) -> Part:
+    row = Row(KEY, (await store.store.get(TABLE, [KEY]))[KEY])
+    return Part(row, removal(KEY, data_cells(row.cells), span))
+
+
+async def held(store: Meddled) -> str:
+    return show(data_cells((await store.store.get(TABLE, [KEY])).get(KEY, [])))
+
+
+async def test_what_comes_after_the_read_is_newer_than_what_is_written_anew() -> None:
+    """It was written at the store's present, over a value that had just come."""
+    store = await made(AMBIGUOUS)
+    part = await part_of(store, OLDEST)
+    assert part.removal.puts is None
+    await store.store.put(TABLE, [Put(KEY, COLUMN + bytes.fromhex("f000fa00"), b"\x09")], time_ms=READ_MS)
+    assert await remove_parts(store, TABLE, [part], read_ms=READ_MS) == set()
+    assert await held(store) == "f000fa00=09"
+
+
+async def test_a_row_that_is_written_to_is_left_where_that_cannot_be_told() -> None:
+    store = await made(AMBIGUOUS.replace("@5", f"@{READ_MS - BUSY_MS}"))
+    part = await part_of(store, OLDEST)
+    before = await held(store)
+    assert await remove_parts(store, TABLE, [part], read_ms=READ_MS) == {KEY}
+    assert await held(store) == before
+
+
+async def test_cells_of_many_times_go_with_one_call() -> None:
+    store = await made(" ".join(f"00{offset:02x}=2a@{offset + 1}" for offset in range(0, 256, 16)))
+    assert await remove_parts(store, TABLE, [await part_of(store, Span(0, 3_600_000))], read_ms=READ_MS) == set()
+    assert await held(store) == ""
+    assert store.calls == ["sync", "delete"]
+
+
+async def test_of_a_row_that_is_written_to_each_cell_goes_at_its_own_time() -> None:
+    store = await made(f"0000=2a@5 0010=2b@{READ_MS}")
+    part = await part_of(store, Span(0, 3_600_000))
+    await store.store.put(TABLE, [Put(KEY, COLUMN + b"\0\0", b"\x09")], time_ms=READ_MS)
+    assert await remove_parts(store, TABLE, [part], read_ms=READ_MS) == set()
+    assert await held(store) == "0000=09"
