@@ -145,14 +145,17 @@ class Fsck:
         return {put.row for put in puts if there.get((put.row, put.column)) != put.value}
 
     async def _delete(self, rows: Iterable[_Mended]) -> None:
-        """Each cell where it is no newer than it was read: the store takes one time a call.
+        """Each cell where it is no newer than its row's newest one was read: what came since is. The store takes one
+        time a call.
 
         In any order: what is older than the cells just put tells nothing any more, and what is as new goes in one call.
+        Older cells go up to the ms before, so that somebody else's put at the time of the newest one shows.
         """
         by_time: dict[int, dict[bytes, list[bytes]]] = {}
         for one in rows:
             for cell in one.deletes:
-                by_time.setdefault(cell.time_ms, {}).setdefault(one.row.key, []).append(COLUMN + cell.qualifier)
+                time_ms = one.time_ms - (cell.time_ms < one.time_ms)
+                by_time.setdefault(time_ms, {}).setdefault(one.row.key, []).append(COLUMN + cell.qualifier)
 
         async def delete(part: tuple[int, dict[bytes, list[bytes]]]) -> None:
             await self._store.delete(self._table, part[1], up_to_ms=part[0])
