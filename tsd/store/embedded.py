@@ -114,18 +114,18 @@ class EmbeddedStore:
         """See Store."""
         await self._enter_writing("put")
         self._database.require(table)
-        stamps_rise = True  # above those of earlier calls; not from batch to batch, which could outrun the clock
+        stamp: int | None = None  # of the batch before: to rise with each could outrun the clock
         for part in whole_rows(cells, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES):
-            await self._patiently(partial(self._put_now, table, part, time_ms, stamps_rise))
-            stamps_rise = False
+            stamp = await self._patiently(partial(self._put_now, table, part, time_ms, stamp))
             self._count["cells_put"] += len(part)
             await trio.lowlevel.checkpoint()
 
-    def _put_now(self, table: str, cells: Sequence[Put], time_ms: int | None, stamps_rise: bool) -> None:
+    def _put_now(self, table: str, cells: Sequence[Put], time_ms: int | None, before: int | None) -> int:
+        """The stamp of a batch, once it is written; `before` is that of the call's batch before."""
         stamps = self._database.stamps
         stamp = time_ms
         if stamp is None:
-            stamp = stamps.next() if stamps_rise else stamps.now()
+            stamp = stamps.next() if before is None else stamps.again(before)
         if not stamps.is_newest(stamp):
             keys = [row_head(cell.row) + cell.column for cell in cells]
             held = self._database.read(table, keys)
@@ -135,6 +135,7 @@ class EmbeddedStore:
         batch = self._database.batch(table)
         fill(batch, cells, stamp)
         self._write(batch)
+        return stamp
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""

@@ -28,6 +28,10 @@ class Stamps:
         self._last_ms = max(self._last_ms, self._clock_ms())
         return self._last_ms
 
+    def again(self, stamp: int) -> int:
+        """A stamp for more of what got `stamp`: it may be the same while nobody got a later one."""
+        return self.now() if stamp == self._last_ms else self.next()
+
     def next(self) -> int:
         """A stamp above all before it, whether or not the clock has moved on."""
         self._last_ms = max(self._last_ms + 1, self._clock_ms())

@@ -146,6 +146,22 @@ async def test_others_run_between_batches(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_put_that_is_cut_shares_no_stamp_with_a_later_one(tmp_path: Path) -> None:
+    """A compaction that has read the later one's cell would take what then comes with the same stamp for known."""
+    async with opened(tmp_path) as store:
+        many = [Put(number.to_bytes(2, "big"), b"t:a", b"") for number in range(8 * BATCH_CELLS)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.put, "cells", many)
+            for number in range(5):
+                await store.put("cells", [Put(bytes([255, number]), b"t:b", b"")])
+        stamps = {b"t:a": set[int](), b"t:b": set[int]()}
+        async for page in scan(store, "cells"):
+            for row in page:
+                stamps[row.cells[0].column].add(row.cells[0].time_ms)
+        assert len(stamps[b"t:b"]) == 5
+        assert not stamps[b"t:a"] & stamps[b"t:b"]
+
+
 async def test_a_wide_row(tmp_path: Path) -> None:
     wide = [Put(b"wide", b"t:%08d" % column, b"v") for column in range(3 * CHUNK_CELLS)]
     async with opened(tmp_path) as store:

@@ -19,6 +19,14 @@ def test_stamps_of_puts_rise_while_the_clock_stands_or_goes_back() -> None:
     assert (stamps.now(), stamps.next()) == (5_002, 6_000)
 
 
+def test_more_of_one_put_has_its_stamp_until_another_has_a_later_one() -> None:
+    stamps = Stamps(lambda: 5_000, None)
+    first = stamps.next()
+    assert stamps.again(first) == first
+    other = stamps.next()
+    assert stamps.again(first) > other
+
+
 def test_after_an_orderly_end_stamps_go_on_where_they_were() -> None:
     stamps = Stamps(lambda: 5_000, None)
     stamps.now()
