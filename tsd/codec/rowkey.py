@@ -107,7 +107,7 @@ def base_bytes(time_s: int) -> bytes:
 def after(prefix: bytes) -> bytes | None:
     """The first key behind all that start with `prefix`; None where there is none.
 
-    >>> after(bytes.fromhex("0001ff")).hex(), after(b"\xff"), after(b"")
+    >>> after(bytes.fromhex("0001ff")).hex(), after(b"\\xff"), after(b"")
     ('000200', None, None)
     """
     number = int.from_bytes(prefix, "big") + 1

@@ -39,6 +39,11 @@ class RowQueue:
         self.waiting = 0
         self.left_out = 0
 
+    @property
+    def hours(self) -> int:
+        """Of how many metrics, each hour counted, it holds rows."""
+        return len(self._hours)
+
     def note(self, puts: Iterable[Put]) -> None:
         """Take note of cells that were written."""
         start, end = self._start, self._end
@@ -48,32 +53,45 @@ class RowQueue:
             if head != last:
                 last = head
                 place = head[start:], head[:start]
-                hour = self._hours.get(place) or self._hours.setdefault(place, _Hour())
+                hour = self._hours.get(place) or _Hour()
             pairs = row[end:]
             if pairs not in hour.waiting:
-                self._note(hour, pairs, int.from_bytes(place[0], "big") <= self._closed_s)
+                self._note(place, hour, pairs)
 
-    def _note(self, hour: _Hour, pairs: bytes, old: bool) -> None:
+    def _note(self, place: tuple[bytes, bytes], hour: _Hour, pairs: bytes) -> None:
         """Take note of another cell of a row that does not wait yet."""
+        old = int.from_bytes(place[0], "big") <= self._closed_s
         if pairs in hour.watched:
             hour.watched.remove(pairs)
-            self._held -= 1
-        elif not old:
-            if self._has_room():
+        elif self._has_room(place[0]):
+            self._held += 1
+            self._hours[place] = hour
+            if not old:
                 hour.watched.add(pairs)
-                self._held += 1
-            return
-        elif not self._has_room():
+                return
+        else:
             return
         hour.waiting.add(pairs)
-        self._held += 1
         self.waiting += 1
 
-    def _has_room(self) -> bool:
+    def _has_room(self, base: bytes) -> bool:
+        """Whether a row of an hour can be held. Where all is full, one of a later hour goes: points that claim to be of
+        years to come would else keep everybody out until then."""
         if self._held < self._limit:
             return True
         self.left_out += 1
-        return False
+        place, hour = self._hours.peekitem(-1)
+        if place[0] <= base:
+            return False
+        if hour.watched:
+            hour.watched.pop()
+        else:
+            hour.waiting.pop()
+            self.waiting -= 1
+        self._held -= 1
+        if not hour.watched and not hour.waiting:
+            del self._hours[place]
+        return True
 
     def take(self, count: int, over_s: int) -> list[bytes]:
         """Up to `count` rows of hours that were over at `over_s`, oldest hours first; within an hour all salts and
@@ -108,14 +126,13 @@ class RowQueue:
         """Rows of one hour."""
         taken: list[bytes] = []
         places = list(self._hours.irange((base, b""), (base + b"\0", b"")))
-        random.shuffle(places)
         while places and len(taken) < count:
-            chosen = places[: count - len(taken)]
+            chosen = random.sample(places, min(count - len(taken), len(places)))
             taken += [place[1] + base + self._hours[place].waiting.pop() for place in chosen]
-            for place in chosen:
-                if not self._hours[place].waiting:
-                    del self._hours[place]
-                    places.remove(place)
+            emptied = {place for place in chosen if not self._hours[place].waiting}
+            for place in emptied:
+                del self._hours[place]
+            places = [place for place in places if place not in emptied]
         self._held -= len(taken)
         self.waiting -= len(taken)
         return taken

@@ -37,6 +37,7 @@ from tsd.store.together import together
 # is written in that millisecond, so a row is not read as long as its newest cell may be that new. The rest is for
 # clocks that differ.
 REST_MS = 2000
+LARGE_BYTES = 16 << 10  # of a row's qualifiers: some 10 ms of work
 AT_ONCE = 4  # calls: connections to a gateway are shared with the writer
 
 
@@ -129,13 +130,19 @@ class RowCompactor:
             found.sizes.append(size_of(row.key, cells))
             try:
                 split_key(self._layout, row.key)
-                done = compact(row.key, cells, self._rules)
+                done = await self._compaction(row.key, cells)
             except CorruptRow as exc:
                 found.corrupt.append(exc)
                 continue
             if done.changes:
                 found.plans.append(_plan_of(row.key, cells, done))
         return found
+
+    async def _compaction(self, key: bytes, cells: Sequence[StoredCell]) -> Compaction:
+        """That of a row; of a large one in a thread, as a row of ms points may take seconds."""
+        if sum([len(cell.qualifier) for cell in cells]) < LARGE_BYTES:
+            return compact(key, cells, self._rules)
+        return await trio.to_thread.run_sync(compact, key, cells, self._rules)
 
     async def _carry_out(self, plans: Sequence[Plan]) -> list[Plan]:
         """Those of the plans that came true."""

@@ -84,3 +84,30 @@ def test_it_holds_no_more_than_its_limit_and_counts_what_it_does_not() -> None:
     assert sorted(rows.take(ALL, HOUR + 3600)) == many[:2]
     rows.note(puts(*many))  # there is room again
     assert (rows.waiting, rows.left_out) == (2, 9)
+
+
+def test_points_of_years_to_come_keep_nobody_out() -> None:
+    rows = queue(limit=3)
+    rows.note(puts(*(key(HOUR + 10**8, series) for series in range(9))))
+    rows.note(puts(key(HOUR + 10**8, 1), key(HOUR, 1), key(HOUR, 2), key(HOUR, 1), key(HOUR, 2)))
+    assert sorted(rows.take(ALL, HOUR + 3600)) == [key(HOUR, 1), key(HOUR, 2)]
+    rows.note(puts(*(key(HOUR + 10**8, series) for series in range(9) for _ in range(2))))
+    assert rows.waiting == len(rows.take(ALL, HOUR + 10**9)) == 3  # the room of those that were taken is free
+
+
+def test_hours_that_are_left_out_leave_nothing() -> None:
+    """Each metric and hour that found the queue full would else have been kept until its hour was over."""
+    rows = queue(limit=1)
+    rows.note(puts(key(HOUR), key(HOUR)))
+    rows.note(puts(*(key(HOUR + 3600, metric=metric) for metric in range(1, 100))))
+    assert rows.hours == 1
+    assert rows.left_out == 99
+
+
+def test_of_metrics_with_a_row_each_all_are_taken() -> None:
+    rows = queue()
+    many = [key(HOUR, metric=metric) for metric in range(1, 50)]
+    rows.note(puts(*many, *many))
+    taken = [rows.take(20, HOUR + 3600) for _ in range(3)]
+    assert [len(part) for part in taken] == [20, 20, 9]
+    assert sorted(row for part in taken for row in part) == many

@@ -1,14 +1,18 @@
 """One step: rows are written in their compacted form, or left as they are, and it is counted what became of them."""
 
+import threading
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import pytest
 
 from tests.unit.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
 from tests.wavering import Fault, WaveringStore
-from tsd.codec.cell import COLUMN
+from tsd.codec.cell import COLUMN, Point, join, ms_qualifier
+from tsd.codec.columns import CELL_POINTS
 from tsd.codec.merge import DuplicateTimestamp, MergeRules
-from tsd.compaction.step import REST_MS
+from tsd.codec.row import Compaction, compact
+from tsd.compaction.step import LARGE_BYTES, REST_MS
 from tsd.compaction.tally import Tally
 from tsd.errors import CorruptRow, StoreDown
 from tsd.store import Put, Row
@@ -89,6 +93,23 @@ async def test_a_store_that_fails_is_counted_and_the_next_attempt_does_it(call: 
     store.plan = []
     await did.compact_keys([key(0)])
     assert await shown(store.store, [key(0)]) == [MERGED]
+
+
+async def test_a_large_row_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    where: list[threading.Thread] = []
+
+    def watched(*args: Any) -> Compaction:
+        where.append(threading.current_thread())
+        return compact(*args)
+
+    monkeypatch.setattr("tsd.compaction.step.compact", watched)
+    points = [Point(ms_qualifier(time, 0), b"*") for time in range(LARGE_BYTES // 4)]
+    store = await made({key(0): SINGLES, key(3600): ""})
+    for cell in (join(points[:9]), join(points[9:])):
+        await store.put(TABLE, [Put(key(3600), COLUMN + cell.qualifier, cell.value)], time_ms=5)
+    await compactor(store).compact_keys([key(0), key(3600)])
+    assert [thread is threading.main_thread() for thread in where] == [True, False]
+    assert len((await store.get(TABLE, [key(3600)]))[key(3600)]) == len(points) / CELL_POINTS
 
 
 class Cut(WaveringStore):
