@@ -213,6 +213,39 @@ async def test_a_command_that_hangs_up_in_the_middle_hurts_nobody(tmp_path: Path
             assert await other.ask("work") == "worked"
 
 
+async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next(tmp_path: Path) -> None:
+    asked, answer = trio.Event(), trio.Event()
+
+    async def wait() -> str:
+        asked.set()
+        await answer.wait()
+        return "waited"
+
+    async def work() -> str:
+        return "worked"
+
+    async with listening(tmp_path, {"wait": wait, "work": work}) as path, calling(path) as caller:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(caller.ask, "wait")
+            await asked.wait()
+            nursery.cancel_scope.cancel()
+        answer.set()
+        assert [await caller.ask("work") for _ in range(2)] == ["worked", "worked"]
+
+
+async def test_a_daemon_that_was_restarted_is_found_again(tmp_path: Path) -> None:
+    async with running(tmp_path), calling(tmp_path / "control.sock") as caller:
+        assert "tsdb" in await caller.ask("tables")
+        while_it_ran = caller
+    with pytest.raises(StoreDown, match="the daemon has ended"):
+        await while_it_ran.ask("tables")
+    with pytest.raises(StoreDown, match=r"^no daemon answers at .*control\.sock: No such file"):
+        await while_it_ran.ask("tables")
+    async with running(tmp_path):
+        assert "tsdb" in await while_it_ran.ask("tables")
+        await while_it_ran.aclose()
+
+
 async def ask_on(caller: Caller) -> None:
     while True:
         await caller.ask("tables")

@@ -22,25 +22,34 @@ PUT_CELLS = 5000  # sent with one request
 
 
 class Caller:
-    """Asks a daemon's control socket."""
+    """Asks a daemon's control socket. After an error or a cancellation it connects anew with the next request, so that
+    no answer is taken for another's, and that a daemon may be restarted."""
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        self._stream = stream
-        self._answers = msgpack.Unpacker(max_buffer_size=MAX_MESSAGE)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stream: trio.SocketStream | None = None
+        self._answers = msgpack.Unpacker()
+        self._settled = False  # whether no answer is on its way
         self._turn = trio.Lock()
 
     @classmethod
     async def connect(cls, path: Path) -> "Caller":
         """To the daemon that listens at `path`; OSError where there is none."""
-        with socket_address(path) as address:
-            return cls(await trio.open_unix_socket(address))
+        caller = cls(path)
+        await caller._dial()
+        return caller
 
     async def ask(self, verb: str, **arguments: object) -> Any:
-        """The daemon's answer; raises the error it names, or StoreDown where it is gone."""
+        """The daemon's answer; raises the error it names, or StoreDown where it is gone: the next request may find it
+        again."""
         async with self._turn:
             try:
-                await self._stream.send_all(msgpack.packb({"verb": verb, **arguments}))
-                answer = await self._receive()
+                if not self._settled:
+                    await self.aclose()
+                    await self._dial()
+                answer = await self._exchange(msgpack.packb({"verb": verb, **arguments}))
+            except OSError as exc:
+                raise StoreDown(f"no daemon answers at {self._path}: {exc.strerror or exc}") from exc
             except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
                 raise StoreDown(f"the daemon has ended while it was asked for {verb}") from exc
         if "error" in answer:
@@ -48,18 +57,33 @@ class Caller:
             raise kind(answer["message"]) if issubclass(kind, TsdError) else TsdError(answer["message"])
         return answer["result"]
 
-    async def _receive(self) -> Any:
+    async def _dial(self) -> None:
+        with socket_address(self._path) as address:
+            self._stream = await trio.open_unix_socket(address)
+        self._answers = msgpack.Unpacker(max_buffer_size=MAX_MESSAGE)
+        self._settled = True
+
+    async def _exchange(self, request: bytes) -> Any:
+        assert self._stream
+        self._settled = False
+        await self._stream.send_all(request)
+        answer = await self._receive(self._stream)
+        self._settled = True
+        return answer
+
+    async def _receive(self, stream: trio.SocketStream) -> Any:
         while True:
             for answer in self._answers:
                 return answer
-            data = await self._stream.receive_some(RECEIVE_BYTES)
+            data = await stream.receive_some(RECEIVE_BYTES)
             if not data:
                 raise trio.BrokenResourceError("the daemon closed the connection")
             self._answers.feed(data)
 
     async def aclose(self) -> None:
         """Hang up."""
-        await self._stream.aclose()
+        if self._stream is not None:
+            await self._stream.aclose()
 
 
 class RemoteStore:
