@@ -133,7 +133,7 @@ async def rename(store: Store, table: str, kind: Kind, old: bytes, new: bytes) -
         raise NoSuchName(f"No such name for '{kind.value}': '{_text(old)}'")
     uid = rows[old][0].value
     taken = rows[new][0].value if new in rows else None
-    if taken not in (None, uid):
+    if old == new or taken not in (None, uid):
         raise TsdError(f"An UID with name {_text(new)} for {kind.value} already exists")
     names = await store.get(table, [uid], columns=[kind.name_column])
     name = names[uid][0].value if uid in names else None

@@ -1,11 +1,12 @@
 """`tsd copy` between engines: what arrives, what is refused, and what a daemon does meanwhile."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.sent import Generator, block, series
-from tests.e2e.command import Tsd, on_hbase
+from tests.e2e.command import Tsd, on_hbase, until
 from tests.peers.hbase import RunningHbase
 from tsd.codec.cell import COLUMN
 from tsd.codec.merge import MergeRules
@@ -17,6 +18,7 @@ T = 1356998400
 HOURS = [T, T + 3600]
 SERIES = [series(b"sys.cpu", b"host=web01 cpu=0"), series(b"temp.caf\xe9", b"lieu=\xe9tage")]
 NEWEST = MergeRules(fix_duplicates=True)
+KILLED_ROWS = 30_000  # thirty pages: it is killed when it has noted the first
 METRICS = ("sys.cpu", "temp.café")
 
 
@@ -118,6 +120,25 @@ def test_what_comes_while_a_daemon_runs_is_copied_by_the_next_run(tmp_path: Path
     assert home.run("copy", *to(other)).status == 0
     wanted = [*home.lines(*METRICS, "new"), f"sys.cpu {T + 7200} 1 host=web01 cpu=0"]
     assert sorted(other.lines(*METRICS, "new")) == sorted(wanted)
+
+
+def test_one_that_is_killed_goes_on_and_misses_nothing_that_came_since(tmp_path: Path) -> None:
+    """Rows that it had passed were not looked at again."""
+    home, other = Tsd(tmp_path / "home"), Tsd(tmp_path / "other")
+    lines = [f"m {T + 3600 * hour} 1 a=b" for hour in range(KILLED_ROWS)]
+    assert home.run("import", "-", stdin="".join(line + "\n" for line in lines).encode()).status == 0
+    with home.popen("copy", *to(other)) as process:
+        until(lambda: bool(list(home.folder.glob("copy-*.json"))) or process.poll() is not None, "a checkpoint")
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert len(other.lines("m")) < len(lines)
+    late = f"m {T + 1} 2 a=b"
+    assert home.run("import", "-", stdin=late.encode()).status == 0
+    done = home.run("copy", *to(other))
+    assert (done.status, done.err.split("\n")[0].startswith("going on after row 000001")) == (0, True), done
+    assert other.lines("m") == [lines[0], late, *lines[1:]] == home.lines("m")
+    assert other.run("uid", "fsck").status == 0
+    assert list(home.folder.glob("copy-*.json")) == []
 
 
 def test_a_target_that_is_away_is_told_and_keeps_the_place(hbase: RunningHbase, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Scene:
     """One row, and what it is to hold in the end."""
 
     def __init__(self, seed: int, store: Store, tables: str) -> None:
-        """`store` is one whose stamps rise with every put: then no row is too young. `tables`: how their names start."""
+        """`store` is one whose stamps rise with every put: then no row is too young. `tables` begins their names."""
         self.draw = random.Random(seed)
         self.store = store
         self.table, self.uid_table = f"{tables}{seed}", f"{tables}-uid"

@@ -149,6 +149,8 @@ async def test_names_that_cannot_be_renamed() -> None:
         await rename(store, TABLE, METRIC, b"nosuch", b"new")
     with pytest.raises(TsdError, match="name b for metrics already exists"):
         await rename(store, TABLE, METRIC, b"a", b"b")
+    with pytest.raises(TsdError, match="name a for metrics already exists"):
+        await rename(store, TABLE, METRIC, b"a", b"a")  # its UID was taken away
     await store.store.put(TABLE, [reverse(1, b"other")])
     with pytest.raises(TsdError, match="the name of 000001 is other, not a: run tsd uid fsck first"):
         await rename(store, TABLE, METRIC, b"a", b"new")

@@ -1,6 +1,8 @@
 """All tables of a store into another: the names, then the rows, then the names that came meanwhile."""
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -35,8 +37,9 @@ class House(NamedTuple):
 
 
 async def copy_house(house: House, note: Checkpoint, done: Callable[[str, int], None]) -> Copied:
-    """Copy everything, rows from where `note` says that an earlier run was; `done` is told how many rows of which table
-    more are. The target has its tables. Raises TsdError, and then another run goes on from there."""
+    """Copy everything that the source has when this begins, the rows from where `note` says that an earlier run was
+    first; `done` is told how many rows of which table more are. The target has its tables. Raises TsdError, and then
+    another run goes on from there."""
     present = await house.source.tables()
     total = await copy_names(*house.places(house.names))
     for pair in [house.rows, *(other for other in house.others if other.source in present)]:
@@ -48,27 +51,29 @@ async def copy_house(house: House, note: Checkpoint, done: Callable[[str, int], 
 
 
 async def _table(source: Place, target: Place, note: Checkpoint, done: Callable[[str, int], None]) -> Copied:
+    """Copy a table from where an earlier run was, then what that run copied: it may have changed since."""
     total = Copied()
-    start = await _start(target, note.mark(source.table))
-    if start is None:
-        return total
-    saved_s = trio.current_time()
+    saved_s = -math.inf
 
-    async def on_page(copied: Copied, page: Page) -> None:
+    async def on_page(copied: Copied, page: Page, *, noted: bool) -> None:
         nonlocal total, saved_s
         total = total.plus(copied)
         done(source.table, copied.rows)
-        if page.rows and (page.next_start is None or trio.current_time() - saved_s >= SAVE_S):
+        is_due = page.next_start is None or trio.current_time() - saved_s >= SAVE_S
+        if noted and page.rows and is_due:
             await target.store.sync()
             note.save(source.table, Mark(page.rows[-1].key, page.next_start))
             saved_s = trio.current_time()
 
-    await copy_table(source, target, start, on_page)
+    start = await _start(target, note.mark(source.table))
+    await copy_table(source, target, start, None, partial(on_page, noted=True))
+    if start:
+        await copy_table(source, target, b"", start, partial(on_page, noted=False))
     return total
 
 
-async def _start(target: Place, mark: Mark | None) -> bytes | None:
-    """Where to go on; from the first row where the target is not what it was. None where nothing is left to do."""
-    if mark is None or not await target.store.get(target.table, [mark.last]):
+async def _start(target: Place, mark: Mark | None) -> bytes:
+    """Where to go on; the first row where the target is not what it was, or where all was copied."""
+    if mark is None or mark.next_start is None or not await target.store.get(target.table, [mark.last]):
         return b""
     return mark.next_start

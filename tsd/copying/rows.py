@@ -110,25 +110,27 @@ def _holds_points(key: bytes, cell: Cell) -> bool:
 
 
 async def copy_table(
-    source: Place, target: Place, start: bytes, on_page: Callable[[Copied, Page], Awaitable[None]]
+    source: Place, target: Place, start: bytes, stop: bytes | None, on_page: Callable[[Copied, Page], Awaitable[None]]
 ) -> None:
-    """Copy the rows from `start` on; `on_page` is told of each page that is done, while the next one is read. Rows that
-    come in before that place are not copied. Raises TsdError."""
+    """Copy the rows from `start` to before `stop` (None: all of them); `on_page` is told of each page that is done,
+    while the next one is read. Rows that come in before that place are not copied. Raises TsdError."""
     send, receive = trio.open_memory_channel[Page | TsdError](1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_read, source, start, send)
+        nursery.start_soon(_read, source, start, stop, send)
         error = await _write(receive, target, on_page)
         nursery.cancel_scope.cancel()
     if error is not None:
         raise error
 
 
-async def _read(source: Place, start: bytes, pages: trio.MemorySendChannel[Page | TsdError]) -> None:
+async def _read(
+    source: Place, start: bytes, stop: bytes | None, pages: trio.MemorySendChannel[Page | TsdError]
+) -> None:
     async with pages:
         at: bytes | None = start
         while at is not None:
             try:
-                page = await source.store.page(source.table, at, None, limit=PAGE_ROWS)
+                page = await source.store.page(source.table, at, stop, limit=PAGE_ROWS)
             except TsdError as exc:
                 await pages.send(exc)
                 return

@@ -91,21 +91,31 @@ async def test_a_copy_that_fails_at_any_step_is_whole_when_it_was_run_again(
     assert 5 < failures < STEPS
 
 
-async def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_it_goes_on_where_it_was_and_looks_at_the_rows_before_at_its_end(tmp_path: Path) -> None:
+    """These were left as they had been when an earlier run, which was cut off, passed them."""
     source, target = await filled(), await empty()
     rows = (await source.page("tsdb", b"", None, limit=100)).rows
     note = Checkpoint(tmp_path / "note", "a", "b")
     note.save("tsdb", Mark(rows[3].key, rows[4].key))
-    await target.put("tsdb", [Put(rows[3].key, b"t:\0\0", b"\1")])
-    await copy_house(House(source, target, UID, DATA, [META]), Checkpoint(note.path, "a", "b"), lambda *_: None)
-    assert [row.key for row in (await target.page("tsdb", b"", None, limit=100)).rows] == [r.key for r in rows[3:]]
+    for row in rows[:4]:
+        await target.put("tsdb", [Put(row.key, *row.cells[0][:2])], time_ms=row.cells[0].time_ms)
+    told: list[int] = []
+    house = House(source, target, UID, DATA, [META])
+    done = await copy_house(house, Checkpoint(note.path, "a", "b"), lambda table, count: told.append(count))
+    assert told == [len(rows) - 4, 4, 1]
+    assert done == DONE._replace(put=DONE.put - 4)
+    assert await contents(target) == await contents(source)
 
 
 @pytest.mark.parametrize("source_name", ["a", "another"])
-async def test_it_starts_anew_where_the_target_is_not_what_it_was(tmp_path: Path, source_name: str) -> None:
+@pytest.mark.parametrize("at_its_end", [False, True])
+async def test_it_starts_anew_where_the_target_is_not_what_it_was(
+    tmp_path: Path, source_name: str, at_its_end: bool
+) -> None:
     source, target = await filled(), await empty()
     rows = (await source.page("tsdb", b"", None, limit=100)).rows
-    Checkpoint(tmp_path / "note", "a", "b").save("tsdb", Mark(rows[-1].key, None))
+    mark = Mark(rows[-1].key, None) if at_its_end else Mark(rows[3].key, rows[4].key)
+    Checkpoint(tmp_path / "note", "a", "b").save("tsdb", mark)
     note = Checkpoint(tmp_path / "note", source_name, "b")
     assert await copy_house(House(source, target, UID, DATA, [META]), note, lambda *_: None) == DONE
     assert await contents(target) == await contents(source)
