@@ -4,6 +4,7 @@ import click
 
 from bench import compact as compact_module
 from bench import copy as copy_module
+from bench import day as day_module
 from bench import ingest as ingest_module
 from bench import series as series_module
 from bench import sync as sync_module
@@ -59,6 +60,15 @@ def copy(count: int, points: int, rounds: int) -> None:
 def compact(series: int, points: int, rounds: int, seconds: int, pace: int) -> None:
     """A pass over rows of a cell a point, on both engines; and sync beside one."""
     compact_module.compact(Load(series, points, 4), rounds, seconds, pace)
+
+
+@bench.command()
+@click.option("--series", default=1000, help="Series; each has a point every ten seconds.")
+@click.option("--hours", default=24, help="How long the day is.")
+@click.option("--only", default="", help="Only engines whose name contains this, as 'embedded'.")
+def day(series: int, hours: int, only: str) -> None:
+    """A day of a cell a point, compacted: the same points, and how much less they take."""
+    day_module.day(Load(series, hours * 360, 1), lambda name: only in name.lower())
 
 
 if __name__ == "__main__":

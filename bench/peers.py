@@ -27,16 +27,16 @@ class Hbase:
     """A running HBase with its gateway."""
 
     def __init__(self, home: Path) -> None:
-        self._home = home
+        self.home = home
         started = hbase.read(home)
         self.zk_port = started.zk_port
-        self._gateway = f"127.0.0.1:{started.thrift_port}"
+        self.gateway = f"127.0.0.1:{started.thrift_port}"
 
     def settings(self, prefix: str) -> dict[str, str]:
         """Of a daemon on tables whose names start with `prefix`; they are made."""
         given = {
             "tsd.storage.backend": "hbase",
-            "tsd.storage.hbase.thrift": self._gateway,
+            "tsd.storage.hbase.thrift": self.gateway,
             "tsd.core.auto_create_metrics": "true",
             **{f"tsd.storage.hbase.{kind}_table": f"{prefix}-{kind}" for kind in ("data", "uid", "meta", "tree")},
         }
@@ -45,7 +45,7 @@ class Hbase:
 
     def cpu_s(self) -> float:
         """Processor time that HBase and its gateway have used."""
-        return sum(_usage(self._home, name).cpu_s for name in (hbase.HBASE, hbase.THRIFT))
+        return sum(_usage(self.home, name).cpu_s for name in (hbase.HBASE, hbase.THRIFT))
 
 
 class Opentsdb:
@@ -77,9 +77,12 @@ class Opentsdb:
 
 
 @contextmanager
-def running_hbase(home: Path) -> Iterator[Hbase]:
-    """Start one in `home` on free ports, and end it."""
-    hbase.start(home, hbase.Options(port=0, zk_port=0, heap="2g", thrift_heap="512m", owner=os.getpid()))
+def running_hbase(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Hbase]:
+    """Start one in `home` on free ports, with some settings of hbase-site.xml, and end it."""
+    options = hbase.Options(
+        port=0, zk_port=0, heap="2g", thrift_heap="512m", settings=settings or {}, owner=os.getpid()
+    )
+    hbase.start(home, options)
     try:
         yield Hbase(home)
     finally:

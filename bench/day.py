@@ -1,0 +1,180 @@
+"""A day of many series, written a cell a point as OpenTSDB writes it, then compacted by `tsd compact` as users run it.
+
+The benchmark fails where a point is not the same before and after: by a decoder of the conformance tests, by what was
+sent, and on HBase by a real OpenTSDB, too; and where HBase's files do not become four times smaller.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.contents import Contents, answered, stored
+from bench.files import embedded_bytes, hbase_bytes, merge_embedded
+from bench.lines import Load, rounds
+from bench.peers import Opentsdb, running_hbase, running_opentsdb
+from bench.report import machine, publish, table
+from bench.stored import check
+from tsd.config import Config, Given, read_settings
+
+EMBEDDED, HBASE = "embedded", "HBase"
+SINGLE_CELLS = {"tsd.storage.join_points": "false"}
+# One region: a split would leave the table in several files.
+ONE_REGION = {
+    "hbase.regionserver.region.split.policy": "org.apache.hadoop.hbase.regionserver.DisabledRegionSplitPolicy"
+}
+LEAST_SHRINKAGE = 4.0  # of HBase's files
+
+
+class Engine(NamedTuple):
+    """Where the day is written."""
+
+    name: str
+    settings: Mapping[str, str]
+    file_bytes: Callable[[], int]  # what the data table takes, its files merged
+    opentsdb: Opentsdb | None
+
+    @property
+    def config(self) -> Config:
+        """As a command reads it."""
+        return read_settings(Given("benchmark", *item) for item in self.settings.items())[0]
+
+
+class Side(NamedTuple):
+    """A table before the pass, or after it."""
+
+    contents: Contents
+    answers: Contents | None
+    file_bytes: int
+
+
+class Pass(NamedTuple):
+    """Of `tsd compact`."""
+
+    took_s: float
+    cpu_s: float
+    said: str
+
+
+def day(load: Load, wanted: Callable[[str], bool]) -> None:
+    """Write, compact and compare it on each engine, and publish the report."""
+    found: dict[str, tuple[Side, Pass, Side]] = {}
+    with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        lines = folder / "lines"
+        with lines.open("wb") as file:
+            file.writelines(rounds(load, 0))
+        for engine_name, running in ((EMBEDDED, _embedded), (HBASE, _hbase)):
+            if wanted(engine_name.lower()):
+                with running(folder / engine_name) as engine:
+                    found[engine_name] = _compacted(load, engine, lines)
+    publish("day", _report(load, found), {name: _figures(load, *parts) for name, parts in found.items()})
+
+
+@contextmanager
+def _embedded(home: Path) -> Iterator[Engine]:
+    settings = {**SINGLE_CELLS, "tsd.storage.path": str(home)}
+
+    def file_bytes() -> int:
+        merge_embedded(home, "tsdb")
+        return embedded_bytes(home)
+
+    yield Engine(EMBEDDED, settings, file_bytes, None)
+
+
+@contextmanager
+def _hbase(home: Path) -> Iterator[Engine]:
+    with ExitStack() as stack:
+        hbase = stack.enter_context(running_hbase(home / "hbase", ONE_REGION))
+        settings = {**SINGLE_CELLS, **hbase.settings("day"), "tsd.storage.path": str(home / "state")}
+        peer = stack.enter_context(running_opentsdb(home / "opentsdb", hbase, settings))
+        yield Engine(HBASE, settings, lambda: hbase_bytes(hbase, "day-data"), peer)
+
+
+def _compacted(load: Load, engine: Engine, lines: Path) -> tuple[Side, Pass, Side]:
+    _say(engine, f"writing {load.lines:,} points")
+    _tsd(engine, "import", str(lines))
+    before = _side(load, engine)
+    assert before.contents.cells == load.lines, f"{before.contents.cells} cells, {load.lines} points were sent"
+    _say(engine, "compacting")
+    usage, begun = os.times(), time.monotonic()
+    said = _tsd(engine, "compact")
+    took_s, after = time.monotonic() - begun, os.times()
+    cpu_s = after.children_user + after.children_system - usage.children_user - usage.children_system
+    print(said, file=sys.stderr)
+    return before, Pass(took_s, cpu_s, said), _side(load, engine, before)
+
+
+def _side(load: Load, engine: Engine, before: Side | None = None) -> Side:
+    """What a table holds now; ends the benchmark where it is not what it held `before`, or what was sent."""
+    _say(engine, "merging files")
+    file_bytes = engine.file_bytes()
+    _say(engine, "reading")
+    check(engine.config, [load])
+    contents = stored(engine.config)
+    answers = answered(engine.opentsdb.port, load) if engine.opentsdb else None
+    for reader, said, said_before in (
+        ("the decoder", contents, before and before.contents),
+        ("OpenTSDB", answers, before and before.answers),
+    ):
+        if said is not None and said.points != load.lines:
+            raise SystemExit(f"{engine.name}: {reader} finds {said.points} points, {load.lines} were sent")
+        if said is not None and said_before is not None and said.digests != said_before.digests:
+            names = [name for name, digest in said.digests.items() if said_before.digests.get(name) != digest]
+            raise SystemExit(f"{engine.name}: {reader} finds other points than before in {len(names)}: {names[:3]}")
+    return Side(contents, answers, file_bytes)
+
+
+def _say(engine: Engine, what: str) -> None:
+    print(f"bench: {engine.name}: {what}", file=sys.stderr)
+
+
+def _tsd(engine: Engine, *words: str) -> str:
+    named = [word for key, value in engine.settings.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "tsd", *words, *named]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _figures(load: Load, before: Side, run: Pass, after: Side) -> dict[str, float]:
+    return {
+        "rows": before.contents.rows,
+        "cells before": before.contents.cells,
+        "cells after": after.contents.cells,
+        "file bytes before": before.file_bytes,
+        "file bytes after": after.file_bytes,
+        "rows/s": before.contents.rows / run.took_s,
+        "us/point": run.took_s / load.lines * 1e6,
+        "CPU us/point": run.cpu_s / load.lines * 1e6,
+    }
+
+
+def _report(load: Load, found: Mapping[str, tuple[Side, Pass, Side]]) -> str:
+    rows = []
+    for name, parts in found.items():
+        figures = _figures(load, *parts)
+        before, after = figures["file bytes before"], figures["file bytes after"]
+        if name == HBASE and before < LEAST_SHRINKAGE * after:
+            raise SystemExit(f"HBase's files shrank from {before} to {after} bytes only")
+        rows.append(
+            [
+                name,
+                f"{figures['cells before'] / load.lines:.3g} / {figures['cells after'] / load.lines:.3g}",
+                f"{before / load.lines:.1f} / {after / load.lines:.1f}",
+                f"{before / after:.1f}",
+                f"{figures['rows/s']:,.0f}",
+                f"{figures['us/point']:.1f}",
+                f"{figures['CPU us/point']:.1f}",
+            ]
+        )
+    head = ["store", "cells a point, before / after", "bytes a point on disk, before / after", "× smaller", "rows/s"]
+    return (
+        f"{load.lines:,} points of {load.series:,} series, one every ten seconds; {machine()}. Files are those of the "
+        "data table after a major compaction, before the pass and after it. Every point is the same before and after: "
+        f"by a decoder of its own, by what was sent, and on HBase to a real OpenTSDB.\n\n"
+        + table([*head, "µs a point", "the command's CPU µs a point"], rows)
+    )

@@ -1,0 +1,49 @@
+"""How much a table takes on disk, once its engine has merged its files into as few as it can."""
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import rocksdict  # noqa: TID251 (a benchmark's own order to RocksDB, not the daemon's store)
+
+from bench.peers import Hbase
+from scripts.peers.hbase import HBASE, OPENS
+from scripts.peers.java import find_java, jars_of
+from tsd.store.rocks import options
+
+MERGE = Path(__file__).parent / "MergeFiles.java"
+
+
+def hbase_bytes(hbase: Hbase, table: str) -> int:
+    """Of the store files of a table, after what was in memory was written out and a major compaction is done."""
+    classes = f"{hbase.home / 'conf'}:{jars_of(HBASE)}/*"
+    subprocess.run([find_java(), *OPENS, "-cp", classes, str(MERGE), table], check=True, stdout=subprocess.DEVNULL)
+    files = _store_files(hbase.home / "data" / "data" / "default" / table)
+    assert len(files) == 1, f"a major compaction of one region left {files}"
+    return _sizes(files)
+
+
+def _store_files(folder: Path) -> set[Path]:
+    """Those that are in use: data/NAMESPACE/TABLE/REGION/FAMILY/FILE."""
+    return {path for path in folder.glob("*/t/*") if path.is_file() and not path.name.startswith(".")}
+
+
+def embedded_bytes(home: Path) -> int:
+    """Of the embedded store's folder as it is."""
+    return _sizes(path for path in (home / "store").rglob("*") if path.is_file())
+
+
+def merge_embedded(home: Path, table: str) -> None:
+    """Have RocksDB merge all files of a table, as it does bit by bit in the background. Nobody may have it open."""
+    folder = str(home / "store")
+    settings = options(64 << 20, 32 << 20)
+    families = dict.fromkeys(rocksdict.Rdict.list_cf(folder, settings), settings)
+    database = rocksdict.Rdict(folder, settings, column_families=families)
+    try:
+        database.get_column_family(table).compact_range(None, None)
+    finally:
+        database.close()
+
+
+def _sizes(files: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in files)
