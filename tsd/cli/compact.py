@@ -19,8 +19,8 @@ from tsd.compaction.checkpoint import Checkpoint, Place
 from tsd.compaction.configured import row_compactor
 from tsd.compaction.sweep import Stretch, Sweep
 from tsd.compaction.tally import Tally, in_words
-from tsd.config import Config, Loaded, layout, state_folder
-from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
+from tsd.config import Backend, Config, Loaded, layout, state_folder
+from tsd.errors import BadLine, CorruptRow, NoSuchName, StoreError, TsdError
 from tsd.query.dates import BadDate, parse_date
 
 CLOSED_S = 300  # after its end an hour's points have come, but for those of agents that were away
@@ -29,20 +29,27 @@ SHOWN = 100  # rows told one by one
 
 
 class Told:
-    """Tells of rows that are left, unless there are too many of them."""
+    """Tells of what went wrong, beside the progress."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._count = 0
 
-    def __call__(self, error: CorruptRow) -> None:
-        """Tell of one."""
+    def left(self, error: CorruptRow) -> None:
+        """Tell of a row that is left, unless there are too many of them."""
         self._count += 1
         if self._count <= SHOWN:
-            with self._progress.aside():
-                click.echo(f"tsd: left as it is: {error}", err=True)
-                if self._count == SHOWN:
-                    click.echo("tsd: more such rows are only counted", err=True)
+            self._say(f"left as it is: {error}")
+        if self._count == SHOWN:
+            self._say("more such rows are only counted")
+
+    def trouble(self, error: StoreError) -> None:
+        """Tell of a store that will be asked again."""
+        self._say(f"the store is asked again: {error}")
+
+    def _say(self, text: str) -> None:
+        with self._progress.aside():
+            click.echo(f"tsd: {text}", err=True)
 
 
 @click.command()
@@ -67,10 +74,12 @@ def compact(
     """Make one cell of each row of METRICs, or of all, whose hour is over; points stay as they are read.
 
     It may be ended at any time, and run beside daemons and other passes. With the same arguments it goes on where it
-    was ended. Exit status 1 where a row is corrupt, which is told and left as it is.
+    was ended. Exit status 1 where a row is corrupt, which is told and left as it is; 3 where the store fails for longer
+    than a minute.
     """
     config = loaded.config
-    asked = [config.data_table, since, until, *sorted(set(metrics))]
+    store = config.thrift if config.backend is Backend.HBASE else ""
+    asked = [config.backend.value, store, config.data_table, since, until, *sorted(set(metrics))]
     file = Checkpoint(checkpoint or state_folder(config) / "compact.json", asked)
     tally = trio.run(_run, config, None if dry_run else file, (since, until, metrics), rate)
     click.echo("\n".join(in_words(tally)))
@@ -83,6 +92,8 @@ async def _run(
     """The pass, a dry one without a file; what it did, and what the one did that it goes on with."""
     since, until, metrics = words
     async with access(config, must_exist=True) as ways:
+        if config.data_table not in await ways.store.tables():
+            raise TsdError(f"there is no table {config.data_table} (tsd.storage.hbase.data_table)")
         with file.held() if file else nullcontext():
             place = file.load() if file else None
             if place is None:
@@ -99,9 +110,10 @@ async def _run(
 async def _sweep(
     config: Config, ways: Access, file: Checkpoint | None, place: Place, rate: float | None, progress: Progress
 ) -> Tally:
-    compactor = row_compactor(config, ways.store, now_ms, Told(progress), dry=file is None)
+    told = Told(progress)
+    compactor = row_compactor(config, ways.store, now_ms, told.left, dry=file is None)
     compactor.tally = place.tally
-    sweep = Sweep(ways.store, config.data_table, layout(config), compactor, now_ms, rate=rate)
+    sweep = Sweep(ways.store, config.data_table, layout(config), compactor, now_ms, rate=rate, on_trouble=told.trouble)
     saved_s = trio.current_time()
     async for rows, position in sweep.run(place.stretch, place.position):
         progress.add(rows)

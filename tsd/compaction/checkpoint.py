@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +51,7 @@ class Checkpoint:
             "asked": self._asked,
             "stretch": [since_s, until_s, [metric.hex() for metric in metrics]],
             "position": place.position.hex(),
-            "tally": asdict(place.tally),
+            "tally": vars(place.tally),  # asdict makes other keys of a Counter's
         }
         with in_words(self._path.parent, CHECKPOINT):
             write_whole(self._path, json.dumps(saved, indent=1).encode() + b"\n")
@@ -65,7 +64,10 @@ class Checkpoint:
 
 def _place(saved: Any) -> Place:
     since_s, until_s, metrics = saved["stretch"]
-    tally = Tally(**{**saved["tally"], "errors": Counter(saved["tally"]["errors"])})
-    return Place(
-        Stretch(int(since_s), int(until_s), tuple(map(bytes.fromhex, metrics))), bytes.fromhex(saved["position"]), tally
-    )
+    counts = dict(saved["tally"])
+    errors = Counter(dict(counts.pop("errors")))
+    for number in (since_s, until_s, *counts.values(), *errors.values()):
+        if not isinstance(number, int):
+            raise TypeError(f"got {number!r}, wanted a whole number")
+    stretch = Stretch(since_s, until_s, tuple(map(bytes.fromhex, metrics)))
+    return Place(stretch, bytes.fromhex(saved["position"]), Tally(**counts, errors=errors))

@@ -41,14 +41,17 @@ class Sweep:
         now_ms: Callable[[], int],
         *,
         rate: float | None = None,
+        on_trouble: Callable[[StoreError], None] = lambda _: None,
     ) -> None:
-        """`rate` is rows a second at most; `now_ms` the wall clock."""
+        """`rate` is rows a second at most; `now_ms` the wall clock; `on_trouble` is told when the store fails and is
+        asked again."""
         self._store = store
         self._table = table
         self._layout = layout
         self._compactor = compactor
         self._now_ms = now_ms
         self._rate = rate
+        self._on_trouble = on_trouble
 
     async def run(self, stretch: Stretch, position: bytes = b"") -> AsyncIterator[tuple[int, bytes]]:
         """Compact the rows from `position` on; for each part that is done, how many rows it had and where the rest
@@ -94,22 +97,22 @@ class Sweep:
     async def _page(self, start: bytes, stop: bytes | None, limit: int) -> tuple[Page, int]:
         """A page, and when reading it began."""
         read_ms = self._now_ms()
-        return await _patiently(lambda: self._store.page(self._table, start, stop, limit=limit)), read_ms
+        return await self._patiently(lambda: self._store.page(self._table, start, stop, limit=limit)), read_ms
 
     async def _compact(self, rows: Collection[Row], read_ms: int) -> None:
         """Compact rows; those that were written to a moment ago, a moment later."""
         # What was read stays good, however often it is put and deleted.
-        young = await _patiently(lambda: self._compactor.compact(list(rows), read_ms=read_ms))
+        young = await self._patiently(lambda: self._compactor.compact(list(rows), read_ms=read_ms))
         if young:
             await trio.sleep(REST_MS / 1000)
-            self._compactor.tally.young += len(await _patiently(lambda: self._compactor.compact_keys(young)))
+            self._compactor.tally.young += len(await self._patiently(lambda: self._compactor.compact_keys(young)))
 
-
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """What `ask` answers, asked again for a while where the store fails."""
-    for pause in pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES):
-        try:
-            return await ask()
-        except StoreError:
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What `ask` answers, asked again for a while where the store fails."""
+        for pause in pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES):
+            try:
+                return await ask()
+            except StoreError as error:
+                self._on_trouble(error)
             await trio.sleep(pause)
-    return await ask()
+        return await ask()

@@ -39,10 +39,11 @@ def compactor(
     corrupt: list[CorruptRow] | None = None,
     rest_ms: int = 0,
     dry: bool = False,
+    layout: Layout = Layout(),  # noqa: B008
 ) -> RowCompactor:
     """One whose wall clock stands."""
     told = [] if corrupt is None else corrupt
-    return RowCompactor(store, TABLE, Layout(), rules, lambda: NOW_MS, told.append, rest_ms=rest_ms, dry=dry)
+    return RowCompactor(store, TABLE, layout, rules, lambda: NOW_MS, told.append, rest_ms=rest_ms, dry=dry)
 
 
 async def shown(store: Store, rows: Iterable[bytes]) -> list[str]:
