@@ -2,7 +2,9 @@
 
 import re
 import signal
+import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,11 @@ HOUR = 1356998400
 ONE_BY_ONE = {"tsd.storage.join_points": "false", "tsd.storage.enable_compaction": "false"}
 
 
-def lines(metric: str, hours: int = 3, points: int = 20) -> list[str]:
-    """Put lines of two series, without the word."""
+def lines(metric: str, hours: int = 3, points: int = 20, series: int = 2) -> list[str]:
+    """Put lines of some series, without the word."""
     return [
         f"{metric} {HOUR + hour * 3600 + point * 10} {point}.5 host=web0{host}"
-        for host in (1, 2)
+        for host in range(1, series + 1)
         for hour in range(hours)
         for point in range(points)
     ]
@@ -51,6 +53,7 @@ def tsd(tmp_path: Path) -> Tsd:
     return Tsd(tmp_path / "state", ONE_BY_ONE)
 
 
+@pytest.mark.slow
 def test_a_pass_leaves_one_cell_a_row_and_the_same_points(tsd: Tsd) -> None:
     load(tsd, lines("a.load"), lines("b.load"))
     before = tsd.lines("a.load", "b.load")
@@ -81,6 +84,7 @@ def test_through_the_daemon_that_owns_the_store(tsd: Tsd) -> None:
         assert tsd.lines("a.load") == before
 
 
+@pytest.mark.slow
 def test_hours_that_are_not_over_are_left(tsd: Tsd) -> None:
     now = now_ms() // 1000
     load(tsd, [f"a.load {now + n} 1 host=a" for n in range(3)], lines("a.load", hours=1))
@@ -145,20 +149,74 @@ def test_one_that_is_ended_goes_on(tsd: Tsd, number: signal.Signals) -> None:
     assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=200, points=2))
 
 
-def test_on_hbase_an_opentsdb_reads_the_same(
-    tmp_path: Path, hbase: RunningHbase, opentsdb: Callable[..., Opentsdb]
-) -> None:
+@pytest.mark.slow
+def test_a_daemon_that_is_restarted_meanwhile(tsd: Tsd) -> None:
+    load(tsd, lines("a.load", hours=100, points=2))
+    with ExitStack() as stack:
+        with tsd.serve():
+            process = stack.enter_context(tsd.popen("compact", "--rate", f"{16 / SAVE_S}"))
+            until((tsd.folder / "compact.json").exists, "a checkpoint")
+        await_trouble(process)
+        with tsd.serve():
+            out, err = process.communicate()
+    assert process.returncode == 0, err
+    told = summary(out.decode())
+    assert told["cells after"] == told["rows"] == 200
+    assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=100, points=2))
+
+
+def await_trouble(process: subprocess.Popen[bytes]) -> None:
+    """Return once it has told that its store does not answer."""
+    assert process.stderr
+    said = process.stderr.readline().decode()
+    assert said.startswith("tsd: the store is asked again: "), said
+
+
+def test_on_hbase_that_goes_and_comes_back(tmp_path: Path, hbase: RunningHbase) -> None:
     tables = hbase.new_tables()
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, ONE_BY_ONE))
-    load(tsd, lines("a.load"))
+    load(tsd, lines("a.load", hours=100, points=2))
+    with tsd.popen("compact", "--rate", f"{16 / SAVE_S}") as process:
+        until((tsd.folder / "compact.json").exists, "a checkpoint")
+        hbase.thrift_kill()
+        await_trouble(process)
+        hbase.thrift_start()
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    told = summary(out.decode())
+    assert told["cells after"] == told["rows"] == 200
+    assert {len(cells) for cells in hbase.tables.rows(tables.data).values()} == {1}
+    assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=100, points=2))
+
+
+def test_without_tables_or_without_hbase_it_ends_at_once(tmp_path: Path, hbase: RunningHbase) -> None:
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, hbase.unused_tables()))
+    done = tsd.run("compact")
+    assert (done.status, done.out) == (1, ""), done
+    assert "there is no table t" in done.err
+    done = tsd.but({"tsd.storage.hbase.thrift": "127.0.0.1:1"}).run("compact")
+    assert (done.status, done.out, "127.0.0.1:1" in done.err) == (3, "", True), done
+    assert not (tsd.folder / "compact.json").exists()
+
+
+@pytest.mark.parametrize("salt", [{}, {"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "4"}])
+def test_on_hbase_an_opentsdb_reads_the_same(
+    tmp_path: Path, hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], salt: dict[str, str]
+) -> None:
+    tables = hbase.new_tables()
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, ONE_BY_ONE | salt))
+    load(tsd, lines("a.load", series=9))
     assert {len(cells) for cells in hbase.tables.rows(tables.data).values()} == {20}
-    peer = opentsdb(tables, **{"tsd.storage.enable_compaction": "false"})
+    assert len({key[0] for key in hbase.tables.rows(tables.data)}) == (4 if salt else 1)
+    peer = opentsdb(tables, **{"tsd.storage.enable_compaction": "false"}, **salt)
     path = f"/api/query?start={HOUR}&end={HOUR + 4 * 3600}&m=none:a.load{{host=*}}"
     status, before = peer.http("GET", path)
     assert status == 200
-    assert sorted(len(series["dps"]) for series in before) == [60, 60]
+    assert sorted(len(series["dps"]) for series in before) == [60] * 9
+    some = tsd.run("compact", "a.load", "--until", f"{HOUR + 3600}")
+    assert (some.status, summary(some.out)["rows compacted"]) == (0, 9), some
     done = tsd.run("compact")
-    assert (done.status, summary(done.out)["rows compacted"]) == (0, 6), done
+    assert (done.status, summary(done.out)["rows compacted"]) == (0, 18), done
     assert {len(cells) for cells in hbase.tables.rows(tables.data).values()} == {1}
     status, after = peer.http("GET", path)
     assert (status, by_tags(after)) == (200, by_tags(before))
