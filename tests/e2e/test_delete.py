@@ -90,6 +90,29 @@ def test_nothing_is_deleted_where_the_daemon_cannot_write_first(tmp_path: Path) 
             assert done.err.startswith("tsd: the daemon cannot write the points that it holds")
 
 
+def test_what_waits_in_a_journal_that_no_daemon_has_is_told_or_awaited(tmp_path: Path) -> None:
+    """A copy left it out, and the next daemon wrote deleted points again."""
+    tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
+    assert tsd.run("import", "-", stdin=WEB01[0].encode()).status == 0
+    with tsd.serve() as daemon:
+        assert daemon.tell(f"put {WEB01[1]}\n".encode()) == b"synced 1\n"
+        daemon.kill()
+    told = f"tsd: no daemon runs, and points wait for one in the journal {tsd.folder / 'journal'}: start it once. "
+    scanned = tsd.run("scan", "--import", "1", "sum", "sys.cpu")
+    assert scanned == Done(0, WEB01[0] + "\n", f"{told}They are missing here\n")
+    for words in (
+        ("delete", "sys.cpu", *SPAN, "--yes"),
+        ("scan", "--delete", "1", "sum", "sys.cpu"),
+        ("import", "-"),
+        ("copy", "--to", f"embedded:{tmp_path / 'other'}"),
+    ):
+        done = tsd.run(*words)
+        assert (done.status, done.out, done.err.startswith(told)) == (3, "", True), done
+    with tsd.serve():
+        assert tsd.lines("sys.cpu") == WEB01[:2]
+    assert tsd.lines("sys.cpu") == WEB01[:2]
+
+
 def test_letters_beyond_ascii_survive_the_round_trip(tmp_path: Path) -> None:
     """They were printed in UTF-8, and read as other letters."""
     line = f"temp.café {T} 1 lieu=étage".encode("latin-1")

@@ -115,7 +115,7 @@ async def test_commands_do_not_wait_for_a_journal_that_cannot_be_written(tmp_pat
         with trio.fail_after(PATIENCE_S):
             done = await command("scan", "--data", tmp_path, "1", "sum", "load.0.0")
         assert (done.returncode, done.stderr.decode()) == (
-            0, "tsd: the daemon cannot write now: its newest points are missing here\n",
+            0, "tsd: the daemon cannot write the points that it holds now. They are missing here\n",
         )  # fmt: skip
         starve(daemon.pid, None)
         await sender.more_confirmed(LINES)

@@ -2,13 +2,16 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
+import click
 import trio
 
 from tsd.assembly import control_path, make_uids, opened_store
-from tsd.config import Backend, Config, state_folder
-from tsd.errors import DaemonRuns, TsdError
+from tsd.config import Backend, Config, journal_folder, state_folder
+from tsd.errors import DaemonRuns, StoreError, TsdError
+from tsd.ingest.folder import segment_paths
 from tsd.state import held
 from tsd.store import Store
 from tsd.store.remote import Caller, RemoteStore
@@ -21,10 +24,16 @@ class Access(NamedTuple):
     store: Store
     uids: Uids
     daemon: Caller | None  # a daemon of this state folder, if one runs
+    journal: Path  # its journal's folder, or that of one that is to run
 
-    async def flush(self) -> bool:
-        """Have the daemon write its open rows; False where it could not."""
-        return bool(await self.daemon.ask("flush")) if self.daemon else True
+    async def unwritten(self) -> str:
+        """Have the daemon write what it holds; why that cannot be, in words, or nothing where it was done. Where none
+        runs, nobody writes what a killed one has left in its journal."""
+        if self.daemon is not None:
+            return "" if await self.daemon.ask("flush") else "the daemon cannot write the points that it holds now"
+        if segment_paths(self.journal):
+            return f"no daemon runs, and points wait for one in the journal {self.journal}: start it once"
+        return ""
 
 
 @asynccontextmanager
@@ -38,17 +47,27 @@ async def access(config: Config, *, must_exist: bool = False) -> AsyncIterator[A
     try:
         if embedded and daemon is not None:
             store = RemoteStore(daemon)
-            yield Access(store, make_uids(config, store), daemon)
+            yield Access(store, make_uids(config, store), daemon, journal_folder(config))
             return
         async with AsyncExitStack() as stack:
             if embedded:
                 stack.enter_context(_ours(config))
             own = await stack.enter_async_context(opened_store(config))
-            yield Access(own, make_uids(config, own), daemon)
+            yield Access(own, make_uids(config, own), daemon, journal_folder(config))
     finally:
         if daemon is not None:
             with trio.CancelScope(shield=True):
                 await daemon.aclose()
+
+
+async def settle(ways: Access, *, delete: bool) -> None:
+    """Have a daemon write what it holds, before it is read or deleted. Where it cannot, say so; raise StoreError where
+    its points would outlive a delete."""
+    why = await ways.unwritten()
+    if why and delete:
+        raise StoreError(f"{why}. Written later, they would come back: nothing deleted")
+    if why:
+        click.echo(f"tsd: {why}. They are missing here", err=True)
 
 
 async def _daemon(config: Config) -> Caller | None:

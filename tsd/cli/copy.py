@@ -58,8 +58,8 @@ def copy(loaded: Loaded, to: str, to_set: Sequence[str], checkpoint: Path | None
 
 async def _copy(source: Config, target: Config, note: Checkpoint) -> Copied:
     async with access(source, must_exist=True) as ours, access(target) as theirs:
-        if not await ours.flush():
-            raise StoreError("the daemon cannot write the points that it holds: its log says why; copy when it can")
+        if why := await ours.unwritten():
+            raise StoreError(f"{why}. They would not be copied: copy after that")
         if made := await theirs.store.create_tables(tables(target)):
             click.echo(f"made {' '.join(made)}", err=True)
         house = House(

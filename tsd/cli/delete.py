@@ -9,14 +9,14 @@ import click
 import trio
 
 from tsd.assembly import now_ms
-from tsd.cli.access import Access, access
+from tsd.cli.access import Access, access, settle
 from tsd.cli.named import named
 from tsd.cli.options import with_config
 from tsd.codec.removal import Span, removal
 from tsd.codec.row import data_cells
 from tsd.codec.rowkey import SplitKey, split_key
 from tsd.config import Config, Loaded, layout
-from tsd.errors import CorruptRow, StoreError
+from tsd.errors import CorruptRow
 from tsd.query.dates import BadDate, parse_date
 from tsd.query.removal import Part, remove_parts
 from tsd.query.scanning import BadRequest, ScanRequest, parse_selection, selected_rows
@@ -107,10 +107,7 @@ def _request(words: Sequence[str], since: str, until: str) -> ScanRequest:
 async def _delete(config: Config, request: ScanRequest, yes: bool) -> Found:
     found = Found()
     async with access(config, must_exist=True) as ways:
-        if not await ways.flush():
-            if yes:
-                raise StoreError("the daemon cannot write the points that it holds, and would later: nothing deleted")
-            click.echo("tsd: the daemon cannot write now: its newest points are missing here", err=True)
+        await settle(ways, delete=yes)
         [selection] = request.selections
         read_ms = now_ms()
         async for rows in selected_rows(ways.store, config.data_table, ways.uids, layout(config), request, selection):

@@ -104,11 +104,8 @@ class Importer:
 
     async def settle_daemon(self) -> None:
         """Have a daemon of this state folder write what it holds: written later, its older values would count."""
-        if not await self._ways.flush():
-            raise StoreError(
-                "the daemon cannot write the points that it holds, and would later write them over imported ones: "
-                "its log says why; import again when it can"
-            )
+        if why := await self._ways.unwritten():
+            raise StoreError(f"{why}. Written later, they would count more than imported ones: import after that")
 
     async def write(self) -> None:
         """Write what was taken in."""

@@ -10,7 +10,7 @@ import click
 import trio
 
 from tsd.assembly import now_ms
-from tsd.cli.access import Access, access
+from tsd.cli.access import Access, access, settle
 from tsd.cli.named import NamedKey, named
 from tsd.cli.options import with_config
 from tsd.codec.annotation import decode_annotation, encode_annotation
@@ -21,7 +21,7 @@ from tsd.codec.rowkey import SplitKey, split_key
 from tsd.codec.times import FIRST_MS
 from tsd.codec.words import FLOAT, show_signed
 from tsd.config import Config, Loaded, layout
-from tsd.errors import CorruptRow, StoreError
+from tsd.errors import CorruptRow
 from tsd.query.removal import remove_rows
 from tsd.query.scanning import BadRequest, parse_request, selected_rows
 from tsd.store import Row
@@ -57,7 +57,7 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> 
     async def run() -> None:
         nonlocal corrupt, deleted
         async with access(config, must_exist=True) as ways:
-            await _settle(ways, delete)
+            await settle(ways, delete=delete)
             for selection in request.selections:
                 read_ms = now_ms()
                 async for rows in selected_rows(
@@ -75,17 +75,6 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> 
     if delete:
         click.echo(f"deleted {deleted} rows", err=True)
     sys.exit(1 if corrupt else 0)
-
-
-async def _settle(ways: Access, delete: bool) -> None:
-    """Have a daemon write what it holds. Raises StoreError where it cannot, and its points would outlive a delete."""
-    if await ways.flush():
-        return
-    if delete:
-        raise StoreError(
-            "the daemon cannot write the points that it holds, and would later write them: nothing deleted"
-        )
-    click.echo("tsd: the daemon cannot write now: its newest points are missing here", err=True)
 
 
 async def _print_rows(ways: Access, config: Config, rows: Sequence[Row], as_lines: bool) -> Scanned:
