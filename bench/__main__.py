@@ -8,6 +8,7 @@ from bench import day as day_module
 from bench import ingest as ingest_module
 from bench import series as series_module
 from bench import sync as sync_module
+from bench import windows as windows_module
 from bench.lines import Load
 
 
@@ -54,12 +55,15 @@ def copy(count: int, points: int, rounds: int) -> None:
 @bench.command()
 @click.option("--series", default=1000, help="Series.")
 @click.option("--points", default=1000, help="Points of each.")
-@click.option("--rounds", default=1, help="How often all of it is run.")
-@click.option("--seconds", default=10, help="How long sync is measured, each time.")
-@click.option("--pace", default=100_000, help="Lines/s that are sent meanwhile; half of the top speed is wanted.")
-def compact(series: int, points: int, rounds: int, seconds: int, pace: int) -> None:
+@click.option("--rounds", default=1, help="How many passes are timed on each engine.")
+@click.option("--pairs", default=5, help="How often sync is measured, in turn without a pass and beside one.")
+@click.option("--seconds", default=15, help="How long each time.")
+@click.option("--pace", default=0, help="Lines/s that are sent meanwhile; 0: half of what the daemon takes.")
+@click.option("--busy-points", default=8640, help="Points of each series for the pass beside which sync is measured.")
+def compact(series: int, points: int, rounds: int, pairs: int, seconds: int, pace: int, busy_points: int) -> None:
     """A pass over rows of a cell a point, on both engines; and sync beside one."""
-    compact_module.compact(Load(series, points, 4), rounds, seconds, pace)
+    busy = compact_module.Busy(pairs, seconds, pace, busy_points)
+    compact_module.compact(Load(series, points, 4), rounds, busy)
 
 
 @bench.command()
@@ -69,6 +73,14 @@ def compact(series: int, points: int, rounds: int, seconds: int, pace: int) -> N
 def day(series: int, hours: int, only: str) -> None:
     """A day of a cell a point, compacted: the same points, and how much less they take."""
     day_module.day(Load(series, hours * 360, 1), lambda name: only in name.lower())
+
+
+@bench.command()
+@click.option("--series", default=100, help="Series.")
+@click.option("--window", "lengths_s", multiple=True, default=[1, 30, 100, 300], help="Seconds; may be repeated.")
+def windows(series: int, lengths_s: tuple[int, ...]) -> None:
+    """Cells and rows to be compacted, by the length of the window: an hour, played in a minute."""
+    windows_module.windows(series, lengths_s)
 
 
 if __name__ == "__main__":

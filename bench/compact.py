@@ -14,16 +14,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.daemon import serving
+from bench.daemon import Daemon, serving
 from bench.lines import Load, rounds
 from bench.peers import running_hbase
 from bench.report import machine, publish, spread, table
 from bench.stored import check
+from bench.sync import Figures as SyncFigures
 from bench.sync import Pace, measure
 from tsd.config import Given, read_settings
 
 SINGLE_CELLS = {"tsd.storage.join_points": "false", "tsd.storage.enable_compaction": "false"}
 TOLD = re.compile(r"rows: (\d+), compacted (\d+)\ncells: (\d+) before, (\d+) after\nbytes: (\d+) before, (\d+) after")
+
+PROBES = 8  # connections that ask for sync: one waits for the next fsync with the others, but asks at its own time
+MORE_THAN_IT_TAKES, TOP_SPEED_S = 400_000, 8
+
+
+class Busy(NamedTuple):
+    """How the wait for `sync` is measured."""
+
+    pairs: int
+    seconds: int  # each time
+    lines_per_s: int  # 0: half of what the daemon takes
+    points: int  # of each series, for the pass to have enough to do
+
+
+class Waits(NamedTuple):
+    """For `sync`, measured in turn."""
+
+    alone: list[SyncFigures]
+    beside: list[SyncFigures]
 
 
 class Figures(NamedTuple):
@@ -36,24 +56,32 @@ class Figures(NamedTuple):
     size: float  # bytes before, for one after, not compressed
 
 
-def compact(load: Load, count: int, seconds: int, lines_per_s: int) -> None:
+def compact(load: Load, count: int, busy: Busy) -> None:
     """Run all of it and publish the report."""
     found: dict[str, list[Figures]] = {}
-    waits: dict[str, list[float]] = {"alone": [], "with a pass": []}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        lines = folder / "lines"
-        lines.write_bytes(b"".join(part for at in range(load.connections) for part in rounds(load, at)))
+        lines = _written(load, folder / "lines")
         for number in range(count):
             home = folder / f"embedded{number}"
             found.setdefault("embedded", []).append(_pass(load, lines, {"tsd.storage.path": str(home)}))
-            for case, wait_ms in _waits(folder / f"busy{number}", lines, seconds, lines_per_s).items():
-                waits[case].append(wait_ms)
-        with running_hbase(folder / "hbase") as hbase:
-            for number in range(count):
-                settings = {**hbase.settings(f"compact{number}"), "tsd.storage.path": str(folder / f"hbase{number}")}
-                found.setdefault("HBase", []).append(_pass(load, lines, settings))
-    publish("compact", _report(load, found, waits, lines_per_s), {"passes": found, "sync p99 ms": waits})
+        if count:
+            with running_hbase(folder / "hbase") as hbase:
+                for number in range(count):
+                    home = folder / f"hbase{number}"
+                    settings = {**hbase.settings(f"compact{number}"), "tsd.storage.path": str(home)}
+                    found.setdefault("HBase", []).append(_pass(load, lines, settings))
+        waits = (
+            _waits(folder / "busy", _written(load._replace(points=busy.points), lines), busy) if busy.pairs else None
+        )
+    publish("compact", _report(load, found, waits), {"passes": found, "sync": waits})
+
+
+def _written(load: Load, lines: Path) -> Path:
+    with lines.open("wb") as file:
+        for at in range(load.connections):
+            file.writelines(rounds(load, at))
+    return lines
 
 
 def _pass(load: Load, lines: Path, settings: Mapping[str, str]) -> Figures:
@@ -79,19 +107,26 @@ def _pass(load: Load, lines: Path, settings: Mapping[str, str]) -> Figures:
     return figures
 
 
-def _waits(home: Path, lines: Path, seconds: int, lines_per_s: int) -> dict[str, float]:
-    """The p99 of `sync`, in ms, while agents send, without a pass and beside one."""
+def _waits(home: Path, lines: Path, busy: Busy) -> Waits:
+    """The p99 of `sync`, in ms, while agents send, in turn without a pass and beside one that goes on."""
     given = {**SINGLE_CELLS, "tsd.storage.path": str(home)}
     _tsd(given, "import", str(lines))
-    pace = Pace(4, lines_per_s // 4)
+    waits = Waits([], [])
     with serving(home, {"tsd.storage.enable_compaction": "false"}) as daemon:
-        alone = measure(daemon, pace, seconds).p99_ms
-        with subprocess.Popen(_command(given, "compact"), stdout=subprocess.DEVNULL) as running:
-            beside = measure(daemon, pace, seconds).p99_ms
-            assert running.poll() is None, "the pass was over before the measurement was: give it more points"
-            running.terminate()
-    print(f"bench: p99 of sync {alone:.1f} ms alone, {beside:.1f} ms beside a pass", file=sys.stderr)
-    return {"alone": alone, "with a pass": beside}
+        pace = Pace(4, (busy.lines_per_s or round(_top_speed(daemon) / 2)) // 4)
+        for _ in range(busy.pairs):
+            waits.alone.append(measure(daemon, pace, busy.seconds, PROBES))
+            with subprocess.Popen(_command(given, "compact"), stdout=subprocess.DEVNULL) as running:
+                waits.beside.append(measure(daemon, pace, busy.seconds, PROBES))
+                assert running.poll() is None, "the pass was over before the measurement was: give it more points"
+                running.terminate()
+            print(f"bench: sync alone {waits.alone[-1]}\nbench: beside a pass {waits.beside[-1]}", file=sys.stderr)
+    return waits
+
+
+def _top_speed(daemon: Daemon) -> float:
+    """Lines a second that it takes from senders who send more."""
+    return measure(daemon, Pace(4, MORE_THAN_IT_TAKES), TOP_SPEED_S).lines_per_s
 
 
 def _tsd(settings: Mapping[str, str], *words: str) -> str:
@@ -103,15 +138,22 @@ def _command(settings: Mapping[str, str], *words: str) -> list[str]:
     return [sys.executable, "-m", "tsd", *words, *named]
 
 
-def _report(load: Load, found: Mapping[str, list[Figures]], waits: Mapping[str, list[float]], lines_per_s: int) -> str:
+def _report(load: Load, found: Mapping[str, list[Figures]], waits: Waits | None) -> str:
     rows = [[name, *map(_spread, zip(*figures, strict=True))] for name, figures in found.items()]
     head = ["store", "rows/s", "points/s", "CPU µs/point", "cells before : after", "bytes before : after"]
-    middle = {case: statistics.median(figures) for case, figures in waits.items()}
-    return (
-        f"{load.lines:,} points of {load.series:,} series, a cell a point; {machine()}.\n\n{table(head, rows)}\n"
-        f"p99 of sync at {lines_per_s:,} lines/s, embedded: {middle['alone']:.1f} ms, "
-        f"beside a pass {middle['with a pass']:.1f} ms.\n"
-    )
+    passes = f"{load.lines:,} points of {load.series:,} series, a cell a point; {machine()}.\n\n{table(head, rows)}\n"
+    if waits is None:
+        return passes
+    rows = [
+        [
+            name,
+            *(_spread(tuple(getattr(f, of) for f in some)) for of in ("lines_per_s", "cpu_share", "p50_ms", "p99_ms")),
+        ]
+        for name, some in (("without a pass", waits.alone), ("beside a pass", waits.beside))
+    ]
+    added = [beside.p99_ms / alone.p99_ms - 1 for alone, beside in zip(*waits, strict=True)]
+    head = ["embedded, half its top speed", "lines/s", "cores of the daemon", "sync p50 ms", "sync p99 ms"]
+    return f"{passes}{table(head, rows)}\nThe pass adds {statistics.median(added):+.0%} to the p99, the median pair.\n"
 
 
 def _spread(figures: tuple[float, ...]) -> str:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import trio
 
 from bench.lines import METRICS_A_HOST, ROUND_S, Load, series_text
-from tests.conformance.stored import Piece, pieces
+from tests.conformance.stored import pieces
 from tsd.assembly import opened_store
 from tsd.config import Config
-from tsd.store import Cell, scan
+from tsd.store import scan
 
 HOUR_S = 3600
 ANSWER_S = 300
@@ -29,6 +29,8 @@ class Contents(NamedTuple):
     rows: int
     cells: int
     points: int
+    inner_cells: int  # but for the first and the last of each row
+    inner_points: int
     digests: dict[str, str]
 
 
@@ -38,23 +40,24 @@ def stored(config: Config) -> Contents:
 
 
 async def _stored(config: Config) -> Contents:
-    cells = points = 0
+    sizes: list[list[int]] = []
     digests: dict[str, str] = {}
     async with opened_store(config) as store:
         async for page in scan(store, config.data_table):
             for row in page:
-                found = _pieces(row.cells)
+                split = [pieces(cell.column.removeprefix(b"t:"), cell.value) for cell in row.cells]
+                found = sorted((piece for cell in split for piece in cell), key=lambda piece: piece.offset_ms)
                 assert len({piece.offset_ms for piece in found}) == len(found), f"{row.key.hex()} holds points twice"
-                cells += len(row.cells)
-                points += len(found)
+                sizes.append([len(cell) for cell in split])
                 digests[row.key.hex()] = _digest(f"{p.offset_ms} {p.flags} {p.value.hex()}" for p in found)
-    return Contents(len(digests), cells, points, digests)
+    inner = [row[1:-1] for row in sizes]
+    return Contents(*(len(sizes), *_sums(sizes), *_sums(inner)), digests)
 
 
-def _pieces(cells: Iterable[Cell]) -> list[Piece]:
-    """The points of a row, in order."""
-    found = [piece for cell in cells for piece in pieces(cell.column.removeprefix(b"t:"), cell.value)]
-    return sorted(found, key=lambda piece: piece.offset_ms)
+def _sums(rows: Iterable[list[int]]) -> tuple[int, int]:
+    """Of the points of cells, by row: how many cells, and how many points."""
+    cells = [size for row in rows for size in row]
+    return len(cells), sum(cells)
 
 
 def answered(port: int, load: Load) -> Contents:
@@ -68,7 +71,7 @@ def answered(port: int, load: Load) -> Contents:
                 assert name not in digests, name
                 digests[name] = _digest(f"{time} {number}" for time, number in sorted(result["dps"].items()))
                 points += len(result["dps"])
-    return Contents(len(digests), 0, points, digests)
+    return Contents(len(digests), 0, points, 0, 0, digests)
 
 
 def _ask(port: int, metric: str, start_s: int) -> list[dict[str, dict[str, str | float]]]:

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from bench.lines import START_S, series_text
 from bench.report import machine, publish, spread, table
 from bench.telnet import Telnet
 
+HOUR_S = 3600
 TICK_S = 1.0  # each connection sends this often
 
 
@@ -65,7 +67,8 @@ def sync(seconds: int) -> None:
     publish("sync", note + table(head, rows), found)
 
 
-def measure(daemon: Daemon, pace: Pace, seconds: int) -> Figures:
+def measure(daemon: Daemon, pace: Pace, seconds: float, probes: int = 1) -> Figures:
+    """Have agents send at a pace, and so many connections wait for `sync` over and over meanwhile."""
     with subprocess.Popen(
         [sys.executable, "-m", "bench.sync", json.dumps([daemon.port, pace])],
         stdout=subprocess.PIPE,
@@ -74,11 +77,7 @@ def measure(daemon: Daemon, pace: Pace, seconds: int) -> Figures:
         sender.stdout.readline()  # all are connected, and have introduced their series
         with Telnet(daemon.port) as telnet:
             cpu, lines, start = daemon.usage().cpu_s, telnet.stats()["ledger.received"], time.monotonic()
-            waits: list[float] = []
-            while time.monotonic() < start + seconds:
-                asked = time.monotonic()
-                telnet.sync(b"put bench.probe %d 1 host=probe" % (START_S + len(waits)))
-                waits.append(time.monotonic() - asked)
+            waits = _probe(daemon.port, start + seconds, probes)
             took, count = time.monotonic() - start, telnet.stats()["ledger.received"] - lines
             spent = daemon.usage().cpu_s - cpu
         sender.terminate()
@@ -86,6 +85,24 @@ def measure(daemon: Daemon, pace: Pace, seconds: int) -> Figures:
     p50, p99 = (waits[min(len(waits) - 1, int(len(waits) * share))] * 1000 for share in (0.5, 0.99))
     sent = count - len(waits)
     return Figures(sent / took, spent / took, spent / sent * 1e6 if sent else 0.0, p50, p99)
+
+
+def _probe(port: int, end: float, probes: int) -> list[float]:
+    """How long each `sync` took until `end`, in seconds."""
+    waits: list[float] = []
+
+    def probe(number: int) -> None:
+        with Telnet(port) as telnet:
+            while (asked := time.monotonic()) < end:
+                telnet.sync(b"put bench.probe %d 1 host=probe%d" % (START_S + len(waits) % HOUR_S, number))
+                waits.append(time.monotonic() - asked)
+
+    threads = [threading.Thread(target=probe, args=(number,)) for number in range(probes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return waits
 
 
 async def _send(port: int, pace: Pace) -> None:
