@@ -11,7 +11,7 @@ from tsd.codec.cell import COLUMN
 from tsd.codec.fsck import FsckOptions, RowCheck, check_row
 from tsd.codec.merge import StoredCell
 from tsd.codec.row import data_cells
-from tsd.codec.rowkey import Layout, split_key
+from tsd.codec.rowkey import BASE_BYTES, Layout, after, split_key
 from tsd.codec.uid import Kind
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row, Store
@@ -21,6 +21,7 @@ from tsd.uids import Uids
 # A row whose newest cell was no older when it was read is left alone: what is put at that cell's time must be older
 # than what came after the read, and HBase stamps cells with its servers' milliseconds.
 BUSY_MS = 2000
+LOOKS, LOOK_ROWS = 20, 100  # metrics looked at, and rows of each, to tell whether the configuration is the table's
 AT_ONCE = 4  # calls: a gateway's connections are shared with daemons
 
 Names = Mapping[tuple[Kind, bytes], bytes]  # of those UIDs that have one
@@ -87,6 +88,33 @@ class Fsck:
             )
             for row in rows
         ]
+
+    async def fits(self) -> bool:
+        """Whether some row is of a series whose UIDs have names, as far as a look at a few metrics tells; True of an
+        empty table. Where none is, widths, salt or UID table are rather another table's than all rows broken. Raises
+        StoreError."""
+        at: bytes | None = b""
+        empty = True
+        for _ in range(LOOKS):
+            if at is None:
+                break
+            page = await self._store.page(self._table, at, None, limit=LOOK_ROWS)
+            names = await self._names(page.rows)
+            if any(self._is_named(row.key, names) for row in page.rows):
+                return True
+            at = page.next_start
+            empty = empty and not page.rows
+            if page.rows and at is not None:  # on to the next metric
+                at = after(page.rows[-1].key[: self._layout.pairs_start - BASE_BYTES])
+        return empty
+
+    def _is_named(self, key: bytes, names: Names) -> bool:
+        try:
+            metric, pairs = split_key(self._layout, key).series
+        except CorruptRow:
+            return False
+        uids = [(Kind.METRIC, metric), *((Kind.TAGK, k) for k, _ in pairs), *((Kind.TAGV, v) for _, v in pairs)]
+        return bool(pairs) and all(uid in names for uid in uids)
 
     def _check(self, row: Row, options: FsckOptions, names: Names) -> RowCheck:
         cells = data_cells(row.cells)

@@ -96,6 +96,26 @@ def test_rows_nobody_can_read_go_if_they_may(engine: Tsd) -> None:
     assert (summary["counts"]["Orphaned UID Rows Deleted"], summary["fixed"]) == (2, 2)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"tsd.storage.salt.width": "1"}, {"tsd.storage.uid.width.tagv": "4"}, {"tsd.storage.uid.width.metric": "1"}],
+)
+def test_a_configuration_that_is_not_the_tables_deletes_nothing(tmp_path: Path, other: dict[str, str]) -> None:
+    """Every row was a bad one then, and went."""
+    tsd = Tsd(tmp_path / "state")
+    lay_uids(tsd, NAMES)
+    lay(tsd, {**keyed(), **KEYS})
+    before = stored(tsd)
+    for flags in (["--fix-all"], ["--fix", "--delete-orphans"], ["--fix", "--delete-bad-rows"]):
+        done = tsd.but(other).run("fsck", "--full-scan", *flags)
+        assert (done.status, done.out, done.err.startswith("tsd: no row was found that this")) == (1, "", True), done
+    assert stored(tsd) == before
+    assert tsd.but(other).run("fsck", "--full-scan", "--fix", "--compact", "--resolve-duplicates").out
+    assert len(stored(tsd)) == len(before)
+    forced = tsd.but(other).run("fsck", "--full-scan", "--fix", "--delete-bad-rows", "--force")
+    assert "Invalid Rows Deleted: 0" not in forced.out.splitlines()
+
+
 def test_what_is_wrong_is_told_and_nothing_is_changed(engine: Tsd) -> None:
     lay_uids(engine, NAMES)
     lay(engine, {**keyed(), **KEYS})

@@ -12,7 +12,7 @@ from tsd.codec.row import data_cells, points
 from tsd.codec.rowkey import Layout
 from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind, Widths
 from tsd.errors import StoreDown
-from tsd.fsck import BUSY_MS, Fsck, Verdict
+from tsd.fsck import BUSY_MS, LOOK_ROWS, Fsck, Verdict
 from tsd.store import Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
 from tsd.uids import Uids
@@ -127,6 +127,21 @@ async def test_a_row_whose_uids_have_no_name_goes_if_it_may() -> None:
     assert await shown(store) == "0000=2a@3"
     assert (await examined(store)).check.counts[Line.ORPHAN_DELETED] == 1
     assert await shown(store) == ""
+
+
+async def test_a_table_fits_where_any_of_its_metrics_has_names() -> None:
+    store = await made("0000=2a@3")
+    fsck = Fsck(store, DATA, Uids(store, UID_TABLE, Widths()), Layout(), ALL)
+    assert await fsck.fits()
+    await store.store.delete(DATA, {KEY: [COLUMN + b"\0\0"]}, up_to_ms=9)
+    assert await fsck.fits()  # it is empty
+    other = b"\0\0\2" + KEY[3:]
+    for hour in range(LOOK_ROWS + 5):
+        await written(store, "0000=2a@3", key=b"\0\0\0" + (3600 * hour).to_bytes(4, "big") + KEY[7:])
+    await written(store, "0000=2a@3", key=other)
+    assert not await fsck.fits()
+    await store.put(UID_TABLE, [Put(b"\0\0\2", Kind.METRIC.name_column, b"another")])
+    assert await fsck.fits()
 
 
 @pytest.mark.parametrize(("age_ms", "left"), [(BUSY_MS, True), (BUSY_MS + 1, False), (-BUSY_MS - 1, False)])

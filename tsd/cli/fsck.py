@@ -33,6 +33,10 @@ _FLAGS = {
     "delete_bad_rows": "Delete rows whose keys make no sense.",
     "delete_bad_compacts": "Delete cells of many points that cannot be taken apart.",
 }
+_MISFIT = (
+    "no row was found that this configuration can read, so whole rows are not deleted. Are tsd.storage.uid.width.*, "
+    "tsd.storage.salt.* and the UID table those of this table? If all rows are broken indeed: --force"
+)
 _UNCOUNTED = (Line.VLE,)  # told in the summary only: whole tables may be of them
 
 
@@ -47,11 +51,14 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--full-scan", is_flag=True, help="Look at the whole table.")
 @_flags
 @click.option("--fix-all", is_flag=True, help="--fix and all of the flags above but --last-write-wins.")
+@click.option("--force", is_flag=True, help="Delete rows even where no row makes sense with this configuration.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a finding, and one for the summary.")
 @click.option("--threads", type=click.IntRange(1), hidden=True, help="OpenTSDB's; without effect.")
 @click.option("--sync", is_flag=True, hidden=True, help="OpenTSDB's; every fix is waited for.")
 @with_config
-def fsck(loaded: Loaded, words: Sequence[str], full_scan: bool, fix_all: bool, as_json: bool, **flags: Any) -> None:
+def fsck(
+    loaded: Loaded, words: Sequence[str], full_scan: bool, fix_all: bool, force: bool, as_json: bool, **flags: Any
+) -> None:
     """Find broken rows, of the whole table or of metrics and times as `tsd scan` takes them, and mend them.
 
     Without --fix or --fix-all nothing is changed. Daemons may go on writing. Exit status 1 where there are errors, also
@@ -71,6 +78,8 @@ def fsck(loaded: Loaded, words: Sequence[str], full_scan: bool, fix_all: bool, a
         started = trio.current_time()
         async with access(loaded.config, must_exist=True) as ways:
             check = Fsck(ways.store, loaded.config.data_table, ways.uids, layout(loaded.config), options)
+            if options.deletes_rows and not force and not await check.fits():
+                raise TsdError(_MISFIT)
             with closing(Progress("rows")) as progress:
                 read_ms = now_ms()
                 async for rows in _rows(ways, loaded.config, request):

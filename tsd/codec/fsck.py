@@ -102,6 +102,11 @@ class FsckOptions:
     use_otsdb_timestamp: bool = False  # as in MergeRules
     cell_points: int = CELL_POINTS
 
+    @property
+    def deletes_rows(self) -> bool:
+        """Whether whole rows may go."""
+        return self.fix and (self.delete_orphans or self.delete_bad_rows)
+
     @classmethod
     def fix_all(cls, *, last_write_wins: bool = False) -> "FsckOptions":
         """What `--fix-all` stands for."""
