@@ -6,6 +6,7 @@ took: it never takes more than half of what the store has to give. Daemons diffe
 """
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 STEP_ROWS = 32  # compacted together
 SAFE_S = 300  # after its end an hour's points have come, but for those of agents that were away
 JITTER_S = 300  # at most: how much later this daemon begins with an hour than the earliest does
+YOUNG_S = 300  # until a row that was written to a moment ago is looked at again
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # after a store that failed
 
 
@@ -74,6 +76,7 @@ class PacedCompactor:
         self._now_s = now_s
         self._delay_s = SAFE_S + random.randrange(JITTER_S)  # noqa: S311 - jitter, not a secret
         self._pauses = pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, 10)
+        self._young: deque[tuple[float, list[bytes]]] = deque()  # when to look at rows again
 
     def note(self, puts: Sequence[Put]) -> None:
         """Take note of cells that were written."""
@@ -92,6 +95,8 @@ class PacedCompactor:
 
     async def round(self) -> None:
         """What one interval has to do; it takes about that long, or longer where the store is slow."""
+        while self._young and self._young[0][0] <= trio.current_time():
+            self._queue.put_back(self._young.popleft()[1])
         due = self._queue.take(self._pace.rows(self._queue.waiting), self._now_s() - self._delay_s)
         start = trio.current_time()
         for at in range(0, len(due), STEP_ROWS):
@@ -109,10 +114,12 @@ class PacedCompactor:
         """Compact a few rows; False, after a while, where the store does not do its part."""
         error: StoreError | None = None
         try:
-            self._queue.put_back(await self._compactor.compact_keys(rows))
+            young = await self._compactor.compact_keys(rows)
         except StoreError as exc:
             error = exc.with_traceback(None)
         if error is None:
+            if young:  # not put back at once: those with times in the future would come first for ever
+                self._young.append((trio.current_time() + YOUNG_S, young))
             self._pauses = pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, 10)
             return True
         log.warning("rows were not compacted; they will be", error=str(error), rows=len(rows))

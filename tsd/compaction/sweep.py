@@ -41,16 +41,18 @@ class Sweep:
         now_ms: Callable[[], int],
         *,
         rate: float | None = None,
+        rest: float = 0.0,
         on_trouble: Callable[[StoreError], None] = lambda _: None,
     ) -> None:
-        """`rate` is rows a second at most; `now_ms` the wall clock; `on_trouble` is told when the store fails and is
-        asked again."""
+        """`rate` is rows a second at most. After each part the store is left alone for `rest` times as long as that
+        took. `now_ms` is the wall clock; `on_trouble` is told when the store fails and is asked again."""
         self._store = store
         self._table = table
         self._layout = layout
         self._compactor = compactor
         self._now_ms = now_ms
         self._rate = rate
+        self._rest = rest
         self._on_trouble = on_trouble
 
     async def run(self, stretch: Stretch, position: bytes = b"") -> AsyncIterator[tuple[int, bytes]]:
@@ -63,12 +65,15 @@ class Sweep:
             at: bytes | None = max(prefix + base_bytes(stretch.since_s), position)
             stop = prefix + base_bytes(stretch.until_s)
             while at is not None and at < stop:
+                begun = trio.current_time()
                 page, read_ms = await self._page(at, stop, limit)
                 if cells := sum(len(row.cells) for row in page.rows):
                     limit = min(max(PAGE_CELLS * len(page.rows) // cells, LEAST_ROWS), most)
                 await self._compact(page.rows, read_ms)
+                rest_s = (trio.current_time() - begun) * self._rest
                 at = page.next_start
                 yield len(page.rows), at or stop
+                await trio.sleep(rest_s)
                 if self._rate is not None:
                     due = max(due, trio.current_time() - 1) + len(page.rows) / self._rate
                     await trio.sleep_until(due)

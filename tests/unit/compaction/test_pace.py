@@ -3,11 +3,12 @@
 import trio
 from trio.testing import MockClock
 
-from tests.unit.compaction.parts import compactor, key, made, shown
+from tests.unit.compaction.parts import NOW_MS, compactor, key, made, shown
 from tests.wavering import Fault, WaveringStore
 from tsd.codec.rowkey import Layout
-from tsd.compaction.pace import JITTER_S, LONGEST_PAUSE_S, SAFE_S, STEP_ROWS, Pace, PacedCompactor
+from tsd.compaction.pace import JITTER_S, LONGEST_PAUSE_S, SAFE_S, STEP_ROWS, YOUNG_S, Pace, PacedCompactor
 from tsd.compaction.queue import RowQueue
+from tsd.compaction.step import REST_MS
 from tsd.store import Put
 from tsd.store.memory import MemoryStore
 
@@ -19,13 +20,17 @@ OVER_S = 3600 + SAFE_S + JITTER_S
 class Paced:
     """A compactor whose queue knows of all ROWS, each with two cells."""
 
-    def __init__(self, store: MemoryStore, pace: Pace) -> None:
+    def __init__(self, store: MemoryStore, pace: Pace, *, rest_ms: int = 0) -> None:
         self.store = WaveringStore(store)
         self.now_s = 0
         self.behind = False
         queue = RowQueue(Layout(), 10**6, 0)
         self.compactor = PacedCompactor(
-            queue, compactor(self.store), pace, lambda: self.behind, lambda: self.now_s + int(trio.current_time())
+            queue,
+            compactor(self.store, rest_ms=rest_ms),
+            pace,
+            lambda: self.behind,
+            lambda: self.now_s + int(trio.current_time()),
         )
         for _ in range(2):
             self.compactor.note([Put(row, b"t:", b"") for row in ROWS])
@@ -77,6 +82,21 @@ async def test_while_the_writer_is_behind_nothing_is_done(autojump_clock: MockCl
     found.behind = False
     await found.compactor.round()
     assert await found.left() == 90
+
+
+async def test_rows_with_times_in_the_future_keep_no_others_out(autojump_clock: MockClock) -> None:
+    ahead = f"0000=2a@5 0010=2b@{NOW_MS + 10**9}"
+    store = await made({row: ahead if number < 90 else "0000=2a@5 0010=2b@6" for number, row in enumerate(ROWS)})
+    found = Paced(store, Pace(10, 0, 20, 3600), rest_ms=REST_MS)
+    found.now_s = OVER_S
+    for _ in range(5):
+        await found.compactor.round()
+    assert (await found.left(), found.compactor.statistics().queued) == (90, 0)
+    await trio.sleep(YOUNG_S)
+    found.store.calls.clear()
+    await found.compactor.round()
+    assert found.store.calls == ["get"]  # they are looked at again, later
+    assert found.compactor.statistics().queued == 70
 
 
 async def test_a_store_that_fails_is_left_alone_for_longer_and_longer(autojump_clock: MockClock) -> None:
