@@ -26,6 +26,7 @@ from tsd.config import Given, read_settings
 SINGLE_CELLS = {"tsd.storage.join_points": "false", "tsd.storage.enable_compaction": "false"}
 TOLD = re.compile(r"rows: (\d+), compacted (\d+)\ncells: (\d+) before, (\d+) after\nbytes: (\d+) before, (\d+) after")
 
+AS_ITS_UNIT = ["nice", "--adjustment=10", "ionice", "--class=idle"]  # conf/systemd/tsd-compact.service
 PROBES = 8  # connections that ask for sync: one waits for the next fsync with the others, but asks at its own time
 MORE_THAN_IT_TAKES, TOP_SPEED_S = 400_000, 8
 
@@ -116,7 +117,7 @@ def _waits(home: Path, lines: Path, busy: Busy) -> Waits:
         pace = Pace(4, (busy.lines_per_s or round(_top_speed(daemon) / 2)) // 4)
         for _ in range(busy.pairs):
             waits.alone.append(measure(daemon, pace, busy.seconds, PROBES))
-            with subprocess.Popen(_command(given, "compact"), stdout=subprocess.DEVNULL) as running:
+            with subprocess.Popen([*AS_ITS_UNIT, *_command(given, "compact")], stdout=subprocess.DEVNULL) as running:
                 waits.beside.append(measure(daemon, pace, busy.seconds, PROBES))
                 assert running.poll() is None, "the pass was over before the measurement was: give it more points"
                 running.terminate()

@@ -24,7 +24,9 @@ from tsd.errors import BadLine, CorruptRow, NoSuchName, StoreError, TsdError
 from tsd.query.dates import BadDate, parse_date
 
 CLOSED_S = 300  # after its end an hour's points have come, but for those of agents that were away
-SAVE_S = 1.0  # between two notes of where the pass is
+SAVE_S = 1.0  # between two notes of where the pass is, at least
+SAVE_SHARE = 20  # of the time, one part is spent with notes at most: a sync beside others who wait for the disk is dear
+DAEMON_REST = 1.0  # beside a daemon: as long as each part took, its agents have the store and the disk for themselves
 SHOWN = 100  # rows told one by one
 
 
@@ -113,14 +115,18 @@ async def _sweep(
     told = Told(progress)
     compactor = row_compactor(config, ways.store, now_ms, told.left, dry=file is None)
     compactor.tally = place.tally
-    sweep = Sweep(ways.store, config.data_table, layout(config), compactor, now_ms, rate=rate, on_trouble=told.trouble)
-    saved_s = trio.current_time()
+    rest = DAEMON_REST if config.backend is Backend.EMBEDDED and ways.daemon is not None else 0.0
+    sweep = Sweep(
+        ways.store, config.data_table, layout(config), compactor, now_ms, rate=rate, rest=rest, on_trouble=told.trouble
+    )
+    due_s = trio.current_time() + SAVE_S
     async for rows, position in sweep.run(place.stretch, place.position):
         progress.add(rows)
-        if file is not None and trio.current_time() - saved_s >= SAVE_S:
+        if file is not None and (begun := trio.current_time()) >= due_s:
             await ways.store.sync()
             await trio.to_thread.run_sync(file.save, place._replace(position=position))
-            saved_s = trio.current_time()
+            ended = trio.current_time()
+            due_s = ended + max(SAVE_S, SAVE_SHARE * (ended - begun))
     if file is not None:
         await ways.store.sync()
         file.clear()

@@ -1,5 +1,7 @@
 """One pass over a table: what it looks at, where it says that it is, and what it does where the store fails."""
 
+import itertools
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -88,6 +90,22 @@ async def test_no_more_rows_a_second_than_it_may(autojump_clock: MockClock) -> N
     begun = trio.current_time()
     assert sum(count for count, _ in await run(sweep(store, rate=10.0))) == 500
     assert 49 <= trio.current_time() - begun <= 51
+
+
+async def test_after_each_part_the_store_is_left_alone_for_as_long_as_is_wanted(autojump_clock: MockClock) -> None:
+    begun: list[float] = []
+
+    class SlowPages(WaveringStore):
+        async def page(self, table, start, stop, *, limit, columns=None):  # type: ignore[no-untyped-def]
+            if stop is not None:  # a part of the pass, not a search for the next metric
+                begun.append(trio.current_time())
+                await trio.sleep(1)
+            return await super().page(table, start, stop, limit=limit, columns=columns)
+
+    store = SlowPages(await made(dict.fromkeys([key(hour, n) for hour in HOURS for n in range(1, 101)], TWO)))
+    await run(sweep(store, rest=2.0))
+    assert len(begun) >= 2
+    assert [round(later - earlier) for earlier, later in itertools.pairwise(begun)] == [3] * (len(begun) - 1)
 
 
 async def test_rows_that_were_written_to_a_moment_ago_come_a_moment_later(autojump_clock: MockClock) -> None:
