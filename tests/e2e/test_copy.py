@@ -93,6 +93,9 @@ def test_stores_that_no_copy_makes_sense_between_are_refused(tmp_path: Path) -> 
     assert (salted.status, "wants the same tsd.storage.uid.width.* and tsd.storage.salt.*" in salted.err) == (1, True)
     assert home.run("copy", "--to", tmp_path / "nosuch.conf").status == 2
     assert home.run("copy", *to(other), "--to-set", "tsd.network.prt=1").status == 2
+    for nothing in ("embedded:", "embedded", "hbase", "hbase:"):  # the first one was the folder it was run in
+        told = home.run("copy", "--to", nothing)
+        assert (told.status, "wanted " in told.err, list(tmp_path.iterdir())) == (2, True, [home.folder])
     assert not other.folder.exists()
 
 

@@ -84,6 +84,8 @@ def _target(source: Config, to: str, to_set: Sequence[str]) -> Config:
     if malformed:
         raise BadConfig([problem.replace("--set", "--to-set") for problem in malformed])
     kind, colon, where = to.partition(":")
+    if kind in (Backend.EMBEDDED.value, Backend.HBASE.value) and not where:
+        raise BadConfig([f"--to {to}: wanted embedded:FOLDER, hbase:HOST:PORT or a configuration file"])
     if kind == Backend.EMBEDDED.value and colon:
         given = [Given("--to", "tsd.storage.path", where), *given]
     elif kind == Backend.HBASE.value and colon:
