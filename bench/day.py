@@ -107,7 +107,9 @@ def _compacted(load: Load, engine: Engine, lines: Path) -> tuple[Side, Pass, Sid
     took_s, after = time.monotonic() - begun, os.times()
     cpu_s = after.children_user + after.children_system - usage.children_user - usage.children_system
     print(said, file=sys.stderr)
-    return before, Pass(took_s, cpu_s, said), _side(load, engine, before)
+    parts = before, Pass(took_s, cpu_s, said), _side(load, engine, before)
+    _say(engine, str(_figures(load, *parts)))
+    return parts
 
 
 def _side(load: Load, engine: Engine, before: Side | None = None) -> Side:
