@@ -190,7 +190,8 @@ class Schedule:
                 qualifier = ms_qualifier(time * 1000, flags) if in_ms else seconds_qualifier(time, flags)
                 drawn.append(CellPoint(qualifier, value))
                 values.setdefault(time * 1000, number)  # of equally new cells the lowest column's, of a cell the first
-        cells = [join(drawn)] if self._dice.random() < 0.6 else drawn
+        joins = len(drawn) <= RULES.cell_points and self._dice.random() < 0.7
+        cells = [join(drawn)] if joins else drawn
         return Write(self._dice.choice(self._keys), cells, values)
 
     async def _compact(self) -> None:

@@ -61,14 +61,16 @@ def compact(key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT
     """The compaction of a row, from all its cells, each column once; raises as `merge` does.
 
     Notes, histograms and cells of other kinds stay as they are. A row with an append column stays whole: the column
-    grows at any time, in the store, so what was read of it is no ground to delete anything.
+    grows at any time, in the store, so what was read of it is no ground to delete anything. So does one with a cell of
+    more points than a merged one may hold: an OpenTSDB made it, which knows no such bound, and were it cut while that
+    deletes the parts, because it found them in the cell, both would be gone.
 
     >>> done = compact(b"", [StoredCell(b"\\0\\0", b"\\x2a", 7), StoredCell(b"\\0\\x10", b"\\x2b", 8)])
     >>> done.merged, [(cell.qualifier.hex(), cell.time_ms) for cell in done.obsolete]
     ((Point(qualifier=b'\\x00\\x00\\x00\\x10', value=b'*+\\x00'),), [('0000', 7), ('0010', 8)])
     """
     row = merge(key, cells, rules)
-    if row.appended or not row.size:
+    if row.appended or not row.size or _has_larger(row, rules.cell_points):
         return Compaction((), (), None, row)
     cells_after = cut(row, rules.cell_points)
     there = {cell.qualifier: cell.value for cell in row.cells}
@@ -79,6 +81,13 @@ def compact(key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT
         time_ms=max([cell.time_ms for cell in row.cells]) if rules.use_otsdb_timestamp else None,
         row=row,
     )
+
+
+def _has_larger(row: Merged, size: int) -> bool:
+    """Whether one of the row's cells holds more than `size` points."""
+    if row.size <= size:
+        return False
+    return any(len(cell.qualifier) > 2 * size and len(cell_points(cell)) > size for cell in row.cells)
 
 
 def cut(row: Merged, size: int) -> list[Point]:
