@@ -6,6 +6,8 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.command import HOST, ROOT, Tsd
 from tsd.config import Config
 
@@ -67,6 +69,7 @@ class Tcollector:
         return ""
 
 
+@pytest.mark.slow
 def test_batches_and_heartbeats(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     agent = Tcollector("host=web01", "dc=home")
@@ -93,6 +96,7 @@ def test_batches_and_heartbeats(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_restarted_daemon_gets_a_new_connection(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     agent = Tcollector("host=web01")

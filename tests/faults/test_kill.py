@@ -8,6 +8,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.faults.account import check_contents, embedded_contents, hbase_contents
@@ -23,6 +24,7 @@ WINDOWS_MS = ("10", "40", "3600000")  # the last one leaves all of a life to the
 SOON_S = 0.05  # moments are drawn from so long a time
 
 
+@pytest.mark.slow
 async def test_kills_on_the_embedded_store(tmp_path: Path) -> None:
     senders = make_senders()
     await live_and_die(tmp_path, {}, senders, most_lines=2000)

@@ -120,6 +120,7 @@ async def test_what_was_written_last_is_there_in_the_end(seeds: range) -> None:
         assert await is_tidy(await play(seed, store)), seed
 
 
+@pytest.mark.slow
 async def test_in_the_embedded_store_too(tmp_path: Path) -> None:
     clock = count(1000)
     store = await EmbeddedStore.open(tmp_path / "store", lambda: next(clock))

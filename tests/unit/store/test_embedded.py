@@ -209,6 +209,7 @@ async def test_a_full_disk_is_an_error_until_there_is_room(tmp_path: Path) -> No
     assert said.splitlines() == ["refused", "readable", "refused", "taken again", "all there"]
 
 
+@pytest.mark.slow
 async def test_a_database_that_lost_writes_takes_no_more(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "lose_log", tmp_path)
     said, _ = await trio.to_thread.run_sync(process.communicate)
