@@ -74,6 +74,10 @@ def removal(key: bytes, cells: Iterable[StoredCell], span: Span) -> Removal:
         after = [StoredCell(cell.qualifier, append[1], latest_ms) if cell is append[0] else cell for cell in after]
     # Of equally new cells the lowest column counts, which may be another's now; and no column may be written twice.
     same = len({cell.qualifier for cell in after}) == len(after) and merge(key, after, NEWEST).points == staying
+    if (
+        append is not None and not same
+    ):  # replaced, it would be newer than all that is written anew: that holds its points
+        obsolete, append = [*obsolete, append[0]], None
     return Removal(
         points=tuple([point.offset_ms for point in seen.points if point.offset_ms in span]),
         puts=tuple(puts) if same else None,

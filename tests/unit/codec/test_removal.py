@@ -44,6 +44,13 @@ def test_an_append_column_is_replaced_only_as_it_was_read() -> None:
     assert removal(KEY, row, Span(0, 2000)).obsolete == tuple(row)
 
 
+def test_an_append_column_that_would_count_more_when_it_is_replaced_goes() -> None:
+    row = cells("0020=2a@5 050000=00002b00202c@5")  # of 2 s the lowest column's counts, both are as new
+    done = removal(KEY, row, Span(0, 1))
+    assert (done.puts, done.append, show(done.obsolete)) == (None, None, "050000=00002b00202c")
+    assert show(done.spare) == "0020=2a"
+
+
 def test_a_row_without_points_of_the_span_is_left_alone() -> None:
     assert not removal(KEY, cells("0000=2a@5 00200030=2a2b00@5 050000=00402a@5 010000=7b7d@6"), SECOND).changes
 
