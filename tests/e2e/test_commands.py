@@ -56,8 +56,7 @@ tsd.storage.fix_duplicates = true
 IGNORED = """\
 hbase.rpcs.buffered_flush_interval tsd.core.meta.enable_tsuid_tracking tsd.core.plugin_path tsd.http.cachedir
 tsd.http.request.enable_chunked tsd.http.request.max_chunk tsd.http.staticroot tsd.network.async_io
-tsd.network.worker_threads tsd.storage.enable_compaction tsd.storage.fix_duplicates tsd.storage.hbase.zk_basedir
-tsd.storage.hbase.zk_quorum
+tsd.network.worker_threads tsd.storage.hbase.zk_basedir tsd.storage.hbase.zk_quorum
 """
 
 WRONG = """\
