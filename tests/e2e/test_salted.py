@@ -1,5 +1,7 @@
 """The tools on a salted table in HBase, where one metric's rows stand in as many places as there are salts."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,10 +44,17 @@ def test_fsck_mends_every_salts_rows_and_tells_of_a_wrong_salt(salted: Tsd) -> N
     looked_at = salted.run("fsck", "1", "sum", "m").out.splitlines()
     assert {"Rows Processed: 17", "Improperly Encoded Floating Point Values: 16", "Other Problems: 1"} <= set(looked_at)
     assert any(f"WARN row {stray.hex()}" in line and "salt: got" in line for line in looked_at)
-    mended = salted.run("fsck", "--full-scan", "--fix").out.splitlines()
-    assert "Improperly Encoded Floating Point Values Fixed: 16" in mended
+    assert sum(mended_until_all_are_at_rest(salted)) == 16
     assert all("0207=" not in shown(row) for row in stored(salted).values())
     assert len(salted.lines("m")) == len(LINES) + 16 + 1
+
+
+def mended_until_all_are_at_rest(tsd: Tsd) -> Iterator[int]:
+    """How many values each run mended: rows that were written to in the last two seconds are left to the next one."""
+    out = "being written to"
+    while "being written to" in out:
+        out = tsd.run("fsck", "--full-scan", "--fix").out
+        yield int(re.search(r"^Improperly Encoded Floating Point Values Fixed: (\d+)", out, re.MULTILINE)[1])
 
 
 def test_a_copy_keeps_the_salt(salted: Tsd, tmp_path: Path) -> None:
