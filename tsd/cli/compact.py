@@ -25,7 +25,6 @@ from tsd.query.dates import BadDate, parse_date
 
 CLOSED_S = 300  # after its end an hour's points have come, but for those of agents that were away
 SAVE_S = 1.0  # between two notes of where the pass is, at least
-SAVE_SHARE = 20  # of the time, one part is spent with notes at most: a sync beside others who wait for the disk is dear
 DAEMON_REST = 1.0  # beside a daemon: as long as each part took, its agents have the store and the disk for themselves
 SHOWN = 100  # rows told one by one
 
@@ -122,11 +121,9 @@ async def _sweep(
     due_s = trio.current_time() + SAVE_S
     async for rows, position in sweep.run(place.stretch, place.position):
         progress.add(rows)
-        if file is not None and (begun := trio.current_time()) >= due_s:
-            await ways.store.sync()
+        if file is not None and trio.current_time() >= due_s:
             await trio.to_thread.run_sync(file.save, place._replace(position=position))
-            ended = trio.current_time()
-            due_s = ended + max(SAVE_S, SAVE_SHARE * (ended - begun))
+            due_s = trio.current_time() + SAVE_S
     if file is not None:
         await ways.store.sync()
         file.clear()

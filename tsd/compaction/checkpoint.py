@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tsd.compaction.sweep import Stretch
 from tsd.compaction.tally import Tally
-from tsd.state import Kind, in_words, locked, write_whole
+from tsd.state import Kind, in_words, locked
 
 CHECKPOINT = Kind("folder of the checkpoint", "--checkpoint")
 
@@ -45,7 +45,8 @@ class Checkpoint:
                 return None
 
     def save(self, place: Place) -> None:
-        """Note where the pass is, on disk."""
+        """Note where the pass is. Nothing is synced, neither the note nor what the pass wrote: the disk is the one that
+        agents wait for, and a machine that dies costs no more than some rows compacted again, or by the next pass."""
         since_s, until_s, metrics = place.stretch
         saved = {
             "asked": self._asked,
@@ -54,7 +55,9 @@ class Checkpoint:
             "tally": vars(place.tally),  # asdict makes other keys of a Counter's
         }
         with in_words(self._path.parent, CHECKPOINT):
-            write_whole(self._path, json.dumps(saved, indent=1).encode() + b"\n")
+            draft = self._path.with_name(f"{self._path.name}.new")
+            draft.write_text(json.dumps(saved, indent=1) + "\n", "utf-8")
+            draft.replace(self._path)
 
     def clear(self) -> None:
         """The pass is done."""
