@@ -69,3 +69,20 @@ class StoreDown(StoreError):
 
 class DaemonRuns(TsdError):
     """The state folder belongs to a running daemon."""
+
+
+class Refused(TsdError):
+    """A request that is answered with an error: HTTP's `status`, and OpenTSDB's `message` and `details`."""
+
+    def __init__(self, status: int, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.details = details
+
+
+class BadQuery(Refused):
+    """A query that cannot be run as it was asked: 400 unless OpenTSDB says otherwise (query.md §15)."""
+
+    def __init__(self, message: str, *, status: int = 400, details: str = "") -> None:
+        super().__init__(status, message, details)
