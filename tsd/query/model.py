@@ -20,6 +20,9 @@ class RateOptions(NamedTuple):
     drop_resets: bool = False
 
 
+PLAIN_RATE = RateOptions()
+
+
 class Fill(Enum):
     """What stands in an empty bucket."""
 
@@ -72,7 +75,7 @@ class SubQuery:
     tsuids: tuple[str, ...] = ()  # hex; where there are any, `metric` is not looked at
     downsample: Downsample | None = None
     rate: bool = False
-    rate_options: RateOptions = RateOptions()
+    rate_options: RateOptions = PLAIN_RATE
     has_rate_options: bool = False  # whether there were any, for the echo
     filters: tuple[Filter, ...] = ()
     explicit_tags: bool = False
