@@ -6,6 +6,7 @@ from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import day as day_module
 from bench import ingest as ingest_module
+from bench import query as query_module
 from bench import series as series_module
 from bench import sync as sync_module
 from bench import windows as windows_module
@@ -81,6 +82,16 @@ def day(series: int, hours: int, only: str) -> None:
 def windows(series: int, lengths_s: tuple[int, ...]) -> None:
     """Cells and rows to be compacted, by the length of the window: an hour, played in a minute."""
     windows_module.windows(series, lengths_s)
+
+
+@bench.command()
+@click.option("--series", default=1000, help="Series of the metric that is read over a day, a point every ten seconds.")
+@click.option("--wide", default=100_000, help="Series of the metric of which one host is read.")
+@click.option("--rounds", default=9, help="How often each question is put to each system, in turn.")
+@click.option("--only", default="", help="Only questions whose name contains this, as '(c)'.")
+def query(series: int, wide: int, rounds: int, only: str) -> None:
+    """Queries over HTTP: tsd on both engines beside a real OpenTSDB on the same points."""
+    query_module.query(query_module.Size(series, wide), rounds, lambda name: only in name)
 
 
 if __name__ == "__main__":

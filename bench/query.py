@@ -1,0 +1,164 @@
+"""Queries: tsd on both engines beside a real OpenTSDB on the same HBase, on the same points, in turn.
+
+Each answer is held against OpenTSDB's before anything is timed: a figure of a wrong answer is none.
+"""
+
+import http.client
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.daemon import serving
+from bench.lines import ROUND_S, START_S
+from bench.peers import running_hbase, running_opentsdb
+from bench.report import machine, publish, spread, table
+
+DAY_S = 86400
+CPUS = 10  # series of a host of the metric that is read over a day
+WARM_UPS_S = 12.0  # of each question to each system, or
+WARM_UPS = 150  # so many: OpenTSDB's compiler wants to see a path often
+CLOSE = 1e-12  # of answers, relative: additions in another order are not told from wrong ones otherwise
+
+
+class Size(NamedTuple):
+    """How much there is to read."""
+
+    series: int  # over a day
+    wide: int  # of one metric, an hour of six points
+
+
+class Question(NamedTuple):
+    """One request."""
+
+    name: str
+    path: str
+
+
+def questions(size: Size) -> list[Question]:
+    """What is asked."""
+    hour = f"/api/query?start={START_S}&end={START_S + 3599}&m="
+    day = f"/api/query?start={START_S}&end={START_S + DAY_S - 1}&m="
+    return [
+        Question("(a) one series, an hour", f"{hour}sum:bench.day{{host=h000,cpu=0}}"),
+        Question("(b) 100 series summed, an hour", f"{hour}sum:bench.day{{}}{{host=wildcard(h00*)}}"),
+        Question(f"(c) {size.series:,} series, a day, avg:1m-avg by host", f"{day}avg:1m-avg:bench.day{{host=*}}"),
+        Question(f"(d) one host of {size.wide:,} series", f"{hour}sum:bench.wide{{host=w{size.wide // 2:06d}}}"),
+    ]
+
+
+def lines(size: Size) -> Iterator[str]:
+    """The points, as an import takes them: series by series."""
+    chance = random.Random(1)
+    for number in range(size.series):
+        host, cpu = divmod(number, CPUS)
+        tags = f"host=h{host:03d} cpu={cpu}"
+        values = [f"{chance.uniform(0, 100):.2f}" for _ in range(DAY_S // ROUND_S)]
+        yield "".join(f"bench.day {START_S + at * ROUND_S} {value} {tags}\n" for at, value in enumerate(values))
+    for number in range(size.wide):
+        yield "".join(
+            f"bench.wide {START_S + at * 600} {chance.uniform(0, 100):.2f} host=w{number:06d}\n" for at in range(6)
+        )
+
+
+class Asked:
+    """A system that is asked over one connection, as a dashboard does."""
+
+    def __init__(self, name: str, port: int) -> None:
+        self.name = name
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self.taken: dict[str, list[float]] = {}
+
+    def ask(self, question: Question) -> bytes:
+        """The answer's body."""
+        self._connection.request("GET", question.path)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise SystemExit(f"{self.name}: {question.name}: {answer.status} {body[:500]!r}")
+        return body
+
+    def timed(self, question: Question) -> None:
+        """Ask once more and note how long it took, in ms."""
+        begun = time.perf_counter()
+        self.ask(question)
+        self.taken.setdefault(question.name, []).append((time.perf_counter() - begun) * 1000)
+
+    def warm_up(self, question: Question) -> None:
+        """Ask until it is as fast as it will be."""
+        until = time.monotonic() + WARM_UPS_S
+        for _ in range(WARM_UPS):
+            self.ask(question)
+            if time.monotonic() > until:
+                break
+
+
+def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
+    """Run all of it and publish the report."""
+    asked_for = [question for question in questions(size) if wanted(question.name)]
+    with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
+        folder = Path(name)
+        text = folder / "lines"
+        with text.open("w") as file:
+            file.writelines(lines(size))
+        hbase = stack.enter_context(running_hbase(folder / "hbase"))
+        tables = {**hbase.settings("query"), "tsd.storage.path": str(folder / "on-hbase")}
+        embedded = {"tsd.storage.path": str(folder / "embedded")}
+        for given in (tables, embedded):
+            _tsd(given, "import", str(text))
+            _tsd(given, "compact", "--until", str(START_S + 2 * DAY_S))
+        peer = stack.enter_context(running_opentsdb(folder / "opentsdb", hbase, tables))
+        systems = [
+            Asked("OpenTSDB", peer.port),
+            Asked("tsd, HBase", stack.enter_context(serving(folder / "on-hbase", tables)).port),
+            Asked("tsd, embedded", stack.enter_context(serving(folder / "embedded", embedded)).port),
+        ]
+        for question in asked_for:
+            _check(systems, question)
+            for system in systems:
+                system.warm_up(question)
+            for _ in range(rounds):
+                for system in systems:
+                    system.timed(question)
+            shown = {system.name: round(statistics.median(system.taken[question.name]), 1) for system in systems}
+            print(f"bench: {question.name}: {shown} ms", file=sys.stderr)
+    publish("query", _report(systems, asked_for), {system.name: system.taken for system in systems})
+
+
+def _tsd(settings: Mapping[str, str], *words: str) -> None:
+    named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    subprocess.run([sys.executable, "-m", "tsd", *words, *named], check=True, stdout=subprocess.DEVNULL)
+
+
+def _check(systems: Sequence[Asked], question: Question) -> None:
+    """Ends the benchmark where two answers differ by more than the order of additions explains."""
+    answers = [_by_tags(json.loads(system.ask(question))) for system in systems]
+    assert answers[0], question
+    for system, answer in zip(systems[1:], answers[1:], strict=True):
+        if answer.keys() != answers[0].keys() or not all(_alike(answers[0][key], answer[key]) for key in answer):
+            raise SystemExit(f"{system.name}: {question.name}: another answer than OpenTSDB's: no figure")
+
+
+def _by_tags(answer: list[dict[str, dict[str, float]]]) -> dict[tuple[tuple[str, float], ...], dict[str, float]]:
+    return {tuple(sorted(group["tags"].items())): group["dps"] for group in answer}
+
+
+def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    return one.keys() == other.keys() and all(abs(one[t] - other[t]) <= CLOSE * abs(one[t]) for t in one)
+
+
+def _report(systems: Sequence[Asked], asked_for: Sequence[Question]) -> str:
+    head = ["ms", *(system.name for system in systems), *(f"{s.name}: times faster" for s in systems[1:])]
+    rows = []
+    for question in asked_for:
+        taken = [system.taken[question.name] for system in systems]
+        ratios = [[a / b for a, b in zip(taken[0], mine, strict=True)] for mine in taken[1:]]
+        rows.append([question.name, *(spread(some, 1) for some in taken), *(spread(some, 1) for some in ratios)])
+    return f"Warm, one connection; {machine()}.\n\n{table(head, rows)}"
