@@ -1,0 +1,141 @@
+"""Requests → their parameters and JSON, answers → JSON, with OpenTSDB's words for what is missing or malformed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tsd.doors.exchange import Request, Response
+from tsd.errors import Refused
+
+_OVERRIDES = ("GET", "POST", "PUT", "DELETE")
+_TRUE = ("true", "1", "yes")
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """A response of JSON."""
+    return Response(status, msgspec.json.encode(value))
+
+
+def required(request: Request, name: str) -> str:
+    """A parameter that must be there, and not empty; raises Refused."""
+    value = request.param(name)
+    if not value:
+        raise Refused(400, f"Missing parameter <code>{name}</code>")
+    return value
+
+
+def is_true(value: object) -> bool:
+    """A flag in a parameter or in JSON, where OpenTSDB takes texts too.
+
+    >>> is_true(True), is_true("Yes"), is_true("0"), is_true(None)
+    (True, True, False, False)
+    """
+    return value is True or (isinstance(value, str) and value.lower() in _TRUE)
+
+
+def meant_method(request: Request) -> str:
+    """The method a request stands for: a GET may say another with `method_override`. Raises Refused."""
+    override = request.param("method_override")
+    if request.method != "GET" or override is None:
+        return request.method
+    if not override:
+        raise Refused(405, "Missing method override value")
+    if override.upper() not in _OVERRIDES:
+        raise Refused(405, "Unknown or unsupported method override value")
+    return override.upper()
+
+
+def not_allowed(method: str) -> Refused:
+    """What answers a method that an endpoint does not have."""
+    return Refused(405, "Method not allowed", f"The HTTP method [{method}] is not permitted for this endpoint")
+
+
+def check_method(request: Request, *methods: str) -> str:
+    """The method a request stands for, one of `methods`; raises Refused."""
+    method = meant_method(request)
+    if method not in methods:
+        raise not_allowed(method)
+    return method
+
+
+def json_of(request: Request) -> Any:
+    """The value in a request's body; raises Refused."""
+    if not request.body:
+        raise Refused(400, "Missing message content", "Supply valid JSON formatted data in the body of your request")
+    try:
+        return msgspec.json.decode(request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise unparsable(str(exc)) from exc
+
+
+def unparsable(why: str) -> Refused:
+    """What answers JSON that is none, or not the one wanted."""
+    return Refused(400, "Unable to parse the given JSON", why)
+
+
+def object_of(request: Request) -> dict[str, Any]:
+    """The object in a request's body; raises Refused."""
+    return as_object(json_of(request))
+
+
+def objects_of(request: Request) -> list[dict[str, Any]]:
+    """The list of objects in a request's body; raises Refused."""
+    found = json_of(request)
+    if not isinstance(found, list):
+        raise unparsable(f"got {type(found).__name__}, wanted an array")
+    return [as_object(one) for one in found]
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """A JSON value that must be an object; raises Refused."""
+    if not isinstance(value, dict):
+        raise unparsable(f"got {type(value).__name__}, wanted an object")
+    return value
+
+
+def text_in(members: Mapping[str, Any], name: str) -> str:
+    """A member that is a text, or a number taken by its digits; empty where it is absent or null. Raises Refused."""
+    value = members.get(name)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str | int | float):
+        raise unparsable(f"{name}: got {type(value).__name__}, wanted a text")
+    return str(value)
+
+
+def number_in(members: Mapping[str, Any], name: str, default: int = 0) -> int:
+    """A member that is an integer of 64 bits, or the text of one; raises Refused."""
+    value = members.get(name)
+    if value is None or value == "":
+        return default
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError
+        number = int(value)
+    except (ValueError, OverflowError) as exc:
+        raise unparsable(f"{name}: got {value!r}, wanted an integer") from exc
+    if not -(1 << 63) <= number < 1 << 63:
+        raise unparsable(f"{name}: {number} has more than 64 bits")
+    return number
+
+
+def texts_in(members: Mapping[str, Any], name: str) -> list[str]:
+    """A member that is a list of texts; empty where it is absent. Raises Refused."""
+    value = members.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise unparsable(f"{name}: got {type(value).__name__}, wanted an array of texts")
+    return list(value)
+
+
+def words_of_all(values: Sequence[str]) -> list[str]:
+    """The words between commas of repeatable parameters.
+
+    >>> words_of_all(["a,b", "c", ""])
+    ['a', 'b', 'c']
+    """
+    return [word.strip() for value in values for word in value.split(",") if word.strip()]
