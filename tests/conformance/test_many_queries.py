@@ -1,0 +1,108 @@
+"""Requests drawn by lot: tsd and a real OpenTSDB on the same tables give the same answers."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conformance.drawn_queries import Asking, asking, lines, warming
+from tests.e2e.command import Tsd, on_hbase
+from tests.peers.hbase import RunningHbase
+from tests.peers.opentsdb import Opentsdb, Opentsdbs
+
+PER_TEST = 100
+TESTS = 6  # on each kind of table
+SALTED = {"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "4"}
+
+
+class Pair:
+    """A tsd and an OpenTSDB on the same tables."""
+
+    def __init__(self, port: int, peer: Opentsdb) -> None:
+        self._port = port
+        self._peer = peer
+
+    def both(self, asked: Asking) -> tuple[tuple[int, Any], tuple[int, Any]]:
+        """Status and answer of tsd and of OpenTSDB."""
+        return _ask(self._port, asked), _ask(self._peer.port, asked)
+
+
+@pytest.fixture(scope="module", params=[{}, SALTED], ids=["plain", "salted"])
+def pair(
+    request: pytest.FixtureRequest, hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("many")
+    tables = hbase.new_tables()
+    peers = Opentsdbs(hbase, tmp_path_factory.mktemp)
+    try:
+        peer = peers.start(tables, **request.param)
+        yield from _served(Tsd(folder / "state", {**on_hbase(hbase, tables), **request.param}), peer)
+    finally:
+        peers.close()
+
+
+def _served(tsd: Tsd, peer: Opentsdb) -> Iterator[Pair]:
+    with tsd.serve() as serving:
+        assert serving.tell(b"".join(lines(1))).startswith(b"synced ")
+        pair = Pair(serving.port, peer)
+        for asked in warming():
+            mine, theirs = pair.both(asked)
+            assert mine[0] == theirs[0] == 200, (asked, mine, theirs)
+        yield pair
+
+
+@pytest.mark.opentsdb
+@pytest.mark.hbase
+@pytest.mark.parametrize("number", range(TESTS))
+def test_drawn_queries_have_equal_answers(pair: Pair, number: int) -> None:
+    answered = 0
+    for seed in range(number * PER_TEST, (number + 1) * PER_TEST):
+        asked = asking(seed)
+        mine, theirs = pair.both(asked)
+        assert mine == theirs, f"seed {seed}: {asked}\n{_difference(mine[1], theirs[1])}"
+        answered += theirs[0] == 200 and bool(theirs[1])
+    assert answered > PER_TEST // 2
+
+
+def _ask(port: int, asked: Asking) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        body = None if asked.body is None else json.dumps(asked.body)
+        connection.request(asked.method, asked.path, body)
+        response = connection.getresponse()
+        return response.status, _plain(json.loads(response.read(), object_pairs_hook=_pairs))
+    finally:
+        connection.close()
+
+
+class Members(list[tuple[str, Any]]):
+    """An object's members in order: OpenTSDB may repeat a key."""
+
+
+def _pairs(members: list[tuple[str, Any]]) -> Members:
+    return Members(members)
+
+
+def _plain(answer: Any) -> Any:
+    """Comparable: objects in order of their keys, tag names as sets, numbers with their types, no stack trace."""
+    if isinstance(answer, Members):
+        shown = [(key, _plain(value)) for key, value in answer if key not in ("trace", "stats")]
+        shown = [(key, sorted(value)) if key == "aggregateTags" else (key, value) for key, value in shown]
+        return sorted(shown, key=lambda member: member[0])
+    if isinstance(answer, list):
+        return [_plain(value) for value in answer]
+    return (type(answer).__name__, answer) if isinstance(answer, int | float) else answer
+
+
+def _difference(mine: Any, theirs: Any, path: str = "") -> str:
+    """Where two answers first differ."""
+    if isinstance(mine, list) and isinstance(theirs, list):
+        for at, (one, other) in enumerate(zip(mine, theirs, strict=False)):
+            if one != other:
+                return _difference(one, other, f"{path}[{at}]")
+        return f"{path}: {len(mine)} and {len(theirs)} members: {str(mine)[:300]} / {str(theirs)[:300]}"
+    if isinstance(mine, tuple) and isinstance(theirs, tuple) and mine[:1] == theirs[:1]:
+        return _difference(list(mine[1:]), list(theirs[1:]), f"{path}.{mine[0]}")
+    return f"{path}: got {str(mine)[:500]}, OpenTSDB has {str(theirs)[:500]}"
