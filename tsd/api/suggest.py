@@ -1,4 +1,4 @@
-"""`/api/suggest` and `/suggest`: names that begin like a text (wire.md §12.2). Every dashboard asks them while a user types."""
+"""`/api/suggest` and `/suggest`: names that begin like a text (wire.md §12.2). Dashboards ask them as a user types."""
 
 from collections.abc import Mapping
 from typing import Any

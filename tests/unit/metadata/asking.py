@@ -1,0 +1,103 @@
+"""Endpoints without a socket: a store with OpenTSDB's tables, requests as clients write them."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tsd.codec.rowkey import Layout, join_pairs
+from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind, Widths
+from tsd.doors.exchange import Endpoint, Request
+from tsd.errors import Refused
+from tsd.store import Family, Store, Table
+from tsd.store.memory import MemoryStore
+from tsd.uids import Uids
+
+NOW_MS = 1_700_000_000_000
+TABLES = [
+    Table("tsdb", (Family(b"t"),)),
+    Table("tsdb-uid", (Family(ID_FAMILY), Family(NAME_FAMILY))),
+    Table("tsdb-tree", (Family(b"t"),)),
+    Table("tsdb-meta", (Family(NAME_FAMILY),)),
+]
+
+
+class Said(NamedTuple):
+    """An answer."""
+
+    status: int
+    body: Any  # JSON, or "" for none
+
+
+class World:
+    """A store, its UIDs, and the endpoints that a test gives it."""
+
+    def __init__(self, store: Store, layout: Layout = Layout()) -> None:  # noqa: B008
+        self.store = store
+        self.layout = layout
+        self.uids = Uids(store, "tsdb-uid", Widths())
+        self.endpoints: dict[str, Endpoint] = {}
+        self.dropped = 0
+
+    def drop_caches(self) -> None:
+        self.uids.drop_caches()
+        self.dropped += 1
+
+    async def series(self, metric: str, **tags: str) -> bytes:
+        """The TSUID of a series, its names assigned."""
+        pairs = []
+        for name, value in tags.items():
+            tagk = await self.uid(Kind.TAGK, name)
+            pairs.append((tagk, await self.uid(Kind.TAGV, value)))
+        return await self.uid(Kind.METRIC, metric) + join_pairs(pairs)
+
+    async def uid(self, kind: Kind, name: str) -> bytes:
+        raw = name.encode("latin-1")
+        found = (await self.uids.find_or_assign(kind, [raw]))[raw]
+        assert isinstance(found, bytes)
+        return found
+
+    async def ask(self, method: str, target: str, body: object = None) -> Said:
+        """What a request is answered with; `body` is sent as it is where it is a text, else as JSON."""
+        request = request_of(method, target, body)
+        first, second = (*request.segments, "", "")[:2]
+        keys = (f"api/{first}/{second}", f"api/{first}") if request.is_api else (first,)
+        endpoint = next(self.endpoints[key] for key in keys if key in self.endpoints)
+        try:
+            response = await endpoint(request)
+        except Refused as refused:
+            details = {"details": refused.details} if refused.details else {}
+            return Said(refused.status, {"error": {"code": refused.status, "message": refused.message, **details}})
+        data = response.body if isinstance(response.body, bytes) else b"".join([part async for part in response.body])
+        return Said(response.status, json.loads(data) if data else "")
+
+
+def request_of(method: str, target: str, body: object = None) -> Request:
+    split = urlsplit(target)
+    path = unquote(split.path)
+    params: dict[str, list[str]] = {}
+    for name, value in parse_qsl(re.sub(";", "&", split.query), keep_blank_values=True):
+        params.setdefault(name, []).append(value)
+    segments = tuple(path.strip("/").split("/"))
+    is_api = segments[0] == "api"
+    data = b"" if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    return Request(method, path, segments[1:] if is_api else segments, params, body=data, is_api=is_api)
+
+
+async def make_world() -> World:
+    store = MemoryStore(lambda: NOW_MS)
+    await store.create_tables(TABLES)
+    return World(store)
+
+
+def loosened(value: Any, loose: Iterable[str]) -> Any:
+    """A value without what depends on the time or on Java; paths as `error.message`."""
+    if isinstance(value, Mapping):
+        names = {path.partition(".")[0]: path.partition(".")[2] for path in loose}
+        return {
+            key: loosened(member, [names[key]] if key in names else [])
+            for key, member in value.items()
+            if names.get(key) != ""
+        }
+    return value

@@ -1,0 +1,63 @@
+"""What a real OpenTSDB answered to requests about names, notes and trees: the endpoints answer the same."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.metadata.asking import NOW_MS, World, loosened, make_world
+from tsd.api import meta, suggest, uid
+from tsd.codec.uid import Kind, Widths
+from tsd.metadata.described import SeriesMetas, UidMetas
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "http_vectors.json").read_text())
+OURS = re.compile(r"/(api/)?(suggest|uid|annotation|annotations|search|tree|query/last)\b")
+ELSEWHERE = ("jsonp", "json")  # what a door makes of an answer
+
+
+def groups() -> Iterator[Any]:
+    """The vectors of each endpoint, in order: what comes first may be what the next one finds."""
+    found = [
+        vector
+        for vector in VECTORS
+        if OURS.match(vector["path"])
+        and not {"tsd.mode", "tsd.http.request.cors_domains"} & set(vector.get("config", {}))
+        and not any(re.search(rf"[?&]{word}\b", vector["path"]) for word in ELSEWHERE)
+        and not (vector["path"].startswith("/suggest") and vector["status"] != 200)
+    ]
+    for name, members in groupby(found, key=lambda vector: OURS.match(vector["path"])[2]):  # type: ignore[index]
+        yield pytest.param(list(members), id=name.replace("/", "-"))
+
+
+@pytest.mark.parametrize("vectors", list(groups()))
+async def test_answers_are_opentsdbs(vectors: list[dict[str, Any]]) -> None:
+    world = await make_world()
+    await world.series("wire.p", a="b")
+    if any("/uid/" in vector["path"] for vector in vectors):
+        await world.uid(Kind.TAGV, "c")  # as in the recording: its next tag value got the third UID
+    world.endpoints = endpoints(world)
+    for vector in vectors:
+        said = await world.ask(vector["method"], vector["path"], vector["body"])
+        loose = vector.get("loose", [])
+        told = f"{vector['method']} {vector['path']} {vector['body']}"
+        assert (said.status, told) == (vector["status"], told)
+        assert loosened(said.body, loose) == loosened(vector["response"], loose), told
+
+
+def endpoints(world: World) -> dict[str, Any]:
+    store, uids, widths = world.store, world.uids, Widths()
+    pages = meta.endpoints(
+        uids,
+        UidMetas(store, "tsdb-uid"),
+        SeriesMetas(store, "tsdb-meta", widths),
+        widths,
+        lambda: NOW_MS // 1000,
+    )
+    return {
+        **suggest.routes(store, "tsdb-uid"),
+        **uid.routes(store, "tsdb-uid", uids, world.drop_caches, extra=b"", meta=pages),
+    }

@@ -1,0 +1,1 @@
+"""What is kept about names and series beside their points: metadata, notes, trees, and where series are found."""
