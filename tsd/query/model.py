@@ -64,6 +64,7 @@ class Filter:
     type: str  # literal_or, wildcard, …
     expression: str
     group_by: bool = False
+    ignore_case: bool = False  # a wildcard in braces does, and is called `wildcard` all the same
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class SubQuery:
     show_histogram_buckets: bool = False
     pre_aggregate: bool = False
     rollup_usage: str = "ROLLUP_NOFALLBACK"
+    has_rollup_usage: bool = False  # whether it was asked for, for the echo
     use_fuzzy_filter: bool = True
     use_multi_gets: bool = True
     index: int = 0  # its place among the sub queries
