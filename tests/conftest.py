@@ -3,8 +3,11 @@
 `hbase` is one for the whole run, with tables to itself for whoever asks; `opentsdb(…)` starts an OpenTSDB for one test,
 `opentsdb_shared(…)` gives the one that another test started with the same tables and settings; `program("collectd")` is
 the path of an installed agent.
+
+Where pytest-xdist runs several workers, each has peers of its own, and a file is one worker's.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,15 +23,38 @@ if not full_run():
     settings.load_profile("quick")  # examples of each property; a full run tries hypothesis' usual number
 
 MARKED_BY = {"hbase": "hbase", "opentsdb": "opentsdb", "opentsdb_shared": "opentsdb", "program": "clients"}
+LONG_FIRST = ("opentsdb", "hbase", "clients", "slow")
+WORKER_BYTES = 3 << 30  # a worker's HBase and OpenTSDBs
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures they use, so that nobody has to say it twice."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # marks are there before -m chooses
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark tests by the fixtures they use, so that nobody has to say it twice; put workers' long files first."""
     for item in items:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in MARKED_BY:
                 item.add_marker(MARKED_BY[fixture])
+    yield
+    if hasattr(config, "workerinput"):  # with the short files last, no worker waits long for another at the end
+        ranks: dict[Path, int] = {}
+        for item in items:
+            ranks[item.path] = min(ranks.get(item.path, len(LONG_FIRST)), _rank(item))
+        items.sort(key=lambda item: ranks[item.path])
+
+
+def _rank(item: pytest.Item) -> int:
+    return next((rank for rank, mark in enumerate(LONG_FIRST) if item.get_closest_marker(mark)), len(LONG_FIRST))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Of `--numprocesses auto`: none for a single file, else as many as cores, if that much memory is there."""
+    named = {config.invocation_params.dir / word.partition("::")[0] for word in config.args}
+    if len(named) == 1 and named.pop().is_file():
+        return 0
+    if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None  # xdist reads it
+    fit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // WORKER_BYTES
+    return max(1, min(len(os.sched_getaffinity(0)), fit))
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures are made
