@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.unit.metadata.asking import NOW_MS, World, loosened, make_world
-from tsd.api import meta, suggest, uid
+from tsd.api import annotation, meta, suggest, uid
 from tsd.codec.uid import Kind, Widths
 from tsd.metadata.described import SeriesMetas, UidMetas
+from tsd.metadata.notes import Notes
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "http_vectors.json").read_text())
-OURS = re.compile(r"/(api/)?(suggest|uid|annotation|annotations|search|tree|query/last)\b")
+OURS = re.compile(r"/(api/)?(suggest|uid|annotation|search|tree|query/last)")
 ELSEWHERE = ("jsonp", "json")  # what a door makes of an answer
 
 
@@ -58,6 +59,7 @@ def endpoints(world: World) -> dict[str, Any]:
         lambda: NOW_MS // 1000,
     )
     return {
+        **annotation.routes(Notes(store, "tsdb", world.layout), world.layout, lambda: NOW_MS),
         **suggest.routes(store, "tsdb-uid"),
         **uid.routes(store, "tsdb-uid", uids, world.drop_caches, extra=b"", meta=pages),
     }
