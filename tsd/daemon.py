@@ -4,22 +4,20 @@ import math
 import os
 import signal
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import structlog
 import trio
 
-import tsd
 from tsd.assembly import control_path, creates, make_uids, name_rules, now_ms, opened_store
+from tsd.build import version_reply
 from tsd.compaction.configured import paced_compactor
 from tsd.config import Backend, Config, Loaded, journal_folder, layout, state_folder
 from tsd.doors import control, descriptors
 from tsd.doors.listener import Limits, Listener
 from tsd.doors.replies import Budget
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
-from tsd.doors.web import refuse_http
 from tsd.errors import CorruptRow, StoreError, TsdError
 from tsd.ingest.folder import held_journal
 from tsd.ingest.intake import Gate, Intake
@@ -29,6 +27,7 @@ from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
+from tsd.serving import Parts, Web
 from tsd.state import held
 from tsd.stats import Snapshot, collect, render
 from tsd.store import Store
@@ -87,12 +86,25 @@ class Daemon:
             most_unsettled=config.memory_limit // UNSETTLED_SHARE // UNSETTLED_BYTES,
         )
         self.tally = Tally()
-        self.http_requests = 0
         self.replayed = 0  # lines found in the journal at the start
         self.host = socket.gethostname()
+        self.web = Web(
+            Parts(
+                config,
+                store,
+                self.uids,
+                self.rows,
+                self.journal,
+                self.intake,
+                self.writer,
+                now_ms,
+                self.drop_caches,
+                stop.set,
+            )
+        )
         self.listener = Listener(
             self._telnet,
-            self._http,
+            self.web.serve,
             Limits(config.connections_limit, config.socket_timeout_s, config.tcp_no_delay, config.keep_alive),
         )
         self._powers = Powers(self.stats, version_reply, self.drop_caches, stop.set)
@@ -110,10 +122,6 @@ class Daemon:
         session = TelnetSession(stream, self.intake, self._powers, self._rules, self.tally, self._replies)
         await session.run(first, receive)
 
-    async def _http(self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
-        self.http_requests += 1
-        await refuse_http(stream, first, receive)
-
     def drop_caches(self) -> None:
         """Look every name up again from now on."""
         self.writer.seal()
@@ -125,7 +133,7 @@ class Daemon:
         snapshot = Snapshot(
             listener=self.listener.statistics(),
             telnet_commands=self.tally.commands,
-            http_requests=self.http_requests,
+            http_requests=self.web.tally.requests,
             cut_lines=self.tally.cut_lines,
             summed_up=self.tally.summed_up,
             replayed=self.replayed,
@@ -314,12 +322,3 @@ async def _stop_on_signal(stop: trio.Event) -> None:
         async for number in signals:
             log.info("signal", name=signal.Signals(number).name)
             stop.set()
-
-
-def version_reply() -> bytes:
-    """The reply of `version`, in the form of OpenTSDB's, which scripts take apart."""
-    built = time.strftime("%Y/%m/%d %H:%M:%S", time.gmtime(os.stat(tsd.__file__).st_mtime))
-    return (
-        f"net.opentsdb.tools {tsd.__version__} built at revision {tsd.__version__} (MINT)\n"
-        f"Built on {built} +0000 by tsd: OpenTSDB's protocols in Python, rows in plain Python\n"
-    ).encode()

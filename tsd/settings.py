@@ -174,6 +174,37 @@ class Config:
         "tsd.ingest.reply_memory", 64 << 20, "likewise, for all clients together", "bytes", low=1 << 20
     )
 
+    enable_api: bool = _key("tsd.core.enable_api", True, "false: there is no HTTP API, /api/… is not found")
+    enable_ui: bool = _key(
+        "tsd.core.enable_ui", True, "false: what is outside the API is not found: /, /s, /q, /logs, /stats, /suggest, "
+        "/version, /aggregators"
+    )  # fmt: skip
+    enable_chunked: bool = _key(
+        "tsd.http.request.enable_chunked", True, "take bodies of more than 8192 bytes, and of unknown length"
+    )
+    max_chunk: int = _key(
+        "tsd.http.request.max_chunk", 32 << 20, "largest body of a request, uncompressed; a larger one is answered "
+        "with 413", "bytes", low=1,
+    )  # fmt: skip
+    http_memory: int = _key(
+        "tsd.http.request.memory", 256 << 20, "bodies of all requests that are being received or worked on, together; "
+        "one client may have a quarter of it. Others wait", "bytes", low=1 << 20,
+    )  # fmt: skip
+    http_timeout_s: int = _key(
+        "tsd.http.request.timeout", 60, "how long a request may take to come, and a client to take what it is sent "
+        "(64 KiB of either); silence between requests is not bounded by this", "s", low=1,
+    )  # fmt: skip
+    cors_domains: str = _key(
+        "tsd.http.request.cors_domains", "", "origins whose pages may ask, with commas between, or * alone for all"
+    )
+    cors_headers: str = _key(
+        "tsd.http.request.cors_headers", "Authorization, Content-Type, Accept, Origin, User-Agent, DNT, Cache-Control, "
+        "X-Mx-ReqToken, Keep-Alive, X-Requested-With, If-Modified-Since", "headers that those pages may send"
+    )  # fmt: skip
+    show_stack_trace: bool = _key(
+        "tsd.http.show_stack_trace", False, "errors carry a trace, with names of files: for development"
+    )
+
     log_level: str = _key("tsd.log.level", "info", "debug, info, warning or error")
     log_format: str = _key("tsd.log.format", "auto", "console, json, journald, or auto: what the output is")
     stats_canonical: bool = _key("tsd.stats.canonical", False, "stats carry fqdn= instead of host=")
@@ -188,8 +219,8 @@ class Config:
 # Known to OpenTSDB, without meaning here. A key ending with a dot stands for all that start so.
 OPENTSDB_ONLY = tuple(
     """
-    hbase. tsd.network.async_io tsd.network.worker_threads tsd.network.reuse_address tsd.core.enable_api
-    tsd.core.enable_ui tsd.core.plugin_path tsd.core.timezone tsd.core.response.async tsd.core.response.worker.num
+    hbase. tsd.network.async_io tsd.network.worker_threads tsd.network.reuse_address
+    tsd.core.plugin_path tsd.core.timezone tsd.core.response.async tsd.core.response.worker.num
     tsd.rpc.telnet.return_errors tsd.core.bulk.allow_out_of_order_timestamps tsd.core.storage_exception_handler.
     tsd.timeseriesfilter. tsd.rtpublisher. tsd.core.preload_uid_cache tsd.core.preload_uid_cache.max_entries
     tsd.uid.use_mode tsd.uid.lru.enable tsd.uidfilter. tsd.core.meta. tsd.core.tree.enable_processing tsd.search.

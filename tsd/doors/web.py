@@ -1,44 +1,317 @@
-"""HTTP on the telnet port. This version knows the protocol well enough to say that there is nothing behind it yet."""
+"""HTTP/1.1 and 1.0 on the telnet port: bytes → requests, responses → bytes, one connection at a time.
 
-import json
+h11 knows the protocol; this decides what may be asked of us: how long a request may take to come, how large it may be,
+and what all bodies together may hold. A client that hangs up ends what only it wanted to know.
+"""
+
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import NamedTuple
 
 import h11
 import trio
 
-MAX_REQUEST = 64 << 10
-BAD_REQUEST, NOT_IMPLEMENTED = 400, 501
+from tsd.doors import compression
+from tsd.doors.bodies import Claim, Room, as_utf8, too_large, unpacked
+from tsd.doors.dispatch import READS, Dispatcher
+from tsd.doors.exchange import Request, Response
+from tsd.doors.latency import Latencies
+from tsd.doors.parts import ended
+from tsd.doors.replies import Unread
+from tsd.doors.target import Target, read_target
+from tsd.errors import Refused
+
+MAX_REQUEST = 64 << 10  # of a request's line and headers
+UNCHUNKED_BYTES = 8192  # OpenTSDB's bound where `tsd.http.request.enable_chunked` is off
+PIECE_BYTES = 64 << 10  # sent at once: a client has shown that it reads when it has taken one
+CHUNK_BYTES = 64 << 10  # claimed at once for a body of unknown length
+HUNG_UP_S = 2  # how long a question is still worked on after its client has closed its side: some only half
+LEAST_RATE = 64 << 10  # bytes a second: so much longer than `patience_s` a large body may take
+BAD_REQUEST, TIMED_OUT = 400, 408
+PUTS = frozenset({"api/put", "api/rollup", "api/histogram"})
+BODILESS = (204, 304)
 _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
+_NO_REQUEST_LINE = ("illegal request line", "no request line", "unsupported HTTP version")
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_NOSNIFF = ("X-Content-Type-Options", "nosniff")
+
+Receive = Callable[[], Awaitable[bytes]]
 
 
-async def refuse_http(stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
-    """Answer one request with 501 in OpenTSDB's error form, or with 400 where its headers are bad. Close without a
-    byte on what is not HTTP, not whole or too long, as OpenTSDB does."""
-    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
-    while b"\n" not in first and len(first) < MAX_REQUEST and (more := await receive()):
-        first += more
-    if _REQUEST_LINE.fullmatch(first.partition(b"\n")[0]) is None:
-        return
-    with_body = not first.startswith(b"HEAD ")
-    try:
-        connection.receive_data(first)
-        while (event := connection.next_event()) is h11.NEED_DATA:
-            if not (data := await receive()):
+class Bounds(NamedTuple):
+    """What a request may cost."""
+
+    body: int  # bytes, compressed or not
+    patience_s: float  # for a request to come, from its first byte to its last, and for a client to take what is sent
+    chunked: bool = True  # False: small bodies only, and of known length
+
+
+class Tally:
+    """Counts of all connections."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.hung_up = 0  # questions whose client went away
+        self.puts = 0  # requests that write points
+        self.latencies = Latencies()
+        self.graph_latencies = Latencies()
+
+    def note(self, key: str, took_ms: float) -> None:
+        """A request was answered."""
+        self.puts += key in PUTS
+        (self.graph_latencies if key == "q" else self.latencies).note(took_ms)
+
+
+class _Gone(Exception):
+    """The client has gone, or sends no HTTP: there is nobody to answer."""
+
+
+class WebSession:
+    """One connection, from its first byte to its end."""
+
+    def __init__(
+        self, stream: trio.abc.Stream, dispatcher: Dispatcher, bounds: Bounds, room: Room, tally: Tally, peer: str
+    ) -> None:
+        self._stream = stream
+        self._dispatcher = dispatcher
+        self._bounds = bounds
+        self._room = room
+        self._tally = tally
+        self._peer = peer
+        self._client = peer.rpartition(":")[0]
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
+        self._deadline = float("inf")  # of the request that is on its way; none is while nothing of it has come
+        self._is_head = False
+
+    async def run(self, first: bytes, receive: Receive) -> None:
+        """Serve requests until one of both wants no more. What is no HTTP is hung up on without a byte, as OpenTSDB
+        does."""
+        self._receive = receive
+        while b"\n" not in first and len(first) < MAX_REQUEST and (more := await self._within_patience(receive)):
+            first += more
+        if _REQUEST_LINE.fullmatch(first.partition(b"\n")[0]) is None:
+            return
+        self._http.receive_data(first)
+        try:
+            while await self._serve_one():
+                self._http.start_next_cycle()
+                self._deadline = float("inf")
+        except _Gone:
+            pass
+
+    async def _serve_one(self) -> bool:
+        """Serve one request; whether another may follow."""
+        try:
+            event = await self._next_event()
+            if not isinstance(event, h11.Request):
+                return False
+            self._is_head = event.method == b"HEAD"
+            await self._answer(event)
+        except h11.RemoteProtocolError as error:
+            if error.error_status_hint != BAD_REQUEST or str(error).startswith(_NO_REQUEST_LINE):
+                return False
+            await self._send_last(Refused(BAD_REQUEST, "Bad request", str(error)))
+        except trio.TooSlowError:
+            await self._send_last(Refused(TIMED_OUT, "Request Timeout", "The request did not come whole in time"))
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+
+    async def _answer(self, head: h11.Request) -> None:
+        headers = _read_headers(head)
+        target: Target | None = None
+        began = trio.current_time()
+        self._tally.requests += 1
+        async with self._room.claim(self._client) as claim:
+            try:
+                target = read_target(head.target.decode("ascii"))
+                body = await self._read_body(headers, claim)
+            except Refused as error:
+                response = self._dispatcher.refuse(error, target)
+                await self._send(response, headers, last=self._http.their_state is not h11.DONE)
                 return
-            connection.receive_data(data)
-    except h11.RemoteProtocolError as error:
-        if error.error_status_hint == BAD_REQUEST:
-            await stream.send_all(_answer(connection, BAD_REQUEST, "Bad request", str(error), with_body))
-        return
-    if isinstance(event, h11.Request):
-        details = "This version takes data points over telnet only: put <metric> <time> <value> <tagk=tagv>"
-        await stream.send_all(_answer(connection, NOT_IMPLEMENTED, "Not implemented", details, with_body))
+            request = Request(
+                head.method.decode("ascii"),
+                target.path,
+                target.segments,
+                target.params,
+                headers,
+                body,
+                self._peer,
+                target.is_api,
+                target.split,
+            )
+            if target.key in READS:
+                response = await self._answered_while_heard(request, target)
+            else:
+                response = await self._dispatcher.answer(request, target)
+            await self._send(response, headers, padded=request.has("jsonp"))
+        self._tally.note(target.key, (trio.current_time() - began) * 1000)
+
+    # ---- what comes
+
+    async def _next_event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            if self._http.they_are_waiting_for_100_continue:
+                go_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+                await self._send_bytes(self._http.send(go_on) or b"")
+            idle = self._http.their_state is h11.IDLE and not self._http.trailing_data[0]
+            data = await self._receive() if idle else await self._within_patience(self._receive)
+            if not data:
+                raise _Gone
+            self._http.receive_data(data)
+        return event
+
+    async def _within_patience(self, receive: Receive) -> bytes:
+        """What comes next of a request that has begun. Raises TooSlowError once it takes too long as a whole."""
+        with trio.fail_at(self._begin()):
+            data = await receive()
+        self._deadline += len(data) / LEAST_RATE
+        return data
+
+    def _begin(self) -> float:
+        """The deadline of the request that is on its way."""
+        if self._deadline == float("inf"):
+            self._deadline = trio.current_time() + self._bounds.patience_s
+        return self._deadline
+
+    async def _read_body(self, headers: Mapping[str, str], claim: Claim) -> bytes:
+        """The body, uncompressed and in UTF-8. Raises Refused, TooSlowError."""
+        await self._claim_body(headers, claim)
+        parts: list[bytes] = []
+        size = 0
+        while not isinstance(event := await self._next_event(), h11.EndOfMessage):
+            if not isinstance(event, h11.Data):
+                raise _Gone
+            parts.append(bytes(event.data))
+            size += len(parts[-1])
+            if size > self._bounds.body:
+                raise too_large(self._bounds.body)
+            if size > claim.taken:
+                claim.grow(size + CHUNK_BYTES)
+        if not size:
+            return b""
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        body = await unpacked(body, headers.get("content-encoding", ""), self._bounds.body, claim)
+        return as_utf8(body, headers.get("content-type", ""))
+
+    async def _claim_body(self, headers: Mapping[str, str], claim: Claim) -> None:
+        """Find room for what is announced, before it is sent."""
+        length = int(headers.get("content-length") or 0)
+        if not self._bounds.chunked and (
+            length > UNCHUNKED_BYTES or "transfer-encoding" in headers or "expect" in headers
+        ):
+            raise Refused(BAD_REQUEST, "Chunked request not supported.")
+        if length > self._bounds.body:
+            raise too_large(self._bounds.body)
+        if length:
+            with trio.fail_at(self._begin()):
+                await claim.take(length)
+
+    # ---- what is answered
+
+    async def _answered_while_heard(self, request: Request, target: Target) -> Response:
+        """The response to a question; raises _Gone where the client goes away before it is known."""
+        found: list[Response] = []
+        async with trio.open_nursery() as nursery:
+
+            async def answer() -> None:
+                found.append(await self._dispatcher.answer(request, target))
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(answer)
+            nursery.start_soon(self._watch, nursery.cancel_scope)
+        if not found:
+            self._tally.hung_up += 1
+            raise _Gone
+        return found[0]
+
+    async def _watch(self, question: trio.CancelScope) -> None:
+        """Cancel a question once its client has hung up. Who sends more instead is not watched any further."""
+        if not isinstance(self._stream, trio.SocketStream):
+            return
+        sock = self._stream.socket
+        try:
+            await trio.lowlevel.wait_readable(sock)
+            if await sock.recv(1, trio.socket.MSG_PEEK):
+                return
+            await trio.sleep(HUNG_UP_S)
+        except OSError:  # reset
+            pass
+        question.cancel()
+
+    async def _send_last(self, error: Refused) -> None:
+        """Answer what is no whole request, and end. Raises _Gone."""
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            await self._send(self._dispatcher.refuse(error), {}, last=True)
+        raise _Gone
+
+    async def _send(
+        self, response: Response, asked: Mapping[str, str], *, last: bool = False, padded: bool = False
+    ) -> None:
+        headers = list(response.headers)
+        if response.content_type is not None:
+            headers.append(("Content-Type", response.content_type))
+            if not padded:  # a script that a page loads would be refused for its type
+                headers.append(_NOSNIFF)
+        if last:
+            headers.append(("Connection", "close"))
+        coding = compression.chosen(asked.get("accept-encoding"))
+        if any(name.lower() == "content-encoding" for name, _ in response.headers):
+            coding = None
+        if isinstance(response.body, bytes):
+            await self._send_whole(response.status, response.body, headers, coding)
+        else:
+            await self._send_parts(response.status, response.body, headers, coding)
+
+    async def _send_whole(self, status: int, body: bytes, headers: list[tuple[str, str]], coding: str | None) -> None:
+        if coding is not None and len(body) >= compression.LEAST_BYTES:
+            body = await compression.compressed(body, coding)
+            headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
+        if status not in BODILESS:
+            headers.append(("Content-Length", str(len(body))))
+        pieces = self._http.send_with_data_passthrough(_head(status, headers)) or []
+        if body and not self._is_head and status not in BODILESS:
+            pieces += self._http.send_with_data_passthrough(h11.Data(data=body)) or []
+        pieces += self._http.send_with_data_passthrough(h11.EndOfMessage()) or []
+        if len(body) < PIECE_BYTES:
+            await self._send_bytes(b"".join(pieces))
+        else:
+            for piece in pieces:
+                await self._send_bytes(piece)
+
+    async def _send_parts(
+        self, status: int, parts: AsyncIterator[bytes], headers: list[tuple[str, str]], coding: str | None
+    ) -> None:
+        """A body as it comes. What goes wrong now can only end the connection, in the middle of the answer."""
+        if coding is not None:
+            parts = compression.compressed_parts(parts, coding)
+            headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
+        await self._send_bytes(self._http.send(_head(status, headers)) or b"")
+        async with ended(parts):
+            async for part in parts:
+                if self._is_head:
+                    break
+                await self._send_bytes(self._http.send(h11.Data(data=part)) or b"")
+        await self._send_bytes(self._http.send(h11.EndOfMessage()) or b"")
+
+    async def _send_bytes(self, data: bytes) -> None:
+        """Send, piece by piece. Raises Unread for a client that takes none for too long."""
+        for at in range(0, len(data), PIECE_BYTES):
+            with trio.move_on_after(self._bounds.patience_s) as scope:
+                await self._stream.send_all(memoryview(data)[at : at + PIECE_BYTES])
+            if scope.cancelled_caught:
+                raise Unread
 
 
-def _answer(connection: h11.Connection, code: int, message: str, details: str, with_body: bool) -> bytes:
-    """A response in OpenTSDB's error form, after which the connection is closed."""
-    body = json.dumps({"error": {"code": code, "message": message, "details": details}}).encode()
-    headers = [("Content-Type", "application/json; charset=UTF-8"), ("Content-Length", str(len(body)))]
-    head = connection.send(h11.Response(status_code=code, headers=[*headers, ("Connection", "close")])) or b""
-    return head + body if with_body else head
+def _read_headers(head: h11.Request) -> dict[str, str]:
+    """Headers by name, in lower case; of several of one name all, with commas between."""
+    headers: dict[str, str] = {}
+    for name, value in head.headers:
+        key = name.decode("ascii")
+        text = value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
+def _head(status: int, headers: list[tuple[str, str]]) -> h11.Response:
+    return h11.Response(status_code=status, headers=headers, reason=_REASONS.get(status, b""))

@@ -1,0 +1,199 @@
+"""A request → the endpoint that its path names → a response; whatever goes wrong becomes an error in OpenTSDB's form.
+
+Nothing here knows sockets, and no endpoint knows anything of this but `Refused`.
+"""
+
+import json
+import traceback
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import structlog
+
+from tsd.doors import pages
+from tsd.doors.cors import Cors
+from tsd.doors.exchange import HTML, JSON, Endpoint, Request, Response
+from tsd.doors.parts import ended
+from tsd.doors.target import Target
+from tsd.errors import Refused, StoreError, TsdError
+from tsd.settings import Mode
+
+log = structlog.get_logger(__name__)
+
+LEGACY_JSON = "application/json"
+NOT_FOUND, STORE_FAILED, UNAVAILABLE, INTERNAL = 404, 424, 503, 500
+
+# wire.md §10: what is not there in which mode. Paths of ours, beyond OpenTSDB's, are there in all.
+WRITES = frozenset(
+    {"api/annotation", "api/annotations", "api/histogram", "api/put", "api/rollup", "api/tree", "api/uid"}
+)
+READS = frozenset({"", "api/query", "api/search", "api/suggest", "favicon.ico", "q", "s", "suggest"})
+UI = frozenset({"", "aggregators", "diediedie", "favicon.ico", "logs", "q", "s", "stats", "suggest", "version"})
+
+
+class Rules(NamedTuple):
+    """How a daemon answers."""
+
+    mode: Mode = Mode.READ_WRITE
+    with_api: bool = True
+    with_ui: bool = True
+    shows_traces: bool = False
+
+
+class Dispatcher:
+    """All endpoints of a daemon."""
+
+    def __init__(self, routes: Mapping[str, Endpoint], rules: Rules, cors: Cors) -> None:
+        self._rules = rules
+        self._cors = cors
+        self._routes = {key: endpoint for key, endpoint in routes.items() if _is_there(key, rules)}
+        self.failures = 0  # errors of ours
+
+    async def answer(self, request: Request, target: Target) -> Response:
+        """The response to a request, whatever becomes of it. Its first part is there: what fails later ends it."""
+        extra: tuple[tuple[str, str], ...] = ()
+        try:
+            extra = tuple(self._cors.check(request.method, request.headers))
+            if request.method == "OPTIONS":
+                return Response(200, b"", None, extra)
+            target.check_version()
+            endpoint = self._routes.get(target.key)
+            if endpoint is None:
+                response = _nowhere(request, target)
+            else:
+                response = await _begun(await endpoint(request))
+        except Exception as error:  # noqa: BLE001 - the boundary: a request that fails is answered, and fails alone
+            response = self._failed(error, request, target)
+        response = _in_legacy_form(response) if target.is_legacy else response
+        if response.content_type in (JSON, LEGACY_JSON) and request.has("jsonp"):
+            response = _padded(response, request)
+        return replace(response, headers=(*response.headers, *extra)) if extra else response
+
+    def refuse(self, error: Refused, target: Target | None = None) -> Response:
+        """The response to a request that was not read to its end, or has no target."""
+        return _error_page(error, target) if target is not None and target.is_legacy else _error(error)
+
+    def _failed(self, error: Exception, request: Request, target: Target) -> Response:
+        refused = _as_refused(error, target)
+        if refused is None:
+            self.failures += 1
+            log.error("a request failed by an error of ours", path=request.path, method=request.method, exc_info=error)
+            refused = Refused(INTERNAL, str(error) or "An unknown exception occurred")
+        elif isinstance(error, StoreError):
+            log.warning("a request failed as the store does", path=request.path, error=str(error))
+        trace = "".join(traceback.format_exception(error)) if self._rules.shows_traces else ""
+        if not target.is_legacy:
+            return _error(refused, trace)
+        if request.has("json"):
+            return _legacy_json(refused, trace)
+        return _error_page(refused, target, trace)
+
+
+def _is_there(key: str, rules: Rules) -> bool:
+    if rules.mode is Mode.READ_ONLY and key in WRITES:
+        return False
+    if rules.mode is Mode.WRITE_ONLY and key in READS:
+        return False
+    if not rules.with_api and key.startswith("api/"):
+        return False
+    return rules.with_ui or key not in UI
+
+
+def _as_refused(error: Exception, target: Target) -> Refused | None:
+    """What a client is told of an error; None where it is a bug."""
+    if isinstance(error, ExceptionGroup):  # of an endpoint with tasks: what one of them ended with
+        for inner in error.exceptions:
+            if (found := _as_refused(inner, target)) is not None:
+                return found
+        return None
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, StoreError):
+        return Refused(STORE_FAILED if target.key in READS else UNAVAILABLE, str(error))
+    if isinstance(error, TsdError):
+        return Refused(400, str(error))
+    return None
+
+
+async def _begun(response: Response) -> Response:
+    """A response whose first part is there: an error in it can still be told; and what has but one is sent whole."""
+    if isinstance(response.body, bytes):
+        return response
+    parts = response.body
+    first = await anext(parts, b"")
+    try:
+        second = await anext(parts)
+    except StopAsyncIteration:
+        return replace(response, body=first)
+    return replace(response, body=_joined(first, second, parts))
+
+
+async def _joined(first: bytes, second: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async with ended(parts):
+        yield first
+        yield second
+        async for part in parts:
+            yield part
+
+
+def _nowhere(request: Request, target: Target) -> Response:
+    if target.key == "plugin":
+        return Response(NOT_FOUND, b"", None)
+    if not target.is_legacy:
+        return _error(Refused(NOT_FOUND, "Endpoint not found"))
+    if request.has("json"):
+        return Response(NOT_FOUND, _json({"err": "Page Not Found"}), LEGACY_JSON)
+    return Response(NOT_FOUND, pages.not_found(), HTML)
+
+
+def _error(error: Refused, trace: str = "") -> Response:
+    told: dict[str, object] = {"code": error.status, "message": error.message}
+    if error.details:
+        told["details"] = error.details
+    if trace:
+        told["trace"] = trace
+    return Response(error.status, _json({"error": told}))
+
+
+def _legacy_json(error: Refused, trace: str) -> Response:
+    if error.status >= INTERNAL:
+        return Response(INTERNAL, _json({"err": trace or error.message}), LEGACY_JSON)
+    return Response(NOT_FOUND if error.status == NOT_FOUND else 400, _json({"err": error.message}), LEGACY_JSON)
+
+
+def _error_page(error: Refused, target: Target | None, trace: str = "") -> Response:
+    if error.status == NOT_FOUND and target is not None and target.key == "s":
+        return replace(_error(error), content_type=LEGACY_JSON)
+    if error.status == NOT_FOUND:
+        return Response(NOT_FOUND, pages.not_found(), HTML)
+    if error.status >= INTERNAL:
+        return Response(INTERNAL, pages.server_error(error.message, trace), HTML)
+    return Response(error.status if error.status == 413 else 400, pages.bad_request(error.message), HTML)
+
+
+def _in_legacy_form(response: Response) -> Response:
+    """Outside the API a type of content is guessed from its first bytes, and JSON's has no charset."""
+    return replace(response, content_type=LEGACY_JSON) if response.content_type == JSON else response
+
+
+def _padded(response: Response, request: Request) -> Response:
+    """JSON as a call of the function that `jsonp` names."""
+    call = (request.param("jsonp") or "").encode()
+    if not call:
+        return response if response.status >= 400 else _error(Refused(INTERNAL, "Missing callback name"))
+    if isinstance(response.body, bytes):
+        return replace(response, body=call + b"(" + response.body + b")") if response.body else response
+    return replace(response, body=_padded_parts(call, response.body))
+
+
+async def _padded_parts(call: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield call + b"("
+    async with ended(parts):
+        async for part in parts:
+            yield part
+    yield b")"
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
