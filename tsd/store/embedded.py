@@ -19,6 +19,7 @@ import trio
 from tsd.errors import DaemonRuns, StoreBusy, StoreError
 from tsd.store import Cell, Page, Put, Table
 from tsd.store.batches import whole_rows
+from tsd.store.cells import CellPage
 from tsd.store.counters import add, bytes_of
 from tsd.store.keyvalue import ABSENT, TIME_BYTES, cell_of, row_head, time_of, with_time
 from tsd.store.limits import check_row
@@ -172,6 +173,13 @@ class EmbeddedStore:
             return Page([], None)
         view = self._database.view(table, stop)
         return await _with_breaks(view.page(start, limit, PAGE_BYTES, columns))
+
+    async def cells(self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int) -> CellPage:
+        """See CellReader. The rows are those of one moment."""
+        await self._enter("cells")
+        if stop is not None and start >= stop:
+            return CellPage([], [], [], 0, [], None)
+        return await _with_breaks(self._database.view(table, stop, passing=True).cells(start, limit_bytes))
 
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None

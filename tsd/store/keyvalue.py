@@ -8,8 +8,8 @@ has the write time in front, in ms.
 from tsd.errors import CorruptRow
 from tsd.store import Cell
 
-_END = b"\0\1"
-_ZERO = b"\0\xff"
+END = b"\0\1"
+ZERO = b"\0\xff"
 TIME_BYTES = 8
 ABSENT = bytes(TIME_BYTES)  # the value to compare with where there is none: empty, and older than any
 
@@ -21,7 +21,7 @@ def row_head(row: bytes) -> bytes:
     >>> row_head(bytes.fromhex("000001")).hex()
     '00ff00ff010001'
     """
-    return row.replace(b"\0", _ZERO) + _END
+    return row.replace(b"\0", ZERO) + END
 
 
 def row_of(key: bytes) -> tuple[bytes, bytes]:
@@ -30,11 +30,11 @@ def row_of(key: bytes) -> tuple[bytes, bytes]:
     >>> row_of(row_head(b"ab") + b"t:q")
     (b'ab', b'ab\\x00\\x01')
     """
-    escaped, end, _ = key.partition(_END)
-    row = escaped.replace(_ZERO, b"\0")
-    if not row or not end or row.replace(b"\0", _ZERO) != escaped:
+    escaped, end, _ = key.partition(END)
+    row = escaped.replace(ZERO, b"\0")
+    if not row or not end or row.replace(b"\0", ZERO) != escaped:
         raise CorruptRow(f"not the key of a cell: {key.hex()}")
-    return row, escaped + _END
+    return row, escaped + END
 
 
 def with_time(time_ms: int, content: bytes) -> bytes:

@@ -7,8 +7,10 @@ the database, StoreError for the rest. rocksdict itself raises plain Exception w
 import os
 import re
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 
@@ -17,11 +19,14 @@ from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOption
 
 from tsd.errors import DaemonRuns, StoreBusy, StoreError, TsdError
 from tsd.store import Cell, Page, Put, Row
-from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of
+from tsd.store.cells import CellPage
+from tsd.store.keyvalue import END, TIME_BYTES, ZERO, cell_of, row_head, row_of
 from tsd.store.limits import check_row
 from tsd.store.stamps import Stamps
 
+SLICE_CELLS = 300  # the same where cells are read without a look at them, whole hours each: 5 µs a cell
 CHUNK_CELLS = 1000  # read between two chances for others to run: about a millisecond
+READAHEAD_BYTES = 1 << 20
 PROBE_BYTES = 8 << 20  # about what RocksDB writes when it opens
 SYSTEM = "default"  # the column family that RocksDB always has
 STAMPS = b"stamps"  # its one key: the record of the Stamps
@@ -86,10 +91,10 @@ class Database:
         with self._answers():
             return cast(list[bytes | None], family.rows.get(cast(list[str | int | float | bytes | bool], keys)))
 
-    def view(self, table: str, stop: bytes | None = None) -> "View":
-        """The table as it is now, up to before the row `stop`."""
+    def view(self, table: str, stop: bytes | None = None, *, passing: bool = False) -> "View":
+        """The table as it is now, up to before the row `stop`; `passing` where much will be read, and once."""
         with self._answers():
-            return View(self._family(table).rows, stop, self._answers)
+            return View(self._family(table).rows, stop, self._answers, passing=passing)
 
     def batch(self, table: str) -> Batch:
         """An empty batch of writes to a table."""
@@ -170,11 +175,17 @@ def _failure(step: Callable[[], None]) -> str | None:
 class View:
     """A table as it is when the view is made. Reading it yields wherever others may run, every CHUNK_CELLS cells."""
 
-    def __init__(self, rows: Rdict, stop: bytes | None, answers: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, rows: Rdict, stop: bytes | None, answers: Callable[[], AbstractContextManager[None]], *, passing: bool
+    ) -> None:
         self._options = ReadOptions()  # lives as long as the iterator, which reads its bound where this keeps it
         self._options.set_background_purge_on_iterator_cleanup(True)  # nobody waits for old files to be removed
+        if passing:
+            self._options.set_readahead_size(READAHEAD_BYTES)  # and off the cache: it is for what is asked for often
+            self._options.fill_cache(False)  # type: ignore[call-arg] # its stub knows no argument
         if stop is not None:
             self._options.set_iterate_upper_bound(row_head(stop))
+        self._rows = rows
         self._at = rows.iter(self._options)
         self._answers = answers
 
@@ -227,6 +238,31 @@ class View:
                 yield
         self._check()
         return Page(rows, None)
+
+    def cells(self, start: bytes, limit_bytes: int) -> Generator[None, None, CellPage]:
+        """The cells of the first rows from `start` on, until they have `limit_bytes` of values."""
+        keys: list[bytes] = []
+        columns: list[bytes] = []
+        values: list[bytes] = []
+        size = 0
+        left = self._rows.items(from_key=row_head(start), read_opt=self._options)
+        while part := list(islice(left, SLICE_CELLS)):
+            for key, value in cast(list[tuple[bytes, bytes]], part):
+                escaped, _, column = key.partition(END)
+                row = escaped.replace(ZERO, b"\0")
+                keys.append(row)
+                columns.append(column)
+                values.append(value)
+            size += sum([len(value) for _, value in part])
+            if size >= limit_bytes and (whole := bisect_left(keys, keys[-1])):  # the last row may go on
+                return CellPage(keys[:whole], columns[:whole], values[:whole], TIME_BYTES, [], keys[-1])
+            yield
+        if keys:  # `items` ends at a bad block as at the end; this one tells
+            self._at.seek(row_head(keys[-1]) + columns[-1] + b"\0")
+        else:
+            self._at.seek(row_head(start))
+        self._check()
+        return CellPage(keys, columns, values, TIME_BYTES, [], None)
 
     def _check(self) -> None:
         """An iterator that met a bad block looks as if it had come to the end; only its status tells."""

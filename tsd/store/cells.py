@@ -1,0 +1,73 @@
+"""Scans for whoever reads very much: cells as parallel lists of bytes, no object for each, no value copied.
+
+An engine that can read faster than by rows says so by being a CellReader; every other is read by its rows.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from tsd.store import Cell, Page, Row, Store
+
+PAGE_ROWS = 1000
+PAGE_BYTES = 1 << 20  # of values: what is decoded at once should stay near the processor
+
+
+class CellPage(NamedTuple):
+    """A part of a scan, cell by cell, in order: whole rows only. Where the next part starts is in `next_start` (None:
+    there is none)."""
+
+    keys: list[bytes]  # the row of each cell
+    columns: list[bytes]
+    values: list[bytes]  # each behind `ahead` bytes: its time of writing, big-endian, or nothing
+    ahead: int
+    times_ms: list[int]  # of writing; empty where the values have it in front
+    next_start: bytes | None
+
+    def cell(self, at: int) -> Cell:
+        """One cell as everybody else sees it."""
+        value = self.values[at]
+        time_ms = int.from_bytes(value[: self.ahead], "big") if self.ahead else self.times_ms[at]
+        return Cell(self.columns[at], value[self.ahead :], time_ms)
+
+
+@runtime_checkable
+class CellReader(Protocol):
+    """An engine with a faster way."""
+
+    async def cells(self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int) -> CellPage:
+        """The cells of the first rows from `start` to before `stop`, as `Store.page`: the page ends with a row when it
+        has `limit_bytes` of values."""
+        ...
+
+
+async def cell_page(
+    store: Store, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int = PAGE_BYTES
+) -> CellPage:
+    """The first cells from `start` on, by the fastest way that the engine has. Raises StoreError."""
+    if isinstance(store, CellReader):
+        return await store.cells(table, start, stop, limit_bytes=limit_bytes)
+    return cells_of(await store.page(table, start, stop, limit=PAGE_ROWS))
+
+
+def cells_of(page: Page) -> CellPage:
+    """A page of rows, cell by cell.
+
+    >>> cells_of(Page([Row(b"r", [Cell(b"t:a", b"1", 7), Cell(b"t:b", b"2", 8)])], None)).keys
+    [b'r', b'r']
+    """
+    return cells_of_rows(page.rows, page.next_start)
+
+
+def cells_of_rows(rows: Iterable[Row], next_start: bytes | None = None) -> CellPage:
+    """Rows, cell by cell."""
+    keys: list[bytes] = []
+    columns: list[bytes] = []
+    values: list[bytes] = []
+    times_ms: list[int] = []
+    for key, cells in rows:
+        for column, value, time_ms in cells:
+            keys.append(key)
+            columns.append(column)
+            values.append(value)
+            times_ms.append(time_ms)
+    return CellPage(keys, columns, values, 0, times_ms, next_start)
