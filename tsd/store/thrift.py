@@ -12,7 +12,8 @@ import select
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import count, groupby
+from operator import itemgetter
 from typing import Any
 
 import happybase
@@ -25,6 +26,8 @@ from tsd.errors import StoreBusy, StoreError
 from tsd.store import Cell, Page, Put, Row, Table
 from tsd.store.gateways import Address, NoAnswer
 from tsd.store.limits import check_column, check_row
+from tsd.store.rowanswers import Cells as RawCells
+from tsd.store.rowanswers import OtherAnswer, RowAnswers
 
 BUFFER_BYTES = 64 << 10  # happybase's 4 KiB cost a fifth of the time of a put
 FIRST_ROWS = 32  # of a page, to learn how large its rows are
@@ -37,6 +40,7 @@ LASTING = re.compile(
     r"DoNotRetryIOException|NoSuchColumnFamilyException|TableNotEnabledException|AccessDeniedException"
     r"|NamespaceNotFoundException|FailedSanityCheckException|InvalidTableNameException"
 )
+FAST_ROWS = ("buffered", "binary")  # what RowAnswers reads
 TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
 
 
@@ -64,6 +68,23 @@ class _Echo:
         """Read an answer."""
         with _garbled():
             super().read_struct(result)  # type: ignore[misc]
+
+
+class _Socket(TSocket):
+    """A socket that takes back what was read from it."""
+
+    given_back = b""
+
+    def receive_into(self, room: memoryview) -> int:
+        """Read some bytes past Thrift's buffer, which is empty once an answer was read."""
+        return int(self.sock.recv_into(room))
+
+    def read(self, size: int) -> bytes:
+        """For Thrift's buffer."""
+        if not self.given_back:
+            return bytes(super().read(size))  # type: ignore[no-untyped-call]
+        part, self.given_back = self.given_back[:size], self.given_back[size:]
+        return part
 
 
 class _Binary(_Echo, TBinaryProtocol):
@@ -97,10 +118,12 @@ class Connection:
         timeout_ms = max(round(timeout_s * 1000), 1)
         self._address = "{}:{}".format(*address)
         self._happybase = happybase.Connection(*address, timeout=timeout_ms, autoconnect=False)
-        socket = TSocket(*address, socket_timeout=timeout_ms)  # type: ignore[no-untyped-call]
-        self._happybase.transport = TRANSPORTS[transport](socket, BUFFER_BYTES)
+        self._socket = _Socket(*address, socket_timeout=timeout_ms)  # type: ignore[no-untyped-call]
+        self._happybase.transport = TRANSPORTS[transport](self._socket, BUFFER_BYTES)
         coded = PROTOCOLS[protocol](self._happybase.transport, decode_response=False)  # all is bytes, texts too
         self._happybase.client = TClient(api.Hbase, coded)
+        self._coded = coded
+        self._answers = RowAnswers(self._socket.receive_into) if (transport, protocol) == FAST_ROWS else None
         try:
             self._happybase.open()
         except (OSError, TTransportException, UnicodeError) as exc:  # UnicodeError: a host name that cannot be one
@@ -235,21 +258,42 @@ class Connection:
         size = 0
         wanted = min(limit, FIRST_ROWS)
         while True:
-            answer = self._ask("scannerGetList", table, scanner, wanted)
-            for result in answer:
-                cells = _cells(result, columns)
-                rows.append(Row(result.row, cells))
+            answer = self._list(table, scanner, wanted)
+            for key, cells in _rows_of(answer, columns):
+                rows.append(Row(key, cells))
                 size += sum(len(cell.value) for cell in cells)
-            if len(answer) < wanted:
+            if answer.rows < wanted:
                 return Page(rows, None)
             if len(rows) >= limit or size >= PAGE_BYTES:
                 return Page(rows, rows[-1].key + b"\0")
             wanted = min(limit - len(rows), max((PAGE_BYTES - size) * len(rows) // (size + 1), 1))
 
+    def _list(self, table: str, scanner: int, wanted: int) -> RawCells:
+        """The next rows of a scanner, `wanted` of them where there are so many."""
+        if self._answers is None:
+            return _flat(self._ask("scannerGetList", table, scanner, wanted))
+        with self._naming("scannerGetList", table):
+            client = self._happybase.client
+            client._send("scannerGetList", id=scanner, nbRows=wanted)
+            name, number = self._coded.sent
+            try:
+                return self._answers.read(name.encode(), number)
+            except EOFError as exc:
+                raise TTransportException(TTransportException.END_OF_FILE, str(exc)) from exc
+            except OtherAnswer as other:
+                self._socket.given_back = other.received
+                return _flat(client._recv("scannerGetList"))
+
     def _ask(self, call: str, table: str, *arguments: object) -> Any:
         """What a gateway answers. `table` is for the message where it says no."""
-        try:
+        with self._naming(call, table):
             return getattr(self._happybase.client, call)(*arguments)
+
+    @contextmanager
+    def _naming(self, call: str, table: str) -> Iterator[None]:
+        """Around a call: what goes wrong, named by who must act."""
+        try:
+            yield
         except api.AlreadyExists as exc:
             raise _Exists(f"table {table} is there already") from exc
         except api.IOError as exc:
@@ -283,6 +327,32 @@ def refusal(table: str, text: str) -> StoreError:
     if LASTING.search(text):
         return StoreError(f"HBase refuses: {text}")
     return StoreBusy(f"HBase asks to wait: {text}")
+
+
+def _flat(results: Sequence[Any]) -> RawCells:
+    """Rows as thriftpy2 reads them, cell by cell."""
+    cells = RawCells([], [], [], [], len(results))
+    for result in results:
+        for column, cell in (result.columns or {}).items():
+            cells.keys.append(result.row)
+            cells.columns.append(column)
+            cells.values.append(cell.value)
+            cells.times_ms.append(cell.timestamp)
+    return cells
+
+
+def _rows_of(raw: RawCells, columns: Collection[bytes] | None) -> Iterator[tuple[bytes, list[Cell]]]:
+    """Rows with their cells in order. NoAnswer where there is one that was not asked for, or a row without any."""
+    found = zip(raw.keys, map(Cell, raw.columns, raw.values, raw.times_ms), strict=True)
+    rows = 0
+    for key, group in groupby(found, key=itemgetter(0)):
+        rows += 1
+        cells = sorted(cell for _, cell in group)
+        if columns is not None and any(cell.column not in columns for cell in cells):
+            raise NoAnswer(f"row {key.hex()}: asked for columns {columns}, got {[c.column for c in cells[:8]]}")
+        yield key, cells
+    if rows != raw.rows:
+        raise NoAnswer(f"got {raw.rows} rows, of which {raw.rows - rows} have no cells, or stand there twice")
 
 
 def _cells(result: Any, columns: Collection[bytes] | None) -> list[Cell]:

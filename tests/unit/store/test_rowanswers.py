@@ -1,0 +1,116 @@
+"""Answers to scannerGetList as thriftpy2 writes them, in one piece and in many."""
+
+from collections.abc import Callable
+
+import Hbase_thrift as api  # made by happybase when it is imported
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from thriftpy2.protocol import TBinaryProtocol
+from thriftpy2.thrift import TApplicationException, TMessageType
+from thriftpy2.transport import TMemoryBuffer
+
+from tsd.store import thrift  # noqa: F401 (imports happybase, which makes Hbase_thrift)
+from tsd.store.rowanswers import Cells, OtherAnswer, RowAnswers
+
+NAME = "scannerGetList"
+ROWS = [
+    (b"\0\0\1row", {b"t:\0\x10": (b"*", 1356998400000)}),
+    (b"\0\0\2", {b"t:a": (b"", 0), b"t:b": (bytes(70_000), 1)}),
+    (b"\0\0\3", {b"t:": (b"\0\1\2", -1)}),
+]
+
+
+def encoded(rows: list[tuple[bytes, dict[bytes, tuple[bytes, int]]]], number: int = 7) -> bytes:
+    results = [
+        api.TRowResult(row=key, columns={c: api.TCell(value=v, timestamp=t) for c, (v, t) in cells.items()})
+        for key, cells in rows
+    ]
+    return written(api.Hbase.scannerGetList_result(success=results), TMessageType.REPLY, number)
+
+
+def written(result: object, kind: int, number: int) -> bytes:
+    buffer = TMemoryBuffer()
+    protocol = TBinaryProtocol(buffer, decode_response=False)
+    protocol.write_message_begin(NAME, kind, number)
+    result.write(protocol)  # type: ignore[attr-defined]
+    protocol.write_message_end()
+    return bytes(buffer.getvalue())
+
+
+def pieces(data: bytes, size: int) -> Callable[[memoryview], int]:
+    at = 0
+
+    def receive_into(room: memoryview) -> int:
+        nonlocal at
+        part = data[at : at + min(size, len(room))]
+        room[: len(part)] = part
+        at += len(part)
+        return len(part)
+
+    return receive_into
+
+
+def expected(rows: list[tuple[bytes, dict[bytes, tuple[bytes, int]]]]) -> Cells:
+    flat = [(key, column, value, time) for key, cells in rows for column, (value, time) in cells.items()]
+    return Cells(*([cell[at] for cell in flat] for at in range(4)), len(rows))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [1 << 20, 4096, 777, 1], ids=str)
+def test_rows_are_read_in_pieces_of_any_size(size: int) -> None:
+    rows = [(key, {c: (v[:50], t) for c, (v, t) in cells.items()}) for key, cells in ROWS] if size == 1 else ROWS
+    assert RowAnswers(pieces(encoded(rows), size)).read(NAME.encode(), 7) == expected(rows)
+
+
+def test_one_answer_after_the_other_and_an_empty_one() -> None:
+    answers = [ROWS, [], ROWS[:1]]
+    parts = iter([encoded(rows, number) for number, rows in enumerate(answers)])
+    reader = RowAnswers(lambda room: _whole(room, next(parts)))
+    for number, rows in enumerate(answers):
+        assert reader.read(NAME.encode(), number) == expected(rows)
+
+
+def _whole(room: memoryview, data: bytes) -> int:
+    room[: len(data)] = data
+    return len(data)
+
+
+def test_an_answer_larger_than_the_room_makes_it_grow() -> None:
+    rows = [(b"%d" % at, {b"t:q": (bytes(300_000), at)}) for at in range(9)]
+    assert RowAnswers(pieces(encoded(rows), 1 << 20)).read(NAME.encode(), 7) == expected(rows)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        written(api.Hbase.scannerGetList_result(io=api.IOError(message=b"busy")), TMessageType.REPLY, 7),
+        written(TApplicationException(1, "no"), TMessageType.EXCEPTION, 7),
+        encoded(ROWS, 8),
+        encoded(ROWS).replace(NAME.encode(), b"scannerGetLisT"),
+        encoded(ROWS[:1]).replace(b"\x0a\0\2", b"\x0b\0\2"),
+        encoded(ROWS[:1]) + b"more",
+    ],
+    ids=["refusal", "exception", "another number", "another name", "another type", "more than it"],
+)
+def test_what_is_no_list_of_rows_is_given_back(data: bytes) -> None:
+    with pytest.raises(OtherAnswer) as caught:
+        RowAnswers(pieces(data, 1 << 20)).read(NAME.encode(), 7)
+    assert data.startswith(caught.value.received)
+
+
+def test_an_answer_that_ends_early_is_none() -> None:
+    data = encoded(ROWS)
+    for end in (0, 10, 40, len(data) - 1):
+        with pytest.raises(EOFError):
+            RowAnswers(pieces(data[:end], 1 << 20)).read(NAME.encode(), 7)
+
+
+@given(st.binary(max_size=80), st.integers(0, 120))
+def test_any_bytes_are_rows_or_refused(tail: bytes, cut: int) -> None:
+    data = encoded([(b"k", {b"t:q": (b"v", 5)})])
+    try:
+        cells = RowAnswers(pieces(data[: min(cut, len(data))] + tail, 64)).read(NAME.encode(), 7)
+    except (OtherAnswer, EOFError):
+        return
+    assert len({len(column) for column in cells[:4]}) == 1
+    assert set(map(type, cells.keys + cells.columns + cells.values)) <= {bytes}

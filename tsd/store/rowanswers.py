@@ -1,0 +1,135 @@
+"""The gateway's answer to scannerGetList, in Thrift's binary protocol → rows, straight from the socket's bytes.
+
+A query may read tens of megabytes this way, and a general Thrift reader, which makes an object of every struct, takes
+twice the processor time. The layout is Hbase.thrift's: list<TRowResult>, TRowResult = {1: row, 2: map<column, TCell>},
+TCell = {1: value, 2: timestamp}. Whatever else comes, an exception of the gateway's included, is left to the general
+reader: nothing is taken from the socket that it does not get back.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+BINARY, REPLY = 0x8001, 2
+STRING, STRUCT, MAP, LIST, I64 = 11, 12, 13, 15, 10
+ROOM = 1 << 20  # bytes; it grows to the largest answer
+_ANSWER = struct.Struct(">HxBI")  # version, kind of message, length of the name
+_RESULT = struct.Struct(">bhbI")  # field 0, a list of how many structs
+_FIELD = struct.Struct(">bhI")  # a string's field and length
+_COLUMNS = struct.Struct(">bhbbI")
+_LENGTH = struct.Struct(">I")
+_TIME = struct.Struct(">bhqb")
+_ROW_HEAD = (STRING, 1)
+_CELLS_HEAD = (MAP, 2, STRING, STRUCT)
+
+
+class Cells(NamedTuple):
+    """The cells of whole rows, in parallel lists, and how many rows they are."""
+
+    keys: list[bytes]
+    columns: list[bytes]
+    values: list[bytes]
+    times_ms: list[int]
+    rows: int
+
+
+class OtherAnswer(Exception):
+    """What came is not a list of rows: `received` is all of it so far."""
+
+    def __init__(self, received: bytes) -> None:
+        super().__init__(received[:64].hex())
+        self.received = received
+
+
+class RowAnswers:
+    """Reads answers over one connection; `receive_into` fills a buffer with some bytes and says how many (0: the end,
+    for which EOFError is raised)."""
+
+    def __init__(self, receive_into: Callable[[memoryview], int]) -> None:
+        self._receive_into = receive_into
+        self._room = memoryview(bytearray(ROOM))
+        self._have = 0
+
+    def read(self, name: bytes, number: int) -> Cells:
+        """The answer to the call `name` with that number. Raises OtherAnswer, EOFError, OSError."""
+        self._have = 0
+        head = _ANSWER.size + len(name) + 4
+        self._need(head + 1)
+        version, kind, length = _ANSWER.unpack_from(self._room, 0)
+        echo = bytes(self._room[_ANSWER.size : head])
+        if version != BINARY or kind != REPLY or length != len(name) or echo != name + number.to_bytes(4, "big"):
+            raise OtherAnswer(self._received())
+        if self._room[head] != LIST:
+            raise OtherAnswer(self._received())
+        self._need(head + _RESULT.size)
+        field_kind, field, of, count = _RESULT.unpack_from(self._room, head)
+        if (field_kind, field, of) != (LIST, 0, STRUCT):
+            raise OtherAnswer(self._received())
+        cells = Cells([], [], [], [], count)
+        at = self._rows(head + _RESULT.size, cells)
+        self._need(at + 1)
+        if self._room[at] != 0 or self._have != at + 1:
+            raise OtherAnswer(self._received())
+        return cells
+
+    def _rows(self, at: int, cells: Cells) -> int:
+        """Fill `cells` with the rows that start at a place; where they end."""
+        read = 0
+        while read < cells.rows:
+            held = len(cells.keys)
+            try:
+                end = self._row(at, cells)
+            except (IndexError, struct.error):  # a part of it only
+                for column in cells[:4]:
+                    del column[held:]
+                self._need(self._have + 1)  # no more: what follows may be shorter, and nothing may come behind it
+                continue
+            read += 1
+            at = end
+        return at
+
+    def _row(self, at: int, cells: Cells) -> int:
+        """Add a row; where it ends. IndexError or struct.error where it has not come whole."""
+        room = self._room[: self._have]
+        kind, field, length = _FIELD.unpack_from(room, at)
+        at += _FIELD.size
+        end = at + length
+        if (kind, field) != _ROW_HEAD:
+            raise OtherAnswer(self._received())
+        columns = _COLUMNS.unpack_from(room, end)
+        if columns[:4] != _CELLS_HEAD:
+            raise OtherAnswer(self._received())
+        key = bytes(room[at:end])
+        at = end + _COLUMNS.size
+        for _ in range(columns[4]):
+            (length,) = _LENGTH.unpack_from(room, at)
+            column, at = at + 4, at + 4 + length
+            kind, field, length = _FIELD.unpack_from(room, at)
+            value = at + _FIELD.size
+            end = value + length
+            time_kind, time_field, time_ms, stop = _TIME.unpack_from(room, end)
+            if (kind, field, time_kind, time_field, stop) != (STRING, 1, I64, 2, 0):
+                raise OtherAnswer(self._received())
+            cells.times_ms.append(time_ms)
+            cells.keys.append(key)
+            cells.columns.append(bytes(room[column:at]))
+            cells.values.append(bytes(room[value:end]))
+            at = end + _TIME.size
+        if room[at]:
+            raise OtherAnswer(self._received())
+        return at + 1
+
+    def _need(self, size: int) -> None:
+        """Have at least so many bytes of the answer."""
+        while self._have < size:
+            if self._have == len(self._room) or size > len(self._room):
+                larger = memoryview(bytearray(max(2 * len(self._room), size)))
+                larger[: self._have] = self._room[: self._have]
+                self._room = larger
+            got = self._receive_into(self._room[self._have :])
+            if not got:
+                raise EOFError(f"the gateway hung up after {self._have} bytes of an answer")
+            self._have += got
+
+    def _received(self) -> bytes:
+        return bytes(self._room[: self._have])
