@@ -22,9 +22,9 @@ from tsd.codec.rowkey import Layout
 from tsd.codec.times import FIRST_MS, LAST_MS, storable
 from tsd.codec.tsuid import parse_uid, split_tsuid
 from tsd.doors.exchange import Endpoint, Request, Response
-from tsd.errors import BadLine, Refused
+from tsd.errors import BadLine, BadQuery, Refused
 from tsd.metadata.notes import Notes
-from tsd.query.dates import BadDate, parse_date
+from tsd.query.times import read_time
 
 MOST_NOTES = 10_000  # of one bulk
 MOST_SERIES = 1000  # of one bulk deletion
@@ -177,10 +177,9 @@ class NotePages:
         if not text:
             return None
         try:
-            return parse_date(text, self._now_ms())
-        except BadDate as error:
-            odd = next((letter for letter in text if not letter.isdigit()), "")
-            raise Refused(500, f"Invalid time: {text}. Invalid character '{odd}' in {text}") from error
+            return read_time(text, self._now_ms())
+        except BadQuery as error:
+            raise Refused(500, error.message) from error
 
 
 def show(note: Annotation) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class SeriesTable:
         self._aliases: dict[int, list[SeriesText]] = {}
         self._first_texts: dict[bytes, bytes] = {}  # sorted tags → the text they were first seen in
         self._seen = np.zeros(1024, np.uint32)
+        self._births = np.zeros(1024, np.int64)  # by number: which series it was given to, counted
+        self._born = 0
         self._now_s = 0
         self._orphans: list[int] = []  # no text leads to them any more; windows may still hold their points
         self._free: list[int] = []
@@ -86,7 +88,10 @@ class SeriesTable:
             self._parts.append(None)
             if number == len(self._seen):
                 self._seen = np.concatenate((self._seen, np.zeros_like(self._seen)))
+                self._births = np.concatenate((self._births, np.zeros_like(self._births)))
         self._seen[number] = self._now_s
+        self._born += 1
+        self._births[number] = self._born
         return number
 
     def settle(self, number: int, parts: KeyParts) -> None:
@@ -107,6 +112,10 @@ class SeriesTable:
     def text(self, number: int) -> SeriesText | None:
         """The first text seen of a series."""
         return self._texts[number]
+
+    def births(self, numbers: NDArray[np.int32]) -> NDArray[np.int64]:
+        """For each number one that changes when it is given to another series; never 0."""
+        return self._births[numbers]
 
     def touch(self, numbers: NDArray[np.int32], now_s: int) -> None:
         """These series sent something."""

@@ -7,7 +7,7 @@ the daemon takes up what an earlier run left.
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -84,8 +84,10 @@ class Writer:
         refused_folder: Path,
         now_s: Callable[[], int],
         note: Callable[[Sequence[Put]], None] = lambda _: None,
+        on_points: Callable[[Columns], Awaitable[None]] | None = None,
     ) -> None:
-        """`note` is told of the cells that were put."""
+        """`note` is told of the cells that were put, `on_points` of their points, sorted by series and time: before the
+        window is done with, and again where that fails with StoreError."""
         self._rows = rows
         self._names = names
         self._journal = journal
@@ -101,6 +103,7 @@ class Writer:
         self._refused_folder = refused_folder
         self._now_s = now_s
         self._note = note
+        self._on_points = on_points
         self._windows: deque[Window] = deque()
         self._sealed = 0  # windows, since the start
         self._written = 0
@@ -256,6 +259,8 @@ class Writer:
             await self._store.put(self._table, puts)
             self.cells += len(puts)
             await self._tell(puts)
+            if self._on_points is not None:
+                await self._on_points(part)
         await self._store.sync()
         if refused:
             await self._keep_refused(window, refused)

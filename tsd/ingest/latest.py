@@ -1,0 +1,189 @@
+"""The newest point of each series, kept from what is written: the way in pays for it by the window, not by the point.
+
+What stood in the store before this daemon started it does not know, and in tables that others write to it cannot know
+all; `checked_ms` and `depth_h` say when, and how far back, somebody looked there for a series.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from tsd.codec.columns import Columns
+from tsd.codec.words import FLOAT, LENGTH
+from tsd.ingest.series import SeriesTable
+
+NEW_SERIES = 2000  # entered in one go: a millisecond's work
+NO_TIME = 0  # ms; of a series that has no point as far as anybody looked
+_GROWTH = 1024
+
+Slots = NDArray[np.intp]
+_T = TypeVar("_T", bound=np.generic)
+
+
+class LastPoint(NamedTuple):
+    """A series' newest point."""
+
+    time_ms: int
+    number: int | float
+
+
+class Latest:
+    """Series by metric UID and tag pairs → their newest points."""
+
+    def __init__(self, salt_width: int, *, most: int = 2_000_000) -> None:
+        """`most` series are remembered; then those whose points are oldest are forgotten, half of all."""
+        self._salt_width = salt_width
+        self._most = most
+        self._slots: dict[bytes, dict[bytes, int]] = {}
+        self._count = 0
+        self._times = np.zeros(_GROWTH, np.int64)
+        self._bits = np.zeros(_GROWTH, np.int64)
+        self._floats = np.zeros(_GROWTH, np.bool_)
+        self.checked_ms = np.zeros(_GROWTH, np.int64)  # by slot
+        self.depth_h = np.full(_GROWTH, -1, np.int32)  # by slot; -1: never
+        self._slot_of = np.zeros(_GROWTH, np.int64)  # by the series table's numbers
+        self._births = np.zeros(_GROWTH, np.int64)  # to know a number that was given to another series
+        self.forgotten = 0  # series
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def note(self, columns: Columns, table: SeriesTable, before_ms: int) -> None:
+        """Take the newest points of a written window, which is sorted by series and time. Those from `before_ms` on
+        are left out: a clock that is wrong would hide all points that follow."""
+        if (columns.instants >= before_ms << 1).any():
+            columns = columns.at(columns.instants < before_ms << 1)
+        if not len(columns.series):
+            return
+        ends = np.flatnonzero(np.diff(columns.series, append=-1))
+        numbers = columns.series[ends]
+        await self._enter_new(numbers, table)
+        slots = self._slot_of[numbers]
+        times = columns.instants[ends] >> 1
+        newer = times >= self._times[slots]
+        if not newer.all():
+            slots, times, ends = slots[newer], times[newer], ends[newer]
+        flags = columns.flags[ends]
+        self._times[slots] = times
+        self._floats[slots] = flags & FLOAT > 0
+        self._bits[slots] = _as_doubles(flags, columns.bits[ends])
+
+    async def _enter_new(self, numbers: NDArray[np.int32], table: SeriesTable) -> None:
+        """Give slots to series of these numbers that have none."""
+        if len(self._births) <= numbers[-1]:
+            size = max(int(numbers[-1]) + 1, 2 * len(self._births))
+            self._births = _grown(self._births, size)
+            self._slot_of = _grown(self._slot_of, size)
+        if self._count + len(numbers) > self._most:
+            self._forget_half()
+        births = table.births(numbers)
+        new = numbers[births != self._births[numbers]].tolist()
+        for at in range(0, len(new), NEW_SERIES):
+            for number in new[at : at + NEW_SERIES]:
+                parts = table.parts(number)
+                if parts is not None:
+                    metric = parts.before[self._salt_width :]
+                    self._slot_of[number] = self.slot(metric, parts.after)
+            await trio.lowlevel.checkpoint()
+        self._births[numbers] = births
+
+    def slot(self, metric: bytes, pairs: bytes) -> int:
+        """Where a series' newest point stands; a place is made where there is none."""
+        series = self._slots.get(metric)
+        if series is None:
+            series = self._slots[metric] = {}
+        slot = series.get(pairs)
+        if slot is None:
+            slot = series[pairs] = self._count
+            self._count += 1
+            if slot == len(self._times):
+                self._grow(2 * slot)
+        return slot
+
+    def _grow(self, size: int) -> None:
+        self._times, self._bits = _grown(self._times, size), _grown(self._bits, size)
+        self._floats, self.checked_ms = _grown(self._floats, size), _grown(self.checked_ms, size)
+        self.depth_h = _grown(self.depth_h, size, -1)
+
+    def metrics(self) -> Collection[bytes]:
+        """The metrics of which there are series."""
+        return self._slots.keys()
+
+    def pairs_of(self, metric: bytes) -> Collection[bytes]:
+        """The tag pairs of a metric's series."""
+        return self._slots.get(metric, {}).keys()
+
+    def slots_of(self, metric: bytes, pairs: Iterable[bytes]) -> Slots:
+        """The slots of some series of a metric, those that are not known entered."""
+        known = self._slots.get(metric, {})
+        found = [slot if (slot := known.get(one)) is not None else self.slot(metric, one) for one in pairs]
+        return np.array(found, np.intp)
+
+    def times_ms(self, slots: Slots) -> NDArray[np.int64]:
+        """The times of the newest points; NO_TIME where there is none."""
+        return self._times[slots]
+
+    def points(self, slots: Sequence[int]) -> list[LastPoint]:
+        """The newest points."""
+        times, bits, floats = self._times[slots], self._bits[slots], self._floats[slots]
+        numbers: list[int | float] = [
+            double if is_float else integer
+            for integer, double, is_float in zip(
+                bits.tolist(), bits.view(np.float64).tolist(), floats.tolist(), strict=True
+            )
+        ]
+        return [LastPoint(*one) for one in zip(times.tolist(), numbers, strict=True)]
+
+    def take(self, slot: int, found: LastPoint | None, *, checked_ms: int, depth_h: int) -> None:
+        """What a look into the store found, as far back as that."""
+        self.checked_ms[slot] = checked_ms
+        self.depth_h[slot] = max(depth_h, int(self.depth_h[slot]))
+        if found is not None and found.time_ms > self._times[slot]:
+            self._times[slot] = found.time_ms
+            is_float = isinstance(found.number, float)
+            self._floats[slot] = is_float
+            self._bits[slot] = np.float64(found.number).view(np.int64) if is_float else found.number
+
+    def drop(self) -> None:
+        """Forget everything: names may have other UIDs by now, or points may have been deleted."""
+        self._slots.clear()
+        self._count = 0
+        self._births[:] = 0
+        self._times[:] = NO_TIME
+        self.depth_h[:] = -1
+
+    def _forget_half(self) -> None:
+        """Forget the series whose points are oldest."""
+        order = np.argsort(self._times[: self._count], kind="stable")
+        kept = np.sort(order[self._count // 2 :])
+        moved = np.full(self._count, -1, np.int64)
+        moved[kept] = np.arange(len(kept))
+        self.forgotten += self._count - len(kept)
+        for array in (self._times, self._bits, self._floats, self.checked_ms, self.depth_h):
+            array[: len(kept)] = array[kept]
+        self._times[len(kept) :] = NO_TIME
+        self.depth_h[len(kept) :] = -1
+        self._slots = {
+            metric: left
+            for metric, series in self._slots.items()
+            if (left := {pairs: int(moved[slot]) for pairs, slot in series.items() if moved[slot] >= 0})
+        }
+        self._count = len(kept)
+        self._births[:] = 0  # every number finds its slot anew
+
+
+def _as_doubles(flags: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bits with 4-byte floats made doubles; integers stay."""
+    short = (flags & (FLOAT | LENGTH)) == FLOAT | 3
+    if not short.any():
+        return bits
+    singles = bits.astype(np.uint32).view(np.float32).astype(np.float64)
+    return np.where(short, singles.view(np.int64), bits)
+
+
+def _grown(array: NDArray[_T], size: int, fill: int = 0) -> NDArray[_T]:
+    more = np.full(size - len(array), fill, array.dtype)
+    return np.concatenate((array, more))
