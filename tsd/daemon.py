@@ -29,7 +29,7 @@ from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
 from tsd.serving import Parts, Web
 from tsd.state import held
-from tsd.stats import Snapshot, collect, render
+from tsd.stats import Snapshot, Stat, collect, render
 from tsd.store import Store
 from tsd.systemd import keep_waiting, microseconds, notify
 from tsd.uid_recheck import recheck_forever
@@ -100,6 +100,8 @@ class Daemon:
                 now_ms,
                 self.drop_caches,
                 stop.set,
+                self.statistics,
+                self.stats_tags,
             )
         )
         self.listener = Listener(
@@ -130,10 +132,19 @@ class Daemon:
 
     async def stats(self) -> bytes:
         """The reply of the command `stats`."""
+        return render(self.statistics(), now_ms() // 1000, self.stats_tags())
+
+    def stats_tags(self) -> str:
+        """What every line of `stats` carries."""
+        port = f"port={self.config.port} " if self.config.stats_with_port else ""
+        return port + f"{'fqdn' if self.config.stats_canonical else 'host'}={self.host}"
+
+    def statistics(self) -> list[Stat]:
+        """The numbers of this moment."""
         snapshot = Snapshot(
             listener=self.listener.statistics(),
             telnet_commands=self.tally.commands,
-            http_requests=self.web.tally.requests,
+            web=self.web.statistics(),
             cut_lines=self.tally.cut_lines,
             summed_up=self.tally.summed_up,
             replayed=self.replayed,
@@ -152,9 +163,7 @@ class Daemon:
             compaction=self.compactor.statistics() if self.compactor else None,
             store=self.store.statistics(),
         )
-        tags = f"{'fqdn' if self.config.stats_canonical else 'host'}={self.host}"
-        port = f"port={self.config.port} " if self.config.stats_with_port else ""
-        return render(collect(snapshot), now_ms() // 1000, port + tags)
+        return list(collect(snapshot))
 
     async def replay(self, segments: Sequence[Segment]) -> None:
         """Take up what an earlier run left in the journal: written before anything else, if the store takes it."""

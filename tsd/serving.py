@@ -3,7 +3,7 @@
 A new module of `tsd.api` is wired in `routes`, with one line.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -14,11 +14,12 @@ from tsd.doors.bodies import Room
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Endpoint
-from tsd.doors.web import Bounds, Tally, WebSession
+from tsd.doors.web import Bounds, Statistics, Tally, WebSession
 from tsd.ingest.intake import Intake
 from tsd.ingest.journal import Journal
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.writer import Writer
+from tsd.stats import Stat
 from tsd.store import Store
 from tsd.uids import Uids
 
@@ -37,6 +38,8 @@ class Parts:
     now_ms: Callable[[], int]  # the wall clock
     drop_caches: Callable[[], None]
     stop: Callable[[], None]
+    statistics: Callable[[], Sequence[Stat]]
+    stats_tags: Callable[[], str]
 
 
 def routes(parts: Parts) -> dict[str, Endpoint]:
@@ -61,6 +64,20 @@ class Web:
         """Serve one connection to its end."""
         session = WebSession(stream, self._dispatcher, self._bounds, self._room, self.tally, _peer(stream))
         await session.run(first, receive)
+
+    def statistics(self) -> Statistics:
+        """The numbers of this moment."""
+        tally = self.tally
+        return Statistics(
+            tally.requests,
+            tally.puts,
+            tally.hung_up,
+            dict(tally.queries),
+            tally.latencies,
+            tally.graph_latencies,
+            self._room.used,
+            self._dispatcher.failures,
+        )
 
 
 def _peer(stream: trio.abc.Stream) -> str:

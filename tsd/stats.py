@@ -6,12 +6,14 @@ Ours: `tsd.ledger.*` is the account of every put line (received = stored + journ
 
 import resource
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tsd.codec.uid import Kind
 from tsd.compaction.pace import Statistics as CompactionStatistics
 from tsd.compaction.tally import Tally
+from tsd.doors.latency import PERCENTILES, Latencies
 from tsd.doors.listener import Statistics as ListenerStatistics
+from tsd.doors.web import Statistics as WebStatistics
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, REASONS, UNKNOWN_NAME
 from tsd.ingest.journal import Statistics as JournalStatistics
 from tsd.uids import KindStatistics
@@ -31,7 +33,7 @@ class Snapshot(NamedTuple):
 
     listener: ListenerStatistics
     telnet_commands: int
-    http_requests: int
+    web: WebStatistics
     cut_lines: int
     summed_up: int
     replayed: int
@@ -61,6 +63,24 @@ def render(stats: Iterable[Stat], now_s: int, host_tags: str) -> bytes:
     return "".join(" ".join(filter(None, words)) + "\n" for words in lines).encode()
 
 
+def as_points(stats: Iterable[Stat], now_s: int, host_tags: str) -> list[dict[str, Any]]:
+    """The answer of /api/stats: one data point each, its value a text.
+
+    >>> as_points([Stat("rpc.received", 3, "type=http")], 1700000000, "host=a")
+    [{'metric': 'tsd.rpc.received', 'timestamp': 1700000000, 'value': '3', 'tags': {'type': 'http', 'host': 'a'}}]
+    """
+    common = host_tags.split(" ")
+    return [
+        {
+            "metric": f"tsd.{stat.name}",
+            "timestamp": now_s,
+            "value": str(stat.value),
+            "tags": dict(tag.split("=", 1) for tag in (stat.tag, *common, stat.last_tag) if tag),
+        }
+        for stat in stats
+    ]
+
+
 def collect(snapshot: Snapshot) -> Iterator[Stat]:
     """The lines of a snapshot, OpenTSDB's first and in its order."""
     yield from _opentsdb_connections(snapshot)
@@ -83,16 +103,26 @@ def _opentsdb_connections(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("connectionmgr.exceptions", listener.failed, "type=unknown")
     put_lines = snapshot.received - snapshot.replayed  # the others were received by an earlier run
     yield Stat("rpc.received", snapshot.telnet_commands + put_lines, "type=telnet")
-    yield Stat("rpc.received", snapshot.http_requests, "type=http")
-    yield Stat("rpc.exceptions", listener.failed)
+    yield Stat("rpc.received", snapshot.web.requests, "type=http")
+    yield Stat("rpc.exceptions", listener.failed + snapshot.web.failures)
+    yield from _opentsdb_latencies("all", snapshot.web.latencies)
+    yield from _opentsdb_latencies("graph", snapshot.web.graph_latencies)
     for door in ("telnet", "http"):  # there is no authentication yet
         yield Stat("rpc.forbidden", 0, f"type={door}")
         yield Stat("rpc.unauthorized", 0, f"type={door}")
-    yield Stat("rpc.received", 0, "type=put")  # over HTTP only, as in OpenTSDB
+    yield Stat("rpc.received", snapshot.web.puts, "type=put")  # over HTTP only, as in OpenTSDB
     yield Stat("rpc.errors", 0, "type=hbase_errors")  # the journal takes what the store does not
     for reason in (INVALID_VALUE, ILLEGAL_ARGUMENT, UNKNOWN_NAME):
         yield Stat("rpc.errors", snapshot.refused.get(reason, 0), f"type={reason}")
     yield Stat("rpc.errors", snapshot.summed_up, "type=socket_writes_blocked")
+    for outcome, count in snapshot.web.queries.items():
+        yield Stat(f"http.query.{outcome}", count)
+
+
+def _opentsdb_latencies(kind: str, latencies: Latencies) -> Iterator[Stat]:
+    percentiles = latencies.percentiles()
+    for rank in PERCENTILES:
+        yield Stat(f"http.latency_{rank}pct", percentiles[rank], f"type={kind}")
 
 
 def _opentsdb_uids(kind: Kind, uids: KindStatistics) -> Iterator[Stat]:
@@ -128,6 +158,8 @@ def _ledger(snapshot: Snapshot) -> Iterator[Stat]:
         yield Stat("ledger.refused", snapshot.refused.get(reason, 0), f"reason={reason}")
     yield Stat("telnet.cut-lines", snapshot.cut_lines)
     yield Stat("intake.stopped", int(snapshot.held))
+    yield Stat("http.hung-up", snapshot.web.hung_up)
+    yield Stat("http.body-bytes", snapshot.web.body_bytes)
 
 
 def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:

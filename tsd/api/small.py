@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+from tsd.api.messages import answer, check_method
 from tsd.build import build_data, version_reply
 from tsd.doors import pages
-from tsd.doors.exchange import HTML, TEXT, Endpoint, Request, Response, allow, json_response
+from tsd.doors.exchange import HTML, TEXT, Endpoint, Request, Response
 from tsd.query.names import AGGREGATORS
 
 SERIALIZERS = [
@@ -23,9 +24,9 @@ def routes(drop_caches: Callable[[], None], stop: Callable[[], None], *, may_sto
     """`drop_caches` forgets names; `stop` lets the daemon end once connections have been served."""
 
     async def drop(request: Request) -> Response:
-        allow(request.method, "GET", "DELETE")
+        check_method(request, "GET", "DELETE")
         drop_caches()
-        return json_response({"message": "Caches dropped", "status": "200"})
+        return answer({"message": "Caches dropped", "status": "200"})
 
     async def die(_request: Request) -> Response:
         stop()
@@ -48,20 +49,20 @@ async def _home(_request: Request) -> Response:
 
 
 async def _aggregators(request: Request) -> Response:
-    allow(request.method, "GET", "POST")
-    return json_response(AGGREGATORS)
+    check_method(request, "GET", "POST")
+    return answer(AGGREGATORS)
 
 
 async def _serializers(request: Request) -> Response:
     """What OpenTSDB documents; 2.4.1 answers 404."""
-    allow(request.method, "GET", "POST")
-    return json_response(SERIALIZERS)
+    check_method(request, "GET", "POST")
+    return answer(SERIALIZERS)
 
 
 async def _version(request: Request) -> Response:
     """The fields as an object; at `/version` two lines, unless the URI ends in `json`."""
-    allow(request.method, "GET", "POST")
+    check_method(request, "GET", "POST")
     as_json = request.split is not None and request.split.geturl().endswith("json")
     if request.is_api or as_json:
-        return json_response(build_data())
+        return answer(build_data())
     return Response(200, version_reply(), TEXT)

@@ -1,18 +1,12 @@
 """Requests and responses as endpoints see them: no sockets, no bytes of HTTP, nothing of OpenTSDB's data."""
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import SplitResult
-
-from tsd.errors import Refused
 
 JSON = "application/json; charset=UTF-8"
 TEXT = "text/plain; charset=UTF-8"
 HTML = "text/html; charset=UTF-8"
-
-_OVERRIDES = ("GET", "POST", "PUT", "DELETE")
 
 
 @dataclass(frozen=True)
@@ -50,34 +44,3 @@ class Response:
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-def json_response(value: Any, status: int = 200) -> Response:
-    """A small answer in JSON, its keys in the order that they have."""
-    return Response(status, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
-
-
-def effective_method(request: Request) -> str:
-    """The method that is meant: `method_override` counts on GET only (wire.md §9). Raises Refused."""
-    if request.method != "GET" or not request.has("method_override"):
-        return request.method
-    wanted = (request.param("method_override") or "").upper()
-    if not wanted:
-        raise Refused(405, "Missing method override value")
-    if wanted not in _OVERRIDES:
-        raise Refused(405, "Unknown or unsupported method override value")
-    return wanted
-
-
-def allow(method: str, *methods: str) -> None:
-    """Raise Refused where `method` is none of an endpoint's."""
-    if method not in methods:
-        raise Refused(405, "Method not allowed", f"The HTTP method [{method}] is not permitted for this endpoint")
-
-
-def required(request: Request, name: str) -> str:
-    """A parameter that must be there and not be empty; raises Refused."""
-    value = request.param(name)
-    if not value:
-        raise Refused(400, f"Missing parameter <code>{name}</code>")
-    return value

@@ -5,6 +5,7 @@ and what all bodies together may hold. A client that hangs up ends what only it 
 """
 
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
@@ -28,7 +29,7 @@ PIECE_BYTES = 64 << 10  # sent at once: a client has shown that it reads when it
 CHUNK_BYTES = 64 << 10  # claimed at once for a body of unknown length
 HUNG_UP_S = 2  # how long a question is still worked on after its client has closed its side: some only half
 LEAST_RATE = 64 << 10  # bytes a second: so much longer than `patience_s` a large body may take
-BAD_REQUEST, TIMED_OUT = 400, 408
+BAD_REQUEST, TIMED_OUT, INTERNAL = 400, 408, 500
 PUTS = frozenset({"api/put", "api/rollup", "api/histogram"})
 BODILESS = (204, 304)
 _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
@@ -52,15 +53,33 @@ class Tally:
 
     def __init__(self) -> None:
         self.requests = 0
-        self.hung_up = 0  # questions whose client went away
         self.puts = 0  # requests that write points
+        self.hung_up = 0  # questions whose client went away
+        self.queries = Counter({"invalid_requests": 0, "exceptions": 0, "success": 0})
         self.latencies = Latencies()
         self.graph_latencies = Latencies()
 
-    def note(self, key: str, took_ms: float) -> None:
+    def note(self, key: str, status: int, took_ms: float) -> None:
         """A request was answered."""
-        self.puts += key in PUTS
+        if key in PUTS:
+            self.puts += 1
+        elif key == "api/query":
+            outcome = "success" if status < BAD_REQUEST else "exceptions" if status >= INTERNAL else "invalid_requests"
+            self.queries[outcome] += 1
         (self.graph_latencies if key == "q" else self.latencies).note(took_ms)
+
+
+class Statistics(NamedTuple):
+    """The counts at a moment."""
+
+    requests: int
+    puts: int
+    hung_up: int
+    queries: Mapping[str, int]
+    latencies: Latencies
+    graph_latencies: Latencies
+    body_bytes: int
+    failures: int
 
 
 class _Gone(Exception):
@@ -145,7 +164,7 @@ class WebSession:
             else:
                 response = await self._dispatcher.answer(request, target)
             await self._send(response, headers, padded=request.has("jsonp"))
-        self._tally.note(target.key, (trio.current_time() - began) * 1000)
+        self._tally.note(target.key, response.status, (trio.current_time() - began) * 1000)
 
     # ---- what comes
 

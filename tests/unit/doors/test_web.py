@@ -64,7 +64,7 @@ async def ask(daemon: Running, method: str, path: str, body: bytes | None = None
 )
 async def test_a_request_is_answered_with_501_in_opentsdbs_form(daemon: Running, method: str, path: str) -> None:
     assert await ask(daemon, method, path) == WANTED
-    assert daemon.daemon.http_requests == 1
+    assert daemon.daemon.web.tally.requests == 1
 
 
 async def test_head_is_answered_without_a_body(daemon: Running) -> None:
@@ -86,7 +86,7 @@ async def test_a_request_torn_anywhere_is_one_request(daemon: Running) -> None:
             await client.send_whole(GET[:at])
             await client.send(GET[at:])
             assert (await client.read_to_end()).endswith(b"\r\n\r\n" + WANTED.body)
-    assert daemon.daemon.http_requests == len(GET) - 1
+    assert daemon.daemon.web.tally.requests == len(GET) - 1
 
 
 @pytest.mark.parametrize(
