@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +13,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from tests.forked import Forked
 from tests.peers.hbase import RunningHbase
 from tests.peers.tables import Tables
 from tsd.store import Put, Row
@@ -52,15 +51,11 @@ class Tsd:
         """Run a command to its end. `encoding` is that of its output: lines to import have ISO-8859-1."""
         with self.popen(*words, env=env) as process:
             out, err = process.communicate(stdin)
-        return Done(process.returncode, out.decode(encoding), err.decode())
+            return Done(process.wait(), out.decode(encoding), err.decode())
 
-    def popen(self, *words: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def popen(self, *words: str | Path, env: Mapping[str, str] | None = None) -> Forked:
         """A command under way. Its common options come last."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "tsd", *map(str, words), *self._options()],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            cwd=self.folder.parent, env=_environment(env),
-        )  # fmt: skip
+        return Forked([*words, *self._options()], folder=self.folder.parent, env=_environment(env))
 
     def put_directly(self, table: str, *cells: Put) -> None:
         """Put cells into a table of the embedded store, which must be there. Nobody else may have it open."""
@@ -124,10 +119,8 @@ class Served:
 
     def __init__(self, folder: Path, options: Sequence[str], env: Mapping[str, str]) -> None:
         self._folder = folder
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tsd", "serve", *options],
-            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=folder.parent, env=env,
-        )  # fmt: skip
+        self._process = Forked(["serve", *options], folder=folder.parent, env=env)
+        self._process.stdin.close()
         self._heard = threading.Condition()
         self._lines: list[str] = []
         self._silent = False
@@ -238,11 +231,9 @@ class Served:
         self._process.kill()
         self._process.wait()
         self._reader.join()
-        assert self._process.stderr
-        self._process.stderr.close()
+        self._process.close()
 
     def _listen(self) -> None:
-        assert self._process.stderr
         for line in self._process.stderr:
             with self._heard:
                 self._lines.append(line.decode(errors="replace"))

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import Tsd, on_hbase, until
+from tests.forked import Forked
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tsd.assembly import now_ms
@@ -165,9 +165,8 @@ def test_a_daemon_that_is_restarted_meanwhile(tsd: Tsd) -> None:
     assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=100, points=2))
 
 
-def await_trouble(process: subprocess.Popen[bytes]) -> None:
+def await_trouble(process: Forked) -> None:
     """Return once it has told that its store does not answer."""
-    assert process.stderr
     said = process.stderr.readline().decode()
     assert said.startswith("tsd: the store is asked again: "), said
 

@@ -1,16 +1,30 @@
-"""What a daemon meets when it starts: tables that are missing, a UID table that is damaged."""
+"""What a daemon meets when it starts: tables that are missing, a UID table that is damaged; and how commands start."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import Tsd, on_hbase
+from tests.e2e.command import ROOT, Done, Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tsd.codec.uid import COUNTER_ROW
 from tsd.store import Put
 
 pytestmark = pytest.mark.slow
 T = 1356998400
+
+
+def test_a_command_that_a_shell_starts_does_what_the_forked_ones_of_tests_do(tmp_path: Path) -> None:
+    """The two differ in nothing but how they come to life: tests/forked.py."""
+    tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
+    for words in (["import", "-"], ["scan", "--import", "1", "sum", "sys.cpu"], ["version"], ["nonsense"], ["import"]):
+        stdin = b"put sys.cpu %d 1 host=web01\n" % T
+        command = [sys.executable, "-m", "tsd", *words, "--data", str(tsd.folder)]
+        done = subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, check=False)
+        told = Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+        assert tsd.run(*words, stdin=stdin) == told
+    assert tsd.lines("sys.cpu") == [f"sys.cpu {T} 1 host=web01"]
 
 
 @pytest.mark.parametrize("counter", [b"\0\0\0\5", b""], ids=["of 4 bytes", "empty"])

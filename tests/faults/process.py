@@ -1,9 +1,9 @@
 """`tsd serve` as a process of its own: to be killed, starved and measured. What it logs is read as it comes."""
 
 import json
+import os
 import resource
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import trio
 
 from tests.faults.load import PATIENCE_S
+from tests.forked import Forked
 from tests.peers.tables import Tables
 from tests.proxy import FaultyProxy
 from tests.running import Client
@@ -23,8 +24,9 @@ BASICS = {"tsd.network.port": "0", "tsd.log.format": "json", "tsd.journal.sync_i
 class Served:
     """A daemon's process."""
 
-    def __init__(self, process: trio.Process) -> None:
+    def __init__(self, process: Forked) -> None:
         self._process = process
+        self._stderr = trio.lowlevel.FdStream(os.dup(process.stderr.fileno()))
         self._news = trio.Event()
         self.events: list[dict[str, Any]] = []  # what it logged
         self.noise: list[str] = []  # what else it wrote: nothing, unless it fell over
@@ -41,9 +43,8 @@ class Served:
 
     async def read_log(self) -> None:
         """Take down what it writes, until it has ended."""
-        assert self._process.stderr is not None
         tail = b""
-        while data := await self._process.stderr.receive_some():
+        while data := await self._stderr.receive_some():
             *lines, tail = (tail + data).split(b"\n")
             for line in lines:
                 try:
@@ -52,7 +53,7 @@ class Served:
                     self.noise.append(line.decode())
             self._news.set()
             self._news = trio.Event()
-        await self._process.wait()
+        await self.ended()
         self._news.set()
 
     async def logged(self, *wordings: str, count: int = 1) -> dict[str, Any]:
@@ -72,23 +73,28 @@ class Served:
 
     async def ended(self) -> int:
         """Its exit status, once it has ended."""
-        return await self._process.wait()
+        return await trio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
 
     async def kill(self) -> None:
         """End it as a crash does."""
         assert self.alive, f"it ended by itself: {self.events} {self.noise}"
         self.killed = True
         self._process.kill()
-        await self._process.wait()
+        await self.ended()
 
     async def terminate(self) -> list[str]:
         """End it as an operator does; everything that waits is stored then. The wordings of its log."""
         self._process.terminate()
         with trio.fail_after(PATIENCE_S):
-            status = await self._process.wait()
+            status = await self.ended()
         assert status == 0, (status, self.events, self.noise)
         assert self.noise == []
         return [event["event"] for event in self.events]
+
+    def close(self) -> None:
+        """Leave nothing of it, once it has ended."""
+        self._stderr.close()
+        self._process.close()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
@@ -105,28 +111,32 @@ class Served:
 async def served(folder: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Served]:
     """`tsd serve` on the state folder `folder`; killed at the end, unless it has ended by then."""
     given = {**BASICS, "tsd.storage.path": str(folder), **(settings or {})}
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "tsd", "serve", *words_of(given)],
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-    )
+    process = await trio.to_thread.run_sync(lambda: Forked(["serve", *words_of(given)], folder=ROOT))
+    process.stdin.close()
     daemon = Served(process)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(daemon.read_log)
-        try:
-            yield daemon
-        finally:
-            if daemon.alive:
-                process.kill()
-            with trio.CancelScope(shield=True):  # a failing test leaves nothing behind either
-                await process.wait()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(daemon.read_log)
+            try:
+                yield daemon
+            finally:
+                if daemon.alive:
+                    process.kill()
+                with trio.CancelScope(shield=True):  # a failing test leaves nothing behind either
+                    await daemon.ended()
+    finally:
+        daemon.close()
 
 
 async def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
     """What another command of `tsd` did."""
-    return await trio.run_process(
-        [sys.executable, "-m", "tsd", *words], capture_stdout=True, capture_stderr=True, check=False, cwd=ROOT
-    )
+
+    def run() -> subprocess.CompletedProcess[bytes]:
+        with Forked(words, folder=ROOT) as process:
+            out, err = process.communicate()
+            return subprocess.CompletedProcess(words, process.wait(), out, err)
+
+    return await trio.to_thread.run_sync(run)
 
 
 def words_of(settings: Mapping[str, str]) -> list[str]:
