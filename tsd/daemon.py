@@ -294,7 +294,7 @@ async def _run(
                 doors.start_soon(writer.seal_windows)
                 doors.start_soon(recheck_forever, daemon.uids, config.uid_cache_ttl_s, daemon.drop_caches)
                 upkeep = [daemon.compactor.run] if daemon.compactor else []
-                for task in (daemon.watch_counters, daemon.look_for_tables, daemon.learn_name, *upkeep):
+                for task in (daemon.watch_counters, daemon.look_for_tables, daemon.learn_name, daemon.web.run, *upkeep):
                     doors.start_soon(task)
                 path = await control.open_listener(control_path(config))
                 doors.start_soon(control.serve, path, daemon.control_verbs())

@@ -3,7 +3,9 @@
 import logging
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, MutableMapping
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -12,7 +14,13 @@ Event = MutableMapping[str, Any]
 
 BURST = 20  # events of one wording in one period; more are counted and said at the next one
 PERIOD_S = 60.0
+_NOT_TOLD = ("event", "timestamp", "level", "exc_info", "exception")
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, "critical": 2}
+
+
+LEVELS = ("debug", "info", "warning", "warn", "error")
+RING_LINES = 1024
+_ring: deque[str] = deque(maxlen=RING_LINES)  # the latest events: of the process, like the log itself
 
 
 class RateLimit:
@@ -67,6 +75,30 @@ def _drop_empty(_logger: object, _method: str, event: Event) -> Event:
     return event
 
 
+def _keep(_logger: object, method: str, event: Event) -> Event:
+    """Keep an event as a line of OpenTSDB's form: `<Unix s> <LEVEL> <thread> <logger> <message>`, tabs between."""
+    told = " ".join(f"{key}={value!r}" for key, value in event.items() if key not in _NOT_TOLD)
+    seconds = int(datetime.fromisoformat(str(event["timestamp"])).timestamp())
+    message = f"{event['event']} {told}".rstrip().replace("\n", " ")
+    _ring.append(f"{seconds}\t{method.upper()}\tmain\ttsd\t{message}")
+    return event
+
+
+def recent_lines() -> list[str]:
+    """The latest events, newest first, without traces."""
+    return list(reversed(_ring))
+
+
+def set_level(level: str) -> None:
+    """Log events of this one of LEVELS and above from now on."""
+    number = getattr(logging, level.upper())
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number), **_all_but("wrapper_class"))
+
+
+def _all_but(name: str) -> dict[str, Any]:
+    return {key: value for key, value in structlog.get_config().items() if key != name}
+
+
 def configure(level: str, form: str, monotonic: Callable[[], float]) -> None:
     """Send events of `level` and above to standard error, as `form` says (auto: what standard error is); and those of
     libraries."""
@@ -90,6 +122,7 @@ def configure(level: str, form: str, monotonic: Callable[[], float]) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _drop_empty,
+            _keep,
             *([] if form == "console" else [structlog.processors.format_exc_info]),
             renderer,
         ],

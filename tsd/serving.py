@@ -3,13 +3,15 @@
 A new module of `tsd.api` is wired in `routes`, with one line.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
-from tsd.api import small
-from tsd.config import Config
+from tsd.api import config as config_api
+from tsd.api import health, logs, prometheus, small, static, stats
+from tsd.config import Backend, Config, gateways
 from tsd.doors.bodies import Room
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
@@ -42,11 +44,31 @@ class Parts:
     stats_tags: Callable[[], str]
 
 
-def routes(parts: Parts) -> dict[str, Endpoint]:
+def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoint]:
     """Every endpoint, by the first words of its path."""
+    config = parts.config
+    latencies = {"all": tally.latencies, "graph": tally.graph_latencies}
     return {
-        **small.routes(parts.drop_caches, parts.stop, may_stop=not parts.config.no_diediedie),
+        **small.routes(parts.drop_caches, parts.stop, may_stop=not config.no_diediedie),
+        **config_api.routes(config),
+        **health.routes(probe, lambda: sorted(parts.intake.gate.held), lambda: parts.journal.trouble or ""),
+        **logs.routes(),
+        **prometheus.routes(parts.statistics, latencies),
+        **static.routes(config.staticroot, parts.now_ms),
+        **stats.routes(parts.statistics, parts.stats_tags, parts.now_ms, _no_queries, lambda: _gateways(parts)),
     }
+
+
+def _no_queries() -> Mapping[str, Sequence[Any]]:
+    return {"completed": [], "running": []}
+
+
+def _gateways(parts: Parts) -> list[Mapping[str, Any]]:
+    """What there is to tell of the servers that the store speaks with: none where it is embedded."""
+    if parts.config.backend is not Backend.HBASE:
+        return []
+    counts = parts.store.statistics()
+    return [{"endpoint": f"{host}:{port}", **counts} for host, port in gateways(parts.config)]
 
 
 class Web:
@@ -55,10 +77,16 @@ class Web:
     def __init__(self, parts: Parts) -> None:
         config = parts.config
         rules = Rules(config.mode, config.enable_api, config.enable_ui, config.show_stack_trace)
-        self._dispatcher = Dispatcher(routes(parts), rules, Cors(config.cors_domains, config.cors_headers))
+        self.tally = Tally()
+        self._probe = health.Probe(parts.uids.read_counters)
+        endpoints = routes(parts, self.tally, self._probe)
+        self._dispatcher = Dispatcher(endpoints, rules, Cors(config.cors_domains, config.cors_headers))
         self._bounds = Bounds(config.max_chunk, config.http_timeout_s, config.enable_chunked)
         self._room = Room(config.http_memory)
-        self.tally = Tally()
+
+    async def run(self) -> None:
+        """What endpoints need beside requests, for ever."""
+        await self._probe.run()
 
     async def serve(self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
         """Serve one connection to its end."""

@@ -201,6 +201,7 @@ class Config:
         "tsd.http.request.cors_headers", "Authorization, Content-Type, Accept, Origin, User-Agent, DNT, Cache-Control, "
         "X-Mx-ReqToken, Keep-Alive, X-Requested-With, If-Modified-Since", "headers that those pages may send"
     )  # fmt: skip
+    staticroot: str = _key("tsd.http.staticroot", "", "folder of the files of /s/ and of favicon.ico. Empty: none")
     show_stack_trace: bool = _key(
         "tsd.http.show_stack_trace", False, "errors carry a trace, with names of files: for development"
     )
