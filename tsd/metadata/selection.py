@@ -29,6 +29,14 @@ class Wanted(NamedTuple):
     metric: bytes | None  # None: every metric
     values: Mapping[bytes | None, frozenset[bytes] | None]  # by tagk; None as tagk: any has one of them
 
+    def fixed_pairs(self) -> list[bytes]:
+        """The tag pairs, as keys hold them, that every one of them has."""
+        return [
+            tagk + next(iter(tagvs))
+            for tagk, tagvs in self.values.items()
+            if tagk is not None and tagvs is not None and len(tagvs) == 1
+        ]
+
     def takes(self, pairs: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether a series with these pairs (tagk, tagv) is one of them."""
         tags = dict(pairs)

@@ -66,10 +66,11 @@ class World:
         endpoint = next(self.endpoints[key] for key in keys if key in self.endpoints)
         try:
             response = await endpoint(request)
+            parts = response.body
+            data = parts if isinstance(parts, bytes) else b"".join([part async for part in parts])
         except Refused as refused:
             details = {"details": refused.details} if refused.details else {}
             return Said(refused.status, {"error": {"code": refused.status, "message": refused.message, **details}})
-        data = response.body if isinstance(response.body, bytes) else b"".join([part async for part in response.body])
         return Said(response.status, json.loads(data) if data else "")
 
 

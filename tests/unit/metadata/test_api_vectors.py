@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from tests.unit.metadata.asking import NOW_MS, World, loosened, make_world
-from tsd.api import annotation, meta, suggest, uid
+from tsd.api import annotation, last, lookup, meta, suggest, uid
 from tsd.codec.uid import Kind, Widths
 from tsd.metadata.described import SeriesMetas, UidMetas
+from tsd.metadata.known import KnownSeries
+from tsd.metadata.latest import Latest
 from tsd.metadata.notes import Notes
+from tsd.query.last import LastPoints
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "http_vectors.json").read_text())
 OURS = re.compile(r"/(api/)?(suggest|uid|annotation|search|tree|query/last)")
@@ -58,8 +62,25 @@ def endpoints(world: World) -> dict[str, Any]:
         widths,
         lambda: NOW_MS // 1000,
     )
+    live = Latest(0)
+    live.slot(bytes((0, 0, 1)), bytes((0, 0, 1, 0, 0, 1)))
+    known = KnownSeries(
+        store,
+        world.layout,
+        live,
+        lambda: NOW_MS // 1000,
+        data_table="tsdb",
+        meta_table=None,
+        look_back_h=2,
+        trust_s=None,
+    )
+    points = LastPoints(store, "tsdb", world.layout, live, lambda: NOW_MS, look_back_h=2, trust_ms=None)
     return {
+        **last.routes(
+            last.Answers(known, points, uids, widths, exact_back_scans=True, written=trio.lowlevel.checkpoint)
+        ),
         **annotation.routes(Notes(store, "tsdb", world.layout), world.layout, lambda: NOW_MS),
+        **lookup.routes(known, uids, widths),
         **suggest.routes(store, "tsdb-uid"),
         **uid.routes(store, "tsdb-uid", uids, world.drop_caches, extra=b"", meta=pages),
     }

@@ -5,7 +5,7 @@ all; `checked_ms` and `depth_h` say when, and how far back, somebody looked ther
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import trio
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from tsd.codec.columns import Columns
 from tsd.codec.words import FLOAT, LENGTH
-from tsd.ingest.series import SeriesTable
 
 NEW_SERIES = 2000  # entered in one go: a millisecond's work
 NO_TIME = 0  # ms; of a series that has no point as far as anybody looked
@@ -21,6 +20,32 @@ _GROWTH = 1024
 
 Slots = NDArray[np.intp]
 _T = TypeVar("_T", bound=np.generic)
+
+
+class Parts(Protocol):
+    """What a series' row keys are made of."""
+
+    @property
+    def before(self) -> bytes:
+        """Salt and metric UID."""
+        ...
+
+    @property
+    def after(self) -> bytes:
+        """Tag pairs."""
+        ...
+
+
+class Numbered(Protocol):
+    """Series by numbers, which are used again."""
+
+    def births(self, numbers: NDArray[np.int32]) -> NDArray[np.int64]:
+        """For each number one that changes when it is given to another series; never 0."""
+        ...
+
+    def parts(self, number: int) -> Parts | None:
+        """What row keys of a series are made of; None while its UIDs are not known."""
+        ...
 
 
 class LastPoint(NamedTuple):
@@ -51,7 +76,7 @@ class Latest:
     def __len__(self) -> int:
         return self._count
 
-    async def note(self, columns: Columns, table: SeriesTable, before_ms: int) -> None:
+    async def note(self, columns: Columns, table: Numbered, before_ms: int) -> None:
         """Take the newest points of a written window, which is sorted by series and time. Those from `before_ms` on
         are left out: a clock that is wrong would hide all points that follow."""
         if (columns.instants >= before_ms << 1).any():
@@ -71,7 +96,7 @@ class Latest:
         self._floats[slots] = flags & FLOAT > 0
         self._bits[slots] = _as_doubles(flags, columns.bits[ends])
 
-    async def _enter_new(self, numbers: NDArray[np.int32], table: SeriesTable) -> None:
+    async def _enter_new(self, numbers: NDArray[np.int32], table: Numbered) -> None:
         """Give slots to series of these numbers that have none."""
         if len(self._births) <= numbers[-1]:
             size = max(int(numbers[-1]) + 1, 2 * len(self._births))

@@ -1,0 +1,144 @@
+"""Series → their newest points: from what this daemon wrote, and from rows where that may not be all (query.md §17)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import trio
+
+from tsd.codec.cell import MIXED, MS_MARK, Point, split
+from tsd.codec.merge import Merged, MergeRules, merge
+from tsd.codec.row import data_cells
+from tsd.codec.rowkey import Layout, tsuid
+from tsd.codec.times import HOUR_S
+from tsd.codec.tsuid import tsuid_row
+from tsd.codec.words import LENGTH
+from tsd.errors import CorruptRow
+from tsd.metadata.latest import NO_TIME, LastPoint, Latest
+from tsd.store import Cell, Store
+
+ROWS = 1000  # asked for with one call
+RULES = MergeRules(fix_duplicates=True)
+
+Series = tuple[bytes, bytes]  # metric UID, tag pairs
+
+
+class Span(NamedTuple):
+    """How far back points count."""
+
+    now_ms: int
+    hours: int  # before the present one
+
+    @property
+    def this_hour_s(self) -> int:
+        """The base time of the present hour."""
+        return self.now_ms // 1000 // HOUR_S * HOUR_S
+
+    @property
+    def start_ms(self) -> int:
+        """The first ms that counts."""
+        return (self.this_hour_s - self.hours * HOUR_S) * 1000
+
+
+class LastPoints:
+    """The newest points of series in a store."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: str,
+        layout: Layout,
+        latest: Latest,
+        now_ms: Callable[[], int],
+        *,
+        look_back_h: int,
+        trust_ms: int | None,
+    ) -> None:
+        """Rows are looked at `look_back_h` hours back, unless a request says otherwise. What this daemon knows of a
+        series holds for `trust_ms` (None: always, because nobody else writes)."""
+        self._store = store
+        self._table = table
+        self._layout = layout
+        self._latest = latest
+        self._now_ms = now_ms
+        self._look_back_h = look_back_h
+        self._trust_ms = trust_ms
+        self._started_ms = now_ms()
+
+    async def of(self, series: Sequence[Series], back_h: int | None) -> list[LastPoint | None]:
+        """The newest point of each series, no older than `back_h` hours before the present one (None: as far as is
+        known). Raises StoreError."""
+        span = Span(self._now_ms(), self._look_back_h if back_h is None else back_h)
+        slots = self._slots(series)
+        await self._look(series, slots, span)
+        times = self._latest.times_ms(slots)
+        oldest = NO_TIME + 1 if back_h is None else span.start_ms
+        points = self._latest.points(slots.tolist())
+        return [point if time >= oldest else None for point, time in zip(points, times.tolist(), strict=True)]
+
+    def _slots(self, series: Sequence[Series]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+        return np.array([self._latest.slot(metric, pairs) for metric, pairs in series], np.intp)
+
+    async def _look(
+        self, series: Sequence[Series], slots: np.ndarray[tuple[int], np.dtype[np.intp]], span: Span
+    ) -> None:
+        """Look into the store for what is not known well enough."""
+        times = self._latest.times_ms(slots)
+        known = (times >= self._started_ms) | (self._latest.depth_h[slots] >= span.hours)
+        if self._trust_ms is not None:
+            known &= np.maximum(times, self._latest.checked_ms[slots]) > span.now_ms - self._trust_ms
+        unknown = np.flatnonzero(~known).tolist()
+        for at in range(0, len(unknown), ROWS):
+            part = {series[index]: int(slots[index]) for index in unknown[at : at + ROWS]}
+            found = await self._newest(list(part), span)
+            for one, slot in part.items():
+                self._latest.take(slot, found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
+
+    async def _newest(self, wanted: Sequence[Series], span: Span) -> dict[Series, LastPoint]:
+        """The newest points that rows hold, hour by hour from the present one back."""
+        found: dict[Series, LastPoint] = {}
+        left = {metric + pairs: (metric, pairs) for metric, pairs in wanted}
+        hour = 0
+        while left and hour <= span.hours:
+            hours = range(hour, min(hour + max(ROWS // len(left), 1), span.hours + 1))
+            bases = [base for hour in hours if (base := span.this_hour_s - hour * HOUR_S) >= 0]
+            rows = await self._store.get(
+                self._table, [tsuid_row(self._layout, one, base) for one in left for base in bases]
+            )
+            for name, point in (await trio.to_thread.run_sync(self._last_of_rows, rows)).items():
+                found[left.pop(name)] = point
+            hour = hours.stop
+        return found
+
+    def _last_of_rows(self, rows: Mapping[bytes, list[Cell]]) -> dict[bytes, LastPoint]:
+        """The newest point that rows hold of each series, by TSUID."""
+        found: dict[bytes, LastPoint] = {}
+        for key in sorted(rows, reverse=True):  # of one series, the newest hour first
+            name = tsuid(self._layout, key)
+            if name in found:
+                continue
+            try:
+                last = last_of(merge(key, data_cells(rows[key]), RULES))
+            except CorruptRow:
+                continue  # an older hour may be readable; fsck tells of this one
+            if last is not None:
+                base = int.from_bytes(key[self._layout.metric_end : self._layout.pairs_start], "big")
+                found[name] = LastPoint(base * 1000 + last.offset_ms, last.number)
+        return found
+
+
+def last_of(row: Merged) -> Point | None:
+    """The last point of a row; None where it has none.
+
+    >>> from tsd.codec.merge import StoredCell
+    >>> last_of(merge(b"", [StoredCell(b"\\0\\0", b"\\x2a", 7), StoredCell(b"\\0\\x10", b"\\x2b", 8)]))
+    Point(qualifier=b'\\x00\\x10', value=b'+')
+    """
+    qualifier, value = row.joined
+    if row.size <= 1:
+        return row.joined if row.size else None
+    if value.endswith(MIXED):
+        return split(qualifier, value)[-1]
+    width = 4 if qualifier[0] & MS_MARK == MS_MARK else 2
+    size = (qualifier[-1] & LENGTH) + 1
+    return Point(qualifier[-width:], value[-1 - size : -1])
