@@ -1,0 +1,289 @@
+"""Queries as JSON spells them (query.md §5), with the liberties of OpenTSDB's reader: numbers, texts and booleans stand
+for one another where that makes sense, what stands behind the object is not looked at, of equal keys the last counts.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import tzinfo
+from typing import Any, TypeAlias
+
+from tsd.errors import BadQuery
+from tsd.query.filters import make_filter, read_filter
+from tsd.query.model import NO_COUNTER_MAX, Filter, Query, RateOptions, SubQuery
+from tsd.query.uri import Params, is_corrected, read_float, rollup_usage, shortest_float
+from tsd.query.validate import Draft, as_mistake, check, without_duplicates
+
+MISSING = "Missing message content"
+SUPPLY = "Supply valid JSON formatted data in the body of your request"
+UNPARSABLE = "Unable to parse the given JSON"
+NULL = "An internal null pointer exception was thrown"
+NO_PARAMS: Params = {}
+_BLANKS = " \t\r\n"
+
+
+class _Number(str):
+    """A number, as its digits."""
+
+    __slots__ = ()
+
+
+class _Object(list[tuple[str, Any]]):
+    """An object's members in order, those of equal keys too."""
+
+
+class _Wrong(Exception):
+    """A value of a kind that its field cannot be."""
+
+
+Value: TypeAlias = "_Object | list[Value] | _Number | str | bool | None"
+_decode = json.JSONDecoder(
+    object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number, parse_constant=_Number
+).raw_decode
+
+
+def read_body(
+    body: bytes, now_ms: int, *, params: Params = NO_PARAMS, corrected: bool = False, local: tzinfo | None = None
+) -> Query:
+    """The query of a request's body, checked. `corrected` is the configured default, which the body and `params` may
+    change; `local` the zone of dates where the body names none (None: the machine's). Raises BadQuery.
+
+    >>> read_body(b'{"start":1,"end":"2s-ago","queries":[{"aggregator":"sum","metric":"m"}]}', 9000).end_ms
+    7000
+    """
+    if not body:
+        raise BadQuery(MISSING, details=SUPPLY)
+    corrected = is_corrected(params, default=corrected)
+    try:
+        top = dict(_members(body))
+        corrected = _flag(top.get("corrected", corrected), "corrected")
+        query, zone = _frame(top, corrected=corrected)
+        drafts = _drafts(top.get("queries"), corrected=corrected)
+        if drafts is None:
+            raise BadQuery(NULL, status=500)
+        return check(query, without_duplicates(drafts, corrected=corrected), now_ms, zone, local=local)
+    except _Wrong as exc:
+        raise BadQuery(UNPARSABLE, details=str(exc)) from exc
+    except BadQuery as exc:
+        raise as_mistake(exc, corrected=corrected) from exc
+
+
+def _members(body: bytes) -> Iterable[tuple[str, Value]]:
+    text = body.decode("utf-8", "replace").lstrip(_BLANKS)
+    try:
+        found, _ = _decode(text)
+    except (ValueError, RecursionError) as exc:
+        raise _Wrong(str(exc)) from exc
+    if found is None:
+        raise BadQuery(NULL, status=500)
+    return _object(found, "the query")
+
+
+def _frame(top: Mapping[str, Value], *, corrected: bool) -> tuple[Query, str]:
+    """What the body says beside its sub queries, and the time zone it names."""
+
+    def flag(name: str) -> bool:
+        return _flag(top[name], name) if name in top else False
+
+    flag("padding")  # no effect, but it must be one
+    _check_options(top.get("options"))
+    query = Query(
+        0,
+        0,
+        (),
+        start_text=_text(top.get("start")) or "",
+        end_text=_text(top.get("end")) or "",
+        use_calendar=flag("useCalendar"),
+        ms_resolution=flag("msResolution"),
+        show_tsuids=flag("showTSUIDs"),
+        show_query=flag("showQuery"),
+        show_stats=flag("showStats"),
+        show_summary=flag("showSummary"),
+        no_annotations=flag("noAnnotations"),
+        global_annotations=flag("globalAnnotations"),
+        delete=flag("delete"),
+        override_byte_limit=flag("overrideByteLimit"),
+        override_point_limit=flag("overrideDataPointLimit"),
+        corrected=corrected,
+    )
+    return query, _text(top.get("timezone")) or ""
+
+
+def _check_options(options: Value) -> None:
+    if options is not None:
+        for name, values in _object(options, "options"):
+            _list(values, _text, f"options.{name}")
+
+
+def _drafts(queries: Value, *, corrected: bool) -> list[Draft] | None:
+    """The sub queries; None where there is no list of them, or one in it is null."""
+    if queries is None:
+        return None
+    if not isinstance(queries, list) or isinstance(queries, _Object):
+        raise _Wrong("queries: wanted a list")
+    drafts = [None if each is None else _draft(_object(each, "queries"), corrected=corrected) for each in queries]
+    return None if None in drafts else [draft for draft in drafts if draft]
+
+
+def _draft(members: _Object, *, corrected: bool) -> Draft:
+    """One sub query. `tags` and `filters` write the same list, so the later one counts; `corrected` keeps both."""
+    found: dict[str, Any] = {"aggregator": ""}
+    downsample = ""
+    lists: dict[str, tuple[Filter, ...]] = {}
+    for name, value in members:
+        if name in _READERS:
+            field, read = _READERS[name]
+            found[field] = read(value)
+        elif name == "downsample":
+            downsample = _text(value) or ""
+        elif name in ("tags", "filters"):
+            lists = lists if corrected else {}
+            lists[name] = (_tags if name == "tags" else _filters)(value, corrected=corrected)
+        elif name == "rateOptions":
+            options = _rate_options(value)
+            found |= {"rate_options": options or RateOptions(), "has_rate_options": options is not None}
+        elif name == "rollupUsage":
+            found |= {"rollup_usage": rollup_usage(_text(value) or ""), "has_rollup_usage": True}
+        elif name == "index":
+            _long(value, name)  # no effect, but it must be one
+    filters = tuple(each for part in lists.values() for each in part)
+    return Draft(SubQuery(**found, filters=filters), downsample)
+
+
+def _tags(value: Value, *, corrected: bool) -> tuple[Filter, ...]:
+    """The old form of filters: a map of values, all of which group."""
+    texts = {tagk: _text(each) for tagk, each in _object(value, "tags")}
+    return tuple(
+        _checked(read_filter, tagk, text or "", group_by=True, corrected=corrected) for tagk, text in texts.items()
+    )
+
+
+def _filters(value: Value, *, corrected: bool) -> tuple[Filter, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or isinstance(value, _Object):
+        raise _Wrong("filters: wanted a list")
+    return tuple(_filter(each, corrected=corrected) for each in value)
+
+
+def _filter(value: Value, *, corrected: bool) -> Filter:
+    if value is None:
+        raise BadQuery(NULL, status=500)
+    members = dict(_object(value, "filters"))
+    kind, tagk, expression = (_text(members.get(name)) or "" for name in ("type", "tagk", "filter"))
+    group_by = any(_flag(members[name], name) for name in ("groupBy", "group_by") if name in members)
+    return _checked(make_filter, tagk, kind, expression, group_by=group_by, corrected=corrected)
+
+
+def _checked(make: Callable[..., Filter], *words: str, **how: bool) -> Filter:
+    """A filter; what is wrong with one is, in a body, JSON that cannot be parsed."""
+    try:
+        return make(*words, **how)
+    except BadQuery as exc:
+        raise _Wrong(exc.message) from exc
+
+
+def _rate_options(value: Value) -> RateOptions | None:
+    if value is None:
+        return None
+    counter, most, reset, drop = False, NO_COUNTER_MAX, 0, False
+    for name, each in _object(value, "rateOptions"):
+        if name in ("counter", "isCounter"):
+            counter = _flag(each, name)
+        elif name == "counterMax":
+            most = _long(each, name)
+        elif name == "resetValue":
+            reset = _long(each, name)
+        elif name == "dropResets":
+            drop = _flag(each, name)
+        else:
+            raise _Wrong(f"unknown field {name!r} of rateOptions: wanted counter, counterMax, resetValue, dropResets")
+    return RateOptions(counter, most, reset, drop)
+
+
+def _object(value: Value, name: str) -> _Object:
+    if not isinstance(value, _Object):
+        raise _Wrong(f"{name}: wanted an object")
+    return value
+
+
+def _text(value: Value) -> str | None:
+    """A text: a number's digits, a boolean's name."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or isinstance(value, str):
+        return value
+    raise _Wrong("got a list or an object, wanted a text")
+
+
+def _flag(value: Value, name: str = "") -> bool:
+    """A boolean: whole numbers but 0 are true, and so is the word, in two spellings."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, _Number) and value.lstrip("-").isdigit():
+        return int(value) != 0
+    if isinstance(value, str) and not isinstance(value, _Number):
+        word = value.strip()
+        if word in ("", "true", "True", "false", "False"):
+            return word.lower() == "true"
+    raise _Wrong(f"{name}: got {value!r}, wanted true or false")
+
+
+def _long(value: Value, name: str = "") -> int:
+    """A 64-bit integer; decimals are cut off numbers, not off texts."""
+    if value is None:
+        return 0
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            number = _truncated(text) if isinstance(value, _Number) else int(text or "0")
+        except (ValueError, OverflowError) as exc:
+            raise _Wrong(f"{name}: got {value!r}, wanted an integer") from exc
+        if -(1 << 63) <= number < 1 << 63:
+            return number
+    raise _Wrong(f"{name}: got {value!r}, wanted an integer of 64 bits")
+
+
+def _truncated(digits: str) -> int:
+    return int(digits) if digits.lstrip("-").isdigit() else math.trunc(float(digits))
+
+
+def _percentiles(value: Value) -> tuple[float, ...]:
+    return tuple(sorted(_list(value, _float, "percentiles"))) if value is not None else ()
+
+
+def _float(value: Value) -> float:
+    if value is None:
+        raise BadQuery(NULL, status=500)
+    if isinstance(value, _Number):
+        return shortest_float(float(value))
+    if isinstance(value, str):
+        try:
+            return read_float(value)
+        except BadQuery as exc:
+            raise _Wrong(f"percentiles: {exc.message}") from exc
+    raise _Wrong(f"percentiles: got {value!r}, wanted a number")
+
+
+def _list(value: Value, read: Callable[[Value], Any], name: str) -> Sequence[Any]:
+    if not isinstance(value, list) or isinstance(value, _Object):
+        raise _Wrong(f"{name}: wanted a list")
+    return [read(each) for each in value]
+
+
+def _tsuids(value: Value) -> tuple[str, ...]:
+    return tuple(text or "" for text in _list(value, _text, "tsuids")) if value is not None else ()
+
+
+_READERS: Mapping[str, tuple[str, Callable[[Value], Any]]] = {
+    "aggregator": ("aggregator", lambda value: _text(value) or ""),
+    "metric": ("metric", _text),
+    "tsuids": ("tsuids", _tsuids),
+    "rate": ("rate", _flag),
+    "explicitTags": ("explicit_tags", _flag),
+    "percentiles": ("percentiles", _percentiles),
+    "showHistogramBuckets": ("show_histogram_buckets", _flag),
+    "preAggregate": ("pre_aggregate", _flag),
+    "useFuzzyFilter": ("use_fuzzy_filter", _flag),
+    "useMultiGets": ("use_multi_gets", _flag),
+}
