@@ -1,0 +1,130 @@
+"""Pages of a sub query's rows → the points of its series. Nothing is kept of a page but what the answer needs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import trio
+
+from tsd.codec.annotation import Annotation
+from tsd.codec.rowkey import Layout
+from tsd.query.decode import decode
+from tsd.query.downsample import Collector, Downsampler
+from tsd.query.limits import Bounds, check_fetched
+from tsd.query.model import Query
+from tsd.query.plan import Plan
+from tsd.query.points import Int64, Points
+from tsd.query.selecting import UNWANTED, Selection
+from tsd.store import Cell, Row
+from tsd.store.cells import CellPage
+
+SMALL_PAGE = 64  # cells: decoded at once, as a thread costs as much
+POINT_BYTES = 40  # of a point that is kept: twice its arrays, which are joined in the end
+MOST_WARNINGS = 100
+
+
+@dataclass
+class Tally:
+    """What was read."""
+
+    rows_read: int = 0
+    rows_wanted: int = 0
+    points: int = 0
+    size: int = 0  # bytes of the wanted rows' cells
+    duplicates: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+
+class Gathering:
+    """What has been read for one sub query. Pages come in order: rows of one series in order of time."""
+
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        selection: Selection,
+        layout: Layout,
+        bounds: Bounds,
+        hold: Callable[[int], None],
+        threads: trio.CapacityLimiter,
+    ) -> None:
+        """`hold` is told how many bytes are kept, and may raise BadQuery; decoding happens in one of `threads`."""
+        spec = plan.sub.downsample
+        self._sink = (
+            Downsampler(spec, query.start_ms, query.end_ms, plan.scan, corrected=query.corrected)
+            if spec
+            else Collector()
+        )
+        self._buckets = _most_buckets(plan)
+        self._with_notes = not query.no_annotations
+        self._keeps_rows = query.delete
+        self._selection = selection
+        self._layout = layout
+        self._bounds = bounds
+        self._hold = hold
+        self._threads = threads
+        self._counts: Int64 = np.zeros(0, np.int64)
+        self.tally = Tally()
+        self.notes: dict[int, list[Annotation]] = {}  # by series
+        self.rows: list[Row] = []  # all that was read, without values, where it is to be deleted
+
+    async def take(self, page: CellPage) -> None:
+        """Take in the next page. Raises BadQuery where a limit is passed, StoreError."""
+        start = self._layout.pairs_start
+        await self._selection.meet({key[start:] for key in page.keys})
+        if len(page.keys) <= SMALL_PAGE:
+            self._work(page)
+        else:
+            await trio.to_thread.run_sync(self._work, page, limiter=self._threads)
+        check_fetched(self._bounds, size=self.tally.size, points=self.tally.points)
+        kept = min(self.tally.points, len(self._selection.wanted) * self._buckets)
+        self._hold(kept * POINT_BYTES)
+
+    def _work(self, page: CellPage) -> None:
+        numbers = self._selection.numbers
+        decoded = decode(page, numbers.__getitem__, base_at=self._layout.metric_end, with_notes=self._with_notes)
+        batch = decoded.batch
+        self._sink.feed(batch)
+        missing = len(self._selection.wanted) - len(self._counts)
+        if missing > 0:
+            self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
+        np.add.at(self._counts, batch.series, np.diff(batch.starts))
+        tally = self.tally
+        tally.rows_read += len(set(page.keys))
+        tally.rows_wanted += decoded.rows
+        tally.points += len(batch.times)
+        tally.size += decoded.size
+        tally.duplicates += decoded.duplicates
+        tally.warnings += decoded.warnings[: MOST_WARNINGS - len(tally.warnings)]
+        for series, note in decoded.notes:
+            self.notes.setdefault(series, []).append(note)
+        if self._keeps_rows:
+            self.rows += self._wanted_rows(page)
+
+    def _wanted_rows(self, page: CellPage) -> list[Row]:
+        """The rows of a page that the query reads: which cells they have, and since when."""
+        start = self._layout.pairs_start
+        rows: dict[bytes, list[Cell]] = {}
+        for at, key in enumerate(page.keys):
+            if self._selection.numbers[key[start:]] != UNWANTED:
+                rows.setdefault(key, []).append(page.cell(at)._replace(value=b""))
+        return [Row(key, cells) for key, cells in rows.items()]
+
+    def counts(self) -> list[int]:
+        """How many points were read of each series."""
+        counts: list[int] = self._counts[: len(self._selection.wanted)].tolist()
+        return counts
+
+    def finish(self) -> list[Points]:
+        """The points of each series, downsampled if that was asked for."""
+        return self._sink.finish(len(self._selection.wanted))
+
+
+def _most_buckets(plan: Plan) -> int:
+    """How many points a series can come to."""
+    spec = plan.sub.downsample
+    if spec is None:
+        return 1 << 60
+    if spec.is_all:
+        return 1
+    return (plan.scan.stop_ms - plan.scan.start_ms) // spec.interval_ms + 2

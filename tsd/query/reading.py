@@ -1,0 +1,123 @@
+"""The rows of a plan, page by page: scans, several side by side where the engine is another process, or the very rows
+where few are wanted. The next page is read while one is worked on."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import trio
+
+from tsd.codec.rowkey import LAST_BASE, Layout, after, base_bytes, row_key, salts
+from tsd.codec.times import HOUR_S
+from tsd.errors import TsdError
+from tsd.query.plan import Plan
+from tsd.query.ranges import ScanRange
+from tsd.store import Row, Store
+from tsd.store.cells import CellPage, cell_page, cells_of_rows
+
+GET_ROWS = 200  # asked for with one call
+Take = Callable[[CellPage], Awaitable[None]]
+
+
+class KeyRange(NamedTuple):
+    """Rows from `start` to before `stop` (None: to the table's end)."""
+
+    start: bytes
+    stop: bytes | None
+
+
+def key_ranges(layout: Layout, plan: Plan, parts: int = 1) -> list[KeyRange]:
+    """What to scan for a plan: for each salt its hours, cut into so many parts, in order of time."""
+    if plan.metric is None or plan.impossible:
+        return []
+    found = []
+    for salt in salts(layout):
+        prefix = salt + plan.metric
+        bounds = [prefix + base_bytes(base) for base in _cut(plan.scan, parts)]
+        stop: bytes | None = prefix + base_bytes(plan.scan.stop_s)
+        if plan.fuzzy or plan.scan.stop_s > LAST_BASE:  # with the hour that begins where the range ends (§6.4)
+            stop = after(prefix + base_bytes(plan.scan.stop_s))
+        found += [KeyRange(start, end) for start, end in zip(bounds, [*bounds[1:], stop], strict=True)]
+    return found
+
+
+def _cut(scan: ScanRange, parts: int) -> list[int]:
+    """Where parts of a scan begin."""
+    hours = max((scan.stop_s - scan.start_s) // HOUR_S, 1)
+    each = -(-hours // parts) * HOUR_S
+    return list(range(scan.start_s, max(scan.stop_s, scan.start_s + 1), each))
+
+
+def row_keys(layout: Layout, plan: Plan, pairs: Iterable[bytes]) -> list[bytes]:
+    """The keys of all rows that some series may have in a plan's hours, in order."""
+    if plan.metric is None or plan.impossible:
+        return []
+    stop_s = min(plan.scan.stop_s + plan.fuzzy, LAST_BASE + 1)
+    metric, bases = plan.metric, range(plan.scan.start_s, stop_s, HOUR_S)
+    return sorted(row_key(layout, metric, base, joined) for joined in pairs for base in bases)
+
+
+async def read_rows(store: Store, table: str, keys: Sequence[bytes], take: Take) -> None:
+    """Give `take` the rows that exist of those. Raises StoreError and whatever `take` raises."""
+    left = iter(keys)
+    while part := list(islice(left, GET_ROWS)):
+        rows = await store.get(table, part)
+        await take(cells_of_rows(Row(key, rows[key]) for key in part if key in rows))
+
+
+async def read_ranges(store: Store, table: str, ranges: Sequence[KeyRange], take: Take, *, at_once: int) -> None:
+    """Give `take` all pages of the ranges, in order; up to `at_once` ranges are read side by side, each a page ahead.
+    Raises StoreError and whatever TsdError `take` raises."""
+    errors: list[TsdError] = []
+    async with trio.open_nursery() as nursery:
+        queue, channels = trio.open_memory_channel[trio.MemoryReceiveChannel[CellPage]](max(at_once - 1, 0))
+        nursery.start_soon(_start_readers, store, table, ranges, queue, nursery, errors)
+        try:
+            async for pages in channels:
+                async for page in pages:
+                    await take(page)
+        except TsdError as exc:
+            errors.append(exc)
+            nursery.cancel_scope.cancel()
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # or the error and this frame would hold each other
+
+
+async def _start_readers(
+    store: Store,
+    table: str,
+    ranges: Sequence[KeyRange],
+    queue: trio.MemorySendChannel[trio.MemoryReceiveChannel[CellPage]],
+    nursery: trio.Nursery,
+    errors: list[TsdError],
+) -> None:
+    """Start the reader of each range when there is room for its channel among those that wait to be taken."""
+    async with queue:
+        for part in ranges:
+            pages, channel = trio.open_memory_channel[CellPage](1)
+            nursery.start_soon(_read, store, table, part, pages, nursery, errors)
+            await queue.send(channel)
+
+
+async def _read(
+    store: Store,
+    table: str,
+    part: KeyRange,
+    pages: trio.MemorySendChannel[CellPage],
+    nursery: trio.Nursery,
+    errors: list[TsdError],
+) -> None:
+    at: bytes | None = part.start
+    try:
+        async with pages:
+            while at is not None:
+                page = await cell_page(store, table, at, part.stop)
+                at = page.next_start
+                if page.keys:
+                    await pages.send(page)
+    except TsdError as exc:
+        errors.append(exc)
+        nursery.cancel_scope.cancel()
