@@ -1,0 +1,44 @@
+"""The numbers of query.md's vectors, without an engine around them."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from tests.query_vectors import answer, chosen_groups, read_request, stored, vectors
+
+TOPICS = ("aggregators/", "downsample", "fill", "rate", "calendar", "grouping", "ms", "range")
+
+
+def judged() -> list[tuple[int, dict[str, Any]]]:
+    return [
+        (number, query)
+        for number, query in enumerate(vectors()["queries"])
+        if query["topic"].startswith(TOPICS) and query["status"] == 200 and read_request(query["request"])
+    ]
+
+
+def test_most_of_the_vectors_can_be_judged_by_numbers_alone() -> None:
+    of_topics = [query for query in vectors()["queries"] if query["topic"].startswith(TOPICS)]
+    assert len(judged()) > 0.8 * len(of_topics)
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+@pytest.mark.parametrize(("number", "query"), judged(), ids=lambda v: str(v) if isinstance(v, int) else v["topic"])
+def test_numbers_are_those_of_the_vectors(number: int, query: dict[str, Any], rows: int) -> None:
+    asked = read_request(query["request"])
+    assert asked
+    series = stored()[asked.metric]
+    found = answer([one.points for one in series], chosen_groups(series, asked), asked, rows=rows)
+    unit = 1 if asked.in_ms else 1000
+    shown = [{str(time // unit): spelled(value) for time, value in group.items()} for group in found]
+    wanted = [{time: spelled(value) for time, value in group["dps"].items()} for group in query["response"]]
+    assert sorted(shown, key=json.dumps) == sorted(wanted, key=json.dumps)
+
+
+def spelled(value: float | str | None) -> str:
+    """A number with its type."""
+    if value is None or value == "NaN" or (isinstance(value, float) and math.isnan(value)):
+        return "NaN"
+    return repr(value)
