@@ -172,8 +172,8 @@ def _read_uri(params: Mapping[str, list[str]]) -> Asked | None:
     if len(dict(filters)) < len(filters) or any("(" in v or ("*" in v and v != "*") for _, v in filters):
         return None
     group_by, also = (dict(part) for part in (*lists, [], [])[:2])
-    bounds = (read_time(params[name][0], 0) for name in ("start", "end"))
-    return Asked(metric, aggregator, *bounds, downsample, rate, group_by, also, "ms" in params)
+    start, end = (read_time(params[name][0], 0) for name in ("start", "end"))
+    return Asked(metric, aggregator, start, end, downsample, rate, group_by, also, "ms" in params)
 
 
 def read_rate(text: str) -> RateOptions:
@@ -193,9 +193,9 @@ def _read_body(body: Mapping[str, Any]) -> Asked | None:
     if sub.keys() - {"aggregator", "metric", "downsample", "filters"} or any(f["filter"] != "*" for f in filters):
         return None
     zone, by_calendar = body.get("timezone", "UTC"), body.get("useCalendar", False)
-    bounds = (read_time(str(body[name]), 0, zone) for name in ("start", "end"))
+    start, end = (read_time(str(body[name]), 0, zone) for name in ("start", "end"))
     downsample = (
         read_downsample(sub["downsample"], zone=zone, use_calendar=by_calendar) if "downsample" in sub else None
     )
     group_by = {f["tagk"]: "*" for f in filters if f.get("groupBy")}
-    return Asked(sub["metric"], sub["aggregator"], *bounds, downsample, None, group_by, {}, "msResolution" in body)
+    return Asked(sub["metric"], sub["aggregator"], start, end, downsample, None, group_by, {}, "msResolution" in body)
