@@ -25,7 +25,7 @@ ORDER = (
     ("metadata", "rollups", "histograms", "series_index"),
     ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace", "uid_recheck"),
     ("graphs",),
-    ("assembly", "doors"),
+    ("assembly", "doors", "series_watch"),
     ("stats",),
     ("api",),
     ("serving",),

@@ -8,8 +8,9 @@ from pathlib import Path
 import trio
 
 from tsd.codec.cell import FAMILY
+from tsd.codec.meta import UidMeta, encode_uid_meta
 from tsd.codec.putline import NameRules
-from tsd.codec.uid import ID_FAMILY, NAME_FAMILY
+from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind
 from tsd.config import Backend, Config, gateways, layout, state_folder
 from tsd.ingest.names import Creates
 from tsd.store import Family, Store, Table
@@ -67,7 +68,13 @@ def make_uids(config: Config, store: Store) -> Uids:
         random_metrics=config.random_metrics,
         name_cache=config.name_cache,
         id_cache=config.id_cache,
+        describe=_described_now if config.describe_names else None,
     )
+
+
+def _described_now(kind: Kind) -> bytes:
+    """The metadata of a name that is new."""
+    return encode_uid_meta(UidMeta(kind, created_s=now_ms() // 1000))
 
 
 def name_rules(config: Config) -> NameRules:

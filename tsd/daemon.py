@@ -27,6 +27,7 @@ from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
+from tsd.series_watch import SeriesWatch
 from tsd.serving import Parts, Web
 from tsd.state import held
 from tsd.stats import Snapshot, Stat, collect, render
@@ -59,6 +60,7 @@ class Daemon:
         rules = name_rules(config)
         self.rows = OpenRows(SeriesTable(), rules)
         names = SeriesNames(self.uids, layout(config), rules, creates(config))
+        self.watch = SeriesWatch(config, store, self.rows.table, now_ms)
         self.compactor = paced_compactor(config, store, now_ms, lambda: self.writer.behind)
         self.writer = Writer(
             self.rows,
@@ -75,6 +77,7 @@ class Daemon:
             refused_folder=state_folder(config) / "refused",
             now_s=lambda: now_ms() // 1000,
             note=self.compactor.note if self.compactor else lambda _: None,
+            on_points=self.watch.note,
         )
         self.intake = Intake(
             self.rows,
@@ -102,6 +105,7 @@ class Daemon:
                 stop.set,
                 self.statistics,
                 self.stats_tags,
+                self.watch,
             )
         )
         self.listener = Listener(
@@ -129,6 +133,7 @@ class Daemon:
         self.writer.seal()
         self.uids.drop_caches()
         self.rows.table.forget_texts()
+        self.watch.forget()
 
     async def stats(self) -> bytes:
         """The reply of the command `stats`."""

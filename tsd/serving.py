@@ -9,9 +9,9 @@ from typing import Any
 
 import trio
 
+from tsd.api import annotation, health, last, logs, lookup, meta, prometheus, small, static, stats, suggest, uid
 from tsd.api import config as config_api
-from tsd.api import health, logs, prometheus, small, static, stats
-from tsd.config import Backend, Config, gateways
+from tsd.config import Backend, Config, gateways, layout
 from tsd.doors.bodies import Room
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
@@ -21,6 +21,9 @@ from tsd.ingest.intake import Intake
 from tsd.ingest.journal import Journal
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.writer import Writer
+from tsd.metadata.described import SeriesMetas, UidMetas
+from tsd.metadata.notes import Notes
+from tsd.series_watch import SeriesWatch
 from tsd.stats import Stat
 from tsd.store import Store
 from tsd.uids import Uids
@@ -42,6 +45,7 @@ class Parts:
     stop: Callable[[], None]
     statistics: Callable[[], Sequence[Stat]]
     stats_tags: Callable[[], str]
+    watch: SeriesWatch
 
 
 def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoint]:
@@ -49,6 +53,7 @@ def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoin
     config = parts.config
     latencies = {"all": tally.latencies, "graph": tally.graph_latencies}
     return {
+        **_described(parts),
         **small.routes(parts.drop_caches, parts.stop, may_stop=not config.no_diediedie),
         **config_api.routes(config),
         **health.routes(probe, lambda: sorted(parts.intake.gate.held), lambda: parts.journal.trouble or ""),
@@ -56,6 +61,37 @@ def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoin
         **prometheus.routes(parts.statistics, latencies),
         **static.routes(config.staticroot, parts.now_ms),
         **stats.routes(parts.statistics, parts.stats_tags, parts.now_ms, _no_queries, lambda: _gateways(parts)),
+    }
+
+
+def _described(parts: Parts) -> dict[str, Endpoint]:
+    """What there is to ask and say of names and series."""
+    config, store, uids, watch = parts.config, parts.store, parts.uids, parts.watch
+    form = layout(config)
+    names = UidMetas(store, config.uid_table)
+    series = SeriesMetas(store, config.meta_table, form.widths)
+    told = meta.endpoints(uids, names, series, form.widths, lambda: parts.now_ms() // 1000)
+    notes = Notes(store, config.data_table, form)
+    extra = config.allow_specialchars.encode("latin-1")
+
+    async def written() -> None:
+        await parts.writer.flush(patient=False)
+
+    return {
+        **annotation.routes(notes, form, parts.now_ms),
+        **last.routes(
+            last.Answers(
+                watch.known,
+                watch.points,
+                uids,
+                form.widths,
+                exact_back_scans=not config.track_series,
+                written=written,
+            )
+        ),
+        **lookup.routes(watch.known, uids, form.widths),
+        **suggest.routes(store, config.uid_table),
+        **uid.routes(store, config.uid_table, uids, parts.drop_caches, extra=extra, meta=told),
     }
 
 

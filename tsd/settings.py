@@ -107,8 +107,8 @@ class Config:
     thrift_protocol: str = _key("tsd.storage.hbase.thrift.protocol", "binary", "binary or compact, as the gateway")
     data_table: str = _key("tsd.storage.hbase.data_table", "tsdb", "table of the points, on both engines")
     uid_table: str = _key("tsd.storage.hbase.uid_table", "tsdb-uid", "table of names and UIDs, on both engines")
-    tree_table: str = _key("tsd.storage.hbase.tree_table", "tsdb-tree", "made by create-tables for OpenTSDB's use")
-    meta_table: str = _key("tsd.storage.hbase.meta_table", "tsdb-meta", "made by create-tables for OpenTSDB's use")
+    tree_table: str = _key("tsd.storage.hbase.tree_table", "tsdb-tree", "table of trees, on both engines")
+    meta_table: str = _key("tsd.storage.hbase.meta_table", "tsdb-meta", "table of series' metadata, on both engines")
     salt_width: int = _key("tsd.storage.salt.width", 0, "bytes of salt before a row key. 0: none", "bytes", 0, 8)
     salt_buckets: int = _key("tsd.storage.salt.buckets", 20, "number of salts", low=1)
     flush_interval_ms: int = _key(
@@ -140,6 +140,69 @@ class Config:
         "tsd.storage.compaction.queue_limit", 500_000, "rows that are watched or wait; what is more is left to "
         "tsd compact", "rows", low=1000,
     )  # fmt: skip
+    track_series: bool = _key(
+        "tsd.core.meta.enable_tsuid_tracking", False, "every series written is entered into the meta table, where "
+        "OpenTSDB's lookup and query/last find it. (Ours need it not.)"
+    )  # fmt: skip
+    describe_series: bool = _key(
+        "tsd.core.meta.enable_realtime_ts", False, "with tracking, new series get metadata (TSMeta)"
+    )
+    describe_names: bool = _key("tsd.core.meta.enable_realtime_uid", False, "new names get metadata (UIDMeta)")
+    lookup_look_back_h: int = _key(
+        "tsd.search.look_back", 24, "how far back /api/search/lookup looks for series in rows, where no index and no "
+        "meta table tells which there are", "h", 0, 8784,
+    )  # fmt: skip
+    last_look_back_h: int = _key(
+        "tsd.query.last.look_back", 2, "how far back /api/query/last looks in the store for series that this daemon "
+        "has not written itself, unless a request says otherwise", "h", 0, 8784,
+    )  # fmt: skip
+    corrected: bool = _key(
+        "tsd.query.corrected", False, "true: answers without OpenTSDB's harmful accidents (README, Differences), unless "
+        "a request says corrected=false. A request may also say corrected=true"
+    )  # fmt: skip
+    query_timeout_ms: int = _key(
+        "tsd.query.timeout", 0, "a query that takes longer ends with OpenTSDB's error. 0: never", "ms", low=0
+    )
+    query_duplicates: bool = _key(
+        "tsd.query.allow_simultaneous_duplicates", True, "false: a client that waits for an answer cannot ask the same "
+        "again"
+    )  # fmt: skip
+    query_bytes: int = _key(
+        "tsd.query.limits.bytes.default", 0, "most bytes that a sub query may fetch from the store. 0: any", "bytes",
+        low=0,
+    )  # fmt: skip
+    query_points: int = _key(
+        "tsd.query.limits.data_points.default", 0, "most data points, likewise", "points", low=0
+    )
+    query_bytes_override: bool = _key(
+        "tsd.query.limits.bytes.allow_override", False, "a request may say overrideByteLimit"
+    )
+    query_points_override: bool = _key(
+        "tsd.query.limits.data_points.allow_override", False, "a request may say overrideDataPointLimit"
+    )
+    query_overrides: str = _key(
+        "tsd.query.limits.overrides.config", "", "JSON file of other limits by metric: a list of objects with metric (a "
+        "regular expression), byteLimit, dataPointsLimit. Read at the start"
+    )  # fmt: skip
+    query_memory: int = _key(
+        "tsd.query.memory_limit", 512 << 20, "most bytes of points that all queries hold together; one that needs more "
+        "ends with an error", "bytes", low=16 << 20,
+    )  # fmt: skip
+    queries_at_once: int = _key("tsd.query.at_once", 16, "queries that run side by side; others wait", low=1)
+    query_scans: int = _key(
+        "tsd.query.scans", 4, "on HBase, scans side by side for one query", low=1, high=64
+    )
+    expansion_limit: int = _key(
+        "tsd.query.filter.expansion_limit", 4096, "most values of a literal filter that are looked up before the read; "
+        "of more, each value read is compared", low=0,
+    )  # fmt: skip
+    skip_unresolved_tagvs: bool = _key(
+        "tsd.query.skip_unresolved_tagvs", False, "true: unknown values in literal filters are passed over; false: they "
+        "are an error"
+    )  # fmt: skip
+    fuzzy_filter: bool = _key(
+        "tsd.query.enable_fuzzy_filter", True, "false: explicit tags without the side effects of OpenTSDB's fuzzy filter"
+    )
     fix_duplicates: bool = _key(
         "tsd.storage.fix_duplicates", True, "of differing values of one time a compaction keeps the newest; false: it "
         "leaves such rows alone"
@@ -251,11 +314,7 @@ MUST_BE_OFF = {
 # Files that have them are common, and their points are stored all the same.
 NOT_DONE = {
     "tsd.core.meta.cache.enable": "no series is handed to the plugin",
-    "tsd.core.meta.enable_realtime_ts": "new series get no metadata until `tsdb uid metasync` has run",
-    "tsd.core.meta.enable_realtime_uid": "new names get no metadata until `tsdb uid metasync` has run",
     "tsd.core.meta.enable_tsuid_incrementing": "points are not counted in the meta table",
-    "tsd.core.meta.enable_tsuid_tracking": "series are not entered into the meta table: OpenTSDB's lookup and "
-    "query/last do not find them until `tsdb uid metasync` has run",
     "tsd.core.storage_exception_handler.enable": "no point is handed to the plugin: what the store does not take waits "
     "in the journal",
     "tsd.core.tree.enable_processing": "new series are not in the trees until `tsdb uid treesync` has run",

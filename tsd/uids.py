@@ -6,7 +6,7 @@ the winner's UID; its own number stays unused.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
 from typing import NamedTuple
@@ -26,6 +26,7 @@ RECHECKS = 5  # reads after a create whose answer was lost
 WARN_AT = (0.5, 0.75, 0.9, 0.95, 0.99)  # parts of a kind's UIDs in use
 
 Found = Uid | TsdError
+Describe = Callable[[Kind], bytes] | None  # the metadata of a new UID, where it gets some
 
 
 class KindStatistics(NamedTuple):
@@ -59,11 +60,14 @@ class Uids:
         random_metrics: bool = False,
         name_cache: int = 1_000_000,
         id_cache: int = 1_000_000,
+        describe: Describe = None,
     ) -> None:
+        """`describe` gives the metadata of a new UID of a kind."""
         self._store = store
         self._table = table
         self._kinds = {
-            kind: _KindTable(store, table, kind, widths.of(kind), name_cache, id_cache, random_metrics) for kind in Kind
+            kind: _KindTable(store, table, kind, widths.of(kind), (name_cache, id_cache), random_metrics, describe)
+            for kind in Kind
         }
 
     async def find(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, Found]:
@@ -151,15 +155,23 @@ class _KindTable:
     """One kind of names."""
 
     def __init__(
-        self, store: Store, table: str, kind: Kind, width: int, name_cache: int, id_cache: int, random_metrics: bool
+        self,
+        store: Store,
+        table: str,
+        kind: Kind,
+        width: int,
+        caches: tuple[int, int],
+        random: bool,
+        describe: Describe,
     ) -> None:
         self._store = store
         self._table = table
         self._kind = kind
         self._width = width
-        self._random = random_metrics and kind is Kind.METRIC
-        self._uid_of = _Cache(name_cache)
-        self._name_of = _Cache(id_cache)
+        self._describe = describe
+        self._random = random and kind is Kind.METRIC
+        self._uid_of = _Cache(caches[0])
+        self._name_of = _Cache(caches[1])
         self.drops = 0  # of the caches
         self._drops_before = 0  # when the flight under way began
         self._boarding: dict[bool, _Flight] = {}  # by whether it creates
@@ -256,6 +268,10 @@ class _KindTable:
             pairs = [pair for pair, won in zip(pairs, ours, strict=True) if won]
             forward = [Put(name, self._kind.id_column, uid) for name, uid in pairs]
             ours = await self._create(forward)
+            if self._describe is not None:
+                meta = self._describe(self._kind)
+                won = [uid for (_, uid), mine in zip(pairs, ours, strict=True) if mine]
+                await self._store.put(self._table, [Put(uid, self._kind.meta_column, meta) for uid in won])
             lost = [name for (name, _), won in zip(pairs, ours, strict=True) if not won]
             winners = await self._read_uids(lost)
             for name, uid in [*(pair for pair, won in zip(pairs, ours, strict=True) if won), *winners.items()]:
@@ -377,12 +393,6 @@ class _KindTable:
     def statistics(self) -> KindStatistics:
         """The numbers of this moment."""
         used = 0 if self._random else min(self._used, capacity(self._width))
-        return KindStatistics(
-            self._hits,
-            self._misses,
-            len(self._uid_of) + len(self._name_of),
-            self._collisions,
-            self._refused,
-            used,
-            0 if self._random else capacity(self._width) - used,
-        )
+        available = 0 if self._random else capacity(self._width) - used
+        cached = len(self._uid_of) + len(self._name_of)
+        return KindStatistics(self._hits, self._misses, cached, self._collisions, self._refused, used, available)
