@@ -146,7 +146,7 @@ class WebSession:
                 body = await self._read_body(headers, claim)
             except Refused as error:
                 response = self._dispatcher.refuse(error, target)
-                await self._send(response, headers, last=self._http.their_state is not h11.DONE)
+                await self._send(response, headers, last=not self._has_come_whole())
                 return
             request = Request(
                 head.method.decode("ascii"),
@@ -225,6 +225,12 @@ class WebSession:
         if length:
             with trio.fail_at(self._begin()):
                 await claim.take(length)
+
+    def _has_come_whole(self) -> bool:
+        """Whether nothing more belongs to this request: then another may follow it."""
+        if self._http.their_state is h11.SEND_BODY:
+            self._http.next_event()
+        return self._http.their_state is h11.DONE
 
     # ---- what is answered
 
