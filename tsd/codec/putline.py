@@ -62,14 +62,22 @@ def parse_put(line: bytes, rules: NameRules) -> PutLine:
     if not value_word:
         raise illegal("empty value")
     tags = split_tags(tag_text)
-    flags, value = parse_value(value_word, metric, time)
-    if time >= FIRST_MS and (time > LAST_MS or not storable(time)):
+    return PutLine(metric, tags, time, *judge(metric, tags, time, value_word, rules))
+
+
+def judge(
+    metric: bytes, tags: Tags, time: int, word: bytes, rules: NameRules, *, only_s: bool = False
+) -> tuple[int, bytes]:
+    """Flags and bytes of a point's value, once all else of the point was found good; raises BadLine. `only_s` where a
+    time in ms may not be."""
+    flags, value = parse_value(word, metric, time)
+    if time >= FIRST_MS and (only_s or time > LAST_MS or not storable(time)):
         raise illegal(
             f"bad timestamp={time} when trying to add value={show_signed(value)}/{flags} "
             f"to metric={metric.decode('latin-1')}, tags={show_tags(tags)}"
         )
     check_series(metric, tags, rules)
-    return PutLine(metric, tags, time, flags, value)
+    return flags, value
 
 
 def parse_value(word: bytes, metric: bytes, time: int) -> tuple[int, bytes]:
@@ -102,7 +110,7 @@ def split_tags(text: bytes) -> Tags:
 
 
 def check_series(metric: bytes, tags: Tags, rules: NameRules) -> None:
-    """Raises BadLine unless a series may be called so."""
+    """Raises BadLine unless a series may be called so. A line has no empty names; HTTP may."""
     name = metric.decode("latin-1")
     if not tags:
         raise illegal(f"Need at least one tag (metric={name}, tags={{}})")
@@ -112,6 +120,10 @@ def check_series(metric: bytes, tags: Tags, rules: NameRules) -> None:
         raise illegal(f'Invalid metric name ("{name}"): illegal character: {odd}')
     for tagk, tagv in map_order(tags):
         key, value = tagk.decode("latin-1"), tagv.decode("latin-1")
+        if not tagk:
+            raise illegal(f"Invalid tag name with value [{value}]: empty string")
+        if not tagv and not illegal_character(tagk, rules.extra):
+            raise illegal(f"Invalid tag value with key [{key}]: empty string")
         if odd := illegal_character(tagk, rules.extra):
             raise illegal(f'Invalid tag name with value [{value}] ("{key}"): illegal character: {odd}')
         if odd := illegal_character(tagv, rules.extra):

@@ -1,0 +1,266 @@
+"""The frame of /api/put, /api/rollup and /api/histogram: a body of data points in, their refusals and counts out.
+
+What a point says is kept as the text it was sent as, because that text decides how its number is stored. Nothing of a
+body is taken in before all of it was read: JSON that is none refuses the whole request.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import trio
+
+from tsd.api.messages import not_allowed
+from tsd.codec.putline import Tags, illegal
+from tsd.codec.words import encode_name, parse_long
+from tsd.doors.exchange import Request, Response
+from tsd.errors import BadLine, Refused
+
+T = TypeVar("T")
+Tag = tuple[str, str]
+SLICE_BYTES = 128 << 10  # of a body, read in one go: some 2 ms
+BAD_POINTS = "One or more data points had errors"
+SEE_DETAILS = 'Please see the TSD logs or append "details" to the put request'
+BAD_JSON = "Unable to parse the given JSON"
+_ABSENT = msgspec.Raw(b"null")
+
+
+class Flags(NamedTuple):
+    """What the sender wants to know."""
+
+    summary: bool
+    details: bool
+    sync: bool
+    timeout_ms: int  # 0: none
+
+
+class Reading(msgspec.Struct, gc=False):
+    """One data point's members, unread."""
+
+    metric: msgspec.Raw = _ABSENT
+    timestamp: msgspec.Raw = _ABSENT
+    value: msgspec.Raw = _ABSENT
+    tags: dict[str, msgspec.Raw] | None = None
+
+
+class Point(NamedTuple):
+    """One data point, its members as texts. None: absent, or null."""
+
+    metric: str | None
+    timestamp: int  # 0: absent
+    value: str | None
+    tags: Mapping[str, str | None] | None
+
+    def echo(self) -> dict[str, Any]:
+        """As an answer shows it."""
+        members = {"metric": self.metric, "timestamp": self.timestamp, "value": self.value, "tags": self.tags}
+        return {name: member for name, member in members.items() if member is not None}
+
+
+class Piece(NamedTuple):
+    """A part of a body, read."""
+
+    text: bytes  # the JSON, for the points of an answer
+    lines: bytes  # as the telnet port takes them
+    points: Sequence[int]  # which point each line says
+    refused: Mapping[int, BadLine]  # points that no line says, and why
+    size: int  # points
+
+
+class Failure(NamedTuple):
+    """A data point that is not stored, and why."""
+
+    datapoint: dict[str, Any] | None
+    error: str
+
+
+class Outcome(NamedTuple):
+    """What became of a request's points."""
+
+    taken: int  # into the journal
+    refused: Sequence[Failure]  # before the store was asked
+    unstored: Sequence[Failure] = ()  # what the store did not take, `sync` only
+    late: Sequence[Failure] = ()  # of which nothing was known when `sync_timeout` had passed
+
+
+def flags_of(request: Request) -> Flags:
+    """What a request's parameters ask for; raises Refused as OpenTSDB does, which heeds no `method_override` here."""
+    if request.method != "POST":
+        raise not_allowed(request.method)
+    text = request.param("sync_timeout")
+    try:
+        timeout_ms = int(text) if text is not None else 0
+    except ValueError:
+        raise Refused(500, f'For input string: "{text}"') from None
+    return Flags(request.has("summary"), request.has("details"), request.has("sync"), timeout_ms)
+
+
+def header_tag(request: Request, header: str) -> Tag | None:
+    """The tag that a header gives to every point of the request (`tsd.http.header_tag`); raises Refused."""
+    text = request.headers.get(header.lower()) if header else None
+    if text is None:
+        return None
+    tagk, _, tagv = text.partition("=")
+    if not tagk or not tagv or "=" in tagv:
+        raise Refused(500, f"invalid tag: {text}")
+    return tagk, tagv
+
+
+async def read_slices(body: bytes, read: Callable[[bytes], T]) -> list[T]:
+    """What `read` makes of the body's array of points (one object is an array of one), in parts where it is large, so
+    that others run in between. `read` gets JSON, and raises ValueError or msgspec's DecodeError where it is none.
+    Raises Refused.
+
+    A cut is tried where one object seems to end and the next to begin. Were it within a string or another object, the
+    piece before it would be no JSON: then the body is read whole.
+    """
+    text = body.strip()
+    if not text:
+        raise Refused(400, "Missing request content")
+    if text[:1] == b"{":
+        text = b"[" + text + b"]"
+    elif text[:1] != b"[":
+        raise Refused(400, "The JSON must start as an object or an array")
+    if len(text) > 2 * SLICE_BYTES:
+        with suppress(ValueError, msgspec.DecodeError):
+            return await _read_pieces(text, read)
+    try:
+        return [read(text)]
+    except (ValueError, msgspec.DecodeError) as exc:
+        raise Refused(400, BAD_JSON, str(exc)) from exc
+
+
+async def _read_pieces(text: bytes, read: Callable[[bytes], T]) -> list[T]:
+    found, start = [], 1
+    while start < len(text):
+        cut = _next_cut(text, start + SLICE_BYTES)
+        found.append(read(b"[" + text[start:cut] + (b"]" if cut < len(text) else b"")))
+        start = cut + 1
+        await trio.lowlevel.checkpoint()
+    return found
+
+
+def _next_cut(text: bytes, at: int) -> int:
+    """Where a comma between two objects seems to be, from `at` on; the end of `text` if nowhere."""
+    while (brace := text.find(b"}", at)) >= 0:
+        comma = brace + 1
+        rest = text[comma : comma + 64].lstrip()
+        if rest[:1] == b"," and rest[1:].lstrip()[:1] == b"{":
+            return text.index(b",", comma)
+        at = comma
+    return len(text)
+
+
+def text_of(raw: msgspec.Raw) -> str | None:
+    """A scalar as text: a string's content, anything else as it was written. Raises ValueError for others."""
+    written = bytes(raw)
+    if written[:1] == b'"':
+        return str(msgspec.json.decode(raw, type=str))
+    if written[:1] in b"[{":
+        raise ValueError(f"wanted a scalar, got {written[:40].decode(errors='replace')}")
+    return None if written == b"null" else written.decode()
+
+
+def time_of(raw: msgspec.Raw) -> int:
+    """A timestamp: an integer, a number cut to one, or a string of digits; 0 if absent. Raises ValueError."""
+    text = text_of(raw)
+    if text is None:
+        return 0
+    try:
+        number = parse_long(text.strip().encode()) if set(text).isdisjoint(".eE") else _cut(raw)
+    except BadLine as exc:
+        raise ValueError(f"timestamp: {exc}") from exc
+    return number
+
+
+def _cut(raw: msgspec.Raw) -> int:
+    number = msgspec.json.decode(raw, type=float)
+    if not -(2.0**63) <= number < 2.0**63:
+        raise ValueError(f"timestamp: {number} is out of range")
+    return int(number)
+
+
+def point_of(reading: Reading) -> Point:
+    """The members of a point as texts; raises ValueError where one has a shape it cannot have."""
+    tags = reading.tags
+    return Point(
+        text_of(reading.metric),
+        time_of(reading.timestamp),
+        text_of(reading.value),
+        None if tags is None else {tagk: text_of(tagv) for tagk, tagv in tags.items()},
+    )
+
+
+def members_of(point: Point | None) -> tuple[bytes, Tags, int, bytes]:
+    """Metric, tags, timestamp and value word of a point that has them all; raises BadLine for the first that is missing
+    or that no line could say."""
+    if point is None:
+        raise illegal("Unexpected null datapoint encountered in set.")
+    metric = check_start(point)
+    if not point.value:
+        raise illegal("Empty value")
+    if not point.tags:
+        raise illegal("Missing tags")
+    word = point.value.encode("latin-1", "replace")
+    return metric, tags_of(point.tags), point.timestamp, word
+
+
+def check_start(point: Point) -> bytes:
+    """The metric of a point that has one, and a time; raises BadLine."""
+    if not point.metric:
+        raise illegal("Metric name was empty")
+    if point.timestamp <= 0:
+        raise illegal("Invalid timestamp")
+    return encode_name(point.metric)
+
+
+def tags_of(tags: Mapping[str, str | None]) -> Tags:
+    """Tags as bytes. Raises BadLine for characters that no name can have, and for null."""
+    pairs = []
+    for tagk, tagv in tags.items():
+        if tagv is None:
+            raise illegal(f"Invalid tag value with key [{tagk}]: null")
+        pairs.append((encode_name(tagk), encode_name(tagv)))
+    return tuple(pairs)
+
+
+def tagged(point: Point, tag: Tag | None) -> Point:
+    """The point with a tag more, unless it has one of that name."""
+    if tag is None or point.tags is None or tag[0] in point.tags:
+        return point
+    return point._replace(tags={**point.tags, tag[0]: tag[1]})
+
+
+def told(error: BadLine) -> str:
+    """A refusal of the telnet port's in the words of the HTTP API."""
+    text = str(error)
+    if error.reason == "invalid_values":
+        return "Unable to parse value to a number"
+    if error.reason == "unknown_metrics":
+        return "Unknown metric"
+    return text.removeprefix("illegal argument: ")
+
+
+def answer(outcome: Outcome, flags: Flags) -> Response:
+    """The response to a request, or raises the Refused it is answered with."""
+    late = len(outcome.late)
+    failed = len(outcome.refused) + len(outcome.unstored)
+    good = outcome.taken - len(outcome.unstored) - late
+    if not flags.summary and not flags.details:
+        if late:
+            raise Refused(
+                400, f"The put call has timedout with {good} successful writes, {len(outcome.unstored)} failed writes "
+                f"and {late} timed out writes.", SEE_DETAILS,
+            )  # fmt: skip
+        if failed:
+            raise Refused(400, BAD_POINTS, SEE_DETAILS)
+        return Response(204)
+    body: dict[str, Any] = {"success": good}
+    if flags.timeout_ms > 0:
+        body["timeouts"] = late
+    body["failed"] = failed
+    if flags.details:
+        errors = (*outcome.refused, *outcome.unstored, *outcome.late)
+        body["errors"] = [failure._asdict() for failure in errors]
+    return Response(400 if outcome.refused or late else 200, msgspec.json.encode(body))

@@ -1,0 +1,108 @@
+"""Data points of a request → the way in, the journal's disk, and, where the sender waits for it, the store."""
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import trio
+
+from tsd.api.incoming import Failure, Flags, Outcome, Piece, Point, answer, told
+from tsd.doors.exchange import Response
+from tsd.errors import BadLine, Refused
+from tsd.ingest.intake import Intake, Taken
+
+PATIENCE_S = 10.0  # with a journal that is full, or a disk that does not answer
+
+Echo = Callable[[Piece], Sequence[Point | None]]
+
+
+class Storing(NamedTuple):
+    """How points get from the journal into the store at once."""
+
+    flush: Callable[[], Awaitable[bool]]  # whether everything that came before is stored
+    trouble: Callable[[], str | None]  # why not
+
+
+class PointsDoor:
+    """What /api/put, /api/rollup and /api/histogram hand their lines to."""
+
+    def __init__(self, intake: Intake, storing: Storing, *, patience_s: float = PATIENCE_S) -> None:
+        self._intake = intake
+        self._storing = storing
+        self._patience_s = patience_s
+        self.accepted = 0  # data points
+
+    async def take(
+        self, pieces: Sequence[Piece], flags: Flags, echo: Echo, take_in: Callable[[bytes], Awaitable[Taken]]
+    ) -> Response:
+        """Take the lines of a request in, and answer once the good ones are on disk. `echo` gives a piece's points, for
+        the answer. Raises Refused; with status 503 the same request may be sent again."""
+        if not any(piece.size for piece in pieces):
+            raise Refused(400, "No datapoints found in content")
+        await self._wait(self._intake.gate.passed, "Please throttle writes")
+        failures: list[Failure] = []
+        good: list[tuple[Piece, list[int]]] = []
+        position = 0
+        for piece in pieces:
+            refused, position = await self._take_piece(piece, take_in)
+            failures += _failures(piece, refused, flags, echo)
+            good.append((piece, [number for number in piece.points if number not in refused]))
+        taken = sum(len(numbers) for _, numbers in good)
+        self.accepted += taken
+        await self._wait(lambda: self._intake.synced(position), "The journal cannot be written, please try again")
+        return answer(await self._store(Outcome(taken, failures), flags, lambda: _echoes(good, flags, echo)), flags)
+
+    async def _wait(self, until: Callable[[], Awaitable[None]], message: str) -> None:
+        """Wait, but not for ever: whoever sends has a time limit as well. Raises Refused."""
+        with trio.move_on_after(self._patience_s) as scope:
+            await until()
+        if scope.cancelled_caught:
+            raise Refused(503, message, "; ".join(sorted(self._intake.gate.held)))
+
+    async def _take_piece(
+        self, piece: Piece, take_in: Callable[[bytes], Awaitable[Taken]]
+    ) -> tuple[dict[int, BadLine], int]:
+        """Take a piece's lines in; which points were refused, and the journal's position."""
+        refused = dict(piece.refused)
+        for error in refused.values():
+            self._intake.refuse(error)
+        block, done, position = piece.lines, 0, 0
+        while block:
+            taken = await take_in(block)
+            refused.update((piece.points[done + reject.line], reject.error) for reject in taken.rejects)
+            done += taken.accepted + len(taken.rejects)
+            block, position = taken.rest, taken.position
+            await trio.lowlevel.checkpoint()
+        return refused, position
+
+    async def _store(
+        self, outcome: Outcome, flags: Flags, echoes: Callable[[], Sequence[dict[str, Any] | None]]
+    ) -> Outcome:
+        """Wait for the store, where the sender does; the outcome with what came of it."""
+        if not flags.sync or not outcome.taken:
+            return outcome
+        stored = None
+        with trio.move_on_after(flags.timeout_ms / 1000 if flags.timeout_ms > 0 else math.inf):
+            stored = await self._storing.flush()
+        if stored:
+            return outcome
+        if stored is None:
+            return outcome._replace(late=[Failure(point, "Write timedout") for point in echoes()])
+        why = f"Storage exception: {self._storing.trouble()}"
+        return outcome._replace(unstored=[Failure(point, why) for point in echoes()])
+
+
+def _failures(piece: Piece, refused: dict[int, BadLine], flags: Flags, echo: Echo) -> list[Failure]:
+    """The refused points of a piece, in order. Only an answer with details shows the points."""
+    points = echo(piece) if refused and flags.details else [None] * piece.size
+    shown = {number: point.echo() if (point := points[number]) else None for number in refused}
+    return [Failure(shown[number], told(refused[number])) for number in sorted(refused)]
+
+
+def _echoes(good: Sequence[tuple[Piece, list[int]]], flags: Flags, echo: Echo) -> list[dict[str, Any] | None]:
+    """The points that were taken in, as an answer shows them."""
+    found: list[dict[str, Any] | None] = []
+    for piece, numbers in good:
+        points = echo(piece) if flags.details else [None] * piece.size
+        found += [point.echo() if (point := points[number]) else None for number in numbers]
+    return found
