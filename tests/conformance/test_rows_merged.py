@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -45,6 +45,10 @@ old = st.sampled_from(
 others = st.sampled_from([Point(b"\6\0\0", bytes(9)), Point(b"\x09\0\0", b"*"), Point(b"\x09", b"")])
 
 
+class Enough(Exception):
+    """Of examples."""
+
+
 def is_finite(cell: Point) -> bool:
     """Whether JSON can say all its numbers."""
     found = merge(b"", [StoredCell(*cell, 0)], MergeRules(fix_duplicates=True)).points
@@ -76,9 +80,11 @@ def generated(count: int, number: int) -> Rows:
     @given(rows())
     def collect(row: list[StoredCell]) -> None:
         found[tuple(row)] = None
+        if len(found) >= count:
+            raise Enough
 
-    collect()
-    assert len(found) >= count
+    with pytest.raises(Enough):
+        collect()
     return [list(row) for row in itertools.islice(found, count)]
 
 
@@ -125,9 +131,9 @@ def place(hbase: RunningHbase, table: str, placed: dict[bytes, list[StoredCell]]
         hbase.tables.put_all(table, cells, time_ms=time_ms)
 
 
-def rows_of(hbase: RunningHbase, peer: Opentsdb, keys: Iterable[bytes]) -> Bytes:
+def rows_of(hbase: RunningHbase, peer: Opentsdb, keys: Collection[bytes]) -> Bytes:
     """Qualifiers and values of rows as they stand in HBase, in order."""
-    found = hbase.tables.timed(peer.tables.data)
+    found = hbase.tables.timed(peer.tables.data, min(keys), max(keys) + b"\0")
     cells = {key: [(column, value, time_ms) for column, (value, time_ms) in found[key].items()] for key in keys}
     return {key: [cell[:2] for cell in sorted(data_cells(row))] for key, row in cells.items()}
 

@@ -51,10 +51,13 @@ class Hbase:
             row: {column: value for column, (value, _) in cells.items()} for row, cells in self.timed(table).items()
         }
 
-    def timed(self, table: str) -> dict[bytes, dict[bytes, tuple[bytes, int]]]:
-        """All rows of a table, in order, each cell with its HBase timestamp in ms."""
+    def timed(
+        self, table: str, start: bytes | None = None, stop: bytes | None = None
+    ) -> dict[bytes, dict[bytes, tuple[bytes, int]]]:
+        """All rows of a table, or those from `start` to before `stop`, in order, each cell with its HBase timestamp in
+        ms."""
         with self._connection() as connection:
-            return dict(connection.table(table).scan(include_timestamp=True))
+            return dict(connection.table(table).scan(start, stop, include_timestamp=True))
 
     def put(self, table: str, row: bytes, cells: Mapping[bytes, bytes], *, time_ms: int | None = None) -> None:
         """Write cells of one row; without a time, at HBase's own."""
