@@ -2,6 +2,7 @@
 where few are wanted. The next page is read while one is worked on."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from itertools import islice
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from tsd.errors import TsdError
 from tsd.query.plan import Plan
 from tsd.query.ranges import ScanRange
 from tsd.store import Row, Store
-from tsd.store.cells import CellPage, cell_page, cells_of_rows
+from tsd.store.cells import CellPage, cell_pages, cells_of_rows
 
 GET_ROWS = 200  # asked for with one call
 Take = Callable[[CellPage], Awaitable[None]]
@@ -110,14 +111,10 @@ async def _read(
     nursery: trio.Nursery,
     errors: list[TsdError],
 ) -> None:
-    at: bytes | None = part.start
     try:
-        async with pages:
-            while at is not None:
-                page = await cell_page(store, table, at, part.stop)
-                at = page.next_start
-                if page.keys:
-                    await pages.send(page)
+        async with pages, aclosing(cell_pages(store, table, part.start, part.stop)) as found:
+            async for page in found:
+                await pages.send(page)
     except TsdError as exc:
         errors.append(exc)
         nursery.cancel_scope.cancel()

@@ -3,7 +3,7 @@
 An engine that can read faster than by rows says so by being a CellReader; every other is read by its rows.
 """
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from tsd.store import Cell, Page, Row, Store
@@ -30,22 +30,49 @@ class CellPage(NamedTuple):
         return Cell(self.columns[at], value[self.ahead :], time_ms)
 
 
+class Cursor:
+    """What an engine keeps of a scan from one of its pages to the next: where it is open, and how large its rows are.
+
+    It may be lost at any time: a page is asked for by its first row all the same.
+    """
+
+    def __init__(self) -> None:
+        self.address: tuple[str, int] | None = None  # of the gateway that has the scanner
+        self.scanner: int | None = None
+        self.row_bytes = 0  # of values, on average; 0: not known yet
+
+
 @runtime_checkable
 class CellReader(Protocol):
     """An engine with a faster way."""
 
-    async def cells(self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int) -> CellPage:
+    async def cells(
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, cursor: Cursor
+    ) -> CellPage:
         """The cells of the first rows from `start` to before `stop`, as `Store.page`: the page ends with a row when it
-        has `limit_bytes` of values."""
+        has `limit_bytes` of values. `cursor` is the same for all pages of a scan."""
         ...
 
 
-async def cell_page(
+async def cell_pages(
     store: Store, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int = PAGE_BYTES
+) -> AsyncGenerator[CellPage, None]:
+    """The cells from `start` to before `stop`, page by page, no page empty. Raises StoreError."""
+    cursor = Cursor()
+    at: bytes | None = start
+    while at is not None:
+        page = await cell_page(store, table, at, stop, limit_bytes=limit_bytes, cursor=cursor)
+        at = page.next_start
+        if page.keys:
+            yield page
+
+
+async def cell_page(
+    store: Store, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int = PAGE_BYTES, cursor: Cursor
 ) -> CellPage:
     """The first cells from `start` on, by the fastest way that the engine has. Raises StoreError."""
     if isinstance(store, CellReader):
-        return await store.cells(table, start, stop, limit_bytes=limit_bytes)
+        return await store.cells(table, start, stop, limit_bytes=limit_bytes, cursor=cursor)
     return cells_of(await store.page(table, start, stop, limit=PAGE_ROWS))
 
 

@@ -19,7 +19,7 @@ import trio
 from tsd.errors import DaemonRuns, StoreBusy, StoreError
 from tsd.store import Cell, Page, Put, Table
 from tsd.store.batches import whole_rows
-from tsd.store.cells import CellPage
+from tsd.store.cells import CellPage, Cursor
 from tsd.store.counters import add, bytes_of
 from tsd.store.keyvalue import ABSENT, TIME_BYTES, cell_of, row_head, time_of, with_time
 from tsd.store.limits import check_row
@@ -174,7 +174,15 @@ class EmbeddedStore:
         view = self._database.view(table, stop)
         return await _with_breaks(view.page(start, limit, PAGE_BYTES, columns))
 
-    async def cells(self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int) -> CellPage:
+    async def cells(
+        self,
+        table: str,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        limit_bytes: int,
+        cursor: Cursor,  # noqa: ARG002
+    ) -> CellPage:
         """See CellReader. The rows are those of one moment."""
         await self._enter("cells")
         if stop is not None and start >= stop:

@@ -127,11 +127,12 @@ class Gateways(Generic[C]):
         return len(self._gateways)
 
     @contextmanager
-    def lease(self, *, fresh: bool) -> Iterator[Lease[C]]:
-        """A connection for one call, which is to be opened where there is none or `fresh` is wanted. It is kept for the
-        next call unless the call raises. StoreDown where no gateway can be asked now."""
+    def lease(self, *, fresh: bool, near: Address | None = None) -> Iterator[Lease[C]]:
+        """A connection for one call, to the gateway `near` if that can be asked, which is to be opened where there is
+        none or `fresh` is wanted. It is kept for the next call unless the call raises. StoreDown where no gateway can
+        be asked now."""
         now = self._now()
-        gateway = self._choose(now)
+        gateway = self._choose(now, near)
         if fresh:
             gateway.drop_idle()  # where one was dead, so are the others: the gateway was started anew
         lease = Lease(gateway.address, gateway.take(now), now)
@@ -163,12 +164,15 @@ class Gateways(Generic[C]):
             if lease.connection is not None and not lease.reused:
                 self.opened += 1
 
-    def _choose(self, now: float) -> _Gateway[C]:
-        """The gateway with the fewest calls; of several the one whose turn it is."""
+    def _choose(self, now: float, near: Address | None) -> _Gateway[C]:
+        """The one that is asked for, or else the gateway with the fewest calls; of several the one whose turn it is."""
         free = [gateway for gateway in self._gateways if gateway.free(now)]
         if not free or self._closed:
             whys = [f"{gateway.address[0]}:{gateway.address[1]}: {gateway.why}" for gateway in self._gateways]
             raise StoreDown("the store is closed" if self._closed else f"no gateway answers: {'; '.join(whys)}")
+        for gateway in free:
+            if gateway.address == near:
+                return gateway
         self._turn += 1
         return min(free, key=lambda gateway: (gateway.leases, (self._gateways.index(gateway) - self._turn) % len(self)))
 

@@ -22,6 +22,7 @@ import trio
 from tsd.errors import StoreBusy, StoreDown, StoreError
 from tsd.store import Cell, Page, Put, Table
 from tsd.store.batches import whole_rows
+from tsd.store.cells import CellPage, Cursor
 from tsd.store.gateways import Address, Gateways, Lease, NoAnswer
 from tsd.store.pauses import pauses
 from tsd.store.thrift import NEXT_MS_S, Connection
@@ -132,6 +133,15 @@ class HBaseStore:
         wanted = None if columns is None else frozenset(columns)
         return await self._ask(Connection.page, table, start, stop, limit, wanted)
 
+    async def cells(
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, cursor: Cursor
+    ) -> CellPage:
+        """See CellReader. One scanner serves all pages, unless something goes wrong with it."""
+        if stop is not None and start >= stop:
+            await trio.lowlevel.checkpoint()
+            return CellPage([], [], [], 0, [], None)
+        return await self._ask_at(cursor.address, Connection.cells, table, start, stop, limit_bytes, cursor)
+
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None
     ) -> bool:
@@ -190,6 +200,12 @@ class HBaseStore:
     async def _ask(self, method: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a gateway answers to a call; StoreDown where it is not known whether one that may be sent once only was
         done."""
+        return await self._ask_at(None, method, *args, **kwargs)
+
+    async def _ask_at(
+        self, near: Address | None, method: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The same of the gateway `near`, if that can be asked."""
         self._count[method.__name__] += 1
         once = method in ONCE
 
@@ -198,23 +214,23 @@ class HBaseStore:
 
         for pause in pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES):
             try:
-                return await self._send(ask, once=once)
+                return await self._send(ask, once=once, near=near)
             except StoreBusy as exc:
                 self._count["errors"] += 1
                 if once:
                     raise StoreDown(f"whether {method.__name__} was done is not known: {exc}") from exc
             self._count["retries"] += 1
             await trio.sleep(pause)
-        return await self._send(ask, once=once)
+        return await self._send(ask, once=once, near=near)
 
-    async def _send(self, ask: Callable[[Connection], T], *, once: bool) -> T:
+    async def _send(self, ask: Callable[[Connection], T], *, once: bool, near: Address | None) -> T:
         """Send a call to one gateway after the other until it is sent, and once more where a connection was dropped
         while it was idle. A gateway that was silent for too long is slow, not gone: it is not asked twice."""
         fresh = False
         for _ in range(len(self._gateways) + 1):
             try:
                 async with self._slots:
-                    with self._gateways.lease(fresh=fresh) as lease:
+                    with self._gateways.lease(fresh=fresh, near=near) as lease:
                         return await trio.to_thread.run_sync(self._hop, lease, ask, limiter=self._threads)
             except NoAnswer as exc:
                 self._count["errors"] += 1

@@ -8,7 +8,8 @@ reader: nothing is taken from the socket that it does not get back.
 
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
+
+from tsd.store.rawcells import RawCells
 
 BINARY, REPLY = 0x8001, 2
 STRING, STRUCT, MAP, LIST, I64 = 11, 12, 13, 15, 10
@@ -21,16 +22,6 @@ _LENGTH = struct.Struct(">I")
 _TIME = struct.Struct(">bhqb")
 _ROW_HEAD = (STRING, 1)
 _CELLS_HEAD = (MAP, 2, STRING, STRUCT)
-
-
-class Cells(NamedTuple):
-    """The cells of whole rows, in parallel lists, and how many rows they are."""
-
-    keys: list[bytes]
-    columns: list[bytes]
-    values: list[bytes]
-    times_ms: list[int]
-    rows: int
 
 
 class OtherAnswer(Exception):
@@ -50,7 +41,7 @@ class RowAnswers:
         self._room = memoryview(bytearray(ROOM))
         self._have = 0
 
-    def read(self, name: bytes, number: int) -> Cells:
+    def read(self, name: bytes, number: int) -> RawCells:
         """The answer to the call `name` with that number. Raises OtherAnswer, EOFError, OSError."""
         self._have = 0
         head = _ANSWER.size + len(name) + 4
@@ -65,14 +56,14 @@ class RowAnswers:
         field_kind, field, of, count = _RESULT.unpack_from(self._room, head)
         if (field_kind, field, of) != (LIST, 0, STRUCT):
             raise OtherAnswer(self._received())
-        cells = Cells([], [], [], [], count)
+        cells = RawCells([], [], [], [], count)
         at = self._rows(head + _RESULT.size, cells)
         self._need(at + 1)
         if self._room[at] != 0 or self._have != at + 1:
             raise OtherAnswer(self._received())
         return cells
 
-    def _rows(self, at: int, cells: Cells) -> int:
+    def _rows(self, at: int, cells: RawCells) -> int:
         """Fill `cells` with the rows that start at a place; where they end."""
         read = 0
         while read < cells.rows:
@@ -88,7 +79,7 @@ class RowAnswers:
             at = end
         return at
 
-    def _row(self, at: int, cells: Cells) -> int:
+    def _row(self, at: int, cells: RawCells) -> int:
         """Add a row; where it ends. IndexError or struct.error where it has not come whole."""
         room = self._room[: self._have]
         kind, field, length = _FIELD.unpack_from(room, at)

@@ -12,8 +12,7 @@ import select
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count, groupby
-from operator import itemgetter
+from itertools import count
 from typing import Any
 
 import happybase
@@ -24,12 +23,15 @@ from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket, T
 
 from tsd.errors import StoreBusy, StoreError
 from tsd.store import Cell, Page, Put, Row, Table
+from tsd.store.cells import CellPage, Cursor
 from tsd.store.gateways import Address, NoAnswer
 from tsd.store.limits import check_column, check_row
-from tsd.store.rowanswers import Cells as RawCells
+from tsd.store.rawcells import RawCells, check_order, flat, rows_of
 from tsd.store.rowanswers import OtherAnswer, RowAnswers
 
 BUFFER_BYTES = 64 << 10  # happybase's 4 KiB cost a fifth of the time of a put
+CACHED_ROWS = 500  # that the gateway asks the region server for at once
+MOST_ROWS = 2000  # of a page of cells
 FIRST_ROWS = 32  # of a page, to learn how large its rows are
 PAGE_BYTES = 4 << 20  # of values: a page ends near it
 NEXT_MS_S = 0.002  # until the server's millisecond is another one for sure
@@ -116,6 +118,7 @@ class Connection:
         """Open it. NoAnswer, not sent, where that fails or takes more than `timeout_s`; later calls may take as long
         between two parts of their answers."""
         timeout_ms = max(round(timeout_s * 1000), 1)
+        self._place = address
         self._address = "{}:{}".format(*address)
         self._happybase = happybase.Connection(*address, timeout=timeout_ms, autoconnect=False)
         self._socket = _Socket(*address, socket_timeout=timeout_ms)  # type: ignore[no-untyped-call]
@@ -253,13 +256,41 @@ class Connection:
             raise NoAnswer(f"asked for rows from {start.hex()}, got {len(keys)} others, or not in order")
         return page
 
+    def cells(self, table: str, start: bytes, stop: bytes | None, limit_bytes: int, cursor: Cursor) -> CellPage:
+        """The cells of the first rows from `start` to before `stop`, until they have `limit_bytes` of values."""
+        scanner, cursor.scanner = cursor.scanner, None  # where anything goes wrong, nobody goes on with it
+        if scanner is not None and cursor.address == self._place:
+            try:
+                return self._read_cells(table, scanner, start, stop, limit_bytes, cursor)
+            except NoAnswer:
+                raise
+            except StoreError:  # the gateway has forgotten it, or cannot go on: from the first row again
+                pass
+        scan = api.TScan(startRow=start, stopRow=stop, caching=CACHED_ROWS)
+        scanner = self._ask("scannerOpenWithScan", table, table.encode(), scan, {})
+        return self._read_cells(table, scanner, start, stop, limit_bytes, cursor)
+
+    def _read_cells(
+        self, table: str, scanner: int, start: bytes, stop: bytes | None, limit_bytes: int, cursor: Cursor
+    ) -> CellPage:
+        """Go on with a scanner, which is closed at the end and else left in `cursor`."""
+        wanted = min(limit_bytes // cursor.row_bytes + 1, MOST_ROWS) if cursor.row_bytes else FIRST_ROWS
+        cells = self._list(table, scanner, wanted)
+        check_order(cells, start, stop)
+        if cells.rows < wanted:
+            self._ask("scannerClose", table, scanner)
+            return CellPage(*cells[:3], 0, cells.times_ms, None)
+        cursor.scanner, cursor.address = scanner, self._place
+        cursor.row_bytes = max(sum(map(len, cells.values)) // cells.rows, 1)
+        return CellPage(*cells[:3], 0, cells.times_ms, cells.keys[-1] + b"\0")
+
     def _read_page(self, table: str, scanner: int, limit: int, columns: Collection[bytes] | None) -> Page:
         rows: list[Row] = []
         size = 0
         wanted = min(limit, FIRST_ROWS)
         while True:
             answer = self._list(table, scanner, wanted)
-            for key, cells in _rows_of(answer, columns):
+            for key, cells in rows_of(answer, columns):
                 rows.append(Row(key, cells))
                 size += sum(len(cell.value) for cell in cells)
             if answer.rows < wanted:
@@ -271,7 +302,7 @@ class Connection:
     def _list(self, table: str, scanner: int, wanted: int) -> RawCells:
         """The next rows of a scanner, `wanted` of them where there are so many."""
         if self._answers is None:
-            return _flat(self._ask("scannerGetList", table, scanner, wanted))
+            return flat(self._ask("scannerGetList", table, scanner, wanted))
         with self._naming("scannerGetList", table):
             client = self._happybase.client
             client._send("scannerGetList", id=scanner, nbRows=wanted)
@@ -282,7 +313,7 @@ class Connection:
                 raise TTransportException(TTransportException.END_OF_FILE, str(exc)) from exc
             except OtherAnswer as other:
                 self._socket.given_back = other.received
-                return _flat(client._recv("scannerGetList"))
+                return flat(client._recv("scannerGetList"))
 
     def _ask(self, call: str, table: str, *arguments: object) -> Any:
         """What a gateway answers. `table` is for the message where it says no."""
@@ -327,32 +358,6 @@ def refusal(table: str, text: str) -> StoreError:
     if LASTING.search(text):
         return StoreError(f"HBase refuses: {text}")
     return StoreBusy(f"HBase asks to wait: {text}")
-
-
-def _flat(results: Sequence[Any]) -> RawCells:
-    """Rows as thriftpy2 reads them, cell by cell."""
-    cells = RawCells([], [], [], [], len(results))
-    for result in results:
-        for column, cell in (result.columns or {}).items():
-            cells.keys.append(result.row)
-            cells.columns.append(column)
-            cells.values.append(cell.value)
-            cells.times_ms.append(cell.timestamp)
-    return cells
-
-
-def _rows_of(raw: RawCells, columns: Collection[bytes] | None) -> Iterator[tuple[bytes, list[Cell]]]:
-    """Rows with their cells in order. NoAnswer where there is one that was not asked for, or a row without any."""
-    found = zip(raw.keys, map(Cell, raw.columns, raw.values, raw.times_ms), strict=True)
-    rows = 0
-    for key, group in groupby(found, key=itemgetter(0)):
-        rows += 1
-        cells = sorted(cell for _, cell in group)
-        if columns is not None and any(cell.column not in columns for cell in cells):
-            raise NoAnswer(f"row {key.hex()}: asked for columns {columns}, got {[c.column for c in cells[:8]]}")
-        yield key, cells
-    if rows != raw.rows:
-        raise NoAnswer(f"got {raw.rows} rows, of which {raw.rows - rows} have no cells, or stand there twice")
 
 
 def _cells(result: Any, columns: Collection[bytes] | None) -> list[Cell]:

@@ -11,7 +11,8 @@ from thriftpy2.thrift import TApplicationException, TMessageType
 from thriftpy2.transport import TMemoryBuffer
 
 from tsd.store import thrift  # noqa: F401 (imports happybase, which makes Hbase_thrift)
-from tsd.store.rowanswers import Cells, OtherAnswer, RowAnswers
+from tsd.store.rawcells import RawCells
+from tsd.store.rowanswers import OtherAnswer, RowAnswers
 
 NAME = "scannerGetList"
 ROWS = [
@@ -51,9 +52,9 @@ def pieces(data: bytes, size: int) -> Callable[[memoryview], int]:
     return receive_into
 
 
-def expected(rows: list[tuple[bytes, dict[bytes, tuple[bytes, int]]]]) -> Cells:
+def expected(rows: list[tuple[bytes, dict[bytes, tuple[bytes, int]]]]) -> RawCells:
     flat = [(key, column, value, time) for key, cells in rows for column, (value, time) in cells.items()]
-    return Cells(*([cell[at] for cell in flat] for at in range(4)), len(rows))  # type: ignore[arg-type]
+    return RawCells(*([cell[at] for cell in flat] for at in range(4)), len(rows))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [1 << 20, 4096, 777, 1], ids=str)

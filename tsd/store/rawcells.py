@@ -1,0 +1,54 @@
+"""The cells of an answer of HBase's, as they were read: parallel lists, in whose order nobody should trust."""
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter, lt
+from typing import Any, NamedTuple
+
+from tsd.store import Cell
+from tsd.store.gateways import NoAnswer
+
+
+class RawCells(NamedTuple):
+    """The cells of whole rows, in parallel lists, and how many rows they are."""
+
+    keys: list[bytes]
+    columns: list[bytes]
+    values: list[bytes]
+    times_ms: list[int]
+    rows: int
+
+
+def flat(results: Sequence[Any]) -> RawCells:
+    """Rows as thriftpy2 reads them, cell by cell."""
+    cells = RawCells([], [], [], [], len(results))
+    for result in results:
+        for column, cell in (result.columns or {}).items():
+            cells.keys.append(result.row)
+            cells.columns.append(column)
+            cells.values.append(cell.value)
+            cells.times_ms.append(cell.timestamp)
+    return cells
+
+
+def check_order(cells: RawCells, start: bytes, stop: bytes | None) -> None:
+    """NoAnswer where cells are not those of a scan, in order."""
+    places = list(zip(cells.keys, cells.columns, strict=True))
+    if not all(map(lt, places, places[1:])) or (places and not start <= cells.keys[0]):
+        raise NoAnswer(f"asked for rows from {start.hex()}, got others, or not in order")
+    if places and stop is not None and cells.keys[-1] >= stop:
+        raise NoAnswer(f"asked for rows before {stop.hex()}, got {cells.keys[-1].hex()}")
+
+
+def rows_of(raw: RawCells, columns: Collection[bytes] | None) -> Iterator[tuple[bytes, list[Cell]]]:
+    """Rows with their cells in order. NoAnswer where there is one that was not asked for, or a row without any."""
+    found = zip(raw.keys, map(Cell, raw.columns, raw.values, raw.times_ms), strict=True)
+    rows = 0
+    for key, group in groupby(found, key=itemgetter(0)):
+        rows += 1
+        cells = sorted(cell for _, cell in group)
+        if columns is not None and any(cell.column not in columns for cell in cells):
+            raise NoAnswer(f"row {key.hex()}: asked for columns {columns}, got {[c.column for c in cells[:8]]}")
+        yield key, cells
+    if rows != raw.rows:
+        raise NoAnswer(f"got {raw.rows} rows, of which {raw.rows - rows} have no cells, or stand there twice")
