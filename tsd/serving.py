@@ -54,6 +54,7 @@ def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoin
     latencies = {"all": tally.latencies, "graph": tally.graph_latencies}
     return {
         **_described(parts),
+        **_written(parts),
         **small.routes(parts.drop_caches, parts.stop, may_stop=not config.no_diediedie),
         **config_api.routes(config),
         **health.routes(probe, lambda: sorted(parts.intake.gate.held), lambda: parts.journal.trouble or ""),
@@ -62,6 +63,13 @@ def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoin
         **static.routes(config.staticroot, parts.now_ms),
         **stats.routes(parts.statistics, parts.stats_tags, parts.now_ms, _no_queries, lambda: _gateways(parts)),
     }
+
+
+def _written(parts: Parts) -> dict[str, Endpoint]:
+    """What takes data points."""
+    intake = parts.intake
+    door = PointsDoor(intake, Storing(lambda: parts.writer.flush(patient=False), lambda: parts.writer.trouble))
+    return put.routes(door, intake, name_rules(parts.config), parts.config.header_tag)
 
 
 def _described(parts: Parts) -> dict[str, Endpoint]:
@@ -85,7 +93,7 @@ def _described(parts: Parts) -> dict[str, Endpoint]:
                 watch.points,
                 uids,
                 form.widths,
-                exact_back_scans=not config.track_series,
+                exact_back_scans=not config.track_series and not config.corrected,
                 written=written,
             )
         ),

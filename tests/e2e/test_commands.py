@@ -54,7 +54,7 @@ hbase.rpcs.buffered_flush_interval = 500
 tsd.storage.fix_duplicates = true
 """
 IGNORED = """\
-hbase.rpcs.buffered_flush_interval tsd.core.meta.enable_tsuid_tracking tsd.core.plugin_path tsd.http.cachedir
+hbase.rpcs.buffered_flush_interval tsd.core.plugin_path tsd.http.cachedir
 tsd.http.request.enable_chunked tsd.http.request.max_chunk tsd.http.staticroot tsd.network.async_io
 tsd.network.worker_threads tsd.storage.hbase.zk_basedir tsd.storage.hbase.zk_quorum
 """
@@ -203,11 +203,10 @@ def test_an_existing_opentsdb_conf_works(tmp_path: Path) -> None:
 
 
 def test_what_opentsdb_does_beside_the_points_is_told_and_not_done(tmp_path: Path) -> None:
-    tsd = Tsd(tmp_path / "state", {"tsd.core.meta.enable_tsuid_tracking": "True", "tsd.search.enable": "false"})
+    tsd = Tsd(tmp_path / "state", {"tsd.core.meta.enable_tsuid_incrementing": "True", "tsd.search.enable": "false"})
     key, consequence = (
-        "tsd.core.meta.enable_tsuid_tracking",
-        "series are not entered into the meta table: OpenTSDB's lookup and query/last do not find them until "
-        "`tsdb uid metasync` has run",
+        "tsd.core.meta.enable_tsuid_incrementing",
+        "points are not counted in the meta table",
     )
     done = tsd.run("check-config")
     assert (done.status, done.err.splitlines()[:2]) == (

@@ -58,7 +58,7 @@ class Dispatcher:
             if request.method == "OPTIONS":
                 return Response(200, b"", None, extra)
             target.check_version()
-            endpoint = self._routes.get(target.key)
+            endpoint = self._find(target)
             if endpoint is None:
                 response = _nowhere(request, target)
             else:
@@ -69,6 +69,14 @@ class Dispatcher:
         if response.content_type in (JSON, LEGACY_JSON) and request.has("jsonp"):
             response = _padded(response, request)
         return replace(response, headers=(*response.headers, *extra)) if extra else response
+
+    def _find(self, target: Target) -> Endpoint | None:
+        """The endpoint of a target: that of its first two words, as of api/query/last, or of the first alone."""
+        if target.is_api and len(target.segments) > 1:
+            found = self._routes.get(f"{target.key}/{target.segments[1]}")
+            if found is not None:
+                return found
+        return self._routes.get(target.key)
 
     def refuse(self, error: Refused, target: Target | None = None) -> Response:
         """The response to a request that was not read to its end, or has no target."""
@@ -90,7 +98,8 @@ class Dispatcher:
         return _error_page(refused, target, trace)
 
 
-def _is_there(key: str, rules: Rules) -> bool:
+def _is_there(path: str, rules: Rules) -> bool:
+    key = "/".join(path.split("/")[:2])  # what is there of api/query is there of api/query/last
     if rules.mode is Mode.READ_ONLY and key in WRITES:
         return False
     if rules.mode is Mode.WRITE_ONLY and key in READS:
