@@ -157,8 +157,8 @@ class Config:
         "has not written itself, unless a request says otherwise", "h", 0, 8784,
     )  # fmt: skip
     corrected: bool = _key(
-        "tsd.query.corrected", False, "true: answers without OpenTSDB's harmful accidents (README, Differences), unless "
-        "a request says corrected=false. A request may also say corrected=true"
+        "tsd.query.corrected", False, "true: answers without OpenTSDB's harmful accidents (README, Differences), "
+        "unless a request says corrected=false. A request may also say corrected=true"
     )  # fmt: skip
     query_timeout_ms: int = _key(
         "tsd.query.timeout", 0, "a query that takes longer ends with OpenTSDB's error. 0: never", "ms", low=0
@@ -171,9 +171,7 @@ class Config:
         "tsd.query.limits.bytes.default", 0, "most bytes that a sub query may fetch from the store. 0: any", "bytes",
         low=0,
     )  # fmt: skip
-    query_points: int = _key(
-        "tsd.query.limits.data_points.default", 0, "most data points, likewise", "points", low=0
-    )
+    query_points: int = _key("tsd.query.limits.data_points.default", 0, "most data points, likewise", "points", low=0)
     query_bytes_override: bool = _key(
         "tsd.query.limits.bytes.allow_override", False, "a request may say overrideByteLimit"
     )
@@ -181,27 +179,27 @@ class Config:
         "tsd.query.limits.data_points.allow_override", False, "a request may say overrideDataPointLimit"
     )
     query_overrides: str = _key(
-        "tsd.query.limits.overrides.config", "", "JSON file of other limits by metric: a list of objects with metric (a "
-        "regular expression), byteLimit, dataPointsLimit. Read at the start"
+        "tsd.query.limits.overrides.config", "", "JSON file of other limits by metric: a list of objects with metric "
+        "(a regular expression), byteLimit, dataPointsLimit. Read at the start"
     )  # fmt: skip
     query_memory: int = _key(
         "tsd.query.memory_limit", 512 << 20, "most bytes of points that all queries hold together; one that needs more "
         "ends with an error", "bytes", low=16 << 20,
     )  # fmt: skip
     queries_at_once: int = _key("tsd.query.at_once", 16, "queries that run side by side; others wait", low=1)
-    query_scans: int = _key(
-        "tsd.query.scans", 4, "on HBase, scans side by side for one query", low=1, high=64
-    )
+    query_scans: int = _key("tsd.query.scans", 4, "on HBase, scans side by side for one query", low=1, high=64)
     expansion_limit: int = _key(
         "tsd.query.filter.expansion_limit", 4096, "most values of a literal filter that are looked up before the read; "
         "of more, each value read is compared", low=0,
     )  # fmt: skip
     skip_unresolved_tagvs: bool = _key(
-        "tsd.query.skip_unresolved_tagvs", False, "true: unknown values in literal filters are passed over; false: they "
-        "are an error"
+        "tsd.query.skip_unresolved_tagvs", False, "true: unknown values in literal filters are passed over; false: "
+        "they are an error"
     )  # fmt: skip
     fuzzy_filter: bool = _key(
-        "tsd.query.enable_fuzzy_filter", True, "false: explicit tags without the side effects of OpenTSDB's fuzzy filter"
+        "tsd.query.enable_fuzzy_filter",
+        True,
+        "false: explicit tags without the side effects of OpenTSDB's fuzzy filter",
     )
     fix_duplicates: bool = _key(
         "tsd.storage.fix_duplicates", True, "of differing values of one time a compaction keeps the newest; false: it "
@@ -263,6 +261,10 @@ class Config:
     cors_headers: str = _key(
         "tsd.http.request.cors_headers", "Authorization, Content-Type, Accept, Origin, User-Agent, DNT, Cache-Control, "
         "X-Mx-ReqToken, Keep-Alive, X-Requested-With, If-Modified-Since", "headers that those pages may send"
+    )  # fmt: skip
+    header_tag: str = _key(
+        "tsd.http.header_tag", "", "header of /api/put that holds a tag, k=v, for all points that have none of that "
+        "name. Empty: none"
     )  # fmt: skip
     staticroot: str = _key("tsd.http.staticroot", "", "folder of the files of /s/ and of favicon.ico. Empty: none")
     show_stack_trace: bool = _key(

@@ -70,6 +70,15 @@ class OpenRows:
         """Bytes held."""
         return self.points * POINT_BYTES
 
+    def holds(self, metric: bytes) -> bool:
+        """Whether there are points of a metric, or may be, where they are in the journal alone."""
+        if not self.complete:
+            return True
+        any_of = self.table.any_of
+        return any_of(metric, np.array(self._single[0], np.int32)) or any(
+            any_of(metric, part.series) for part in reversed(self._whole)
+        )
+
     def absorb(self, block: bytes, verdicts: Verdicts) -> Absorbed:
         """Take in the put lines that `block` (whole lines) starts with.
 

@@ -39,6 +39,8 @@ class SeriesTable:
         self._aliases: dict[int, list[SeriesText]] = {}
         self._first_texts: dict[bytes, bytes] = {}  # sorted tags → the text they were first seen in
         self._seen = np.zeros(1024, np.uint32)
+        self._metric_numbers: dict[bytes, int] = {}  # of every metric ever entered, from 1
+        self._metric_of = np.zeros(1024, np.int32)  # by series
         self._births = np.zeros(1024, np.int64)  # by number: which series it was given to, counted
         self._born = 0
         self._now_s = 0
@@ -116,6 +118,11 @@ class SeriesTable:
     def births(self, numbers: NDArray[np.int32]) -> NDArray[np.int64]:
         """For each number one that changes when it is given to another series; never 0."""
         return self._births[numbers]
+
+    def any_of(self, metric: bytes, numbers: NDArray[np.int32]) -> bool:
+        """Whether one of these series is of that metric."""
+        wanted = self._metric_numbers.get(metric)
+        return wanted is not None and bool((self._metric_of[numbers] == wanted).any())
 
     def touch(self, numbers: NDArray[np.int32], now_s: int) -> None:
         """These series sent something."""

@@ -110,6 +110,7 @@ class Writer:
         self._waiting = trio.Event()
         self._progress = trio.Event()
         self._finishing = False
+        self._showing = trio.Lock()
         self.trouble: str | None = None  # why the store does not take cells, while it does not
         self.cells = 0
         self.retries = 0
@@ -232,10 +233,28 @@ class Writer:
         """Write everything that came before; whether it is stored. Unless `patient`, give up when the store
         or the journal's disk fails."""
         self.seal()
-        wanted = self._sealed
+        return await self._reach(self._sealed, patient=patient)
+
+    async def _reach(self, wanted: int, *, patient: bool) -> bool:
+        """Whether so many windows are stored, once they are or nobody knows when."""
         while self._written < wanted and (patient or (self.trouble is None and self._journal.trouble is None)):
             await self._progress.wait()
         return self._written >= wanted
+
+    async def show(self, metric: bytes) -> bool:
+        """Write what came before of one metric, for whoever is about to read it; whether it is stored. Many may ask at
+        once: no window is sealed for one of them while another's is being written."""
+        waiting = self._rows.holds(metric)
+        if not waiting and not any(self._may_hold(window, metric) for window in self._windows):
+            return True
+        wanted = self._sealed + waiting
+        async with self._showing:
+            if self._sealed < wanted:
+                self.seal()
+            return await self._reach(min(wanted, self._sealed), patient=False)
+
+    def _may_hold(self, window: Window, metric: bytes) -> bool:
+        return window.columns is None or self._rows.table.any_of(metric, window.columns.series)
 
     def finish(self) -> None:
         """Seal the last window, and let `write_windows` return when it is stored."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tsd.codec.rowkey import Layout, Series
-from tsd.codec.tsuid import split_tsuid
+from tsd.codec.tsuid import show_uid, split_tsuid
 from tsd.codec.uid import Kind
 from tsd.codec.words import encode_name
 from tsd.errors import BadLine, BadQuery, NoSuchName, TsdError
@@ -126,7 +126,7 @@ class Planner:
         first = series[0].metric
         for other in series:
             if other.metric != first:
-                shown = f"[{_shown(first)}] [{_shown(other.metric)}]"
+                shown = f"[{show_uid(first)}] [{show_uid(other.metric)}]"
                 raise BadQuery(f"One or more TSUIDs did not share the same metric {shown}", status=500)
         tagks = await self._find(Kind.TAGK, [each.tagk for each in sub.filters])
         conditions = []
@@ -199,8 +199,3 @@ def literal_product(conditions: Sequence[Condition]) -> Mapping[bytes, bytes]:
     if len(several) < 2:
         return {}
     return {one.tagk: min(one.literals) for one in conditions if one.literals}
-
-
-def _shown(uid: bytes) -> str:
-    """Bytes as Java's Arrays.toString lists them, without the brackets."""
-    return ", ".join(str(byte - 256 if byte > 127 else byte) for byte in uid)

@@ -1,0 +1,41 @@
+"""The query engine as the configuration has it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tsd.config import Backend, Config, layout
+from tsd.query.engine import Engine, Flush, Settings
+from tsd.query.limits import Bounds, Limits, read_overrides
+from tsd.query.plan import PlanRules
+from tsd.query.running import Registry
+from tsd.store import Store
+from tsd.uids import Uids
+
+
+def make_engine(config: Config, store: Store, uids: Uids, *, flush: Flush, now_ms: Callable[[], int]) -> Engine:
+    """One for the data table; `flush` and `now_ms` as Engine has them. Raises BadConfig."""
+    return Engine(
+        store, config.data_table, uids, layout(config), settings=_settings(config), flush=flush, now_ms=now_ms
+    )
+
+
+def make_registry(config: Config, now_ms: Callable[[], int]) -> Registry:
+    """Where its queries are listed."""
+    return Registry(now_ms, duplicates=config.query_duplicates)
+
+
+def _settings(config: Config) -> Settings:
+    overrides = read_overrides(Path(config.query_overrides)) if config.query_overrides else ()
+    return Settings(
+        Limits(
+            Bounds(config.query_bytes, config.query_points),
+            overrides,
+            size_override=config.query_bytes_override,
+            points_override=config.query_points_override,
+            timeout_ms=config.query_timeout_ms,
+        ),
+        PlanRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter),
+        memory_bytes=config.query_memory,
+        at_once=config.queries_at_once,
+        scans=config.query_scans if config.backend is Backend.HBASE else 1,
+    )
