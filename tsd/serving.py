@@ -9,8 +9,10 @@ from typing import Any
 
 import trio
 
-from tsd.api import annotation, health, last, logs, lookup, meta, prometheus, small, static, stats, suggest, uid
+from tsd.api import annotation, health, last, logs, lookup, meta, prometheus, put, small, static, stats, suggest, uid
 from tsd.api import config as config_api
+from tsd.api.taking import PointsDoor, Storing
+from tsd.assembly import name_rules
 from tsd.config import Backend, Config, gateways, layout
 from tsd.doors.bodies import Room
 from tsd.doors.cors import Cors
