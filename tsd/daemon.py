@@ -27,6 +27,7 @@ from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
+from tsd.query.configured import make_engine, make_registry
 from tsd.series_watch import SeriesWatch
 from tsd.serving import Parts, Web
 from tsd.state import held
@@ -106,6 +107,8 @@ class Daemon:
                 self.statistics,
                 self.stats_tags,
                 self.watch,
+                make_engine(config, store, self.uids, flush=self.writer.show, now_ms=now_ms),
+                make_registry(config, now_ms),
             )
         )
         self.listener = Listener(

@@ -25,6 +25,8 @@ from tsd.ingest.rows import OpenRows
 from tsd.ingest.writer import Writer
 from tsd.metadata.described import SeriesMetas, UidMetas
 from tsd.metadata.notes import Notes
+from tsd.query.engine import Engine
+from tsd.query.running import Registry
 from tsd.series_watch import SeriesWatch
 from tsd.stats import Stat
 from tsd.store import Store
@@ -48,6 +50,8 @@ class Parts:
     statistics: Callable[[], Sequence[Stat]]
     stats_tags: Callable[[], str]
     watch: SeriesWatch
+    engine: Engine
+    queries: Registry  # that run, and that ran
 
 
 def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoint]:

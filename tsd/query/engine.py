@@ -38,7 +38,7 @@ T = TypeVar("T")
 THREADS = 2  # that decode and merge: more would only wait for each other
 SLICE_POINTS = 500_000  # merged in one go
 SMALL = 5_000  # points that are merged at once, without a thread
-Flush = Callable[[bytes], Awaitable[None]]
+Flush = Callable[[bytes], Awaitable[object]]
 
 
 @dataclass(frozen=True)
