@@ -4,11 +4,8 @@ Java has a point in every double, and from 10^7 up and below 10^-3 an exponent: 
 are the fewest that tell the double, as those of newer Javas; older ones print some with one more, which read the same.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from tsd.query.points import Float64, Points
 
@@ -51,28 +48,26 @@ def double_texts(values: Float64, nan: bytes = NAN) -> list[bytes]:
     plain = (sizes >= PLAIN_FROM) & (sizes < PLAIN_BELOW)
     if plain.all():
         return texts
-    odd = np.flatnonzero(~plain & (sizes > 0))
-    for at, text in zip(odd.tolist(), _with_exponents([texts[at] for at in odd.tolist()], sizes[odd]), strict=True):
+    odd = ~plain & (sizes > 0)
+    if odd.all():
+        return _with_exponents(texts, values)
+    where = np.flatnonzero(odd).tolist()
+    for at, text in zip(where, _with_exponents([texts[at] for at in where], values[odd]), strict=True):
         texts[at] = text
     for at in np.flatnonzero(np.isnan(values)).tolist():
         texts[at] = nan
     return texts
 
 
-def _with_exponents(texts: Sequence[bytes], sizes: Float64) -> list[bytes]:
+def _with_exponents(texts: list[bytes], values: Float64) -> list[bytes]:
     """Texts of doubles out of the plain range, with Java's exponents."""
-    if not texts:
-        return []
-    found = np.array(texts, object)
+    sizes = np.abs(values)
     pointed = (sizes >= _POINTED_FROM) & (sizes < _POINTED_BELOW)
-    for at in np.flatnonzero(~pointed).tolist():
-        found[at] = _java_exponent(texts[at])
-    if pointed.any():
-        cells = np.array([text.lstrip(b"-") for text in found[pointed].tolist()])
-        moved = _moved(cells, np.char.find(cells, b"."), sizes[pointed] >= 1)
-        signed = [b"-" + text if old[:1] == b"-" else text for old, text in zip(found[pointed], moved, strict=True)]
-        found[pointed] = signed
-    return list(found.tolist())
+    if pointed.all():
+        return _moved(texts, values) if texts else []
+    where = np.flatnonzero(pointed).tolist()
+    moved = dict(zip(where, _with_exponents([texts[at] for at in where], values[pointed]), strict=True))
+    return [moved[at] if at in moved else _java_exponent(text) for at, text in enumerate(texts)]
 
 
 def _java_exponent(text: bytes) -> bytes:
@@ -81,18 +76,22 @@ def _java_exponent(text: bytes) -> bytes:
     return digits + (b"E" if b"." in digits else b".0E") + exponent
 
 
-def _moved(cells: NDArray[np.bytes_], points: NDArray[np.intp], large: NDArray[np.bool_]) -> list[bytes]:
-    """Plain decimals, `12345678.5` and `0.00012`, with one digit before the point: all with the point, or the first
-    digit, in the same place at a time."""
+def _moved(texts: list[bytes], values: Float64) -> list[bytes]:
+    """Plain decimals, `12345678.5` and `0.00012`, with one digit before the point: all whose first digit is in the same
+    place at a time."""
+    cells = np.array(texts)
+    negative = values < 0
+    if negative.any():
+        cells = np.strings.lstrip(cells, b"-")
     width = cells.dtype.itemsize
     bytes_of = cells.view(np.uint8).reshape(len(cells), width)
     zeros = np.argmax((bytes_of != ord("0")) & (bytes_of != ord(".")), axis=1)  # before the first digit of a small one
-    moved = np.empty(len(cells), object)
-    exponents = np.where(large, points - 1, 1 - zeros)
+    exponents = np.where(np.abs(values) >= 1, np.strings.find(cells, b".") - 1, 1 - zeros)
+    moved = np.empty(len(cells), f"S{width + 5}")
     for exponent in np.unique(exponents).tolist():
-        mine = np.flatnonzero(exponents == exponent)
+        mine = exponents == exponent
         rows = bytes_of[mine]
-        digits = np.zeros((len(mine), width + 1), np.uint8)
+        digits = np.zeros((len(rows), width + 1), np.uint8)
         if exponent > 0:
             digits[:, 0] = rows[:, 0]
             digits[:, 2 : exponent + 2] = rows[:, 1 : exponent + 1]
@@ -105,4 +104,7 @@ def _moved(cells: NDArray[np.bytes_], points: NDArray[np.intp], large: NDArray[n
         short = np.strings.rstrip(digits.view(f"S{width + 1}")[:, 0], b"0")
         short = np.where(np.strings.endswith(short, b"."), np.strings.add(short, b"0"), short)
         moved[mine] = np.strings.add(short, f"E{exponent}".encode())
-    return list(moved.tolist())
+    if negative.any():
+        moved = np.where(negative, np.strings.add(b"-", moved), moved)
+    shown: list[bytes] = moved.tolist()
+    return shown
