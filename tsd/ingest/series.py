@@ -91,7 +91,9 @@ class SeriesTable:
             if number == len(self._seen):
                 self._seen = np.concatenate((self._seen, np.zeros_like(self._seen)))
                 self._births = np.concatenate((self._births, np.zeros_like(self._births)))
+                self._metric_of = np.concatenate((self._metric_of, np.zeros_like(self._metric_of)))
         self._seen[number] = self._now_s
+        self._metric_of[number] = self._metric_numbers.setdefault(text.metric, len(self._metric_numbers) + 1)
         self._born += 1
         self._births[number] = self._born
         return number
