@@ -43,7 +43,7 @@ async def test_the_gateway_is_away_for_a_minute(hbase: RunningHbase, tmp_path: P
                 nursery.start_soon(sender.run, daemon.port)
             for sender in senders[:3]:
                 await sender.more_confirmed(WARM_UP_LINES // 3)
-                sender.pace(2500)
+                sender.pace(1500)
             before = daemon.resident_bytes()
             memory = []
             await trio.to_thread.run_sync(hbase.thrift_stop)

@@ -16,7 +16,7 @@ BLOCK_BYTES = 128 << 10  # half of the most that is read at once
 MOST_LINES = 2500  # between two looks: trio may give two turns to one task before another
 UNBOUNDED = RULES._replace(reply_buffer=1 << 30)  # it waits for nobody to read
 DEADLINE_S = 60
-FLOOD = 200_000
+FLOOD = 50_000
 
 
 @pytest.fixture
