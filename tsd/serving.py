@@ -9,7 +9,22 @@ from typing import Any
 
 import trio
 
-from tsd.api import annotation, health, last, logs, lookup, meta, prometheus, put, small, static, stats, suggest, uid
+from tsd.api import (
+    annotation,
+    health,
+    last,
+    logs,
+    lookup,
+    meta,
+    prometheus,
+    put,
+    query,
+    small,
+    static,
+    stats,
+    suggest,
+    uid,
+)
 from tsd.api import config as config_api
 from tsd.api.taking import PointsDoor, Storing
 from tsd.assembly import name_rules
@@ -67,7 +82,8 @@ def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoin
         **logs.routes(),
         **prometheus.routes(parts.statistics, latencies),
         **static.routes(config.staticroot, parts.now_ms),
-        **stats.routes(parts.statistics, parts.stats_tags, parts.now_ms, _no_queries, lambda: _gateways(parts)),
+        **stats.routes(parts.statistics, parts.stats_tags, parts.now_ms, lambda: _gateways(parts)),
+        **query.routes(parts.engine, parts.queries, query.Rules(config.corrected, config.allow_delete), parts.now_ms),
     }
 
 
@@ -107,10 +123,6 @@ def _described(parts: Parts) -> dict[str, Endpoint]:
         **suggest.routes(store, config.uid_table),
         **uid.routes(store, config.uid_table, uids, parts.drop_caches, extra=extra, meta=told),
     }
-
-
-def _no_queries() -> Mapping[str, Sequence[Any]]:
-    return {"completed": [], "running": []}
 
 
 def _gateways(parts: Parts) -> list[Mapping[str, Any]]:

@@ -156,6 +156,9 @@ class Config:
         "tsd.query.last.look_back", 2, "how far back /api/query/last looks in the store for series that this daemon "
         "has not written itself, unless a request says otherwise", "h", 0, 8784,
     )  # fmt: skip
+    allow_delete: bool = _key(
+        "tsd.http.query.allow_delete", False, "DELETE on /api/query, and delete in its body, remove the rows they read"
+    )
     corrected: bool = _key(
         "tsd.query.corrected", False, "true: answers without OpenTSDB's harmful accidents (README, Differences), "
         "unless a request says corrected=false. A request may also say corrected=true"

@@ -11,24 +11,19 @@ from tsd.api.messages import answer, check_method
 from tsd.doors.exchange import TEXT, Endpoint, Request, Response
 from tsd.stats import Stat, as_points, render
 
-Running = Callable[[], Mapping[str, Sequence[Any]]]
-
 
 def routes(
     statistics: Callable[[], Sequence[Stat]],
     tags: Callable[[], str],
     now_ms: Callable[[], int],
-    running: Running,
     gateways: Callable[[], Sequence[Mapping[str, Any]]],
 ) -> dict[str, Endpoint]:
-    """`tags` are those of all lines; `running` gives the queries that run and those that have ended, `gateways` what
-    there is to tell of each server that the store speaks with."""
+    """`tags` are those of all lines; `gateways` gives what there is to tell of each server that the store speaks with.
+    /api/stats/query is an endpoint of `tsd.api.query`."""
 
     async def api(request: Request) -> Response:
         check_method(request, "GET", "POST")
         what = request.segments[1].lower() if len(request.segments) > 1 else ""
-        if what == "query":
-            return answer(running())
         if what == "region_clients":
             return answer(gateways())
         if what == "threads":

@@ -58,6 +58,7 @@ class Dispatcher:
             if request.method == "OPTIONS":
                 return Response(200, b"", None, extra)
             target.check_version()
+            _check_serializer(request)
             endpoint = self._find(target)
             if endpoint is None:
                 response = _nowhere(request, target)
@@ -123,6 +124,14 @@ def _as_refused(error: Exception, target: Target) -> Refused | None:
     if isinstance(error, TsdError):
         return Refused(400, str(error))
     return None
+
+
+def _check_serializer(request: Request) -> None:
+    """Raise Refused for a form of answers that there is not."""
+    name = request.param("serializer")
+    if name is not None and request.is_api and name != "json":
+        told = f"Could not find a serializer with the name: {name}"
+        raise Refused(400, "Requested serializer was not found", told)
 
 
 async def _begun(response: Response) -> Response:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import h11
 import trio
 
-from tsd.doors import compression
+from tsd.doors import compression, pages
 from tsd.doors.bodies import Claim, Room, as_utf8, too_large, unpacked
 from tsd.doors.dispatch import READS, Dispatcher
-from tsd.doors.exchange import Request, Response
+from tsd.doors.exchange import HTML, Request, Response
 from tsd.doors.latency import Latencies
 from tsd.doors.parts import ended
 from tsd.doors.replies import Unread
@@ -36,6 +36,8 @@ _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
 _NO_REQUEST_LINE = ("illegal request line", "no request line", "unsupported HTTP version")
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _NOSNIFF = ("X-Content-Type-Options", "nosniff")
+
+UNCHUNKED = Response(BAD_REQUEST, pages.bad_request("Chunked request not supported."), HTML)  # even under /api
 
 Receive = Callable[[], Awaitable[bytes]]
 
@@ -84,6 +86,10 @@ class Statistics(NamedTuple):
 
 class _Gone(Exception):
     """The client has gone, or sends no HTTP: there is nobody to answer."""
+
+
+class _Unchunked(Exception):
+    """A body that is larger than is taken, or of unknown length, where `tsd.http.request.enable_chunked` is off."""
 
 
 class WebSession:
@@ -144,8 +150,8 @@ class WebSession:
             try:
                 target = read_target(head.target.decode("ascii"))
                 body = await self._read_body(headers, claim)
-            except Refused as error:
-                response = self._dispatcher.refuse(error, target)
+            except (Refused, _Unchunked) as error:
+                response = UNCHUNKED if isinstance(error, _Unchunked) else self._dispatcher.refuse(error, target)
                 await self._send(response, headers, last=not self._has_come_whole())
                 return
             request = Request(
@@ -219,7 +225,7 @@ class WebSession:
         if not self._bounds.chunked and (
             length > UNCHUNKED_BYTES or "transfer-encoding" in headers or "expect" in headers
         ):
-            raise Refused(BAD_REQUEST, "Chunked request not supported.")
+            raise _Unchunked
         if length > self._bounds.body:
             raise too_large(self._bounds.body)
         if length:

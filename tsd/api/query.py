@@ -1,0 +1,133 @@
+"""/api/query: what was asked → the engine → its answer as JSON; and the list of the queries that run."""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import trio
+
+from tsd.api.messages import answer, check_method
+from tsd.doors.exchange import Endpoint, Request, Response
+from tsd.errors import BadQuery, Refused
+from tsd.query.answer import write_answer
+from tsd.query.answers import Answer, SubAnswer
+from tsd.query.body import read_body
+from tsd.query.echo import echo
+from tsd.query.engine import Engine
+from tsd.query.model import Query
+from tsd.query.running import Registry, Running
+from tsd.query.uri import read_uri
+
+LARGE = 5_000  # points: an answer of more is written in a thread, part by part
+PRIVATE = frozenset({"authorization", "cookie", "proxy-authorization"})  # headers that nobody else is to read
+DISABLED = "Deleting data is not enabled (tsd.http.query.allow_delete=false)"
+
+
+class Rules(NamedTuple):
+    """What requests may ask for."""
+
+    corrected: bool = False  # the default of a request
+    may_delete: bool = False
+
+
+def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[], int]) -> dict[str, Endpoint]:
+    """`now_ms` is the wall clock."""
+
+    async def query(request: Request) -> Response:
+        wanted = read_query(request, rules, now_ms())
+        with registry.entered(wanted, request.peer, request.headers) as running:
+            try:
+                found = await engine.run(wanted, running=running)
+                response = await written(found, arrays=request.has("arrays"))
+            except Refused as error:
+                running.status, running.error = error.status, error.message
+                raise _told_twice(error) from error
+            running.status, running.sent = response.status, True
+            return response
+
+    async def listed(request: Request) -> Response:
+        if check_method(request, "GET", "POST", "DELETE") == "DELETE":
+            return cancel(registry, request)
+        return answer(queries(registry))
+
+    return {"api/query": query, "api/stats/query": listed}
+
+
+def read_query(request: Request, rules: Rules, now_ms: int) -> Query:
+    """The query of a request, by its method; raises Refused."""
+    method = check_method(request, "GET", "POST", "DELETE")
+    if method == "DELETE" and not rules.may_delete:
+        raise BadQuery("Bad request", details=DISABLED)
+    if method == "POST":
+        wanted = read_body(request.body, now_ms, params=request.params, corrected=rules.corrected)
+        if wanted.delete and not rules.may_delete:  # OpenTSDB deletes all the same
+            raise BadQuery("Bad request", details=DISABLED)
+        return wanted
+    wanted = read_uri(request.params, now_ms, corrected=rules.corrected)
+    return replace(wanted, delete=True) if method == "DELETE" else wanted
+
+
+async def written(found: Answer, *, arrays: bool) -> Response:
+    """An answer as a response, written while it is sent if it is large; raises BadQuery where JSON cannot hold it."""
+    size = sum(len(group.points.times) for sub in found.subs for group in sub.groups)
+    parts = write_answer(found, arrays=arrays)
+    if size <= LARGE:
+        return Response(200, b"".join(parts))
+    return Response(200, _in_threads(parts))
+
+
+async def _in_threads(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (part := await trio.to_thread.run_sync(next, parts, None)) is not None:
+        yield part
+
+
+def _told_twice(error: Refused) -> Refused:
+    """OpenTSDB's error for a name that nobody has says it in the details too."""
+    if error.message.startswith("No such name for ") and not error.details:
+        return BadQuery(error.message, status=error.status, details=error.message)
+    return error
+
+
+def cancel(registry: Registry, request: Request) -> Response:
+    """End a running query, by the `id` that the list shows; raises Refused where there is none."""
+    text = request.param("id") or ""
+    if not text.isdecimal() or not registry.cancel(int(text)):
+        raise Refused(404, "No such query", f"No query with the id [{text}] is running")
+    return Response(204, b"", None)
+
+
+def queries(registry: Registry) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """The queries that run and those that ended last, in OpenTSDB's form; `id` is ours."""
+    return {
+        "completed": [_told(one) for one in registry.ended],
+        "running": [_told(one) for one in registry.running],
+    }
+
+
+def _told(one: Running) -> dict[str, Any]:
+    query = one.query
+    told = {
+        "id": one.number,
+        "query": {
+            "start": query.start_text,
+            "end": query.end_text or None,
+            "timezone": query.zone,
+            "queries": [echo(SubAnswer(sub, [])) for sub in query.queries],
+            "msResolution": query.ms_resolution,
+            "showTSUIDs": query.show_tsuids,
+            "noAnnotations": query.no_annotations,
+            "globalAnnotations": query.global_annotations,
+            "delete": query.delete,
+        },
+        "exception": one.error or "null",
+        "executed": 1,
+        "user": None,
+        "requestHeaders": {name: value for name, value in one.headers.items() if name not in PRIVATE},
+        "endpoint": one.peer,
+        "queryStartTimestamp": one.started_ms,
+        "sentToClient": one.sent,
+        "stats": dict(one.stats),
+    }
+    if one.ended_ms:
+        told |= {"httpResponse": one.status, "queryCompletedTimestamp": one.ended_ms}
+    return told
