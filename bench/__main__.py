@@ -6,6 +6,7 @@ from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import day as day_module
 from bench import ingest as ingest_module
+from bench import put as put_module
 from bench import query as query_module
 from bench import series as series_module
 from bench import sync as sync_module
@@ -82,6 +83,16 @@ def day(series: int, hours: int, only: str) -> None:
 def windows(series: int, lengths_s: tuple[int, ...]) -> None:
     """Cells and rows to be compacted, by the length of the window: an hour, played in a minute."""
     windows_module.windows(series, lengths_s)
+
+
+@bench.command()
+@click.option("--series", default=1000, help="Series.")
+@click.option("--points", default=200, help="Points of each series, each time.")
+@click.option("--batch", "batches", multiple=True, default=[1000, 100], help="Points a request; may be repeated.")
+@click.option("--rounds", default=3, help="How often each way is measured, in turn.")
+def put(series: int, points: int, batches: tuple[int, ...], rounds: int) -> None:
+    """/api/put beside telnet: CPU of the daemon a point."""
+    put_module.put(Load(series, points, 4), batches, rounds)
 
 
 @bench.command()

@@ -1,0 +1,103 @@
+"""/api/put beside telnet: what a data point costs the daemon, until it is stored, by the size of the batches.
+
+One process holds the connections and posts the same points as JSON that the telnet round sends as lines. Batches are
+sent one after the other on each connection, as agents send them: the next one when the last was answered, and so was
+on disk.
+"""
+
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from bench.daemon import Daemon, serving
+from bench.lines import Load, rounds
+from bench.report import machine, publish, spread, table
+from bench.sender import Sent, send
+
+NO_CONTENT = 204
+
+
+def put(load: Load, batches: tuple[int, ...], times: int) -> None:
+    """Measure each way so many times, in turn, and publish the report."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder,
+        serving(Path(folder), {}) as daemon,
+    ):
+        send(load, daemon.port, "sync")  # the names
+        stored = _await(daemon, load.lines)
+        for _ in range(times):
+            for batch in (0, *batches):
+                load = load.after
+                name = f"/api/put, {batch:,} points a request" if batch else "telnet"
+                before = daemon.usage().cpu_s
+                sent = _post(load, daemon.port, batch) if batch else send(load, daemon.port, "sync")
+                stored = _await(daemon, stored + load.lines)
+                cpu_us = (daemon.usage().cpu_s - before) / load.lines * 1e6
+                found.setdefault(name, []).append((load.lines / (sent.end - sent.start), cpu_us))
+    rows = [
+        [name, spread([rate for rate, _ in figures], 0), spread([cpu_us for _, cpu_us in figures])]
+        for name, figures in found.items()
+    ]
+    head = f"{load.series:,} series × {load.points:,} points, {load.connections} connections; {machine()}.\n\n"
+    publish("put", head + table(["way", "points/s until acknowledged", "CPU µs/point until stored"], rows), found)
+
+
+def _await(daemon: Daemon, points: int) -> int:
+    daemon.flush()
+    daemon.await_stored(points)
+    return points
+
+
+def _post(load: Load, port: int, batch: int) -> Sent:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.put", json.dumps([load, port, batch])], check=True, stdout=subprocess.PIPE
+    )
+    return Sent(*json.loads(done.stdout))
+
+
+def bodies(load: Load, connection: int, batch: int) -> list[bytes]:
+    """One connection's points as arrays of `batch`, numbers as they stand in the lines."""
+    points = []
+    for line in b"".join(rounds(load, connection)).decode().splitlines():
+        _, metric, at, value, *tags = line.split(" ")
+        named = ",".join(f'"{tagk}":"{tagv}"' for tagk, tagv in (tag.split("=") for tag in tags))
+        points.append(f'{{"metric":"{metric}","timestamp":{at},"value":{value},"tags":{{{named}}}}}')
+    return [f"[{','.join(points[at : at + batch])}]".encode() for at in range(0, len(points), batch)]
+
+
+def main() -> None:
+    """What the sending process does."""
+    arguments, port, batch = json.loads(sys.argv[1])
+    load = Load(*arguments)
+    texts = [bodies(load, number, batch) for number in range(load.connections)]  # before the clock starts
+    ready = threading.Barrier(load.connections + 1)
+
+    def deliver(requests: list[bytes]) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.connect()
+        ready.wait()
+        for body in requests:
+            connection.request("POST", "/api/put", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            assert response.status == NO_CONTENT, response.read()
+            response.read()
+        connection.close()
+
+    threads = [threading.Thread(target=deliver, args=(requests,)) for requests in texts]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    start = time.monotonic()
+    for thread in threads:
+        thread.join()
+    print(json.dumps(Sent(start, time.monotonic(), [])))
+
+
+if __name__ == "__main__":
+    main()
