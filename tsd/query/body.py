@@ -129,7 +129,7 @@ def _draft(members: _Object, *, corrected: bool) -> Draft:
     """One sub query. `tags` and `filters` write the same list, so the later one counts; `corrected` keeps both."""
     found: dict[str, Any] = {"aggregator": ""}
     downsample = ""
-    lists: dict[str, tuple[Filter, ...]] = {}
+    lists: dict[str, tuple[Filter, ...] | None] = {}
     for name, value in members:
         if name in _READERS:
             field, read = _READERS[name]
@@ -146,8 +146,8 @@ def _draft(members: _Object, *, corrected: bool) -> Draft:
             found |= {"rollup_usage": rollup_usage(_text(value) or ""), "has_rollup_usage": True}
         elif name == "index":
             _long(value, name)  # no effect, but it must be one
-    filters = tuple(each for part in lists.values() for each in part)
-    return Draft(SubQuery(**found, filters=filters), downsample)
+    filters = tuple(each for part in lists.values() for each in part or ())
+    return Draft(SubQuery(**found, filters=filters), downsample, any(part is not None for part in lists.values()))
 
 
 def _tags(value: Value, *, corrected: bool) -> tuple[Filter, ...]:
@@ -158,9 +158,9 @@ def _tags(value: Value, *, corrected: bool) -> tuple[Filter, ...]:
     )
 
 
-def _filters(value: Value, *, corrected: bool) -> tuple[Filter, ...]:
+def _filters(value: Value, *, corrected: bool) -> tuple[Filter, ...] | None:
     if value is None:
-        return ()
+        return None
     if not isinstance(value, list) or isinstance(value, _Object):
         raise _Wrong("filters: wanted a list")
     return tuple(_filter(each, corrected=corrected) for each in value)

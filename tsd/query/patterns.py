@@ -15,7 +15,9 @@ from tsd.query.pattern_cost import is_costly
 
 CHARACTERS = frozenset(map(chr, range(256)))
 LONGEST = 4096  # characters of a pattern
-_PLAIN = re.compile(r"(?:[A-Za-z0-9 _/^$.*+?|:,=<>@%!~;'\"#-]|\\[.dDwWsS/-]|\((?:\?:)?|\)|\[\^?[A-Za-z0-9_./ -]+\])*")
+_PLAIN = re.compile(
+    r"(?:[A-Za-z0-9 _/^$.*+?|:,=<>@%!~;'\"#-]|\\[.dDwWsS/-]|\(\?:|\((?!\?)|\)|\[\^?[A-Za-z0-9_./ -]+\])*"
+)
 
 
 def _where(test: Callable[[str], bool]) -> frozenset[str]:

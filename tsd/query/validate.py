@@ -22,6 +22,7 @@ class Draft(NamedTuple):
 
     sub: SubQuery
     downsample: str = ""
+    has_filters: bool = True  # a list of them, if an empty one: OpenTSDB tells it from none where it compares
 
 
 def check(query: Query, drafts: Sequence[Draft], now_ms: int, zone: str = "", *, local: tzinfo | None = None) -> Query:
@@ -90,13 +91,13 @@ def without_duplicates(drafts: Sequence[Draft], *, corrected: bool = False) -> l
     what they group by for equal; `corrected` does not."""
     found: dict[object, Draft] = {}
     for draft in drafts:
-        found.setdefault(draft if corrected else _identity(draft), draft)
+        found.setdefault(draft._replace(has_filters=True) if corrected else _identity(draft), draft)
     return list(found.values())
 
 
 def _identity(draft: Draft) -> object:
     sub = replace(draft.sub, filters=(), index=0, rollup_usage="", has_rollup_usage=False)
-    return sub, draft.downsample, tuple(map(identity, draft.sub.filters))
+    return sub, draft.downsample, draft.has_filters, tuple(map(identity, draft.sub.filters))
 
 
 def as_mistake(exc: BadQuery, *, corrected: bool) -> BadQuery:
