@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from scripts.imports import problems
 from scripts.peers.ports import HOST, http_answers, pick, thrift_answers
 from scripts.peers.process import PeerError, await_ready, died, end, kill_all, log_of, pid_of, send, spawn, watch
+from tests.conftest import pytest_xdist_auto_num_workers
 
 ROOT = Path(__file__).parents[2]
 SLEEP = ["sleep", "600"]
@@ -152,6 +154,22 @@ def test_the_fast_run_leaves_out_what_uses_a_peer_by_its_fixtures():
     done = subprocess.run([*command, *chosen], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "no tests collected (" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "workers"),
+    [
+        (["tests/unit/test_scripts.py"], 0),
+        (["tests/unit/test_scripts.py::test_a_circle_is_found", "tests/unit/test_scripts.py::test_a_taken_port"], 0),
+        (["tests/unit/test_scripts.py", "tests/unit/test_log.py"], 1),
+        (["tests/unit"], 1),
+    ],
+)
+def test_a_single_file_needs_no_workers(monkeypatch, words, workers):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)
+    config = SimpleNamespace(args=words, invocation_params=SimpleNamespace(dir=ROOT))
+    assert pytest_xdist_auto_num_workers(config) == workers
 
 
 def test_imports_that_go_down_pass(tmp_path):
