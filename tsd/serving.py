@@ -23,6 +23,7 @@ from tsd.api import (
     static,
     stats,
     suggest,
+    tree,
     uid,
 )
 from tsd.api import config as config_api
@@ -40,6 +41,7 @@ from tsd.ingest.rows import OpenRows
 from tsd.ingest.writer import Writer
 from tsd.metadata.described import SeriesMetas, UidMetas
 from tsd.metadata.notes import Notes
+from tsd.metadata.trees import Trees
 from tsd.query.engine import Engine
 from tsd.query.running import Registry
 from tsd.series_watch import SeriesWatch
@@ -102,6 +104,7 @@ def _described(parts: Parts) -> dict[str, Endpoint]:
     series = SeriesMetas(store, config.meta_table, form.widths)
     told = meta.endpoints(uids, names, series, form.widths, lambda: parts.now_ms() // 1000)
     notes = Notes(store, config.data_table, form)
+    trees = Trees(store, config.tree_table, lambda: parts.now_ms() // 1000)
     extra = config.allow_specialchars.encode("latin-1")
 
     async def written() -> None:
@@ -120,6 +123,7 @@ def _described(parts: Parts) -> dict[str, Endpoint]:
             )
         ),
         **lookup.routes(watch.known, uids, form.widths),
+        **tree.routes(trees, uids, names, form.widths),
         **suggest.routes(store, config.uid_table),
         **uid.routes(store, config.uid_table, uids, parts.drop_caches, extra=extra, meta=told),
     }

@@ -175,8 +175,9 @@ async def judge(folder: Path, group: tuple[str, str], settings: dict[str, str]) 
     vectors = GROUPS[group]
     bad: list[str] = []
     async with running(folder / "state", {**settings_of(vectors, folder), **settings}) as daemon:
-        if not vectors[0].get("seq") and settings_of(vectors, folder).get("tsd.mode") != "ro":
-            first = {"method": "POST", "path": "/api/put?sync", "body": FIRST}
+        if vectors[0].get("seq") != "put" and settings_of(vectors, folder).get("tsd.mode") != "ro":
+            body = [FIRST, {**FIRST, "tags": {"a": "c"}}] if vectors[0].get("seq") == "uid" else FIRST
+            first = {"method": "POST", "path": "/api/put?sync", "body": body}
             await trio.to_thread.run_sync(ask, daemon.port, first)
         for vector in vectors:
             answer = await trio.to_thread.run_sync(ask, daemon.port, vector)

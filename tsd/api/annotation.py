@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tsd.api.messages import (
+    DONE,
+    UNCHANGED,
     answer,
     check_method,
     is_true,
@@ -69,7 +71,7 @@ class NotePages:
         if method in ("POST", "PUT"):
             sent = self._sent(self._members(request))
             if not sent.changed:
-                return Response(304, b"", None)
+                return UNCHANGED
             note = await self._notes.put(sent.note, sent.changed, sent.tsuid, replace=method == "PUT")
             return answer(show(note))
         members = self._members(request)
@@ -79,7 +81,7 @@ class NotePages:
         tsuid = self._tsuid(text_in(members, "tsuid"))
         if method == "DELETE":
             await self._notes.delete(start_time, tsuid)
-            return Response(204)
+            return DONE
         note_there = await self._notes.get(start_time, tsuid)
         if note_there is None:
             raise Refused(404, "Unable to locate annotation in storage")

@@ -11,6 +11,9 @@ from tsd.errors import Refused
 _OVERRIDES = ("GET", "POST", "PUT", "DELETE")
 _TRUE = ("true", "1", "yes")
 
+DONE = Response(204, b"", None)
+UNCHANGED = Response(304, b"", None)
+
 
 def answer(value: object, status: int = 200) -> Response:
     """A response of JSON."""

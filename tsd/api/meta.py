@@ -4,7 +4,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tsd.api.messages import answer, check_method, is_true, number_in, object_of, required, text_in, unparsable
+from tsd.api.messages import (
+    DONE,
+    UNCHANGED,
+    answer,
+    check_method,
+    is_true,
+    number_in,
+    object_of,
+    required,
+    text_in,
+    unparsable,
+)
 from tsd.api.uid import KINDS
 from tsd.codec.jsontext import Json
 from tsd.codec.rowkey import Series, join_pairs
@@ -20,8 +31,6 @@ from tsd.uids import Uids
 FIELDS = {"display_name": ("displayName", "display_name"), "description": ("description",), "notes": ("notes",)}
 SERIES_TEXTS = {**FIELDS, "units": ("units",), "data_type": ("dataType", "data_type")}
 METHODS = ("GET", "POST", "PUT", "DELETE")
-NOTHING_CHANGED = Response(304, b"", None)
-DELETED = Response(204)
 
 
 def endpoints(
@@ -54,14 +63,14 @@ class UidMetaPages:
         uid = _uid(text_in(members, "uid"))
         if method == "DELETE":
             await self._metas.delete(kind, uid)
-            return DELETED
+            return DONE
         width = self._widths.of(kind)
         if len(uid) != width:
             wrong = f"Wrong id.length = {len(uid)} which is != {width} required for '{kind.value}'"
             raise Refused(500, f"java.lang.IllegalArgumentException: {wrong}")
         changes = changes_in(members, FIELDS)
         if method != "GET" and not changes:
-            return NOTHING_CHANGED
+            return UNCHANGED
         found = await self._named(kind, uid)
         if method != "GET":
             meta = await self._metas.change(kind, uid, changes, replace=method == "PUT")
@@ -98,7 +107,7 @@ class SeriesMetaPages:
             if not text_in(members, "tsuid"):
                 raise Refused(400, "Unable to delete TSMeta information", "Missing UID")
             await self._metas.delete(_tsuid(text_in(members, "tsuid"), self._widths))
-            return DELETED
+            return DONE
         return await self._change(request, members, replace=method == "PUT")
 
     async def _get(self, request: Request) -> Response:
@@ -125,7 +134,7 @@ class SeriesMetaPages:
                 raise Refused(400, 'Could not find TSMeta, specify "create=true" to create a new one.')
         changes = changes_in(members, SERIES_TEXTS) | numbers_in(members)
         if not changes and not create:
-            return NOTHING_CHANGED
+            return UNCHANGED
         series = split_tsuid(self._widths, tsuid)
         try:  # every UID must have a name, as with OpenTSDB
             await self._show_names(series)

@@ -5,7 +5,7 @@ from typing import Any
 
 from tsd.api.messages import answer, not_allowed, object_of, text_in, unparsable
 from tsd.codec.uid import Kind
-from tsd.codec.words import encode_name, illegal_character, show_signed
+from tsd.codec.words import encode_name, illegal_character, java_map_order, show_signed
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.errors import BadLine, NoSuchName, Refused, StoreError, TsdError
 from tsd.store import Store
@@ -43,7 +43,8 @@ def routes(
             found[word] = made
             if errors:
                 found[f"{word}_errors"] = errors
-        return answer(found, 400 if any(key.endswith("_errors") for key in found) else 200)
+        ordered = {key: found[key] for key in java_map_order(found)}  # as OpenTSDB lists them
+        return answer(ordered, 400 if any(key.endswith("_errors") for key in found) else 200)
 
     async def renamed(request: Request) -> Response:
         if request.method not in ("GET", "POST"):

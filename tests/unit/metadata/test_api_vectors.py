@@ -11,12 +11,13 @@ import pytest
 import trio
 
 from tests.unit.metadata.asking import NOW_MS, World, loosened, make_world
-from tsd.api import annotation, last, lookup, meta, suggest, uid
+from tsd.api import annotation, last, lookup, meta, suggest, tree, uid
 from tsd.codec.uid import Kind, Widths
 from tsd.metadata.described import SeriesMetas, UidMetas
 from tsd.metadata.known import KnownSeries
 from tsd.metadata.latest import Latest
 from tsd.metadata.notes import Notes
+from tsd.metadata.trees import Trees
 from tsd.query.last import LastPoints
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "http_vectors.json").read_text())
@@ -81,6 +82,7 @@ def endpoints(world: World) -> dict[str, Any]:
         ),
         **annotation.routes(Notes(store, "tsdb", world.layout), world.layout, lambda: NOW_MS),
         **lookup.routes(known, uids, widths),
+        **tree.routes(Trees(store, "tsdb-tree", lambda: NOW_MS // 1000), uids, UidMetas(store, "tsdb-uid"), widths),
         **suggest.routes(store, "tsdb-uid"),
         **uid.routes(store, "tsdb-uid", uids, world.drop_caches, extra=b"", meta=pages),
     }
