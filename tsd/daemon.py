@@ -27,7 +27,7 @@ from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
-from tsd.query.configured import make_engine, make_registry
+from tsd.query.configured import make_engine, make_index, make_registry
 from tsd.series_watch import SeriesWatch
 from tsd.serving import Parts, Web
 from tsd.state import held
@@ -61,7 +61,8 @@ class Daemon:
         rules = name_rules(config)
         self.rows = OpenRows(SeriesTable(), rules)
         names = SeriesNames(self.uids, layout(config), rules, creates(config))
-        self.watch = SeriesWatch(config, store, self.rows.table, now_ms)
+        self.index = make_index(config, store)
+        self.watch = SeriesWatch(config, store, self.rows.table, now_ms, index=self.index)
         self.compactor = paced_compactor(config, store, now_ms, lambda: self.writer.behind)
         self.writer = Writer(
             self.rows,
@@ -107,7 +108,7 @@ class Daemon:
                 self.statistics,
                 self.stats_tags,
                 self.watch,
-                make_engine(config, store, self.uids, flush=self.writer.show, now_ms=now_ms),
+                make_engine(config, store, self.uids, self.index, flush=self.writer.show, now_ms=now_ms),
                 make_registry(config, now_ms),
             )
         )
@@ -302,6 +303,8 @@ async def _run(
                 doors.start_soon(writer.seal_windows)
                 doors.start_soon(recheck_forever, daemon.uids, config.uid_cache_ttl_s, daemon.drop_caches)
                 upkeep = [daemon.compactor.run] if daemon.compactor else []
+                if daemon.index:
+                    doors.start_soon(daemon.index.keep_complete, config.data_table)
                 for task in (daemon.watch_counters, daemon.look_for_tables, daemon.learn_name, daemon.web.run, *upkeep):
                     doors.start_soon(task)
                 path = await control.open_listener(control_path(config))

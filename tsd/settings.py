@@ -148,6 +148,9 @@ class Config:
         "tsd.core.meta.enable_realtime_ts", False, "with tracking, new series get metadata (TSMeta)"
     )
     describe_names: bool = _key("tsd.core.meta.enable_realtime_uid", False, "new names get metadata (UIDMeta)")
+    grow_trees: bool = _key(
+        "tsd.core.tree.enable_processing", False, "with tracking and TSMeta, new series are put into the enabled trees"
+    )
     lookup_look_back_h: int = _key(
         "tsd.search.look_back", 24, "how far back /api/search/lookup looks for series in rows, where no index and no "
         "meta table tells which there are", "h", 0, 8784,
@@ -191,6 +194,12 @@ class Config:
     )  # fmt: skip
     queries_at_once: int = _key("tsd.query.at_once", 16, "queries that run side by side; others wait", low=1)
     query_scans: int = _key("tsd.query.scans", 4, "on HBase, scans side by side for one query", low=1, high=64)
+    series_index: bool | None = _key(
+        "tsd.query.series_index", None, "series are entered into an index by their tags, so that a query for a few of "
+        "many reads no others. Unset: true on the embedded store, false on HBase, where it would miss what an OpenTSDB "
+        "writes into the same tables"
+    )  # fmt: skip
+    series_table: str = _key("tsd.query.series_table", "tsdb-series", "table of that index")
     expansion_limit: int = _key(
         "tsd.query.filter.expansion_limit", 4096, "most values of a literal filter that are looked up before the read; "
         "of more, each value read is compared", low=0,
@@ -280,6 +289,11 @@ class Config:
     stats_with_port: bool = _key("tsd.core.stats_with_port", False, "stats carry port=")
 
     @property
+    def indexes_series(self) -> bool:
+        """Whether series are indexed, the default worked out."""
+        return self.backend is Backend.EMBEDDED if self.series_index is None else self.series_index
+
+    @property
     def creates_metrics(self) -> bool:
         """Whether an unknown metric gets a UID, the default worked out."""
         return self.backend is Backend.EMBEDDED if self.auto_create_metrics is None else self.auto_create_metrics
@@ -292,7 +306,7 @@ OPENTSDB_ONLY = tuple(
     tsd.core.plugin_path tsd.core.timezone tsd.core.response.async tsd.core.response.worker.num
     tsd.rpc.telnet.return_errors tsd.core.bulk.allow_out_of_order_timestamps tsd.core.storage_exception_handler.
     tsd.timeseriesfilter. tsd.rtpublisher. tsd.core.preload_uid_cache tsd.core.preload_uid_cache.max_entries
-    tsd.uid.use_mode tsd.uid.lru.enable tsd.uidfilter. tsd.core.meta. tsd.core.tree.enable_processing tsd.search.
+    tsd.uid.use_mode tsd.uid.lru.enable tsd.uidfilter. tsd.core.meta. tsd.search.
     tsd.storage.hbase.zk_quorum tsd.storage.hbase.zk_basedir tsd.storage.hbase.prefetch_meta
     tsd.storage.hbase.scanner.maxNumRows tsd.core.flushinterval tsd.storage.repair_appends tsd.storage.use_max_value
     tsd.storage.get_date_tiered_compaction_start tsd.rollups. tsd.http. tsd.rpc.plugins
@@ -322,7 +336,6 @@ NOT_DONE = {
     "tsd.core.meta.enable_tsuid_incrementing": "points are not counted in the meta table",
     "tsd.core.storage_exception_handler.enable": "no point is handed to the plugin: what the store does not take waits "
     "in the journal",
-    "tsd.core.tree.enable_processing": "new series are not in the trees until `tsdb uid treesync` has run",
     "tsd.rtpublisher.enable": "no point is handed to the plugin",
     "tsd.search.enable": "nothing is handed to the plugin",
     "tsd.startup.enable": "the plugin is not run",
