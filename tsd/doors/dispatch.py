@@ -81,7 +81,7 @@ class Dispatcher:
 
     def refuse(self, error: Refused, target: Target | None = None) -> Response:
         """The response to a request that was not read to its end, or has no target."""
-        return _error_page(error, target) if target is not None and target.is_legacy else _error(error)
+        return _error(error) if target is None else _told(error, target)
 
     def _failed(self, error: Exception, request: Request, target: Target) -> Response:
         refused = _as_refused(error, target)
@@ -92,11 +92,7 @@ class Dispatcher:
         elif isinstance(error, StoreError):
             log.warning("a request failed as the store does", path=request.path, error=str(error))
         trace = "".join(traceback.format_exception(error)) if self._rules.shows_traces else ""
-        if not target.is_legacy:
-            return _error(refused, trace)
-        if request.has("json"):
-            return _legacy_json(refused, trace)
-        return _error_page(refused, target, trace)
+        return _told(refused, target, trace)
 
 
 def _is_there(path: str, rules: Rules) -> bool:
@@ -165,6 +161,15 @@ def _nowhere(request: Request, target: Target) -> Response:
     return Response(NOT_FOUND, pages.not_found(), HTML)
 
 
+def _told(error: Refused, target: Target, trace: str = "") -> Response:
+    """An error in the form that the path has for it."""
+    if not target.is_legacy:
+        return _error(error, trace)
+    if "json" in target.params:
+        return _legacy_json(error, trace)
+    return _error_page(error, target, trace)
+
+
 def _error(error: Refused, trace: str = "") -> Response:
     told: dict[str, object] = {"code": error.status, "message": error.message}
     if error.details:
@@ -180,8 +185,8 @@ def _legacy_json(error: Refused, trace: str) -> Response:
     return Response(NOT_FOUND if error.status == NOT_FOUND else 400, _json({"err": error.message}), LEGACY_JSON)
 
 
-def _error_page(error: Refused, target: Target | None, trace: str = "") -> Response:
-    if error.status == NOT_FOUND and target is not None and target.key == "s":
+def _error_page(error: Refused, target: Target, trace: str) -> Response:
+    if error.status == NOT_FOUND and target.key == "s":
         return replace(_error(error), content_type=LEGACY_JSON)
     if error.status == NOT_FOUND:
         return Response(NOT_FOUND, pages.not_found(), HTML)

@@ -1,0 +1,208 @@
+"""Which endpoint a request reaches, and what is said where there is none, or where it fails."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from tsd.doors.cors import Cors
+from tsd.doors.dispatch import Dispatcher, Rules
+from tsd.doors.exchange import JSON, Request, Response
+from tsd.doors.target import Target, read_target
+from tsd.errors import BadQuery, NoSuchName, Refused, StoreDown
+from tsd.settings import Mode
+
+FAILURES: Mapping[str, Exception] = {
+    "refused": Refused(418, 'a "teapot"', "short\nand stout"),
+    "bad": BadQuery("Missing sub queries"),
+    "store": StoreDown("no answer"),
+    "name": NoSuchName("no such name"),
+    "group": ExceptionGroup("tasks", [ExceptionGroup("of tasks", [BadQuery("inner")])]),
+    "script": Refused(400, "<script>alert(1)</script>, missing <code>m</code>"),
+    "missing": Refused(404, "Page not found"),
+    "bug": RuntimeError("a bug"),
+    "mute": RuntimeError(),
+}
+
+
+async def fail(request: Request) -> Response:
+    raise FAILURES[request.param("how") or request.segments[-1]]
+
+
+async def say(request: Request) -> Response:
+    return Response(200, request.path.encode())
+
+
+TOO_NEW = "Requested API version is greater than the max implemented"
+NO_VERSION = "Invalid API version format supplied"
+NO_SERIALIZER = "Requested serializer was not found"
+ROUTES = {
+    "": say,
+    "api/fail": fail,
+    "api/put": say,
+    "api/query": fail,
+    "api/query/last": say,
+    "api/version": say,
+    "fail": fail,
+    "health": say,
+    "q": say,
+    "s": fail,
+    "suggest": say,
+}
+
+
+def asked(path: str, method: str, headers: Mapping[str, str]) -> tuple[Request, Target]:
+    target = read_target(path)
+    request = Request(
+        method, target.path, target.segments, target.params, headers, is_api=target.is_api, split=target.split
+    )
+    return request, target
+
+
+async def answer(
+    path: str, *, method: str = "GET", rules: Rules | None = None, cors: Cors | None = None, **headers: str
+) -> tuple[int, str | None, str]:
+    dispatcher = Dispatcher(ROUTES, rules or Rules(), cors or Cors("", ""))
+    response = await dispatcher.answer(*asked(path, method, headers))
+    assert isinstance(response.body, bytes)
+    return response.status, response.content_type, response.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "reached"),
+    [
+        ("/api/put", True),
+        ("/API/V1/Put/", True),
+        ("/api/put/more/words", True),
+        ("/api/query/last", True),
+        ("/api/query/LAST/x", True),
+        ("//api/put", True),  # the home page
+        ("/q?a=b", True),
+        ("/Q/", True),
+        ("/api", False),
+        ("/api/v1", False),
+        ("/api/vx/put", False),
+        ("/put", False),
+        ("/api/q", False),
+    ],
+)
+async def test_paths_lead_where_opentsdbs_do(path: str, reached: bool) -> None:
+    status, _, body = await answer(path)
+    assert (status == 200) == reached
+    assert not reached or body == path.partition("?")[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message", "details"),
+    [
+        ("/api/v2/put", 501, TOO_NEW, "API version [2] is greater than the max [1]"),
+        ("/api/v1x/put", 400, NO_VERSION, "API version [1x] cannot be parsed to an integer"),
+        ("/api/v1234567890/put", 400, NO_VERSION, "API version [1234567890] cannot be parsed to an integer"),
+        ("/api/nowhere", 404, "Endpoint not found", None),
+        ("/api/put?serializer=x", 400, NO_SERIALIZER, "Could not find a serializer with the name: x"),
+        ("/api/fail/refused", 418, 'a "teapot"', "short\nand stout"),
+        ("/api/fail/bad", 400, "Missing sub queries", None),
+        ("/api/fail/store", 503, "no answer", None),
+        ("/api/query?how=store", 424, "no answer", None),
+        ("/api/fail/name", 400, "no such name", None),
+        ("/api/fail/group", 400, "inner", None),
+        ("/api/fail/bug", 500, "a bug", None),
+        ("/api/fail/mute", 500, "An unknown exception occurred", None),
+    ],
+)  # fmt: skip
+async def test_errors_have_opentsdbs_form(path: str, status: int, message: str, details: str | None) -> None:
+    found, kind, body = await answer(path)
+    assert (found, kind) == (status, JSON)
+    wanted = {"code": status, "message": message} | ({"details": details} if details else {})
+    assert json.dumps(json.loads(body)) == json.dumps({"error": wanted})
+
+
+async def test_no_trace_is_shown_unless_it_is_wanted() -> None:
+    """OpenTSDB shows one with every error."""
+    assert "trace" not in (await answer("/api/fail/bug"))[2]
+    assert "test_dispatch.py" in (await answer("/api/fail/bug", rules=Rules(shows_traces=True)))[2]
+    assert "test_dispatch.py" in (await answer("/fail?how=bug", rules=Rules(shows_traces=True)))[2]
+    assert "test_dispatch.py" not in (await answer("/fail?how=bug"))[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "kind", "part"),
+    [
+        ("/nowhere", 404, "text/html", "Page Not Found"),
+        ("/nowhere?json", 404, "application/json", '{"err":"Page Not Found"}'),
+        ("/plugin/x", 404, None, ""),
+        ("/fail?how=refused", 400, "text/html", "The reason provided was:<br>a &quot;teapot&quot;"),
+        ("/fail?how=refused&json", 400, "application/json", '{"err":"a \\"teapot\\""}'),
+        ("/fail?how=bug&json", 500, "application/json", '{"err":"a bug"}'),
+        ("/fail?how=bug", 500, "text/html", "Internal Server Error"),
+        ("/s/x?how=missing", 404, "application/json", '{"error":{"code":404,"message":"Page not found"}}'),
+        ("/suggest", 200, "application/json", "/suggest"),
+        ("/api/v0/put", 200, "application/json", "/api/v0/put"),
+        ("/api/v0/nowhere", 404, "text/html", "Page Not Found"),
+    ],
+)
+async def test_outside_the_api_errors_are_pages(path: str, status: int, kind: str | None, part: str) -> None:
+    found, found_kind, body = await answer(path)
+    assert found == status
+    assert (found_kind or "").partition(";")[0] == (kind or "")
+    assert part in body
+    assert kind != "application/json" or found_kind == kind  # without a charset
+
+
+async def test_what_a_page_tells_of_a_request_cannot_be_a_script() -> None:
+    _, _, body = await answer("/fail?how=script")
+    assert "<script>" not in body
+    assert "missing <code>m</code>" in body
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "body"),
+    [
+        ("/api/put?jsonp=f", 200, "f(/api/put)"),
+        ("/api/fail/bad?jsonp=f", 400, 'f({"error":{"code":400,"message":"Missing sub queries"}})'),
+        ("/api/nowhere?jsonp=f", 404, 'f({"error":{"code":404,"message":"Endpoint not found"}})'),
+        ("/api/put?jsonp=", 500, '{"error":{"code":500,"message":"Missing callback name"}}'),
+        ("/api/fail/bad?jsonp", 400, '{"error":{"code":400,"message":"Missing sub queries"}}'),
+    ],
+)
+async def test_json_is_a_call_where_one_is_wanted(path: str, status: int, body: str) -> None:
+    assert await answer(path) == (status, JSON, body)
+
+
+@pytest.mark.parametrize(
+    ("rules", "gone", "there"),
+    [
+        (Rules(mode=Mode.READ_ONLY), ("/api/put",), ("/api/version", "/q", "/api/query/last", "/health")),
+        (Rules(mode=Mode.WRITE_ONLY), ("/", "/q", "/suggest", "/api/query/last", "/s"), ("/api/put", "/health")),
+        (Rules(with_api=False), ("/api/put", "/api/query/last"), ("/q", "/health")),
+        (Rules(with_ui=False), ("/", "/q", "/suggest"), ("/api/put", "/health")),
+    ],
+)
+async def test_modes_and_switches_hide_endpoints(rules: Rules, gone: tuple[str, ...], there: tuple[str, ...]) -> None:
+    assert [(await answer(path, rules=rules))[0] for path in gone] == [404] * len(gone)
+    assert [(await answer(path, rules=rules))[0] for path in there] == [200] * len(there)
+
+
+@pytest.mark.parametrize(
+    ("domains", "origin", "fine"),
+    [("*", "http://a", True), ("http://a", "HTTP://A", True), ("http://a", "http://b", False)],
+)
+async def test_pages_of_other_origins_ask_where_they_may(domains: str, origin: str, fine: bool) -> None:
+    dispatcher = Dispatcher(ROUTES, Rules(), Cors(domains, "X-A"))
+    for method in ("OPTIONS", "GET"):
+        response = await dispatcher.answer(*asked("/api/put", method, {"origin": origin}))
+        headers = dict(response.headers)
+        assert response.status == 200
+        assert headers.get("Access-Control-Allow-Origin") == (origin if fine else None)
+        assert headers.get("Access-Control-Allow-Headers") == ("X-A" if fine else None)
+        assert isinstance(response.body, bytes)
+        assert (b"CORS domain not allowed" in response.body) == (not fine)
+
+
+async def test_options_without_an_origin_is_no_method() -> None:
+    for cors in (Cors("", ""), Cors("*", "")):
+        status, _, body = await answer("/nowhere", method="OPTIONS", cors=cors)
+        assert (status, "Bad Request" in body) == (400, True)
+        status, _, body = await answer("/api/put", method="OPTIONS", cors=cors)
+        assert status == 405
+        assert "The HTTP method [OPTIONS] is not permitted" in body

@@ -1,0 +1,244 @@
+"""Bodies both ways: in chunks, compressed, too large, and more than there is room for."""
+
+import gzip
+import zlib
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from tests.unit.doors.web_parts import BOUNDS, Served, chunked, echo, get, hear, post, serving
+from tsd.doors.bodies import MEMBERS, Room
+from tsd.doors.compression import LEAST_BYTES
+from tsd.doors.exchange import Request, Response
+from tsd.doors.web import UNCHUNKED_BYTES, Bounds
+
+MUCH = b'{"metric":"sys.cpu","value":42}' * 3000
+RAW = zlib.compressobj(wbits=-15)
+HEADLESS = RAW.compress(MUCH) + RAW.flush()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving({"api/echo": echo}) as served:
+        yield served
+        await trio.testing.wait_all_tasks_blocked()
+        assert served.room.used == 0
+
+
+async def test_a_body_in_chunks_is_one_body(served: Served) -> None:
+    heard = await served.ask(chunked("/api/echo", b"a" * 100_000, b"b", MUCH))
+    assert heard.body == b"a" * 100_000 + b"b" + MUCH
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on(served: Served) -> None:
+    async with served.client() as client:
+        await client.send(post("/api/echo", b"abc", "Expect: 100-continue").removesuffix(b"abc"))
+        assert (await hear(client)).status == 100
+        await client.send(b"abc")
+        assert (await hear(client)).body == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("coding", "packed"),
+    [
+        ("gzip", gzip.compress(MUCH, mtime=0)),
+        ("X-GZip", gzip.compress(MUCH, mtime=0)),
+        ("gzip", gzip.compress(MUCH[:50], mtime=0) + gzip.compress(MUCH[50:], mtime=0)),
+        ("deflate", zlib.compress(MUCH)),
+        ("deflate", HEADLESS),
+        ("snappy", MUCH),
+    ],
+)
+async def test_a_packed_body_is_unpacked(served: Served, coding: str, packed: bytes) -> None:
+    assert (await served.ask(post("/api/echo", packed, f"Content-Encoding: {coding}"))).body == MUCH
+
+
+@pytest.mark.parametrize(
+    "packed", [b"no gzip at all", gzip.compress(MUCH)[:-9], gzip.compress(b"", mtime=0) * (MEMBERS + 1)]
+)
+async def test_a_body_that_is_not_what_it_says_is_refused(served: Served, packed: bytes) -> None:
+    heard = await served.ask(post("/api/echo", packed, "Content-Encoding: gzip"))
+    assert (heard.status, heard.json["error"]["message"]) == (400, "Bad request")
+
+
+async def test_a_text_in_another_charset_comes_as_utf8(served: Served) -> None:
+    heard = await served.ask(post("/api/echo", "é".encode("latin-1"), "Content-Type: text/plain; charset=ISO-8859-1"))
+    assert heard.body.decode() == "é"
+    assert (await served.ask(post("/api/echo", b"x", "Content-Type: a/b; charset=rot13"))).status == 400
+    assert (await served.ask(post("/api/echo", b"x", "Content-Type: a/b; charset=klingon"))).status == 400
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post("/api/echo", bytes(BOUNDS.body + 1)),
+        chunked("/api/echo", bytes(BOUNDS.body), b"x"),
+        post("/api/echo", gzip.compress(bytes(BOUNDS.body + 1), mtime=0), "Content-Encoding: gzip"),
+    ],
+    ids=["whole", "chunks", "bomb"],
+)
+async def test_a_body_past_the_limit_is_answered_with_413(served: Served, request_: bytes) -> None:
+    heard = await served.ask(request_)
+    assert heard.status == 413
+    assert heard.json["error"]["details"] == f"The body is larger than {BOUNDS.body} bytes (tsd.http.request.max_chunk)"
+
+
+async def test_a_body_at_the_limit_is_taken(served: Served) -> None:
+    assert len((await served.ask(chunked("/api/echo", bytes(BOUNDS.body)))).body) == BOUNDS.body
+
+
+@pytest.mark.parametrize(
+    "request_", [post("/api/put", bytes(UNCHUNKED_BYTES + 1)), chunked("/api/put", b"x"), post("/", b"", "Expect: x")]
+)
+async def test_where_chunks_are_off_only_small_bodies_are_taken(request_: bytes) -> None:
+    async with serving({"api/echo": echo}, bounds=Bounds(1 << 20, 60, chunked=False)) as served:
+        heard = await served.ask(request_)
+        assert (heard.status, heard.headers["content-type"]) == (400, "text/html; charset=UTF-8")
+        assert b"Chunked request not supported." in heard.body
+        assert (await served.ask(post("/api/echo", bytes(UNCHUNKED_BYTES)))).status == 200
+
+
+async def test_bodies_wait_for_room_and_one_client_has_a_share(autojump_clock: trio.abc.Clock) -> None:
+    """Eight clients at one address send a quarter of the room each: they come one after the other."""
+    at_once, most = 0, 0
+
+    async def slow(request: Request) -> Response:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await trio.sleep(1)
+        at_once -= 1
+        return Response(204, b"", None)
+
+    async with serving({"slow": slow}, room=Room(400_000)) as served, trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            assert (await served.ask(post("/slow", bytes(100_000)))).status == 204
+
+        for _ in range(8):
+            nursery.start_soon(ask)
+    assert (most, served.room.used) == (1, 0)
+
+
+async def test_who_finds_no_room_in_time_is_told(autojump_clock: trio.abc.Clock) -> None:
+    async def slow(request: Request) -> Response:
+        await trio.sleep(1.5 * BOUNDS.patience_s)
+        return Response(204, b"", None)
+
+    async with serving({"api/slow": slow}, room=Room(400_000)) as served, served.client() as first:
+        await first.send_whole(post("/api/slow", bytes(100_000)))
+        assert (await served.ask(post("/api/slow", bytes(100_000)))).status == 408
+        assert (await hear(first)).status == 204
+
+
+async def test_a_room_is_given_in_order_and_back_when_nobody_wants_it() -> None:
+    room = Room(100)
+    order: list[str] = []
+
+    async def take(name: str, amount: int, release: trio.Event) -> None:
+        async with room.claim(name) as claim:
+            await claim.take(amount)
+            order.append(name)
+            await release.wait()
+
+    first, others = trio.Event(), trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take, "a", 90, first)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.CancelScope() as gone:
+            async with trio.open_nursery() as inner:
+                inner.start_soon(take, "b", 20, others)
+                await trio.testing.wait_all_tasks_blocked()
+                gone.cancel()
+        nursery.start_soon(take, "c", 80, others)
+        await trio.testing.wait_all_tasks_blocked()
+        assert order == ["a"]
+        first.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert order == ["a", "c"]
+        others.set()
+    assert room.used == 0
+
+
+@pytest.mark.parametrize(
+    ("accept", "coding"), [("gzip", "gzip"), ("deflate", "deflate"), ("*", "gzip"), ("gzip;q=0, br", None), ("", None)]
+)
+async def test_answers_are_packed_where_a_client_takes_it(served: Served, accept: str, coding: str | None) -> None:
+    heard = await served.ask(post("/api/echo", MUCH, f"Accept-Encoding: {accept}"))
+    assert heard.headers.get("content-encoding") == coding
+    assert (zlib.decompress(heard.body, wbits=47) if coding else heard.body) == MUCH  # 47: whatever its head says
+    small = await served.ask(post("/api/echo", MUCH[: LEAST_BYTES - 1], f"Accept-Encoding: {accept}"))
+    assert "content-encoding" not in small.headers
+
+
+async def parts(request: Request) -> Response:
+    """A body in as many parts as `parts` says."""
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(int(request.param("parts") or 0)):
+            await trio.lowlevel.checkpoint()
+            yield MUCH
+
+    return Response(200, body())
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 40])
+async def test_a_body_in_parts_is_sent_as_it_comes(count: int) -> None:
+    async with serving({"api/parts": parts}) as served:
+        heard = await served.ask(get(f"/api/parts?parts={count}"), get(f"/api/parts?parts={count}"))
+        assert heard.body == MUCH * count
+        assert ("content-length" in heard.headers) == (count < 2)
+        packed = await served.ask(get(f"/api/parts?parts={count}", "Accept-Encoding: gzip"))
+        assert packed.body == b"" if count == 0 else gzip.decompress(packed.body) == MUCH * count
+        called = await served.ask(get(f"/api/parts?parts={count}&jsonp=f"))
+        assert called.body == (b"f(" + MUCH * count + b")" if count else b"")
+        to_the_end = await served.ask(get(f"/api/parts?parts={count}", version="1.0"))
+        assert to_the_end.body == MUCH * count
+        assert (await served.ask(get(f"/api/parts?parts={count}", method="HEAD"), get("/api/parts"))).status == 200
+
+
+async def test_what_fails_in_the_middle_is_cut_not_ended() -> None:
+    ended = trio.Event()
+
+    async def broken(request: Request) -> Response:
+        async def body() -> AsyncIterator[bytes]:
+            try:
+                yield b"["
+                yield b"1"
+                raise RuntimeError("a bug")
+            finally:
+                ended.set()
+
+        return Response(200, body())
+
+    async with serving({"api/broken": broken}) as served, served.client() as client:
+        await client.send(get("/api/broken"))
+        text = await client.read_to_end()
+        assert text.endswith(b"1\r\n")
+        assert ended.is_set()
+        assert served.listener.statistics().failed == 1
+
+
+async def test_nobody_reads_what_is_made_for_him_any_more(autojump_clock: trio.abc.Clock) -> None:
+    """The parts of an answer whose client has gone are made no further, and what they hold is given back."""
+    made, ended = 0, trio.Event()
+
+    async def endless(request: Request) -> Response:
+        async def body() -> AsyncIterator[bytes]:
+            nonlocal made
+            try:
+                while True:
+                    made += 1
+                    yield MUCH
+            finally:
+                ended.set()
+
+        return Response(200, body())
+
+    async with serving({"api/endless": endless}) as served:
+        async with served.client() as client:
+            await client.send(get("/api/endless"))
+            await client.read_bytes(1000)
+        await ended.wait()
+    assert made < 1000
