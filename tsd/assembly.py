@@ -31,6 +31,7 @@ def tables(config: Config) -> list[Table]:
         Table(config.uid_table, (Family(ID_FAMILY), Family(NAME_FAMILY))),
         Table(config.tree_table, (Family(FAMILY),)),
         Table(config.meta_table, (Family(NAME_FAMILY),)),
+        *([Table(config.series_table, (Family(FAMILY),))] if config.indexes_series else []),
     ]
 
 

@@ -26,8 +26,9 @@ def test_every_key_is_shown_with_its_default() -> None:
     default = Config()
     assert ignored == Ignored([], {})
     assert config.creates_metrics == default.creates_metrics
+    assert config.indexes_series == default.indexes_series
     for field in keys().values():
-        if field.name != "auto_create_metrics":  # shown as it is on the embedded store
+        if field.name not in ("auto_create_metrics", "series_index"):  # shown as they are on the embedded store
             assert getattr(config, field.name) == getattr(default, field.name), field.name
 
 

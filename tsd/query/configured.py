@@ -8,15 +8,28 @@ from tsd.query.engine import Engine, Flush, Settings
 from tsd.query.limits import Bounds, Limits, read_overrides
 from tsd.query.plan import PlanRules
 from tsd.query.running import Registry
+from tsd.series_index import SeriesIndex
 from tsd.store import Store
 from tsd.uids import Uids
 
 
-def make_engine(config: Config, store: Store, uids: Uids, *, flush: Flush, now_ms: Callable[[], int]) -> Engine:
+def make_index(config: Config, store: Store) -> SeriesIndex | None:
+    """The index of the data table's series, if there is to be one."""
+    return SeriesIndex(store, config.series_table, layout(config)) if config.indexes_series else None
+
+
+def make_engine(
+    config: Config,
+    store: Store,
+    uids: Uids,
+    index: SeriesIndex | None = None,
+    *,
+    flush: Flush,
+    now_ms: Callable[[], int],
+) -> Engine:
     """One for the data table; `flush` and `now_ms` as Engine has them. Raises BadConfig."""
-    return Engine(
-        store, config.data_table, uids, layout(config), settings=_settings(config), flush=flush, now_ms=now_ms
-    )
+    form, settings = layout(config), _settings(config)
+    return Engine(store, config.data_table, uids, form, index=index, settings=settings, flush=flush, now_ms=now_ms)
 
 
 def make_registry(config: Config, now_ms: Callable[[], int]) -> Registry:

@@ -16,6 +16,7 @@ from tsd.codec.rowkey import Layout, salt_of
 from tsd.codec.uid import Kind
 from tsd.errors import BadQuery
 from tsd.query.answers import Answer, Group, SubAnswer
+from tsd.query.choosing import few_series
 from tsd.query.gathering import Gathering
 from tsd.query.groups import CommonTags, common_tags, grouped
 from tsd.query.limits import Limits, Memory, Share, timed_out
@@ -26,10 +27,11 @@ from tsd.query.notes import global_notes, start_ms, within
 from tsd.query.plan import Plan, Planner, PlanRules
 from tsd.query.points import Points
 from tsd.query.rate import rate
-from tsd.query.reading import key_ranges, read_ranges, read_rows, row_keys
+from tsd.query.reading import hours, key_ranges, read_ranges, read_rows, row_keys
 from tsd.query.removal import remove_rows
 from tsd.query.running import Running
 from tsd.query.selecting import Selection, by_key
+from tsd.series_index import SeriesIndex
 from tsd.store import Row, Store
 from tsd.uids import Uids
 
@@ -73,6 +75,7 @@ class Engine:
         uids: Uids,
         layout: Layout,
         *,
+        index: SeriesIndex | None = None,
         settings: Settings,
         flush: Flush,
         now_ms: Callable[[], int],
@@ -83,6 +86,7 @@ class Engine:
         self._table = table
         self._uids = uids
         self._layout = layout
+        self._index = index
         self._settings = settings
         self._flush = flush
         self._now_ms = now_ms
@@ -165,7 +169,7 @@ class Engine:
         gathering = Gathering(
             query, plan, selection, self._layout, bounds, lambda size: share.hold(held + size), self._threads
         )
-        await self._read(plan, gathering)
+        await self._read(plan, gathering, selection)
         read = trio.current_time()
         series = await self._in_thread(gathering.tally.points, gathering.finish)
         found = await self._groups(query, plan, selection, gathering, series)
@@ -201,14 +205,15 @@ class Engine:
         name = (await self._uids.names(Kind.METRIC, [plan.metric]))[plan.metric]
         return name.decode("latin-1") if isinstance(name, bytes) else plan.metric.hex().upper()
 
-    async def _read(self, plan: Plan, gathering: Gathering) -> None:
+    async def _read(self, plan: Plan, gathering: Gathering, selection: Selection) -> None:
         """All rows of the plan, by the shorter way."""
-        if plan.pairs is not None:
-            hours = (plan.scan.stop_s - plan.scan.start_s) // 3600 + 1
-            if len(plan.pairs) * hours <= self._settings.most_rows_got:
-                keys = row_keys(self._layout, plan, plan.pairs)
-                await read_rows(self._store, self._table, keys, gathering.take)
-                return
+        most = self._settings.most_rows_got
+        pairs: Sequence[bytes] | None = plan.pairs
+        if pairs is None and self._index is not None:
+            pairs = await few_series(self._index, plan, selection, most)
+        if pairs is not None and len(pairs) * hours(plan) <= most:
+            await read_rows(self._store, self._table, row_keys(self._layout, plan, pairs), gathering.take)
+            return
         scans = self._settings.scans
         ranges = key_ranges(self._layout, plan, 1 if self._layout.salt_width else scans)
         await read_ranges(self._store, self._table, ranges, gathering.take, at_once=scans)

@@ -16,7 +16,7 @@ from tsd.query.ranges import ScanRange
 from tsd.store import Row, Store
 from tsd.store.cells import CellPage, cell_pages, cells_of_rows
 
-GET_ROWS = 200  # asked for with one call
+GET_ROWS = 400  # asked for with one call
 Take = Callable[[CellPage], Awaitable[None]]
 
 
@@ -40,6 +40,11 @@ def key_ranges(layout: Layout, plan: Plan, parts: int = 1) -> list[KeyRange]:
             stop = after(prefix + base_bytes(plan.scan.stop_s))
         found += [KeyRange(start, end) for start, end in zip(bounds, [*bounds[1:], stop], strict=True)]
     return found
+
+
+def hours(plan: Plan) -> int:
+    """How many rows a series of the plan may have."""
+    return (plan.scan.stop_s - plan.scan.start_s) // HOUR_S + plan.fuzzy
 
 
 def _cut(scan: ScanRange, parts: int) -> list[int]:

@@ -28,6 +28,11 @@ class Selection:
         self.malformed = 0  # keys that fit no series
         self.resolved = 0  # names looked up
 
+    @property
+    def is_choosy(self) -> bool:
+        """Whether some names do not pass."""
+        return bool(self._named)
+
     async def meet(self, pairs: Iterable[bytes]) -> None:
         """Judge series, where that was not done before. Raises StoreError."""
         new = [one for one in pairs if one not in self.numbers]

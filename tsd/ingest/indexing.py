@@ -1,0 +1,36 @@
+"""Series that are written for the first time → the series index."""
+
+import numpy as np
+
+from tsd.codec.columns import Columns
+from tsd.ingest.series import SeriesTable
+from tsd.series_index import SeriesIndex
+
+SLICE = 1000  # series looked at in one go
+
+
+class Indexer:
+    """Enters series into the index, each once for as long as it is known."""
+
+    def __init__(self, index: SeriesIndex, salt_width: int) -> None:
+        self._index = index
+        self._salt_width = salt_width
+        self._births = np.zeros(1024, np.int64)  # by the series table's numbers: the series that was entered
+        self.entered = 0
+
+    async def note(self, columns: Columns, table: SeriesTable) -> None:
+        """Enter the new series of a window's points. Raises StoreError; then it may be repeated."""
+        numbers = np.unique(columns.series)
+        if not len(numbers):
+            return
+        missing = int(numbers[-1]) + 1 - len(self._births)
+        if missing > 0:
+            self._births = np.append(self._births, np.zeros(max(missing, len(self._births)), np.int64))
+        births = table.births(numbers)
+        new = births != self._births[numbers]
+        fresh = numbers[new].tolist()
+        for at in range(0, len(fresh), SLICE):
+            parts = [table.parts(number) for number in fresh[at : at + SLICE]]
+            await self._index.add([(one.before[self._salt_width :], one.after) for one in parts if one is not None])
+        self._births[numbers] = births
+        self.entered += len(fresh)

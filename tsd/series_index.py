@@ -1,0 +1,127 @@
+"""Which series a metric has, by each of their tags: so that a query for one host reads that host's rows alone.
+
+A table of the daemon's own, beside OpenTSDB's. For each series it has one row for each tag, and one without: metric
+UID, the tag's pair of UIDs (zeros where there is none), all tag pairs. Series are entered when they are first written; what
+was stored before, or by others, is found in the data table's row keys by `rebuild`. Until that is done the index says
+that it is not complete. Series whose rows were deleted stay: whoever looks for their rows finds none.
+"""
+
+import secrets
+from collections.abc import Collection, Iterable
+from contextlib import aclosing
+from itertools import islice
+
+import structlog
+import trio
+
+from tsd.codec.rowkey import Layout, after
+from tsd.errors import StoreError
+from tsd.store import Put, Store
+from tsd.store.cells import cell_pages
+
+log = structlog.get_logger(__name__)
+
+ENTRY = b"t:s"
+PRESENT = b"\1"
+STATE_ROW = b"\0"  # no metric: UIDs count from 1, and rows of series are longer
+WANTED, DONE = b"t:wanted", b"t:done"  # the index is complete where both say the same
+FIRST = b"0"
+BATCH = 1000  # series entered with one call
+KNOWN = 1_000_000  # series remembered while the data table is read
+CHECK_S = 30.0  # from one look at whether the index is complete to the next
+
+
+class SeriesIndex:
+    """The index over one data table."""
+
+    def __init__(self, store: Store, table: str, layout: Layout) -> None:
+        self._store = store
+        self._table = table
+        self._layout = layout
+        self._all = bytes(layout.widths.pair)
+
+    async def add(self, series: Iterable[tuple[bytes, bytes]]) -> None:
+        """Enter series, each a metric UID and joined tag pairs; again does no harm. Raises StoreError."""
+        width = self._layout.widths.pair
+        left = iter(series)
+        while part := list(islice(left, BATCH)):
+            puts = []
+            for metric, pairs in part:
+                tags = [self._all, *(pairs[at : at + width] for at in range(0, len(pairs), width))]
+                puts += [Put(metric + tag + pairs, ENTRY, PRESENT) for tag in tags]
+            await self._store.put(self._table, puts)
+
+    async def complete(self) -> bool:
+        """Whether every series that has rows is in it. Raises StoreError."""
+        wanted, done = await self._state()
+        return done == wanted
+
+    async def _state(self) -> tuple[bytes, bytes | None]:
+        rows = await self._store.get(self._table, [STATE_ROW])
+        cells = {cell.column: cell.value for cell in rows.get(STATE_ROW, ())}
+        return cells.get(WANTED, FIRST), cells.get(DONE)
+
+    async def outdate(self) -> None:
+        """Say that rows of other series come in from elsewhere: all of the data table is to be read again. Raises
+        StoreError."""
+        await self._store.put(self._table, [Put(STATE_ROW, WANTED, secrets.token_bytes(8))])
+
+    async def with_tag(self, metric: bytes, pair: bytes, most: int) -> list[bytes] | None:
+        """The series of a metric with one tag (a pair of UIDs; empty: all series), as joined pairs in order; None where
+        there are more than `most`. Raises StoreError."""
+        prefix = metric + (pair or self._all)
+        found: list[bytes] = []
+        async with aclosing(cell_pages(self._store, self._table, prefix, after(prefix))) as pages:
+            async for page in pages:
+                found += [key[len(prefix) :] for key in page.keys]
+                if len(found) > most:
+                    return None
+        return found
+
+    async def series_of(self, metric: bytes, pairs: Iterable[bytes]) -> Collection[bytes] | None:
+        """The series of a metric that have all of some tags; None where it does not know all of them. Raises
+        StoreError."""
+        if not await self.complete():
+            return None
+        first, *others = [*pairs] or [b""]
+        found = await self.with_tag(metric, first, 1 << 62) or []
+        width = self._layout.widths.pair
+        if not others:
+            return found
+        wanted = frozenset(others)
+        return [one for one in found if wanted <= {one[at : at + width] for at in range(0, len(one), width)}]
+
+    async def keep_complete(self, data_table: str) -> None:
+        """Rebuild it whenever it is not complete, for ever."""
+        while True:
+            try:
+                if not await self.complete():
+                    await self.rebuild(data_table)
+            except StoreError as error:
+                log.warning("the series index cannot be rebuilt now; queries scan", error=str(error))
+            await trio.sleep(CHECK_S)
+
+    async def rebuild(self, data_table: str) -> int:
+        """Enter every series that has a row; how many. It rests as long as it reads. Raises StoreError."""
+        wanted, _ = await self._state()
+        count = 0
+        known: set[bytes] = set()
+        start, base_at, pairs_at = self._layout.salt_width, self._layout.metric_end, self._layout.pairs_start
+        width = self._layout.widths.pair
+        async with aclosing(cell_pages(self._store, data_table, b"", None)) as pages:
+            began = trio.current_time()
+            async for page in pages:
+                tsuids = {key[start:base_at] + key[pairs_at:] for key in page.keys} - known
+                if len(known) > KNOWN:
+                    known.clear()
+                known |= tsuids
+                cut = base_at - start
+                new = [(one[:cut], one[cut:]) for one in tsuids if len(one) > cut and not (len(one) - cut) % width]
+                await self.add(new)
+                count += len(new)
+                await trio.sleep(trio.current_time() - began)
+                began = trio.current_time()
+        await self._store.put(self._table, [Put(STATE_ROW, DONE, wanted)])
+        if count:
+            log.info("the series index is complete", series=count)
+        return count
