@@ -62,7 +62,7 @@ class Daemon:
         self.rows = OpenRows(SeriesTable(), rules)
         names = SeriesNames(self.uids, layout(config), rules, creates(config))
         self.index = make_index(config, store)
-        self.watch = SeriesWatch(config, store, self.rows.table, now_ms, index=self.index)
+        self.watch = SeriesWatch(config, store, self.rows.table, self.uids, now_ms, index=self.index)
         self.compactor = paced_compactor(config, store, now_ms, lambda: self.writer.behind)
         self.writer = Writer(
             self.rows,

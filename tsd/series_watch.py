@@ -29,11 +29,11 @@ class SeriesWatch:
         config: Config,
         store: Store,
         table: SeriesTable,
+        uids: Uids,
         now_ms: Callable[[], int],
-        on_new: Callable[[Sequence[bytes]], Awaitable[None]] | None = None,
         index: SeriesIndex | None = None,
     ) -> None:
-        """`on_new` is told of series that got a TSMeta; new series are entered into `index`."""
+        """New series are entered into `index`."""
         form = layout(config)
         shared = config.backend is Backend.HBASE
         self._table = table
@@ -45,6 +45,7 @@ class SeriesWatch:
             self.latest,
             lambda: now_ms() // 1000,
             data_table=config.data_table,
+            uid_table=config.uid_table,
             meta_table=config.meta_table if config.track_series else None,
             look_back_h=config.lookup_look_back_h,
             trust_s=TRUST_S if shared else None,

@@ -7,6 +7,7 @@ import trio
 
 from tsd.codec.rowkey import Layout, after, base_bytes, salts, split_pairs
 from tsd.codec.times import HOUR_S
+from tsd.codec.uid import COUNTER_ROW, Kind
 from tsd.metadata.selection import Wanted
 from tsd.store import Store, scan
 
@@ -53,6 +54,7 @@ class KnownSeries:
         now_s: Callable[[], int],
         *,
         data_table: str,
+        uid_table: str,
         meta_table: str | None,
         look_back_h: int,
         trust_s: int | None,
@@ -65,6 +67,7 @@ class KnownSeries:
         self._live = live
         self._now_s = now_s
         self._data_table = data_table
+        self._uid_table = uid_table
         self._meta_table = meta_table
         self._look_back_h = look_back_h
         self._trust_s = trust_s
@@ -100,6 +103,9 @@ class KnownSeries:
     async def _metrics(self) -> list[bytes]:
         """Metrics of which there may be series, in order."""
         found = {*self._live.metrics(), *self._found}
+        if self._index is not None:
+            async for rows in scan(self._store, self._uid_table, columns=[Kind.METRIC.id_column]):
+                found.update(row.cells[0].value for row in rows if row.key != COUNTER_ROW)
         if self._meta_table is not None:
             width = self._layout.widths.metric
             async for rows in scan(self._store, self._meta_table):

@@ -71,6 +71,7 @@ def endpoints(world: World) -> dict[str, Any]:
         live,
         lambda: NOW_MS // 1000,
         data_table="tsdb",
+        uid_table="tsdb-uid",
         meta_table=None,
         look_back_h=2,
         trust_s=None,
