@@ -1,0 +1,9 @@
+"""The compiled parts, which are built where there is a C compiler; without them everything works, slower."""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension("tsd.query._fast", ["tsd/query/_fast.pyx"], extra_compile_args=["-O3"], optional=True),
+    ]
+)

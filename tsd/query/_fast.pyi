@@ -1,0 +1,28 @@
+from numpy.typing import NDArray
+import numpy as np
+
+def decode_cells(
+    columns: list[bytes],
+    values: list[bytes],
+    skip: int,
+    ahead: int,
+    row_of: NDArray[np.int64],
+    bases_ms: NDArray[np.int64],
+    times: NDArray[np.int64],
+    bits: NDArray[np.int64],
+    floats: NDArray[np.uint8],
+    counts: NDArray[np.int64],
+    slow: NDArray[np.uint8],
+) -> int: ...
+def fold_runs(
+    starts: NDArray[np.int64],
+    times: NDArray[np.int64],
+    bits: NDArray[np.int64],
+    floats: NDArray[np.uint8],
+    interval_ms: int,
+    function: int,
+    rows: NDArray[np.int64],
+    stamps: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    results: NDArray[np.float64],
+) -> int: ...

@@ -1,0 +1,198 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The compiled twin of the two innermost loops of a query: cells → points, and points → buckets.
+
+Nothing outside `tsd.query.decode` and `tsd.query.downsample` knows whether it is there, and a property test holds both
+ways equal. Neither loop holds the interpreter's lock: a query decodes while the event loop, or its reader, goes on.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+cdef enum:
+    NAN_BITS_UNUSED = 0
+
+
+cdef struct Part:
+    const uint8_t* qualifiers
+    Py_ssize_t qualifier_bytes
+    const uint8_t* value
+    Py_ssize_t value_bytes
+
+
+cdef inline int size_of(int flags) noexcept nogil:
+    """Bytes of a value, 0 where flags fit no number: an integer of 1, 2, 4 or 8 bytes, a float of 4 or 8."""
+    cdef int length = (flags & 7) + 1
+    if flags & 8:
+        return length if length == 4 or length == 8 else 0
+    return length if length == 1 or length == 2 or length == 4 or length == 8 else 0
+
+
+cdef inline int64_t number(const uint8_t* at, int flags) noexcept nogil:
+    """An integer, or the raw bits of a double."""
+    cdef uint64_t bits = 0
+    cdef int length = (flags & 7) + 1
+    cdef int i
+    cdef uint32_t word
+    cdef float single
+    cdef double wide
+    cdef int64_t result
+    if length == 8:
+        memcpy(&bits, at, 8)
+        return <int64_t> __builtin_bswap64(bits)
+    for i in range(length):
+        bits = bits << 8 | at[i]
+    if flags & 8:
+        word = <uint32_t> bits
+        memcpy(&single, &word, 4)
+        wide = single
+        memcpy(&result, &wide, 8)
+        return result
+    if length == 1:
+        return <signed char> bits
+    if length == 2:
+        return <short> bits
+    return <int32_t> bits
+
+
+cdef extern from *:
+    uint64_t __builtin_bswap64(uint64_t) noexcept nogil
+
+
+cdef Py_ssize_t decode_part(
+    Part* part, int64_t base_ms, int64_t* last_ms, int64_t* times, int64_t* bits, uint8_t* floats, int* width_of_row
+) noexcept nogil:
+    """The points of one cell; how many, or -1 where it cannot be read by rote."""
+    cdef const uint8_t* q = part.qualifiers
+    cdef Py_ssize_t count, at = 0, i
+    cdef int width = 4 if q[0] >= 0xF0 else 2
+    cdef int flags, size
+    cdef uint32_t word
+    cdef int64_t offset
+    if part.qualifier_bytes % width or (width_of_row[0] and width_of_row[0] != width):
+        return -1
+    width_of_row[0] = width
+    count = part.qualifier_bytes // width
+    for i in range(count):
+        if width == 2:
+            word = <uint32_t> q[0] << 8 | q[1]
+            offset = <int64_t> (word >> 4) * 1000
+            if offset >= 3600000:
+                return -1
+        else:
+            word = <uint32_t> q[0] << 24 | <uint32_t> q[1] << 16 | <uint32_t> q[2] << 8 | q[3]
+            if word >> 28 != 0xF:
+                return -1
+            offset = (word & 0x0FFFFFC0) >> 6
+        q += width
+        flags = word & 0xF
+        size = size_of(flags)
+        if offset <= last_ms[0] or not size or at + size > part.value_bytes:
+            return -1
+        last_ms[0] = offset
+        times[i] = base_ms + offset
+        bits[i] = number(part.value + at, flags)
+        floats[i] = flags >> 3
+        at += size
+    if at != part.value_bytes and (count == 1 or at + 1 != part.value_bytes):
+        return -1
+    return count
+
+
+def decode_cells(
+    list columns, list values, Py_ssize_t skip, Py_ssize_t ahead, const int64_t[::1] row_of, const int64_t[::1] bases_ms,
+    int64_t[::1] times, int64_t[::1] bits, uint8_t[::1] floats, int64_t[::1] counts, uint8_t[::1] slow,
+):
+    """Decode the cells of rows that are read by rote; how many points they have.
+
+    `columns[i]` (its qualifier behind `skip` bytes) and `values[i]` (behind `ahead`) are a cell of the row `row_of[i]`,
+    cells of a row beside each other. Points go into `times`, `bits` and `floats`, which have room for a point for every
+    two bytes of qualifiers; how many each row has goes into `counts`. A row that breaks a rule is marked in `slow` and
+    has none; rows that are marked already are passed over.
+    """
+    cdef Py_ssize_t cells = len(columns), i, filled = 0, first, got
+    cdef int64_t row, last_ms
+    cdef int width = 0
+    cdef bytes column, value
+    cdef Part* parts = <Part*> malloc((cells + 1) * sizeof(Part))
+    if parts == NULL:
+        raise MemoryError
+    try:
+        for i in range(cells):
+            column, value = columns[i], values[i]
+            parts[i].qualifiers = <const uint8_t*> PyBytes_AS_STRING(column) + skip
+            parts[i].qualifier_bytes = PyBytes_GET_SIZE(column) - skip
+            parts[i].value = <const uint8_t*> PyBytes_AS_STRING(value) + ahead
+            parts[i].value_bytes = PyBytes_GET_SIZE(value) - ahead
+        with nogil:
+            row = -1
+            first = last_ms = 0
+            for i in range(cells):
+                if row_of[i] != row:
+                    row, first, last_ms, width = row_of[i], filled, -1, 0
+                if slow[row]:
+                    continue
+                got = -1
+                if parts[i].qualifier_bytes > 0 and parts[i].value_bytes >= 0:
+                    got = decode_part(
+                        &parts[i], bases_ms[row], &last_ms, &times[filled], &bits[filled], &floats[filled], &width
+                    )
+                if got < 0:
+                    slow[row], counts[row], filled = 1, 0, first
+                else:
+                    filled += got
+                    counts[row] = filled - first
+    finally:
+        free(parts)
+    return filled
+
+
+cdef enum Function:
+    SUM = 0
+    LOW = 1
+    HIGH = 2
+    FIRST = 3
+    LAST = 4
+
+
+def fold_runs(
+    const int64_t[::1] starts, const int64_t[::1] times, const int64_t[::1] bits, const uint8_t[::1] floats,
+    int64_t interval_ms, int function,
+    int64_t[::1] rows, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
+):
+    """Fold consecutive points of each row that share a bucket of `interval_ms`; how many such runs there are.
+
+    Row `i` has the points from `starts[i]` to before `starts[i + 1]`. Of each run: its row, the bucket's first moment,
+    how many of its values are numbers (not NaN), and their sum, lowest, highest, or its first or last value whatever it
+    is. Values are taken as doubles and in order. The output arrays have room for a run for each point.
+    """
+    cdef Py_ssize_t row, at, runs = -1
+    cdef int64_t stop_ms, count
+    cdef double value, result
+    with nogil:
+        for row in range(starts.shape[0] - 1):
+            stop_ms = -(<int64_t> 1 << 62)
+            for at in range(starts[row], starts[row + 1]):
+                if floats[at]:
+                    memcpy(&value, &bits[at], 8)
+                else:
+                    value = <double> bits[at]
+                if times[at] >= stop_ms:
+                    runs += 1
+                    rows[runs] = row
+                    stamps[runs] = times[at] - times[at] % interval_ms
+                    stop_ms = stamps[runs] + interval_ms
+                    counts[runs] = 0
+                    results[runs] = 0.0 if function == SUM else value
+                if value == value:
+                    if function == SUM:
+                        results[runs] += value
+                    elif not counts[runs] and function != FIRST:
+                        results[runs] = value
+                    elif (function == LOW and value < results[runs]) or (function == HIGH and value > results[runs]):
+                        results[runs] = value
+                    counts[runs] += 1
+                if function == LAST:
+                    results[runs] = value
+    return runs + 1
