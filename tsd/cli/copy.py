@@ -3,7 +3,8 @@
 import os
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tsd.copying.checkpoint import Checkpoint
 from tsd.copying.house import House, Pair, copy_house
 from tsd.copying.rows import Copied
 from tsd.errors import BadConfig, StoreError, TsdError
+from tsd.query.configured import make_index
+from tsd.series_index import SeriesIndex
 
 
 @click.command()
@@ -73,9 +76,25 @@ async def _copy(source: Config, target: Config, note: Checkpoint) -> Copied:
             click.echo(f"going on after row {mark.last.hex()}", err=True)
         progress = Progress("rows")
         try:
-            return await copy_house(house, note, lambda _, rows: progress.add(rows))
+            async with _outdated(make_index(target, theirs.store)):
+                return await copy_house(house, note, lambda _, rows: progress.add(rows))
         finally:
             progress.close()
+
+
+@asynccontextmanager
+async def _outdated(index: SeriesIndex | None) -> AsyncIterator[None]:
+    """Around what puts rows that the index of their series is not told of: the next daemon reads all of them. Said at
+    the end too, as one that runs may have read what was there by then."""
+    if index is None:
+        yield
+        return
+    await index.outdate()
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await index.outdate()
 
 
 def _target(source: Config, to: str, to_set: Sequence[str]) -> Config:

@@ -19,15 +19,17 @@ from tqdm import tqdm
 from tsd.assembly import creates, name_rules
 from tsd.cli.access import Access, access
 from tsd.cli.options import with_config
-from tsd.codec.columns import sort_columns
+from tsd.codec.columns import Columns, sort_columns
 from tsd.config import Config, Loaded, layout
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.cells import encode, slices
+from tsd.ingest.indexing import Indexer
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesTable
+from tsd.query.configured import make_index
 from tsd.store import Put
 
 T = TypeVar("T")
@@ -87,6 +89,8 @@ class Importer:
         self._account = account
         self._rows = OpenRows(SeriesTable(), rules)
         self._names = SeriesNames(ways.uids, layout(config), rules, creates(config))
+        index = make_index(config, ways.store)
+        self._indexer = Indexer(index, config.salt_width) if index else None
 
     async def take_in(self, source: str, lines: Numbered | Skipped) -> None:
         """Take lines in; the refused ones go to the account."""
@@ -111,8 +115,14 @@ class Importer:
         """Write what was taken in."""
         await self.settle_daemon()
         for part in slices(sort_columns(self._rows.take(), join=self._config.join_points)):
+            await self._enter(part)
             await self._put(encode(part, self._rows.table, self._config.join_points))
         await _patiently(self._ways.store.sync)
+
+    async def _enter(self, columns: Columns) -> None:
+        """Enter series into the index before they have rows: what comes in between finds them."""
+        if (indexer := self._indexer) is not None:
+            await _patiently(lambda: indexer.note(columns, self._rows.table))
 
     async def _put(self, puts: list[Put]) -> None:
         await _patiently(lambda: self._ways.store.put(self._config.data_table, puts))
