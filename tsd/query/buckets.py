@@ -34,8 +34,8 @@ class Buckets(Protocol):
     def stamps(self, labels: Int64) -> Int64:
         """First moments of the buckets, in ms."""
 
-    def filled(self) -> Int64:
-        """The stamps of all buckets that a fill makes every series have."""
+    def filled(self) -> Int64 | None:
+        """The stamps of all buckets that a fill makes every series have; None: it makes none."""
 
 
 _FOREVER = 1 << 62
@@ -74,8 +74,8 @@ class Everything:
     def stamps(self, labels: Int64) -> Int64:
         return labels + self.span[0]
 
-    def filled(self) -> Int64:
-        return np.empty(0, np.int64)  # whatever the fill
+    def filled(self) -> None:
+        return None
 
 
 class ByCalendar:

@@ -32,7 +32,7 @@ class Downsampler:
     def __init__(
         self, spec: Downsample, query_start_ms: int, query_end_ms: int, scan: ScanRange, *, corrected: bool = False
     ) -> None:
-        self._fill = spec.fill
+        self._fill, self._scan = spec.fill, scan
         self._buckets = buckets_of(spec, query_start_ms, query_end_ms, scan)
         self._fold = BY_NAME[spec.function].make(integers=False, corrected=corrected)
         self._size = self._capacity = 0  # slots: buckets of series that have a point
@@ -100,7 +100,8 @@ class Downsampler:
             values = self._fold.result()[: self._size]
         series, stamps = (np.concatenate([np.empty(0, np.int64), *parts]) for parts in _transposed(self._slots))
         grid = self._buckets.filled()
-        if self._fill is not Fill.NONE and len(grid):
+        if self._fill is not Fill.NONE and grid is not None:
+            grid = grid[grid >= self._scan.start_ms]  # where OpenTSDB begins to merge, and to take rates
             return self._filled(series, stamps, values, grid, series_count)
         order = in_order(series, series_count)
         bounds = np.searchsorted(series[order], np.arange(series_count + 1))
@@ -108,8 +109,8 @@ class Downsampler:
 
     def _filled(self, series: Int64, stamps: Int64, values: Float64, grid: Int64, series_count: int) -> list[Points]:
         """Every bucket of every series; buckets that start outside of the grid are not in it."""
-        places = np.minimum(np.searchsorted(grid, stamps), len(grid) - 1)
-        inside = grid[places] == stamps
+        places = np.searchsorted(grid, stamps)
+        inside = np.append(grid, _NEVER)[places] == stamps
         there = np.zeros((series_count, len(grid)), np.bool_)
         there[series[inside], places[inside]] = True
         if self._fill is Fill.SCALAR and not there.all():

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tsd.query.folds import Numbers, Slots, grown
+from tsd.query.folds import NEGATIVE_ZERO, Numbers, Slots, grown
 from tsd.query.javamath import truncated
 from tsd.query.points import Bool, Float64, Int64
 
@@ -60,7 +60,7 @@ class Ranked:
             slots, starts, values = _joined(slots, lengths, values, order)
             for rows, matrix in _matrices(starts, values):
                 counts = (~np.isnan(matrix)).sum(axis=1)
-                self._found[slots[rows]] = pick(self._rank, np.sort(matrix, axis=1).T, counts)
+                self._found[slots[rows]] = pick(self._rank, ascending(matrix, 1).T, counts)
 
     def _keep(self, slots: Slots, lengths: Int64, values: Float64, kept: Slots) -> None:
         if len(kept):
@@ -83,22 +83,37 @@ class Ranked:
             counts[first : first + len(values)] += 1
         if not exact:
             counts = (~np.isnan(matrix)).sum(axis=0)
-        found = pick(self._rank, np.sort(matrix, axis=0), counts)
+        found = pick(self._rank, ascending(matrix, 0), counts)
         return truncated(found) if self._integers and not exact else found
 
 
-def pick(rank: Rank, ascending: Numbers, counts: Int64) -> Numbers:
+def pick(rank: Rank, ordered: Numbers, counts: Int64) -> Numbers:
     """The wanted value of each column, of whose values the first `counts` are numbers; NaN where there is none."""
     columns = np.arange(len(counts))
     highest = np.maximum(counts - 1, 0)
     if rank.kind is Kind.MEDIAN:
-        return ascending[np.minimum(counts // 2, highest), columns]
+        return ordered[np.minimum(counts // 2, highest), columns]
     position = _position(rank, counts)
     below = np.clip(np.floor(position), 1, np.maximum(counts, 1)).astype(np.int64) - 1
-    lower, upper = ascending[below, columns], ascending[np.minimum(below + 1, highest), columns]
+    lower, upper = ordered[below, columns], ordered[np.minimum(below + 1, highest), columns]
     found = lower + (position - np.floor(position)) * (upper - lower)
-    found = np.where(position < 1, ascending[0], np.where(position >= counts, ascending[highest, columns], found))
-    return np.where(counts == 1, ascending[0], found)
+    found = np.where(position < 1, ordered[0], np.where(position >= counts, ordered[highest, columns], found))
+    return np.where(counts == 1, ordered[0], found)
+
+
+def ascending(matrix: Numbers, axis: int) -> Numbers:
+    """Sorted as Java does it: -0.0 before 0.0, NaN last."""
+    bits = matrix.view(np.int64)
+    if matrix.dtype == np.int64 or not (bits == NEGATIVE_ZERO).any():
+        return np.sort(matrix, axis=axis)
+    bits = np.where(np.isnan(matrix), np.nan, matrix).view(np.int64)
+    ordered = np.sort(_flipped(bits), axis=axis)
+    return _flipped(ordered).view(np.float64)
+
+
+def _flipped(bits: Int64) -> Int64:
+    """Bits of doubles → integers in the order of the doubles, and back."""
+    return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
 
 
 def _position(rank: Rank, counts: Int64) -> Numbers:

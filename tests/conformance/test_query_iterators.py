@@ -1,0 +1,109 @@
+"""The numbers of generated queries, held against OpenTSDB's own iterators in a Java beside the test."""
+
+import math
+import struct
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from scripts.peers.java import fetch, find_java
+from tests.peers.needs import need_peer
+from tests.query_series import Question, questions
+from tests.query_vectors import Asked, Value, answer
+from tsd.query.ranges import output_range, scan_range
+
+pytestmark = pytest.mark.opentsdb
+law = settings(deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck))
+
+
+class Iterators:
+    """OpenTSDB's iterators, asked one question after the other."""
+
+    def __init__(self) -> None:
+        source = Path(__file__).with_name("OpentsdbNumbers.java")
+        command = [find_java(), "-cp", f"{fetch('opentsdb')}/*", str(source)]
+        self._java = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def ask(self, question: Question) -> dict[int, Value] | None:
+        """The merged points over the scan range; None: it could not."""
+        assert self._java.stdin
+        assert self._java.stdout
+        self._java.stdin.write(" ".join(spelled(question)) + "\n")
+        self._java.stdin.flush()
+        mark, _, text = self._java.stdout.readline().rstrip("\n").partition(" ")
+        return None if mark == "!" else dict(read_point(word) for word in text.split(",") if word)
+
+    def close(self) -> None:
+        self._java.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def iterators() -> Iterator[Iterators]:
+    need_peer("opentsdb")
+    asked = Iterators()
+    yield asked
+    asked.close()
+
+
+def spelled(question: Question) -> Iterator[str]:
+    """The words of a question."""
+    asked = question.asked
+    scan = scan_range(asked.start_ms, asked.end_ms, asked.downsample)
+    yield from map(str, (scan.start_ms, scan.stop_ms, asked.start_ms, asked.end_ms))
+    yield asked.aggregator
+    yield asked.downsample.text if asked.downsample else "-"
+    calendar = asked.downsample.calendar if asked.downsample else None
+    yield from (calendar.zone, "calendar") if calendar else ("-", "-")
+    rate = asked.rate
+    yield f"{rate.counter},{rate.counter_max},{rate.reset_value},{rate.drop_resets}".lower() if rate else "-"
+    for series in question.series:
+        inside = {time: v for time, v in series.items() if scan.start_ms <= time < scan.stop_ms}
+        yield "".join(f"{time}:{spell_value(v)}," for time, v in sorted(inside.items())) or ","
+
+
+def spell_value(value: Value) -> str:
+    return f"d{struct.pack('>d', value).hex()}" if isinstance(value, float) else f"i{value}"
+
+
+def read_point(word: str) -> tuple[int, Value]:
+    time, _, value = word.partition(":")
+    if value[0] == "i":
+        return int(time), int(value[1:])
+    return int(time), float(struct.unpack(">d", bytes.fromhex(value[1:].rjust(16, "0")))[0])
+
+
+def shown(points: Mapping[int, Value], asked: Asked) -> dict[int, str]:
+    """What is answered, every bit of it (but of a NaN's)."""
+    inside = output_range(asked.start_ms, asked.end_ms, asked.downsample)
+    return {
+        time: "NaN" if isinstance(v, float) and math.isnan(v) else spell_value(v)
+        for time, v in points.items()
+        if time in inside
+    }
+
+
+def compare(iterators: Iterators, question: Question) -> None:
+    theirs = iterators.ask(question)
+    if theirs is None:
+        return
+    [ours] = answer(question.series, [range(len(question.series))], question.asked)
+    assert shown(ours, question.asked) == shown(theirs, question.asked)
+
+
+@pytest.mark.slow
+@law
+@given(question=questions(nan=True))
+def test_series_become_what_opentsdb_makes_of_them(iterators: Iterators, question: Question) -> None:
+    compare(iterators, question)
+
+
+@pytest.mark.slow
+@law
+@given(question=questions(by_calendar=True))
+def test_calendar_buckets_are_opentsdb_s_in_every_zone(iterators: Iterators, question: Question) -> None:
+    compare(iterators, question)
