@@ -19,6 +19,7 @@ from tsd.codec.cell import APPEND, COLUMN, MS_MARK
 from tsd.codec.merge import READABLE, MergeRules, StoredCell, merge
 from tsd.codec.words import FLOAT, LENGTH
 from tsd.errors import CorruptRow
+from tsd.query import compiled
 from tsd.query.points import Batch, Int64
 from tsd.store.cells import CellPage
 
@@ -67,8 +68,8 @@ class _Rows(NamedTuple):
     bases_ms: Int64  # of each row
     row_of: NDArray[np.intp]  # of each cell
     keys: Sequence[bytes]
-    columns: Sequence[bytes]
-    values: Sequence[bytes]
+    columns: list[bytes]
+    values: list[bytes]
     at: Sequence[int]  # its place in the page
     ahead: int
 
@@ -79,8 +80,9 @@ def decode(
     *,
     base_at: int,
     with_notes: bool = True,
+    by_loop: bool = compiled.HAS,
 ) -> Decoded:
-    """The points of the rows of a page that are wanted.
+    """The points of the rows of a page that are wanted. `by_loop`: read what can be read by rote in the compiled loop.
 
     `number_of` says which series the pairs of a key (what follows its base time, which stands at `base_at`) belong to,
     a negative number where that one is not wanted. It is asked once a cell, so it had better be a dictionary's method.
@@ -99,7 +101,7 @@ def decode(
                 slow[rows.row_of[at]] = True
             elif with_notes and qualifier[:1] == ANNOTATION:
                 _note(rows, at, notes, warnings)
-    pieces = _fast_pieces(rows, np.flatnonzero(~odd), lengths, slow)
+    pieces = _by_loop(rows, odd, slow) if by_loop else _fast_pieces(rows, np.flatnonzero(~odd), lengths, slow)
     duplicates = 0
     if slow.any():
         piece, duplicates = _slow_piece(page, rows, np.flatnonzero(slow), warnings)
@@ -114,8 +116,7 @@ def _chosen(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> 
     new_row = np.ones(len(keys), np.bool_)
     if len(keys) > 1:
         new_row[1:] = ~np.fromiter(map(eq, keys[1:], keys), np.bool_, len(keys) - 1)
-    columns: Sequence[bytes] = page.columns
-    values: Sequence[bytes] = page.values
+    columns, values = page.columns, page.values
     at: Sequence[int] = range(len(keys))
     wanted = numbers >= 0
     if not wanted.all():
@@ -138,6 +139,18 @@ def _note(rows: _Rows, at: int, notes: list[Note], warnings: list[str]) -> None:
         warnings.append(f"annotation in row {rows.keys[at].hex()}: {exc}")
     else:
         notes.append(Note(int(rows.series[rows.row_of[at]]), note))
+
+
+def _by_loop(rows: _Rows, odd: NDArray[np.bool_], slow: NDArray[np.bool_]) -> list[_Piece]:
+    """The points of all rows but those that are, or become, `slow`: in the compiled loop."""
+    columns, values, row_of = rows.columns, rows.values, rows.row_of
+    if odd.any():
+        even = (~odd).tolist()
+        columns, values, row_of = list(compress(columns, even)), list(compress(values, even)), row_of[~odd]
+    read = compiled.read_cells(columns, values, len(COLUMN), rows.ahead, row_of, rows.bases_ms, slow)
+    slow |= read.slow
+    present = np.flatnonzero(read.counts)
+    return [_Piece(present, read.counts[present], read.times, read.bits, read.floats)]
 
 
 def _fast_pieces(rows: _Rows, cells: NDArray[np.intp], lengths: Int64, slow: NDArray[np.bool_]) -> list[_Piece]:

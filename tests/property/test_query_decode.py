@@ -1,0 +1,147 @@
+"""Pages of cells are read alike by numpy, by the compiled loop, and point by point."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsd.codec.cell import COLUMN
+from tsd.codec.merge import MergeRules, StoredCell, merge
+from tsd.codec.words import FLOAT
+from tsd.errors import CorruptRow
+from tsd.query import compiled
+from tsd.query.compiled import fold
+from tsd.query.decode import Decoded, decode
+from tsd.query.downsample import Downsampler
+from tsd.query.model import Downsample
+from tsd.query.points import Batch
+from tsd.query.ranges import ScanRange
+from tsd.store.cells import CellPage
+
+BASE = 1356998400
+GOOD_FLAGS = [0, 1, 3, 7, 11, 15]
+
+offsets = st.integers(0, 40)
+points = st.tuples(offsets, st.sampled_from([*GOOD_FLAGS, *GOOD_FLAGS, 2, 9]), st.binary(min_size=8, max_size=8))
+
+
+@st.composite
+def cells(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """A cell of a few points, most often as it should be: in order, its value as long as its flags say."""
+    chosen = draw(st.lists(points, min_size=1, max_size=5, unique_by=lambda point: point[0]))
+    chosen = sorted(chosen) if draw(st.booleans()) or draw(st.booleans()) else chosen
+    in_ms = draw(st.sampled_from([False, False, True]))
+    qualifier = b"".join(
+        (0xF0000000 | at * 1000 << 6 | flags).to_bytes(4, "big") if in_ms else (at << 4 | flags).to_bytes(2, "big")
+        for at, flags, _ in chosen
+    )
+    value = b"".join(raw[: (flags & 7) + 1] for _, flags, raw in chosen)
+    value += b"\0" if len(chosen) > 1 else b""
+    match draw(st.integers(0, 19)):
+        case 0:
+            value = value[:-1]
+        case 1:
+            value += b"\0"
+        case 2:
+            qualifier += b"\0"
+        case 3:
+            qualifier = b"\5\0\0"
+        case 4:
+            qualifier = draw(st.binary(min_size=1, max_size=6))
+    return qualifier, value
+
+
+rows = st.lists(
+    st.lists(cells(), min_size=1, max_size=4, unique_by=lambda cell: cell[0]).map(sorted), min_size=1, max_size=6
+)
+
+
+def page_of(drawn: list[list[tuple[bytes, bytes]]], ahead: int) -> CellPage:
+    flat = [
+        (b"\0\0\1" + BASE.to_bytes(4, "big") + bytes([number]), COLUMN + qualifier, value, 5 + at)
+        for number, row in enumerate(drawn)
+        for at, (qualifier, value) in enumerate(row)
+    ]
+    keys, columns, values, times = map(list, zip(*flat, strict=True))
+    if ahead:
+        values = [time.to_bytes(ahead, "big") + value for time, value in zip(times, values, strict=True)]
+    return CellPage(keys, columns, values, ahead, [] if ahead else times, None)
+
+
+def shown(decoded: Decoded) -> tuple[object, ...]:
+    batch = decoded.batch
+    arrays = [column.tolist() for column in batch]
+    return (*arrays, decoded.rows, decoded.size, decoded.notes, decoded.warnings, decoded.duplicates)
+
+
+@pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only numpy's way is there")
+@given(rows, st.sampled_from([0, 8]), st.sets(st.integers(0, 5)))
+def test_numpy_and_the_compiled_loop_read_a_page_alike(
+    drawn: list[list[tuple[bytes, bytes]]], ahead: int, unwanted: set[int]
+) -> None:
+    page = page_of(drawn, ahead)
+
+    def number_of(pairs: bytes) -> int:
+        return -1 if pairs[0] in unwanted else pairs[0]
+
+    plain = decode(page, number_of, base_at=3, by_loop=False)
+    assert shown(decode(page, number_of, base_at=3, by_loop=True)) == shown(plain)
+
+
+@given(rows, st.booleans())
+def test_a_page_is_read_as_its_rows_are_one_by_one(drawn: list[list[tuple[bytes, bytes]]], by_loop: bool) -> None:
+    page = page_of(drawn, 0)
+    batch = decode(page, lambda pairs: pairs[0], base_at=3, by_loop=by_loop and compiled.HAS).batch
+    assert batch.series.tolist() == list(range(len(drawn)))
+    for number, row in enumerate(drawn):
+        part = slice(int(batch.starts[number]), int(batch.starts[number + 1]))
+        try:
+            stored = [StoredCell(qualifier, value, 5 + at) for at, (qualifier, value) in enumerate(row)]
+            wanted = [
+                (p.offset_ms, p.flags, p.value) for p in merge(b"", stored, MergeRules(fix_duplicates=True)).points
+            ]
+        except CorruptRow:
+            wanted = []
+        assert (batch.times[part] - BASE * 1000).tolist() == [offset for offset, _, _ in wanted]
+        assert batch.floats[part].tolist() == [bool(flags & FLOAT) for _, flags, _ in wanted]
+        assert batch.bits[part].tolist() == [_bits(flags, value) for _, flags, value in wanted]
+
+
+def _bits(flags: int, value: bytes) -> int:
+    if flags == FLOAT | 3:
+        return int(np.array(np.frombuffer(value, ">f4"), np.float64).view(np.int64)[0])
+    return int.from_bytes(value, "big", signed=True)
+
+
+numbers = st.one_of(
+    st.floats(width=64), st.sampled_from([0.0, -0.0, np.nan, np.inf, -np.inf]), st.integers(-(2**63), 2**63 - 1)
+)
+
+
+@pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only numpy's way is there")
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 3_599_999), numbers), max_size=12, unique_by=lambda p: p[0]), max_size=5
+    ),
+    st.sampled_from(sorted(compiled.FUNCTIONS)),
+    st.sampled_from([1, 250, 1000, 10_000, 60_000, 600_000, 3_600_000]),
+)
+def test_numpy_and_the_compiled_loop_fold_alike(
+    drawn: list[list[tuple[int, float]]], function: str, interval_ms: int
+) -> None:
+    flat = [(BASE * 1000 + at, value) for row in drawn for at, value in sorted(row, key=lambda point: point[0])]
+    floats = np.array([isinstance(value, float) for _, value in flat], np.bool_)
+    bits = np.array([np.float64(v).view(np.int64) if isinstance(v, float) else v for _, v in flat], np.int64)
+    starts = np.cumsum([0, *map(len, drawn)])
+    batch = Batch(np.arange(len(drawn), dtype=np.int32), starts, np.array([t for t, _ in flat], np.int64), bits, floats)
+    scan = ScanRange(BASE, BASE + 3600)
+    spec = Downsample(f"{interval_ms}ms-{function}", interval_ms, function)
+    plain = Downsampler(spec, BASE * 1000, (BASE + 3600) * 1000, scan, by_loop=False)
+    plain.feed(batch)
+    folded = fold(batch, interval_ms, function)
+    for number, points_ in enumerate(plain.finish(len(drawn))):
+        mine = folded.series == number
+        assert folded.stamps[mine].tolist() == points_.times.tolist()
+        assert np.array_equal(folded.values[mine], points_.doubles(), equal_nan=True)
+        signs = np.signbit(folded.values[mine]) == np.signbit(points_.doubles())
+        assert (signs | np.isnan(points_.doubles())).all()
