@@ -24,7 +24,7 @@ class Iterators:
 
     def __init__(self) -> None:
         source = Path(__file__).with_name("OpentsdbNumbers.java")
-        command = [find_java(), "-cp", f"{fetch('opentsdb')}/*", str(source)]
+        command = [str(find_java()), "-cp", f"{fetch('opentsdb')}/*", str(source)]
         self._java = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
