@@ -147,7 +147,10 @@ def _draft(members: _Object, *, corrected: bool) -> Draft:
         elif name == "index":
             _long(value, name)  # no effect, but it must be one
     filters = tuple(each for part in lists.values() for each in part or ())
-    return Draft(SubQuery(**found, filters=filters), downsample, any(part is not None for part in lists.values()))
+    given = dict(members)
+    present = {name for name in ("tsuids", "percentiles", "downsample") if given.get(name) is not None}
+    present |= {"filters" for part in lists.values() if part is not None}
+    return Draft(SubQuery(**found, filters=filters), downsample, frozenset(present))
 
 
 def _tags(value: Value, *, corrected: bool) -> tuple[Filter, ...]:

@@ -234,14 +234,17 @@ def read_metric(text: str, *, corrected: bool = False) -> tuple[str, tuple[Filte
         raise BadQuery(f"Missing '}}' at the end of: {text}", status=500)
     if rest == "}":
         return metric, ()
-    grouping, _, behind = rest.partition("}")
+    close = text.index("}")
+    behind = close < len(text) - 1
     filters: list[Filter] = []
     if behind:
         for word in text[text.rindex("{") + 1 : -1].split(","):
             if not word:
                 break
             filters.append(_read_pair(word, "filter", group_by=False, corrected=corrected))
-    for word in grouping.split(","):
+    if close <= len(metric):
+        raise BadQuery(f"begin {len(metric) + 1}, end {close}, length {len(text)}", status=500)  # as Java says it
+    for word in text[len(metric) + 1 : close].split(","):
         if not word and behind:
             break
         _group_by(filters, _read_pair(word, "tag", group_by=True, corrected=corrected))

@@ -15,6 +15,7 @@ from tsd.query.times import LAST_MS, find_zone, read_time
 NO_START = "Missing start time"
 _KNOWN = frozenset(AGGREGATORS)
 _FOR_HISTOGRAMS = (NONE, "sum")
+FILTERS = frozenset({"filters"})
 
 
 class Draft(NamedTuple):
@@ -22,7 +23,7 @@ class Draft(NamedTuple):
 
     sub: SubQuery
     downsample: str = ""
-    has_filters: bool = True  # a list of them, if an empty one: OpenTSDB tells it from none where it compares
+    present: frozenset[str] = FILTERS  # what is there, if empty: OpenTSDB tells that from none where it compares
 
 
 def check(query: Query, drafts: Sequence[Draft], now_ms: int, zone: str = "", *, local: tzinfo | None = None) -> Query:
@@ -77,13 +78,13 @@ def check_sub(draft: Draft, query: Query, zone: str = "", index: int = 0) -> Sub
 
 
 def _check_histogram(sub: SubQuery, function: str) -> None:
-    for percentile in sub.percentiles:
-        if percentile < 0 or percentile > 100:
-            raise BadQuery(f"Invalid percentile parameters: {percentile}")
     if sub.aggregator not in _FOR_HISTOGRAMS:
         raise BadQuery("Only NONE or SUM aggregation function supported for histogram query")
     if function != "sum":
         raise BadQuery("Only SUM downsampling aggregation supported for histogram query")
+    for percentile in sub.percentiles:
+        if percentile < 0 or percentile > 100:
+            raise BadQuery(f"Invalid percentile parameters: {percentile}")
 
 
 def without_duplicates(drafts: Sequence[Draft], *, corrected: bool = False) -> list[Draft]:
@@ -91,13 +92,13 @@ def without_duplicates(drafts: Sequence[Draft], *, corrected: bool = False) -> l
     what they group by for equal; `corrected` does not."""
     found: dict[object, Draft] = {}
     for draft in drafts:
-        found.setdefault(draft._replace(has_filters=True) if corrected else _identity(draft), draft)
+        found.setdefault(draft._replace(present=FILTERS) if corrected else _identity(draft), draft)
     return list(found.values())
 
 
 def _identity(draft: Draft) -> object:
     sub = replace(draft.sub, filters=(), index=0, rollup_usage="", has_rollup_usage=False)
-    return sub, draft.downsample, draft.has_filters, tuple(map(identity, draft.sub.filters))
+    return sub, draft.downsample, draft.present, tuple(map(identity, draft.sub.filters))
 
 
 def as_mistake(exc: BadQuery, *, corrected: bool) -> BadQuery:
