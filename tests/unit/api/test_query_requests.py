@@ -1,0 +1,144 @@
+"""/api/query over HTTP: forms of a request, large answers, deletes, and the list of queries."""
+
+import gzip
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.running import Running, running
+from tests.unit.api.asking import ask, tell
+from tests.unit.doors.web_parts import get, hear, serving
+from tsd.api import query
+from tsd.api.query import DISABLED, LARGE
+from tsd.assembly import make_uids, tables
+from tsd.codec.uid import Kind
+from tsd.config import Config
+from tsd.query.configured import make_engine
+from tsd.query.engine import Engine, Flush
+from tsd.query.running import Registry
+from tsd.store.memory import MemoryStore
+
+CANCELLED = "The query was cancelled"
+BASE = 1500000000
+URI = f"/api/query?start={BASE}&end={BASE + 3600}&m=sum:a.b"
+BODY = {"start": BASE, "end": BASE + 3600, "queries": [{"aggregator": "sum", "metric": "a.b"}]}
+FOUND = [{"metric": "a.b", "tags": {"host": "x"}, "aggregateTags": [], "dps": {str(BASE): 1, str(BASE + 1): 2}}]
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as daemon:
+        await daemon.tell(b"".join(b"put a.b %d %d host=x\n" % (BASE + at, at + 1) for at in range(2)))
+        yield daemon
+
+
+def post_of(**members: Any) -> bytes:
+    return json.dumps(BODY | members).encode()
+
+
+async def test_a_client_reads_its_own_writes_by_uri_and_by_body(daemon: Running) -> None:
+    assert (await ask(daemon, URI)).json == FOUND
+    assert (await tell(daemon, "/api/query", post_of())).json == FOUND
+    assert (await tell(daemon, "/api/query/anything", gzip.compress(post_of()), "Content-Encoding: gzip")).json == FOUND
+    arrays = [FOUND[0] | {"dps": [[BASE, 1], [BASE + 1, 2]]}]
+    assert (await tell(daemon, "/api/query?arrays", post_of())).json == arrays
+    assert (await ask(daemon, URI + "&arrays=true")).json == arrays
+    called = await ask(daemon, URI + "&jsonp=f")
+    assert called.body == b"f(" + json.dumps(FOUND, separators=(",", ":")).encode() + b")"
+
+
+async def test_a_large_answer_comes_in_chunks_and_is_the_same(daemon: Running) -> None:
+    count = 4 * LARGE
+    await daemon.tell(b"".join(b"put m %d %d.5 host=x\n" % (BASE + at, at) for at in range(count)))
+    path = f"/api/query?start={BASE}&end={BASE + count}&m=sum:m"
+    heard = await ask(daemon, path)
+    assert heard.headers["transfer-encoding"] == "chunked"
+    assert heard.json[0]["dps"] == {str(BASE + at): at + 0.5 for at in range(count)}
+    packed = await ask(daemon, path, "Accept-Encoding: gzip")
+    assert gzip.decompress(packed.body) == heard.body
+    assert len(packed.body) < len(heard.body) / 3
+
+
+async def test_what_json_cannot_hold_is_an_error_however_large(daemon: Running) -> None:
+    """Found before the first byte is out: an answer that has begun cannot become an error."""
+    count = 2 * LARGE
+    lines = [b"put m %d 1e308 host=%d\n" % (BASE + at, host) for host in range(2) for at in range(count)]
+    await daemon.tell(b"".join(lines))
+    heard = await ask(daemon, f"/api/query?start={BASE}&end={BASE + count}&m=sum:m")
+    assert heard.status == 400
+    assert heard.json["error"]["message"].startswith("Got Infinity: Infinity at ")
+
+
+@pytest.mark.parametrize("delete", ["DELETE", "override", "body"])
+async def test_nothing_is_deleted_unless_it_is_enabled(daemon: Running, delete: str) -> None:
+    """OpenTSDB's POST deletes all the same."""
+    if delete == "body":
+        heard = await tell(daemon, "/api/query", post_of(delete=True))
+    elif delete == "override":
+        heard = await ask(daemon, URI + "&method_override=delete")
+    else:
+        heard = await ask(daemon, URI, method="DELETE")
+    assert (heard.status, heard.json["error"]["details"]) == (400, DISABLED)
+    assert (await ask(daemon, URI)).json == FOUND
+
+
+@pytest.mark.parametrize("delete", ["DELETE", "override", "body"])
+async def test_rows_are_deleted_where_it_is(tmp_path: Path, delete: str) -> None:
+    async with running(tmp_path, {"tsd.http.query.allow_delete": "true"}) as daemon:
+        await daemon.tell(b"put a.b %d 1 host=x\nput a.b %d 2 host=x\n" % (BASE, BASE + 1))
+        if delete == "body":
+            heard = await tell(daemon, "/api/query", post_of(delete=True))
+        elif delete == "override":
+            heard = await ask(daemon, URI + "&method_override=delete")
+        else:
+            heard = await ask(daemon, URI, method="DELETE")
+        assert heard.json == FOUND
+        assert (await ask(daemon, URI)).json == []
+
+
+async def test_queries_are_listed_while_they_run_and_can_be_ended() -> None:
+    held = trio.Event()
+
+    async def hold(_: bytes) -> None:
+        held.set()
+        await trio.sleep_forever()
+
+    engine = await engine_that_waits(hold)
+    async with serving(query.routes(engine, Registry(lambda: 1), query.Rules(), lambda: 1)) as served:
+        async with served.client() as client:
+            await client.send(get(URI, "Authorization: Basic c2VjcmV0"))
+            await held.wait()
+            [one] = (await served.ask(get("/api/stats/query"))).json["running"]
+            assert one["query"]["queries"][0]["metric"] == "a.b"
+            assert "authorization" not in one["requestHeaders"]
+            path = f"/api/stats/query?id={one['id']}"
+            assert (await served.ask(get(path + "0", method="DELETE"))).status == 404
+            assert (await served.ask(get(path, method="DELETE"))).status == 204
+            heard = await hear(client)
+            assert (heard.status, heard.json["error"]["message"]) == (503, CANCELLED)
+        listed = (await served.ask(get("/api/stats/query"))).json
+    assert listed["running"] == []
+    assert [(one["httpResponse"], one["exception"]) for one in listed["completed"]] == [(503, CANCELLED)]
+
+
+async def engine_that_waits(flush: Flush) -> Engine:
+    """An engine on an empty store whose open rows are written by `flush`."""
+    store = MemoryStore(lambda: 1)
+    await store.create_tables(tables(Config()))
+    uids = make_uids(Config(), store)
+    await uids.find_or_assign(Kind.METRIC, [b"a.b"])
+    return make_engine(Config(), store, uids, None, flush=flush, now_ms=lambda: 1)
+
+
+async def test_outcomes_are_counted(daemon: Running) -> None:
+    await ask(daemon, URI)
+    await ask(daemon, "/api/query")
+    await tell(daemon, "/api/query", b"null")
+    async with daemon.client() as client:
+        stats = await client.stats()
+    counts = [stats[f"http.query.{outcome}"] for outcome in ("success", "invalid_requests", "exceptions")]
+    assert counts == [1, 1, 1]

@@ -1,0 +1,164 @@
+"""What runs here, its settings, numbers and log; files; and its end."""
+
+import logging
+import os
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import structlog
+import trio
+
+from tests.running import Running, running
+from tests.unit.api.asking import ask, tell
+from tests.unit.doors.web_parts import get, serving
+from tsd import log
+from tsd.api import logs
+from tsd.api.config import in_force
+from tsd.config import Config, keys
+from tsd.settings import Mode
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as daemon:
+        yield daemon
+
+
+async def test_serializers_are_listed(daemon: Running) -> None:
+    """OpenTSDB documents the list and answers 404."""
+    [json] = (await ask(daemon, "/api/serializers")).json
+    assert json["serializer"] == "json"
+    assert json["response_content_type"] == "application/json; charset=UTF-8"
+
+
+async def test_version_is_an_object_or_the_two_lines_of_telnet(daemon: Running) -> None:
+    assert (await ask(daemon, "/version?json")).json == (await ask(daemon, "/api/version")).json
+    async with daemon.client() as client:
+        await client.send(b"version\nexit\n")
+        assert (await ask(daemon, "/version")).body == await client.read_to_end()
+
+
+async def test_settings_are_texts_in_order_and_secrets_are_hidden(
+    daemon: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = (await ask(daemon, "/api/config")).json
+    assert list(told) == sorted(keys())
+    assert told["tsd.mode"] == Mode.READ_WRITE.value
+    assert told["tsd.network.port"] == "0"
+    assert told["tsd.core.auto_create_metrics"] == "true"
+    field = keys()["tsd.http.staticroot"]
+    monkeypatch.setattr("tsd.api.config.keys", lambda: {"tsd.my.passphrase": field})
+    assert in_force(Config(staticroot="x"))["tsd.my.passphrase"] == "********"
+
+
+async def test_filters_are_those_of_queries(daemon: Running) -> None:
+    told = (await ask(daemon, "/api/config/Filters")).json
+    assert sorted(told) == sorted(
+        "regexp iwildcard wildcard iliteral_or literal_or not_iliteral_or not_literal_or".split()
+    )
+    assert all(sorted(help_) == ["description", "examples"] for help_ in told.values())
+
+
+async def test_stats_are_points_lines_and_metrics(daemon: Running) -> None:
+    await daemon.tell(b"put m 1500000000 1 a=b\n")
+    await ask(daemon, "/nowhere")
+    told = (await ask(daemon, "/api/stats")).json
+    points = {(point["metric"], point["tags"].get("type")): int(point["value"]) for point in told}
+    assert points["tsd.rpc.received", "http"] == 2
+    assert points["tsd.ledger.received", None] == 1
+    lines = (await ask(daemon, "/stats")).body.decode().splitlines()
+    assert [line.split(" ")[0] for line in lines] == [
+        line.split(" ")[0] for line in (await ask(daemon, "/stats?json")).json
+    ]
+    metrics = (await ask(daemon, "/metrics")).body.decode()
+    assert 'tsd_rpc_received_total{type="http"} 5\n' in metrics
+    assert "# TYPE tsd_journal_bytes gauge\n" in metrics
+    assert re.search(r'^tsd_http_request_duration_seconds_count\{type="all"\} 4$', metrics, re.MULTILINE)
+
+
+async def test_metrics_are_what_prometheus_reads(daemon: Running) -> None:
+    """Each name has one type and stands in one place; nothing is told twice."""
+    names: set[str] = set()
+    seen: set[str] = set()
+    name = ""
+    for line in (await ask(daemon, "/metrics")).body.decode().splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert kind in ("counter", "gauge", "summary")
+            assert name not in names
+            names.add(name)
+            continue
+        assert re.fullmatch(r'[a-zA-Z_][a-zA-Z0-9_]*(\{([a-z_]+="[^"]*",?)+\})? -?[0-9.e+-]+', line), line
+        assert re.match(f"{name}(_sum|_count)?[ {{]", line)
+        assert line.rpartition(" ")[0] not in seen
+        seen.add(line.rpartition(" ")[0])
+
+
+@pytest.mark.parametrize("what", ["jvm", "threads", "region_clients", "anything"])
+async def test_other_stats_are_json(daemon: Running, what: str) -> None:
+    told = (await ask(daemon, f"/api/stats/{what}")).json
+    kinds = {"jvm": dict, "threads": list, "region_clients": list, "anything": list}
+    assert isinstance(told, kinds[what])
+    if what == "threads":
+        assert any(thread["name"] == "MainThread" and thread["stack"] for thread in told)
+
+
+async def test_the_log_is_shown_newest_first_and_its_level_changed() -> None:
+    handlers = list(logging.getLogger().handlers)
+    log.configure("info", "json", lambda: 0.0)
+    try:
+        async with serving(logs.routes()) as served:
+            say = structlog.get_logger()
+            say.info("first", port=1)
+            say.debug("unheard")
+            assert (await served.ask(get("/logs?level=DEBUG"))).body == b"Set the log level to DEBUG on 1 logger.\n"
+            say.debug("second", trace="a\nb")
+            second, first, *_ = (await served.ask(get("/logs?json"))).json
+            assert re.fullmatch(r"\d+\tINFO\tmain\ttsd\tfirst port=1", first)
+            assert second.endswith("\tDEBUG\tmain\ttsd\tsecond trace='a\\nb'")
+            assert (await served.ask(get("/logs"))).body.decode().splitlines()[:2] == [second, first]
+            heard = await served.ask(get("/logs?level=loud&json"))
+            assert (heard.status, heard.json) == (400, {"err": "Invalid level: loud"})
+    finally:
+        structlog.reset_defaults()
+        logging.getLogger().handlers = handlers
+
+
+async def test_names_are_looked_up_again_after_dropcaches(daemon: Running) -> None:
+    heard = await ask(daemon, "/api/dropcaches", method="DELETE")
+    assert heard.json == {"message": "Caches dropped", "status": "200"}
+
+
+async def test_files_of_the_folder_are_served_and_no_others(tmp_path: Path) -> None:
+    folder = tmp_path / "static"
+    folder.mkdir()
+    (folder / "a.js").write_text("a")
+    (folder / "favicon.ico").write_text("i")
+    (tmp_path / "secret").write_text("s")
+    os.symlink(tmp_path / "secret", folder / "link")
+    async with running(tmp_path / "state", {"tsd.http.staticroot": str(folder)}) as daemon:
+        heard = await ask(daemon, "/s/a.js")
+        assert (heard.body, heard.headers["content-type"]) == (b"a", "text/javascript")
+        assert heard.headers["cache-control"] == "max-age=31536000"
+        assert (await ask(daemon, "/s/a.js?nocache")).headers["cache-control"] == "max-age=0"
+        assert (await ask(daemon, "/favicon.ico")).body == b"i"
+        for path in ("/s/link", "/s/nope", "/s//etc/passwd", "/s/%2e%2e/secret", "/s/."):
+            heard = await ask(daemon, path)
+            assert (heard.status, heard.json["error"]["message"]) == (404, "Page not found")
+        assert b"Malformed URI <code>/s/../secret</code>" in (await ask(daemon, "/s/../secret")).body
+        assert b"URI too short <code>/s</code>" in (await ask(daemon, "/s")).body
+
+
+async def test_diediedie_ends_the_daemon_where_it_may(tmp_path: Path) -> None:
+    async with running(tmp_path / "a") as daemon:
+        assert (await ask(daemon, "/diediedie")).status == 404
+    async with running(tmp_path / "b", {"tsd.no_diediedie": "false"}) as daemon:
+        assert b"<title>TSD Exiting</title>" in (await ask(daemon, "/diediedie")).body
+        with trio.fail_after(30):
+            await daemon.stop.wait()
+
+
+async def test_bodies_that_are_not_asked_for_harm_nobody(daemon: Running) -> None:
+    assert (await tell(daemon, "/api/version", b"[" * 100_000)).status == 200
