@@ -1,0 +1,39 @@
+"""The numbers of generated queries: the fast way and the slow one agree on every bit."""
+
+import math
+import struct
+from collections.abc import Mapping
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.query_reference import reference
+from tests.query_series import Question, questions
+from tests.query_vectors import Value, answer
+
+law = settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+
+
+def bits(points: Mapping[int, Value]) -> dict[int, str]:
+    """Values to the last bit, but of a NaN's."""
+    return {
+        time: f"i{v}" if isinstance(v, int) else "NaN" if math.isnan(v) else struct.pack(">d", v).hex()
+        for time, v in points.items()
+    }
+
+
+def compare(question: Question, rows: int) -> None:
+    [found] = answer(question.series, [range(len(question.series))], question.asked, rows=rows)
+    assert bits(found) == bits(reference(question.series, question.asked))
+
+
+@law
+@given(question=questions(nan=True), rows=st.sampled_from([1, 2, 3, 100]))
+def test_series_become_what_the_words_of_the_description_say(question: Question, rows: int) -> None:
+    compare(question, rows)
+
+
+@law
+@given(question=questions(by_calendar=True, nan=True), rows=st.sampled_from([1, 5, 1000]))
+def test_so_do_those_with_calendar_buckets(question: Question, rows: int) -> None:
+    compare(question, rows)
