@@ -11,6 +11,7 @@ import trio
 
 from tsd.api import (
     annotation,
+    exp,
     health,
     last,
     logs,
@@ -86,6 +87,7 @@ def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoin
         **static.routes(config.staticroot, parts.now_ms),
         **stats.routes(parts.statistics, parts.stats_tags, parts.now_ms, lambda: _gateways(parts)),
         **query.routes(parts.engine, parts.queries, query.Rules(config.corrected, config.allow_delete), parts.now_ms),
+        **exp.routes(parts.engine, parts.queries, query.Rules(config.corrected, config.allow_delete), parts.now_ms),
     }
 
 

@@ -1,34 +1,56 @@
 """`/api/query/exp` and `/api/query/gexp`: expressions over what queries find."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import trio
 
-from tsd.api.messages import not_allowed
+from tsd.api.messages import check_method, not_allowed
+from tsd.api.query import Rules, told_twice, written
 from tsd.doors.exchange import Endpoint, Request, Response
+from tsd.errors import Refused
 from tsd.query.answers import Answer
+from tsd.query.engine import Engine
 from tsd.query.exp.answer import write_outputs
 from tsd.query.exp.engine import Evaluation
 from tsd.query.exp.request import ExpRequest, read_request, to_query
+from tsd.query.gexp.engine import read_gexp, run_gexp
 from tsd.query.model import Query
+from tsd.query.running import Registry
 
-Run = Callable[[Query, Request], Awaitable[Answer]]
 
+def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[], int]) -> dict[str, Endpoint]:
+    """`now_ms` is the wall clock."""
 
-def routes(run: Run, now_ms: Callable[[], int], *, corrected: bool) -> dict[str, Endpoint]:
-    """The endpoints. `run` answers the query of a request; `corrected` is the configured default."""
+    async def run(query: Query, request: Request) -> Answer:
+        with registry.entered(query, request.peer, request.headers) as running:
+            try:
+                found = await engine.run(query, running=running)
+            except Refused as error:
+                running.status, running.error = error.status, error.message
+                raise told_twice(error) from error
+            running.status, running.sent = 200, True
+            return found
 
     async def exp(request: Request) -> Response:
-        if request.method not in ("GET", "POST", "DELETE"):
-            raise not_allowed(request.method)
-        asked = read_request(request.body, corrected=corrected)
+        check_method(request, "GET", "POST", "DELETE")
+        asked = read_request(request.body, corrected=rules.corrected)
         query, subs = to_query(asked, now_ms())
-        answer = await run(query, request)
-        return Response(body=await trio.to_thread.run_sync(evaluated, asked, answer, subs))
+        found = await run(query, request)
+        return Response(body=await trio.to_thread.run_sync(evaluated, asked, found, subs))
 
-    return {"api/query/exp": exp}
+    async def gexp(request: Request) -> Response:
+        if check_method(request, "GET", "POST", "DELETE") != "GET":
+            raise not_allowed(request.method)
+        asked = read_gexp(request.params, now_ms(), corrected=rules.corrected)
+
+        async def answered(query: Query) -> Answer:
+            return await run(query, request)
+
+        return await written(await run_gexp(asked, answered), arrays=request.has("arrays"))
+
+    return {"api/query/exp": exp, "api/query/gexp": gexp}
 
 
-def evaluated(asked: ExpRequest, answer: Answer, subs: list[int]) -> bytes:
+def evaluated(asked: ExpRequest, found: Answer, subs: list[int]) -> bytes:
     """The JSON of what was asked; `subs` says which sub answer each metric has. Raises BadQuery."""
-    return write_outputs(Evaluation(asked, answer, subs).outputs(), asked)
+    return write_outputs(Evaluation(asked, found, subs).outputs(), asked)

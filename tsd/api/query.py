@@ -14,9 +14,10 @@ from tsd.query.answers import Answer, SubAnswer
 from tsd.query.body import read_body
 from tsd.query.echo import echo
 from tsd.query.engine import Engine
+from tsd.query.gexp.engine import metric_queries
 from tsd.query.model import Query
 from tsd.query.running import Registry, Running
-from tsd.query.uri import read_uri
+from tsd.query.uri import read_m, read_uri
 
 LARGE = 5_000  # points: an answer of more is written in a thread, part by part
 PRIVATE = frozenset({"authorization", "cookie", "proxy-authorization"})  # headers that nobody else is to read
@@ -41,7 +42,7 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
                 response = await written(found, arrays=request.has("arrays"))
             except Refused as error:
                 running.status, running.error = error.status, error.message
-                raise _told_twice(error) from error
+                raise told_twice(error) from error
             running.status, running.sent = response.status, True
             return response
 
@@ -63,7 +64,8 @@ def read_query(request: Request, rules: Rules, now_ms: int) -> Query:
         if wanted.delete and not rules.may_delete:  # OpenTSDB deletes all the same
             raise BadQuery("Bad request", details=DISABLED)
         return wanted
-    wanted = read_uri(request.params, now_ms, corrected=rules.corrected)
+    extra = [read_m(text) for text in metric_queries(request.params)]
+    wanted = read_uri(request.params, now_ms, corrected=rules.corrected, extra=extra)
     return replace(wanted, delete=True) if method == "DELETE" else wanted
 
 
@@ -81,7 +83,7 @@ async def _in_threads(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield part
 
 
-def _told_twice(error: Refused) -> Refused:
+def told_twice(error: Refused) -> Refused:
     """OpenTSDB's error for a name that nobody has says it in the details too."""
     if error.message.startswith("No such name for ") and not error.details:
         return BadQuery(error.message, status=error.status, details=error.message)
