@@ -1,7 +1,8 @@
 """Commands of `tsd` as processes of their own, forked from one that has imported all of it.
 
 Most of a short command's time is the interpreter's start and its imports, and tests run a thousand of them. One that is
-forked has its own arguments, environment, folder, pipes and signals, and ends as any other: by its interpreter's end.
+forked has the arguments, environment, folder and pipes that it is given and the limits of who starts it, and ends as
+any other: by its interpreter's end.
 What it lacks is what an environment tells an interpreter at its start (PYTHON…).
 
 `python -m tests.forked` is the process to fork from: there is one for each process of pytest, and it ends with it.
@@ -12,6 +13,7 @@ import functools
 import gc
 import json
 import os
+import resource
 import runpy
 import selectors
 import signal
@@ -27,6 +29,7 @@ from types import TracebackType
 from typing import Self
 
 ROOT = Path(__file__).parents[1]
+LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
 NUMBER = struct.Struct("=i")  # a process, or how it ended
 FDS = 5  # of a request: standard input, output and error, where to tell how it ended, and what to run
 
@@ -43,6 +46,7 @@ class Forked:
             "words": list(map(str, words)),
             "folder": str(folder),
             "env": dict(os.environ if env is None else env),
+            "limits": {name: resource.getrlimit(getattr(resource, name)) for name in LIMITS},
         }
         stdin, stdout, stderr, told = (os.pipe() for _ in range(4))
         theirs = [stdin[0], stdout[1], stderr[1], told[1], os.memfd_create("request")]
@@ -193,6 +197,8 @@ def _become(fds: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(asked["env"])
     time.tzset()
+    for name, limit in asked["limits"].items():
+        resource.setrlimit(getattr(resource, name), limit)
     sys.argv[1:] = asked["words"]
 
 
