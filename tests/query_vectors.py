@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
+from tsd.query import compiled
 from tsd.query.downsample import Collector, Downsampler
 from tsd.query.durations import read_downsample
 from tsd.query.merge import merge
@@ -109,11 +110,16 @@ def answer(
     *,
     rows: int = 7,
     corrected: bool = False,
+    by_loop: bool = compiled.HAS,
 ) -> list[dict[int, Value]]:
     """What the engine makes of series, group by group, in the answered range."""
     bounds = (asked.start_ms, asked.end_ms)
     scan = scan_range(*bounds, asked.downsample, corrected=corrected)
-    taking = Downsampler(asked.downsample, *bounds, scan, corrected=corrected) if asked.downsample else Collector()
+    taking = (
+        Downsampler(asked.downsample, *bounds, scan, corrected=corrected, by_loop=by_loop)
+        if asked.downsample
+        else Collector()
+    )
     for batch in batches(series, scan, rows):
         taking.feed(batch)
     points: list[Any] = taking.finish(len(series))

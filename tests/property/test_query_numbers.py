@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.query_reference import reference
 from tests.query_series import Question, questions
 from tests.query_vectors import Value, answer
+from tsd.query import compiled
 
 law = settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
 
@@ -23,8 +24,10 @@ def bits(points: Mapping[int, Value]) -> dict[int, str]:
 
 
 def compare(question: Question, rows: int) -> None:
-    [found] = answer(question.series, [range(len(question.series))], question.asked, rows=rows)
-    assert bits(found) == bits(reference(question.series, question.asked))
+    wanted = bits(reference(question.series, question.asked))
+    for by_loop in {compiled.HAS, False}:
+        [found] = answer(question.series, [range(len(question.series))], question.asked, rows=rows, by_loop=by_loop)
+        assert bits(found) == wanted
 
 
 @law

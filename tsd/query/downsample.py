@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.errors import BadQuery
+from tsd.query import compiled
 from tsd.query.aggregators import BY_NAME
 from tsd.query.buckets import Runs, buckets_of, by_series, runs_of, within
 from tsd.query.folds import Slots
@@ -27,13 +28,23 @@ class Downsampler:
     """One function over buckets of one kind, for all series of a sub query (query.md §9).
 
     Raises BadQuery for a zone that does not exist, and for the fill that OpenTSDB cannot do when it is needed.
+    `by_loop`: take whole buckets together in the compiled loop, if it knows the function.
     """
 
     def __init__(
-        self, spec: Downsample, query_start_ms: int, query_end_ms: int, scan: ScanRange, *, corrected: bool = False
+        self,
+        spec: Downsample,
+        query_start_ms: int,
+        query_end_ms: int,
+        scan: ScanRange,
+        *,
+        corrected: bool = False,
+        by_loop: bool = compiled.HAS,
     ) -> None:
         self._fill, self._scan = spec.fill, scan
         self._buckets = buckets_of(spec, query_start_ms, query_end_ms, scan)
+        self._looped = by_loop and self._buckets.within_hours and compiled.folds(spec.function)
+        self._spec, self._folded = spec, list[Float64]()
         self._fold = BY_NAME[spec.function].make(integers=False, corrected=corrected)
         self._size = self._capacity = 0  # slots: buckets of series that have a point
         self._slots: list[tuple[Int64, Int64]] = []  # series and stamps of new slots, batch by batch
@@ -42,10 +53,15 @@ class Downsampler:
     def feed(self, batch: Batch) -> None:
         """Take in the next batch."""
         batch = within(batch, self._buckets.span)
-        if not self._buckets.within_hours:
-            batch = by_series(batch)
         if not len(batch.times):
             return
+        if self._looped:
+            folded = compiled.fold(batch, self._spec.interval_ms, self._spec.function)
+            self._slots.append((folded.series, folded.stamps))
+            self._folded.append(folded.values)
+            return
+        if not self._buckets.within_hours:
+            batch = by_series(batch)
         runs = runs_of(batch, self._buckets)
         slots = self._all_new(runs) if self._buckets.within_hours else self._slots_of(runs)
         values = Points(batch.times, batch.bits, batch.floats).doubles()
@@ -97,7 +113,7 @@ class Downsampler:
     def finish(self, series_count: int) -> list[Points]:
         """The points of each series, by its number."""
         with np.errstate(all="ignore"):
-            values = self._fold.result()[: self._size]
+            values = np.concatenate([self._fold.result()[: self._size], *self._folded])
         series, stamps = (np.concatenate([np.empty(0, np.int64), *parts]) for parts in _transposed(self._slots))
         grid = self._buckets.filled()
         if self._fill is not Fill.NONE and grid is not None:
