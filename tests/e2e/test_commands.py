@@ -141,7 +141,8 @@ def test_tables_are_made_once(hbase: RunningHbase, tmp_path: Path) -> None:
 
 
 def test_embedded_tables_are_always_there(tmp_path: Path) -> None:
-    there = "tsdb: is there\ntsdb-uid: is there\ntsdb-tree: is there\ntsdb-meta: is there\n"
+    names = ("tsdb", "tsdb-uid", "tsdb-tree", "tsdb-meta", "tsdb-series")
+    there = "".join(f"{name}: is there\n" for name in names)
     assert Tsd(tmp_path / "state").run("create-tables") == Done(0, there, "")
 
 

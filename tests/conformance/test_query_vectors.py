@@ -1,0 +1,127 @@
+"""What a real OpenTSDB answered to queries, and what this daemon answers to the same requests, on both engines.
+
+One topic alone: `pytest tests/conformance/test_query_vectors.py -k "embedded and rate"`.
+"""
+
+import http.client
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.peers.hbase import RunningHbase
+from tests.query_vectors import vectors
+from tests.running import Running, running
+
+SETTINGS = {"tsd.core.auto_create_metrics": "true"}
+SETS = ("aggregateTags", "aggregatedTags", "etags")  # lists in whose order there is no meaning
+TIMES = ("stats", "statsSummary")  # whose values differ with every run: their names count
+Vector = dict[str, Any]
+
+
+TOPICS: dict[str, list[Vector]] = {}
+for _vector in vectors()["queries"]:
+    TOPICS.setdefault(_vector["topic"], []).append(_vector)
+
+
+@asynccontextmanager
+async def filled(folder: Path, settings: dict[str, str]) -> AsyncIterator[Running]:
+    """A daemon with the vectors' lines, put in order."""
+    async with running(folder, {**SETTINGS, **settings}) as daemon:
+        reply = await daemon.tell("".join(f"{line}\n" for line in vectors()["lines"]).encode())
+        assert reply == b"synced %d\n" % len(vectors()["lines"]), reply
+        yield daemon
+
+
+def ask(port: int, vector: Vector) -> tuple[int, Any]:
+    """Status and answer: JSON, or text."""
+    request = vector["request"]
+    body = request.get("body")
+    headers = {"Connection": "close"}
+    if body is not None and not isinstance(body, str):
+        body = json.dumps(body)
+        headers["Content-Type"] = "application/json"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(request["method"], request["path"], body and body.encode(), headers)
+        got = connection.getresponse()
+        text = got.read().decode()
+    finally:
+        connection.close()
+    try:
+        return got.status, json.loads(text, object_pairs_hook=_last_of_each)
+    except ValueError:
+        return got.status, text
+
+
+def _last_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(pairs)
+
+
+def differs(got: Any, wanted: Any, name: str = "") -> bool:
+    """Whether an answer is another: by type and to the last digit, whatever the order of keys."""
+    if type(got) is not type(wanted):
+        return True
+    if isinstance(got, dict):
+        if name in TIMES:
+            return bool(got.keys() ^ wanted.keys())
+        if name == "error":
+            return any(got.get(key) != wanted[key] for key in wanted)
+        return got.keys() != wanted.keys() or any(differs(got[key], wanted[key], key) for key in got)
+    if isinstance(got, list):
+        if name in SETS and all(isinstance(one, str) for one in got):
+            return sorted(got) != sorted(wanted)
+        return len(got) != len(wanted) or any(differs(*pair, name) for pair in zip(got, wanted, strict=True))
+    return bool(got != wanted)
+
+
+async def judge(topic: str, folder: Path, settings: dict[str, str]) -> None:
+    """Put all questions of a topic to a daemon."""
+    bad = []
+    async with filled(folder, settings) as daemon:
+        for vector in TOPICS[topic]:
+            status, answer = await trio.to_thread.run_sync(ask, daemon.port, vector)
+            if status != vector["status"] or differs(answer, vector["response"]):
+                asked = json.dumps(vector["request"])
+                wanted = json.dumps(vector["response"])[:1500]
+                bad.append(
+                    f"{asked}\n  got    {status} {json.dumps(answer)[:1500]}\n  wanted {vector['status']} {wanted}"
+                )
+    assert not bad, f"{len(bad)} of {len(TOPICS[topic])} wrong:\n" + "\n".join(bad)
+
+
+@pytest.mark.parametrize("topic", sorted(TOPICS))
+async def test_embedded_as_opentsdb(topic: str, tmp_path: Path) -> None:
+    await judge(topic, tmp_path / "state", {})
+
+
+@pytest.mark.parametrize("topic", sorted(TOPICS))
+async def test_hbase_as_opentsdb(topic: str, tmp_path: Path, hbase: RunningHbase) -> None:
+    await judge(topic, tmp_path / "state", on_hbase(hbase))
+
+
+@pytest.mark.parametrize("topic", ["grouping", "filters", "filters/combined", "tsuid"])
+async def test_hbase_with_an_index(topic: str, tmp_path: Path, hbase: RunningHbase) -> None:
+    tables = on_hbase(hbase)
+    index = tables["tsd.storage.hbase.data_table"] + "-series"
+    hbase.tables.create(index, ["t"])
+    settings = {"tsd.query.series_index": "true", "tsd.query.series_table": index}
+    await judge(topic, tmp_path / "state", {**tables, **settings})
+
+
+@pytest.mark.parametrize("topic", ["grouping", "filters", "filters/combined", "tsuid"])
+async def test_embedded_without_an_index(topic: str, tmp_path: Path) -> None:
+    await judge(topic, tmp_path / "state", {"tsd.query.series_index": "false"})
+
+
+def on_hbase(hbase: RunningHbase) -> dict[str, str]:
+    """Settings for new tables."""
+    return {
+        "tsd.storage.backend": "hbase",
+        "tsd.storage.hbase.thrift": hbase.gateway,
+        **{f"tsd.storage.hbase.{kind}_table": name for kind, name in hbase.new_tables()._asdict().items()},
+    }

@@ -1,0 +1,293 @@
+"""The engine: what it answers is OpenTSDB's (tests/conformance); here, what it does besides."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import trio
+
+from tests.unit.query.engines import DATA, NOW_MS, START_S, UID, House, asked, values
+from tsd.codec.annotation import Annotation
+from tsd.codec.rowkey import Layout, row_key
+from tsd.codec.uid import Kind
+from tsd.errors import BadQuery, StoreError
+from tsd.query.engine import Settings
+from tsd.query.limits import Bounds, Limits
+from tsd.query.running import Registry
+from tsd.store import Put
+from tsd.store.memory import MemoryStore
+
+FEW = [
+    f"sys.cpu {START_S + at * 10} {host * 100 + at} host=web{host:02d} dc={'lga' if host % 2 else 'sjc'}"
+    for host in range(20)
+    for at in range(5)
+]
+HOSTS = [f"web{host:02d}" for host in range(20)]
+LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=4)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
+async def test_groups_come_in_the_order_of_their_uids_with_their_names(layout: Layout) -> None:
+    house = await House.build(FEW, layout=layout)
+    groups = await house.groups("sum:sys.cpu{dc=*}")
+    assert [dict(group.tags) for group in groups] == [{"dc": "sjc"}, {"dc": "lga"}]
+    assert [list(group.aggregate_tags) for group in groups] == [["host"], ["host"]]
+    assert values(groups[0])[0] == sum(host * 100 for host in range(0, 20, 2))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
+@pytest.mark.parametrize(
+    "m",
+    [
+        "sum:sys.cpu{host=web03}",
+        "sum:sys.cpu{host=web03|web04}{dc=*}",
+        "none:sys.cpu{}{host=wildcard(web1*)}",
+        "sum:sys.cpu{}{host=not_literal_or(web01),dc=lga}",
+        "sum:sys.cpu{host=web03,dc=sjc}",
+        "sum:explicit_tags:sys.cpu{host=web03,dc=*}",
+    ],
+)
+async def test_the_index_changes_no_answer(m: str, layout: Layout) -> None:
+    lines = [*FEW, *(f"sys.cpu {START_S + hour * 3600 + 5} 1 host=web03 dc=lga" for hour in range(6))]
+    plain = await House.build(lines, layout=layout)
+    indexed = await House.build(lines, layout=layout, indexed=True)
+    query = replace(asked(m), end_ms=(START_S + 6 * 3600) * 1000)
+    wanted, found = await plain.engine.run(query), await indexed.engine.run(query)
+    assert [(dict(g.tags), values(g)) for g in found.subs[0].groups] == [
+        (dict(g.tags), values(g)) for g in wanted.subs[0].groups
+    ]
+
+
+async def test_with_the_index_one_of_many_reads_its_own_rows_only() -> None:
+    house = await House.build(FEW, indexed=True)
+    answer = await house.run("sum:sys.cpu{host=web07}")
+    assert answer.subs[0].stats["rowsPreFilter"] == 1
+    scanned = await (await House.build(FEW)).run("sum:sys.cpu{host=web07}")
+    assert scanned.subs[0].stats["rowsPreFilter"] == 20
+    assert values(answer.subs[0].groups[0]) == values(scanned.subs[0].groups[0])
+
+
+async def test_an_index_that_is_out_of_date_is_not_asked() -> None:
+    house = await House.build(FEW, indexed=True)
+    await house.index.outdate()
+    answer = await house.run("sum:sys.cpu{host=web07}")
+    assert answer.subs[0].stats["rowsPreFilter"] == 20
+    assert await house.index.rebuild(DATA) == 20
+    assert (await house.run("sum:sys.cpu{host=web07}")).subs[0].stats["rowsPreFilter"] == 1
+
+
+async def test_open_rows_of_the_metric_are_written_first() -> None:
+    house = await House.build(FEW)
+    await house.run("sum:sys.cpu", "max:sys.cpu{host=*}")
+    assert house.flushed == [b"sys.cpu"]
+
+
+@pytest.mark.parametrize(
+    ("m", "message"),
+    [
+        ("sum:nope", "No such name for 'metrics': 'nope'"),
+        ("sum:nope{nope=nope}", "No such name for 'metrics': 'nope'"),
+        ("sum:sys.cpu{nope=nope}", "No such name for 'tagk': 'nope'"),
+        ("sum:sys.cpu{host=nope}", "No such name for 'tagv': 'nope'"),
+        ("sum:sys.cpu{host=web01|nope}", "No such name for 'tagv': 'nope'"),
+    ],
+)
+async def test_unknown_names(m: str, message: str) -> None:
+    house = await House.build(FEW)
+    with pytest.raises(BadQuery, match=message):
+        await house.run(m)
+
+
+async def test_unknown_values_may_be_passed_over() -> None:
+    settings = Settings()
+    settings = replace(settings, rules=settings.rules._replace(skip_unresolved_tagvs=True))
+    house = await House.build(FEW, settings=settings)
+    assert len(await house.groups("sum:sys.cpu{host=web01|nope}")) == 1
+    assert await house.groups("sum:sys.cpu{host=nope}") == []
+
+
+async def test_many_literals_are_compared_by_name() -> None:
+    settings = Settings()
+    settings = replace(settings, rules=settings.rules._replace(expansion_limit=1))
+    house = await House.build(FEW, settings=settings)
+    groups = await house.groups("sum:sys.cpu{host=web01|web02|nope}")
+    assert [group.tags["host"] for group in groups] == ["web01", "web02"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "ours", "corrected"),
+    [
+        ("{}{host=literal_or(web01),host=literal_or(web02)}", ["web01", "web02"], []),
+        ("{}{dc=literal_or(lga),dc=wildcard(*)}", HOSTS, HOSTS[1::2]),
+    ],
+)  # fmt: skip
+async def test_literals_on_one_key(filters: str, ours: list[str], corrected: list[str]) -> None:
+    """OpenTSDB unites them on the lowest key and loses them on others; corrected, all filters must pass."""
+    house = await House.build(FEW)
+    wide = filters.replace("{}{", "{}{host=wildcard(*),") if "dc=" in filters else filters
+    for switch, wanted in ((False, ours), (True, corrected)):
+        groups = await house.groups(f"none:sys.cpu{wide}", corrected=switch)
+        assert [group.tags["host"] for group in groups] == wanted
+
+
+async def test_not_key_when_corrected() -> None:
+    house = await House.build([*FEW, f"sys.cpu {START_S} 7 host=lone"])
+    groups = await house.groups("none:sys.cpu{}{dc=not_key()}", corrected=True)
+    assert [dict(group.tags) for group in groups] == [{"host": "lone"}]
+
+
+async def test_a_row_that_cannot_be_read_is_a_warning() -> None:
+    house = await House.build(FEW)
+    pairs = next(iter(await house.index.with_tag(b"\0\0\1", b"", 100) or []))
+    await house.store.put(DATA, [Put(row_key(Layout(), b"\0\0\1", START_S, pairs), b"t:\0\0\0\x10", b"\1")])
+    answer = await house.run("none:sys.cpu")
+    assert len(answer.subs[0].groups) == 19
+    assert len(answer.subs[0].warnings) == 1
+    assert "00000150e22700" in answer.subs[0].warnings[0]
+
+
+async def test_a_uid_without_a_name_is_a_warning() -> None:
+    house = await House.build(FEW)
+    uid = (await house.uids.find(Kind.TAGV, [b"lga"]))[b"lga"]
+    assert isinstance(uid, bytes)
+    await house.store.delete(UID, {uid: [b"name:tagv"]}, up_to_ms=None)
+    house.uids.drop_caches()
+    answer = await house.run("none:sys.cpu{}{dc=*}")
+    assert len(answer.subs[0].groups) == 20
+    assert any("has no name any more" in warning for warning in answer.subs[0].warnings)
+
+
+async def test_duplicates_are_counted_and_the_newest_is_shown() -> None:
+    house = await House.build(FEW)
+    await house.put([f"sys.cpu {START_S + 10} 4242 host=web00 dc=sjc"])
+    answer = await house.run("sum:sys.cpu{host=web00}")
+    assert answer.subs[0].duplicates == 1
+    assert values(answer.subs[0].groups[0])[10] == 4242
+
+
+async def test_notes_of_rows_and_global_ones() -> None:
+    house = await House.build(FEW)
+    tsuid = (b"\0\0\1" + (await house.index.with_tag(b"\0\0\1", b"", 100) or [])[0]).hex()
+    await house.annotate(Annotation(START_S + 5, description="own", tsuid=tsuid))
+    await house.annotate(Annotation(START_S + 7300, description="later", tsuid=tsuid))
+    await house.annotate(Annotation(START_S + 60, description="all"))
+    answer = await house.run("none:sys.cpu", global_annotations=True)
+    first, second, *_ = answer.subs[0].groups
+    assert [note.description for note in first.annotations or ()] == ["own"]
+    assert second.annotations is None
+    assert [note.description for note in answer.global_annotations] == ["all"]
+    assert (await house.groups("none:sys.cpu", no_annotations=True))[0].annotations is None
+
+
+async def test_delete_removes_the_rows_read_and_no_others() -> None:
+    house = await House.build(FEW)
+    answer = await house.run("sum:sys.cpu{host=web03}", delete=True)
+    assert len(answer.subs[0].groups) == 1
+    assert await house.groups("sum:sys.cpu{host=web03}") == []
+    assert len(await house.groups("none:sys.cpu")) == 19
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        (Bounds(points=50), "more than our limit of 50 data points"),
+        (Bounds(size=100), "more than our maximum amount of 0MB from storage"),
+    ],
+)
+async def test_limits(bounds: Bounds, message: str) -> None:
+    limits = Limits(bounds, size_override=True, points_override=True)
+    house = await House.build(FEW, settings=Settings(limits))
+    with pytest.raises(BadQuery, match=message) as caught:
+        await house.run("sum:sys.cpu")
+    assert caught.value.status == 413
+    await house.run("sum:sys.cpu", override_byte_limit=True, override_point_limit=True)
+
+
+async def test_queries_share_a_memory() -> None:
+    house = await House.build(FEW, settings=Settings(memory_bytes=50 * 40))
+    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
+        await house.run("sum:sys.cpu")
+    assert caught.value.status == 413
+    await house.run("sum:0all-sum:sys.cpu")
+    assert house.engine.memory.held == 0
+
+
+class Stuck(MemoryStore):
+    """Answers no scan."""
+
+    async def page(self, *_: object, **__: object) -> None:  # type: ignore[override]
+        await trio.sleep_forever()
+
+
+async def stuck(settings: Settings) -> House:
+    house = await House.build(FEW, settings=settings)
+    house.store.__class__ = Stuck
+    return house
+
+
+async def test_a_query_that_takes_too_long(autojump_clock: trio.testing.MockClock) -> None:
+    house = await stuck(Settings(Limits(timeout_ms=3000)))
+    with pytest.raises(BadQuery, match=r"timed out\. Time limit: 3000 ms, fetch time: 3000 ms") as caught:
+        await house.run("sum:sys.cpu")
+    assert caught.value.status == 408
+    assert trio.current_time() == pytest.approx(autojump_clock.current_time())
+
+
+async def test_a_query_can_be_listed_and_cancelled() -> None:
+    house = await stuck(Settings())
+    registry = Registry(lambda: NOW_MS)
+    errors = []
+
+    async def ask() -> None:
+        with registry.entered(asked("sum:sys.cpu"), "127.0.0.1:5", {}) as running:
+            try:
+                await house.run("sum:sys.cpu", running=running)
+            except BadQuery as error:
+                errors.append(error.message)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        [running] = registry.running
+        assert not registry.cancel(running.number + 1)
+        assert registry.cancel(running.number)
+    assert errors == ["The query was cancelled"]
+    assert registry.running == []
+    assert registry.ended == [running]
+    assert registry.counts["cancelled"] == 1
+
+
+async def test_the_same_question_twice_may_be_refused() -> None:
+    registry = Registry(lambda: NOW_MS, duplicates=False)
+    with registry.entered(asked("sum:sys.cpu"), "10.0.0.1:1", {}):
+        with (
+            pytest.raises(BadQuery, match="already executing"),
+            registry.entered(asked("sum:sys.cpu"), "10.0.0.1:2", {}),
+        ):
+            pass
+        with (
+            registry.entered(asked("sum:sys.cpu"), "10.0.0.2:1", {}),
+            registry.entered(asked("max:sys.cpu"), "10.0.0.1:1", {}),
+        ):
+            assert len(registry.running) == 3  # fmt: skip
+
+
+async def test_so_many_run_at_once_and_others_wait() -> None:
+    house = await stuck(Settings(at_once=2))
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(partial(house.run, "sum:sys.cpu"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(house.flushed) == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_error_of_the_store_is_raised_as_it_is() -> None:
+    house = await House.build(FEW)
+
+    async def broken(*_: object, **__: object) -> None:
+        raise StoreError("away")
+
+    house.store.page = broken  # type: ignore[method-assign, assignment]
+    with pytest.raises(StoreError, match="away"):
+        await house.run("sum:sys.cpu")
