@@ -11,7 +11,8 @@ from tsd.codec.uid import COUNTER_ROW, Kind
 from tsd.metadata.selection import Wanted
 from tsd.store import Store, scan
 
-SIFTED = 5000  # series looked at in one go: some milliseconds' work
+SIFTED = 1000  # series given at once: some milliseconds' work, for us and for who shows them
+PAGE = 5000  # rows of the meta table
 REMEMBERED = 2_000_000  # series found in rows, of all metrics together
 
 
@@ -112,12 +113,12 @@ class KnownSeries:
                 found.update(row.key[:width] for row in rows)
         return sorted(found)
 
-    async def _of_metric(self, metric: bytes, wanted: Wanted) -> set[bytes]:
+    async def _of_metric(self, metric: bytes, wanted: Wanted) -> Collection[bytes]:
         """The series of a metric, at least those that are wanted."""
         if self._index is not None:
             indexed = await self._index.series_of(metric, wanted.fixed_pairs())
             if indexed is not None:
-                return set(indexed)
+                return indexed
         if self._meta_table is not None:
             return {*self._live.pairs_of(metric), *await self._tracked(self._meta_table, metric)}
         return {*self._live.pairs_of(metric), *await self._in_rows(metric)}
@@ -126,7 +127,7 @@ class KnownSeries:
         """The series of a metric in the meta table."""
         width, pair = self._layout.widths.metric, self._layout.widths.pair
         found: set[bytes] = set()
-        async for rows in scan(self._store, table, metric, after(metric), limit=SIFTED):
+        async for rows in scan(self._store, table, metric, after(metric), limit=PAGE):
             found.update(row.key[width:] for row in rows if not (len(row.key) - width) % pair)
         return found
 

@@ -1,0 +1,152 @@
+"""Which series are found: of any tags, each once, wherever they are known from; and OpenTSDB's markers."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.unit.metadata.asking import NOW_MS, World, make_world
+from tsd.api import lookup
+from tsd.codec.annotation import annotation_row
+from tsd.codec.columns import Columns
+from tsd.codec.meta import TS_COUNTER, TS_META, decode_ts_meta
+from tsd.codec.times import HOUR_S, instant
+from tsd.codec.tsuid import tsuid_row
+from tsd.codec.uid import Widths
+from tsd.errors import StoreDown
+from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
+from tsd.ingest.tracking import Tracker
+from tsd.metadata.known import KnownSeries
+from tsd.metadata.latest import Latest
+from tsd.store import Put, Store, scan
+
+NOW_S = NOW_MS // 1000
+HOUR = NOW_S // HOUR_S * HOUR_S
+
+
+def known(world: World, meta_table: str | None = None) -> KnownSeries:
+    return KnownSeries(
+        world.store,
+        world.layout,
+        Latest(0),
+        lambda: NOW_S,
+        data_table="tsdb",
+        uid_table="tsdb-uid",
+        meta_table=meta_table,
+        look_back_h=24,
+        trust_s=None,
+    )
+
+
+async def found(world: World, query: str) -> list[str]:
+    """The tags of the series that are found, in order."""
+    said = await world.ask("GET", f"/api/search/lookup?{query}")
+    assert said.status == 200, said
+    assert said.body["totalResults"] == len(said.body["results"])
+    return ["".join(sorted(one["tags"].values())) for one in said.body["results"]]
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("m=m", ["a", "ac", "b"]),
+        ("m=m{host=*}", ["a", "ac", "b"]),
+        ("m=m{host=a}", ["a", "ac"]),
+        ("m=m{host=a,cpu=*}", ["ac"]),
+        ("m=m{host=a,host=b}", ["a", "ac", "b"]),
+        ("m=m{cpu=}", ["ac"]),
+        ("m=m{=c}", ["ac"]),
+        ("m=m&limit=2", ["a", "ac"]),
+        ("m=m&limit=0", ["a", "ac", "b"]),
+        ("m=other", ["a"]),
+    ],
+)
+async def test_each_series_is_found_once_however_many_rows_it_has(tracked: bool, query: str, wanted: list[str]) -> None:
+    world = await make_world()
+    series = [await world.series("m", host=host) for host in "ab"]
+    series += [await world.series("m", host="a", cpu="c"), await world.series("other", host="a")]
+    for tsuid in series:
+        rows = [tsuid_row(world.layout, tsuid, HOUR - hour * HOUR_S) for hour in range(3)]
+        await world.store.put("tsdb", [Put(row, b"t:\0\0", b"\1") for row in rows])
+        if tracked:
+            await world.store.put("tsdb-meta", [Put(tsuid, TS_COUNTER, bytes(8))])
+    await world.store.put("tsdb", [Put(annotation_row(world.layout, HOUR), b"t:\1\0\0", b"{}")])  # a global note
+    world.endpoints = lookup.routes(known(world, "tsdb-meta" if tracked else None), world.uids, Widths())
+    assert await found(world, query) == wanted
+
+
+async def test_a_lookup_over_all_metrics() -> None:
+    world = await make_world()
+    for metric in ("m", "other"):
+        await world.store.put("tsdb-meta", [Put(await world.series(metric, host="a"), TS_COUNTER, bytes(8))])
+    world.endpoints = lookup.routes(known(world, "tsdb-meta"), world.uids, Widths())
+    said = await world.ask("POST", "/api/search/lookup", {"tags": [{"key": "host", "value": "a"}], "limit": 10})
+    assert [one["metric"] for one in said.body["results"]] == ["m", "other"]
+    assert said.body["metric"] == "*"
+
+
+def window(numbers: list[int]) -> Columns:
+    size = len(numbers)
+    times = np.full(size, instant(NOW_S), np.int64)
+    return Columns(np.array(numbers, np.int32), times, np.zeros(size, np.uint8), np.ones(size, np.int64))
+
+
+async def markers(store: Store) -> dict[bytes, dict[bytes, bytes]]:
+    return {
+        row.key: {cell.column: cell.value for cell in row.cells}
+        async for rows in scan(store, "tsdb-meta")
+        for row in rows
+    }
+
+
+async def test_a_series_gets_its_marker_once_in_an_hour_and_its_metadata_once() -> None:
+    world = await make_world()
+    clock = [NOW_S]
+    told: list[bytes] = []
+
+    async def note(tsuids: object) -> None:
+        assert isinstance(tsuids, list)
+        told.extend(tsuids)
+
+    tracker = Tracker(world.store, "tsdb-meta", 0, lambda: clock[0], with_meta=True, on_new=note)
+    table = SeriesTable()
+    one = table.enter(SeriesText(b"m", b"a=b"), ((b"a", b"b"),), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
+    await tracker.note(window([one, one]), table)
+    await tracker.note(window([one]), table)
+    assert tracker.marked == 1
+    clock[0] += HOUR_S
+    await tracker.note(window([one]), table)
+    assert tracker.marked == 2
+    tsuid = b"\0\0\1\0\0\1\0\0\1"
+    [(row, cells)] = (await markers(world.store)).items()
+    assert (row, cells[TS_COUNTER]) == (tsuid, (1).to_bytes(8, "big"))
+    meta = decode_ts_meta(cells[TS_META])
+    assert (meta.tsuid, meta.created_s, math.isnan(meta.max)) == (tsuid.hex().upper(), NOW_S, True)
+    assert told == [tsuid]
+
+
+async def test_a_marker_that_the_store_did_not_take_is_written_with_the_next_try() -> None:
+    world = await make_world()
+    world_store = Refusing(world.store)
+    tracker = Tracker(world_store, "tsdb-meta", 0, lambda: NOW_S, with_meta=False)  # type: ignore[arg-type]
+    table = SeriesTable()
+    one = table.enter(SeriesText(b"m", b"a=b"), ((b"a", b"b"),), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
+    with pytest.raises(StoreDown):
+        await tracker.note(window([one]), table)
+    world_store.refuses = False
+    await tracker.note(window([one]), table)
+    assert len(await markers(world.store)) == 1
+
+
+class Refusing:
+    """A store that takes nothing while it refuses."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.refuses = True
+
+    async def put(self, table: str, cells: list[Put]) -> None:
+        if self.refuses:
+            raise StoreDown("as the test wants")
+        await self.store.put(table, cells)

@@ -1,0 +1,156 @@
+"""The newest points of series: from memory where it can be trusted, from rows where it cannot."""
+
+import pytest
+import trio
+from hypothesis import given
+
+from tests.property.codec_rows import anything
+from tests.unit.metadata.asking import NOW_MS, World, make_world
+from tsd.api import last
+from tsd.codec.cell import COLUMN, seconds_qualifier
+from tsd.codec.merge import MergeRules, StoredCell, merge
+from tsd.codec.row import points
+from tsd.codec.times import HOUR_S
+from tsd.codec.tsuid import tsuid_row
+from tsd.codec.uid import Widths
+from tsd.errors import CorruptRow
+from tsd.metadata.known import KnownSeries
+from tsd.metadata.latest import LastPoint, Latest
+from tsd.query.last import LastPoints, last_of
+from tsd.store import Put
+
+HOUR = NOW_MS // 1000 // HOUR_S * HOUR_S
+
+
+class Asked:
+    """A world whose endpoint can be asked; `clock_ms` may be set."""
+
+    def __init__(self, world: World, trust_ms: int | None = None, *, exact: bool = False) -> None:
+        self.world = world
+        self.clock_ms = NOW_MS
+        self.latest = Latest(0)
+        known = KnownSeries(
+            world.store,
+            world.layout,
+            self.latest,
+            lambda: self.clock_ms // 1000,
+            data_table="tsdb",
+            uid_table="tsdb-uid",
+            meta_table=None,
+            look_back_h=24,
+            trust_s=trust_ms // 1000 if trust_ms else None,
+        )
+        found = LastPoints(
+            world.store,
+            "tsdb",
+            world.layout,
+            self.latest,
+            lambda: self.clock_ms,
+            look_back_h=2,
+            trust_ms=trust_ms,
+        )
+        answers = last.Answers(
+            known, found, world.uids, Widths(), exact_back_scans=exact, written=trio.lowlevel.checkpoint
+        )
+        world.endpoints = last.routes(answers)
+
+    async def values(self, query: str) -> dict[str, str]:
+        """The values that are answered, by TSUID."""
+        said = await self.world.ask("GET", f"/api/query/last?{query}")
+        assert said.status == 200, said
+        return {one["tsuid"]: one["value"] for one in said.body}
+
+
+async def store(world: World, tsuid: bytes, time_s: int, value: int) -> None:
+    row = tsuid_row(world.layout, tsuid, time_s // HOUR_S * HOUR_S)
+    column = COLUMN + seconds_qualifier(time_s % HOUR_S, 0)
+    await world.store.put("tsdb", [Put(row, column, bytes((value,)))])
+
+
+async def test_series_with_at_least_these_tags_are_answered_without_any_meta_table() -> None:
+    world = await make_world()
+    one = await world.series("m", host="a")
+    two = await world.series("m", host="a", cpu="0")
+    await store(world, one, HOUR, 1)
+    await store(world, one, HOUR + 10, 2)
+    await store(world, two, HOUR - HOUR_S, 3)  # the hour before
+    asked = Asked(world)
+    assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): "2", two.hex().upper(): "3"}
+    assert await asked.values("timeseries=m{cpu=0}") == {two.hex().upper(): "3"}
+    assert await asked.values(f"tsuids={two.hex()}") == {two.hex().upper(): "3"}
+
+
+async def test_a_back_scan_without_the_meta_table_is_for_the_one_series() -> None:
+    world = await make_world()
+    one = await world.series("m", host="a")
+    await store(world, one, HOUR - 5 * HOUR_S, 1)
+    await store(world, await world.series("m", host="a", cpu="0"), HOUR, 3)
+    asked = Asked(world, exact=True)
+    assert await asked.values("timeseries=m{host=a}&back_scan=4") == {}
+    assert await asked.values("timeseries=m{host=a}&back_scan=5") == {one.hex().upper(): "1"}
+    assert await asked.values("timeseries=m{host=a}&back_scan=4") == {}  # though it is known by now
+
+
+async def test_an_old_point_that_came_late_does_not_hide_what_stood_there_before_the_start() -> None:
+    world = await make_world()
+    one = await world.series("m", host="a")
+    await store(world, one, HOUR + 100, 2)
+    asked = Asked(world)
+    slot = asked.latest.slot(one[:3], one[3:])
+    asked.latest.take(slot, LastPoint((HOUR - 86_400) * 1000, 1), checked_ms=0, depth_h=-1)  # as from a window
+    assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): "2"}
+
+
+@pytest.mark.parametrize(("trust_ms", "value"), [(None, "1"), (60_000, "2")])
+async def test_in_tables_that_others_write_to_rows_are_looked_at_again(trust_ms: int | None, value: str) -> None:
+    world = await make_world()
+    one = await world.series("m", host="a")
+    await store(world, one, HOUR, 1)
+    asked = Asked(world, trust_ms)
+    assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): "1"}
+    await store(world, one, HOUR + 1, 2)
+    asked.clock_ms += 30_000
+    assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): "1"}
+    asked.clock_ms += 31_000
+    assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): value}
+
+
+async def test_names_come_with_resolve_and_bodies_are_read() -> None:
+    world = await make_world()
+    one = await world.series("m", host="a")
+    await store(world, one, HOUR, 1)
+    Asked(world)
+    body = {"queries": [{"metric": "m", "tags": {"host": "a"}}, {"tsuids": [one.hex()]}], "resolveNames": True}
+    said = await world.ask("POST", "/api/query/last", body)
+    wanted = {"metric": "m", "timestamp": HOUR * 1000, "value": "1", "tags": {"host": "a"}, "tsuid": one.hex().upper()}
+    assert said.body == [wanted]  # once
+    assert list(said.body[0]) == list(wanted)
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "body", "status", "message"),
+    [
+        ("GET", "timeseries=m{host=a}&back_scan=-1", None, 400, "Backscan must be zero or a positive number"),
+        ("GET", "timeseries=m{host=a", None, 500, "Missing '}' at the end of: m{host=a"),
+        ("GET", "timeseries=m{host=*}", None, 400, "No such name for 'tagv': '*'"),
+        ("GET", "tsuids=000001", None, 400, "TSUID is too short, may be missing tags"),
+        ("POST", "", {"queries": [{"metric": "m", "aggregator": "sum"}]}, 400, "Unable to parse the given JSON"),
+    ],
+)
+async def test_what_cannot_be_asked(method: str, query: str, body: object, status: int, message: str) -> None:
+    world = await make_world()
+    await world.series("m", host="a")
+    Asked(world)
+    said = await world.ask(method, f"/api/query/last?{query}", body)
+    assert (said.status, said.body["error"]["message"]) == (status, message)
+
+
+@given(anything)
+def test_the_last_point_of_a_row_is_that_of_all_its_points(cells: list[StoredCell]) -> None:
+    rules = MergeRules(fix_duplicates=True)
+    try:
+        row = merge(b"", cells, rules)
+    except CorruptRow:
+        return
+    wanted = points(b"", cells, rules)
+    assert last_of(row) == (wanted[-1] if wanted else None)

@@ -1,0 +1,124 @@
+"""Trees: rules, and where they put series."""
+
+import pytest
+
+from tests.unit.metadata.asking import NOW_MS, World, make_world
+from tsd.api import tree
+from tsd.codec.tree import Rule, RuleKind
+from tsd.codec.uid import Kind, Widths
+from tsd.metadata.described import UidMetas
+from tsd.metadata.growth import Grower
+from tsd.metadata.tree_rules import BadRule, NamedSeries, check_rule, place
+from tsd.metadata.trees import Trees
+
+SERIES = NamedSeries(
+    "000001000001000001",
+    "sys.cpu.user",
+    [("host", "web01.lga"), ("cpu", "0")],
+    {"owner": "ops"},
+    {"host": {"sort": "h"}},
+    {"host": {"rack": "r7"}},
+)
+
+
+@pytest.mark.parametrize(
+    ("rules", "path"),
+    [
+        ([Rule(RuleKind.METRIC, 1)], ["sys.cpu.user"]),
+        ([Rule(RuleKind.METRIC, 1, separator=r"\.")], ["sys", "cpu", "user"]),
+        ([Rule(RuleKind.METRIC_CUSTOM, 1, custom_field="owner")], ["ops"]),
+        ([Rule(RuleKind.TAGK_CUSTOM, 1, field="host", custom_field="sort")], ["h"]),
+        ([Rule(RuleKind.TAGV_CUSTOM, 1, field="host", custom_field="rack")], ["r7"]),
+        ([Rule(RuleKind.TAGK, 1, field="host", regex=r".*\.(.*)", regex_group=1)], ["lga"]),
+        ([Rule(RuleKind.TAGK, 1, field="host", regex=r"(\d+)$")], []),
+        ([Rule(RuleKind.TAGK, 1, field="cpu", display_format="{tag_name}: {value}")], ["cpu: 0"]),
+        ([Rule(RuleKind.TAGK, 1, field="nope"), Rule(RuleKind.TAGK, 1, order=1, field="cpu")], ["0"]),
+        ([Rule(RuleKind.TAGK, 1, level=1, field="cpu"), Rule(RuleKind.METRIC, 1)], ["sys.cpu.user", "0"]),
+    ],
+)
+def test_a_rule_puts_a_series_where_it_says(rules: list[Rule], path: list[str]) -> None:
+    assert place(SERIES, rules).path == ("ROOT", *path)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(RuleKind.TAGK, 1),
+        Rule(RuleKind.METRIC_CUSTOM, 1),
+        Rule(RuleKind.METRIC, 1, regex="("),
+        Rule(RuleKind.METRIC, 1, regex="a", regex_group=1),
+        Rule(RuleKind.METRIC, 1, level=-1),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_refused(rule: Rule) -> None:
+    with pytest.raises(BadRule):
+        check_rule(rule)
+
+
+async def planted(world: World) -> Trees:
+    """A tree by metric and host, strict, with two series that are alike and one that is not."""
+    trees = Trees(world.store, "tsdb-tree", lambda: NOW_MS // 1000)
+    metas = UidMetas(world.store, "tsdb-uid")
+    world.endpoints = tree.routes(trees, world.uids, metas, Widths())
+    made = {"name": "T", "enabled": "true", "strictMatch": True, "storeFailures": True}
+    assert (await world.ask("POST", "/api/tree", made)).status == 200
+    rules = [
+        {"treeId": 1, "level": 0, "order": 0, "type": "METRIC", "separator": "\\."},
+        {"treeId": 1, "level": 1, "order": 0, "type": "TAGK", "field": "host"},
+    ]
+    assert (await world.ask("POST", "/api/tree/rules", rules)).status == 204
+    grower = Grower(trees, world.uids, metas, Widths(), lambda: NOW_MS // 1000)
+    await grower.plant(
+        [
+            await world.series("sys.cpu", host="a"),
+            await world.series("sys.cpu", host="a", cpu="0"),
+            await world.series("sys.cpu", cpu="0"),
+        ]
+    )
+    return trees
+
+
+async def test_series_grow_into_branches_and_leaves() -> None:
+    world = await make_world()
+    await planted(world)
+    root = (await world.ask("GET", "/api/tree/branch?treeid=1")).body
+    assert [one["displayName"] for one in root["branches"]] == ["sys"]
+    below = (await world.ask("GET", f"/api/tree/branch?branch={root['branches'][0]['branchId']}")).body
+    assert below["path"] == {"0": "ROOT", "1": "sys"}
+    cpu = (await world.ask("GET", f"/api/tree/branch?branch={below['branches'][0]['branchId']}")).body
+    tsuid = (await world.series("sys.cpu", host="a")).hex().upper()
+    assert cpu["leaves"] == [{"metric": "sys.cpu", "tags": {"host": "a"}, "tsuid": tsuid, "displayName": "a"}]
+    assert (cpu["depth"], cpu["treeId"], cpu["branches"]) == (2, 1, None)
+
+
+async def test_who_finds_no_place_is_listed() -> None:
+    world = await make_world()
+    await planted(world)
+    alike = (await world.series("sys.cpu", host="a", cpu="0")).hex().upper()
+    first = (await world.series("sys.cpu", host="a")).hex().upper()
+    unmatched = (await world.series("sys.cpu", cpu="0")).hex().upper()
+    assert (await world.ask("GET", "/api/tree/collisions?treeid=1")).body == {alike: first}
+    assert list((await world.ask("GET", "/api/tree/notmatched?treeid=1")).body) == [unmatched]
+    assert (await world.ask("GET", f"/api/tree/notmatched?treeid=1&tsuids={first}")).body == {}
+
+
+async def test_a_tree_is_emptied_before_it_is_gone() -> None:
+    world = await make_world()
+    await planted(world)
+    assert (await world.ask("DELETE", "/api/tree?treeid=1")).status == 204
+    assert (await world.ask("GET", "/api/tree/branch?treeid=1")).status == 404
+    told = (await world.ask("GET", "/api/tree?treeid=1")).body
+    assert (told["name"], sorted(told["rules"])) == ("T", ["0", "1"])
+    assert (await world.ask("DELETE", "/api/tree?treeid=1&definition=true")).status == 204
+    assert (await world.ask("GET", "/api/tree")).body == []
+
+
+async def test_a_trial_changes_nothing() -> None:
+    world = await make_world()
+    await planted(world)
+    other = (await world.series("net.in", host="b")).hex().upper()
+    said = (await world.ask("POST", "/api/tree/test", {"treeId": 1, "tsuids": [other]})).body
+    assert said[other]["branch"]["path"] == {"0": "ROOT", "1": "net", "2": "in"}
+    root = (await world.ask("GET", "/api/tree/branch?treeid=1")).body
+    assert [one["displayName"] for one in root["branches"]] == ["sys"]
+    assert await world.uid(Kind.METRIC, "net.in")
