@@ -71,22 +71,23 @@ class Held:
 
     def __init__(self, rates: Rates, places: Slots) -> None:
         self.points = rates.points
-        values = rates.points.doubles()
-        self._first, self._stop = int(places[0]), int(places[-1]) + 1
-        self._made_up = np.ones(self._stop, np.bool_)
-        self._made_up[places] = False
+        self._own, self._stop = places, int(places[-1]) + 1
+        self._values = rates.points.doubles()
+        self._places = places  # from where each value holds
         if rates.first is not None:
-            values, places, self._first = np.append(rates.first, values), np.append(0, places), 0
-        self._values = np.repeat(values, np.diff(np.append(places, self._stop)))
+            self._values, self._places = np.append(rates.first, self._values), np.append(0, places)
 
     def part(self, first: int, stop: int, integers: bool) -> Part | None:
         """As a lane's; nothing is interpolated, whatever the aggregator."""
         assert not integers
-        first, stop = max(first, self._first), min(stop, self._stop)
+        first, stop = max(first, int(self._places[0])), min(stop, self._stop)
         if first >= stop:
             return None
-        values = self._values[first - self._first : stop - self._first]
-        return Part(first, values, int(self._made_up[first:stop].sum()))
+        low = int(np.searchsorted(self._places, first, "right")) - 1
+        high = int(np.searchsorted(self._places, stop))
+        lengths = np.diff(np.concatenate([[first], self._places[low + 1 : high], [stop]]))
+        own = np.searchsorted(self._own, (first, stop))
+        return Part(first, np.repeat(self._values[low:high], lengths), stop - first - int(own[1] - own[0]))
 
 
 def _filled(points: Points, places: Slots, there: Bool, missing: Missing, times: Int64, integers: bool) -> Numbers:
