@@ -19,6 +19,10 @@ VECTORS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "vectors" / "http_vectors.json").read_text(encoding="utf-8")
 )
 
+# Requests that OpenTSDB's write buffer of a second outlasts. Ours is none: a store that takes its time, and then the same
+# answers, are in tests/unit/api/test_put.py.
+TIMED = "sync_timeout=50"
+
 # OpenTSDB's defaults, where ours are others.
 DEFAULTS = {
     "tsd.no_diediedie": "false",
@@ -54,6 +58,7 @@ class Departure(NamedTuple):
 # By method, path and, where several vectors share those, body.
 DEPARTURES: dict[tuple[str, str] | tuple[str, str, str], Departure] = {
     ("GET", "/api/serializers"): Departure("documented, and asked for by clients; 2.4.1 does not have it", 200),
+    ("POST", "/api/put", '"   "'): Departure("a body of blanks is the client's mistake, and OpenTSDB falls over", 400),
     ("HEAD", "/api/version"): Departure("an answer to HEAD has no body", 405, ""),
 }
 
@@ -85,7 +90,7 @@ def setup(vector: dict[str, Any]) -> str:
 
 
 GROUPS: dict[tuple[str, str], list[dict[str, Any]]] = {}
-for _vector in VECTORS:
+for _vector in (vector for vector in VECTORS if TIMED not in vector["path"]):
     GROUPS.setdefault((setup(_vector), topic(_vector)), []).append(_vector)
 
 
