@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tsd.query.pattern_cost import is_costly
 
 CHARACTERS = frozenset(map(chr, range(256)))
-LONGEST = 4096  # characters of a pattern
+LONGEST = 1024  # characters of a pattern
 _PLAIN = re.compile(
     r"(?:[A-Za-z0-9 _/^$.*+?|:,=<>@%!~;'\"#-]|\\[.dDwWsS/-]|\(\?:|\((?!\?)|\)|\[\^?[A-Za-z0-9_./ -]+\])*"
 )
@@ -94,8 +94,8 @@ def compile_pattern(java: str) -> re.Pattern[str]:
     """
     if len(java) > LONGEST:
         raise BadPattern(f"longer than {LONGEST} characters")
-    python = java if _PLAIN.fullmatch(java) else _Rewriting(java).rewrite()
     try:
+        python = java if _PLAIN.fullmatch(java) else _Rewriting(java).rewrite()
         pattern = re.compile(python, re.ASCII)
         if is_costly(python):
             raise BadPattern(f"may take exponential time: {java}")
@@ -105,10 +105,21 @@ def compile_pattern(java: str) -> re.Pattern[str]:
 
 
 def _listed(characters: frozenset[str]) -> str:
-    """A class of Python's. One without characters matches nothing."""
+    """A class of Python's. One without characters matches nothing.
+
+    >>> _listed(frozenset("abcx"))
+    '[\\\\U00000061-\\\\U00000063\\\\U00000078]'
+    """
     if not characters:
         return r"(?!)"
-    return "[" + "".join(f"\\U{ord(c):08x}" for c in sorted(characters)) + "]"
+    codes = sorted(map(ord, characters))
+    firsts = [code for at, code in enumerate(codes) if not at or codes[at - 1] != code - 1]
+    lasts = [code for at, code in enumerate(codes) if at + 1 == len(codes) or codes[at + 1] != code + 1]
+    return "[" + "".join(map(_span, firsts, lasts)) + "]"
+
+
+def _span(first: int, last: int) -> str:
+    return f"\\U{first:08x}" if first == last else f"\\U{first:08x}-\\U{last:08x}"
 
 
 class _Rewriting:

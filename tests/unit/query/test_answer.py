@@ -1,0 +1,217 @@
+"""Answers as JSON: keys and their order, forms of numbers, what is left out."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsd.codec.annotation import Annotation
+from tsd.errors import BadQuery
+from tsd.query.answer import PART, write_answer
+from tsd.query.answers import Answer, Group, SubAnswer
+from tsd.query.durations import read_downsample
+from tsd.query.model import Query, SubQuery
+from tsd.query.numbers import double_texts, number_texts
+from tsd.query.points import Points, doubles_as_points
+from tsd.query.uri import read_sub_query
+
+START_S = 1356998400
+SUB = SubQuery("sum", "m")
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def points(*pairs: tuple[float, float]) -> Points:
+    """Of seconds after the start, and values."""
+    times = np.array([round((START_S + at) * 1000) for at, _ in pairs], np.int64)
+    floats = np.array([isinstance(value, float) for _, value in pairs], np.bool_)
+    bits = [np.float64(v).view(np.int64) if isinstance(v, float) else np.int64(v) for _, v in pairs]
+    return Points(times, np.array(bits, np.int64), floats)
+
+
+def answer(*groups: Group, sub: SubQuery = SUB, warnings: tuple[str, ...] = (), **query: Any) -> Answer:
+    asked = Query(START_S * 1000, (START_S + 3600) * 1000, (sub,), **query)
+    return Answer(asked, [SubAnswer(sub, list(groups), warnings=list(warnings))])
+
+
+def group(*pairs: tuple[float, float], **more: Any) -> Group:
+    return Group("m", {"host": "a"}, ["dc"], points=points(*pairs), **more)
+
+
+def text(found: Answer, *, arrays: bool = False) -> str:
+    return b"".join(write_answer(found, arrays=arrays)).decode()
+
+
+def dps(found: Answer, *, arrays: bool = False) -> str:
+    return text(found, arrays=arrays).partition('"dps":')[2].removesuffix("}]")
+
+
+def test_a_whole_answer() -> None:
+    assert text(answer(group((0, 1), (60, 2.5)))) == (
+        '[{"metric":"m","tags":{"host":"a"},"aggregateTags":["dc"],"dps":{"1356998400":1,"1356998460":2.5}}]'
+    )
+
+
+def test_arrays_and_milliseconds() -> None:
+    found = answer(group((0, 1), (0.5, 2.5)), ms_resolution=True)
+    assert dps(found) == '{"1356998400000":1,"1356998400500":2.5}'
+    assert dps(found, arrays=True) == "[[1356998400000,1],[1356998400500,2.5]]"
+
+
+def test_nothing() -> None:
+    assert text(answer()) == "[]"
+    assert dps(answer(group())) == "{}"
+    assert dps(answer(group()), arrays=True) == "[]"
+
+
+def test_points_outside_the_query_are_left_out_and_both_ends_belong_to_it() -> None:
+    assert dps(answer(group((-1, 1), (0, 2), (3600, 3), (3601, 4)))) == '{"1356998400":2,"1357002000":3}'
+
+
+def test_several_points_of_a_second_share_a_key_unless_corrected() -> None:
+    pairs = ((0, 1), (0.25, 2), (1, 3))
+    assert dps(answer(group(*pairs))) == '{"1356998400":1,"1356998400":2,"1356998401":3}'
+    assert dps(answer(group(*pairs), corrected=True)) == '{"1356998400":2,"1356998401":3}'
+    assert dps(answer(group(*pairs), corrected=True), arrays=True).count("[") == 4
+
+
+@pytest.mark.parametrize(("fill", "wanted"), [("-nan", '"NaN"'), ("-null", "null"), ("-zero", '"NaN"'), ("", '"NaN"')])
+def test_nan_is_written_as_the_fill_says(fill: str, wanted: str) -> None:
+    sub = SubQuery("sum", "m", downsample=read_downsample(f"1m-avg{fill}"))
+    assert dps(answer(group((0, NAN), (60, 1.0)), sub=sub)) == f'{{"1356998400":{wanted},"1356998460":1.0}}'
+
+
+@pytest.mark.parametrize("value", [INFINITY, -INFINITY])
+def test_infinity_refuses_the_answer_before_anything_is_written(value: float) -> None:
+    with pytest.raises(BadQuery, match=r"Got Infinity: -?Infinity at 1356998460000"):
+        write_answer(answer(group((0, 1.0)), group((0, 1), (60, value))))
+
+
+def test_infinity_outside_the_query_harms_nothing_nor_do_integers_that_look_like_it() -> None:
+    looks = int(np.float64(INFINITY).view(np.int64))
+    assert dps(answer(group((-1, INFINITY), (0, looks)))) == f'{{"1356998400":{looks}}}'
+
+
+NOTE = Annotation(START_S + 1, 0, "d", "n", "000001", {"k": "v"})
+NOTE_SHOWN = {
+    "tsuid": "000001",
+    "description": "d",
+    "notes": "n",
+    "custom": {"k": "v"},
+    "startTime": START_S + 1,
+    "endTime": 0,
+}
+
+
+def test_all_keys_in_order() -> None:
+    found = answer(
+        group((0, 1), tsuids=[b"\0\0\x0b", b"\0\0\x0a"], annotations=[NOTE]),
+        sub=read_sub_query("sum:m{host=*}"),
+        show_query=True,
+        show_tsuids=True,
+        global_annotations=True,
+        show_stats=True,
+        warnings=("a row could not be read",),
+    )
+    found.global_annotations = [Annotation(START_S)]
+    (shown,) = json.loads(text(found))
+    assert list(shown) == [
+        *("metric", "tags", "aggregateTags", "query", "tsuids", "annotations", "globalAnnotations", "dps", "stats"),
+        "warnings",
+    ]
+    assert shown["tsuids"] == ["00000A", "00000B"]
+    assert shown["annotations"] == [NOTE_SHOWN]
+    assert shown["globalAnnotations"] == [
+        {"tsuid": "", "description": "", "notes": "", "startTime": START_S, "endTime": 0}
+    ]
+    assert list(shown["stats"])[:-1] == [
+        *("aggregationTime", "emittedDPs", "groupByTime", "queryIndex", "queryScanTime", "saltScannerMergeTime"),
+        *("serializationTime", "uidToStringTime"),
+    ]
+    assert shown["stats"]["emittedDPs"] == 1
+    assert shown["warnings"] == ["a row could not be read"]
+
+
+def test_annotations_outside_the_query_are_left_out_but_not_that_there_are_some() -> None:
+    found = answer(group((0, 1), annotations=[Annotation(START_S - 1), Annotation(START_S * 1000 + 3_600_001)]))
+    assert json.loads(text(found))[0]["annotations"] == []
+    assert '"annotations"' not in text(answer(group((0, 1))))
+    assert '"annotations"' not in text(answer(group((0, 1), annotations=[NOTE]), no_annotations=True))
+
+
+def test_warnings_are_told_once_for_a_sub_query() -> None:
+    shown = json.loads(text(answer(group((0, 1)), group((0, 2)), warnings=("w",))))
+    assert [each.get("warnings") for each in shown] == [["w"], None]
+
+
+def test_the_summary_is_one_more_element() -> None:
+    *groups, summary = json.loads(text(answer(group((0, 1)), show_summary=True, warnings=("w",))))
+    assert len(groups) == 1
+    assert list(summary) == ["statsSummary"]
+    figures = summary["statsSummary"]
+    assert figures["emittedDPs"] == 1
+    assert figures["queryIdx_00"]["warnings"] == ["w"]
+    assert {"avgScannerTime", "maxUidToStringTime", "processingPreWriteTime", "uidPairsResolved"} <= set(figures)
+    assert list(json.loads(text(answer(show_summary=True)))[0]) == ["statsSummary"]
+
+
+def test_a_large_answer_comes_in_parts_that_are_one_text() -> None:
+    count = 100_000
+    times = (START_S + np.arange(count)) * 1000
+    values = np.random.default_rng(1).normal(50, 10, count)
+    query = Query(START_S * 1000, (START_S + count) * 1000, (SUB,))
+    groups = [Group("m", {}, [], points=doubles_as_points(times, values)) for _ in range(2)]
+    parts = list(write_answer(Answer(query, [SubAnswer(SUB, groups)])))
+    assert max(map(len, parts)) < 2 * PART
+    for shown in json.loads(b"".join(parts)):
+        assert list(map(int, shown["dps"])) == (times // 1000).tolist()
+        assert list(shown["dps"].values()) == values.tolist()
+
+
+value_lists = st.lists(
+    st.one_of(
+        st.integers(-(1 << 63), (1 << 63) - 1),
+        st.floats(allow_infinity=False),
+        st.floats(1e6, 1e18),
+        st.floats(0, 1e-2),
+    )
+)
+
+
+@given(value_lists, st.booleans())
+def test_values_are_read_back_as_they_were(values: list[float], arrays: bool) -> None:
+    found = answer(group(*enumerate(values)))
+    shown = json.loads(dps(found, arrays=arrays))
+    read = [value for _, value in shown] if arrays else list(shown.values())
+    assert [repr(value) for value in read] == ["'NaN'" if value != value else repr(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (42.0, "42.0"),
+        (-0.0, "-0.0"),
+        (0.001, "0.001"),
+        (9999999.999999998, "9999999.999999998"),
+        (1e7, "1.0E7"),
+        (-12345678.5, "-1.23456785E7"),
+        (1e15, "1.0E15"),
+        (1e16, "1.0E16"),
+        (1.5e300, "1.5E300"),
+        (123456789012345680.0, "1.2345678901234568E17"),
+        (0.00099, "9.9E-4"),
+        (-0.00001, "-1.0E-5"),
+        (2.5e-7, "2.5E-7"),
+        (5e-324, "5E-324"),
+    ],
+)
+def test_a_double_has_javas_form(value: float, wanted: str) -> None:
+    shown = double_texts(np.array([value]))[0].decode()
+    assert shown == wanted or float(shown) == float(wanted) == 5e-324  # Java: 4.9E-324
+    assert double_texts(np.array([1.5, value, NAN, 1e9]))[1].decode() == shown
+
+
+def test_whole_numbers_among_doubles_stay_whole() -> None:
+    assert number_texts(points((0, 1), (1, 1.0), (2, 10**18), (3, 1e18))) == [b"1", b"1.0", b"%d" % 10**18, b"1.0E18"]

@@ -1,0 +1,182 @@
+"""Queries as JSON spells them: what the vectors do not show."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tsd.errors import BadQuery
+from tsd.query.body import MISSING, NULL, UNPARSABLE, read_body
+from tsd.query.model import Filter, Query, RateOptions, SubQuery
+
+NOW_MS = 1_700_000_000_000
+
+
+def read(sub: dict[str, Any] | None = None, *, corrected: bool = False, **top: Any) -> Query:
+    queries = [{"aggregator": "sum", "metric": "m"} | (sub or {})]
+    return read_body(json.dumps({"start": 1, "queries": queries} | top).encode(), NOW_MS, corrected=corrected)
+
+
+def read_sub(**sub: Any) -> SubQuery:
+    return read(sub).queries[0]
+
+
+def test_all_fields() -> None:
+    query = read(
+        {
+            "downsample": "1d-sum",
+            "rate": True,
+            "rateOptions": {"counter": True, "counterMax": 100, "resetValue": 5, "dropResets": True},
+            "explicitTags": True,
+            "percentiles": [],
+            "preAggregate": True,
+            "rollupUsage": "rollup_raw",
+            "useFuzzyFilter": False,
+            "useMultiGets": False,
+        },
+        end=2_000_000,
+        timezone="Europe/Berlin",
+        useCalendar=True,
+        msResolution=True,
+        delete=True,
+        overrideByteLimit=True,
+        overrideDataPointLimit=True,
+    )
+    sub = query.queries[0]
+    assert (query.start_ms, query.end_ms, query.zone) == (1000, 2_000_000_000, "Europe/Berlin")
+    assert query.ms_resolution
+    assert query.delete
+    assert query.override_byte_limit
+    assert query.override_point_limit
+    assert sub.downsample is not None
+    assert sub.downsample.calendar == (1, "d", "Europe/Berlin")
+    assert sub.rate_options == RateOptions(True, 100, 5, True)
+    assert (sub.explicit_tags, sub.pre_aggregate, sub.rollup_usage) == (True, True, "ROLLUP_RAW")
+    assert (sub.use_fuzzy_filter, sub.use_multi_gets) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [("true", True), (" True ", True), ("", False), (1, True), (-3, True), (0, False), (None, False)],
+)
+def test_what_stands_for_a_boolean(value: Any, wanted: bool) -> None:
+    assert read_sub(rate=value).rate is wanted
+
+
+@pytest.mark.parametrize("value", ["TRUE", "yes", 1.5, [True], {}])
+def test_what_does_not(value: Any) -> None:
+    with pytest.raises(BadQuery, match=UNPARSABLE):
+        read_sub(rate=value)
+
+
+def test_numbers_are_taken_by_their_digits() -> None:
+    body = b'{"start":1356998400.123,"end":"now","queries":[{"aggregator":"sum","metric":1.50}]}'
+    query = read_body(body, NOW_MS)
+    assert (query.start_ms, query.queries[0].metric) == (1356998400123, "1.50")
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("5", 5), (2.7, 2), (None, 0), ("", 0), (1e3, 1000)])
+def test_what_stands_for_an_integer(value: Any, wanted: int) -> None:
+    assert read_sub(rateOptions={"counterMax": value}).rate_options.counter_max == wanted
+
+
+@pytest.mark.parametrize("value", ["x", True, 1 << 63, [], "2.7"])
+def test_what_stands_for_none(value: Any) -> None:
+    with pytest.raises(BadQuery, match=UNPARSABLE):
+        read_sub(rateOptions={"counterMax": value})
+
+
+TAGS = {"host": "web*"}
+FILTERS = [{"type": "literal_or", "tagk": "dc", "filter": "lga"}]
+TAGS_READ = (Filter("host", "wildcard", "web*", True, True),)
+FILTERS_READ = (Filter("dc", "literal_or", "lga"),)
+
+
+def test_of_tags_and_filters_the_later_key_counts_and_both_when_corrected() -> None:
+    one: dict[str, Any] = {"tags": TAGS, "filters": FILTERS}
+    other: dict[str, Any] = {"filters": FILTERS, "tags": TAGS}
+    assert read_sub(**one).filters == FILTERS_READ
+    assert read_sub(**other).filters == TAGS_READ
+    assert read(one, corrected=True).queries[0].filters == TAGS_READ + FILTERS_READ
+
+
+def test_tags_keep_their_order() -> None:
+    found = read_sub(tags={"b": "1", "a": 2, "host": "*", "dc": "not_literal_or(x)"}).filters
+    assert [(f.tagk, f.type, f.expression, f.group_by) for f in found] == [
+        ("b", "literal_or", "1", True),
+        ("a", "literal_or", "2", True),
+        ("host", "wildcard", "*", True),
+        ("dc", "not_literal_or", "x", True),
+    ]
+
+
+def test_of_equal_keys_the_last_counts() -> None:
+    body = b'{"start":5,"start":1,"queries":[{"aggregator":"sum","metric":"a","metric":"b","tags":{"k":"1","k":"2"}}]}'
+    query = read_body(body, NOW_MS)
+    assert (query.start_ms, query.queries[0].metric) == (1000, "b")
+    assert [f.expression for f in query.queries[0].filters] == ["2"]
+
+
+def test_both_spellings_of_group_by() -> None:
+    for name in ("groupBy", "group_by"):
+        each = {"type": "wildcard", "tagk": "h", "filter": "*", name: "true"}
+        assert read_sub(filters=[each]).filters == (Filter("h", "wildcard", "*", True),)
+
+
+@pytest.mark.parametrize("body", [b'{"start":1}', b'{"start":1,"queries":null}', b'{"queries":[null]}', b"null"])
+def test_what_ends_opentsdb_with_a_null_pointer(body: bytes) -> None:
+    with pytest.raises(BadQuery) as refused:
+        read_body(body, NOW_MS)
+    assert (refused.value.status, refused.value.message) == (500, NULL)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b" ",
+        b"x",
+        b"[]",
+        b"5",
+        b'{"start":1,}',
+        b"{'start':1}",
+        b'{"start":01}',
+        b'{"start":"a\nb"}',
+        b"\xff",
+        b'{"queries":{}}',
+        b'{"queries":[[]]}',
+        b'{"options":[]}',
+        b'{"options":{"a":"b"}}',
+        b"[" * 100_000,
+        b'{"queries":' * 100_000,
+    ],
+    ids=lambda body: ascii(body[:30]),
+)
+def test_what_cannot_be_parsed(body: bytes) -> None:
+    with pytest.raises(BadQuery, match=UNPARSABLE) as refused:
+        read_body(body, NOW_MS)
+    assert refused.value.details
+
+
+def test_without_a_body() -> None:
+    with pytest.raises(BadQuery, match=MISSING):
+        read_body(b"", NOW_MS)
+
+
+def test_what_follows_the_object_is_not_looked_at() -> None:
+    assert read_body(b' {"start":1,"queries":[{"aggregator":"sum","metric":"m"}]} x', NOW_MS).start_ms == 1000
+
+
+def test_it_is_corrected_by_the_body_by_a_parameter_or_by_default() -> None:
+    assert not read().corrected
+    assert read(corrected=True).corrected
+    body = b'{"start":1,"corrected":"false","queries":[{"aggregator":"sum","metric":"m"}]}'
+    assert not read_body(body, NOW_MS, corrected=True).corrected
+    body = b'{"start":1,"queries":[{"aggregator":"sum","metric":"m"}]}'
+    assert read_body(body, NOW_MS, params={"corrected": ["true"]}).corrected
+
+
+def test_a_filter_that_makes_no_sense_says_why_in_the_details() -> None:
+    with pytest.raises(BadQuery) as refused:
+        read_sub(filters=[{"type": "regexp", "tagk": "h", "filter": "(a+)+$"}])
+    assert refused.value.message == UNPARSABLE
+    assert refused.value.details == "may take exponential time: (a+)+$"

@@ -1,0 +1,97 @@
+"""Java's patterns: rewritten, or refused; and none that could keep the processor for ever."""
+
+import contextlib
+
+import pytest
+
+from tsd.query.pattern_cost import is_costly
+from tsd.query.patterns import LONGEST, BadPattern, compile_pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found", "missed"),
+    [
+        ("^web[0-9]+$", "web01", "xweb01"),
+        ("(?i)^WEB|^DB", "db1", "a"),
+        ("a(?i)b|C", "c", "Ab"),
+        ("(a(?-i)b)c", "abc", "aBc"),
+        (r"\p{Alpha}{3}", "abc", "ab1"),
+        (r"^\P{Alpha}$", "1", "a"),
+        (r"^\p{Lu}\pL$", "Éa", "éa"),
+        (r"^\p{IsAlphabetic}+$", "é", "1"),
+        ("^[a-z&&[^aeiou]]+$", "bcd", "bad"),
+        ("^[a-c[x-z]]+$", "ax", "ad"),
+        ("^[^a-c&&[b-d]]$", "z", "b"),
+        (r"^[\w.-]+$", "a.b-c_1", "a b"),
+        ("^[]a]+$", "]a", "b"),
+        (r"^\Qa.b\E$", "a.b", "axb"),
+        (r"^[\Q^]\E]$", "]", "a"),
+        (r"^\x41\u0042\x{43}\0104$", "ABCD", "abcd"),
+        ("^(?<first>a+)b\\k<first>$", "aabaa", "aaba"),
+        (r"^(a|b)\1$", "aa", "ab"),
+        (r"^\h$", "\t", "a"),
+        (r"a\z", "ba", "ab"),
+        ("^a++b$", "aab", "aa"),
+        ("^(?>a|ab)c$", "ac", "abc"),
+        ("(?<=web)1", "web1", "db1"),
+        (r"^\w+$", "abc", "é"),
+    ],
+)
+def test_a_pattern_means_what_it_means_in_java(pattern: str, found: str, missed: str) -> None:
+    compiled = compile_pattern(pattern)
+    assert compiled.search(found)
+    assert not compiled.search(missed)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("[", "(", "a)", "[a", "\\", "(?x)a b", r"\p{Nope}", r"\y", "[b-a]", "a**", "(?<=a+)b", r"\G", "(?P<a>b)"),
+        *("(?<n>", "a" * (LONGEST + 1)),
+    ],
+    ids=lambda pattern: pattern[:10],
+)
+def test_what_is_none_or_has_no_equal_is_refused(pattern: str) -> None:
+    with pytest.raises(BadPattern):
+        compile_pattern(pattern)
+
+
+COSTLY = [
+    *("(a+)+$", "(a*)*b", "(a|a)*b", "(a|ab|b)*c", "([a-z]+)*1", "(.*)*x", "^(\\w+\\s?)*$", "((ab?)+)+$", "(a?){50}b"),
+    *("(?:a+b?)+c", "(x+x+)+y", "(.+.+)+1", "a*a*a*a*a*a*a*a*a*b", "(?=(a+)+$)", "(a+){5,9}b", "((a|b)+c?)+$"),
+]
+
+
+@pytest.mark.parametrize("pattern", COSTLY)
+def test_what_may_take_exponential_time_is_refused(pattern: str) -> None:
+    assert is_costly(pattern)
+    with pytest.raises(BadPattern, match="exponential"):
+        compile_pattern(pattern)
+
+
+HARMLESS = [
+    *(
+        "web.*",
+        "^(\\w+\\.)+com$",
+        "(?:foo|bar)*",
+        "([a-z]+[0-9]+)+",
+        "(\\d+-)*\\d+",
+        "a{3}b{2,5}",
+        ".*a.*b.*c",
+        "(ab)+",
+    ),
+    *("^(?:[^.]+\\.){2}x", "((a|b)c)+", "(?:a|b)*c", "web(01|02|1\\d)$", "(?:\\d{1,3}\\.){3}\\d{1,3}"),
+]
+
+
+@pytest.mark.parametrize("pattern", HARMLESS)
+def test_what_does_not_is_taken(pattern: str) -> None:
+    compiled = compile_pattern(pattern)
+    for value in ("a" * 60, "ab" * 30, "a1" * 30, "1." * 30, "a." * 30, "abc" * 20 + "!"):
+        compiled.search(value)  # returns: it would take years if it were exponential
+
+
+def test_a_pattern_is_read_however_deep_it_is() -> None:
+    for pattern in ("[" * LONGEST, "(" * LONGEST, "[^a]" * (LONGEST // 4)):
+        with contextlib.suppress(BadPattern):
+            compile_pattern(pattern)

@@ -1,0 +1,91 @@
+"""The times that requests name. What OpenTSDB reads is held against its own classes elsewhere."""
+
+from datetime import UTC
+
+import pytest
+
+from tsd.errors import BadQuery
+from tsd.query.durations import read_downsample, read_duration
+from tsd.query.model import Fill
+from tsd.query.times import find_zone, read_time
+
+NOW_MS = 1_356_998_400_000
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("now", NOW_MS),
+        ("NOW", NOW_MS),
+        ("1h-ago", NOW_MS - 3_600_000),
+        ("1500ms-AGO", NOW_MS - 1500),
+        ("1n-ago", NOW_MS - 30 * 86_400_000),
+        ("1356998400", NOW_MS),
+        ("1356998400000", NOW_MS),
+        ("1356998400.123", NOW_MS + 123),
+        ("5ms", 5),
+        ("+5", 5000),
+        ("00000000005", 5),
+        ("2013/01/01", NOW_MS),
+        ("2013/01/01 00:00", NOW_MS),
+        ("2012/13/01-00:00:01", NOW_MS + 1000),
+        ("2013/01/00-24:00", NOW_MS),
+    ],
+)
+def test_a_time(text: str, wanted: int) -> None:
+    assert read_time(text, NOW_MS, local=UTC) == wanted
+
+
+@pytest.mark.parametrize(
+    ("zone", "text", "wanted_s"),
+    [
+        ("America/New_York", "2013/03/10-02:30", 1362900600),  # left out: an hour later
+        ("America/New_York", "2013/11/03-01:30", 1383460200),  # twice: the second
+        ("Asia/Kolkata", "2013/01/01", 1356978600),
+    ],
+)
+def test_a_date_is_on_the_zones_clock(zone: str, text: str, wanted_s: int) -> None:
+    assert read_time(text, NOW_MS, zone) == wanted_s * 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1x-ago", "Invalid duration (suffix): 1x"),
+        ("-5", "Invalid time: -5. Negative timestamps are not supported."),
+        ("abc", "Invalid time: abc. Invalid character 'a' in abc"),
+        ("2013/1/1", "Invalid absolute date: 2013/1/1"),
+        ("2013/01/xx", 'Invalid date: 2013/01/xx. Unparseable date: "2013/01/xx"'),
+        ("9" * 25, f"Invalid time: {'9' * 25}. Value too long: {'9' * 25}"),
+        ("€", "Invalid time: €. Invalid character '?' in ?"),
+    ],
+)
+def test_what_is_no_time(text: str, message: str) -> None:
+    with pytest.raises(BadQuery) as refused:
+        read_time(text, NOW_MS, local=UTC)
+    assert refused.value.message == message
+
+
+def test_zones_are_those_of_the_database_and_nothing_else() -> None:
+    assert find_zone("Europe/Berlin") is not None
+    assert all(find_zone(name) is None for name in ("Nope", "", "Europe", "/etc/passwd", "../zoneinfo/UTC", "a\0b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted_ms"), [("1ms", 1), ("2S", 2000), ("10mm", 600_000), ("1.5h", 3_600_000), ("1y", 365 * 86_400_000)]
+)
+def test_a_duration(text: str, wanted_ms: int) -> None:
+    assert read_duration(text) == wanted_ms
+
+
+def test_a_downsampler_of_everything_has_no_calendar() -> None:
+    found = read_downsample("0all-sum-zero", use_calendar=True)
+    assert found.is_all
+    assert found.calendar is None
+    assert found.fill is Fill.ZERO
+
+
+def test_calendar_buckets_are_those_of_the_zone() -> None:
+    assert read_downsample("2nc-max", zone="Asia/Kabul").calendar == (2, "n", "Asia/Kabul")
+    assert read_downsample("1d-max", zone="Asia/Kabul", use_calendar=True).calendar == (1, "d", "Asia/Kabul")
+    assert read_downsample("1d-max", zone="Asia/Kabul").calendar is None
