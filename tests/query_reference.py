@@ -97,8 +97,8 @@ def merged_series(
     series: Sequence[Series], firsts: Sequence[float | None], aggregator: str, scan: ScanRange, rate: bool
 ) -> dict[int, Value]:
     """The loop of §11, its words as they stand there."""
-    queues = [list(one.items()) for one in series]
-    nxt = [queue.pop(0) if queue else None for queue in queues]
+    queues = [list(reversed(one.items())) for one in series]
+    nxt = [queue.pop() if queue else None for queue in queues]
     cur: list[tuple[int, Value] | None] = [None if first is None else (0, first) for first in firsts]
     found: dict[int, Value] = {}
     while times := [point[0] for point in nxt if point and point[0] <= scan.stop_ms]:
@@ -108,7 +108,7 @@ def merged_series(
             if following is None:
                 cur[i] = None
             elif following[0] == x:
-                cur[i], nxt[i] = following, queue.pop(0) if queue else None
+                cur[i], nxt[i] = following, queue.pop() if queue else None
         present = [point for point in (*cur, *nxt) if point]
         integer = not rate and all(isinstance(value, int) for _, value in present)
         values = [

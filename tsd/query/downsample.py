@@ -70,6 +70,11 @@ class Downsampler:
             if isinstance(self._fold, Ranked):
                 self._fold.settle(self._open())
 
+    @property
+    def held(self) -> int:
+        """How many values are kept until their buckets are complete."""
+        return self._fold.held if isinstance(self._fold, Ranked) else 0
+
     def _all_new(self, runs: Runs) -> Slots:
         """Slots for runs that are whole buckets."""
         self._slots.append((runs.series, runs.stamps))

@@ -45,6 +45,11 @@ class Ranked:
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         self._runs.append((slots, np.diff(starts), values))
 
+    @property
+    def held(self) -> int:
+        """How many values of open slots are kept."""
+        return sum(len(values) for _, _, values in self._runs)
+
     def settle(self, still_open: Bool | None = None) -> None:
         """Take what is wanted out of the runs that are closed, and forget their values."""
         if not self._runs:

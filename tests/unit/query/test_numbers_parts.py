@@ -1,0 +1,138 @@
+"""Parts of the numbers that generated questions reach too seldom."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.query_reference import merged_series
+from tests.query_vectors import batches, from_points, to_points
+from tsd.errors import BadQuery
+from tsd.query.buckets import by_series
+from tsd.query.downsample import Collector, Downsampler
+from tsd.query.durations import read_downsample
+from tsd.query.folds import Deviation, Extreme
+from tsd.query.merge import merge
+from tsd.query.merging import lined_up
+from tsd.query.points import Batch, Points, doubles_as_points
+from tsd.query.ranges import ScanRange, scan_range
+
+BASE_S = 1_356_998_400
+BASE_MS = BASE_S * 1000
+
+
+def test_a_scalar_fill_fails_where_it_is_needed_and_only_there() -> None:
+    spec = read_downsample("30m-sum-scalar")
+    scan = ScanRange(BASE_S, BASE_S + 3600)
+    full = {BASE_MS: 1, BASE_MS + 1_800_000: 2}
+    for points, works in ((full, True), ({BASE_MS: 1}, False)):
+        taking = Downsampler(spec, BASE_MS, BASE_MS + 3_600_000, scan)
+        for batch in batches([points], scan, 10):
+            taking.feed(batch)
+        if works:
+            assert from_points(taking.finish(1)[0]) == {BASE_MS: 1.0, BASE_MS + 1_800_000: 2.0}
+        else:
+            with pytest.raises(BadQuery, match="unhandled fill policy"):
+                taking.finish(1)
+
+
+def test_a_zone_that_does_not_exist_is_refused() -> None:
+    spec = read_downsample("1dc-sum", zone="Nope/Zone")
+    with pytest.raises(BadQuery, match="The timezone specification could not be found"):
+        Downsampler(spec, BASE_MS, BASE_MS + 1, ScanRange(BASE_S, BASE_S + 3600))
+
+
+def test_a_series_without_points_has_none_or_a_fill() -> None:
+    scan = ScanRange(BASE_S, BASE_S + 3600)
+    empty = Batch(np.array([0], np.int32), np.array([0, 0]), *(np.empty(0, np.int64),) * 2, np.empty(0, np.bool_))
+    for taking in (Collector(), Downsampler(read_downsample("1m-sum"), BASE_MS, BASE_MS + 1, scan)):
+        taking.feed(empty)
+        assert [len(points.times) for points in taking.finish(2)] == [0, 0]
+    filling = Downsampler(read_downsample("30m-sum-zero"), BASE_MS, BASE_MS + 1, scan)
+    assert [from_points(points) for points in filling.finish(1)] == [{BASE_MS: 0.0, BASE_MS + 1_800_000: 0.0}]
+
+
+def test_nothing_is_kept_of_whole_buckets_but_what_percentiles_come_to() -> None:
+    scan = ScanRange(BASE_S, BASE_S + 2 * 3600)
+    taking = Downsampler(read_downsample("1h-p50"), BASE_MS, BASE_MS + 7_200_000, scan)
+    series = [{BASE_MS + second * 1000: second % 100 for second in range(0, 7200, 10)}]
+    for batch in batches(series, scan, 1):
+        taking.feed(batch)
+        assert taking.held == 0
+    assert [v for points in taking.finish(1) for v in from_points(points).values()] == [45.0, 45.0]
+
+
+def test_percentiles_of_buckets_over_hours_keep_only_what_is_open() -> None:
+    scan = ScanRange(BASE_S, BASE_S + 4 * 3600)
+    taking = Downsampler(read_downsample("2h-median"), BASE_MS, BASE_MS + 4 * 3_600_000, scan)
+    kept = []
+    for batch in batches([{BASE_MS + hour * 3_600_000: hour for hour in range(4)}], scan, 1):
+        taking.feed(batch)
+        kept.append(taking.held)
+    assert kept == [1, 2, 1, 2]
+    assert list(from_points(taking.finish(1)[0]).values()) == [1.0, 3.0]
+
+
+def test_deviations_are_the_same_of_few_long_runs_and_of_many_short_ones() -> None:
+    values = np.random.default_rng(3).normal(0, 1e6, 1200)
+    long, short = Deviation(integers=False), Deviation(integers=False)
+    long.grow(1)
+    long.runs(np.array([0]), np.array([0, 1200]), values)  # value by value
+    short.grow(400)
+    slots = np.arange(400)
+    for part in values.reshape(-1, 3):
+        short.runs(slots, np.arange(401) * 3, np.tile(part, 400))  # a lane of 400 at once
+    assert set(short.result().tolist()) == set(long.result().tolist())
+
+
+@pytest.mark.parametrize("highest", [True, False])
+def test_of_two_zeros_the_first_stays(highest: bool) -> None:
+    for first, second in ((0.0, -0.0), (-0.0, 0.0)):
+        fold = Extreme(integers=False, highest=highest)
+        fold.grow(1)
+        fold.runs(np.array([0]), np.array([0, 2]), np.array([first, second]))
+        assert math.copysign(1, fold.result()[0]) == math.copysign(1, first)
+
+
+@pytest.mark.parametrize("unit", [1, 1000, 60_000, 10_000_000])
+def test_times_are_lined_up_alike_by_table_and_by_sorting(unit: int) -> None:
+    random = np.random.default_rng(4)
+    series = [
+        doubles_as_points(BASE_MS + np.unique(random.integers(0, 500, 100)) * unit, np.zeros(0)) for _ in range(5)
+    ]
+    times, places = lined_up(series)
+    assert times.tolist() == sorted({t for points in series for t in points.times.tolist()})
+    for points, own in zip(series, places, strict=True):
+        assert times[own].tolist() == points.times.tolist()
+
+
+@pytest.mark.parametrize("aggregator", ["sum", "p90"])
+def test_a_merge_in_many_blocks_is_that_of_the_description(aggregator: str) -> None:
+    random = np.random.default_rng(5)
+    series = []
+    for _ in range(3):
+        places = np.flatnonzero(random.random(80_000) < 0.7)
+        series.append(
+            {BASE_MS + place * 1000: value for place, value in zip(places.tolist(), places.tolist()[::-1], strict=True)}
+        )
+    scan = scan_range(BASE_MS, BASE_MS + 80_000_000, None)
+    found = merge([to_points(one) for one in series], aggregator, scan).points
+    assert len(found.times) > 70_000
+    assert from_points(found) == merged_series(series, [None] * 3, aggregator, scan, rate=False)
+
+
+def test_rows_of_one_series_are_joined_in_their_order() -> None:
+    scan = ScanRange(BASE_S, BASE_S + 3 * 3600)
+    series = [{BASE_MS + hour * 3_600_000 + n: hour for hour in range(3)} for n in range(2)]
+    [batch] = batches(series, scan, 100)
+    joined = by_series(batch)
+    assert joined.series.tolist() == [0, 1]
+    assert joined.starts.tolist() == [0, 3, 6]
+    assert joined.times.tolist() == [*series[0], *series[1]]
+
+
+def test_made_up_values_are_counted() -> None:
+    scan = ScanRange(BASE_S, BASE_S + 3600)
+    series = [to_points({BASE_MS: 1, BASE_MS + 3000: 4}), to_points({BASE_MS + 1000: 1, BASE_MS + 2000: 1})]
+    assert merge(series, "sum", scan).interpolated == 2
+    assert merge(series, "zimsum", scan).interpolated == 0
