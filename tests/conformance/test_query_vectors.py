@@ -5,7 +5,7 @@ One topic alone: `pytest tests/conformance/test_query_vectors.py -k "embedded an
 
 import http.client
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,12 @@ SETS = ("aggregateTags", "aggregatedTags", "etags")  # lists in whose order ther
 TIMES = ("stats", "statsSummary")  # whose values differ with every run: their names count
 Vector = dict[str, Any]
 
+
+CHOOSY = ("grouping", "filters", "filters/combined", "tsuid")  # topics that ask for some series of a metric
+# Requests that are answered otherwise, on purpose: README's "Differences from OpenTSDB" lists them.
+DEPARTURES = {
+    "/api/query/last?timeseries=qs.cpu&back_scan=1": "a metric without tags is looked for, whatever the back_scan",
+}
 
 TOPICS: dict[str, list[Vector]] = {}
 for _vector in vectors()["queries"]:
@@ -79,43 +85,53 @@ def differs(got: Any, wanted: Any, name: str = "") -> bool:
     return bool(got != wanted)
 
 
-async def judge(topic: str, folder: Path, settings: dict[str, str]) -> None:
-    """Put all questions of a topic to a daemon."""
+async def judge(topics: Iterable[str], folder: Path, settings: dict[str, str], *, salted: bool = False) -> None:
+    """Put all questions of some topics to a daemon; `salted`, series come in another order."""
     bad = []
     async with filled(folder, settings) as daemon:
-        for vector in TOPICS[topic]:
+        for vector in (vector for topic in topics for vector in TOPICS[topic]):
+            asked = json.dumps(vector["request"])
             status, answer = await trio.to_thread.run_sync(ask, daemon.port, vector)
-            if status != vector["status"] or differs(answer, vector["response"]):
-                asked = json.dumps(vector["request"])
-                wanted = json.dumps(vector["response"])[:1500]
-                bad.append(
-                    f"{asked}\n  got    {status} {json.dumps(answer)[:1500]}\n  wanted {vector['status']} {wanted}"
-                )
-    assert not bad, f"{len(bad)} of {len(TOPICS[topic])} wrong:\n" + "\n".join(bad)
+            if vector["request"]["path"] in DEPARTURES:
+                continue
+            wished = vector["response"]
+            if salted and isinstance(wished, list):
+                answer, wished = (sorted(groups, key=_tags) for groups in (answer, wished))
+            if status != vector["status"] or differs(answer, wished):
+                got, wanted = (json.dumps(one)[:1500] for one in (answer, wished))
+                bad.append(f"{asked}\n  got    {status} {got}\n  wanted {vector['status']} {wanted}")
+    assert not bad, f"{len(bad)} wrong:\n" + "\n".join(bad)
+
+
+def _tags(group: Vector) -> str:
+    return json.dumps(group["tags"], sort_keys=True)
 
 
 @pytest.mark.parametrize("topic", sorted(TOPICS))
 async def test_embedded_as_opentsdb(topic: str, tmp_path: Path) -> None:
-    await judge(topic, tmp_path / "state", {})
+    await judge([topic], tmp_path / "state", {})
 
 
-@pytest.mark.parametrize("topic", sorted(TOPICS))
-async def test_hbase_as_opentsdb(topic: str, tmp_path: Path, hbase: RunningHbase) -> None:
-    await judge(topic, tmp_path / "state", on_hbase(hbase))
+async def test_embedded_without_an_index(tmp_path: Path) -> None:
+    await judge(CHOOSY, tmp_path / "state", {"tsd.query.series_index": "false"})
 
 
-@pytest.mark.parametrize("topic", ["grouping", "filters", "filters/combined", "tsuid"])
-async def test_hbase_with_an_index(topic: str, tmp_path: Path, hbase: RunningHbase) -> None:
-    tables = on_hbase(hbase)
-    index = tables["tsd.storage.hbase.data_table"] + "-series"
+async def test_hbase_as_opentsdb(tmp_path: Path, hbase: RunningHbase) -> None:
+    await judge(TOPICS, tmp_path / "state", on_hbase(hbase))
+
+
+async def test_salted_hbase_as_opentsdb(tmp_path: Path, hbase: RunningHbase) -> None:
+    """Where each series is for itself, or integers are added, the order of groups alone tells of the salt."""
+    settings = {"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "4"}
+    await judge(["tsuid", "filters"], tmp_path / "state", {**on_hbase(hbase), **settings}, salted=True)
+
+
+async def test_hbase_with_an_index(tmp_path: Path, hbase: RunningHbase) -> None:
+    settings = on_hbase(hbase)
+    index = settings["tsd.storage.hbase.data_table"] + "-series"
     hbase.tables.create(index, ["t"])
-    settings = {"tsd.query.series_index": "true", "tsd.query.series_table": index}
-    await judge(topic, tmp_path / "state", {**tables, **settings})
-
-
-@pytest.mark.parametrize("topic", ["grouping", "filters", "filters/combined", "tsuid"])
-async def test_embedded_without_an_index(topic: str, tmp_path: Path) -> None:
-    await judge(topic, tmp_path / "state", {"tsd.query.series_index": "false"})
+    settings |= {"tsd.query.series_index": "true", "tsd.query.series_table": index}
+    await judge(CHOOSY, tmp_path / "state", settings)
 
 
 def on_hbase(hbase: RunningHbase) -> dict[str, str]:
