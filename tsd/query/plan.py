@@ -1,6 +1,7 @@
 """A sub query → which rows answer it: names resolved to UIDs, filters to conditions on the bytes of row keys
 (query.md §4, §6)."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from tsd.query.filters import LITERAL_OR, Matcher, matcher_of
 from tsd.query.model import Filter, Query, SubQuery
 from tsd.query.ranges import ScanRange, scan_range
 from tsd.uids import Uids
+
+_HEX = re.compile("[0-9a-fA-F]*")
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,9 @@ class Planner:
                 raise BadQuery("UID was empty")
             return split_tsuid(self._layout.widths, bytes.fromhex("0" * (len(text) % 2) + text))
         except ValueError as exc:
-            raise BadQuery(f"contains illegal character for hexBinary: {text}") from exc
+            metric = text[: 2 * self._layout.widths.metric]  # which OpenTSDB looks at first
+            shown = text if _HEX.fullmatch(metric) else metric
+            raise BadQuery(f"contains illegal character for hexBinary: {shown}") from exc
         except BadLine as exc:
             raise BadQuery(str(exc)) from exc
 
