@@ -8,6 +8,7 @@ from bench import day as day_module
 from bench import ingest as ingest_module
 from bench import put as put_module
 from bench import query as query_module
+from bench import query_numbers as query_numbers_module
 from bench import series as series_module
 from bench import sync as sync_module
 from bench import windows as windows_module
@@ -75,6 +76,13 @@ def compact(series: int, points: int, rounds: int, pairs: int, seconds: int, pac
 def day(series: int, hours: int, only: str) -> None:
     """A day of a cell a point, compacted: the same points, and how much less they take."""
     day_module.day(Load(series, hours * 360, 1), lambda name: only in name.lower())
+
+
+@bench.command("query-numbers")
+@click.option("--rounds", default=5, help="How often each is computed.")
+def query_numbers(rounds: int) -> None:
+    """What a point costs to downsample and to merge: a query without a store."""
+    query_numbers_module.query_numbers(rounds)
 
 
 @bench.command()

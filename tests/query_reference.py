@@ -97,7 +97,7 @@ def merged_series(
     series: Sequence[Series], firsts: Sequence[float | None], aggregator: str, scan: ScanRange, rate: bool
 ) -> dict[int, Value]:
     """The loop of §11, its words as they stand there."""
-    queues = [list(reversed(one.items())) for one in series]
+    queues = [list(one.items())[::-1] for one in series]
     nxt = [queue.pop() if queue else None for queue in queues]
     cur: list[tuple[int, Value] | None] = [None if first is None else (0, first) for first in firsts]
     found: dict[int, Value] = {}

@@ -14,7 +14,7 @@ from tsd.query.durations import read_downsample
 from tsd.query.folds import Deviation, Extreme
 from tsd.query.merge import merge
 from tsd.query.merging import lined_up
-from tsd.query.points import Batch, Points, doubles_as_points
+from tsd.query.points import Batch, doubles_as_points
 from tsd.query.ranges import ScanRange, scan_range
 
 BASE_S = 1_356_998_400
