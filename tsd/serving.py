@@ -12,6 +12,7 @@ import trio
 from tsd.api import (
     annotation,
     exp,
+    graph,
     health,
     last,
     logs,
@@ -30,7 +31,7 @@ from tsd.api import (
 from tsd.api import config as config_api
 from tsd.api.taking import PointsDoor, Storing
 from tsd.assembly import name_rules
-from tsd.config import Backend, Config, gateways, layout
+from tsd.config import Backend, Config, gateways, layout, state_folder
 from tsd.doors.bodies import Room
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
@@ -87,6 +88,13 @@ def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoin
         **static.routes(config.staticroot, parts.now_ms),
         **stats.routes(parts.statistics, parts.stats_tags, parts.now_ms, lambda: _gateways(parts)),
         **query.routes(parts.engine, parts.queries, query.Rules(config.corrected, config.allow_delete), parts.now_ms),
+        **graph.routes(
+            parts.engine,
+            parts.queries,
+            query.Rules(config.corrected, config.allow_delete),
+            parts.now_ms,
+            state_folder(config) / "matplotlib",
+        ),
         **exp.routes(parts.engine, parts.queries, query.Rules(config.corrected, config.allow_delete), parts.now_ms),
     }
 
