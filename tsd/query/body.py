@@ -16,6 +16,7 @@ from tsd.query.validate import Draft, as_mistake, check, without_duplicates
 
 MISSING = "Missing message content"
 SUPPLY = "Supply valid JSON formatted data in the body of your request"
+LARGEST = 1 << 20  # bytes; to read more would hold up everybody else for a sixth of a second
 UNPARSABLE = "Unable to parse the given JSON"
 NULL = "An internal null pointer exception was thrown"
 NO_PARAMS: Params = {}
@@ -53,6 +54,8 @@ def read_body(
     """
     if not body:
         raise BadQuery(MISSING, details=SUPPLY)
+    if len(body) > LARGEST:
+        raise BadQuery(f"Query of {len(body)} bytes, wanted at most {LARGEST}", status=413)
     corrected = is_corrected(params, default=corrected)
     try:
         top = dict(_members(body))

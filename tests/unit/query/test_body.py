@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tsd.errors import BadQuery
-from tsd.query.body import MISSING, NULL, UNPARSABLE, read_body
+from tsd.query.body import LARGEST, MISSING, NULL, UNPARSABLE, read_body
 from tsd.query.model import Filter, Query, RateOptions, SubQuery
 
 NOW_MS = 1_700_000_000_000
@@ -160,6 +160,14 @@ def test_what_cannot_be_parsed(body: bytes) -> None:
 def test_without_a_body() -> None:
     with pytest.raises(BadQuery, match=MISSING):
         read_body(b"", NOW_MS)
+
+
+def test_a_body_has_a_largest_size() -> None:
+    body = b'{"start":1,"queries":[{"aggregator":"sum","metric":"m"}]}'
+    assert read_body(body.ljust(LARGEST), NOW_MS).start_ms == 1000
+    with pytest.raises(BadQuery, match="wanted at most 1048576") as refused:
+        read_body(body.ljust(LARGEST + 1), NOW_MS)
+    assert refused.value.status == 413
 
 
 def test_what_follows_the_object_is_not_looked_at() -> None:
