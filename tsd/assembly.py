@@ -7,12 +7,15 @@ from pathlib import Path
 
 import trio
 
+from tsd import histograms, rollups
 from tsd.codec.cell import FAMILY
 from tsd.codec.meta import UidMeta, encode_uid_meta
 from tsd.codec.putline import NameRules
 from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind
 from tsd.config import Backend, Config, gateways, layout, state_folder
 from tsd.ingest.names import Creates
+from tsd.ingest.summaries import SummaryRules
+from tsd.query.names import AGGREGATORS
 from tsd.store import Family, Store, Table
 from tsd.store.embedded import EmbeddedStore
 from tsd.store.hbase import HBaseStore
@@ -25,14 +28,36 @@ def now_ms() -> int:
 
 
 def tables(config: Config) -> list[Table]:
-    """OpenTSDB's tables, as its own script makes them."""
+    """OpenTSDB's tables, as its own script makes them, and those of rollups; raises BadConfig."""
     return [
         Table(config.data_table, (Family(FAMILY),)),
         Table(config.uid_table, (Family(ID_FAMILY), Family(NAME_FAMILY))),
         Table(config.tree_table, (Family(FAMILY),)),
         Table(config.meta_table, (Family(NAME_FAMILY),)),
         *([Table(config.series_table, (Family(FAMILY),))] if config.indexes_series else []),
+        *(Table(name, (Family(FAMILY),)) for name in rollup_tables(config)),
     ]
+
+
+def rollup_tables(config: Config) -> list[str]:
+    """The tables of rollups and pre-aggregates, without the points' own; raises BadConfig."""
+    configured = rollups.configured(config)
+    return [name for name in configured.tables() if name != config.data_table] if configured else []
+
+
+def needed_tables(config: Config) -> list[str]:
+    """Those without which points cannot be stored; raises BadConfig."""
+    return [config.data_table, config.uid_table, *rollup_tables(config)]
+
+
+def summary_rules(config: Config) -> SummaryRules:
+    """What lines of rollups and histograms may say; raises BadConfig."""
+    return SummaryRules(
+        name_rules(config),
+        config.data_table,
+        rollups.configured(config, AGGREGATORS),
+        histograms.configured(config),
+    )
 
 
 @asynccontextmanager

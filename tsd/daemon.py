@@ -10,7 +10,16 @@ from contextlib import suppress
 import structlog
 import trio
 
-from tsd.assembly import control_path, creates, make_uids, name_rules, now_ms, opened_store
+from tsd.assembly import (
+    control_path,
+    creates,
+    make_uids,
+    name_rules,
+    needed_tables,
+    now_ms,
+    opened_store,
+    summary_rules,
+)
 from tsd.build import version_reply
 from tsd.compaction.configured import paced_compactor
 from tsd.config import Backend, Config, Loaded, journal_folder, layout, state_folder
@@ -26,6 +35,7 @@ from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesTable
+from tsd.ingest.summaries import Summaries
 from tsd.ingest.writer import Writer
 from tsd.query.configured import make_engine, make_index, make_registry
 from tsd.series_watch import SeriesWatch
@@ -64,6 +74,7 @@ class Daemon:
         self.index = make_index(config, store)
         self.watch = SeriesWatch(config, store, self.rows.table, self.uids, now_ms, index=self.index)
         self.compactor = paced_compactor(config, store, now_ms, lambda: self.writer.behind)
+        summaries = Summaries(names, summary_rules(config))
         self.writer = Writer(
             self.rows,
             names,
@@ -72,6 +83,7 @@ class Daemon:
             self.ledger,
             self.gate,
             table=config.data_table,
+            summaries=summaries,
             interval_s=config.flush_interval_ms / 1000,
             memory_limit=config.memory_limit,
             series_idle_s=config.series_idle_s,
@@ -89,6 +101,7 @@ class Daemon:
             self.gate,
             self.writer.regulate,
             most_unsettled=config.memory_limit // UNSETTLED_SHARE // UNSETTLED_BYTES,
+            summaries=summaries,
         )
         self.tally = Tally()
         self.replayed = 0  # lines found in the journal at the start
@@ -205,7 +218,7 @@ class Daemon:
         except StoreError as error:
             log.warning("the store does not answer yet; points wait in the journal", error=str(error))
             return
-        if missing := [name for name in (self.config.data_table, self.config.uid_table) if name not in there]:
+        if missing := [name for name in needed_tables(self.config) if name not in there]:
             log.warning(
                 "tables are missing; points wait in the journal until they are made",
                 tables=" ".join(missing),

@@ -152,7 +152,7 @@ class Config:
         "tsd.core.tree.enable_processing", False, "with tracking and TSMeta, new series are put into the enabled trees"
     )
     lookup_look_back_h: int = _key(
-        "tsd.search.look_back", 24, "how far back /api/search/lookup looks for series in rows, where no index and no "
+        "tsd.search.look_back", 6, "how far back /api/search/lookup looks for series in rows, where no index and no "
         "meta table tells which there are", "h", 0, 8784,
     )  # fmt: skip
     last_look_back_h: int = _key(
@@ -216,6 +216,20 @@ class Config:
     fix_duplicates: bool = _key(
         "tsd.storage.fix_duplicates", True, "of differing values of one time a compaction keeps the newest; false: it "
         "leaves such rows alone"
+    )  # fmt: skip
+
+    rollups_enable: bool = _key("tsd.rollups.enable", False, "rollups and pre-aggregates are written and read")
+    rollups_config: str = _key(
+        "tsd.rollups.config", "", "their aggregators' ids and their intervals with tables: JSON, or the path of a .json "
+        "file"
+    )  # fmt: skip
+    rollups_tag_key: str = _key("tsd.rollups.agg_tag_key", "_aggregate", "tag name that pre-aggregates carry")
+    rollups_tag_raw: bool = _key("tsd.rollups.tag_raw", False, "rollups of single series carry it, too")
+    rollups_raw_value: str = _key("tsd.rollups.raw_agg_tag_value", "RAW", "with this value")
+    rollups_block_derived: bool = _key("tsd.rollups.block_derived", True, "refuse rollups and pre-aggregates by avg, dev")
+    histograms_config: str = _key(
+        "tsd.core.histograms.config", "", "the id of the histograms' codec: "
+        '{"net.opentsdb.core.SimpleHistogramDecoder": 42}, or the path of a .json file. Empty: no histograms'
     )  # fmt: skip
 
     journal_path: str = _key(
@@ -309,7 +323,7 @@ OPENTSDB_ONLY = tuple(
     tsd.uid.use_mode tsd.uid.lru.enable tsd.uidfilter. tsd.core.meta. tsd.search.
     tsd.storage.hbase.zk_quorum tsd.storage.hbase.zk_basedir tsd.storage.hbase.prefetch_meta
     tsd.storage.hbase.scanner.maxNumRows tsd.core.flushinterval tsd.storage.repair_appends tsd.storage.use_max_value
-    tsd.storage.get_date_tiered_compaction_start tsd.rollups. tsd.http. tsd.rpc.plugins
+    tsd.storage.get_date_tiered_compaction_start tsd.rollups.agg_tag tsd.http. tsd.rpc.plugins
     tsd.core.authentication.plugin tsd.gnuplot.options.allowlist tsd.query. tsd.startup. tsd.core.repair_appends
     tsd.core.config tsd.core.config.include tsd.logback. tsd.process. tsd.ui.noexport tsd.addins.
     """.split()
@@ -319,8 +333,6 @@ OPENTSDB_ONLY = tuple(
 # lie, so they must be off.
 MUST_BE_OFF = {
     "tsd.core.authentication.enable": "this version has no authentication and will not run open instead",
-    "tsd.core.histograms.config": "this version stores no histograms",
-    "tsd.rollups.enable": "this version stores no rollups",
     "tsd.storage.enable_appends": "this version does not write the append column; its cells join points as well, and "
     "OpenTSDB reads both in one row",
     "tsd.storage.use_otsdb_timestamp": "this version lets the store stamp its cells, and a query that is bounded by "
@@ -332,6 +344,7 @@ MUST_BE_OFF = {
 # OpenTSDB's switches for what happens beside the points, and what is missing where one is on: said aloud at the start.
 # Files that have them are common, and their points are stored all the same.
 NOT_DONE = {
+    "tsd.rollups.split_query.enable": "a query reads rollups or points, not both",
     "tsd.core.meta.cache.enable": "no series is handed to the plugin",
     "tsd.core.meta.enable_tsuid_incrementing": "points are not counted in the meta table",
     "tsd.core.storage_exception_handler.enable": "no point is handed to the plugin: what the store does not take waits "

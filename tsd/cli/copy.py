@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import trio
 
-from tsd.assembly import tables
+from tsd.assembly import rollup_tables, tables
 from tsd.cli.access import access
 from tsd.cli.options import overrides, with_config
 from tsd.cli.progress import Progress
@@ -70,7 +70,11 @@ async def _copy(source: Config, target: Config, note: Checkpoint) -> Copied:
             theirs.store,
             Pair(source.uid_table, target.uid_table),
             Pair(source.data_table, target.data_table),
-            [Pair(source.meta_table, target.meta_table), Pair(source.tree_table, target.tree_table)],
+            [
+                Pair(source.meta_table, target.meta_table),
+                Pair(source.tree_table, target.tree_table),
+                *map(Pair, rollup_tables(source), rollup_tables(target)),
+            ],
         )
         if mark := note.mark(source.data_table):
             click.echo(f"going on after row {mark.last.hex()}", err=True)

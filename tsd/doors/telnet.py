@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import trio
 
-from tsd.codec.putline import NameRules, illegal, parse_put
+from tsd.codec.putline import NameRules
 from tsd.doors.replies import Budget, Replies
 from tsd.errors import LINE_TOO_LONG, BadLine
 from tsd.ingest.intake import Intake, Taken
@@ -16,8 +16,9 @@ from tsd.settings import Mode
 
 # Telnet's own bytes, as a client sends them before a line: options, subnegotiations, and commands such as interrupt.
 _NEGOTIATION = re.compile(rb"(?:\xff[\xfb-\xfe].|\xff\xfa.*?\xff\xf0|\xff[\xf0-\xf9])*", re.DOTALL)
-# Neighbouring put lines, at most so many as are taken in while others wait; or any other line, without its LF.
-_RUN = re.compile(rb"((?:put(?: [^\n]*+)?\n){1,1000}+)|([^\n]*+)\n")
+# Neighbouring put lines, at most so many as are taken in while others wait; or lines of rollups and histograms; or any
+# other line, without its LF.
+_RUN = re.compile(rb"((?:put(?: [^\n]*+)?\n){1,1000}+)|((?:(?:rollup|histogram)(?: [^\n]*+)?\n){1,100}+)|([^\n]*+)\n")
 TURN_LINES = 250  # commands, or so, before others get their turn
 _COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "diediedie")
 _WRITES = ("put", "rollup", "histogram")
@@ -123,14 +124,16 @@ class TelnetSession:
     async def _go_through(self, block: bytes) -> None:
         """Take whole lines that are not all put lines, a few at a time: other connections wait meanwhile."""
         for run in _RUN.finditer(block):
-            puts, line = run.groups()
+            puts, summaries, line = run.groups()
             if line is not None:
                 await self._command(line)
             elif self._rules.mode is Mode.READ_ONLY:
-                for line in puts.split(b"\n")[:-1]:
+                for line in (puts or summaries).split(b"\n")[:-1]:
                     await self._command(line)
-            else:
+            elif puts:
                 await self._take_puts(puts)
+            else:
+                await self._take_summaries(summaries)
             if self._over:
                 return
 
@@ -140,6 +143,14 @@ class TelnetSession:
             await self._yield_after(puts.count(b"\n"))
             puts = self._answer(await self._intake.take_in(puts))
 
+    async def _take_summaries(self, lines: bytes) -> None:
+        """Take lines of rollups and histograms in."""
+        self._tally.commands += lines.count(b"\n")
+        while lines:
+            await self._yield_after(TURN_LINES)  # each takes as long as many put lines
+            commands = [line.partition(b" ")[0] for line in lines.split(b"\n")]
+            lines = self._answer(await self._intake.take_summaries_in(lines), commands)
+
     async def _yield_after(self, lines: int) -> None:
         """Let others have their turn, if these lines complete one of ours."""
         self._turn += lines
@@ -147,13 +158,13 @@ class TelnetSession:
             self._turn = 0
             await trio.lowlevel.checkpoint()
 
-    def _answer(self, taken: Taken) -> bytes:
-        """Tell what was refused of a block; its rest."""
+    def _answer(self, taken: Taken, commands: Sequence[bytes] = ()) -> bytes:
+        """Tell what was refused of a block; its rest. `commands` are its lines' own, where they are not all put."""
         self._accepted += taken.accepted
         self._tally.accepted += taken.accepted
         self._position = taken.position
         for reject in taken.rejects:
-            self._refuse(b"put", reject.error)
+            self._refuse(commands[reject.line] if commands else b"put", reject.error)
         return taken.rest
 
     def _refuse(self, command: bytes, error: BadLine) -> None:
@@ -175,8 +186,9 @@ class TelnetSession:
         name = bare.split(b" ", 1)[0].decode("latin-1")
         if name == "sync" and self._rules.mode is not Mode.READ_ONLY:
             await self._replies.say_when_synced(self._position, b"synced %d\n" % self._accepted)
-        elif name in _WRITES and name in self._names:
-            self._refuse_write(name, bare)
+        elif name in _WRITES and name in self._names:  # behind telnet's own bytes
+            self._tally.commands -= 1
+            await self._take_summaries(bare + b"\n")
         elif name in self._names:
             await self._known(name)
         else:
@@ -200,17 +212,6 @@ class TelnetSession:
                 await self._replies.say(b"Cleaning up and exiting now.\n")
                 self._over = self._dying = True
 
-    def _refuse_write(self, name: str, line: bytes) -> None:
-        """Rollups and histograms are not written by this version; the replies are those of an OpenTSDB without them."""
-        if name == "rollup":
-            error = _rollup_error(line, self._rules.names)
-        else:
-            error = illegal(
-                "Histogram storage has not been enabled. Check the 'tsd.core.histograms.config' configuration."
-            )
-        self._intake.refuse(error)
-        self._refuse(name.encode(), error)
-
 
 def _negotiation(line: bytes) -> int:
     """How many bytes of telnet's own a line starts with. A subnegotiation without its end is none.
@@ -220,17 +221,3 @@ def _negotiation(line: bytes) -> int:
     """
     own = _NEGOTIATION.match(line)
     return own.end() if own else 0
-
-
-def _rollup_error(line: bytes, rules: NameRules) -> BadLine:
-    """What is wrong with a rollup line, where no rollups are configured."""
-    words = line.split(b" ")
-    if len(words) < 6:
-        return illegal(f"not enough arguments (need least 7, got {len(words) - 1})")
-    if not words[1]:
-        return illegal("Missing interval or aggregator")
-    try:
-        parse_put(b" ".join((b"put", *words[2:])), rules)
-    except BadLine as error:
-        return error
-    return illegal("No rollup or aggregations were configured")

@@ -10,8 +10,9 @@ from tsd.errors import BadLine, CorruptRow, StoreError
 from tsd.ingest.journal import Journal
 from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import Judged, SeriesNames
-from tsd.ingest.rows import SLOW_LINES, Absorbed, OpenRows, Reject
+from tsd.ingest.rows import SLOW_LINES, Absorbed, OpenRows, Reject, is_put, leading_others
 from tsd.ingest.series import SeriesText
+from tsd.ingest.summaries import Summaries, SummaryRules
 
 log = structlog.get_logger(__name__)
 
@@ -104,18 +105,27 @@ async def _judge(names: SeriesNames, strangers: Sequence[SeriesText]) -> Judged:
     return judged
 
 
-async def absorb_whole(rows: OpenRows, names: SeriesNames, block: bytes) -> Absorbed:
-    """Take in a block of nothing but put lines, to its end. Where it raises, as `absorb` does, a part is taken in."""
-    absorbed = await absorb(rows, names, block)
-    accepted, kept, rejects, done = absorbed.accepted, [absorbed.kept], list(absorbed.rejects), 0
-    while absorbed.rest:
-        done += absorbed.accepted + len(absorbed.rejects)
-        await trio.lowlevel.checkpoint()
-        absorbed = await absorb(rows, names, absorbed.rest)
-        assert absorbed.accepted or absorbed.rejects, absorbed.rest[:100]
+async def absorb_whole(
+    rows: OpenRows, names: SeriesNames, block: bytes, summaries: Summaries | None = None
+) -> Absorbed:
+    """Take in a block to its end: put lines, and, where `summaries` takes them, lines of rollups and histograms. Where
+    it raises, as `absorb` does, a part is taken in."""
+    accepted, kept, rejects, done = 0, list[bytes](), list[Reject](), 0
+    rest = block
+    while rest:
+        if summaries is None or is_put(rest):
+            absorbed = await absorb(rows, names, rest)
+            rest = absorbed.rest
+        else:
+            others, puts = leading_others(rest)
+            absorbed = await summaries.absorb(rows, others)
+            rest = absorbed.rest + puts
+        assert absorbed.accepted or absorbed.rejects, rest[:100]
         accepted += absorbed.accepted
         kept.append(absorbed.kept)
         rejects += [Reject(done + at, error) for at, error in absorbed.rejects]
+        done += absorbed.accepted + len(absorbed.rejects)
+        await trio.lowlevel.checkpoint()
     return Absorbed(accepted, b"".join(kept), rejects, [], b"")
 
 
@@ -132,6 +142,7 @@ class Intake:
         on_growth: Callable[[], None],
         *,
         most_unsettled: int,
+        summaries: Summaries,
     ) -> None:
         """`on_growth` is called after each block; `most_unsettled` bounds the series met while the store is away."""
         self._rows = rows
@@ -141,13 +152,25 @@ class Intake:
         self.gate = gate
         self._on_growth = on_growth
         self._most_unsettled = most_unsettled
+        self._summaries = summaries
 
     async def take_in(self, block: bytes) -> Taken:
         """Absorb the put lines that `block` (whole lines) starts with, and journal the accepted ones. Where many of
         them want a closer look, some are left for the next call, so that others get their turn."""
-        absorbed = await absorb(self._rows, self._names, block, most_unsettled=self._most_unsettled)
-        # No await from here on: the order of the journal is the order of the points, so that a replay ends with the
-        # same last values.
+        return self._enter(await absorb(self._rows, self._names, block, most_unsettled=self._most_unsettled))
+
+    async def take_summaries_in(self, block: bytes) -> Taken:
+        """Likewise the lines of rollups and histograms in a block of nothing else."""
+        return self._enter(await self._summaries.absorb(self._rows, block, journal_alone=True))
+
+    @property
+    def summary_rules(self) -> SummaryRules:
+        """What those lines may say."""
+        return self._summaries.rules
+
+    def _enter(self, absorbed: Absorbed) -> Taken:
+        """Journal and count what was absorbed, in one step with that: the order of the journal is the order of the
+        points, so that a replay ends with the same last values."""
         if absorbed.accepted:
             self._journal.append(absorbed.kept, absorbed.accepted)
         self._ledger.received += absorbed.accepted + len(absorbed.rejects)

@@ -17,6 +17,7 @@ from tsd.codec.times import LAST_BASE_MS, Instant, instant, parse_time
 from tsd.codec.words import FLOAT
 from tsd.errors import BadLine
 from tsd.ingest.series import SeriesTable, SeriesText
+from tsd.ingest.summary_cells import SummaryCells
 
 POINT_BYTES = 21  # of a point in the columns
 FEW = 24  # fewer lines are faster one by one
@@ -48,10 +49,12 @@ Point = tuple[int, int, int, int]  # series, instant, flags, bits
 
 
 class OpenRows:
-    """Points that are accepted and not yet written. `points` counts them, those that only the journal has included."""
+    """Points that are accepted and not yet written, and the cells of rollups and histograms. `points` counts the lines
+    of both, those that only the journal has included."""
 
     def __init__(self, table: SeriesTable, rules: NameRules) -> None:
         self.table = table
+        self.summaries = SummaryCells()
         self.points = 0
         self.complete = True  # whether all of them are here
         self.whole_blocks = 0  # that went the fast way
@@ -68,11 +71,11 @@ class OpenRows:
     @property
     def size(self) -> int:
         """Bytes held."""
-        return self.points * POINT_BYTES
+        return self.points * POINT_BYTES + self.summaries.size
 
     def holds(self, metric: bytes) -> bool:
         """Whether there are points of a metric, or may be, where they are in the journal alone."""
-        if not self.complete:
+        if not self.complete or metric in self.summaries.metrics:
             return True
         any_of = self.table.any_of
         return any_of(metric, np.array(self._single[0], np.int32)) or any(
@@ -204,6 +207,11 @@ class OpenRows:
         whole, self._whole, self.points, self.complete = self._whole, [], 0, True
         return concatenate(whole)
 
+    def take_summaries(self) -> SummaryCells:
+        """All cells of rollups and histograms that are here; none are left. Their lines are points until `take`."""
+        taken, self.summaries = self.summaries, SummaryCells()
+        return taken
+
 
 class _Times(dict[bytes, Instant]):
     """Time words already read."""
@@ -244,6 +252,19 @@ def _judged(stranger: SeriesText, verdicts: Verdicts) -> SeriesText | None:
     if error := verdicts[stranger]:
         raise error from None
     return None
+
+
+def is_put(line: bytes) -> bool:
+    """Whether a line, or a block's first, is a put line."""
+    return line.startswith((b"put ", b"put\n")) or line == b"put"
+
+
+def leading_others(block: bytes) -> tuple[bytes, bytes]:
+    """The lines a block starts with that are no put lines, and its bytes from the first put line on."""
+    at = 0
+    while at < len(block) and not is_put(block[at : at + 4]):
+        at = block.index(b"\n", at) + 1
+    return block[:at], block[at:]
 
 
 def _leading_puts(block: bytes, lines: list[bytes]) -> tuple[list[bytes], bytes]:

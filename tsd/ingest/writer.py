@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import structlog
@@ -26,6 +25,9 @@ from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import POINT_BYTES, OpenRows
 from tsd.ingest.segment import Block, Damage
 from tsd.ingest.series import SeriesText
+from tsd.ingest.summaries import Summaries
+from tsd.ingest.summary_cells import SummaryCells
+from tsd.ingest.window import Contents, Refusal, Window, Written
 from tsd.store import Put, Store
 
 log = structlog.get_logger(__name__)
@@ -33,35 +35,6 @@ log = structlog.get_logger(__name__)
 MOST_POINTS = 2_000_000  # of a window: bounds what sorting and encoding take
 FIRST_RETRY_S, LAST_RETRY_S = 0.2, 5.0
 NOTED_CELLS = 2000  # told of in one go
-
-
-class Refusal(NamedTuple):
-    """A line of the journal that cannot be stored."""
-
-    line: bytes
-    error: BadLine
-
-
-class Written(NamedTuple):
-    """What became of a window's lines; those that are missing were damaged on disk."""
-
-    stored: int
-    refused: list[Refusal]
-
-
-class Window:
-    """Points that came in during one interval."""
-
-    def __init__(self, segment: Segment, columns: Columns | None, points: int, sealed_s: int) -> None:
-        self.segment = segment
-        self.columns = columns  # None: read the segment
-        self.points = points
-        self.sealed_s = sealed_s  # wall clock
-
-    @property
-    def held(self) -> int:
-        """Bytes in memory."""
-        return self.points * POINT_BYTES if self.columns is not None else 0
 
 
 class Writer:
@@ -77,6 +50,7 @@ class Writer:
         gate: Gate,
         *,
         table: str,
+        summaries: Summaries,
         interval_s: float,
         memory_limit: int,
         series_idle_s: int,
@@ -95,6 +69,7 @@ class Writer:
         self._ledger = ledger
         self._gate = gate
         self._table = table
+        self._summaries = summaries
         self._interval_s = interval_s
         self._memory_limit = memory_limit
         self._most_points = min(MOST_POINTS, memory_limit // 8 // POINT_BYTES)
@@ -134,7 +109,7 @@ class Writer:
         """Write what an earlier run left, before anything else."""
         for segment in segments:
             self._ledger.received += segment.lines
-            self._enqueue(Window(segment, None, segment.lines, self._now_s()))
+            self._enqueue(Window(segment, None, segment.lines, self._now_s(), SummaryCells()))
 
     def seal(self) -> None:
         """End the open window."""
@@ -142,10 +117,10 @@ class Writer:
         if segment is None:
             return
         points, complete = self._rows.points, self._rows.complete
-        columns = self._rows.take()
+        columns, summaries = self._rows.take(), self._rows.take_summaries()
         now = self._now_s()
         self._rows.table.touch(columns.series, now)
-        self._enqueue(Window(segment, columns if complete else None, points, now))
+        self._enqueue(Window(segment, columns if complete else None, points, now, summaries))
         if now > self._series_idle_s:
             # Only the queue holds numbers of series now: open rows are empty.
             self._rows.table.forget(now - self._series_idle_s, held_since_s=self._windows[0].sealed_s)
@@ -167,7 +142,7 @@ class Writer:
             if held <= self._memory_limit // 2:
                 break
             held -= window.held
-            window.columns = None
+            window.drop()
         self._hold(self._journal.size >= self._journal.max_bytes, "the journal is full (tsd.journal.max_bytes)")
         self._hold(self._journal.pending > self._memory_limit // 4, "the journal cannot be written fast enough")
 
@@ -254,7 +229,9 @@ class Writer:
             return await self._reach(min(wanted, self._sealed), patient=False)
 
     def _may_hold(self, window: Window, metric: bytes) -> bool:
-        return window.columns is None or self._rows.table.any_of(metric, window.columns.series)
+        if window.columns is None or metric in window.summaries.metrics:
+            return True
+        return self._rows.table.any_of(metric, window.columns.series)
 
     def finish(self) -> None:
         """Seal the last window, and let `write_windows` return when it is stored."""
@@ -271,8 +248,8 @@ class Writer:
 
     async def _write(self, window: Window) -> Written:
         """Put a window's cells into the store, for good. Repeated as a whole where a part of it fails."""
-        columns, refused = await self._read_window(window)
-        lines = len(columns.series)
+        columns, summaries, refused = await self._read_window(window)
+        lines = len(columns.series) + summaries.lines
         for part in slices(await trio.to_thread.run_sync(lambda: sort_columns(columns, join=self._join))):
             puts = await trio.to_thread.run_sync(encode, part, self._rows.table, self._join)
             await self._store.put(self._table, puts)
@@ -280,6 +257,9 @@ class Writer:
             await self._tell(puts)
             if self._on_points is not None:
                 await self._on_points(part)
+        for table, puts in summaries.slices():
+            await self._store.put(table, puts)
+            self.cells += len(puts)
         await self._store.sync()
         if refused:
             await self._keep_refused(window, refused)
@@ -293,15 +273,15 @@ class Writer:
             self._note(puts[at : at + NOTED_CELLS])
             await trio.lowlevel.checkpoint()
 
-    async def _read_window(self, window: Window) -> tuple[Columns, list[Refusal]]:
+    async def _read_window(self, window: Window) -> Contents:
         """A window's points, all of series with UIDs, and the lines that are refused by now."""
         if window.columns is not None:
-            columns, refused = window.columns, list[Refusal]()
+            contents = Contents(window.columns, window.summaries, [])
         else:
-            columns, refused = await self._read_again(window)
-        while not await self._settle(columns):  # line by line, those of such series are refused
-            columns, refused = await self._read_again(window)
-        return columns, refused
+            contents = await self._read_again(window)
+        while not await self._settle(contents.columns):  # line by line, those of such series are refused
+            contents = await self._read_again(window)
+        return contents
 
     async def _settle(self, columns: Columns) -> bool:
         """Find the UIDs of series that were entered without; False where some may have none after all."""
@@ -320,7 +300,7 @@ class Writer:
                     table.settle(number, parts)
         return not table.refused & present
 
-    async def _read_again(self, window: Window) -> tuple[Columns, list[Refusal]]:
+    async def _read_again(self, window: Window) -> Contents:
         """A window's points from its segment, and the lines that are refused by now."""
         rows = self._rows.another()
         refused: list[Refusal] = []
@@ -328,7 +308,7 @@ class Writer:
         blocks = window.segment.blocks()
         try:
             while (block := await _next_of(blocks, window.segment.path)) is not None:
-                absorbed = await absorb_whole(rows, self._names, block.text)
+                absorbed = await absorb_whole(rows, self._names, block.text, self._summaries)
                 if absorbed.rejects:
                     lines = block.text.split(b"\n")
                     refused += [Refusal(lines[at], error) for at, error in absorbed.rejects]
@@ -337,7 +317,7 @@ class Writer:
                 await trio.to_thread.run_sync(self._journal.set_aside, damage)
         columns = rows.take()
         rows.table.touch(columns.series, self._now_s())
-        return columns, refused
+        return Contents(columns, rows.take_summaries(), refused)
 
     async def _keep_refused(self, window: Window, refused: list[Refusal]) -> None:
         """Lines that were acknowledged and cannot be stored are kept in a file, and said aloud."""

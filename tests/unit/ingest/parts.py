@@ -19,6 +19,7 @@ from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import Creates, SeriesNames
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesTable
+from tsd.ingest.summaries import Summaries, SummaryRules
 from tsd.ingest.writer import Writer
 from tsd.store import Family, Table, scan
 from tsd.store.memory import MemoryStore
@@ -38,6 +39,7 @@ class Parts:
             "max_bytes": 1 << 30,
             "metrics": True,
             "most_unsettled": 1000,
+            "rules": SummaryRules(NameRules(), "tsdb"),
             **settings,
         }
         self.store = store
@@ -48,6 +50,9 @@ class Parts:
         self.uids = Uids(store, "tsdb-uid", Widths())
         self.rows = OpenRows(SeriesTable(), NameRules())
         names = SeriesNames(self.uids, Layout(), NameRules(), Creates(bool(chosen["metrics"]), True, True))
+        rules = chosen["rules"]
+        assert isinstance(rules, SummaryRules)
+        self.summaries = Summaries(names, rules)
         self.writer = Writer(
             self.rows,
             names,
@@ -56,6 +61,7 @@ class Parts:
             self.ledger,
             self.gate,
             table="tsdb",
+            summaries=self.summaries,
             interval_s=3600,
             memory_limit=int(str(chosen["memory_limit"])),
             series_idle_s=7200,
@@ -71,6 +77,7 @@ class Parts:
             self.gate,
             self.writer.regulate,
             most_unsettled=int(str(chosen["most_unsettled"])),
+            summaries=self.summaries,
         )
 
     async def take(self, *lines: bytes) -> Taken:

@@ -1,0 +1,155 @@
+"""Rollups and histograms from lines to cells: OpenTSDB's bytes, in its tables, through the journal like points."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.unit.ingest.parts import BASE, Parts, going, line, make_store
+from tests.wavering import Fault, WaveringStore
+from tsd.codec.cell import FAMILY
+from tsd.codec.putline import NameRules
+from tsd.codec.rollup import parse_config
+from tsd.codec.uid import Kind
+from tsd.ingest.summaries import SummaryRules
+from tsd.query.names import AGGREGATORS
+from tsd.rollups import Rollups
+from tsd.store import Family, Table
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "storage_vectors.json").read_text())
+[RECORDED] = [vector["config"] for vector in VECTORS if vector["kind"] == "rollup_config"]
+CONFIG = parse_config(
+    json.dumps(
+        {
+            "aggregationIds": RECORDED["aggregationIds"],
+            "intervals": [
+                {
+                    "interval": one["interval"],
+                    "rowSpan": one["rowSpan"],
+                    "table": {"raw": "tsdb"}.get(one["table"], one["table"]),
+                    "preAggregationTable": one["preAgg"],
+                    "defaultInterval": one.get("default", False),
+                }
+                for one in RECORDED["intervals"]
+            ],
+        }
+    ).encode()
+)
+ROLLUPS = Rollups(CONFIG, block_derived=False, group_bys=frozenset(AGGREGATORS))
+RULES = SummaryRules(NameRules(), "tsdb", ROLLUPS, 42)
+LINES = [vector for vector in VECTORS if vector["kind"] in ("rollup", "histogram") and "line" in vector]
+
+
+async def make_tables() -> WaveringStore:
+    store = await make_store()
+    await store.create_tables([Table(name, (Family(FAMILY),)) for name in ROLLUPS.tables() if name != "tsdb"])
+    return store
+
+
+async def contents(store: WaveringStore) -> dict[tuple[str, str, str], str]:
+    """Every cell: value by table, row and qualifier, in hex."""
+    found = {}
+    for table in ROLLUPS.tables():
+        for row in (await store.store.page(table, b"", None, limit=1000)).rows:
+            for cell in row.cells:
+                found[table, row.key.hex(), cell.column.removeprefix(b"t:").hex()] = cell.value.hex()
+    return found
+
+
+async def name(parts: Parts, metrics: str, tagvs: str) -> None:
+    """Give names the UIDs of the recording."""
+    for kind, names in ((Kind.METRIC, metrics), (Kind.TAGK, "host _aggregate"), (Kind.TAGV, tagvs)):
+        for each in names.split():
+            await parts.uids.find_or_assign(kind, [each.encode()])
+
+
+def place(vector: Mapping[str, Any]) -> tuple[str, str, str]:
+    table = {"raw": "tsdb"}.get(vector.get("table", "raw"), vector.get("table", "raw"))
+    return table, vector["row_hex"], vector["qualifier_hex"]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["from memory", "from the journal"])
+@pytest.mark.parametrize("vector", LINES, ids=[vector["line"] for vector in LINES])
+async def test_a_line_is_stored_as_by_opentsdb(vector: dict[str, Any], again: bool, tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_tables(), rules=RULES)) as parts:
+        await name(parts, "sys.cpu.user sys.lat", "web01 MAX SUM COUNT")
+        taken = await parts.intake.take_summaries_in(vector["line"].encode() + b"\n")
+        assert (taken.accepted, taken.rejects) == (1, [])
+        if again:
+            await parts.journal.wait_synced(taken.position)
+            parts.writer.seal()
+            parts.writer._windows[0].drop()
+        assert await parts.writer.flush()
+        assert (await contents(parts.store))[place(vector)] == vector["value_hex"]
+
+
+async def test_lines_of_all_kinds_survive_a_crash_in_one_segment(tmp_path: Path) -> None:
+    store = await make_tables()
+    before = Parts(tmp_path, store, rules=RULES)
+    before.journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(before.journal.run)
+        await before.take(line(0, 1), line(1, 2))
+        await before.intake.take_summaries_in(b"rollup 1h-sum m %d 5 host=a\nrollup bad\n" % BASE)
+        await before.take(line(2, 3))
+        taken = await before.intake.take_summaries_in(b"histogram m %d 0,1=2 host=a\n" % BASE)
+        await before.journal.wait_synced(taken.position)
+        nursery.cancel_scope.cancel()
+    async with going(Parts(tmp_path, store, rules=RULES)) as after:
+        assert after.ledger.received == 5
+        assert await after.writer.flush()
+        assert after.ledger.stored == 5
+        cells = await contents(store)
+    assert len(cells) == 3
+    assert [value for (table, _, _), value in cells.items() if table == "r1h"] == ["05"]
+
+
+async def test_while_the_store_is_away_they_wait_in_the_journal(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_tables(), rules=RULES, metrics=False)) as parts:
+        await parts.uids.find_or_assign(Kind.METRIC, [b"m"])
+        parts.uids.drop_caches()
+        parts.store.always = Fault.REFUSED
+        lines = b"rollup 1h-sum m %d 5 host=a\nrollup 1h-sum typo %d 5 host=a\nrollup 1h-sum\n" % (BASE, BASE)
+        taken = await parts.intake.take_summaries_in(lines)
+        assert (taken.accepted, [reject.line for reject in taken.rejects]) == (2, [2])
+        await parts.take(line(0, 1))
+        parts.store.always = Fault.NONE
+        assert await parts.writer.flush()
+        assert parts.ledger.refused == {"illegal_arguments": 1, "unknown_metrics": 1}
+        assert len(await contents(parts.store)) == 2
+        [kept] = (tmp_path / "refused").iterdir()
+        assert kept.read_bytes().endswith(b"\nrollup 1h-sum typo %d 5 host=a\n" % BASE)
+
+
+async def test_of_several_for_one_interval_the_last_counts(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_tables(), rules=RULES)) as parts:
+        for value in (b"7", b"2.5", b"300"):
+            await parts.intake.take_summaries_in(b"rollup 1h-sum m %d %s host=a\n" % (BASE + 7, value))
+        await parts.intake.take_summaries_in(
+            b"histogram m %d 0,1=2 host=a\nhistogram m %d 0,1=2 host=a\n" % (BASE, BASE + 5)
+        )
+        assert await parts.writer.flush()
+        cells = await contents(parts.store)
+        assert parts.ledger.stored == 5
+    assert sorted(cells.values())[0] == "012c"
+    assert len(cells) == 3
+
+
+async def test_whoever_reads_a_metric_has_its_summaries_written(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_tables(), rules=RULES)) as parts:
+        await parts.intake.take_summaries_in(b"rollup 1h-sum m %d 5 host=a\n" % BASE)
+        assert await parts.writer.show(b"other")
+        assert await contents(parts.store) == {}
+        assert await parts.writer.show(b"m")
+        assert len(await contents(parts.store)) == 1
+
+
+async def test_raw_series_carry_the_tag_if_so_configured(tmp_path: Path) -> None:
+    rules = RULES._replace(rollups=ROLLUPS._replace(tag_raw=True))
+    async with going(Parts(tmp_path, await make_tables(), rules=rules)) as parts:
+        await parts.intake.take_summaries_in(b"rollup 1h-sum m %d 5 host=a\n" % BASE)
+        assert await parts.writer.flush()
+        assert isinstance((await parts.uids.find(Kind.TAGV, [b"RAW"]))[b"RAW"], bytes)

@@ -1,0 +1,53 @@
+"""A window: what came in during one interval, on its way from the journal into the store."""
+
+from typing import NamedTuple
+
+from tsd.codec.columns import Columns
+from tsd.errors import BadLine
+from tsd.ingest.journal import Segment
+from tsd.ingest.rows import POINT_BYTES
+from tsd.ingest.summary_cells import SummaryCells
+
+
+class Refusal(NamedTuple):
+    """A line of the journal that cannot be stored."""
+
+    line: bytes
+    error: BadLine
+
+
+class Contents(NamedTuple):
+    """What a window is to put into the store."""
+
+    columns: Columns
+    summaries: SummaryCells
+    refused: list[Refusal]
+
+
+class Written(NamedTuple):
+    """What became of a window's lines; those that are missing were damaged on disk."""
+
+    stored: int
+    refused: list[Refusal]
+
+
+class Window:
+    """Points that came in during one interval."""
+
+    def __init__(
+        self, segment: Segment, columns: Columns | None, points: int, sealed_s: int, summaries: SummaryCells
+    ) -> None:
+        self.segment = segment
+        self.columns = columns  # None: read the segment
+        self.summaries = summaries
+        self.points = points
+        self.sealed_s = sealed_s  # wall clock
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return self.points * POINT_BYTES + self.summaries.size if self.columns is not None else 0
+
+    def drop(self) -> None:
+        """Leave the points to the segment."""
+        self.columns, self.summaries = None, SummaryCells()
