@@ -5,13 +5,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from tsd.query import calendar
+from tsd.query.dates import UNITS_MS
 from tsd.query.model import Calendar, Downsample
 from tsd.query.points import Batch, Int64
 from tsd.query.ranges import HOUR_S, ScanRange
 from tsd.query.ranks import spread
 
 _HOUR_MS = HOUR_S * 1000
-_NO_CHAIN = -1
+_UNKNOWN = -(1 << 62)
 
 
 class Runs(NamedTuple):
@@ -37,6 +38,9 @@ class Buckets(Protocol):
     def filled(self) -> Int64 | None:
         """The stamps of all buckets that a fill makes every series have; None: it makes none."""
 
+    def filled_count(self) -> int:
+        """How many those are, about."""
+
 
 _FOREVER = 1 << 62
 
@@ -59,6 +63,9 @@ class Fixed:
         first, stop = (time_ms // self._interval_ms for time_ms in (self._scan.start_ms, self._scan.stop_ms))
         return np.arange(first, stop, dtype=np.int64) * self._interval_ms
 
+    def filled_count(self) -> int:
+        return self._scan.stop_ms // self._interval_ms - self._scan.start_ms // self._interval_ms
+
 
 class Everything:
     """One bucket: what is in [start, end), stamped start."""
@@ -77,6 +84,9 @@ class Everything:
     def filled(self) -> None:
         return None
 
+    def filled_count(self) -> int:
+        return 0
+
 
 class ByCalendar:
     """Buckets by wall clock. Each series' own first point says where its first one begins, and the others follow."""
@@ -86,51 +96,51 @@ class ByCalendar:
         self.within_hours = False
         base = calendar.base(scan.start_ms, spec)
         self.span = (base if base == scan.start_ms else calendar.after(base, spec), _FOREVER)
-        self._chains: dict[int, int] = {}  # first bucket's start → number in `_edges`
-        self._edges: list[Int64] = []  # starts of the buckets of a chain, past all times met
-        self._chain_of = np.empty(0, np.int64)  # of each series
+        self._edges: dict[int, Int64] = {}  # first bucket's start → starts of it and of those after it, as far as met
+        self._first_of = np.empty(0, np.int64)  # of each series: the start of its first bucket
 
     def labels(self, batch: Batch) -> Int64:
         """The stamps themselves."""
         lengths = np.diff(batch.starts)
         rows = np.flatnonzero(lengths)
-        chains = self._known(batch, rows)
-        firsts, lasts = batch.times[batch.starts[rows]], batch.times[batch.starts[rows + 1] - 1]
+        firsts = self._known(batch, rows)
+        if self._spec.unit in calendar.EXACT:
+            step = self._spec.number * UNITS_MS[self._spec.unit]
+            start = np.repeat(firsts, lengths[rows])
+            return start + (batch.times - start) // step * step
         labels = np.empty(len(batch.times), np.int64)
-        for chain in np.unique(chains).tolist():
-            mine = chains == chain
-            edges = self._reaching(chain, int(lasts[mine].max()))
-            low, high = (edges[np.searchsorted(edges, times[mine], "right") - 1] for times in (firsts, lasts))
-            places = rows[mine]
-            labels[spread(batch.starts[places], lengths[places])] = np.repeat(low, lengths[places])
-            for row in places[low != high].tolist():
-                part = slice(batch.starts[row], batch.starts[row + 1])
-                labels[part] = edges[np.searchsorted(edges, batch.times[part], "right") - 1]
+        for first in np.unique(firsts).tolist():
+            self._label(batch, rows[firsts == first], first, labels)
         return labels
 
+    def _label(self, batch: Batch, rows: Int64, first: int, labels: Int64) -> None:
+        """Fill in the labels of the rows of series whose first bucket starts at `first`."""
+        begins, ends = batch.starts[rows], batch.starts[rows + 1]
+        edges = self._reaching(first, int(batch.times[ends - 1].max()))
+        low, high = (edges[np.searchsorted(edges, batch.times[at], "right") - 1] for at in (begins, ends - 1))
+        labels[spread(begins, ends - begins)] = np.repeat(low, ends - begins)
+        for row in np.flatnonzero(low != high).tolist():
+            part = slice(begins[row], ends[row])
+            labels[part] = edges[np.searchsorted(edges, batch.times[part], "right") - 1]
+
     def _known(self, batch: Batch, rows: Int64) -> Int64:
-        """The chain of each row; a series that is met for the first time gets one."""
+        """Where the first bucket of each row's series starts; of a series that is new its first point says so."""
         series = batch.series[rows]
-        missing = (int(series.max()) if len(series) else -1) + 1 - len(self._chain_of)
+        missing = (int(series.max()) if len(series) else -1) + 1 - len(self._first_of)
         if missing > 0:
-            self._chain_of = np.append(self._chain_of, np.full(missing, _NO_CHAIN))
-        for place in np.flatnonzero(self._chain_of[series] == _NO_CHAIN).tolist():
-            if self._chain_of[series[place]] == _NO_CHAIN:
-                start = calendar.base(int(batch.times[batch.starts[rows[place]]]), self._spec)
-                self._chain_of[series[place]] = self._chain(start)
-        return self._chain_of[series]
+            self._first_of = np.append(self._first_of, np.full(missing, _UNKNOWN))
+        for place in np.flatnonzero(self._first_of[series] == _UNKNOWN).tolist():
+            if self._first_of[series[place]] == _UNKNOWN:
+                time_ms = int(batch.times[batch.starts[rows[place]]])
+                self._first_of[series[place]] = calendar.base(time_ms, self._spec)
+        return self._first_of[series]
 
-    def _chain(self, start: int) -> int:
-        if start not in self._chains:
-            self._chains[start] = len(self._edges)
-            self._edges.append(np.array([start]))
-        return self._chains[start]
-
-    def _reaching(self, chain: int, time_ms: int) -> Int64:
-        """The edges of a chain, up to one past a time."""
-        edges = self._edges[chain]
+    def _reaching(self, first: int, time_ms: int) -> Int64:
+        """The starts of buckets from one on, up to one past a time."""
+        edges = self._edges.get(first, np.array([first]))
         if edges[-1] <= time_ms:
-            self._edges[chain] = edges = np.append(edges, steps(int(edges[-1]), time_ms, self._spec)[1:])
+            edges = np.append(edges, steps(int(edges[-1]), time_ms, self._spec)[1:])
+        self._edges[first] = edges
         return edges
 
     def stamps(self, labels: Int64) -> Int64:
@@ -140,6 +150,9 @@ class ByCalendar:
         first, stop = (calendar.base(time_ms, self._spec) for time_ms in (self._scan.start_ms, self._scan.stop_ms))
         edges = steps(first, stop, self._spec)
         return edges[edges < stop] if stop > first else edges[:1]
+
+    def filled_count(self) -> int:
+        return (self._scan.stop_ms - self._scan.start_ms) // (self._spec.number * UNITS_MS[self._spec.unit]) + 1
 
 
 def steps(start_ms: int, past_ms: int, spec: Calendar) -> Int64:

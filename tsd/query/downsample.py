@@ -75,6 +75,11 @@ class Downsampler:
         """How many values are kept until their buckets are complete."""
         return self._fold.held if isinstance(self._fold, Ranked) else 0
 
+    def answer_size(self, series_count: int) -> int:
+        """How many points `finish` would give about: a fill can make many out of none."""
+        filled = self._buckets.filled_count() if self._fill is not Fill.NONE else 0
+        return series_count * filled or self._size + sum(map(len, self._folded))
+
     def _all_new(self, runs: Runs) -> Slots:
         """Slots for runs that are whole buckets."""
         self._slots.append((runs.series, runs.stamps))

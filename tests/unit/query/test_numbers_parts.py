@@ -52,6 +52,13 @@ def test_a_series_without_points_has_none_or_a_fill() -> None:
     assert [from_points(points) for points in filling.finish(1)] == [{BASE_MS: 0.0, BASE_MS + 1_800_000: 0.0}]
 
 
+def test_what_a_fill_comes_to_is_known_before_it_is_made() -> None:
+    year = ScanRange(BASE_S, BASE_S + 366 * 86400)
+    for text, points in (("1ms-sum-nan", 366 * 86_400_000), ("1msc-sum-zero", 366 * 86_400_000 + 1), ("1ms-sum", 0)):
+        taking = Downsampler(read_downsample(text), BASE_MS, year.stop_ms - 1, year)
+        assert taking.answer_size(10) == 10 * points
+
+
 def test_nothing_is_kept_of_whole_buckets_but_what_percentiles_come_to() -> None:
     scan = ScanRange(BASE_S, BASE_S + 2 * 3600)
     taking = Downsampler(read_downsample("1h-p50"), BASE_MS, BASE_MS + 7_200_000, scan)
