@@ -11,6 +11,7 @@ from tsd.cli.delete import delete
 from tsd.cli.fsck import fsck
 from tsd.cli.importer import import_lines
 from tsd.cli.options import config_options
+from tsd.cli.query import query
 from tsd.cli.scan import scan
 from tsd.cli.send import send
 from tsd.cli.serve import serve
@@ -32,7 +33,8 @@ def tsd(**_: object) -> None:
 
 
 for _command in (
-    serve, check_config, create_tables, mkmetric, uid, import_lines, scan, compact, delete, fsck, copy, send, version
+    serve, check_config, create_tables, mkmetric, uid, import_lines, query, scan, compact, delete, fsck, copy, send,
+    version,
 ):  # fmt: skip
     tsd.add_command(_command)
 
