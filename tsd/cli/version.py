@@ -4,7 +4,7 @@ import click
 
 from tsd.cli.options import with_config
 from tsd.config import Loaded
-from tsd.daemon import version_reply
+from tsd.build import version_reply
 
 
 @click.command()
