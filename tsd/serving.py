@@ -103,7 +103,11 @@ def _written(parts: Parts) -> dict[str, Endpoint]:
     """What takes data points."""
     intake = parts.intake
     door = PointsDoor(intake, Storing(lambda: parts.writer.flush(patient=False), lambda: parts.writer.trouble))
-    return put.routes(door, intake, name_rules(parts.config), parts.config.header_tag)
+    return {
+        **put.routes(door, intake, name_rules(parts.config), parts.config.header_tag),
+        **rollup.routes(door, intake),
+        **histogram.routes(door, intake),
+    }
 
 
 def _described(parts: Parts) -> dict[str, Endpoint]:
@@ -117,9 +121,6 @@ def _described(parts: Parts) -> dict[str, Endpoint]:
     trees = Trees(store, config.tree_table, lambda: parts.now_ms() // 1000)
     extra = config.allow_specialchars.encode("latin-1")
 
-    async def written() -> None:
-        await parts.writer.flush(patient=False)
-
     return {
         **annotation.routes(notes, form, parts.now_ms),
         **last.routes(
@@ -129,10 +130,10 @@ def _described(parts: Parts) -> dict[str, Endpoint]:
                 uids,
                 form.widths,
                 exact_back_scans=not config.track_series and not config.corrected,
-                written=written,
+                written=parts.writer.show,
             )
         ),
-        **lookup.routes(watch.known, uids, form.widths),
+        **lookup.routes(watch.known, uids, form.widths, parts.writer.show),
         **tree.routes(trees, uids, names, form.widths),
         **suggest.routes(store, config.uid_table),
         **uid.routes(store, config.uid_table, uids, parts.drop_caches, extra=extra, meta=told),

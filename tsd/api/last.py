@@ -1,6 +1,7 @@
 """`/api/query/last`: the newest point of each series (query.md §17, wire.md §12.4)."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +20,7 @@ from tsd.api.messages import (
 )
 from tsd.codec.jsontext import show_double
 from tsd.codec.tsuid import parse_uid, split_tsuid
-from tsd.codec.uid import Widths
+from tsd.codec.uid import Kind, Widths
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.errors import BadLine, BadQuery, NoSuchName, Refused
 from tsd.metadata.known import KnownSeries
@@ -56,7 +57,7 @@ class Answers(NamedTuple):
     uids: Uids
     widths: Widths
     exact_back_scans: bool  # as OpenTSDB's without the meta table: a back scan is for one series, not for those like it
-    written: Callable[[], Awaitable[object]]  # returns once what came before stands in the store
+    written: Callable[[bytes], Awaitable[object]]  # returns once what came before of a metric (its name) is stored
 
 
 def routes(answers: Answers) -> dict[str, Endpoint]:
@@ -119,23 +120,25 @@ def _check_members(members: Mapping[str, Any], known: set[str]) -> None:
 
 async def _answer(answers: Answers, asked: Asked) -> AsyncIterator[bytes]:
     """The answer's JSON, in parts."""
-    await answers.written()
     names = SeriesNames(answers.uids, answers.widths)
+    chosen = [await _selected(answers, query, asked.back_h) for query in asked.queries]
+    await _await_written(answers, chosen)
     count = 0
     looked = 0
     seen: set[Series] = set()
-    for selected in [await _selected(answers, query, asked.back_h) for query in asked.queries]:
-        async for part in _series(answers, selected):
-            looked += len(part) * max(asked.back_h, 1)
-            if looked > MOST_ROWS:
-                raise Refused(413, f"Too many series and hours to look at: more than {MOST_ROWS} rows")
-            new = [one for one in part if one not in seen] if seen else part
-            if len(asked.queries) > 1:
-                seen.update(new)
-            shown = await _show(answers.points, names, new, asked)
-            if shown:
-                yield (b"," if count else b"[") + msgspec.json.encode(shown)[1:-1]
-                count += len(shown)
+    for selected in chosen:
+        async with aclosing(_series(answers, selected)) as parts:
+            async for part in parts:
+                looked += len(part) * max(asked.back_h, 1)
+                if looked > MOST_ROWS:
+                    raise Refused(413, f"Too many series and hours to look at: more than {MOST_ROWS} rows")
+                new = [one for one in part if one not in seen] if seen else part
+                if len(asked.queries) > 1:
+                    seen.update(new)
+                shown = await _show(answers.points, names, new, asked)
+                if shown:
+                    yield (b"," if count else b"[") + msgspec.json.encode(shown)[1:-1]
+                    count += len(shown)
     yield b"]" if count else b"[]"
 
 
@@ -152,13 +155,24 @@ async def _selected(answers: Answers, query: SubQuery, back_h: int) -> list[Seri
     return wanted
 
 
-async def _series(answers: Answers, selected: list[Series] | Wanted) -> AsyncIterator[list[Series]]:
+async def _await_written(answers: Answers, chosen: Sequence[list[Series] | Wanted]) -> None:
+    """Return once what came before of the metrics that are asked for is stored, as far as the store takes it."""
+    metrics: set[bytes] = set()
+    for selected in chosen:
+        metrics |= {metric for metric, _ in selected} if isinstance(selected, list) else {selected.metric or b""}
+    for name in (await answers.uids.names(Kind.METRIC, metrics)).values():
+        if isinstance(name, bytes):
+            await answers.written(name)
+
+
+async def _series(answers: Answers, selected: list[Series] | Wanted) -> AsyncGenerator[list[Series], None]:
     """The series of a sub query, in parts."""
     if isinstance(selected, list):
         yield selected
         return
-    async for part in answers.known.select(selected):
-        yield part
+    async with aclosing(answers.known.select(selected)) as parts:
+        async for part in parts:
+            yield part
 
 
 def _of_tsuid(widths: Widths, text: str) -> Series:

@@ -1,7 +1,8 @@
 """`/api/search/lookup`: which series there are, by metric and tags (query.md §17, wire.md §12.5). Grafana's variables
 and its filters live on it."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import msgspec
 from tsd.api.messages import is_true, number_in, object_of, required, text_in
 from tsd.codec.rowkey import split_pairs
 from tsd.codec.uid import Kind, Widths
+from tsd.codec.words import encode_name
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.errors import NoSuchName, Refused
 from tsd.metadata.known import KnownSeries
@@ -28,8 +30,10 @@ class Asked(NamedTuple):
     has_metric: bool
 
 
-def routes(known: KnownSeries, uids: Uids, widths: Widths) -> dict[str, Endpoint]:
-    """The endpoint."""
+def routes(
+    known: KnownSeries, uids: Uids, widths: Widths, written: Callable[[bytes], Awaitable[object]]
+) -> dict[str, Endpoint]:
+    """The endpoint. `written` returns once what came before of a metric (its name) is stored."""
 
     async def search(request: Request) -> Response:
         kind = (*request.segments, "")[1].lower()
@@ -46,6 +50,8 @@ def routes(known: KnownSeries, uids: Uids, widths: Widths) -> dict[str, Endpoint
             wanted = await resolve(uids, asked.selection)
         except NoSuchName as error:
             raise Refused(404, "Unable to resolve one or more UIDs", str(error)) from error
+        if wanted.metric is not None:
+            await written(encode_name(asked.selection.metric))
         names = SeriesNames(uids, widths)
         return Response(200, _answer(asked, _results(known, names, wanted, asked.limit or None), began))
 
@@ -81,13 +87,16 @@ def read_lookup(request: Request) -> Asked:
 
 async def _results(
     known: KnownSeries, names: "SeriesNames", wanted: Wanted, limit: int | None
-) -> AsyncIterator[list[dict[str, Any]]]:
+) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The series that are wanted, as they are shown, in parts."""
-    async for part in known.select(wanted, limit):
-        yield await names.show(part)
+    async with aclosing(known.select(wanted, limit)) as parts:
+        async for part in parts:
+            yield await names.show(part)
 
 
-async def _answer(asked: Asked, results: AsyncIterator[list[dict[str, Any]]], began: float) -> AsyncIterator[bytes]:
+async def _answer(
+    asked: Asked, results: AsyncGenerator[list[dict[str, Any]], None], began: float
+) -> AsyncIterator[bytes]:
     """The answer's JSON, in parts: a metric may have a million series."""
     encode = msgspec.json.encode
     head: dict[str, Any] = {"type": "LOOKUP"}
@@ -98,14 +107,14 @@ async def _answer(asked: Asked, results: AsyncIterator[list[dict[str, Any]]], be
     head["limit"] = asked.limit
     count = 0
     nothing: list[dict[str, Any]] = []
-    first = await anext(results, nothing)  # what can go wrong does so before anything is sent
-    yield encode(head)[:-1] + b',"results":['
-    part: list[dict[str, Any]] | None = first
-    while part is not None:
-        if part:
-            yield (b"," if count else b"") + encode(part)[1:-1]
-            count += len(part)
-        part = await anext(results, None)
+    async with aclosing(results):
+        part: list[dict[str, Any]] | None = await anext(results, nothing)  # what can go wrong does so before
+        yield encode(head)[:-1] + b',"results":['  # anything is sent
+        while part is not None:
+            if part:
+                yield (b"," if count else b"") + encode(part)[1:-1]
+                count += len(part)
+            part = await anext(results, None)
     time_ms = round((perf_counter() - began) * 1000, 1)
     yield b"]," + encode({"time": time_ms, "startIndex": 0, "totalResults": count})[1:]
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from tsd.api.messages import (
@@ -119,9 +120,10 @@ class SeriesMetaPages:
             return answer(await self._show(split_tsuid(self._widths, tsuid), found))
         wanted = await _resolved(self._uids, required(request, "m"))
         shown = []
-        async for series, found in self._metas.of_metric(wanted.metric or b""):
-            if wanted.takes(series.pairs):
-                shown.append(await self._show(series, found))
+        async with aclosing(self._metas.of_metric(wanted.metric or b"")) as all_of_metric:
+            async for series, found in all_of_metric:
+                if wanted.takes(series.pairs):
+                    shown.append(await self._show(series, found))
         return answer(shown)
 
     async def _change(self, request: Request, members: Mapping[str, Any], *, replace: bool) -> Response:

@@ -1,6 +1,7 @@
 """What users say of names and series: read, changed and deleted where it is stored (FORMATS.md §10)."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from tsd.codec.meta import (
@@ -75,16 +76,18 @@ class SeriesMetas:
         rows = await self._store.get(self._table, [tsuid], columns=[TS_META, TS_COUNTER])
         return _series_meta(rows.get(tsuid, []))
 
-    async def of_metric(self, metric: bytes) -> AsyncIterator[tuple[Series, SeriesMeta]]:
+    async def of_metric(self, metric: bytes) -> AsyncGenerator[tuple[Series, SeriesMeta], None]:
         """What there is of a metric's series, in order of their TSUIDs. Raises StoreError, CorruptRow."""
-        async for rows in scan(self._store, self._table, metric, after(metric)):
-            for row in rows:
-                found = _series_meta(row.cells)
-                try:
-                    series = split_tsuid(self._widths, row.key)
-                except BadLine:
-                    continue  # no row of a series
-                if found:
+        async with aclosing(scan(self._store, self._table, metric, after(metric))) as pages:
+            async for rows in pages:
+                for key, cells in rows:
+                    found = _series_meta(cells)
+                    if found is None:
+                        continue
+                    try:
+                        series = split_tsuid(self._widths, key)
+                    except BadLine:
+                        continue  # no row of a series
                     yield series, found
 
     async def change(self, tsuid: bytes, changes: Changes, *, replace: bool, create_s: int | None = None) -> TsMeta:

@@ -1,6 +1,7 @@
 """Which series there are: as the meta table says, as this daemon writes them, and as rows of the last hours show."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+import math
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
 
 import trio
@@ -12,7 +13,7 @@ from tsd.metadata.selection import Wanted
 from tsd.store import Store, scan
 
 SIFTED = 1000  # series given at once: some milliseconds' work, for us and for who shows them
-PAGE = 5000  # rows of the meta table
+PAGE = 5000  # rows
 REMEMBERED = 2_000_000  # series found in rows, of all metrics together
 
 
@@ -79,12 +80,12 @@ class KnownSeries:
         """Look again from now on."""
         self._found.clear()
 
-    async def select(self, wanted: Wanted, limit: int | None = None) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+    async def select(self, wanted: Wanted, limit: int | None = None) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
         """The series that are wanted, (metric UID, tag pairs) in order of their TSUIDs, `limit` at most, in parts."""
         left = limit
         metrics = [wanted.metric] if wanted.metric is not None else await self._metrics()
         for metric in metrics:
-            series = sorted(await self._of_metric(metric, wanted))
+            series = sorted(await self._of_metric(metric, wanted, left))
             for at in range(0, len(series), SIFTED):
                 part = self._sifted(metric, series[at : at + SIFTED], wanted)[:left]
                 await trio.lowlevel.checkpoint()
@@ -113,15 +114,15 @@ class KnownSeries:
                 found.update(row.key[:width] for row in rows)
         return sorted(found)
 
-    async def _of_metric(self, metric: bytes, wanted: Wanted) -> Collection[bytes]:
-        """The series of a metric, at least those that are wanted."""
+    async def _of_metric(self, metric: bytes, wanted: Wanted, enough: int | None) -> Collection[bytes]:
+        """The series of a metric, at least those that are wanted, or of them `enough`."""
         if self._index is not None:
             indexed = await self._index.series_of(metric, wanted.fixed_pairs())
             if indexed is not None:
                 return indexed
         if self._meta_table is not None:
             return {*self._live.pairs_of(metric), *await self._tracked(self._meta_table, metric)}
-        return {*self._live.pairs_of(metric), *await self._in_rows(metric)}
+        return {*self._live.pairs_of(metric), *await self._in_rows(metric, wanted, enough)}
 
     async def _tracked(self, table: str, metric: bytes) -> set[bytes]:
         """The series of a metric in the meta table."""
@@ -131,8 +132,9 @@ class KnownSeries:
             found.update(row.key[width:] for row in rows if not (len(row.key) - width) % pair)
         return found
 
-    async def _in_rows(self, metric: bytes) -> set[bytes]:
-        """The series of a metric that have rows in the last hours."""
+    async def _in_rows(self, metric: bytes, wanted: Wanted, enough: int | None) -> set[bytes]:
+        """The series of a metric that have rows in the last hours, or of those that are wanted `enough`: the present
+        hour is looked at first."""
         now = self._now_s()
         this_hour = now - now % HOUR_S
         since = this_hour - self._look_back_h * HOUR_S
@@ -142,12 +144,19 @@ class KnownSeries:
                 return before.series
             since = max(since, before.at_s - before.at_s % HOUR_S)
         found = set(before.series) if before else set[bytes]()
-        for salt in salts(self._layout):
-            prefix = salt + metric
-            start, stop = prefix + base_bytes(since), after(prefix + base_bytes(this_hour + HOUR_S - 1))
-            async for rows in scan(self._store, self._data_table, start, stop):
-                found.update(row.key[self._layout.pairs_start :] for row in rows)
-        found.discard(b"")
+        missing = math.inf if enough is None else enough
+        for base in range(this_hour, since - 1, -HOUR_S):
+            for salt in salts(self._layout):
+                prefix = salt + metric + base_bytes(base)
+                at: bytes | None = prefix
+                while at is not None:
+                    page = await self._store.page(self._data_table, at, after(prefix), limit=PAGE)
+                    at = page.next_start
+                    new = {row.key[len(prefix) :] for row in page.rows if len(row.key) > len(prefix)} - found
+                    found |= new
+                    missing -= len(self._sifted(metric, new, wanted))
+                    if missing <= 0:
+                        return found  # there may be more: the next one looks again
         self._remember(metric, _Found(found, since, now))
         return found
 

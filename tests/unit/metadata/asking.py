@@ -23,6 +23,10 @@ TABLES = [
 ]
 
 
+async def at_once(_: bytes) -> None:
+    """Whatever came is stored."""
+
+
 class Said(NamedTuple):
     """An answer."""
 

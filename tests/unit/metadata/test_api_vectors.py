@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
-from tests.unit.metadata.asking import NOW_MS, World, loosened, make_world
+from tests.unit.metadata.asking import NOW_MS, World, at_once, loosened, make_world
 from tsd.api import annotation, last, lookup, meta, suggest, tree, uid
 from tsd.codec.uid import Kind, Widths
 from tsd.metadata.described import SeriesMetas, UidMetas
@@ -78,11 +77,9 @@ def endpoints(world: World) -> dict[str, Any]:
     )
     points = LastPoints(store, "tsdb", world.layout, live, lambda: NOW_MS, look_back_h=2, trust_ms=None)
     return {
-        **last.routes(
-            last.Answers(known, points, uids, widths, exact_back_scans=True, written=trio.lowlevel.checkpoint)
-        ),
+        **last.routes(last.Answers(known, points, uids, widths, exact_back_scans=True, written=at_once)),
         **annotation.routes(Notes(store, "tsdb", world.layout), world.layout, lambda: NOW_MS),
-        **lookup.routes(known, uids, widths),
+        **lookup.routes(known, uids, widths, at_once),
         **tree.routes(Trees(store, "tsdb-tree", lambda: NOW_MS // 1000), uids, UidMetas(store, "tsdb-uid"), widths),
         **suggest.routes(store, "tsdb-uid"),
         **uid.routes(store, "tsdb-uid", uids, world.drop_caches, extra=b"", meta=pages),

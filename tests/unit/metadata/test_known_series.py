@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.unit.metadata.asking import NOW_MS, World, make_world
+from tests.unit.metadata.asking import NOW_MS, World, at_once, make_world
 from tsd.api import lookup
 from tsd.codec.annotation import annotation_row
 from tsd.codec.columns import Columns
@@ -72,7 +72,7 @@ async def test_each_series_is_found_once_however_many_rows_it_has(tracked: bool,
         if tracked:
             await world.store.put("tsdb-meta", [Put(tsuid, TS_COUNTER, bytes(8))])
     await world.store.put("tsdb", [Put(annotation_row(world.layout, HOUR), b"t:\1\0\0", b"{}")])  # a global note
-    world.endpoints = lookup.routes(known(world, "tsdb-meta" if tracked else None), world.uids, Widths())
+    world.endpoints = lookup.routes(known(world, "tsdb-meta" if tracked else None), world.uids, Widths(), at_once)
     assert await found(world, query) == wanted
 
 
@@ -80,7 +80,7 @@ async def test_a_lookup_over_all_metrics() -> None:
     world = await make_world()
     for metric in ("m", "other"):
         await world.store.put("tsdb-meta", [Put(await world.series(metric, host="a"), TS_COUNTER, bytes(8))])
-    world.endpoints = lookup.routes(known(world, "tsdb-meta"), world.uids, Widths())
+    world.endpoints = lookup.routes(known(world, "tsdb-meta"), world.uids, Widths(), at_once)
     said = await world.ask("POST", "/api/search/lookup", {"tags": [{"key": "host", "value": "a"}], "limit": 10})
     assert [one["metric"] for one in said.body["results"]] == ["m", "other"]
     assert said.body["metric"] == "*"

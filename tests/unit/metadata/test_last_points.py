@@ -1,11 +1,10 @@
 """The newest points of series: from memory where it can be trusted, from rows where it cannot."""
 
 import pytest
-import trio
 from hypothesis import given
 
 from tests.property.codec_rows import anything
-from tests.unit.metadata.asking import NOW_MS, World, make_world
+from tests.unit.metadata.asking import NOW_MS, World, at_once, make_world
 from tsd.api import last
 from tsd.codec.cell import COLUMN, seconds_qualifier
 from tsd.codec.merge import MergeRules, StoredCell, merge
@@ -49,9 +48,7 @@ class Asked:
             look_back_h=2,
             trust_ms=trust_ms,
         )
-        answers = last.Answers(
-            known, found, world.uids, Widths(), exact_back_scans=exact, written=trio.lowlevel.checkpoint
-        )
+        answers = last.Answers(known, found, world.uids, Widths(), exact_back_scans=exact, written=at_once)
         world.endpoints = last.routes(answers)
 
     async def values(self, query: str) -> dict[str, str]:
