@@ -2,9 +2,9 @@
 
 import click
 
+from tsd.build import version_reply
 from tsd.cli.options import with_config
 from tsd.config import Loaded
-from tsd.build import version_reply
 
 
 @click.command()
