@@ -59,7 +59,7 @@ def read_histogram(line: bytes, simple_id: int | None, rules: NameRules, table: 
     if word.isdigit():
         payload_word, _, rest = rest.partition(b" ")
         tags = split_tags(rest)
-        payload = _payload(int(word), payload_word, simple_id)
+        payload = read_payload(int(word), payload_word, simple_id)
     else:
         tags = split_tags(rest)
         payload = encode_histogram(_parsed(word))
@@ -87,7 +87,7 @@ def _parsed(word: bytes) -> Histogram:
         raise illegal(f"not a histogram: {word.decode('latin-1')}: {text}") from exc
 
 
-def _payload(codec_id: int, word: bytes, simple_id: int) -> bytes:
+def read_payload(codec_id: int, word: bytes, simple_id: int) -> bytes:
     """The bytes of a payload in base64, which the codec of that id can read; raises BadLine."""
     if codec_id != simple_id:
         raise BadLine(ILLEGAL_ARGUMENT, f"HBase error: No codec found mapped to ID {codec_id}")

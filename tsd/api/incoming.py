@@ -6,7 +6,7 @@ body is taken in before all of it was read: JSON that is none refuses the whole 
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import trio
@@ -18,6 +18,7 @@ from tsd.doors.exchange import Request, Response
 from tsd.errors import BadLine, Refused
 
 T = TypeVar("T")
+P = TypeVar("P")
 Tag = tuple[str, str]
 SLICE_BYTES = 128 << 10  # of a body, read in one go: some 2 ms
 BAD_POINTS = "One or more data points had errors"
@@ -52,8 +53,9 @@ class Point(NamedTuple):
     value: str | None
     tags: Mapping[str, str | None] | None
 
-    def echo(self) -> dict[str, Any]:
-        """As an answer shows it."""
+    def echo(self, error: str = "") -> dict[str, Any]:
+        """As an answer shows it beside an error."""
+        del error
         members = {"metric": self.metric, "timestamp": self.timestamp, "value": self.value, "tags": self.tags}
         return {name: member for name, member in members.items() if member is not None}
 
@@ -66,6 +68,13 @@ class Piece(NamedTuple):
     points: Sequence[int]  # which point each line says
     refused: Mapping[int, BadLine]  # points that no line says, and why
     size: int  # points
+
+
+class Shown(Protocol):
+    """What an answer can show: a point of any of the endpoints."""
+
+    def echo(self, error: str) -> dict[str, Any]:
+        """As an answer shows it beside an error."""
 
 
 class Failure(NamedTuple):
@@ -232,9 +241,35 @@ def tagged(point: Point, tag: Tag | None) -> Point:
     return point._replace(tags={**point.tags, tag[0]: tag[1]})
 
 
+def check_words(metric: bytes, tags: Tags) -> None:
+    """Raises BadLine for names that are allowed and would part the words of a line."""
+    for name in (metric, *(name for pair in tags for name in pair)):
+        if name.translate(None, b" =\n") != name:
+            raise illegal(f"Invalid name: {name.decode('latin-1')!r}: blanks, line ends and = part the words of a line")
+
+
+def tags_text(tags: Tags) -> bytes:
+    """Tags as a line says them."""
+    return b" ".join(map(b"=".join, tags))
+
+
+def lines_of(text: bytes, points: Sequence[P], line: Callable[[P], bytes]) -> Piece:
+    """The lines of points one by one; `line` raises BadLine where none says what the point does."""
+    lines: list[bytes] = []
+    at: list[int] = []
+    refused: dict[int, BadLine] = {}
+    for number, point in enumerate(points):
+        try:
+            lines.append(line(point))
+            at.append(number)
+        except BadLine as error:
+            refused[number] = error
+    return Piece(text, b"".join(lines), at, refused, len(points))
+
+
 def told(error: BadLine) -> str:
     """A refusal of the telnet port's in the words of the HTTP API."""
-    text = str(error)
+    text = str(error).removeprefix("HBase error: ")
     if error.reason == "invalid_values":
         return "Unable to parse value to a number"
     if error.reason == "unknown_metrics":

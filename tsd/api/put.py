@@ -8,12 +8,25 @@ from typing import Annotated
 
 import msgspec
 
-from tsd.api.incoming import Piece, Point, Reading, Tag, flags_of, header_tag, members_of, point_of, read_slices, tagged
+from tsd.api.incoming import (
+    Piece,
+    Point,
+    Reading,
+    Tag,
+    check_words,
+    flags_of,
+    header_tag,
+    lines_of,
+    members_of,
+    point_of,
+    read_slices,
+    tagged,
+    tags_text,
+)
 from tsd.api.taking import PointsDoor
-from tsd.codec.putline import NameRules, illegal, judge
+from tsd.codec.putline import NameRules, judge
 from tsd.codec.times import LAST_MS
 from tsd.doors.exchange import Endpoint, Request, Response
-from tsd.errors import BadLine
 from tsd.ingest.intake import Intake
 
 _ODD = (b'"', b"[", b"{", b"\r", b"  ", b" =", b"= ", b"=\n")  # texts and arrays for values, empty names
@@ -61,17 +74,7 @@ def read_usual(text: bytes, tag: Tag | None) -> Piece | None:
 
 def read_any(text: bytes, tag: Tag | None, rules: NameRules) -> Piece:
     """Any array of points; raises ValueError or DecodeError where it is none."""
-    lines: list[bytes] = []
-    at: list[int] = []
-    refused: dict[int, BadLine] = {}
-    points = points_of(text, tag)
-    for number, point in enumerate(points):
-        try:
-            lines.append(line_of(point, rules))
-            at.append(number)
-        except BadLine as error:
-            refused[number] = error
-    return Piece(text, b"".join(lines), at, refused, len(points))
+    return lines_of(text, points_of(text, tag), lambda point: line_of(point, rules))
 
 
 def points_of(text: bytes, tag: Tag | None) -> list[Point | None]:
@@ -84,11 +87,9 @@ def line_of(point: Point | None, rules: NameRules) -> bytes:
     """The put line that says what a point says; raises BadLine."""
     metric, tags, time, word = members_of(point)
     judge(metric, tags, time, word, rules)
-    for name in (metric, *(name for pair in tags for name in pair)):
-        if name.translate(None, b" =\n") != name:  # allowed beside the usual characters, and no line can say it
-            raise illegal(f"Invalid name: {name.decode('latin-1')!r}: blanks, line ends and = part the words of a line")
+    check_words(metric, tags)
     # What Java's parser takes off a float would part words here.
-    return b"put %s %d %s %s\n" % (metric, time, word.strip(_BLANKS), b" ".join(map(b"=".join, tags)))
+    return b"put %s %d %s %s\n" % (metric, time, word.strip(_BLANKS), tags_text(tags))
 
 
 class Put:

@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import trio
 
-from tsd.api.incoming import Failure, Flags, Outcome, Piece, Point, answer, told
+from tsd.api.incoming import Failure, Flags, Outcome, Piece, Shown, answer, told
 from tsd.doors.exchange import Response
 from tsd.errors import BadLine, Refused
 from tsd.ingest.intake import Intake, Taken
 
 PATIENCE_S = 10.0  # with a journal that is full, or a disk that does not answer
 
-Echo = Callable[[Piece], Sequence[Point | None]]
+Echo = Callable[[Piece], Sequence[Shown | None]]
 
 
 class Storing(NamedTuple):
@@ -50,7 +50,8 @@ class PointsDoor:
         taken = sum(len(numbers) for _, numbers in good)
         self.accepted += taken
         await self._wait(lambda: self._intake.synced(position), "The journal cannot be written, please try again")
-        return answer(await self._store(Outcome(taken, failures), flags, lambda: _echoes(good, flags, echo)), flags)
+        outcome = await self._store(Outcome(taken, failures), flags, lambda why: _taken(good, why, flags, echo))
+        return answer(outcome, flags)
 
     async def _wait(self, until: Callable[[], Awaitable[None]], message: str) -> None:
         """Wait, but not for ever: whoever sends has a time limit as well. Raises Refused."""
@@ -75,10 +76,9 @@ class PointsDoor:
             await trio.lowlevel.checkpoint()
         return refused, position
 
-    async def _store(
-        self, outcome: Outcome, flags: Flags, echoes: Callable[[], Sequence[dict[str, Any] | None]]
-    ) -> Outcome:
-        """Wait for the store, where the sender does; the outcome with what came of it."""
+    async def _store(self, outcome: Outcome, flags: Flags, failures: Callable[[str], Sequence[Failure]]) -> Outcome:
+        """Wait for the store, where the sender does; the outcome with what came of it. `failures` are the points that
+        were taken, each with an error."""
         if not flags.sync or not outcome.taken:
             return outcome
         stored = None
@@ -87,22 +87,24 @@ class PointsDoor:
         if stored:
             return outcome
         if stored is None:
-            return outcome._replace(late=[Failure(point, "Write timedout") for point in echoes()])
-        why = f"Storage exception: {self._storing.trouble()}"
-        return outcome._replace(unstored=[Failure(point, why) for point in echoes()])
+            return outcome._replace(late=failures("Write timedout"))
+        return outcome._replace(unstored=failures(f"Storage exception: {self._storing.trouble()}"))
 
 
 def _failures(piece: Piece, refused: dict[int, BadLine], flags: Flags, echo: Echo) -> list[Failure]:
     """The refused points of a piece, in order. Only an answer with details shows the points."""
     points = echo(piece) if refused and flags.details else [None] * piece.size
-    shown = {number: point.echo() if (point := points[number]) else None for number in refused}
-    return [Failure(shown[number], told(refused[number])) for number in sorted(refused)]
+    return [_failure(points[number], told(refused[number])) for number in sorted(refused)]
 
 
-def _echoes(good: Sequence[tuple[Piece, list[int]]], flags: Flags, echo: Echo) -> list[dict[str, Any] | None]:
-    """The points that were taken in, as an answer shows them."""
-    found: list[dict[str, Any] | None] = []
+def _failure(point: Shown | None, error: str) -> Failure:
+    return Failure(None if point is None else point.echo(error), error)
+
+
+def _taken(good: Sequence[tuple[Piece, list[int]]], error: str, flags: Flags, echo: Echo) -> list[Failure]:
+    """The points that were taken in, each with the same error."""
+    found = []
     for piece, numbers in good:
         points = echo(piece) if flags.details else [None] * piece.size
-        found += [point.echo() if (point := points[number]) else None for number in numbers]
+        found += [_failure(points[number], error) for number in numbers]
     return found

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.unit.ingest.parts import Parts
+from tsd.api import histogram, rollup
 from tsd.api.put import routes
 from tsd.api.taking import PointsDoor, Storing
 from tsd.codec.putline import NameRules
@@ -66,3 +67,9 @@ def without(answer: Any, loose: list[str]) -> Any:
             at = at[step]
         at.pop(last, None)
     return copy
+
+
+def summaries_of(parts: Parts) -> dict[str, Endpoint]:
+    """/api/rollup and /api/histogram."""
+    door = door_of(parts)
+    return {**rollup.routes(door, parts.intake), **histogram.routes(door, parts.intake)}
