@@ -1,9 +1,9 @@
 """Which series a metric has, by each of their tags: so that a query for one host reads that host's rows alone.
 
 A table of the daemon's own, beside OpenTSDB's. For each series it has one row for each tag, and one without: metric
-UID, the tag's pair of UIDs (zeros where there is none), all tag pairs. Series are entered when they are first written; what
-was stored before, or by others, is found in the data table's row keys by `rebuild`. Until that is done the index says
-that it is not complete. Series whose rows were deleted stay: whoever looks for their rows finds none.
+UID, the tag's pair of UIDs (zeros where there is none), all tag pairs. Series are entered when they are first written;
+what was stored before, or by others, is found in the data table's row keys by `rebuild`. Until that is done the index
+says that it is not complete. Series whose rows were deleted stay: whoever looks for their rows finds none.
 """
 
 import secrets
@@ -17,7 +17,7 @@ import trio
 from tsd.codec.rowkey import Layout, after
 from tsd.errors import StoreError
 from tsd.store import Put, Store
-from tsd.store.cells import cell_pages
+from tsd.store.cells import PAGE_BYTES, cell_pages
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +28,7 @@ WANTED, DONE = b"t:wanted", b"t:done"  # the index is complete where both say th
 FIRST = b"0"
 BATCH = 1000  # series entered with one call
 KNOWN = 1_000_000  # series remembered while the data table is read
+ENTRY_BYTES = 20  # of an entry, at least
 CHECK_S = 30.0  # from one look at whether the index is complete to the next
 
 
@@ -71,7 +72,9 @@ class SeriesIndex:
         there are more than `most`. Raises StoreError."""
         prefix = metric + (pair or self._all)
         found: list[bytes] = []
-        async with aclosing(cell_pages(self._store, self._table, prefix, after(prefix))) as pages:
+        limit = min(PAGE_BYTES, (most + 1) * ENTRY_BYTES)
+        pages_of = cell_pages(self._store, self._table, prefix, after(prefix), limit_bytes=limit)
+        async with aclosing(pages_of) as pages:
             async for page in pages:
                 found += [key[len(prefix) :] for key in page.keys]
                 if len(found) > most:

@@ -8,7 +8,7 @@ from tsd.query.selecting import UNWANTED, Selection
 from tsd.series_index import SeriesIndex
 
 SCANNED = 6  # rows that a scan passes while one is found by its key
-WORTH_H = 4  # hours from which on all series are looked at in the index, where only names can tell which are wanted
+WORTH_H = 2  # hours from which on all series are looked at in the index, where only names can tell which are wanted
 
 
 async def few_series(index: SeriesIndex, plan: Plan, selection: Selection, most: int) -> Sequence[bytes] | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from tsd.store import Cell, Page, Row, Store
 
 PAGE_ROWS = 1000
-PAGE_BYTES = 1 << 20  # of values: what is decoded at once should stay near the processor
+PAGE_BYTES = 1 << 20  # what is decoded at once should stay near the processor
 
 
 class CellPage(NamedTuple):
@@ -50,7 +50,7 @@ class CellReader(Protocol):
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, cursor: Cursor
     ) -> CellPage:
         """The cells of the first rows from `start` to before `stop`, as `Store.page`: the page ends with a row when it
-        has `limit_bytes` of values. `cursor` is the same for all pages of a scan."""
+        has `limit_bytes`, of values at least. `cursor` is the same for all pages of a scan."""
         ...
 
 

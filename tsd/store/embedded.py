@@ -31,6 +31,7 @@ T = TypeVar("T")
 BATCH_CELLS = 512  # of one write; longer ones cost no less a cell
 BATCH_BYTES = 256 << 10  # of values in one write
 GET_CELLS = 4000  # named cells asked for with one call
+SHORT_BYTES = 64 << 10  # a scan of less is one that may come again
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES = 0.01, 0.5, 12  # for a stalled RocksDB: 2 to 4 s in all
 MEND_S = 1.0  # from one attempt to reopen a database that failed to the next
@@ -187,7 +188,9 @@ class EmbeddedStore:
         await self._enter("cells")
         if stop is not None and start >= stop:
             return CellPage([], [], [], 0, [], None)
-        return await _with_breaks(self._database.view(table, stop, passing=True).cells(start, limit_bytes))
+        return await _with_breaks(
+            self._database.view(table, stop, passing=limit_bytes > SHORT_BYTES).cells(start, limit_bytes)
+        )
 
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None

@@ -240,20 +240,21 @@ class View:
         return Page(rows, None)
 
     def cells(self, start: bytes, limit_bytes: int) -> Generator[None, None, CellPage]:
-        """The cells of the first rows from `start` on, until they have `limit_bytes` of values."""
+        """The cells of the first rows from `start` on, until they have `limit_bytes`."""
         keys: list[bytes] = []
         columns: list[bytes] = []
         values: list[bytes] = []
         size = 0
-        left = self._rows.items(from_key=row_head(start), read_opt=self._options)
-        while part := list(islice(left, SLICE_CELLS)):
-            for key, value in cast(list[tuple[bytes, bytes]], part):
+        with self._answers():
+            left = self._rows.items(from_key=row_head(start), read_opt=self._options)
+        while part := cast(list[tuple[bytes, bytes]], list(islice(left, SLICE_CELLS))):
+            for key, value in part:
                 escaped, _, column = key.partition(END)
                 row = escaped.replace(ZERO, b"\0")
                 keys.append(row)
                 columns.append(column)
                 values.append(value)
-            size += sum([len(value) for _, value in part])
+            size += sum([len(key) + len(value) for key, value in part])
             if size >= limit_bytes and (whole := bisect_left(keys, keys[-1])):  # the last row may go on
                 return CellPage(keys[:whole], columns[:whole], values[:whole], TIME_BYTES, [], keys[-1])
             yield
