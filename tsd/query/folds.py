@@ -56,16 +56,17 @@ class Sum:
         self._tally.grow(size)
 
     def column(self, first: int, values: Numbers) -> None:
-        self._tally.column(first, values)
+        nan = None if self._integers else nans(values)
+        self._tally.add(first, len(values), nan)
         into = self._total[first : first + len(values)]
-        np.add(into, self._term(values), out=into)
+        np.add(into, self._term(values, nan), out=into)
 
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         self._tally.runs(slots, starts, values)
-        np.add.at(self._total, np.repeat(slots, np.diff(starts)), self._term(values))
+        np.add.at(self._total, np.repeat(slots, np.diff(starts)), self._term(values, nans(values)))
 
-    def _term(self, values: Numbers) -> Numbers:
-        if not self._integers and (nan := np.isnan(values)).any():
+    def _term(self, values: Numbers, nan: Bool | None) -> Numbers:
+        if nan is not None:
             values = np.where(nan, 0.0, values)  # to a sum that began with 0.0 this changes nothing
         return values * values if self._squared else values
 
@@ -88,14 +89,16 @@ class Tally:
         self.counts = grown(self.counts, size)
 
     def column(self, first: int, values: Numbers) -> None:
-        self.counts[first : first + len(values)] += 1
-        if not self._integers and (nan := np.isnan(values)).any():
-            self.counts[first : first + len(values)] -= nan
+        self.add(first, len(values), None if self._integers else nans(values))
+
+    def add(self, first: int, size: int, nan: Bool | None) -> None:
+        """One more value for each slot from `first` on, but where it is `nan`."""
+        self.counts[first : first + size] += 1 if nan is None else ~nan
 
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         lengths = np.diff(starts)
         self.counts[slots] += lengths
-        if (nan := np.isnan(values)).any():
+        if (nan := nans(values)) is not None:
             np.subtract.at(self.counts, np.repeat(slots, lengths)[nan], 1)
 
     def result(self) -> Numbers:
@@ -271,6 +274,12 @@ class Difference:
             return self._last - self._first
         found = np.where(self._counts == 1, 0.0, self._last - self._first)
         return np.where(self._counts == 0, np.nan, found)
+
+
+def nans(values: Numbers) -> Bool | None:
+    """Which values are NaN; None: none is."""
+    nan: Bool = np.isnan(values)
+    return nan if np.count_nonzero(nan) else None
 
 
 def lanes(slots: Slots, starts: Int64, values: Float64) -> Iterator[tuple[Slots, Float64]]:

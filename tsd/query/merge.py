@@ -71,8 +71,9 @@ def _rate_lanes(series: Sequence[Points | Rates]) -> tuple[Int64, list[Lane | He
 
 def _doubles(lanes: Sequence[Lane | Held], size: int) -> Bool:
     """At which times the result is a double: where a live series has one now, or will have next."""
-    having = [lane for lane in lanes if lane.points.floats.any()]
-    if len(having) == len(lanes) and all(lane.points.floats.all() for lane in lanes):
+    counts = [np.count_nonzero(lane.points.floats) for lane in lanes]
+    having = [lane for lane, count in zip(lanes, counts, strict=True) if count]
+    if all(count == len(lane.points.floats) for lane, count in zip(lanes, counts, strict=True)):
         return np.ones(size, np.bool_)
     found = np.zeros(size, np.bool_)
     for lane in having:
