@@ -112,8 +112,9 @@ class Gathering:
 
     def counts(self) -> list[int]:
         """How many points were read of each series."""
-        counts: list[int] = self._counts[: len(self._selection.wanted)].tolist()
-        return counts
+        wanted = len(self._selection.wanted)  # some by the index, without a row in the range
+        counts: list[int] = self._counts[:wanted].tolist()
+        return counts + [0] * (wanted - len(counts))
 
     def finish(self) -> list[Points]:
         """The points of each series, downsampled if that was asked for."""
