@@ -23,6 +23,8 @@ def rate(points: Points, options: RateOptions, *, corrected: bool = False) -> Ra
     """Rates of a series. Corrected: without the meaningless first one."""
     if len(points.times) < 2:
         return Rates(None, points.at(slice(0, 0)))
+    if not options.counter:
+        return _plain(points, corrected)
     origin = Points(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.bool_))
     with np.errstate(all="ignore"):
         led = Points(*(np.concatenate(pair) for pair in zip(origin, points, strict=True)))
@@ -35,12 +37,21 @@ def rate(points: Points, options: RateOptions, *, corrected: bool = False) -> Ra
     return Rates(None if corrected else float(rates[0]), doubles_as_points(times[1:], rates[1:]))
 
 
+def _plain(points: Points, corrected: bool) -> Rates:
+    """The rates of what is no counter."""
+    with np.errstate(all="ignore"):
+        change, _, _ = _changes(points)
+        rates = change / (np.diff(points.times) / 1000.0)
+        first = points.at(slice(0, 1)).doubles() / (points.times[:1] / 1000.0)
+    return Rates(None if corrected else float(first[0]), doubles_as_points(points.times[1:], rates))
+
+
 def _rates(points: Points, options: RateOptions) -> tuple[Float64, Bool]:
     """The rate of each pair of neighbours, and which of them count."""
     seconds = np.diff(points.times) / 1000.0
     change, whole, fell = _changes(points)
     kept = np.ones(len(change), np.bool_)
-    if not options.counter or not fell.any():
+    if not fell.any():
         return change / seconds, kept
     if options.drop_resets:
         return change / seconds, ~fell
