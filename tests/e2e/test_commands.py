@@ -54,8 +54,7 @@ hbase.rpcs.buffered_flush_interval = 500
 tsd.storage.fix_duplicates = true
 """
 IGNORED = """\
-hbase.rpcs.buffered_flush_interval tsd.core.plugin_path tsd.http.cachedir
-tsd.http.request.enable_chunked tsd.http.request.max_chunk tsd.http.staticroot tsd.network.async_io
+hbase.rpcs.buffered_flush_interval tsd.core.plugin_path tsd.http.cachedir tsd.network.async_io
 tsd.network.worker_threads tsd.storage.hbase.zk_basedir tsd.storage.hbase.zk_quorum
 """
 
