@@ -18,7 +18,7 @@ from tsd.store.hbase import BATCH_CELLS, TRIES, HBaseStore
 
 ROW, COLUMN = b"row", b"t:"
 PATIENCE_S = 20.0  # of calls that are meant to be answered
-SHORT_S = 1  # of those that are not
+SHORT_S = 3  # of those that are not; what is answered on a busy machine comes before it
 
 
 @pytest.fixture
