@@ -7,30 +7,26 @@ cancelled.
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
 from tsd.codec.annotation import Annotation
-from tsd.codec.rowkey import Layout, salt_of
+from tsd.codec.rowkey import Layout
 from tsd.codec.uid import Kind
 from tsd.errors import BadQuery
 from tsd.query.answers import Answer, Group, SubAnswer
+from tsd.query.assembling import Assembly
 from tsd.query.choosing import few_series
-from tsd.query.gathering import Gathering
-from tsd.query.groups import CommonTags, common_tags, grouped
+from tsd.query.gathering import Gathered, Gathering
 from tsd.query.limits import Limits, Memory, Share, timed_out
-from tsd.query.merge import Merged, merge
 from tsd.query.model import Query
-from tsd.query.names import NONE
-from tsd.query.notes import global_notes, start_ms, within
+from tsd.query.notes import global_notes
 from tsd.query.plan import Plan, Planner, PlanRules
-from tsd.query.points import Points
-from tsd.query.rate import rate
 from tsd.query.reading import hours, key_ranges, read_ranges, read_rows, row_keys
 from tsd.query.removal import remove_rows
 from tsd.query.running import Running
-from tsd.query.selecting import Selection, by_key
+from tsd.query.selecting import Selection
 from tsd.series_index import SeriesIndex
 from tsd.store import Row, Store
 from tsd.uids import Uids
@@ -38,8 +34,8 @@ from tsd.uids import Uids
 T = TypeVar("T")
 
 THREADS = 2  # that decode and merge: more would only wait for each other
-SLICE_POINTS = 500_000  # merged in one go
 SMALL = 5_000  # points that are merged at once, without a thread
+ANSWER_BYTES = 17  # of a point in an answer
 Flush = Callable[[bytes], Awaitable[object]]
 
 
@@ -55,14 +51,20 @@ class Settings:
     most_rows_got: int = 20_000  # by their keys, instead of a scan
 
 
-@dataclass
-class _Found:
-    """A group, before its tags have names."""
+class Summaries(Protocol):
+    """What stands beside the raw points: rollups and histograms (query.md §18)."""
 
-    members: list[bytes]  # tag pairs of its series with points, in order
-    common: CommonTags
-    merged: Merged
-    notes: list[Annotation] | None
+    async def gather(
+        self, query: Query, plan: Plan, selection: Selection, hold: Callable[[int], None]
+    ) -> Gathered | None:
+        """The points of a plan's series out of a rollup table; None where the raw ones are to be read. Raises BadQuery,
+        StoreError."""
+        ...
+
+    async def histograms(self, query: Query, plan: Plan, selection: Selection, metric: str) -> list[Group] | None:
+        """The groups of a plan that asks for percentiles or buckets; None where it asks for none. Raises BadQuery,
+        StoreError."""
+        ...
 
 
 class Engine:
@@ -76,6 +78,7 @@ class Engine:
         layout: Layout,
         *,
         index: SeriesIndex | None = None,
+        summaries: Summaries | None = None,
         settings: Settings,
         flush: Flush,
         now_ms: Callable[[], int],
@@ -87,6 +90,7 @@ class Engine:
         self._uids = uids
         self._layout = layout
         self._index = index
+        self._summaries = summaries
         self._settings = settings
         self._flush = flush
         self._now_ms = now_ms
@@ -160,26 +164,25 @@ class Engine:
     async def _sub_answer(self, query: Query, plan: Plan, share: Share, held: int) -> tuple[SubAnswer, list[Row], int]:
         """The answer to a sub query, the rows it read if they are to be deleted, and the bytes it keeps; `held` are
         those of earlier sub queries."""
-        started = trio.current_time()
         metric = await self._metric_name(plan)
-        bounds = self._settings.limits.bounds(
-            metric, override_size=query.override_byte_limit, override_points=query.override_point_limit
-        )
         selection = Selection(plan, self._layout, self._uids)
-        gathering = Gathering(
-            query, plan, selection, self._layout, bounds, lambda size: share.hold(held + size), self._threads
-        )
-        await self._read(plan, gathering, selection)
+        started = trio.current_time()
+        if self._summaries and (groups := await self._summaries.histograms(query, plan, selection, metric)) is not None:
+            return SubAnswer(plan.sub, groups, filter_tagks=plan.filter_tagks), [], 0
+        gathered = await self._gather(query, plan, selection, metric, lambda size: share.hold(held + size))
         read = trio.current_time()
-        series = await self._in_thread(gathering.tally.points, gathering.finish)
-        found = await self._groups(query, plan, selection, gathering, series)
+        assembly = Assembly(query, plan, selection.wanted, gathered, self._layout)
+        for size, work in assembly.slices():
+            await self._in_thread(size, work)
         merged = trio.current_time()
-        groups = await self._named(query, plan, metric, found, selection)
-        tally = gathering.tally
+        groups = await assembly.named(metric, self._uids, selection.nameless)
+        selection.resolved += assembly.resolved
+        tally = gathered.tally
         answer = SubAnswer(
             plan.sub,
             groups,
             filter_tagks=plan.filter_tagks,
+            rollup_table=gathered.table,
             warnings=[*plan.warnings, *tally.warnings, *_nameless(selection)],
             duplicates=tally.duplicates,
             stats={
@@ -194,8 +197,20 @@ class Engine:
                 "uidToStringTime": (trio.current_time() - merged) * 1000,
             },
         )
-        kept = sum(len(group.points.times) for group in groups) * 17
-        return answer, gathering.rows, kept
+        return answer, gathered.rows, sum(len(group.points.times) for group in groups) * ANSWER_BYTES
+
+    async def _gather(
+        self, query: Query, plan: Plan, selection: Selection, metric: str, hold: Callable[[int], None]
+    ) -> Gathered:
+        """The points of the plan's series: from summaries where they are asked for and there are some, else raw."""
+        if self._summaries and (found := await self._summaries.gather(query, plan, selection, hold)) is not None:
+            return found
+        bounds = self._settings.limits.bounds(
+            metric, override_size=query.override_byte_limit, override_points=query.override_point_limit
+        )
+        gathering = Gathering(query, plan, selection, self._layout, bounds, hold, self._threads)
+        await self._read(plan, gathering, selection)
+        return await self._in_thread(gathering.tally.points, gathering.finish)
 
     async def _metric_name(self, plan: Plan) -> str:
         if plan.metric is None:
@@ -218,111 +233,11 @@ class Engine:
         ranges = key_ranges(self._layout, plan, 1 if self._layout.salt_width else scans)
         await read_ranges(self._store, self._table, ranges, gathering.take, at_once=scans)
 
-    async def _groups(
-        self, query: Query, plan: Plan, selection: Selection, gathering: Gathering, series: Sequence[Points]
-    ) -> list[_Found]:
-        """The groups in order, merged a slice at a time."""
-        layout, wanted = self._layout, selection.wanted
-        salts = (
-            [salt_of(plan.metric or b"", pairs, layout.salt_width, layout.salt_buckets) for pairs in wanted]
-            if (layout.salt_width)
-            else [b""] * len(wanted)
-        )
-        order = by_key(wanted, salts)
-        places = grouped(
-            [wanted[number] for number in order], layout.widths, plan.group_by, each=plan.sub.aggregator == NONE
-        )
-        groups = [[order[place] for place in group] for group in places]
-        counts = gathering.counts()
-        found: list[_Found] = []
-        for part in _slices(groups, counts):
-            size = sum(counts[number] for group in part for number in group)
-
-            def work(part: list[list[int]] = part) -> list[_Found]:
-                return [
-                    one for group in part if (one := self._found(query, plan, group, wanted, gathering, counts, series))
-                ]
-
-            found += await self._in_thread(size, work)
-        return found
-
-    def _found(
-        self,
-        query: Query,
-        plan: Plan,
-        group: Sequence[int],
-        wanted: Sequence[bytes],
-        gathering: Gathering,
-        counts: Sequence[int],
-        series: Sequence[Points],
-    ) -> _Found | None:
-        """A group, merged; None where its rows held neither points nor notes."""
-        alive = [number for number in group if counts[number]]
-        notes = [note for number in group for note in gathering.notes.get(number, ())] if gathering.notes else []
-        if not alive and not notes:
-            return None
-        members = [wanted[number] for number in alive]
-        sub, points = plan.sub, [series[number] for number in alive]
-        rates = [rate(one, sub.rate_options, corrected=query.corrected) for one in points] if sub.rate else None
-        merged = merge(rates or points, sub.aggregator, plan.scan, rate=sub.rate, corrected=query.corrected)
-        common = common_tags(members, self._layout.widths)
-        shown = within(sorted(notes, key=start_ms), query.start_ms, query.end_ms) if notes else None
-        return _Found(members, common, merged, shown)
-
-    async def _named(
-        self, query: Query, plan: Plan, metric: str, found: Sequence[_Found], selection: Selection
-    ) -> list[Group]:
-        """Groups with the names of their tags."""
-        tagks = dict.fromkeys(uid for one in found for uid in (*one.common.tags, *one.common.aggregated))
-        tagvs = dict.fromkeys(uid for one in found for uid in one.common.tags.values())
-        key_names = await self._names(Kind.TAGK, list(tagks), selection)
-        value_names = await self._names(Kind.TAGV, list(tagvs), selection)
-        selection.resolved += len(tagks) + len(tagvs)
-        return [
-            Group(
-                metric if one.members else "",
-                {key_names[tagk]: value_names[tagv] for tagk, tagv in one.common.tags.items()},
-                [key_names[tagk] for tagk in one.common.aggregated],
-                tsuids=[(plan.metric or b"") + pairs for pairs in one.members] if query.show_tsuids else (),
-                points=one.merged.points,
-                annotations=one.notes,
-                tag_uids=one.common.tags,
-                aggregate_tag_uids=one.common.aggregated,
-                interpolated=one.merged.interpolated,
-            )
-            for one in found
-        ]
-
-    async def _names(self, kind: Kind, uids: Sequence[bytes], selection: Selection) -> dict[bytes, str]:
-        """The name of each UID; of one without name the UID itself in hex, and it is noted."""
-        found: dict[bytes, str] = {}
-        for uid, name in (await self._uids.names(kind, uids)).items():
-            if isinstance(name, bytes):
-                found[uid] = name.decode("latin-1")
-            else:
-                found[uid] = uid.hex().upper()
-                selection.nameless[uid] = None
-        return found
-
     async def _in_thread(self, points: int, work: Callable[[], T]) -> T:
         """What `work` returns; in a thread where it has many points to do."""
         if points <= SMALL:
             return work()
         return await trio.to_thread.run_sync(work, limiter=self._threads)
-
-
-def _slices(groups: Sequence[list[int]], counts: Sequence[int]) -> Iterator[list[list[int]]]:
-    """Groups in parts of about SLICE_POINTS points."""
-    part: list[list[int]] = []
-    size = 0
-    for group in groups:
-        part.append(group)
-        size += sum(counts[number] for number in group)
-        if size >= SLICE_POINTS:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 def _nameless(selection: Selection) -> list[str]:

@@ -1,7 +1,8 @@
 """Pages of a sub query's rows → the points of its series. Nothing is kept of a page but what the answer needs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import trio
@@ -35,6 +36,17 @@ class Tally:
     warnings: list[str] = field(default_factory=list)
 
 
+class Gathered(NamedTuple):
+    """What was read for one sub query; series by their numbers."""
+
+    series: Sequence[Points]  # downsampled if that was asked for
+    counts: Sequence[int]  # how many points were read of each
+    notes: Mapping[int, Sequence[Annotation]]
+    tally: Tally
+    rows: list[Row]  # all that was read, without values, where it is to be deleted
+    table: str = "raw"  # where it came from, as the echo of a query names it
+
+
 class Gathering:
     """What has been read for one sub query. Pages come in order: rows of one series in order of time."""
 
@@ -65,8 +77,8 @@ class Gathering:
         self._threads = threads
         self._counts: Int64 = np.zeros(0, np.int64)
         self.tally = Tally()
-        self.notes: dict[int, list[Annotation]] = {}  # by series
-        self.rows: list[Row] = []  # all that was read, without values, where it is to be deleted
+        self._notes: dict[int, list[Annotation]] = {}
+        self._rows: list[Row] = []
 
     async def take(self, page: CellPage) -> None:
         """Take in the next page. Raises BadQuery where a limit is passed, StoreError."""
@@ -85,9 +97,7 @@ class Gathering:
         decoded = decode(page, numbers.__getitem__, base_at=self._layout.metric_end, with_notes=self._with_notes)
         batch = decoded.batch
         self._sink.feed(batch)
-        missing = len(self._selection.wanted) - len(self._counts)
-        if missing > 0:
-            self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
+        self._grow(len(self._selection.wanted))
         np.add.at(self._counts, batch.series, np.diff(batch.starts))
         tally = self.tally
         tally.rows_read += len(set(page.keys))
@@ -97,9 +107,14 @@ class Gathering:
         tally.duplicates += decoded.duplicates
         tally.warnings += decoded.warnings[: MOST_WARNINGS - len(tally.warnings)]
         for series, note in decoded.notes:
-            self.notes.setdefault(series, []).append(note)
+            self._notes.setdefault(series, []).append(note)
         if self._keeps_rows:
-            self.rows += self._wanted_rows(page)
+            self._rows += self._wanted_rows(page)
+
+    def _grow(self, series: int) -> None:
+        missing = series - len(self._counts)
+        if missing > 0:
+            self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
 
     def _wanted_rows(self, page: CellPage) -> list[Row]:
         """The rows of a page that the query reads: which cells they have, and since when."""
@@ -110,15 +125,11 @@ class Gathering:
                 rows.setdefault(key, []).append(page.cell(at)._replace(value=b""))
         return [Row(key, cells) for key, cells in rows.items()]
 
-    def counts(self) -> list[int]:
-        """How many points were read of each series."""
-        wanted = len(self._selection.wanted)  # some by the index, without a row in the range
-        counts: list[int] = self._counts[:wanted].tolist()
-        return counts + [0] * (wanted - len(counts))
-
-    def finish(self) -> list[Points]:
-        """The points of each series, downsampled if that was asked for."""
-        return self._sink.finish(len(self._selection.wanted))
+    def finish(self) -> Gathered:
+        """What came together."""
+        count = len(self._selection.wanted)
+        self._grow(count)
+        return Gathered(self._sink.finish(count), self._counts[:count].tolist(), self._notes, self.tally, self._rows)
 
 
 def _most_buckets(plan: Plan) -> int:
