@@ -57,8 +57,9 @@ class HistogramPoint(NamedTuple):
 
     def echo(self, error: str) -> dict[str, Any]:
         """As an answer shows it."""
-        shown = self.point.echo(error) | {"id": self.id, "underflow": self.underflow, "overflow": self.overflow}
-        return shown if self.buckets is None else shown | {"buckets": self.buckets}
+        buckets = {} if self.buckets is None else {"buckets": self.buckets}
+        beyond = {"underflow": self.underflow, "overflow": self.overflow}
+        return self.point.echo(error) | {"id": self.id} | buckets | beyond
 
 
 class HistogramEndpoint:
