@@ -14,7 +14,12 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Debian's, where they are not called like the program
-PACKAGES = {"collectd": "collectd-core", "nc": "netcat-openbsd", "systemd-analyze": "systemd"}
+PACKAGES = {
+    "collectd": "collectd-core",
+    "nc": "netcat-openbsd",
+    "systemd-analyze": "systemd",
+    "vmctl": "victoria-metrics",
+}
 
 
 def full_run() -> bool:
