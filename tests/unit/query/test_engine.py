@@ -179,6 +179,40 @@ async def test_notes_of_rows_and_global_ones() -> None:
     assert (await house.groups("none:sys.cpu", no_annotations=True))[0].annotations is None
 
 
+async def test_a_global_note_that_ends_in_milliseconds_is_shown_when_corrected() -> None:
+    house = await House.build(FEW)
+    await house.annotate(Annotation(START_S + 60, end_time=(START_S + 70) * 1000, description="ms"))
+    assert not (await house.run("sum:sys.cpu", global_annotations=True)).global_annotations
+    shown = (await house.run("sum:sys.cpu", global_annotations=True, corrected=True)).global_annotations
+    assert [note.description for note in shown] == ["ms"]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+async def test_explicit_tags_lose_series_unless_corrected(indexed: bool) -> None:
+    """OpenTSDB's filter for them finds no series that differs from the first literals in two tags, and reads an hour
+    too many."""
+    lines = [f"sys.cpu {START_S} 1 host={host} dc={dc}" for host, dc in ("ax", "ay", "bx", "by")]
+    house = await House.build([*lines, f"sys.cpu {START_S + 7200} 1 host=a dc=x extra=1"], indexed=indexed)
+    m = "none:explicit_tags:sys.cpu{host=a|b,dc=x|y}"
+    for switch, wanted in ((False, ["ax", "ay", "bx"]), (True, ["ax", "ay", "bx", "by"])):
+        found = await house.groups(m, corrected=switch)
+        assert [group.tags["host"] + group.tags["dc"] for group in found] == wanted
+    await house.put([f"sys.cpu {START_S + 10800} 1 host=c dc=z"])  # the hour behind those of the query
+    for switch, count in ((False, 1), (True, 0)):
+        assert len(await house.groups("sum:explicit_tags:sys.cpu{host=c,dc=z}", corrected=switch)) == count
+
+
+async def test_tsuids_of_two_metrics_are_a_mistake_of_the_clients_when_corrected() -> None:
+    house = await House.build([*FEW, f"sys.mem {START_S} 1 host=web00"])
+    listed = ("000001000001000001", "000002000001000001")
+    for switch, status in ((False, 500), (True, 400)):
+        query = asked("sum:sys.cpu", corrected=switch)
+        query = replace(query, queries=(replace(query.queries[0], tsuids=listed),))
+        with pytest.raises(BadQuery, match=r"did not share the same metric \[000001\] \[000002\]") as caught:
+            await house.engine.run(query)
+        assert caught.value.status == status
+
+
 async def test_delete_removes_the_rows_read_and_no_others() -> None:
     house = await House.build(FEW)
     answer = await house.run("sum:sys.cpu{host=web03}", delete=True)
