@@ -12,7 +12,8 @@ from tests.query_series import Question, questions
 from tests.query_vectors import Value, answer
 from tsd.query import compiled
 
-law = settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+EXAMPLES = 3 * settings().max_examples  # three times the usual number, in a quick run as in a full one
+law = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 
 
 def bits(points: Mapping[int, Value]) -> dict[int, str]:
