@@ -16,7 +16,7 @@ PACKAGE = "tsd"
 
 # The parts of the package, lowest first. A part may import those on lines above its own, and itself.
 ORDER = (
-    ("errors", "properties", "build"),
+    ("errors", "heap", "properties", "build"),
     ("codec",),
     ("settings",),
     ("config", "log", "state", "systemd"),

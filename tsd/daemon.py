@@ -28,6 +28,7 @@ from tsd.doors.listener import Limits, Listener
 from tsd.doors.replies import Budget
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
 from tsd.errors import CorruptRow, StoreError, TsdError
+from tsd.heap import keep_freed_memory
 from tsd.ingest.folder import held_journal
 from tsd.ingest.intake import Gate, Intake
 from tsd.ingest.journal import Journal, Segment
@@ -272,6 +273,7 @@ async def serve(loaded: Loaded, stop: trio.Event, on_ready: Callable[[Daemon, Se
         log.info("settings of OpenTSDB's without meaning here", keys=" ".join(loaded.ignored.keys))
     for key, consequence in loaded.ignored.not_done.items():
         log.warning("a setting of OpenTSDB's is on and not done by this version", key=key, consequence=consequence)
+    keep_freed_memory()
     descriptors.raise_limit()
     with held(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
         async with opened_store(config, give_up) as store:

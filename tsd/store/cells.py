@@ -3,7 +3,7 @@
 An engine that can read faster than by rows says so by being a CellReader; every other is read by its rows.
 """
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from tsd.store import Cell, Page, Row, Store
@@ -40,6 +40,8 @@ class Cursor:
         self.address: tuple[str, int] | None = None  # of the gateway that has the scanner
         self.scanner: int | None = None
         self.row_bytes = 0  # of values, on average; 0: not known yet
+        self.pages: Iterator[CellPage | None] | None = None  # of an engine in this process: those that are to come
+        self.next_start: bytes | None = None  # where they begin
 
 
 @runtime_checkable

@@ -80,7 +80,7 @@ class EmbeddedStore:
         settings = options(cache_bytes, memtable_bytes)
         return await trio.to_thread.run_sync(cls, partial(Database, Path(path), clock_ms, settings), on_loss)
 
-    async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
+    async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
         """See Store. All tables are compressed alike, whatever `compression` says."""
         await self._enter_writing("create_tables")
         made = [table.name for table in tables if table.name not in self._database.tables()]
@@ -182,15 +182,20 @@ class EmbeddedStore:
         stop: bytes | None,
         *,
         limit_bytes: int,
-        cursor: Cursor,  # noqa: ARG002
+        cursor: Cursor,
     ) -> CellPage:
-        """See CellReader. The rows are those of one moment."""
+        """See CellReader. The rows of all pages of a scan are those of one moment."""
         await self._enter("cells")
         if stop is not None and start >= stop:
             return CellPage([], [], [], 0, [], None)
-        return await _with_breaks(
-            self._database.view(table, stop, passing=limit_bytes > SHORT_BYTES).cells(start, limit_bytes)
-        )
+        pages, cursor.pages = cursor.pages if cursor.next_start == start else None, None
+        if pages is None:
+            view = self._database.view(table, stop, passing=limit_bytes > SHORT_BYTES)
+            pages = view.cells(start, limit_bytes)
+        while (page := next(pages)) is None:
+            await trio.lowlevel.checkpoint()
+        cursor.pages, cursor.next_start = pages, page.next_start
+        return page
 
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None

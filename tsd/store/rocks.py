@@ -239,8 +239,9 @@ class View:
         self._check()
         return Page(rows, None)
 
-    def cells(self, start: bytes, limit_bytes: int) -> Generator[None, None, CellPage]:
-        """The cells of the first rows from `start` on, until they have `limit_bytes`."""
+    def cells(self, start: bytes, limit_bytes: int) -> Generator[CellPage | None, None, None]:
+        """The cells of all rows from `start` on, in pages that end with a row once they have `limit_bytes`; None where
+        others may run."""
         keys: list[bytes] = []
         columns: list[bytes] = []
         values: list[bytes] = []
@@ -256,14 +257,19 @@ class View:
                 values.append(value)
             size += sum([len(key) + len(value) for key, value in part])
             if size >= limit_bytes and (whole := bisect_left(keys, keys[-1])):  # the last row may go on
-                return CellPage(keys[:whole], columns[:whole], values[:whole], TIME_BYTES, [], keys[-1])
-            yield
+                rest = keys[whole:], columns[whole:], values[whole:]
+                del keys[whole:], columns[whole:], values[whole:]
+                yield CellPage(keys, columns, values, TIME_BYTES, [], rest[0][0])
+                keys, columns, values = rest
+                size = sum(map(len, values))
+            else:
+                yield None
         if keys:  # `items` ends at a bad block as at the end; this one tells
             self._at.seek(row_head(keys[-1]) + columns[-1] + b"\0")
         else:
             self._at.seek(row_head(start))
         self._check()
-        return CellPage(keys, columns, values, TIME_BYTES, [], None)
+        yield CellPage(keys, columns, values, TIME_BYTES, [], None)
 
     def _check(self) -> None:
         """An iterator that met a bad block looks as if it had come to the end; only its status tells."""
