@@ -1,8 +1,8 @@
 """How much freed memory the process keeps for itself instead of giving it back to the kernel at once.
 
-glibc's malloc gives back what is free at the heap's end as soon as it is 128 KiB, and maps large blocks one by one. What
-reads pages of megabytes again and again then has every page of memory zeroed and faulted in anew: half the time of a
-scan on the machine where this was measured.
+glibc's malloc gives back what is free at the heap's end as soon as it is 128 KiB, and maps large blocks one by one.
+What reads pages of megabytes again and again then has every page of memory zeroed and faulted in anew: half the time of
+a scan on the machine where this was measured.
 """
 
 import ctypes

@@ -80,7 +80,7 @@ class EmbeddedStore:
         settings = options(cache_bytes, memtable_bytes)
         return await trio.to_thread.run_sync(cls, partial(Database, Path(path), clock_ms, settings), on_loss)
 
-    async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
+    async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
         """See Store. All tables are compressed alike, whatever `compression` says."""
         await self._enter_writing("create_tables")
         made = [table.name for table in tables if table.name not in self._database.tables()]
