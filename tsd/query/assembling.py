@@ -71,6 +71,7 @@ class Assembly:
     def _merge(self, groups: Sequence[Sequence[int]]) -> None:
         """Merge some groups. One whose rows held neither points nor notes is none."""
         query, sub, gathered = self._query, self._plan.sub, self._gathered
+        scan = gathered.scan or self._plan.scan
         for group in groups:
             alive = [number for number in group if gathered.counts[number]]
             notes = [note for number in group for note in gathered.notes.get(number, ())] if gathered.notes else []
@@ -78,7 +79,7 @@ class Assembly:
                 continue
             points = [gathered.series[number] for number in alive]
             rates = [rate(one, sub.rate_options, corrected=query.corrected) for one in points] if sub.rate else None
-            merged = merge(rates or points, sub.aggregator, self._plan.scan, rate=sub.rate, corrected=query.corrected)
+            merged = merge(rates or points, sub.aggregator, scan, rate=sub.rate, corrected=query.corrected)
             members = [self._pairs[number] for number in alive]
             shown = within(sorted(notes, key=start_ms), query.start_ms, query.end_ms) if notes else None
             self._found.append(_Found(members, common_tags(members, self._layout.widths), merged, shown))
@@ -87,8 +88,8 @@ class Assembly:
         """The groups with the names of their tags; UIDs that have none go into `nameless`. Raises StoreError."""
         tagks = dict.fromkeys(uid for one in self._found for uid in (*one.common.tags, *one.common.aggregated))
         tagvs = dict.fromkeys(uid for one in self._found for uid in one.common.tags.values())
-        key_names = await _names(uids, Kind.TAGK, list(tagks), nameless)
-        value_names = await _names(uids, Kind.TAGV, list(tagvs), nameless)
+        key_names = await names_of(uids, Kind.TAGK, list(tagks), nameless)
+        value_names = await names_of(uids, Kind.TAGV, list(tagvs), nameless)
         self.resolved += len(tagks) + len(tagvs)
         with_tsuids = self._query.show_tsuids
         return [
@@ -107,7 +108,7 @@ class Assembly:
         ]
 
 
-async def _names(uids: Uids, kind: Kind, wanted: Sequence[bytes], nameless: dict[bytes, None]) -> dict[bytes, str]:
+async def names_of(uids: Uids, kind: Kind, wanted: Sequence[bytes], nameless: dict[bytes, None]) -> dict[bytes, str]:
     """The name of each UID; of one without name the UID itself in hex, and it is noted."""
     found: dict[bytes, str] = {}
     for uid, name in (await uids.names(kind, wanted)).items():

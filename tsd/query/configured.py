@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from tsd import histograms, rollups
 from tsd.config import Backend, Config, layout
+from tsd.query.beside import Beside
 from tsd.query.engine import Engine, Flush, Settings
+from tsd.query.histograms import HistogramReader
 from tsd.query.limits import Bounds, Limits, read_overrides
 from tsd.query.plan import PlanRules
+from tsd.query.rollups import RollupReader
 from tsd.query.running import Registry
 from tsd.series_index import SeriesIndex
 from tsd.store import Store
@@ -29,7 +33,28 @@ def make_engine(
 ) -> Engine:
     """One for the data table; `flush` and `now_ms` as Engine has them. Raises BadConfig."""
     form, settings = layout(config), _settings(config)
-    return Engine(store, config.data_table, uids, form, index=index, settings=settings, flush=flush, now_ms=now_ms)
+    return Engine(
+        store,
+        config.data_table,
+        uids,
+        form,
+        index=index,
+        summaries=_beside(config, store, uids),
+        settings=settings,
+        flush=flush,
+        now_ms=now_ms,
+    )
+
+
+def _beside(config: Config, store: Store, uids: Uids) -> Beside:
+    """The readers of rollups and histograms that are configured."""
+    form, table = layout(config), config.data_table
+    summed = rollups.configured(config)
+    simple_id = histograms.configured(config)
+    return Beside(
+        None if summed is None else RollupReader(store, table, form, summed),
+        None if simple_id is None else HistogramReader(store, table, form, uids, simple_id),
+    )
 
 
 def make_registry(config: Config, now_ms: Callable[[], int]) -> Registry:

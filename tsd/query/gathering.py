@@ -15,6 +15,7 @@ from tsd.query.limits import Bounds, check_fetched
 from tsd.query.model import Query
 from tsd.query.plan import Plan
 from tsd.query.points import Int64, Points
+from tsd.query.ranges import ScanRange
 from tsd.query.selecting import UNWANTED, Selection
 from tsd.store import Cell, Row
 from tsd.store.cells import CellPage
@@ -45,6 +46,7 @@ class Gathered(NamedTuple):
     tally: Tally
     rows: list[Row]  # all that was read, without values, where it is to be deleted
     table: str = "raw"  # where it came from, as the echo of a query names it
+    scan: ScanRange | None = None  # what was read for it, where that is not the plan's range
 
 
 class Gathering:

@@ -1,0 +1,231 @@
+"""Histograms of a sub query → its percentiles and its buckets, each a series of its own (query.md §18)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import trio
+
+from tsd.codec.cell import COLUMN
+from tsd.codec.histogram import (
+    HISTOGRAM,
+    Bucket,
+    Histogram,
+    decode_histogram,
+    histogram_offset_ms,
+    make_histogram,
+    show_single,
+    split_value,
+)
+from tsd.codec.rowkey import Layout, salt_of
+from tsd.codec.uid import Kind
+from tsd.errors import BadQuery, CorruptRow
+from tsd.query.answers import Group
+from tsd.query.assembling import names_of
+from tsd.query.buckets import buckets_of
+from tsd.query.groups import common_tags, grouped
+from tsd.query.model import Query, SubQuery
+from tsd.query.names import NONE
+from tsd.query.plan import Plan
+from tsd.query.points import Batch, Points, doubles_as_points
+from tsd.query.reading import key_ranges, read_ranges
+from tsd.query.selecting import UNWANTED, Selection, by_key
+from tsd.store import Store
+from tsd.store.cells import CellPage
+from tsd.uids import Uids
+
+_COLUMN = COLUMN + HISTOGRAM
+_LONG = 1 << 64
+
+
+class Dated(NamedTuple):
+    """A histogram of one series."""
+
+    time_ms: int
+    histogram: Histogram
+    written_ms: int
+
+
+Series = dict[int, dict[int, Histogram]]  # by series' number, by time in ms
+
+
+def added(histograms: Iterable[Histogram]) -> Histogram:
+    """Histograms as one, bucket by bucket; counts wrap as 64-bit integers.
+
+    >>> one = Histogram((Bucket(0.0, 1.0, 2),), underflow=1)
+    >>> added([one, Histogram((Bucket(0.0, 1.0, 3), Bucket(1.0, 2.0, 1)), overflow=4)])
+    Histogram(buckets=(Bucket(lower=0.0, upper=1.0, values=5), Bucket(lower=1.0, upper=2.0, values=1)), \
+underflow=1, overflow=4)
+    """
+    counts: dict[tuple[float, float], int] = {}
+    underflow = overflow = 0
+    for histogram in histograms:
+        underflow += histogram.underflow
+        overflow += histogram.overflow
+        for lower, upper, values in histogram.buckets:
+            counts[lower, upper] = counts.get((lower, upper), 0) + values
+    buckets = (Bucket(lower, upper, _wrapped(values)) for (lower, upper), values in counts.items())
+    return make_histogram(buckets, _wrapped(underflow), _wrapped(overflow))
+
+
+def _wrapped(number: int) -> int:
+    return (number + (_LONG >> 1)) % _LONG - (_LONG >> 1)
+
+
+def percentile(histogram: Histogram, wanted: float) -> float:
+    """The middle of the bucket in which a percentile lies; under- and overflow do not count.
+
+    >>> percentile(Histogram((Bucket(0.0, 1.0, 9), Bucket(1.0, 2.0, 1))), 90.0)
+    0.5
+    >>> percentile(Histogram((Bucket(0.0, 1.0, 9), Bucket(1.0, 2.0, 1))), 95.0)
+    1.5
+    """
+    if wanted < 1:
+        return -1.0
+    total = sum(bucket.values for bucket in histogram.buckets)
+    cumulated = 0
+    for lower, upper, values in histogram.buckets:
+        cumulated += values
+        if total and 100.0 * cumulated / total >= wanted:
+            return (lower + upper) / 2
+    return 0.0
+
+
+class HistogramReader:
+    """Reads what a sub query wants of histograms."""
+
+    def __init__(self, store: Store, table: str, layout: Layout, uids: Uids, simple_id: int) -> None:
+        self._store = store
+        self._table = table
+        self._layout = layout
+        self._uids = uids
+        self._simple_id = simple_id
+        self._threads = trio.CapacityLimiter(1)
+
+    async def groups(self, query: Query, plan: Plan, selection: Selection, metric: str) -> list[Group]:
+        """The groups of a plan that asks for percentiles or buckets. Raises BadQuery, StoreError."""
+        cells: Series = {}
+        start = self._layout.pairs_start
+
+        async def take(page: CellPage) -> None:
+            await selection.meet({key[start:] for key in page.keys})
+            work = lambda: self._take(page, selection, cells)  # noqa: E731
+            await trio.to_thread.run_sync(work, limiter=self._threads)
+
+        await read_ranges(self._store, self._table, key_ranges(self._layout, plan), take, at_once=1)
+        found = []
+        for members in self._grouped(plan, selection, cells):
+            merged = _merged(query, plan, [cells[number] for number in members])
+            pairs = [selection.wanted[number] for number in members]
+            found += await self._named(query, plan, metric, pairs, merged, selection)
+        return found
+
+    def _take(self, page: CellPage, selection: Selection, cells: Series) -> None:
+        """Take in the histograms of a page. One that cannot be read ends the query, as it does OpenTSDB's."""
+        layout = self._layout
+        for at, column in enumerate(page.columns):
+            if not column.startswith(_COLUMN) or not len(column) & 1:
+                continue
+            key = page.keys[at]
+            number = selection.numbers[key[layout.pairs_start :]]
+            if number == UNWANTED:
+                continue
+            cell = page.cell(at)
+            base = int.from_bytes(key[layout.metric_end : layout.pairs_start], "big")
+            try:
+                codec_id, payload = split_value(cell.value)
+                if codec_id != self._simple_id:
+                    raise CorruptRow(f"no codec has the id {codec_id}")
+                time_ms = base * 1000 + histogram_offset_ms(column[len(COLUMN) :])
+                cells.setdefault(number, {})[time_ms] = decode_histogram(payload)
+            except CorruptRow as exc:
+                raise BadQuery(f"histogram {column.hex()} in row {key.hex()}: {exc}", status=500) from exc
+
+    def _grouped(self, plan: Plan, selection: Selection, cells: Series) -> list[list[int]]:
+        """The series with histograms, by groups, in order."""
+        layout = self._layout
+        numbers = sorted(cells)
+        pairs = [selection.wanted[number] for number in numbers]
+        salts = [salt_of(plan.metric or b"", one, layout.salt_width, layout.salt_buckets) for one in pairs]
+        order = [numbers[place] for place in by_key(pairs, salts)]
+        ordered = [selection.wanted[number] for number in order]
+        places = grouped(ordered, layout.widths, plan.group_by, each=plan.sub.aggregator == NONE)
+        return [[order[place] for place in group] for group in places]
+
+    async def _named(
+        self,
+        query: Query,
+        plan: Plan,
+        metric: str,
+        pairs: Sequence[bytes],
+        merged: Mapping[int, Histogram],
+        selection: Selection,
+    ) -> list[Group]:
+        """The answers of one group."""
+        common = common_tags(pairs, self._layout.widths)
+        keys = await names_of(self._uids, Kind.TAGK, [*common.tags, *common.aggregated], selection.nameless)
+        values = await names_of(self._uids, Kind.TAGV, list(common.tags.values()), selection.nameless)
+        return [
+            Group(
+                metric + suffix,
+                {keys[tagk]: values[tagv] for tagk, tagv in common.tags.items()},
+                [keys[tagk] for tagk in common.aggregated],
+                tsuids=[(plan.metric or b"") + one for one in pairs] if query.show_tsuids else (),
+                points=points,
+                tag_uids=common.tags,
+                aggregate_tag_uids=common.aggregated,
+            )
+            for suffix, points in answers_of(merged, plan.sub)
+        ]
+
+
+def _merged(query: Query, plan: Plan, series: Sequence[Mapping[int, Histogram]]) -> dict[int, Histogram]:
+    """The histograms of a group by time, or by bucket of its downsampler."""
+    found: dict[int, list[Histogram]] = {}
+    for one in series:
+        times = np.array(sorted(one), np.int64)
+        stamps = times
+        if plan.sub.downsample is not None:
+            buckets = buckets_of(plan.sub.downsample, query.start_ms, query.end_ms, plan.scan)
+            times = times[(times >= buckets.span[0]) & (times < buckets.span[1])]
+            starts = np.array([0, len(times)], np.int64)
+            none = np.zeros(len(times), np.int64)
+            batch = Batch(np.zeros(1, np.int32), starts, times, none, none.astype(np.bool_))
+            stamps = buckets.stamps(buckets.labels(batch))
+        for time_ms, stamp in zip(times.tolist(), stamps.tolist(), strict=True):
+            found.setdefault(stamp, []).append(one[time_ms])
+    return {stamp: added(found[stamp]) for stamp in sorted(found)}
+
+
+def answers_of(merged: Mapping[int, Histogram], sub: SubQuery) -> list[tuple[str, Points]]:
+    """What is answered of a group's histograms: what to put behind the metric, and the points."""
+    times = np.fromiter(merged, np.int64, len(merged))
+    found: list[tuple[str, Points]] = []
+    for wanted in sub.percentiles:
+        values = np.array([percentile(histogram, wanted) for histogram in merged.values()], np.float64)
+        found.append((f"_pct_{wanted}", doubles_as_points(times, values)))
+    if sub.show_histogram_buckets:
+        found += _buckets(merged)
+    return found
+
+
+def _buckets(merged: Mapping[int, Histogram]) -> list[tuple[str, Points]]:
+    """A series for each bucket, of the times that have it."""
+    counts: dict[tuple[float, float], dict[int, int]] = {}
+    for time_ms, histogram in merged.items():
+        for lower, upper, values in histogram.buckets:
+            counts.setdefault((lower, upper), {})[time_ms] = values
+    return [
+        ("_UNDERFLOW", _integers({time_ms: one.underflow for time_ms, one in merged.items()})),
+        *((f"_{_bound(lower)}_{_bound(upper)}", _integers(counts[lower, upper])) for lower, upper in sorted(counts)),
+        ("_OVERFLOW", _integers({time_ms: one.overflow for time_ms, one in merged.items()})),
+    ]
+
+
+def _bound(number: float) -> str:
+    return show_single(number)
+
+
+def _integers(values: Mapping[int, int]) -> Points:
+    times = np.fromiter(values, np.int64, len(values))
+    return Points(times, np.fromiter(values.values(), np.int64, len(values)), np.zeros(len(values), np.bool_))
