@@ -23,7 +23,7 @@ from tsd.query.limits import Limits, Memory, Share, timed_out
 from tsd.query.model import Query
 from tsd.query.notes import global_notes
 from tsd.query.plan import Plan, Planner, PlanRules
-from tsd.query.reading import hours, key_ranges, read_ranges, read_rows, row_keys
+from tsd.query.reading import SIFTED_H, hours, key_ranges, read_ranges, read_rows, row_keys, sieve_of
 from tsd.query.removal import remove_rows
 from tsd.query.running import Running
 from tsd.query.selecting import Selection
@@ -230,8 +230,12 @@ class Engine:
             await read_rows(self._store, self._table, row_keys(self._layout, plan, pairs), gathering.take)
             return
         scans = self._settings.scans
-        ranges = key_ranges(self._layout, plan, 1 if self._layout.salt_width else scans)
-        await read_ranges(self._store, self._table, ranges, gathering.take, at_once=scans)
+        parts = 1 if self._layout.salt_width else scans
+        sieve = sieve_of(plan) if scans > 1 else ""  # an engine in this process reads faster than it would sift
+        if sieve:
+            parts = max(parts, hours(plan) // SIFTED_H)
+        ranges = key_ranges(self._layout, plan, parts)
+        await read_ranges(self._store, self._table, ranges, gathering.take, at_once=scans, sieve=sieve)
 
     async def _in_thread(self, points: int, work: Callable[[], T]) -> T:
         """What `work` returns; in a thread where it has many points to do."""

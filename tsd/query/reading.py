@@ -9,6 +9,7 @@ from typing import NamedTuple
 import trio
 
 from tsd.codec.rowkey import LAST_BASE, Layout, after, base_bytes, row_key, salts
+from tsd.codec.sieve import row_pattern
 from tsd.codec.times import HOUR_S
 from tsd.errors import TsdError
 from tsd.query.plan import Plan
@@ -16,6 +17,8 @@ from tsd.query.ranges import ScanRange
 from tsd.store import Row, Store
 from tsd.store.cells import CellPage, cell_pages, cells_of_rows
 
+MOST_SIFTED = 50  # literals of one tag name that a server is to look for in every key
+SIFTED_H = 2  # of one scan, where a server sifts: it may find nothing for long, and must answer in time
 GET_ROWS = 400  # asked for with one call
 Take = Callable[[CellPage], Awaitable[None]]
 
@@ -40,6 +43,12 @@ def key_ranges(layout: Layout, plan: Plan, parts: int = 1) -> list[KeyRange]:
             stop = after(prefix + base_bytes(plan.scan.stop_s))
         found += [KeyRange(start, end) for start, end in zip(bounds, [*bounds[1:], stop], strict=True)]
     return found
+
+
+def sieve_of(plan: Plan) -> str:
+    """What the plan's literals say of its rows' keys, for a server to sift them; empty where that is little."""
+    named = [one for one in plan.conditions if one.literals and len(one.literals) <= MOST_SIFTED]
+    return row_pattern([[one.tagk + value for value in sorted(one.literals or ())] for one in named])
 
 
 def hours(plan: Plan) -> int:
@@ -71,13 +80,15 @@ async def read_rows(store: Store, table: str, keys: Sequence[bytes], take: Take)
         await take(cells_of_rows(Row(key, rows[key]) for key in part if key in rows))
 
 
-async def read_ranges(store: Store, table: str, ranges: Sequence[KeyRange], take: Take, *, at_once: int) -> None:
-    """Give `take` all pages of the ranges, in order; up to `at_once` ranges are read side by side, each a page ahead.
-    Raises StoreError and whatever TsdError `take` raises."""
+async def read_ranges(
+    store: Store, table: str, ranges: Sequence[KeyRange], take: Take, *, at_once: int, sieve: str = ""
+) -> None:
+    """Give `take` all pages of the ranges, in order, perhaps without rows that do not pass `sieve`; up to `at_once`
+    ranges are read side by side, each a page ahead. Raises StoreError and whatever TsdError `take` raises."""
     errors: list[TsdError] = []
     async with trio.open_nursery() as nursery:
         queue, channels = trio.open_memory_channel[trio.MemoryReceiveChannel[CellPage]](max(at_once - 1, 0))
-        nursery.start_soon(_start_readers, store, table, ranges, queue, nursery, errors)
+        nursery.start_soon(_start_readers, store, table, ranges, sieve, queue, nursery, errors)
         try:
             async for pages in channels:
                 async for page in pages:
@@ -96,6 +107,7 @@ async def _start_readers(
     store: Store,
     table: str,
     ranges: Sequence[KeyRange],
+    sieve: str,
     queue: trio.MemorySendChannel[trio.MemoryReceiveChannel[CellPage]],
     nursery: trio.Nursery,
     errors: list[TsdError],
@@ -104,7 +116,7 @@ async def _start_readers(
     async with queue:
         for part in ranges:
             pages, channel = trio.open_memory_channel[CellPage](1)
-            nursery.start_soon(_read, store, table, part, pages, nursery, errors)
+            nursery.start_soon(_read, store, table, part, sieve, pages, nursery, errors)
             await queue.send(channel)
 
 
@@ -112,12 +124,13 @@ async def _read(
     store: Store,
     table: str,
     part: KeyRange,
+    sieve: str,
     pages: trio.MemorySendChannel[CellPage],
     nursery: trio.Nursery,
     errors: list[TsdError],
 ) -> None:
     try:
-        async with pages, aclosing(cell_pages(store, table, part.start, part.stop)) as found:
+        async with pages, aclosing(cell_pages(store, table, part.start, part.stop, sieve=sieve)) as found:
             async for page in found:
                 await pages.send(page)
     except TsdError as exc:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from tsd.store import Cell, Page, Row, Store
 
 PAGE_ROWS = 1000
-PAGE_BYTES = 1 << 20  # what is decoded at once should stay near the processor
+PAGE_BYTES = 2 << 20  # fewer would be nearer to the processor, but each waits for its turn among all tasks
 
 
 class CellPage(NamedTuple):
@@ -33,10 +33,12 @@ class CellPage(NamedTuple):
 class Cursor:
     """What an engine keeps of a scan from one of its pages to the next: where it is open, and how large its rows are.
 
-    It may be lost at any time: a page is asked for by its first row all the same.
+    It may be lost at any time: a page is asked for by its first row all the same. An engine that reads far away may
+    pass over rows in whose keys the regular expression `sieve` is not found (see tsd.codec.sieve).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sieve: str = "") -> None:
+        self.sieve = sieve
         self.address: tuple[str, int] | None = None  # of the gateway that has the scanner
         self.scanner: int | None = None
         self.row_bytes = 0  # of values, on average; 0: not known yet
@@ -57,10 +59,11 @@ class CellReader(Protocol):
 
 
 async def cell_pages(
-    store: Store, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int = PAGE_BYTES
+    store: Store, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int = PAGE_BYTES, sieve: str = ""
 ) -> AsyncGenerator[CellPage, None]:
-    """The cells from `start` to before `stop`, page by page, no page empty. Raises StoreError."""
-    cursor = Cursor()
+    """The cells from `start` to before `stop`, page by page, no page empty; perhaps without those of rows that do not
+    pass `sieve` (see Cursor). Raises StoreError."""
+    cursor = Cursor(sieve)
     at: bytes | None = start
     while at is not None:
         page = await cell_page(store, table, at, stop, limit_bytes=limit_bytes, cursor=cursor)

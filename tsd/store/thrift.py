@@ -266,7 +266,8 @@ class Connection:
                 raise
             except StoreError:  # the gateway has forgotten it, or cannot go on: from the first row again
                 pass
-        scan = api.TScan(startRow=start, stopRow=stop, caching=CACHED_ROWS)
+        sieve = f"RowFilter(=, 'regexstring:{cursor.sieve}')".encode() if cursor.sieve else None
+        scan = api.TScan(startRow=start, stopRow=stop, caching=CACHED_ROWS, filterString=sieve)
         scanner = self._ask("scannerOpenWithScan", table, table.encode(), scan, {})
         return self._read_cells(table, scanner, start, stop, limit_bytes, cursor)
 
