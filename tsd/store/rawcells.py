@@ -31,13 +31,23 @@ def flat(results: Sequence[Any]) -> RawCells:
     return cells
 
 
-def check_order(cells: RawCells, start: bytes, stop: bytes | None) -> None:
-    """NoAnswer where cells are not those of a scan, in order."""
+def in_order(cells: RawCells, start: bytes, stop: bytes | None) -> RawCells:
+    """The cells of a scan, those of a row sorted: the gateway sorts columns by signed bytes. NoAnswer where rows are
+    not those of the scan, or not in order."""
     places = list(zip(cells.keys, cells.columns, strict=True))
-    if not all(map(lt, places, places[1:])) or (places and not start <= cells.keys[0]):
+    if not all(map(lt, places, places[1:])):
+        order = sorted(range(len(places)), key=places.__getitem__)
+        places = [places[at] for at in order]
+        keys = [key for key, _ in places]
+        if keys != cells.keys or not all(map(lt, places, places[1:])):
+            raise NoAnswer(f"asked for rows from {start.hex()}, got others, or not in order")
+        values, times_ms = [cells.values[at] for at in order], [cells.times_ms[at] for at in order]
+        cells = RawCells(keys, [column for _, column in places], values, times_ms, cells.rows)
+    if places and not start <= cells.keys[0]:
         raise NoAnswer(f"asked for rows from {start.hex()}, got others, or not in order")
     if places and stop is not None and cells.keys[-1] >= stop:
         raise NoAnswer(f"asked for rows before {stop.hex()}, got {cells.keys[-1].hex()}")
+    return cells
 
 
 def rows_of(raw: RawCells, columns: Collection[bytes] | None) -> Iterator[tuple[bytes, list[Cell]]]:

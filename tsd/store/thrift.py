@@ -26,7 +26,7 @@ from tsd.store import Cell, Page, Put, Row, Table
 from tsd.store.cells import CellPage, Cursor
 from tsd.store.gateways import Address, NoAnswer
 from tsd.store.limits import check_column, check_row
-from tsd.store.rawcells import RawCells, check_order, flat, rows_of
+from tsd.store.rawcells import RawCells, flat, in_order, rows_of
 from tsd.store.rowanswers import OtherAnswer, RowAnswers
 
 BUFFER_BYTES = 64 << 10  # happybase's 4 KiB cost a fifth of the time of a put
@@ -276,8 +276,7 @@ class Connection:
     ) -> CellPage:
         """Go on with a scanner, which is closed at the end and else left in `cursor`."""
         wanted = min(limit_bytes // cursor.row_bytes + 1, MOST_ROWS) if cursor.row_bytes else FIRST_ROWS
-        cells = self._list(table, scanner, wanted)
-        check_order(cells, start, stop)
+        cells = in_order(self._list(table, scanner, wanted), start, stop)
         if cells.rows < wanted:
             self._ask("scannerClose", table, scanner)
             return CellPage(*cells[:3], 0, cells.times_ms, None)
