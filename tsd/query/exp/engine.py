@@ -9,7 +9,7 @@ import numpy as np
 from tsd.errors import BadQuery
 from tsd.query.answers import Answer
 from tsd.query.exp.evaluation import BadResult, evaluate
-from tsd.query.exp.request import ExpRequest, Formula, Join, Metric
+from tsd.query.exp.request import ExpRequest, Formula, Metric
 from tsd.query.exp.series import Series, Table, all_times, join_key, joined, series_of, spread
 from tsd.query.ranges import output_range
 
@@ -77,7 +77,7 @@ class Evaluation:
     def _metric_table(self, name: str) -> Table:
         series = self._series[name]
         times = all_times(series)
-        fill = self._fill(name)
+        fill = self._fill(name) if self._request.corrected else 0.0
         return Table(times, spread(series, times, fill, fill), series)
 
     def _cut(self, table: Table) -> Table:
@@ -93,8 +93,12 @@ class Evaluation:
     def _evaluated(self, formula: Formula) -> Table:
         names = hash_order(formula.expression.names)
         variables = {name: self._keyed(name, formula) for name in names}
-        groups = joined(variables, formula.join.operator, lambda: f"{formula.id}: {formula.text}")
-        times = all_times([each for group in groups for each in group.values()])
+        keys = joined(variables.values(), formula.join.operator)
+        if not keys and any(variables.values()):
+            raise BadQuery(f"No intersections found: {formula.id}: {formula.text}")
+        # Of series with one key the last has the values, but the times of all are rows.
+        groups = [{name: of_one[key][-1] for name, of_one in variables.items() if key in of_one} for key in keys]
+        times = all_times([each for of_one in variables.values() for key in keys for each in of_one.get(key, ())])
         values = {
             name: spread([group.get(name) for group in groups], times, self._fill(name), self._absent(name))
             for name in names
@@ -103,24 +107,20 @@ class Evaluation:
             found = evaluate(formula.expression, values, (len(groups), len(times)))
         except BadResult as exc:
             raise BadQuery(f"{exc} for {formula.id}: {formula.text}") from exc
-        return Table(times, found, [self._merged(group, names, formula.join) for group in groups])
+        return Table(times, found, [self._merged(group, names) for group in groups])
 
-    def _keyed(self, name: str, formula: Formula) -> dict[bytes, Series]:
-        """The series of a variable by what they are joined by; of several with one key the last."""
-        if name in self._formulas:
-            series, tagks = self._nested(name), self._all_query_tagks()
-        else:
-            series, tagks = self._series[name], self._query_tagks[name]
+    def _keyed(self, name: str, formula: Formula) -> dict[bytes, list[Series]]:
+        """The series of a variable by what they are joined by."""
+        tagks = self._all_query_tagks() if name in self._formulas else self._query_tagks[name]
         if name != name.lower() and not self._request.corrected:
             raise BadQuery(f"Missing results for variable {name}")
-        if not self._request.corrected and any(not len(each.times) for each in series):
-            raise BadQuery(f"a series of variable {name} has no points")
-        return {join_key(each, formula.join, tagks): each for each in series}
+        found: dict[bytes, list[Series]] = {}
+        for each in self._nested(name) if name in self._formulas else self._series[name]:
+            found.setdefault(join_key(each, formula.join, tagks), []).append(each)
+        return found
 
     def _nested(self, name: str) -> list[Series]:
         table = self._table(name)
-        if not self._request.corrected and np.isnan(table.values).any():
-            raise BadQuery(f"expression {name} yields NaN, which no other can use")
         return [
             Series(
                 table.times, row, of.metrics, of.tags, of.aggregate_tags, of.tag_uids, of.aggregate_tag_uids
@@ -142,21 +142,20 @@ class Evaluation:
         """The same for a series that the variable lacks: 0 whatever was asked for, in OpenTSDB."""
         return self._fill(name) if self._request.corrected else 0.0
 
-    def _merged(self, group: Mapping[str, Series], names: Sequence[str], join: Join) -> Series:
+    def _merged(self, group: Mapping[str, Series], names: Sequence[str]) -> Series:
         """What an output series is called: tags of the first variable, in the order of Java's hash table."""
         first = group.get(names[0])
         every = [group[name] for name in names if name in group]
         if first is None and self._request.corrected:
             first = every[0]
-        longest = max(every, key=lambda each: len(each.tag_uids)) if not join.use_query_tags else every[0]
         return Series(
-            longest.times[:0],
-            longest.values[:0],
+            every[0].times[:0],
+            every[0].values[:0],
             frozenset().union(*(each.metrics for each in every)),
             first.tags if first else {},
             tuple(dict.fromkeys(tag for each in every for tag in each.aggregate_tags)),
-            longest.tag_uids,
-            tuple(sorted({uid for each in every for uid in each.aggregate_tag_uids})),
+            first.tag_uids if first else {},
+            tuple(sorted({uid for each in every for uid in each.aggregate_tag_uids})) if first else (),
         )
 
 

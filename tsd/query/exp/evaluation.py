@@ -39,6 +39,8 @@ Value = Mapping[Kind, Part]
 def evaluate(expression: Expression, variables: Mapping[str, Float64], shape: tuple[int, ...]) -> Float64:
     """The result at every moment: an array of `shape`, to which the variables broadcast. Truth is 1.0. Raises
     BadResult."""
+    if 0 in shape:  # no moment at which anything could be wrong
+        return np.zeros(shape)
     stack: list[Value] = []
     with np.errstate(all="ignore"):
         for step in expression.steps:
@@ -58,30 +60,52 @@ def evaluate(expression: Expression, variables: Mapping[str, Float64], shape: tu
 
 def _operate(sign: str, operands: Sequence[Value]) -> Value:
     if len(operands) == 1:
-        return _negated(operands[0]) if sign == "-" else _truth(~_true(operands[0]))
+        return _with_errors(operands[0], _negated(operands[0]) if sign == "-" else _truth(~_true(operands[0])))
     if sign == "?":
-        return _chosen(*operands)
-    if sign == "&&":
-        return _truth(_true(operands[0]) & _true(operands[1]))
-    if sign == "||":
-        return _truth(_true(operands[0]) | _true(operands[1]))
+        return _with_errors(operands[0], _chosen(*operands))
     left, right = operands
+    if sign == "&&":
+        return _decided(left, right, _true(left), _true(left) & _true(right))
+    if sign == "||":
+        return _decided(left, right, ~_true(left), _true(left) | _true(right))
     if sign in _COMPARE:
         return _each(left, right, lambda a, one, b, two: _compared(sign, a, one, b, two))
     return _each(left, right, lambda a, one, b, two: _calculated(sign, a, one, b, two))
 
 
 def _each(left: Value, right: Value, operate: Callable[[Kind, Any, Kind, Any], list[tuple[Kind, Part]]]) -> Value:
-    """An operation on each pair of kinds that meet somewhere."""
+    """An operation on each pair of kinds that meet somewhere; an error on either side is one of both."""
     found: list[tuple[Kind, Part]] = []
     for one, a in left.items():
         for two, b in right.items():
             where = _and(a.where, b.where)
-            if where is None or where.any():
-                found += [
-                    (kind, Part(_and(where, own), data)) for kind, (own, data) in operate(one, a.data, two, b.data)
-                ]
+            if where is not None and not where.any():
+                continue
+            if Kind.ERROR in (one, two):
+                found.append((Kind.ERROR, Part(where, a.data if one is Kind.ERROR else b.data)))
+                continue
+            parts = operate(one, a.data, two, b.data)
+            found += [(kind, Part(_and(where, own), data)) for kind, (own, data) in parts]
     return _merged(found)
+
+
+def _decided(left: Value, right: Value, undecided: Bool, truth: Bool) -> Value:
+    """The truth of both sides; the right one's errors count where the left one does not decide."""
+    value = _with_errors(left, _truth(truth))
+    if (error := right.get(Kind.ERROR)) is None:
+        return value
+    return _with_errors({Kind.ERROR: Part(_and(undecided, error.where), error.data)}, value)
+
+
+def _with_errors(operand: Value, value: Value) -> Value:
+    """A value, but for the moments at which an operand is an error."""
+    error = operand.get(Kind.ERROR)
+    if error is None:
+        return value
+    if error.where is None:
+        return {Kind.ERROR: error}
+    rest = [(kind, Part(_and(~error.where, part.where), part.data)) for kind, part in value.items()]
+    return _merged([(Kind.ERROR, error), *rest])
 
 
 def _merged(parts: Sequence[tuple[Kind, Part]]) -> Value:
@@ -99,6 +123,8 @@ def _merged(parts: Sequence[tuple[Kind, Part]]) -> Value:
 
 
 def _either(kind: Kind, where: Bool, data: Any, other: Any) -> Any:
+    if kind is Kind.ERROR:  # one of them is told
+        return other
     if kind is Kind.INTEGER:  # of any size
         data, other = np.asarray(data, dtype=object), np.asarray(other, dtype=object)
     return np.where(where, data, other)
@@ -113,12 +139,12 @@ def _and(one: Bool | None, two: Bool | None) -> Bool | None:
 
 def _calculated(sign: str, one: Kind, a: Any, two: Kind, b: Any) -> list[tuple[Kind, Part]]:
     """`a` sign `b` where each is of one kind."""
-    if Kind.NOTHING in (one, two):
-        raise BadResult(f"'{sign}' of nothing: an if without else")
     if _is_float(one) or _is_float(two):
         return [(Kind.DOUBLE, Part(None, _doubles(sign, _double(a), _double(b))))]
     if Kind.BOOLEAN in (one, two):
-        raise BadResult(f"'{sign}' error: a truth value is a number beside doubles only")
+        if sign in ("/", "%"):
+            return [(Kind.DOUBLE, Part(None, 0.0))]
+        return [(Kind.ERROR, Part(None, f"'{sign}' error: a truth value is a number beside doubles only"))]
     return _integers(sign, a, b)
 
 
@@ -161,8 +187,6 @@ _remainder = np.frompyfunc(lambda a, b: a % b if b > 0 else 0, 2, 1)
 
 def _compared(sign: str, one: Kind, a: Any, two: Kind, b: Any) -> list[tuple[Kind, Part]]:
     """Truth of a comparison. NaN is below everything, and equal to itself."""
-    if Kind.NOTHING in (one, two):
-        raise BadResult(f"'{sign}' of nothing: an if without else")
     compare = _COMPARE[sign]
     if sign in ("==", "!=") and Kind.BOOLEAN in (one, two):
         return [(Kind.BOOLEAN, Part(None, compare(_as_truth(a), _as_truth(b))))]
@@ -184,9 +208,8 @@ def _negated(value: Value) -> Value:
     """A truth value turns to its opposite."""
     found: dict[Kind, Part] = {}
     for kind, (where, data) in value.items():
-        if kind is Kind.NOTHING:
-            raise BadResult("'-' of nothing: an if without else")
-        found[kind] = Part(where, ~np.asarray(data, dtype=np.bool_) if kind is Kind.BOOLEAN else -data)
+        if kind is not Kind.ERROR:
+            found[kind] = Part(where, ~np.asarray(data, dtype=np.bool_) if kind is Kind.BOOLEAN else -data)
     return found
 
 
@@ -204,7 +227,13 @@ def _truth(truth: Bool) -> Value:
 
 def _true(value: Value) -> Bool:
     """Where a value counts as true: not 0, not NaN, not nothing."""
-    found = [np.asarray(True if where is None else where) & _as_truth(data) for where, data in value.values()]
+    found = [
+        np.asarray(True if where is None else where) & _as_truth(data)
+        for kind, (where, data) in value.items()
+        if kind is not Kind.ERROR
+    ]
+    if not found:
+        return np.asarray(False)
     true: Bool = reduce(np.logical_or, found)
     return true
 
@@ -225,6 +254,8 @@ def _is_float(kind: Kind) -> bool:
 
 def _result(value: Value, shape: tuple[int, ...]) -> Float64:
     """Doubles and truth values as doubles; raises BadResult where there is anything else."""
+    if (error := value.get(Kind.ERROR)) is not None:
+        raise BadResult(error.data)
     found = np.zeros(shape)
     for kind, (where, data) in value.items():
         if kind not in (Kind.DOUBLE, Kind.BOOLEAN):

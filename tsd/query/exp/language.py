@@ -46,6 +46,7 @@ class Kind(Enum):
     INTEGER = "java.lang.Integer"  # and Long, and BigInteger: it never overflows
     BOOLEAN = "java.lang.Boolean"
     NOTHING = "null"  # of an `if` without `else`
+    ERROR = "error"  # what cannot be calculated; nobody cares where a choice passes it by
 
 
 class BadExpression(TsdError):

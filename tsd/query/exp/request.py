@@ -273,7 +273,7 @@ def _fill(found: Any) -> NumericFill | None:
     policy, value = _text(members.get("policy")), members.get("value")
     try:
         number = 0.0 if value is None else float(value)
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, OverflowError) as exc:
         raise _wrong(f"fillPolicy: wanted a number, got {value!r}") from exc
     if policy is None:
         return NumericFill("zero" if number == 0 else "nan" if math.isnan(number) else "scalar", number)

@@ -1,12 +1,11 @@
 """Series of several variables side by side: which belong together, and tables of their times and values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.errors import BadQuery
 from tsd.query.answers import Group
 from tsd.query.exp.request import Join
 from tsd.query.points import Float64, Int64
@@ -48,7 +47,10 @@ def series_of(group: Group) -> Series:
 
 
 def join_key(series: Series, join: Join, query_tagks: Sequence[bytes]) -> bytes:
-    """What series that belong together have in common: their tag pairs, then the names of aggregated tags."""
+    """What series that belong together have in common: their tag pairs, then the names of aggregated tags; nothing for
+    one without tags."""
+    if not series.tag_uids:
+        return b""
     pairs = sorted(series.tag_uids.items())
     if join.use_query_tags:
         pairs = [pair for pair in pairs if pair[0] in query_tagks]
@@ -56,17 +58,10 @@ def join_key(series: Series, join: Join, query_tagks: Sequence[bytes]) -> bytes:
     return key + b"".join(sorted(series.aggregate_tag_uids)) if join.include_agg_tags else key
 
 
-def joined(
-    variables: Mapping[str, Mapping[bytes, Series]], operator: str, describe: Callable[[], str]
-) -> list[dict[str, Series]]:
-    """The series of each output series, by variable, in the order of their keys; raises BadQuery where an intersection
-    is empty though there are series."""
-    keys = {key for of_one in variables.values() for key in of_one}
-    if operator == "intersection" and keys:
-        keys = {key for key in keys if all(key in of_one for of_one in variables.values())}
-        if not keys:
-            raise BadQuery(f"No intersections found: {describe()}")
-    return [{name: of_one[key] for name, of_one in variables.items() if key in of_one} for key in sorted(keys)]
+def joined(variables: Iterable[Mapping[bytes, object]], operator: str) -> list[bytes]:
+    """The keys that there are series for, in order: of any variable, or for an intersection of all."""
+    sets = [frozenset(of_one) for of_one in variables]
+    return sorted(frozenset.intersection(*sets) if operator == "intersection" else frozenset().union(*sets))
 
 
 def all_times(series: Sequence[Series]) -> Int64:

@@ -72,16 +72,16 @@ def average(operands: Sequence[Groups], words: Sequence[str], setting: Setting) 
 
 def highest_max(operands: Sequence[Groups], words: Sequence[str], setting: Setting) -> list[Group]:
     """The series with the highest maxima, in this order."""
-    groups = _flat(operands)
     count = _top(words)
+    groups = _with_some(operands)
     order = by_maximum([group.points for group in groups], setting.span, corrected=setting.corrected)
     return [groups[place] for place in order[:count]]
 
 
 def highest_current(operands: Sequence[Groups], words: Sequence[str], setting: Setting) -> list[Group]:
     """The series with the highest last values, in this order."""
-    groups = _flat(operands)
     count = _top(words)
+    groups = _with_some(operands)
     order = by_current([group.points for group in groups], setting.span, corrected=setting.corrected)
     return [groups[place] for place in order[:count]]
 
@@ -129,6 +129,11 @@ def _top(words: Sequence[str]) -> int:
 
 def _flat(operands: Sequence[Groups]) -> list[Group]:
     return [group for groups in operands for group in groups]
+
+
+def _with_some(operands: Sequence[Groups]) -> list[Group]:
+    """Those that have points."""
+    return [group for group in _flat(operands) if len(group.points.times)]
 
 
 def _with_points(group: Group, points: Points) -> Group:

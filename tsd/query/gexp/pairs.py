@@ -50,7 +50,7 @@ def _group(groups: Sequence[Group | None], fold: Fold, *, corrected: bool) -> Gr
         tsuids=sorted({tsuid for group in there for tsuid in group.tsuids}),
         points=doubles_as_points(times, reduce(lambda left, right: _folded(fold, left, right), values)),
         annotations=[],
-        tag_uids=there[0].tag_uids,
+        tag_uids=dict(first.tag_uids) if first else {},
         aggregate_tag_uids=sorted({uid for group in there for uid in group.aggregate_tag_uids}),
     )
 

@@ -49,7 +49,8 @@ def by_current(series: Sequence[Points], span: Span, *, corrected: bool) -> list
         values = [one.doubles() for one in map(span.cut, series)]
         return _descending([one[-1] if len(one) else -np.inf for one in values])
     columns = _Columns(series, span)
-    return _descending(columns.values[:, -1] if len(columns.whole) else np.zeros(len(series)))
+    last = columns.values[:, -1] if len(columns.whole) else np.zeros(len(series))
+    return _descending(np.where(np.isnan(last), np.inf, last))  # to Java nothing is higher than NaN
 
 
 def _descending(keys: Sequence[float] | Float64) -> list[int]:
