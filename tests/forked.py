@@ -179,10 +179,12 @@ def _become(fds: Sequence[int]) -> None:
     """Fork once more: return in the command's process, and tell its number and its end from this one."""
     *standard, told, request = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    unready, ready = os.pipe()
     pid = os.fork()
     if pid:
-        for fd in (*standard, request):
+        for fd in (*standard, request, ready):
             os.close(fd)
+        os.read(unready, 1)  # its end: who knows the number may change limits, and that must come later than ours
         os.write(told, NUMBER.pack(pid))
         os.write(told, NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         os._exit(0)
@@ -199,6 +201,8 @@ def _become(fds: Sequence[int]) -> None:
     time.tzset()
     for name, limit in asked["limits"].items():
         resource.setrlimit(getattr(resource, name), limit)
+    os.close(unready)
+    os.close(ready)
     sys.argv[1:] = asked["words"]
 
 
