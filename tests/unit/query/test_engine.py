@@ -12,6 +12,7 @@ from tsd.codec.rowkey import Layout, row_key
 from tsd.codec.uid import Kind
 from tsd.errors import BadQuery, StoreError
 from tsd.query.engine import Settings
+from tsd.query.gathering import POINT_BYTES, SERIES_BYTES
 from tsd.query.limits import Bounds, Limits
 from tsd.query.running import Registry
 from tsd.store import Put
@@ -238,12 +239,27 @@ async def test_limits(bounds: Bounds, message: str) -> None:
 
 
 async def test_queries_share_a_memory() -> None:
-    house = await House.build(FEW, settings=Settings(memory_bytes=50 * 40))
+    house = await House.build(FEW, settings=Settings(memory_bytes=20 * SERIES_BYTES + 50 * POINT_BYTES))
     with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
         await house.run("sum:sys.cpu")
     assert caught.value.status == 413
     await house.run("sum:0all-sum:sys.cpu")
     assert house.engine.memory.held == 0
+
+
+@pytest.mark.parametrize("m", ["sum:1ms-sum-nan:sys.cpu", "sum:1msc-sum-zero:sys.cpu", "sum:1s-p99-null:sys.cpu"])
+async def test_a_fill_that_would_be_far_larger_than_what_was_read_is_refused(m: str) -> None:
+    house = await House.build(FEW)
+    query = replace(asked(m), end_ms=(START_S + 365 * 86400) * 1000)
+    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
+        await house.engine.run(query)
+    assert caught.value.status == 413
+
+
+async def test_series_count_even_where_they_have_one_point() -> None:
+    house = await House.build(FEW, settings=Settings(memory_bytes=10 * SERIES_BYTES))
+    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit"):
+        await house.run("sum:0all-sum:sys.cpu")
 
 
 class Stuck(MemoryStore):
