@@ -32,13 +32,14 @@ class Hbase:
         self.zk_port = started.zk_port
         self.gateway = f"127.0.0.1:{started.thrift_port}"
 
-    def settings(self, prefix: str) -> dict[str, str]:
-        """Of a daemon on tables whose names start with `prefix`; they are made."""
+    def settings(self, prefix: str, **others: str) -> dict[str, str]:
+        """Of a daemon on tables whose names start with `prefix`, and with those others; the tables are made."""
         given = {
             "tsd.storage.backend": "hbase",
             "tsd.storage.hbase.thrift": self.gateway,
             "tsd.core.auto_create_metrics": "true",
             **{f"tsd.storage.hbase.{kind}_table": f"{prefix}-{kind}" for kind in ("data", "uid", "meta", "tree")},
+            **others,
         }
         trio.run(_make_tables, read_settings(Given("benchmark", key, value) for key, value in given.items())[0])
         return given

@@ -109,7 +109,9 @@ def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
         with text.open("w") as file:
             file.writelines(lines(size))
         hbase = stack.enter_context(running_hbase(folder / "hbase"))
-        tables = {**hbase.settings("query"), "tsd.storage.path": str(folder / "on-hbase")}
+        # On HBase the index is the operator's choice: nobody but tsd may bring new series then.
+        index = {"tsd.query.series_index": "true", "tsd.query.series_table": "query-series"}
+        tables = {**hbase.settings("query", **index), "tsd.storage.path": str(folder / "on-hbase")}
         embedded = {"tsd.storage.path": str(folder / "embedded")}
         for given in (tables, embedded):
             _tsd(given, "import", str(text))
