@@ -152,7 +152,7 @@ def _start_origin() -> socket.socket:
     with theirs:
         origin = subprocess.Popen(
             [sys.executable, "-m", "tests.forked", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT, process_group=0,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},  # what forks must have no threads
         )  # fmt: skip
     atexit.register(origin.wait)
@@ -162,12 +162,11 @@ def _start_origin() -> socket.socket:
 
 def _serve(asked: socket.socket) -> None:
     """Fork commands until nobody can ask any more; returns in a command's process only."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the tests
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nor does it wait for those who wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # it does not wait for those who wait
     while True:
         word, fds, _, _ = socket.recv_fds(asked, 1, FDS)
-        if not word:
-            sys.exit()
+        if not word:  # whoever asked has ended, maybe by a crash: what it started ends too
+            os.killpg(0, signal.SIGKILL)
         if os.fork() == 0:
             asked.close()
             return _become(fds)
@@ -188,7 +187,6 @@ def _become(fds: Sequence[int]) -> None:
         os.write(told, NUMBER.pack(pid))
         os.write(told, NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         os._exit(0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     with open(request, "rb") as file:
         asked = json.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
     for number, fd in enumerate(standard):
