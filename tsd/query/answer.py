@@ -18,9 +18,10 @@ from tsd.codec.times import FIRST_MS
 from tsd.errors import BadQuery
 from tsd.query.answers import Answer, Group, SubAnswer
 from tsd.query.echo import echo
-from tsd.query.model import Fill, Query
+from tsd.query.model import Downsample, Fill, Query
 from tsd.query.numbers import NAN, NULL, number_texts
 from tsd.query.points import Int64, Points
+from tsd.query.ranges import output_range
 from tsd.query.summary import group_stats, summary
 
 PART = 128 << 10  # bytes, about
@@ -34,20 +35,19 @@ def write_answer(
     """The answer's JSON in parts of about 128 KiB; raises BadQuery before the first where a value is infinite. `clock`
     gives seconds, for the timings of those who ask for them."""
     query = answer.query
-    cut = [[in_range(group.points, query) for group in sub.groups] for sub in answer.subs]
+    cut = [[in_range(group.points, query, sub.sub.downsample) for group in sub.groups] for sub in answer.subs]
     for points in (points for sub in cut for points in sub):
         _check_finite(points)
     return _gathered(_elements(answer, cut, _Layout(query, arrays=arrays), clock))
 
 
-def in_range(points: Points, query: Query) -> Points:
-    """The points whose times are within the query's, both ends included."""
+def in_range(points: Points, query: Query, downsample: Downsample | None) -> Points:
+    """The points that are answered: those whose times are within the query's, both ends included."""
     times = points.times
-    if not len(times) or (times[0] >= query.start_ms and times[-1] <= query.end_ms):
+    shown = output_range(query.start_ms, query.end_ms, downsample, corrected=query.corrected)
+    if not len(times) or (times[0] >= shown.start and times[-1] < shown.stop):
         return points
-    first = int(np.searchsorted(times, query.start_ms, "left"))
-    last = int(np.searchsorted(times, query.end_ms, "right"))
-    return points.at(slice(first, last))
+    return points.at(slice(*np.searchsorted(times, (shown.start, shown.stop)).tolist()))
 
 
 def _check_finite(points: Points) -> None:

@@ -44,7 +44,7 @@ class Downsampler:
         self._fill, self._scan = spec.fill, scan
         self._buckets = buckets_of(spec, query_start_ms, query_end_ms, scan)
         self._looped = by_loop and self._buckets.within_hours and compiled.folds(spec.function)
-        self._spec, self._folded = spec, list[Float64]()
+        self._spec, self._folded, self._folded_size = spec, list[Float64](), 0
         self._fold = BY_NAME[spec.function].make(integers=False, corrected=corrected)
         self._size = self._capacity = 0  # slots: buckets of series that have a point
         self._slots: list[tuple[Int64, Int64]] = []  # series and stamps of new slots, batch by batch
@@ -59,6 +59,7 @@ class Downsampler:
             folded = compiled.fold(batch, self._spec.interval_ms, self._spec.function)
             self._slots.append((folded.series, folded.stamps))
             self._folded.append(folded.values)
+            self._folded_size += len(folded.values)
             return
         if not self._buckets.within_hours:
             batch = by_series(batch)
@@ -78,7 +79,11 @@ class Downsampler:
     def answer_size(self, series_count: int) -> int:
         """How many points `finish` would give about: a fill can make many out of none."""
         filled = self._buckets.filled_count() if self._fill is not Fill.NONE else 0
-        return series_count * filled or self._size + sum(map(len, self._folded))
+        return max(series_count * filled, self._size + self._folded_size)
+
+    def size(self, series_count: int) -> int:
+        """How many values are kept, or will be in the end."""
+        return self.held + self.answer_size(series_count)
 
     def _all_new(self, runs: Runs) -> Slots:
         """Slots for runs that are whole buckets."""
@@ -152,11 +157,17 @@ class Collector:
 
     def __init__(self) -> None:
         self._batches: list[Batch] = []
+        self._size = 0
 
     def feed(self, batch: Batch) -> None:
         """Take in the next batch."""
         if len(batch.times):
             self._batches.append(batch)
+            self._size += len(batch.times)
+
+    def size(self, _: int) -> int:
+        """How many points are kept."""
+        return self._size
 
     def finish(self, series_count: int) -> list[Points]:
         """The points of each series, by its number."""

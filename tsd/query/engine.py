@@ -23,9 +23,9 @@ from tsd.query.limits import Limits, Memory, Share, timed_out
 from tsd.query.model import Query
 from tsd.query.notes import global_notes
 from tsd.query.plan import Plan, Planner, PlanRules
-from tsd.query.reading import SIFTED_H, hours, key_ranges, read_ranges, read_rows, row_keys, sieve_of
+from tsd.query.reading import MOST_PARTS, SIFTED_H, hours, key_ranges, read_ranges, read_rows, row_keys, sieve_of
 from tsd.query.removal import remove_rows
-from tsd.query.running import Running
+from tsd.query.running import Running, was_cancelled
 from tsd.query.selecting import Selection
 from tsd.series_index import SeriesIndex
 from tsd.store import Row, Store
@@ -96,7 +96,7 @@ class Engine:
         self._now_ms = now_ms
         self._planner = Planner(uids, layout, settings.rules)
         self._slots = trio.CapacityLimiter(settings.at_once)
-        self._threads = trio.CapacityLimiter(THREADS)
+        self.threads = trio.CapacityLimiter(THREADS)
         self.memory = Memory(settings.memory_bytes)
 
     async def run(self, query: Query, *, running: Running | None = None) -> Answer:
@@ -111,7 +111,7 @@ class Engine:
             finally:
                 share.release()
         if running is not None and running.cancelled:
-            raise BadQuery("The query was cancelled", status=503)
+            raise was_cancelled()
         assert scope.cancelled_caught
         raise timed_out(self._settings.limits.timeout_ms, (trio.current_time() - started) * 1000)
 
@@ -208,7 +208,7 @@ class Engine:
         bounds = self._settings.limits.bounds(
             metric, override_size=query.override_byte_limit, override_points=query.override_point_limit
         )
-        gathering = Gathering(query, plan, selection, self._layout, bounds, hold, self._threads)
+        gathering = Gathering(query, plan, selection, self._layout, bounds, hold, self.threads)
         await self._read(plan, gathering, selection)
         return await self._in_thread(gathering.tally.points, gathering.finish)
 
@@ -233,7 +233,7 @@ class Engine:
         parts = 1 if self._layout.salt_width else scans
         sieve = sieve_of(plan) if scans > 1 else ""  # an engine in this process reads faster than it would sift
         if sieve:
-            parts = max(parts, hours(plan) // SIFTED_H)
+            parts = max(parts, min(hours(plan) // SIFTED_H, MOST_PARTS))
         ranges = key_ranges(self._layout, plan, parts)
         await read_ranges(self._store, self._table, ranges, gathering.take, at_once=scans, sieve=sieve)
 
@@ -241,7 +241,7 @@ class Engine:
         """What `work` returns; in a thread where it has many points to do."""
         if points <= SMALL:
             return work()
-        return await trio.to_thread.run_sync(work, limiter=self._threads)
+        return await trio.to_thread.run_sync(work, limiter=self.threads)
 
 
 def _nameless(selection: Selection) -> list[str]:

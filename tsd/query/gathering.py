@@ -22,6 +22,7 @@ from tsd.store.cells import CellPage
 
 SMALL_PAGE = 64  # cells: decoded at once, as a thread costs as much
 POINT_BYTES = 40  # of a point that is kept: twice its arrays, which are joined in the end
+SERIES_BYTES = 1000  # of a series beside its points: its tags, its arrays, what is answered of it
 MOST_WARNINGS = 100
 
 
@@ -69,7 +70,6 @@ class Gathering:
             if spec
             else Collector()
         )
-        self._buckets = _most_buckets(plan)
         self._with_notes = not query.no_annotations
         self._keeps_rows = query.delete
         self._selection = selection
@@ -91,8 +91,8 @@ class Gathering:
         else:
             await trio.to_thread.run_sync(self._work, page, limiter=self._threads)
         check_fetched(self._bounds, size=self.tally.size, points=self.tally.points)
-        kept = min(self.tally.points, len(self._selection.wanted) * self._buckets)
-        self._hold(kept * POINT_BYTES)
+        series = len(self._selection.wanted)
+        self._hold(series * SERIES_BYTES + self._sink.size(series) * POINT_BYTES)
 
     def _work(self, page: CellPage) -> None:
         numbers = self._selection.numbers
@@ -132,13 +132,3 @@ class Gathering:
         count = len(self._selection.wanted)
         self._grow(count)
         return Gathered(self._sink.finish(count), self._counts[:count].tolist(), self._notes, self.tally, self._rows)
-
-
-def _most_buckets(plan: Plan) -> int:
-    """How many points a series can come to."""
-    spec = plan.sub.downsample
-    if spec is None:
-        return 1 << 60
-    if spec.is_all:
-        return 1
-    return (plan.scan.stop_ms - plan.scan.start_ms) // spec.interval_ms + 2

@@ -19,6 +19,7 @@ from tsd.store.cells import CellPage, cell_pages, cells_of_rows
 
 MOST_SIFTED = 50  # literals of one tag name that a server is to look for in every key
 SIFTED_H = 2  # of one scan, where a server sifts: it may find nothing for long, and must answer in time
+MOST_PARTS = 500  # of a scan that is sifted: each is a call, found or not, and a range may be of decades
 GET_ROWS = 400  # asked for with one call
 Take = Callable[[CellPage], Awaitable[None]]
 

@@ -1,6 +1,7 @@
 """Answers as JSON: keys and their order, forms of numbers, what is left out."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,13 @@ def test_nothing() -> None:
 
 def test_points_outside_the_query_are_left_out_and_both_ends_belong_to_it() -> None:
     assert dps(answer(group((-1, 1), (0, 2), (3600, 3), (3601, 4)))) == '{"1356998400":2,"1357002000":3}'
+
+
+def test_the_bucket_that_holds_the_start_is_shown_when_corrected() -> None:
+    found = answer(group((0, 1), (10, 2)), sub=replace(SUB, downsample=read_downsample("10s-sum")))
+    found = replace(found, query=replace(found.query, start_ms=(START_S + 5) * 1000))
+    assert dps(found) == '{"1356998410":2}'
+    assert dps(replace(found, query=replace(found.query, corrected=True))) == '{"1356998400":1,"1356998410":2}'
 
 
 def test_several_points_of_a_second_share_a_key_unless_corrected() -> None:
