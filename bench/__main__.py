@@ -2,6 +2,7 @@
 
 import click
 
+from bench import beside as beside_module
 from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import day as day_module
@@ -111,6 +112,16 @@ def put(series: int, points: int, batches: tuple[int, ...], rounds: int) -> None
 def query(series: int, wide: int, rounds: int, only: str) -> None:
     """Queries over HTTP: tsd on both engines beside a real OpenTSDB on the same points."""
     query_module.query(query_module.Size(series, wide), rounds, lambda name: only in name)
+
+
+@bench.command()
+@click.option("--series", default=1000, help="Series of the query, a day with a point every ten seconds.")
+@click.option("--points", default=300, help="Points of each of 10,000 series that are put, each time.")
+@click.option("--pairs", default=5, help="How often all is measured, in turn without the query and beside it.")
+@click.option("--seconds", default=5.0, help="How long each time a client asks at a small pace.")
+def beside(series: int, points: int, pairs: int, seconds: float) -> None:
+    """Puts beside a heavy query that is asked over and over, and how soon a query ends when it must."""
+    beside_module.beside(series, Load(points=points), pairs, seconds)
 
 
 if __name__ == "__main__":

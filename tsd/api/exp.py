@@ -46,7 +46,7 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
         async def answered(query: Query) -> Answer:
             return await run(query, request)
 
-        return await written(await run_gexp(asked, answered), arrays=request.has("arrays"))
+        return await written(await run_gexp(asked, answered), engine, arrays=request.has("arrays"))
 
     return {"api/query/exp": exp, "api/query/gexp": gexp}
 

@@ -1,6 +1,7 @@
 """/api/query: what was asked → the engine → its answer as JSON; and the list of the queries that run."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -8,15 +9,17 @@ import trio
 
 from tsd.api.messages import answer, check_method
 from tsd.doors.exchange import Endpoint, Request, Response
+from tsd.doors.parts import MadeOf
 from tsd.errors import BadQuery, Refused
 from tsd.query.answer import write_answer
 from tsd.query.answers import Answer, SubAnswer
 from tsd.query.body import read_body
 from tsd.query.echo import echo
-from tsd.query.engine import Engine
+from tsd.query.engine import ANSWER_BYTES, Engine
 from tsd.query.gexp.engine import metric_queries
+from tsd.query.limits import Share
 from tsd.query.model import Query
-from tsd.query.running import Registry, Running
+from tsd.query.running import Registry, Running, was_cancelled
 from tsd.query.uri import read_m, read_uri
 
 LARGE = 5_000  # points: an answer of more is written in a thread, part by part
@@ -37,15 +40,20 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
 
     async def query(request: Request) -> Response:
         wanted = read_query(request, rules, now_ms())
-        with registry.entered(wanted, request.peer, request.headers) as running:
+        with ExitStack() as until_sent:
+            running = until_sent.enter_context(registry.entered(wanted, request.peer, request.headers))
             try:
                 found = await engine.run(wanted, running=running)
-                response = await written(found, arrays=request.has("arrays"))
+                response = await written(found, engine, arrays=request.has("arrays"))
             except Refused as error:
                 running.status, running.error = error.status, error.message
                 raise told_twice(error) from error
-            running.status, running.sent = response.status, True
-            return response
+            running.status = response.status
+            if isinstance(response.body, bytes):
+                running.sent = True
+                return response
+            parts = _listed(response.body, running, until_sent.pop_all())
+            return replace(response, body=MadeOf(parts, response.body))
 
     async def listed(request: Request) -> Response:
         if check_method(request, "GET", "POST", "DELETE") == "DELETE":
@@ -70,18 +78,48 @@ def read_query(request: Request, rules: Rules, now_ms: int) -> Query:
     return replace(wanted, delete=True) if method == "DELETE" else wanted
 
 
-async def written(found: Answer, *, arrays: bool) -> Response:
-    """An answer as a response, written while it is sent if it is large; raises BadQuery where JSON cannot hold it."""
+async def written(found: Answer, engine: Engine, *, arrays: bool) -> Response:
+    """An answer as a response, written while it is sent if it is large: until then it counts as the engine's memory.
+    Raises BadQuery where JSON cannot hold it."""
     size = sum(len(group.points.times) + GROUP_POINTS for sub in found.subs for group in sub.groups)
-    parts = write_answer(found, arrays=arrays)
     if size <= LARGE:
-        return Response(200, b"".join(parts))
-    return Response(200, _in_threads(parts))
+        return Response(200, b"".join(write_answer(found, arrays=arrays)))
+    share = engine.memory.share()
+    share.hold(size * ANSWER_BYTES)
+    return Response(200, _in_threads(found, arrays, engine.threads, share))
 
 
-async def _in_threads(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while (part := await trio.to_thread.run_sync(next, parts, None)) is not None:
-        yield part
+async def _in_threads(
+    found: Answer, arrays: bool, threads: trio.CapacityLimiter, share: Share
+) -> AsyncGenerator[bytes, None]:
+    def first() -> tuple[Iterator[bytes], bytes | None]:
+        parts = write_answer(found, arrays=arrays)
+        return parts, next(parts, None)
+
+    try:
+        parts, part = await trio.to_thread.run_sync(first, limiter=threads)
+        while part is not None:
+            yield part
+            part = await trio.to_thread.run_sync(next, parts, None, limiter=threads)
+    finally:
+        share.release()
+
+
+async def _listed(parts: AsyncIterator[bytes], running: Running, until_sent: ExitStack) -> AsyncGenerator[bytes, None]:
+    """The parts of an answer whose query is listed, and can be cancelled, until they are sent."""
+    with until_sent:
+        try:
+            async for part in parts:
+                if running.cancelled:
+                    raise was_cancelled()
+                yield part
+        except Refused as error:
+            running.status, running.error = error.status, error.message
+            raise
+        except GeneratorExit:
+            running.error = "The client did not take the answer"
+            raise
+        running.sent = True
 
 
 def told_twice(error: Refused) -> Refused:

@@ -1,11 +1,11 @@
 """Bodies of responses, compressed where a client takes it."""
 
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import trio
 
-from tsd.doors.parts import ended
+from tsd.doors.parts import MadeOf
 
 LEAST_BYTES = 256  # smaller ones gain nothing
 IN_THREAD_BYTES = 32 << 10
@@ -54,15 +54,18 @@ def _compress(body: bytes, coding: str) -> bytes:
     return stream.compress(body) + stream.flush()
 
 
-async def compressed_parts(parts: AsyncIterator[bytes], coding: str) -> AsyncIterator[bytes]:
+def compressed_parts(parts: AsyncIterator[bytes], coding: str) -> AsyncIterator[bytes]:
     """A body that comes in parts, each of which is sent as far as it has been compressed."""
+    return MadeOf(_compressed_parts(parts, coding), parts)
+
+
+async def _compressed_parts(parts: AsyncIterator[bytes], coding: str) -> AsyncGenerator[bytes, None]:
     stream = zlib.compressobj(LEVEL, zlib.DEFLATED, _WINDOWS[coding])
-    async with ended(parts):
-        async for part in parts:
-            if len(part) < IN_THREAD_BYTES:
-                done = stream.compress(part)
-            else:
-                done = await trio.to_thread.run_sync(stream.compress, part)
-            if done:
-                yield done
+    async for part in parts:
+        if len(part) < IN_THREAD_BYTES:
+            done = stream.compress(part)
+        else:
+            done = await trio.to_thread.run_sync(stream.compress, part)
+        if done:
+            yield done
     yield stream.flush()

@@ -5,7 +5,7 @@ Nothing here knows sockets, and no endpoint knows anything of this but `Refused`
 
 import json
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import structlog
 from tsd.doors import pages
 from tsd.doors.cors import Cors
 from tsd.doors.exchange import HTML, JSON, Endpoint, Request, Response
-from tsd.doors.parts import ended
+from tsd.doors.parts import MadeOf
 from tsd.doors.target import Target
 from tsd.errors import Refused, StoreError, TsdError
 from tsd.settings import Mode
@@ -140,15 +140,14 @@ async def _begun(response: Response) -> Response:
         second = await anext(parts)
     except StopAsyncIteration:
         return replace(response, body=first)
-    return replace(response, body=_joined(first, second, parts))
+    return replace(response, body=MadeOf(_joined(first, second, parts), parts))
 
 
-async def _joined(first: bytes, second: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async with ended(parts):
-        yield first
-        yield second
-        async for part in parts:
-            yield part
+async def _joined(first: bytes, second: bytes, parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    yield first
+    yield second
+    async for part in parts:
+        yield part
 
 
 def _nowhere(request: Request, target: Target) -> Response:
@@ -207,14 +206,13 @@ def _padded(response: Response, request: Request) -> Response:
         return response if response.status >= 400 else _error(Refused(INTERNAL, "Missing callback name"))
     if isinstance(response.body, bytes):
         return replace(response, body=call + b"(" + response.body + b")") if response.body else response
-    return replace(response, body=_padded_parts(call, response.body))
+    return replace(response, body=MadeOf(_padded_parts(call, response.body), response.body))
 
 
-async def _padded_parts(call: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _padded_parts(call: bytes, parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     yield call + b"("
-    async with ended(parts):
-        async for part in parts:
-            yield part
+    async for part in parts:
+        yield part
     yield b")"
 
 

@@ -317,12 +317,15 @@ class WebSession:
         if coding is not None:
             parts = compression.compressed_parts(parts, coding)
             headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
-        await self._send_bytes(self._http.send(_head(status, headers)) or b"")
         async with ended(parts):
-            async for part in parts:
-                if self._is_head:
-                    break
-                await self._send_bytes(self._http.send(h11.Data(data=part)) or b"")
+            await self._send_bytes(self._http.send(_head(status, headers)) or b"")
+            try:
+                async for part in parts:
+                    if self._is_head:
+                        break
+                    await self._send_bytes(self._http.send(h11.Data(data=part)) or b"")
+            except Refused as error:  # too late to tell
+                raise _Gone from error
         await self._send_bytes(self._http.send(h11.EndOfMessage()) or b"")
 
     async def _send_bytes(self, data: bytes) -> None:

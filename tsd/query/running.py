@@ -37,6 +37,11 @@ class Running:
             scope.cancel()
 
 
+def was_cancelled() -> BadQuery:
+    """What a query that somebody ended is answered with."""
+    return BadQuery("The query was cancelled", status=503)
+
+
 class Registry:
     """The queries of a daemon."""
 

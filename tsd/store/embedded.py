@@ -25,6 +25,7 @@ from tsd.store.keyvalue import ABSENT, TIME_BYTES, cell_of, row_head, time_of, w
 from tsd.store.limits import check_row
 from tsd.store.pauses import pauses
 from tsd.store.rocks import Batch, Database, fill, options
+from tsd.store.turns import Turns
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ class EmbeddedStore:
         self._database = reopen()
         self._count: Counter[str] = Counter()
         self._written = self._synced = 0  # batches: since the start, and up to the last sync
+        self._turns = Turns()  # of those who read very much
         self._syncing = trio.Lock()
         self._mending = trio.Lock()
         self._mend_at = 0.0
@@ -192,8 +194,8 @@ class EmbeddedStore:
         if pages is None:
             view = self._database.view(table, stop, passing=limit_bytes > SHORT_BYTES)
             pages = view.cells(start, limit_bytes)
-        while (page := next(pages)) is None:
-            await trio.lowlevel.checkpoint()
+        while (page := await self._turns.step(pages)) is None:
+            pass
         cursor.pages, cursor.next_start = pages, page.next_start
         return page
 
