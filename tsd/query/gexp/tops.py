@@ -49,8 +49,12 @@ def by_current(series: Sequence[Points], span: Span, *, corrected: bool) -> list
         values = [one.doubles() for one in map(span.cut, series)]
         return _descending([one[-1] if len(one) else -np.inf for one in values])
     columns = _Columns(series, span)
-    last = columns.values[:, -1] if len(columns.whole) else np.zeros(len(series))
-    return _descending(np.where(np.isnan(last), np.inf, last))  # to Java nothing is higher than NaN
+    last = [np.flatnonzero(columns.whole == whole)[-1:] for whole in (True, False)]  # of integers, and of doubles
+    found = columns.values[:, np.concatenate(last)]
+    if not found.shape[1]:
+        return list(range(len(series)))
+    # To Java nothing is higher than NaN.
+    return _descending(np.where(np.isnan(found), np.inf, found).max(axis=1))
 
 
 def _descending(keys: Sequence[float] | Float64) -> list[int]:
