@@ -14,7 +14,6 @@ import trio
 from tsd.codec.annotation import Annotation
 from tsd.codec.rowkey import Layout
 from tsd.codec.uid import Kind
-from tsd.errors import BadQuery
 from tsd.query.answers import Answer, Group, SubAnswer
 from tsd.query.assembling import Assembly
 from tsd.query.choosing import few_series
