@@ -4,8 +4,10 @@ What a point says is kept as the text it was sent as, because that text decides 
 body is taken in before all of it was read: JSON that is none refuses the whole request.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -21,9 +23,15 @@ T = TypeVar("T")
 P = TypeVar("P")
 Tag = tuple[str, str]
 SLICE_BYTES = 128 << 10  # of a body, read in one go: some 2 ms
+WHOLE_BYTES = 1 << 20  # the most that is read at once where no place for a cut is found: some 100 ms
+MOST_REFUSED = 50_000  # points of a request, before it is refused as a whole
+MOST_SHOWN = 10_000  # errors in an answer
+HIGHEST_INT = (1 << 31) - 1
+_CUT = re.compile(rb"\}\s*(,)\s*\{")
 BAD_POINTS = "One or more data points had errors"
 SEE_DETAILS = 'Please see the TSD logs or append "details" to the put request'
 BAD_JSON = "Unable to parse the given JSON"
+_NO_JSON = (ValueError, msgspec.DecodeError, RecursionError)
 _ABSENT = msgspec.Raw(b"null")
 
 
@@ -84,6 +92,9 @@ class Failure(NamedTuple):
     error: str
 
 
+UNSHOWN = Failure(None, "")  # of which only the count is told
+
+
 class Outcome(NamedTuple):
     """What became of a request's points."""
 
@@ -100,6 +111,8 @@ def flags_of(request: Request) -> Flags:
     text = request.param("sync_timeout")
     try:
         timeout_ms = int(text) if text is not None else 0
+        if abs(timeout_ms) > HIGHEST_INT:
+            raise ValueError(text)
     except ValueError:
         raise Refused(500, f'For input string: "{text}"') from None
     return Flags(request.has("summary"), request.has("details"), request.has("sync"), timeout_ms)
@@ -116,13 +129,13 @@ def header_tag(request: Request, header: str) -> Tag | None:
     return tagk, tagv
 
 
-async def read_slices(body: bytes, read: Callable[[bytes], T]) -> list[T]:
+async def read_slices(body: bytes, read: Callable[[bytes], Piece]) -> list[Piece]:
     """What `read` makes of the body's array of points (one object is an array of one), in parts where it is large, so
     that others run in between. `read` gets JSON, and raises ValueError or msgspec's DecodeError where it is none.
     Raises Refused.
 
     A cut is tried where one object seems to end and the next to begin. Were it within a string or another object, the
-    piece before it would be no JSON: then the body is read whole.
+    piece before it would be no JSON: then the body is read whole, if it is not too large for that.
     """
     text = body.strip()
     if not text:
@@ -131,34 +144,41 @@ async def read_slices(body: bytes, read: Callable[[bytes], T]) -> list[T]:
         text = b"[" + text + b"]"
     elif text[:1] != b"[":
         raise Refused(400, "The JSON must start as an object or an array")
-    if len(text) > 2 * SLICE_BYTES:
-        with suppress(ValueError, msgspec.DecodeError):
-            return await _read_pieces(text, read)
     try:
-        return [read(text)]
-    except (ValueError, msgspec.DecodeError) as exc:
+        if len(text) > 2 * SLICE_BYTES:
+            with suppress(*_NO_JSON) if len(text) <= WHOLE_BYTES else nullcontext():
+                return await _read_pieces(text, read)
+        return [_checked(read(text), 0)]
+    except _NO_JSON as exc:
         raise Refused(400, BAD_JSON, str(exc)) from exc
 
 
-async def _read_pieces(text: bytes, read: Callable[[bytes], T]) -> list[T]:
-    found, start = [], 1
+async def _read_pieces(text: bytes, read: Callable[[bytes], Piece]) -> list[Piece]:
+    found: list[Piece] = []
+    start, refused = 1, 0
     while start < len(text):
         cut = _next_cut(text, start + SLICE_BYTES)
-        found.append(read(b"[" + text[start:cut] + (b"]" if cut < len(text) else b"")))
+        if cut - start > WHOLE_BYTES:
+            raise ValueError(f"no end of a data point within {WHOLE_BYTES} bytes")
+        piece = read(b"[" + text[start:cut] + (b"]" if cut < len(text) else b""))
+        found.append(_checked(piece, refused))
+        refused += len(piece.refused)
         start = cut + 1
         await trio.lowlevel.checkpoint()
     return found
 
 
+def _checked(piece: Piece, refused: int) -> Piece:
+    """A piece, unless with it and what was `refused` before it there are too many points to keep an error for each."""
+    if refused + len(piece.refused) > MOST_REFUSED:
+        raise Refused(400, BAD_POINTS, f"More than {MOST_REFUSED} data points say nothing that could be stored")
+    return piece
+
+
 def _next_cut(text: bytes, at: int) -> int:
     """Where a comma between two objects seems to be, from `at` on; the end of `text` if nowhere."""
-    while (brace := text.find(b"}", at)) >= 0:
-        comma = brace + 1
-        rest = text[comma : comma + 64].lstrip()
-        if rest[:1] == b"," and rest[1:].lstrip()[:1] == b"{":
-            return text.index(b",", comma)
-        at = comma
-    return len(text)
+    found = _CUT.search(text, at)
+    return found.start(1) if found else len(text)
 
 
 def text_of(raw: msgspec.Raw) -> str | None:
@@ -263,7 +283,7 @@ def lines_of(text: bytes, points: Sequence[P], line: Callable[[P], bytes]) -> Pi
             lines.append(line(point))
             at.append(number)
         except BadLine as error:
-            refused[number] = error
+            refused[number] = error.with_traceback(None)  # which would keep all that was at hand there
     return Piece(text, b"".join(lines), at, refused, len(points))
 
 
@@ -296,6 +316,6 @@ def answer(outcome: Outcome, flags: Flags) -> Response:
         body["timeouts"] = late
     body["failed"] = failed
     if flags.details:
-        errors = (*outcome.refused, *outcome.unstored, *outcome.late)
-        body["errors"] = [failure._asdict() for failure in errors]
+        errors = chain(outcome.refused, outcome.unstored, outcome.late)
+        body["errors"] = [failure._asdict() for failure in islice(errors, MOST_SHOWN)]
     return Response(400 if outcome.refused or late else 200, msgspec.json.encode(body))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tsd.api.messages import is_true, number_in, object_of, required, text_in
+from tsd.api.messages import is_true, number_in, object_of, required, text_in, unparsable
 from tsd.codec.rowkey import split_pairs
 from tsd.codec.uid import Kind, Widths
 from tsd.codec.words import encode_name
@@ -65,11 +65,10 @@ def read_lookup(request: Request) -> Asked:
             members = object_of(request)
         except Refused as error:  # as OpenTSDB
             raise Refused(500, error.details or error.message) from error
-        tags = [
-            (text_in(tag, "key"), text_in(tag, "value"))
-            for tag in members.get("tags") or ()
-            if isinstance(tag, Mapping)
-        ]
+        listed = members.get("tags") or []
+        if not isinstance(listed, list):
+            raise unparsable(f"tags: got {type(listed).__name__}, wanted an array")
+        tags = [(text_in(tag, "key"), text_in(tag, "value")) for tag in listed if isinstance(tag, Mapping)]
         is_true(members.get("useMeta"))  # where series are looked for is the daemon's business
         metric = text_in(members, "metric") or "*"
         return Asked(Selection(metric, tags), number_in(members, "limit", FEW), True)

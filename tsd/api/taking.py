@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import trio
 
-from tsd.api.incoming import Failure, Flags, Outcome, Piece, Shown, answer, told
+from tsd.api.incoming import MOST_SHOWN, UNSHOWN, Failure, Flags, Outcome, Piece, Shown, answer, told
 from tsd.doors.exchange import Response
 from tsd.errors import BadLine, Refused
 from tsd.ingest.intake import Intake, Taken
@@ -45,7 +45,9 @@ class PointsDoor:
         position = 0
         for piece in pieces:
             refused, position = await self._take_piece(piece, take_in)
-            failures += _failures(piece, refused, flags, echo)
+            failures += (
+                _failures(piece, refused, flags, echo) if len(failures) < MOST_SHOWN else [UNSHOWN] * len(refused)
+            )
             good.append((piece, [number for number in piece.points if number not in refused]))
         taken = sum(len(numbers) for _, numbers in good)
         self.accepted += taken
@@ -93,7 +95,9 @@ class PointsDoor:
 
 def _failures(piece: Piece, refused: dict[int, BadLine], flags: Flags, echo: Echo) -> list[Failure]:
     """The refused points of a piece, in order. Only an answer with details shows the points."""
-    points = echo(piece) if refused and flags.details else [None] * piece.size
+    if not flags.details:
+        return [UNSHOWN] * len(refused)
+    points = echo(piece) if refused else ()
     return [_failure(points[number], told(refused[number])) for number in sorted(refused)]
 
 
@@ -103,8 +107,11 @@ def _failure(point: Shown | None, error: str) -> Failure:
 
 def _taken(good: Sequence[tuple[Piece, list[int]]], error: str, flags: Flags, echo: Echo) -> list[Failure]:
     """The points that were taken in, each with the same error."""
-    found = []
+    found: list[Failure] = []
     for piece, numbers in good:
-        points = echo(piece) if flags.details else [None] * piece.size
+        if not flags.details or len(found) >= MOST_SHOWN:
+            found += [UNSHOWN] * len(numbers)
+            continue
+        points = echo(piece)
         found += [_failure(points[number], error) for number in numbers]
     return found

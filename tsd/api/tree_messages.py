@@ -9,6 +9,7 @@ from tsd.doors.exchange import Request
 from tsd.errors import Refused
 from tsd.metadata.tree_rules import BadRule, check_rule
 from tsd.metadata.trees import Definition, Opened
+from tsd.query.pattern_cost import is_costly
 
 # Fields of a tree and of a rule by their members; a parameter of a URL may spell them with underscores.
 TREE_TEXTS = {"name": "name", "description": "description", "notes": "notes"}
@@ -99,6 +100,9 @@ def changed_rule(members: Mapping[str, Any], stored: Rule | None, place: tuple[i
     rule = (stored or Rule(kind, tree_id))._replace(kind=kind, tree_id=tree_id, level=level, order=order, **changes)
     try:
         check_rule(rule)
+        for pattern in (rule.regex, rule.separator):
+            if is_costly(pattern):  # a matcher cannot be stopped, and one that never ends would stop all
+                raise BadRule(f"{pattern}: it could take time beyond all bounds")
     except BadRule as error:
         raise Refused(400, str(error), str(error)) from error
     return rule

@@ -14,6 +14,13 @@ SHARES = 4  # one client may take so many parts of it at most
 IN_THREAD_BYTES = 64 << 10  # compressed: from here on it would hold up the others
 STEP_BYTES = 1 << 20  # uncompressed at once
 MEMBERS = 16  # of one gzip body: each costs a copy of what follows
+# What a body may be in beside UTF-8. Python knows more: some take time beyond all bounds (punycode), and every name
+# that it was ever asked for stays in memory.
+CHARSETS = frozenset(
+    f"""latin1 latin-1 ascii utf-16 utf-16le utf-16be utf-32 utf-32le utf-32be koi8-r koi8-u gbk gb2312 gb18030 big5
+    shift_jis euc-jp euc-kr {" ".join(f"iso-8859-{part} windows-{1249 + part}" for part in range(1, 10))}
+    iso-8859-10 iso-8859-11 iso-8859-13 iso-8859-14 iso-8859-15 iso-8859-16""".split()
+)
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 TOO_LARGE, OVERLOADED = 413, 503
 
@@ -168,16 +175,24 @@ def too_large(limit: int) -> Refused:
     return Refused(TOO_LARGE, "Request Entity Too Large", details)
 
 
-def as_utf8(body: bytes, content_type: str) -> bytes:
-    """A body in UTF-8, of whatever charset its type names. Raises Refused for an unknown one, or text that is not in
-    it."""
+async def as_utf8(body: bytes, content_type: str, limit: int) -> bytes:
+    """A body in UTF-8, of whatever charset its type names. Raises Refused: 400 for an unknown one, or text that is not
+    in it, 413 where it grows past `limit` bytes."""
     _, found, rest = content_type.lower().partition("charset=")
     charset = rest.partition(";")[0].strip(" \"'")
     if not found or charset in ("utf-8", "utf8", "us-ascii", ""):
         return body
-    try:
-        if not codecs.lookup(charset)._is_text_encoding:  # rot13, zip …
-            raise LookupError(charset)
-        return body.decode(charset).encode()
-    except (LookupError, UnicodeError) as exc:
-        raise Refused(400, "Bad request", f"The body's charset {charset} is unknown, or not its own") from exc
+    wrong = Refused(400, "Bad request", f"The body's charset {charset} is unknown, or not its own")
+    if charset not in CHARSETS:
+        raise wrong
+    decoder = codecs.getincrementaldecoder(charset)()
+    text = bytearray()
+    for at in range(0, len(body), STEP_BYTES):
+        try:
+            text += decoder.decode(body[at : at + STEP_BYTES], at + STEP_BYTES >= len(body)).encode()
+        except UnicodeError as exc:
+            raise wrong from exc
+        if len(text) > limit:
+            raise too_large(limit)
+        await trio.lowlevel.checkpoint()
+    return bytes(text)

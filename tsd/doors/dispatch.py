@@ -4,6 +4,7 @@ Nothing here knows sockets, and no endpoint knows anything of this but `Refused`
 """
 
 import json
+import re
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
@@ -22,6 +23,8 @@ from tsd.settings import Mode
 log = structlog.get_logger(__name__)
 
 LEGACY_JSON = "application/json"
+LONGEST_CALL = 200
+_CALL = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*|\[\d+\])*", re.ASCII)
 NOT_FOUND, STORE_FAILED, UNAVAILABLE, INTERNAL = 404, 424, 503, 500
 
 # wire.md §10: what is not there in which mode. Paths of ours, beyond OpenTSDB's, are there in all.
@@ -59,6 +62,7 @@ class Dispatcher:
                 return Response(200, b"", None, extra)
             target.check_version()
             _check_serializer(request)
+            _check_callback(request)
             endpoint = self._find(target)
             if endpoint is None:
                 response = _nowhere(request, target)
@@ -128,6 +132,18 @@ def _check_serializer(request: Request) -> None:
     if name is not None and request.is_api and name != "json":
         told = f"Could not find a serializer with the name: {name}"
         raise Refused(400, "Requested serializer was not found", told)
+
+
+def _check_callback(request: Request) -> None:
+    """Raise Refused where `jsonp` names no function: any other text would be a script of whoever wrote the link, told
+    in our name."""
+    name = request.param("jsonp")
+    if name and not _names_function(name):
+        raise Refused(400, "Invalid callback name", "The parameter jsonp must name a function")
+
+
+def _names_function(text: str) -> bool:
+    return len(text) <= LONGEST_CALL and _CALL.fullmatch(text) is not None
 
 
 async def _begun(response: Response) -> Response:
@@ -201,9 +217,12 @@ def _in_legacy_form(response: Response) -> Response:
 
 def _padded(response: Response, request: Request) -> Response:
     """JSON as a call of the function that `jsonp` names."""
-    call = (request.param("jsonp") or "").encode()
-    if not call:
+    name = request.param("jsonp") or ""
+    if not name:
         return response if response.status >= 400 else _error(Refused(INTERNAL, "Missing callback name"))
+    if not _names_function(name):
+        return response
+    call = name.encode()
     if isinstance(response.body, bytes):
         return replace(response, body=call + b"(" + response.body + b")") if response.body else response
     return replace(response, body=MadeOf(_padded_parts(call, response.body), response.body))

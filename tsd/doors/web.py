@@ -15,8 +15,8 @@ import trio
 
 from tsd.doors import compression, pages
 from tsd.doors.bodies import Claim, Room, as_utf8, too_large, unpacked
-from tsd.doors.dispatch import READS, Dispatcher
-from tsd.doors.exchange import HTML, Request, Response
+from tsd.doors.dispatch import LEGACY_JSON, READS, Dispatcher
+from tsd.doors.exchange import HTML, JSON, Request, Response
 from tsd.doors.latency import Latencies
 from tsd.doors.parts import ended
 from tsd.doors.replies import Unread
@@ -26,6 +26,7 @@ from tsd.errors import Refused
 MAX_REQUEST = 64 << 10  # of a request's line and headers
 UNCHUNKED_BYTES = 8192  # OpenTSDB's bound where `tsd.http.request.enable_chunked` is off
 PIECE_BYTES = 64 << 10  # sent at once: a client has shown that it reads when it has taken one
+TURN_CHUNKS = 100  # of one body, before others get their turn
 CHUNK_BYTES = 64 << 10  # claimed at once for a body of unknown length
 HUNG_UP_S = 2  # how long a question is still worked on after its client has closed its side: some only half
 LEAST_RATE = 64 << 10  # bytes a second: so much longer than `patience_s` a large body may take
@@ -127,10 +128,13 @@ class WebSession:
 
     async def _serve_one(self) -> bool:
         """Serve one request; whether another may follow."""
+        self._is_head = False
         try:
             event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return False
+            if event.method == b"CONNECT":  # an answer of 200 would make a tunnel of the connection
+                await self._send_last(Refused(405, "Method not allowed", "The HTTP method [CONNECT] is not permitted"))
             self._is_head = event.method == b"HEAD"
             await self._answer(event)
         except h11.RemoteProtocolError as error:
@@ -169,7 +173,8 @@ class WebSession:
                 response = await self._answered_while_heard(request, target)
             else:
                 response = await self._dispatcher.answer(request, target)
-            await self._send(response, headers, padded=request.has("jsonp"))
+            padded = request.has("jsonp") and response.content_type in (JSON, LEGACY_JSON)
+            await self._send(response, headers, padded=padded)
         self._tally.note(target.key, response.status, (trio.current_time() - began) * 1000)
 
     # ---- what comes
@@ -202,25 +207,31 @@ class WebSession:
     async def _read_body(self, headers: Mapping[str, str], claim: Claim) -> bytes:
         """The body, uncompressed and in UTF-8. Raises Refused, TooSlowError."""
         await self._claim_body(headers, claim)
-        parts: list[bytes] = []
-        size = 0
+        found = bytearray()  # and no list: a client may make its chunks as small as it likes
+        chunks = 0
         while not isinstance(event := await self._next_event(), h11.EndOfMessage):
             if not isinstance(event, h11.Data):
                 raise _Gone
-            parts.append(bytes(event.data))
-            size += len(parts[-1])
-            if size > self._bounds.body:
+            found += event.data
+            if len(found) > self._bounds.body:
                 raise too_large(self._bounds.body)
-            if size > claim.taken:
-                claim.grow(size + CHUNK_BYTES)
-        if not size:
+            if len(found) > claim.taken:
+                claim.grow(len(found) + CHUNK_BYTES)
+            chunks += 1
+            if chunks % TURN_CHUNKS == 0:
+                await trio.lowlevel.checkpoint()
+        if not found:
             return b""
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        body = bytes(found)
+        del found
         body = await unpacked(body, headers.get("content-encoding", ""), self._bounds.body, claim)
-        return as_utf8(body, headers.get("content-type", ""))
+        return await as_utf8(body, headers.get("content-type", ""), self._bounds.body)
 
     async def _claim_body(self, headers: Mapping[str, str], claim: Claim) -> None:
-        """Find room for what is announced, before it is sent."""
+        """Find room for what is announced, before it is sent. Raises RemoteProtocolError for a length that is announced
+        in two ways: a proxy that goes by the other one would take a part of the body for a request."""
+        if "content-length" in headers and "transfer-encoding" in headers:
+            raise h11.RemoteProtocolError("A request has both Content-Length and Transfer-Encoding")
         length = int(headers.get("content-length") or 0)
         if not self._bounds.chunked and (
             length > UNCHUNKED_BYTES or "transfer-encoding" in headers or "expect" in headers
@@ -339,13 +350,12 @@ class WebSession:
 
 def _read_headers(head: h11.Request) -> dict[str, str]:
     """Headers by name, in lower case; of several of one name all, with commas between."""
-    headers: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for name, value in head.headers:
-        key = name.decode("ascii")
-        text = value.decode("latin-1")
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
-    return headers
+        found.setdefault(name.decode("ascii"), []).append(value.decode("latin-1"))
+    return {name: ", ".join(values) for name, values in found.items()}
 
 
 def _head(status: int, headers: list[tuple[str, str]]) -> h11.Response:
-    return h11.Response(status_code=status, headers=headers, reason=_REASONS.get(status, b""))
+    written = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in headers]
+    return h11.Response(status_code=status, headers=written, reason=_REASONS.get(status, b""))

@@ -10,9 +10,10 @@ import trio
 from tests.unit.api.parts_of_points import VECTORS, asked, put_of, request_of, told_by, without
 from tests.unit.ingest.parts import BASE, SERIES, Parts, going, make_store
 from tests.wavering import Fault
-from tsd.api import incoming
+from tsd.api import incoming, taking
 from tsd.api.put import read_any, read_usual
 from tsd.codec.putline import NameRules
+from tsd.errors import Refused
 
 PUTS = [
     vector
@@ -146,11 +147,47 @@ async def test_a_large_body_is_read_in_parts_and_none_of_it_taken_if_it_ends_bad
 
 async def test_a_body_is_cut_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming, "SLICE_BYTES", 200)
-    sizes = await incoming.read_slices(
-        json.dumps([point(offset) for offset in range(100)]).encode(), lambda text: len(json.loads(text))
+    pieces = await incoming.read_slices(
+        json.dumps([point(offset) for offset in range(100)]).encode(), lambda text: read_any(text, None, NameRules())
     )
-    assert sum(sizes) == 100
-    assert max(sizes) < 5
+    assert sum(piece.size for piece in pieces) == 100
+    assert max(piece.size for piece in pieces) < 5
+
+
+async def test_a_large_body_that_cannot_be_cut_is_not_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(text: bytes) -> incoming.Piece:
+        return read_any(text, None, NameRules())
+
+    monkeypatch.setattr(incoming, "SLICE_BYTES", 200)
+    monkeypatch.setattr(incoming, "WHOLE_BYTES", 2000)
+    many = json.dumps([point(offset) for offset in range(100)]).encode()
+    assert len(await incoming.read_slices(many, read)) > 20
+    for body in (many + b"]", b"[" + b"null," * 1000 + b"null]", many.replace(b'"m"', b'"%s"' % (b"m" * 3000), 1)):
+        with pytest.raises(Refused) as refused:
+            await incoming.read_slices(body, read)
+        assert refused.value.message == incoming.BAD_JSON
+
+
+async def test_errors_are_kept_of_so_many_points_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "SLICE_BYTES", 200)
+    monkeypatch.setattr(incoming, "MOST_REFUSED", 70)
+    for module in (incoming, taking):
+        monkeypatch.setattr(module, "MOST_SHOWN", 5)
+    body = ",".join(["{}"] * 70 + [json.dumps(point(offset)) for offset in range(3)])
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        put = put_of(parts)
+        status, told = await told_by(put, asked(f"[{body},{{}}]", "details"))
+        assert (status, parts.ledger.received) == (400, 0)
+        status, told = await told_by(put, asked(f"[{body}]", "details"))
+        assert (status, told["success"], told["failed"], len(told["errors"])) == (400, 3, 70, 5)
+        assert all(error["error"] for error in told["errors"])
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'[{"metric":' + b"[" * 100_000])
+async def test_a_body_nested_without_end_is_no_json(body: bytes, tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        status, told = await told_by(put_of(parts), asked(body.decode()))
+    assert (status, told["error"]["message"]) == (400, incoming.BAD_JSON)
 
 
 def test_the_usual_and_the_exact_way_make_the_same_lines() -> None:

@@ -169,6 +169,21 @@ async def test_json_is_a_call_where_one_is_wanted(path: str, status: int, body: 
     assert await answer(path) == (status, JSON, body)
 
 
+@pytest.mark.parametrize("name", ["f", "a.b_1.$c", "angular.callbacks._0", "jQuery[12]", "f" * 200])
+async def test_a_call_is_of_what_has_a_functions_name(name: str) -> None:
+    assert await answer(f"/api/put?jsonp={name}") == (200, JSON, f"{name}(/api/put)")
+
+
+@pytest.mark.parametrize(
+    "name", ["alert(1)//", "</script>", "f%3Bg", "%0a", "é", "a..b", "1f", "f%00", " ", "a[b]", "f" * 201, " f"]
+)
+async def test_any_other_callback_would_be_a_script_of_the_links_writer(name: str) -> None:
+    for path in ("/api/put", "/api/fail/bad", "/api/nowhere"):
+        status, kind, body = await answer(f"{path}?jsonp={name}")
+        assert (status, kind) == (400, JSON)
+        assert json.loads(body)["error"]["message"] == "Invalid callback name"
+
+
 @pytest.mark.parametrize(
     ("rules", "gone", "there"),
     [

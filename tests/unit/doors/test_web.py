@@ -121,6 +121,11 @@ async def test_what_only_starts_like_http_is_hung_up_on_without_a_byte(daemon: R
         (b"Host: a\r\nHost: b\r\n", "Found multiple Host: headers"),
         (b"no header\r\n", "illegal header line: bytearray(b'no header')"),
         (b"Host: a\r\nContent-Length: many\r\n", "bad Content-Length"),
+        (b"Host: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n", "conflicting Content-Length headers"),
+        (
+            b"Host: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+            "A request has both Content-Length and Transfer-Encoding",
+        ),
     ],
 )
 async def test_bad_headers_are_told_in_opentsdbs_form(served: Served, headers: bytes, wrong: str) -> None:
@@ -131,6 +136,28 @@ async def test_bad_headers_are_told_in_opentsdbs_form(served: Served, headers: b
         assert await client.read_to_end() == b""
     assert (heard.status, heard.headers["connection"]) == (400, "close")
     assert heard.json == {"error": {"code": 400, "message": "Bad request", "details": wrong}}
+
+
+async def test_no_connection_becomes_a_tunnel(served: Served) -> None:
+    for target in ("/echo", "tsd:4242"):
+        async with served.client() as client:
+            await client.send(get(target, method="CONNECT"))
+            assert (await hear(client)).status == 405
+            assert await client.read_to_end() == b""
+
+
+async def test_an_upgrade_is_not_made_and_the_request_is_answered(served: Served) -> None:
+    upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+    heard = await served.ask(get("/echo", *upgrade), get("/echo"))
+    assert heard.status == 200
+
+
+async def test_a_bad_request_behind_one_for_the_head_is_answered_with_a_body(served: Served) -> None:
+    async with served.client() as client:
+        await client.send(get("/echo", method="HEAD"))
+        assert (await hear(client, head=True)).body == b""
+        await client.send(get("/echo", "Content-Length: many"))
+        assert (await hear(client)).json["error"]["code"] == 400
 
 
 async def test_no_request_behind_a_good_one_is_told_too(served: Served) -> None:

@@ -10,8 +10,10 @@ import trio
 from tests.unit.doors.web_parts import BOUNDS, Served, chunked, echo, get, hear, post, serving
 from tsd.doors.bodies import MEMBERS, Room
 from tsd.doors.compression import LEAST_BYTES
+from tsd.doors.cors import Cors
+from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Request, Response
-from tsd.doors.web import UNCHUNKED_BYTES, Bounds
+from tsd.doors.web import TURN_CHUNKS, UNCHUNKED_BYTES, Bounds, Tally, WebSession
 
 MUCH = b'{"metric":"sys.cpu","value":42}' * 3000
 RAW = zlib.compressobj(wbits=-15)
@@ -29,6 +31,28 @@ async def served() -> AsyncIterator[Served]:
 async def test_a_body_in_chunks_is_one_body(served: Served) -> None:
     heard = await served.ask(chunked("/api/echo", b"a" * 100_000, b"b", MUCH))
     assert heard.body == b"a" * 100_000 + b"b" + MUCH
+
+
+async def test_others_have_their_turn_between_the_smallest_chunks() -> None:
+    ours, _ = trio.testing.memory_stream_pair()
+    session = WebSession(ours, Dispatcher({"echo": echo}, Rules(), Cors("", "")), BOUNDS, Room(1 << 20), Tally(), "a:1")
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        await session.run(chunked("/echo", *([b"x"] * 20_000)), _nothing)
+        nursery.cancel_scope.cancel()
+    assert turns >= 20_000 // TURN_CHUNKS
+
+
+async def _nothing() -> bytes:
+    return b""
 
 
 async def test_a_client_that_asks_first_is_told_to_go_on(served: Served) -> None:
@@ -65,8 +89,23 @@ async def test_a_body_that_is_not_what_it_says_is_refused(served: Served, packed
 async def test_a_text_in_another_charset_comes_as_utf8(served: Served) -> None:
     heard = await served.ask(post("/api/echo", "é".encode("latin-1"), "Content-Type: text/plain; charset=ISO-8859-1"))
     assert heard.body.decode() == "é"
-    assert (await served.ask(post("/api/echo", b"x", "Content-Type: a/b; charset=rot13"))).status == 400
-    assert (await served.ask(post("/api/echo", b"x", "Content-Type: a/b; charset=klingon"))).status == 400
+    wide = ("é" * 100_000).encode("utf-16")
+    heard = await served.ask(post("/api/echo", wide, "Content-Type: text/plain; charset=utf-16"))
+    assert heard.body.decode() == "é" * 100_000
+    half = await served.ask(post("/api/echo", wide[:-1], "Content-Type: text/plain; charset=utf-16"))
+    assert half.status == 400
+
+
+@pytest.mark.parametrize("charset", ["rot13", "klingon", "punycode", "idna", "unicode_escape", "aliases", "../x"])
+async def test_a_charset_that_texts_are_not_written_in_is_refused(served: Served, charset: str) -> None:
+    """To read punycode takes the square of a text's length, and Python keeps every name that it is asked for."""
+    heard = await served.ask(post("/api/echo", b"x-" + b"a0" * 100_000, f"Content-Type: a/b; charset={charset}"))
+    assert heard.status == 400
+
+
+async def test_a_text_that_grows_past_the_limit_is_refused(served: Served) -> None:
+    body = "é".encode("latin-1") * (BOUNDS.body - 1)
+    assert (await served.ask(post("/api/echo", body, "Content-Type: a/b; charset=latin1"))).status == 413
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,16 @@ async def test_browsers_are_told_to_keep_to_the_type_but_for_jsonp() -> None:
     async with serving(ROUTES) as served:
         assert (await served.ask(get("/api/plain"))).headers["x-content-type-options"] == "nosniff"
         assert "x-content-type-options" not in (await served.ask(get("/api/plain?jsonp=f"))).headers
+        assert (await served.ask(get("/echo?jsonp=f"))).headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_header_says_again_whatever_it_was_told() -> None:
+    async def again(request: Request) -> Response:
+        return Response(200, b"", None, (("X-Again", request.headers["origin"]),))
+
+    async with serving({"again": again}) as served:
+        heard = await served.ask(get("/again", "Origin: http://b\u00fccher", "Origin: b").decode().encode("latin-1"))
+    assert heard.headers["x-again"] == "http://bücher, b"
 
 
 @pytest.mark.parametrize(("path", "status"), [("/api/none", 304), ("/api/plain", 200)])
