@@ -1,7 +1,6 @@
 """Histograms of a sub query → its percentiles and its buckets, each a series of its own (query.md §18)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import trio
@@ -14,9 +13,9 @@ from tsd.codec.histogram import (
     decode_histogram,
     histogram_offset_ms,
     make_histogram,
-    show_single,
     split_value,
 )
+from tsd.codec.jsontext import show_double
 from tsd.codec.rowkey import Layout, salt_of
 from tsd.codec.uid import Kind
 from tsd.errors import BadQuery, CorruptRow
@@ -30,20 +29,13 @@ from tsd.query.plan import Plan
 from tsd.query.points import Batch, Points, doubles_as_points
 from tsd.query.reading import key_ranges, read_ranges
 from tsd.query.selecting import UNWANTED, Selection, by_key
+from tsd.query.uri import shortest_float
 from tsd.store import Store
 from tsd.store.cells import CellPage
 from tsd.uids import Uids
 
 _COLUMN = COLUMN + HISTOGRAM
 _LONG = 1 << 64
-
-
-class Dated(NamedTuple):
-    """A histogram of one series."""
-
-    time_ms: int
-    histogram: Histogram
-    written_ms: int
 
 
 Series = dict[int, dict[int, Histogram]]  # by series' number, by time in ms
@@ -109,8 +101,7 @@ class HistogramReader:
 
         async def take(page: CellPage) -> None:
             await selection.meet({key[start:] for key in page.keys})
-            work = lambda: self._take(page, selection, cells)  # noqa: E731
-            await trio.to_thread.run_sync(work, limiter=self._threads)
+            await trio.to_thread.run_sync(self._take, page, selection, cells, limiter=self._threads)
 
         await read_ranges(self._store, self._table, key_ranges(self._layout, plan), take, at_once=1)
         found = []
@@ -203,7 +194,7 @@ def answers_of(merged: Mapping[int, Histogram], sub: SubQuery) -> list[tuple[str
     found: list[tuple[str, Points]] = []
     for wanted in sub.percentiles:
         values = np.array([percentile(histogram, wanted) for histogram in merged.values()], np.float64)
-        found.append((f"_pct_{wanted}", doubles_as_points(times, values)))
+        found.append((f"_pct_{_shown(wanted)}", doubles_as_points(times, values)))
     if sub.show_histogram_buckets:
         found += _buckets(merged)
     return found
@@ -217,13 +208,18 @@ def _buckets(merged: Mapping[int, Histogram]) -> list[tuple[str, Points]]:
             counts.setdefault((lower, upper), {})[time_ms] = values
     return [
         ("_UNDERFLOW", _integers({time_ms: one.underflow for time_ms, one in merged.items()})),
-        *((f"_{_bound(lower)}_{_bound(upper)}", _integers(counts[lower, upper])) for lower, upper in sorted(counts)),
+        *((f"_{_shown(lower)}_{_shown(upper)}", _integers(counts[lower, upper])) for lower, upper in sorted(counts)),
         ("_OVERFLOW", _integers({time_ms: one.overflow for time_ms, one in merged.items()})),
     ]
 
 
-def _bound(number: float) -> str:
-    return show_single(number)
+def _shown(number: float) -> str:
+    """A number of 32 bits as Java writes it.
+
+    >>> _shown(3.0), _shown(1e7)
+    ('3.0', '1.0E7')
+    """
+    return show_double(shortest_float(number)).strip('"')
 
 
 def _integers(values: Mapping[int, int]) -> Points:

@@ -1,7 +1,7 @@
 """Sub queries whose downsampler can be told from rollups: which table, which cells, and what they come to (query.md
 §18)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ RAW, NO_FALLBACK, FALLBACK, FALLBACK_RAW = "ROLLUP_RAW", "ROLLUP_NOFALLBACK", "R
 POINT_BYTES = 40
 _SAME = {"zimsum": "sum", "mimmax": "max", "mimmin": "min"}  # whose cells serve for whom
 _MEAN = ("avg",)
+_TIMES = 1 << 43  # more than there are: ms of 32 bits of seconds
 _FLAGS = FLOAT | LENGTH
 
 
@@ -169,8 +170,13 @@ class Summing:
 
     def take(self, page: CellPage, selection: Selection, layout: Layout, tally: Tally) -> None:
         """Take in the next page, whose series have been met."""
-        for part, starts in zip(self._parts, self._cells.columns, strict=True):
-            batch = batch_of(page, selection, layout, self._cells.interval, starts, tally)
+        batches = [
+            batch_of(page, selection.numbers, layout, self._cells.interval, starts, tally)
+            for starts in self._cells.columns
+        ]
+        if len(batches) > 1:
+            batches = [_shared(batch, other) for batch, other in zip(batches, reversed(batches), strict=True)]
+        for part, batch in zip(self._parts, batches, strict=True):
             part.feed(batch)
             self._counts = np.append(self._counts, np.zeros(max(len(selection.wanted) - len(self._counts), 0), int))
             np.add.at(self._counts, batch.series, np.diff(batch.starts))
@@ -200,6 +206,19 @@ def _quotient(sums: Points, counts: Points) -> Points:
     return Points(sums.times[one], values.view(np.int64), np.ones(len(one), np.bool_))
 
 
+def _shared(batch: Batch, other: Batch) -> Batch:
+    """The points of a batch that have one in the other: a sum without its count tells no mean."""
+    kept = np.isin(_places(batch), _places(other))
+    before: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))
+    return Batch(batch.series, before[batch.starts], batch.times[kept], batch.bits[kept], batch.floats[kept])
+
+
+def _places(batch: Batch) -> Int64:
+    """A number for the series and the time of each point."""
+    places: Int64 = np.repeat(batch.series.astype(np.int64), np.diff(batch.starts)) * _TIMES + batch.times
+    return places
+
+
 def _batch(series: Sequence[Points]) -> Batch:
     sizes = [len(points.times) for points in series]
     none: Int64 = np.empty(0, np.int64)
@@ -213,10 +232,17 @@ def _batch(series: Sequence[Points]) -> Batch:
 
 
 def batch_of(
-    page: CellPage, selection: Selection, layout: Layout, interval: Interval, starts: tuple[bytes, ...], tally: Tally
+    page: CellPage,
+    numbers_of: Mapping[bytes, int],
+    layout: Layout,
+    interval: Interval,
+    starts: tuple[bytes, ...],
+    tally: Tally,
 ) -> Batch:
-    """The points of one aggregator in a page of a rollup table, row by row. Of several for one interval the newest
-    counts; cells that hold no number are told of in `tally`."""
+    """The points of one aggregator in a page of a rollup table, row by row; `numbers_of` are series by their pairs.
+
+    Of several for one interval the newest counts; cells that hold no number are told of in `tally`.
+    """
     series: list[int] = []
     row_starts: list[int] = []
     times: list[int] = []
@@ -226,7 +252,7 @@ def batch_of(
 
     def close() -> None:
         base = int.from_bytes(row[layout.metric_end : layout.pairs_start], "big")
-        series.append(selection.numbers[row[layout.pairs_start :]])
+        series.append(numbers_of[row[layout.pairs_start :]])
         row_starts.append(len(times))
         for offset in sorted(newest):
             times.append((base + offset * interval.seconds) * 1000)
@@ -238,7 +264,7 @@ def batch_of(
             if newest:
                 close()
             row = key
-        if column[:-2] not in starts or selection.numbers[key[layout.pairs_start :]] == UNWANTED:
+        if column[:-2] not in starts or numbers_of[key[layout.pairs_start :]] == UNWANTED:
             continue
         cell = page.cell(at)
         number = int.from_bytes(column[-2:], "big")

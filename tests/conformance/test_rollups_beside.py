@@ -1,0 +1,159 @@
+"""Rollups and histograms on one set of tables, half of them written by a real OpenTSDB: both answer alike."""
+
+import http.client
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.e2e.command import Tsd, on_hbase
+from tests.peers.hbase import RunningHbase
+from tests.peers.opentsdb import Opentsdb
+from tests.peers.tables import Tables
+
+START_S = 1356998400
+HOSTS = ("web01", "web02", "web03")
+RUN_S = 3 * 86400
+HISTOGRAMS = '{"net.opentsdb.core.SimpleHistogramDecoder": 42}'
+
+
+def rollups_of(tables: Tables) -> str:
+    """A configuration with tables beside those."""
+    names = {"1m": tables.data, "10m": f"{tables.data}-10m", "1h": f"{tables.data}-1h", "1d": f"{tables.data}-1d"}
+    spans = {"1m": "1h", "10m": "6h", "1h": "1d", "1d": "1n"}
+    return json.dumps(
+        {
+            "aggregationIds": {"sum": 0, "count": 1, "min": 2, "max": 3},
+            "intervals": [
+                {
+                    "interval": interval,
+                    "table": table,
+                    "preAggregationTable": f"{tables.data}-agg-{interval}",
+                    "rowSpan": spans[interval],
+                    "defaultInterval": interval == "1m",
+                }
+                for interval, table in names.items()
+            ],
+        }
+    )
+
+
+def lines(seed: int) -> list[bytes]:
+    """Every series' rollups of several intervals, some missing; pre-aggregates; histograms; and raw points."""
+    chance = random.Random(seed)
+    found = []
+
+    def value(integers: bool) -> str:
+        return str(chance.randrange(-1000, 100000)) if integers else f"{chance.uniform(-10, 1000):.3f}"
+
+    for number, host in enumerate(HOSTS):
+        for interval, step_s in (("10m", 600), ("1h", 3600), ("1d", 86400)):
+            for at in range(START_S, START_S + RUN_S, step_s):
+                for aggregator in ("sum", "count", "min", "max"):
+                    if chance.random() < 0.9:
+                        number_text = value(integers=number == 0 or aggregator == "count")
+                        found.append(f"rollup {interval}-{aggregator} r.some {at} {number_text} host={host} dc=lga")
+                        if interval == "1h":
+                            found.append(f"rollup 1h-{aggregator} r.hours {at} {value(integers=True)} host={host}")
+        for at in range(START_S, START_S + 4 * 3600, 300):
+            found += [f"rollup sum r.some {at} {value(integers=True)} dc=d{number}"]
+            found += [f"rollup 1h-sum:max r.some {at - at % 3600} {at % 3600} dc=d{number}"] * (at % 3600 == 0)
+            buckets = ":".join(f"{low},{low + 1.5}={chance.randrange(50)}" for low in (0, 1.5, 3, 10.25))
+            found.append(f"histogram r.lat {at} {buckets}:u={chance.randrange(3)}:o={chance.randrange(3)} host={host}")
+            found.append(f"put r.some {at} {value(integers=True)} host={host} dc=lga")
+            found.append(f"put r.raw {at} {value(integers=True)} host={host}")
+            found.append(f"put r.hours {at} {value(integers=True)} host={host}")
+    return [line.encode() + b"\n" for line in dict.fromkeys(found)]
+
+
+def get(port: int, path: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+RANGES = ((0, 7200), (1800, 90000), (86400 + 1234, 2 * 86400 + 4321), (-86400, 4 * 86400))
+QUERIES = [
+    *(f"{aggregator}:{spec}:{metric}" for aggregator in ("sum", "avg", "max", "count", "none")
+      for spec in ("10m-sum", "1h-sum", "1h-avg", "2h-avg", "30m-max", "1h-count", "1d-min", "20m-zimsum", "1h-mimmax")
+      for metric in ("r.some{host=*}", "r.some", "r.hours")),
+    *(f"sum:{spec}:rate:r.some" for spec in ("1h-sum", "10m-avg", "1d-max")),
+    *(f"sum:{spec}:r.some" for spec in ("1h-sum-nan", "2h-avg-zero", "1h-count-null", "1h-p99", "1m-sum", "0all-sum")),
+    *(f"sum:{spec}:{usage}:{metric}" for spec in ("1d-sum", "2h-avg", "1h-max", "7m-sum")
+      for usage in ("rollup_raw", "rollup_fallback", "rollup_nofallback", "rollup_fallback_raw")
+      for metric in ("r.raw", "r.hours", "r.some{host=*}")),
+    *(f"sum:{spec}pre-agg:r.some" for spec in ("", "1h-sum:", "10m-sum:")),
+    "sum:1h-sum:r.some{_aggregate=MAX}", "sum:r.some{_aggregate=SUM}", "sum:5m-sum:r.some{_aggregate=SUM}",
+]  # fmt: skip
+OF_HISTOGRAMS = [
+    *(f"{aggregator}:{spec}percentiles[0.5,50,90,99.9,100]:{more}r.lat{tags}"
+      for aggregator in ("sum", "none")
+      for spec in ("", "10m-sum:rollup_raw:", "1h-sum:rollup_raw:", "7m-sum:")
+      for more in ("", "show-histogram-buckets:")
+      for tags in ("", "{host=*}", "{host=web01|web02}")),
+    "sum:show-histogram-buckets:r.lat", "sum:r.lat", "sum:percentiles[50]:r.raw",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("salted", [False, True], ids=["plain", "salted"])
+def test_both_answer_alike(
+    salted: bool, hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
+) -> None:
+    tables = hbase.new_tables()
+    config = tmp_path / "rollups.json"
+    config.write_text(rollups_of(tables))
+    for one in json.loads(config.read_text())["intervals"]:
+        for name in {one["table"], one["preAggregationTable"]} - {tables.data}:
+            hbase.tables.create(name, ["t"])
+    settings = {
+        "tsd.rollups.enable": "true",
+        "tsd.rollups.config": str(config),
+        "tsd.core.histograms.config": HISTOGRAMS,
+        **({"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "3"} if salted else {}),
+    }
+    peer = opentsdb(tables, **settings)
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, settings))
+    whole = lines(1)
+    assert peer.send(b"".join(whole[::2])) == b""
+    differing = []
+    with tsd.serve() as daemon:
+        daemon.tell(b"".join(whole[1::2]))
+        daemon.flush()
+        for start, end in RANGES:
+            for query in QUERIES + OF_HISTOGRAMS:
+                path = f"/api/query?start={START_S + start}&end={START_S + end}&show_tsuids&m={quote(query)}"
+                there, here = get(peer.port, path), get(daemon.port, path)
+                torn = salted and query in OF_HISTOGRAMS
+                if torn and query.startswith("none:"):
+                    continue  # there, each hour of a salted series is an answer of its own
+                if plain(there, torn=torn) != plain(here):
+                    differing.append((query, (start, end), there, here))
+    assert not differing, report(differing)
+
+
+def plain(answer: tuple[int, Any], *, torn: bool = False) -> Any:
+    """What must be equal: of errors, status and message. `torn`: a series stands there once for each hour."""
+    status, body = answer
+    if isinstance(body, dict):
+        return status, body["error"]["message"]
+    for group in body:
+        group["aggregateTags"].sort()
+        if torn:
+            group["tsuids"] = list(dict.fromkeys(group["tsuids"]))
+    return body
+
+
+def report(differing: list[tuple[str, tuple[int, int], Any, Any]]) -> str:
+    shown = [
+        f"{query} {span}\n  there {str(there)[:1000]}\n  here  {str(here)[:1000]}"
+        for query, span, there, here in differing[:20]
+    ]
+    return "\n".join([f"{len(differing)} differ:", *shown])
