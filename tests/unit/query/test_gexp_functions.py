@@ -1,0 +1,142 @@
+"""Functions of `gexp`: what differs from OpenTSDB where a request wants it corrected, and bounds."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from tsd.errors import BadQuery
+from tsd.query.answers import Answer, Group, SubAnswer
+from tsd.query.gexp.engine import read_gexp, run_gexp
+from tsd.query.gexp.functions import FUNCTIONS
+from tsd.query.gexp.grammar import parse
+from tsd.query.model import Query
+from tsd.query.points import Points
+
+T = 1356998400
+RANGE = {"start": [str(T)], "end": [str(T + 600)]}
+
+
+def points(values: Mapping[int, float]) -> Points:
+    """Points by second after T."""
+    floats = np.array([isinstance(value, float) for value in values.values()], np.bool_)
+    bits = [np.float64(v).view(np.int64) if isinstance(v, float) else v for v in values.values()]
+    return Points(np.array([(T + s) * 1000 for s in values], np.int64), np.array(bits, np.int64), floats)
+
+
+def group(metric: str, host: int, values: Mapping[int, float]) -> Group:
+    uid = ord(metric).to_bytes(3, "big")
+    pair = {b"\0\0\1": host.to_bytes(3, "big")}
+    return Group(metric, {"host": f"h{host}"}, [], [uid + b"\0\0\1" + pair[b"\0\0\1"]], points(values), tag_uids=pair)
+
+
+def answer(texts: Sequence[str], found: Mapping[str, list[Group]], **flags: str) -> list[tuple[str, dict[int, float]]]:
+    """Names and points of the groups that expressions make of groups by metric."""
+    asked = read_gexp({**RANGE, "exp": list(texts), **{k: [v] for k, v in flags.items()}}, 0, corrected=False)
+    ran: list[Query] = []
+
+    async def run(query: Query) -> Answer:
+        ran.append(query)
+        return Answer(query, [SubAnswer(sub, found[sub.metric or ""]) for sub in query.queries])
+
+    coroutine = run_gexp(asked, run)
+    with pytest.raises(StopIteration) as done:
+        coroutine.send(None)
+    shown = []
+    for sub in done.value.value.subs:
+        for one in sub.groups:
+            values = (one.points.doubles() if one.points.floats.any() else one.points.bits).tolist()
+            shown.append((one.metric, dict(zip((one.points.times // 1000 - T).tolist(), values, strict=True))))
+    return shown
+
+
+UNEVEN = {"a": [group("a", 1, {0: 1, 60: 2, 120: -3})], "b": [group("b", 1, {60: 10, 120: 20, 180: 30})]}
+
+
+def test_points_are_paired_by_place_or_corrected_by_time() -> None:
+    assert answer(["sum(sum:a,sum:b)"], UNEVEN) == [("a", {0: 11.0, 60: 22.0, 120: 27.0})]
+    assert answer(["sum(sum:a,sum:b)"], UNEVEN, corrected="") == [("a", {60: 12.0, 120: 17.0})]
+
+
+def test_unequal_lengths_fail_or_corrected_do_not() -> None:
+    found = {**UNEVEN, "b": [group("b", 1, {120: 20})]}
+    with pytest.raises(BadQuery, match="No more elements"):
+        answer(["sum(sum:a,sum:b)"], found)
+    assert answer(["difference(sum:a,sum:b)"], found, corrected="") == [("a", {120: -23.0})]
+
+
+def test_an_alias_takes_absolutes_or_corrected_keeps_the_sign() -> None:
+    assert answer(["alias(sum:a,n.@host)"], UNEVEN) == [("n.h1", {0: 1, 60: 2, 120: 3})]
+    assert answer(["alias(sum:a,n.@host)"], UNEVEN, corrected="") == [("n.h1", {0: 1, 60: 2, 120: -3})]
+
+
+def test_a_time_shift_fails_or_corrected_shows_what_was_before() -> None:
+    with pytest.raises(BadQuery, match="unknown time unit=min'"):
+        answer(["timeShift(sum:a,'1min')"], UNEVEN)
+    assert answer(["timeShift(sum:a,'1min')"], UNEVEN, corrected="") == [("a", {60: 1, 120: 2, 180: -3})]
+    both = answer(["difference(sum:a,shift(sum:a,'60s'))"], UNEVEN, corrected="")
+    assert both == [("a", {60: 1.0, 120: -5.0})]
+
+
+def test_a_metric_query_has_the_first_s_result_or_corrected_its_own() -> None:
+    with pytest.raises(BadQuery, match="Index 1 out of bounds for length 1"):
+        answer(["scale(sum:a,2)", "scale(sum:a,3)"], UNEVEN)
+    assert answer(["scale(sum:a,2)", "scale(sum:a,3)"], UNEVEN, corrected="") == [
+        ("a", {0: 2, 60: 4, 120: -6}),
+        ("a", {0: 3, 60: 6, 120: -9}),
+    ]
+    assert answer(["scale(sum:a,2)"], UNEVEN, m="sum:b") == [("b", {60: 20, 120: 40, 180: 60})]
+    assert answer(["scale(sum:a,2)"], UNEVEN, m="sum:b", corrected="") == [("a", {0: 2, 60: 4, 120: -6})]
+
+
+def test_the_highest_are_ranked_by_columns_or_corrected_by_their_own_points() -> None:
+    found = {"a": [group("a", 1, {0: 5, 60: 6}), group("a", 2, {0: 1, 600: 2}), group("a", 3, {300: 100, 600: 100})]}
+    assert [metric_points[1] for metric_points in answer(["highestMax(sum:a,1)"], found)] == [{0: 1, 600: 2}]
+    assert [one[1] for one in answer(["highestMax(sum:a,1)"], found, corrected="")] == [{300: 100, 600: 100}]
+
+
+def test_texts_are_bounded() -> None:
+    known = FUNCTIONS.__contains__
+    with pytest.raises(BadQuery, match="wanted at most"):
+        parse(["scale(" + "a" * 10_001], known)
+    with pytest.raises(BadQuery, match="nested deeper"):
+        parse(["absolute(" * 100 + "sum:a" + ")" * 100], known)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scale(sum:a", "Failed to parse scale(sum:a"),
+        ("sum:a", "Failed to parse sum:a"),
+        ("scale(sum:a{host=web*},2)", "Failed to parse scale(sum:a{host=web*},2)"),
+        ("scale(sum:a%2)", "Failed to parse scale(sum:a%2)"),
+        ("Scale(sum:a,2)", "Function Scale has not been implemented"),
+        ("", "Failed to parse "),
+    ],
+)
+def test_what_is_no_expression_is_told(text: str, message: str) -> None:
+    with pytest.raises(BadQuery) as told:
+        parse([text], FUNCTIONS.__contains__)
+    assert (told.value.status, told.value.message) == (500, message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scale(sum:a,--1)", "Invalid parameter, must be an integer or floating point"),
+        ("movingAverage(sum:a)", "Missing moving average window size"),
+        ("movingAverage(sum:a,x)", "Unparseable window size: x"),
+        ("movingAverage(sum:a,'2x')", "Unknown time unit=x in window='2x'"),
+        ("movingAverage(sum:a,'min')", "Invalid moving window parameter: 'min'"),
+        ("highestMax(sum:a)", "Need aggregation window for moving average"),
+        ("highestMax(sum:a,x)", "Unparseable top n value: x"),
+        ("timeShift(sum:a)", "Need amount of timeshift to perform timeshift"),
+        ("timeShift(sum:a,1min)", "Invalid timeshift parameter: eg '10min'"),
+        ("timeShift(sum:a,'x')", "Invalid Parameter: 'x'"),
+        ("alias(sum:a)", "Missing the alias"),
+    ],
+)
+def test_words_that_are_wrong_are_told_as_by_opentsdb(text: str, message: str) -> None:
+    with pytest.raises(BadQuery) as told:
+        answer([text], UNEVEN)
+    assert (told.value.status, told.value.message) == (400, message)
