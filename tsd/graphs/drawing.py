@@ -36,7 +36,9 @@ _PREFIXES = {-3: "n", -2: "u", -1: "m", 0: " ", 1: "k", 2: "M", 3: "G", 4: "T", 
 
 def draw(picture: Picture) -> bytes:
     """The file."""
-    with rc_context({"svg.hashsalt": "tsd", "text.parse_math": False, "axes.formatter.use_mathtext": False}):
+    with rc_context(
+        {"svg.hashsalt": "tsd", "svg.fonttype": "none", "text.parse_math": False, "axes.formatter.use_mathtext": False}
+    ):
         figure = Figure(
             figsize=(picture.width / _DOTS_PER_INCH, picture.height / _DOTS_PER_INCH),
             dpi=_DOTS_PER_INCH,
