@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -51,7 +52,8 @@ class PointsDoor:
             good.append((piece, [number for number in piece.points if number not in refused]))
         taken = sum(len(numbers) for _, numbers in good)
         self.accepted += taken
-        await self._wait(lambda: self._intake.synced(position), "The journal cannot be written, please try again")
+        on_disk = partial(self._intake.synced, position, hurry=True)
+        await self._wait(on_disk, "The journal cannot be written, please try again")
         outcome = await self._store(Outcome(taken, failures), flags, lambda why: _taken(good, why, flags, echo))
         return answer(outcome, flags)
 

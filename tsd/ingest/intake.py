@@ -184,6 +184,8 @@ class Intake:
         self._ledger.received += 1
         self._ledger.refuse(error.reason)
 
-    async def synced(self, position: int) -> None:
-        """Return once the lines up to `position` are on disk."""
+    async def synced(self, position: int, *, hurry: bool = False) -> None:
+        """Return once the lines up to `position` are on disk; `hurry`: sooner than `tsd.journal.sync_interval` says."""
+        if hurry and self._journal.synced < position:
+            self._journal.hurry()
         await self._journal.wait_synced(position)

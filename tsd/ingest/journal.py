@@ -27,6 +27,7 @@ from tsd.state import sync_folder
 log = structlog.get_logger(__name__)
 
 GROUP_BYTES = 4 << 20  # so many bytes are written without waiting for the interval to pass
+HURRY_S = 0.01  # between two groups, where somebody waits: the disk has others to serve
 RETRY_S = 1.0  # after the disk refused
 _PARTS = 512  # of one writev
 
@@ -202,6 +203,10 @@ class Journal:
             self._work.set()
         return segment
 
+    def hurry(self) -> None:
+        """Have what is appended written without waiting for the interval to pass: somebody waits for it."""
+        self._urgent.set()
+
     async def wait_synced(self, position: int) -> None:
         """Return once every line up to `position` is on disk."""
         while self.synced < position:
@@ -234,6 +239,8 @@ class Journal:
             await self._work.wait()
             with trio.move_on_at(last + self._interval_s):
                 await self._urgent.wait()
+                if not self._closing and self._pending < GROUP_BYTES:
+                    await trio.sleep_until(last + HURRY_S)
             last = trio.current_time()
             self._work, self._urgent = trio.Event(), trio.Event()
             if self._open is not None and self._blocks:

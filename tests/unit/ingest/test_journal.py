@@ -56,6 +56,19 @@ async def test_nothing_is_synced_before_the_disk_has_it(tmp_path: Path) -> None:
         journal.close()
 
 
+async def test_who_waits_can_have_it_written_before_the_interval_is_over(tmp_path: Path) -> None:
+    journal = make(tmp_path, sync_interval_s=10 * PATIENCE_S)
+    journal.recover()
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(journal.run)
+            for position in range(1, 4):
+                journal.append(LINE, 1)
+                journal.hurry()
+                await journal.wait_synced(position)
+            journal.close()
+
+
 async def test_groups_share_a_sync(tmp_path: Path) -> None:
     journal = make(tmp_path, sync_interval_s=60)
     journal.recover()
