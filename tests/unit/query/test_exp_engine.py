@@ -82,6 +82,11 @@ def test_upper_case_is_missing_or_corrected_a_variable_like_any() -> None:
     assert rows(ask({"e": "A * 2"}, corrected=True, metrics=metrics)) == [[0, 2.0, 6.0], [60, 4.0, 0.0]]
 
 
+def test_a_literal_has_32_bits_or_corrected_64() -> None:
+    assert rows(ask({"e": "a * 0.123456789"}, corrected=False))[0] == [0, 0.12345679, 3 * 0.12345679]
+    assert rows(ask({"e": "a * 0.123456789"}, corrected=True))[0] == [0, 0.123456789, 3 * 0.123456789]
+
+
 def test_an_expression_of_another_that_yields_nan_is_answered() -> None:
     """OpenTSDB fails, or takes each value for that of the next moment."""
     assert rows(ask({"e": "a + b", "g": "e * 2"}, corrected=False), 1) == [[0, 22.0, 6.0], [60, 44.0, "NaN"]]

@@ -92,15 +92,15 @@ class _Token(NamedTuple):
     at: int  # where it begins
 
 
-def parse(text: str) -> Expression:
-    """The steps of a text; raises BadExpression.
+def parse(text: str, *, doubles: bool = False) -> Expression:
+    """The steps of a text; with `doubles` literals with a point are what they say. Raises BadExpression.
 
     >>> parse("a + b * 2").names
     ('a', 'b')
     """
     if len(text) > MAX_TEXT:
         raise BadExpression(f"an expression of {len(text)} characters, wanted at most {MAX_TEXT}")
-    return _Parser(text).script()
+    return _Parser(text, doubles=doubles).script()
 
 
 def single(number: str) -> float:
@@ -112,10 +112,11 @@ def single(number: str) -> float:
     return float(str(np.float32(number)))
 
 
-def _literal(text: str) -> Literal:
+def _literal(text: str, *, doubles: bool) -> Literal:
     if "." in text:
         body, suffix = (text, "") if text[-1].isdigit() else (text[:-1], text[-1].lower())
-        return Literal(Kind.DOUBLE, float(body)) if suffix in ("d", "b") else Literal(Kind.FLOAT, single(body))
+        is_double = doubles or suffix in ("d", "b")
+        return Literal(Kind.DOUBLE, float(body)) if is_double else Literal(Kind.FLOAT, single(body))
     digits = text.rstrip("lLhH")
     if digits[:2].lower() == "0x":
         return Literal(Kind.INTEGER, int(digits, 16))
@@ -125,8 +126,9 @@ def _literal(text: str) -> Literal:
 class _Parser:
     """Reads one text, from the loosest binding down to numbers and names."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, doubles: bool) -> None:
         self._text = text
+        self._doubles = doubles
         self._depth = 0
         self._names: dict[str, None] = {}
         self._steps: list[Step] = []
@@ -255,7 +257,7 @@ class _Parser:
         token = self._tokens[self._next]
         if token.kind == "number":
             try:
-                self._steps.append(_literal(token.text))
+                self._steps.append(_literal(token.text, doubles=self._doubles))
             except ValueError as exc:  # 09 is no octal number
                 raise self._wrong() from exc
         elif token.kind == "name":

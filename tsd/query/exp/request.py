@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tsd.errors import BadQuery
@@ -120,14 +121,15 @@ def read_request(body: bytes, *, corrected: bool) -> ExpRequest:
         raise _wrong(str(exc)) from exc
     if top.get("time") is None:
         raise _wrong("missing time")
+    corrected = _flag(top.get("corrected", corrected))
     found = ExpRequest(
         name=_text(top.get("name")),
         time=_time(_object(top["time"], "time")),
         filters=_each(top.get("filters"), _filter_set, "filters"),
         metrics=_each(top.get("metrics"), _metric, "metrics") or (),
-        formulas=_each(top.get("expressions"), _formula, "expressions"),
+        formulas=_each(top.get("expressions"), partial(_formula, doubles=corrected), "expressions"),
         outputs=_each(top.get("outputs"), _output, "outputs"),
-        corrected=_flag(top.get("corrected", corrected)),
+        corrected=corrected,
     )
     _check_ids(found)
     return found
@@ -238,13 +240,13 @@ def _metric(found: Mapping[str, Any], index: int) -> Metric:
     return Metric(name, metric, _text(found.get("filter")), aggregator, offset, fill)
 
 
-def _formula(found: Mapping[str, Any], index: int) -> Formula:
+def _formula(found: Mapping[str, Any], index: int, *, doubles: bool) -> Formula:
     name, text = _text(found.get("id")), _text(found.get("expr"))
     join, fill = found.get("join"), _fill(found.get("fillPolicy"))
     if not name or not _ID.fullmatch(name) or not text:
         raise _wrong(f"Invalid expression at index {index}")
     try:
-        expression = parse(text)
+        expression = parse(text, doubles=doubles)
     except BadExpression as exc:
         raise _wrong(str(exc)) from exc
     if not expression.names:
