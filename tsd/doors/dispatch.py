@@ -15,7 +15,7 @@ import structlog
 from tsd.doors import pages
 from tsd.doors.cors import Cors
 from tsd.doors.exchange import HTML, JSON, Endpoint, Request, Response
-from tsd.doors.parts import MadeOf
+from tsd.doors.parts import MadeOf, ended
 from tsd.doors.target import Target
 from tsd.errors import Refused, StoreError, TsdError
 from tsd.settings import Mode
@@ -72,7 +72,7 @@ class Dispatcher:
             response = self._failed(error, request, target)
         response = _in_legacy_form(response) if target.is_legacy else response
         if response.content_type in (JSON, LEGACY_JSON) and request.has("jsonp"):
-            response = _padded(response, request)
+            response = await _padded(response, request)
         return replace(response, headers=(*response.headers, *extra)) if extra else response
 
     def _find(self, target: Target) -> Endpoint | None:
@@ -215,11 +215,14 @@ def _in_legacy_form(response: Response) -> Response:
     return replace(response, content_type=LEGACY_JSON) if response.content_type == JSON else response
 
 
-def _padded(response: Response, request: Request) -> Response:
+async def _padded(response: Response, request: Request) -> Response:
     """JSON as a call of the function that `jsonp` names."""
     name = request.param("jsonp") or ""
-    if not name:
-        return response if response.status >= 400 else _error(Refused(INTERNAL, "Missing callback name"))
+    if not name and response.status < 400:
+        if not isinstance(response.body, bytes):
+            async with ended(response.body):
+                pass  # nobody will ask for it
+        return _error(Refused(INTERNAL, "Missing callback name"))
     if not _names_function(name):
         return response
     call = name.encode()

@@ -1,7 +1,7 @@
 """Which endpoint a request reaches, and what is said where there is none, or where it fails."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
@@ -167,6 +167,25 @@ async def test_what_a_page_tells_of_a_request_cannot_be_a_script() -> None:
 )
 async def test_json_is_a_call_where_one_is_wanted(path: str, status: int, body: str) -> None:
     assert await answer(path) == (status, JSON, body)
+
+
+async def test_an_answer_that_nobody_gets_is_ended() -> None:
+    ended = []
+
+    async def parts() -> AsyncIterator[bytes]:
+        try:
+            for _ in range(3):
+                yield b"1"
+        finally:
+            ended.append(True)
+
+    async def endless(request: Request) -> Response:
+        return Response(200, parts())
+
+    dispatcher = Dispatcher({"api/parts": endless}, Rules(), Cors("", ""))
+    response = await dispatcher.answer(*asked("/api/parts?jsonp=", "GET", {}))
+    assert response.status == 500
+    assert ended == [True]
 
 
 @pytest.mark.parametrize("name", ["f", "a.b_1.$c", "angular.callbacks._0", "jQuery[12]", "f" * 200])
