@@ -107,15 +107,15 @@ async def _answer(
     count = 0
     nothing: list[dict[str, Any]] = []
     async with aclosing(results):
-        part: list[dict[str, Any]] | None = await anext(results, nothing)  # what can go wrong does so before
-        yield encode(head)[:-1] + b',"results":['  # anything is sent
+        part: list[dict[str, Any]] | None = await anext(results, nothing)  # what fails does so before anything is sent
+        head["time"] = round((perf_counter() - began) * 1000, 1)
+        yield encode(head)[:-1] + b',"results":['
         while part is not None:
             if part:
                 yield (b"," if count else b"") + encode(part)[1:-1]
                 count += len(part)
             part = await anext(results, None)
-    time_ms = round((perf_counter() - began) * 1000, 1)
-    yield b"]," + encode({"time": time_ms, "startIndex": 0, "totalResults": count})[1:]
+    yield b"]," + encode({"startIndex": 0, "totalResults": count})[1:]
 
 
 class SeriesNames:
