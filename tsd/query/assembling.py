@@ -14,7 +14,9 @@ from tsd.query.model import Query
 from tsd.query.names import NONE
 from tsd.query.notes import start_ms, within
 from tsd.query.plan import Plan
-from tsd.query.rate import rate
+from tsd.query.points import Points
+from tsd.query.ranges import ScanRange
+from tsd.query.rate import Rates, rate
 from tsd.query.selecting import by_key
 from tsd.uids import Uids
 
@@ -78,11 +80,15 @@ class Assembly:
             if not alive and not notes:
                 continue
             points = [gathered.series[number] for number in alive]
-            rates = [rate(one, sub.rate_options, corrected=query.corrected) for one in points] if sub.rate else None
+            rates = self._rates(points, scan) if sub.rate else None
             merged = merge(rates or points, sub.aggregator, scan, rate=sub.rate, corrected=query.corrected)
             members = [self._pairs[number] for number in alive]
             shown = within(sorted(notes, key=start_ms), query.start_ms, query.end_ms) if notes else None
             self._found.append(_Found(members, common_tags(members, self._layout.widths), merged, shown))
+
+    def _rates(self, series: Sequence[Points], scan: ScanRange) -> list[Rates]:
+        options, corrected = self._plan.sub.rate_options, self._query.corrected
+        return [rate(points, options, scan.start_ms, corrected=corrected) for points in series]
 
     async def named(self, metric: str, uids: Uids, nameless: dict[bytes, None]) -> list[Group]:
         """The groups with the names of their tags; UIDs that have none go into `nameless`. Raises StoreError."""

@@ -41,7 +41,7 @@ class Downsampler:
         corrected: bool = False,
         by_loop: bool = compiled.HAS,
     ) -> None:
-        self._fill, self._scan = spec.fill, scan
+        self._fill, self._scan, self._corrected = spec.fill, scan, corrected
         self._buckets = buckets_of(spec, query_start_ms, query_end_ms, scan)
         self._looped = by_loop and self._buckets.within_hours and compiled.folds(spec.function)
         self._spec, self._folded, self._folded_size = spec, list[Float64](), 0
@@ -132,7 +132,8 @@ class Downsampler:
         series, stamps = (np.concatenate([np.empty(0, np.int64), *parts]) for parts in _transposed(self._slots))
         grid = self._buckets.filled()
         if self._fill is not Fill.NONE and grid is not None:
-            grid = grid[grid >= self._scan.start_ms]  # where OpenTSDB begins to merge, and to take rates
+            if self._corrected:  # else it leads the rates
+                grid = grid[grid >= self._scan.start_ms]
             return self._filled(series, stamps, values, grid, series_count)
         order = in_order(series, series_count)
         bounds = np.searchsorted(series[order], np.arange(series_count + 1))

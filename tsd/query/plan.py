@@ -138,6 +138,8 @@ class Planner:
         for each in sub.filters:
             test = matcher_of(each, corrected=query.corrected)
             tagk = tagks[each.tagk]
+            if test.passes_all and not query.corrected:
+                continue  # nor does OpenTSDB look at these here: whoever has no such tag passes too
             required = not each.type.startswith("not_")
             if tagk is not None:
                 conditions.append(Condition(tagk, matchers=(test,), required=required, absent=test.wants_no_key))
@@ -148,6 +150,7 @@ class Planner:
             first if known else None,
             scan,
             tuple(conditions),
+            filter_tagks=() if sub.filters else None,
             pairs=tuple(dict.fromkeys(b"".join(tagk + tagv for tagk, tagv in one.pairs) for one in series)),
             impossible=impossible,
         )

@@ -19,18 +19,24 @@ class Rates(NamedTuple):
     points: Points
 
 
-def rate(points: Points, options: RateOptions, *, corrected: bool = False) -> Rates:
-    """Rates of a series. Corrected: without the meaningless first one."""
-    if len(points.times) < 2:
+def rate(points: Points, options: RateOptions, start_ms: int = 0, *, corrected: bool = False) -> Rates:
+    """Rates of a series. Corrected: without the meaningless first one.
+
+    Of a filled series the bucket before `start_ms`, where merging begins, may lead: its rates are none, but the next is
+    then the first, and a rate from what it was filled with.
+    """
+    early = int(np.searchsorted(points.times, start_ms))
+    if len(points.times) - early < 2:
         return Rates(None, points.at(slice(0, 0)))
     if not options.counter:
-        return _plain(points, corrected)
+        return _plain(points.at(slice(early, None)), corrected)  # filled, it has no gap in which the first could show
     origin = Points(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.bool_))
     with np.errstate(all="ignore"):
         led = Points(*(np.concatenate(pair) for pair in zip(origin, points, strict=True)))
         rates, kept = _rates(led, options)
     if corrected:
         kept[0] = True  # it is left out for certain, and no real one in its stead
+    kept[:early] = False
     times, rates = points.times[kept], rates[kept]
     if len(times) < 2:
         return Rates(None, points.at(slice(0, 0)))

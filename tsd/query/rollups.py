@@ -162,7 +162,9 @@ class Summing:
     def __init__(self, spec: Downsample, cells: Cells, query: Query, scan: ScanRange) -> None:
         self._cells = cells
         bare = spec._replace(function=cells.function, fill=Fill.NONE if len(cells.columns) > 1 else spec.fill)
-        self._last = Downsampler(spec._replace(function="sum"), query.start_ms, query.end_ms, scan)
+        self._last = Downsampler(
+            spec._replace(function="sum"), query.start_ms, query.end_ms, scan, corrected=query.corrected
+        )
         self._parts = [
             Downsampler(bare, query.start_ms, query.end_ms, scan, corrected=query.corrected) for _ in cells.columns
         ]

@@ -1,5 +1,6 @@
 """The engine: what it answers is OpenTSDB's (tests/conformance); here, what it does besides."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -212,6 +213,27 @@ async def test_tsuids_of_two_metrics_are_a_mistake_of_the_clients_when_corrected
         with pytest.raises(BadQuery, match=r"did not share the same metric \[000001\] \[000002\]") as caught:
             await house.engine.run(query)
         assert caught.value.status == status
+
+
+async def test_a_filter_that_is_an_asterisk_asks_nothing_of_listed_series_unless_corrected() -> None:
+    house = await House.build([f"sys.cpu {START_S} 1 host=a", f"sys.cpu {START_S} 2 host=b dc=x"])
+    listed = ("000001000001000001", "000001000001000002000002000003")
+    for switch, wanted in ((False, 3), (True, 2)):
+        query = asked("sum:sys.cpu{}{dc=wildcard(*)}", corrected=switch)
+        query = replace(query, queries=(replace(query.queries[0], tsuids=listed),))
+        [sub] = (await house.engine.run(query)).subs
+        assert values(sub.groups[0]) == {0: wanted}
+        assert sub.filter_tagks == ()
+
+
+async def test_the_bucket_before_those_that_are_read_leads_the_rates_of_a_filled_series() -> None:
+    """Where resets are dropped, its rate, of NaN, stands until the series' first real one, and not v/t."""
+    lines = [f"m {START_S + 5600} 94 host=a", f"m {START_S + 10900} 73 host=a", f"m {START_S + 5500} 1 host=b"]
+    house = await House.build(lines)
+    query = replace(asked("sum:rate{dropcounter,65535,100}:90m-last-nan:m"), start_ms=(START_S + 7300) * 1000)
+    [sub] = (await house.engine.run(replace(query, end_ms=(START_S + 16290) * 1000))).subs
+    shown = {time: value for time, value in values(sub.groups[0]).items() if time > 7300}
+    assert shown == {10800: pytest.approx(math.nan, nan_ok=True), 16200: pytest.approx(math.nan, nan_ok=True)}
 
 
 async def test_delete_removes_the_rows_read_and_no_others() -> None:
