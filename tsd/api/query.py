@@ -116,9 +116,6 @@ async def _listed(parts: AsyncIterator[bytes], running: Running, until_sent: Exi
         except Refused as error:
             running.status, running.error = error.status, error.message
             raise
-        except GeneratorExit:
-            running.error = "The client did not take the answer"
-            raise
         running.sent = True
 
 

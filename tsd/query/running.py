@@ -11,6 +11,7 @@ from tsd.errors import BadQuery
 from tsd.query.model import Query
 
 KEPT = 50  # queries that are over
+GONE = "The client has gone"
 
 
 @dataclass(eq=False)
@@ -84,8 +85,11 @@ class Registry:
         self._running[running.number] = running
         try:
             yield running
-        except BaseException as exc:
+        except Exception as exc:
             running.error = running.error or f"{type(exc).__name__}: {exc}"
+            raise
+        except BaseException:  # it was given up, or its answer was
+            running.error = running.error or GONE
             raise
         finally:
             del self._running[running.number]
