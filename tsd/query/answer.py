@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 
 from tsd.codec.annotation import Annotation
-from tsd.codec.times import FIRST_MS
 from tsd.errors import BadQuery
 from tsd.query.answers import Answer, Group, SubAnswer
 from tsd.query.echo import echo
 from tsd.query.model import Downsample, Fill, Query
+from tsd.query.notes import within
 from tsd.query.numbers import NAN, NULL, number_texts
 from tsd.query.points import Int64, Points
 from tsd.query.ranges import output_range
@@ -175,17 +175,15 @@ def _head(answer: Answer, sub: SubAnswer, group: Group) -> Mapping[str, Any]:
         head["tsuids"] = sorted(tsuid.hex().upper() for tsuid in group.tsuids)
     if not query.no_annotations:
         if group.annotations is not None:
-            head["annotations"] = [_note(note) for note in _notes_in_range(group.annotations, query)]
+            head["annotations"] = _notes(group.annotations, query)
         if query.global_annotations and answer.global_annotations:
-            head["globalAnnotations"] = [_note(note) for note in answer.global_annotations]
+            head["globalAnnotations"] = _notes(answer.global_annotations, query)
     return head
 
 
-def _notes_in_range(notes: Sequence[Annotation], query: Query) -> list[Annotation]:
-    def time_ms(note: Annotation) -> int:
-        return note.start_time if note.start_time >= FIRST_MS else note.start_time * 1000
-
-    return [note for note in notes if query.start_ms <= time_ms(note) <= query.end_ms]
+def _notes(notes: Sequence[Annotation], query: Query) -> list[dict[str, Any]]:
+    """Of some notes those that start between the query's times."""
+    return [_note(note) for note in within(notes, query.start_ms, query.end_ms)]
 
 
 def _note(note: Annotation) -> dict[str, Any]:

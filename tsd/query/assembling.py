@@ -12,7 +12,7 @@ from tsd.query.groups import CommonTags, common_tags, grouped
 from tsd.query.merge import Merged, merge
 from tsd.query.model import Query
 from tsd.query.names import NONE
-from tsd.query.notes import start_ms, within
+from tsd.query.notes import in_order
 from tsd.query.plan import Plan
 from tsd.query.points import Points
 from tsd.query.ranges import ScanRange
@@ -83,8 +83,8 @@ class Assembly:
             rates = self._rates(points, scan) if sub.rate else None
             merged = merge(rates or points, sub.aggregator, scan, rate=sub.rate, corrected=query.corrected)
             members = [self._pairs[number] for number in alive]
-            shown = within(sorted(notes, key=start_ms), query.start_ms, query.end_ms) if notes else None
-            self._found.append(_Found(members, common_tags(members, self._layout.widths), merged, shown))
+            ordered = in_order(notes, corrected=query.corrected) if notes else None
+            self._found.append(_Found(members, common_tags(members, self._layout.widths), merged, ordered))
 
     def _rates(self, series: Sequence[Points], scan: ScanRange) -> list[Rates]:
         options, corrected = self._plan.sub.rate_options, self._query.corrected

@@ -24,12 +24,21 @@ def within(notes: Iterable[Annotation], first_ms: int, last_ms: int) -> list[Ann
     return [note for note in notes if first_ms <= start_ms(note) <= last_ms]
 
 
+def in_order(notes: Iterable[Annotation], *, corrected: bool) -> list[Annotation]:
+    """Notes by when they start. OpenTSDB goes by the number, whatever its unit: those in ms come last.
+
+    >>> [n.start_time for n in in_order([Annotation(7_000_000_000), Annotation(8_000_000)], corrected=False)]
+    [8000000, 7000000000]
+    """
+    return sorted(notes, key=start_ms if corrected else lambda note: note.start_time)
+
+
 async def global_notes(
     store: Store, table: str, layout: Layout, first_ms: int, last_ms: int, *, corrected: bool
 ) -> list[Annotation]:
     """The global notes of the hours of a range. Raises StoreError.
 
-    OpenTSDB compares a note's times, whatever their unit, with seconds: one that ends in ms it never shows. Corrected:
+    OpenTSDB compares a note's times, whatever their unit, with seconds: one that ends in ms it never finds. Corrected:
     those that begin in the range.
     """
     first_s, last_s = first_ms // 1000, last_ms // 1000
@@ -40,6 +49,7 @@ async def global_notes(
         for row in rows:
             if len(row.key) == layout.pairs_start:
                 found += [note for cell in row.cells if (note := _note(cell.column, cell.value))]
+    found = in_order(found, corrected=corrected)
     if corrected:
         return within(found, first_ms, last_ms)
     return [note for note in found if note.start_time >= first_s and note.end_time <= last_s]

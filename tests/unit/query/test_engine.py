@@ -15,6 +15,7 @@ from tsd.errors import BadQuery, StoreError
 from tsd.query.engine import Settings
 from tsd.query.gathering import POINT_BYTES, SERIES_BYTES
 from tsd.query.limits import Bounds, Limits
+from tsd.query.notes import start_ms
 from tsd.query.running import Registry
 from tsd.store import Put
 from tsd.store.memory import MemoryStore
@@ -175,10 +176,19 @@ async def test_notes_of_rows_and_global_ones() -> None:
     await house.annotate(Annotation(START_S + 60, description="all"))
     answer = await house.run("none:sys.cpu", global_annotations=True)
     first, second, *_ = answer.subs[0].groups
-    assert [note.description for note in first.annotations or ()] == ["own"]
+    assert [note.description for note in first.annotations or ()] == ["own", "later"]  # who writes the answer cuts
     assert second.annotations is None
     assert [note.description for note in answer.global_annotations] == ["all"]
     assert (await house.groups("none:sys.cpu", no_annotations=True))[0].annotations is None
+
+
+async def test_notes_in_milliseconds_come_last_unless_corrected() -> None:
+    house = await House.build(FEW)
+    for at in (START_S + 60, (START_S + 50) * 1000, START_S + 40):
+        await house.annotate(Annotation(at, description=str(at)))
+    for switch, wanted in ((False, [40, 60, 50]), (True, [40, 50, 60])):
+        notes = (await house.run("sum:sys.cpu", global_annotations=True, corrected=switch)).global_annotations
+        assert [start_ms(note) // 1000 - START_S for note in notes] == wanted
 
 
 async def test_a_global_note_that_ends_in_milliseconds_is_shown_when_corrected() -> None:
