@@ -67,7 +67,9 @@ async def opened_store(config: Config, on_loss: Callable[[str], None] = lambda _
     `on_loss` is told when writes that it had taken, but not synced, are gone; it takes no more then."""
     store: Store
     if config.backend is Backend.EMBEDDED:
-        store = await EmbeddedStore.open(state_folder(config) / "store", now_ms, on_loss=on_loss)
+        store = await EmbeddedStore.open(
+            state_folder(config) / "store", now_ms, cache_bytes=config.cache_bytes, on_loss=on_loss
+        )
     else:
         store = HBaseStore(
             gateways(config),

@@ -94,6 +94,9 @@ class Config:
     path: str = _key(
         "tsd.storage.path", "var", "state folder: journal, embedded store, control socket. One daemon, one folder"
     )
+    cache_bytes: int = _key(
+        "tsd.storage.cache", 256 << 20, "memory for what was read, on the embedded store", "bytes", low=1 << 20
+    )
     thrift: str = _key(
         "tsd.storage.hbase.thrift", "127.0.0.1:9090", "HBase's Thrift gateways, host:port with commas between"
     )
@@ -226,7 +229,9 @@ class Config:
     rollups_tag_key: str = _key("tsd.rollups.agg_tag_key", "_aggregate", "tag name that pre-aggregates carry")
     rollups_tag_raw: bool = _key("tsd.rollups.tag_raw", False, "rollups of single series carry it, too")
     rollups_raw_value: str = _key("tsd.rollups.raw_agg_tag_value", "RAW", "with this value")
-    rollups_block_derived: bool = _key("tsd.rollups.block_derived", True, "refuse rollups and pre-aggregates by avg, dev")
+    rollups_block_derived: bool = _key(
+        "tsd.rollups.block_derived", True, "refuse rollups and pre-aggregates by avg, dev"
+    )
     histograms_config: str = _key(
         "tsd.core.histograms.config", "", "the id of the histograms' codec: "
         '{"net.opentsdb.core.SimpleHistogramDecoder": 42}, or the path of a .json file. Empty: no histograms'

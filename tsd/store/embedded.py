@@ -32,7 +32,6 @@ T = TypeVar("T")
 BATCH_CELLS = 512  # of one write; longer ones cost no less a cell
 BATCH_BYTES = 256 << 10  # of values in one write
 GET_CELLS = 4000  # named cells asked for with one call
-SHORT_BYTES = 64 << 10  # a scan of less is one that may come again
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES = 0.01, 0.5, 12  # for a stalled RocksDB: 2 to 4 s in all
 MEND_S = 1.0  # from one attempt to reopen a database that failed to the next
@@ -69,7 +68,7 @@ class EmbeddedStore:
         path: Path | str,
         clock_ms: Callable[[], int],
         *,
-        cache_bytes: int = 64 << 20,
+        cache_bytes: int = 256 << 20,
         memtable_bytes: int = 32 << 20,
         on_loss: Callable[[str], None] = lambda _: None,
     ) -> "EmbeddedStore":
@@ -80,7 +79,8 @@ class EmbeddedStore:
         `on_loss` is told when writes were lost; all later ones are refused.
         """
         settings = options(cache_bytes, memtable_bytes)
-        return await trio.to_thread.run_sync(cls, partial(Database, Path(path), clock_ms, settings), on_loss)
+        reopen = partial(Database, Path(path), clock_ms, settings, cache_bytes=cache_bytes)
+        return await trio.to_thread.run_sync(cls, reopen, on_loss)
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
         """See Store. All tables are compressed alike, whatever `compression` says."""
@@ -192,8 +192,7 @@ class EmbeddedStore:
             return CellPage([], [], [], 0, [], None)
         pages, cursor.pages = cursor.pages if cursor.next_start == start else None, None
         if pages is None:
-            view = self._database.view(table, stop, passing=limit_bytes > SHORT_BYTES)
-            pages = view.cells(start, limit_bytes)
+            pages = self._database.view(table, stop).cells(start, limit_bytes)
         while (page := await self._turns.step(pages)) is None:
             pass
         cursor.pages, cursor.next_start = pages, page.next_start

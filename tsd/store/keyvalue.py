@@ -5,8 +5,17 @@ a longer row's do, rows sort as unsigned bytes, and within a row so do the colum
 has the write time in front, in ms.
 """
 
+import os
+
 from tsd.errors import CorruptRow
 from tsd.store import Cell
+
+try:
+    from tsd.store import _split
+except ImportError:  # no C compiler when it was installed
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare the two
 
 END = b"\0\1"
 ZERO = b"\0\xff"
@@ -58,3 +67,31 @@ def cell_of(column: bytes, value: bytes) -> Cell:
     Cell(column=b't:q', value=b'*', time_ms=1356998400000)
     """
     return Cell(column, value[TIME_BYTES:], int.from_bytes(value[:TIME_BYTES], "big"))
+
+
+def split_cells(
+    part: list[tuple[bytes, bytes]],
+    keys: list[bytes],
+    columns: list[bytes],
+    values: list[bytes],
+    *,
+    by_loop: bool = HAS_LOOP,
+) -> int:
+    """Append the row and the column of each key, and its value, to three lists; how many bytes they are in all.
+
+    Keys are taken at their word: what is none gets some row and an empty column.
+
+    >>> keys, columns, values = [], [], []
+    >>> split_cells([(row_head(b"a\\0b") + b"t:q", b"*")], keys, columns, values), keys, columns, values
+    (10, [b'a\\x00b'], [b't:q'], [b'*'])
+    """
+    if by_loop:
+        return _split.split_cells(part, keys, columns, values)
+    size = 0
+    for key, value in part:
+        escaped, _, column = key.partition(END)
+        keys.append(escaped.replace(ZERO, b"\0"))
+        columns.append(column)
+        values.append(value)
+        size += len(key) + len(value)
+    return size

@@ -20,7 +20,7 @@ from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOption
 from tsd.errors import DaemonRuns, StoreBusy, StoreError, TsdError
 from tsd.store import Cell, Page, Put, Row
 from tsd.store.cells import CellPage
-from tsd.store.keyvalue import END, TIME_BYTES, ZERO, cell_of, row_head, row_of
+from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of, split_cells
 from tsd.store.limits import check_row
 from tsd.store.stamps import Stamps
 
@@ -46,8 +46,11 @@ class _Family(NamedTuple):
 class Database:
     """RocksDB in a folder, a column family a table. It is open once it is made."""
 
-    def __init__(self, path: Path, clock_ms: Callable[[], int], options: rocksdict.Options) -> None:
+    def __init__(
+        self, path: Path, clock_ms: Callable[[], int], options: rocksdict.Options, *, cache_bytes: int
+    ) -> None:
         self.path = path
+        self._cached_bytes = cache_bytes // 2  # of one scan
         self._options = options
         self._closed = False
         self._no_wait = WriteOptions()
@@ -91,10 +94,10 @@ class Database:
         with self._answers():
             return cast(list[bytes | None], family.rows.get(cast(list[str | int | float | bytes | bool], keys)))
 
-    def view(self, table: str, stop: bytes | None = None, *, passing: bool = False) -> "View":
-        """The table as it is now, up to before the row `stop`; `passing` where much will be read, and once."""
+    def view(self, table: str, stop: bytes | None = None) -> "View":
+        """The table as it is now, up to before the row `stop`."""
         with self._answers():
-            return View(self._family(table).rows, stop, self._answers, passing=passing)
+            return View(self._family(table).rows, stop, self._answers, cached_bytes=self._cached_bytes)
 
     def batch(self, table: str) -> Batch:
         """An empty batch of writes to a table."""
@@ -176,18 +179,43 @@ class View:
     """A table as it is when the view is made. Reading it yields wherever others may run, every CHUNK_CELLS cells."""
 
     def __init__(
-        self, rows: Rdict, stop: bytes | None, answers: Callable[[], AbstractContextManager[None]], *, passing: bool
+        self,
+        rows: Rdict,
+        stop: bytes | None,
+        answers: Callable[[], AbstractContextManager[None]],
+        *,
+        cached_bytes: int,
     ) -> None:
-        self._options = ReadOptions()  # lives as long as the iterator, which reads its bound where this keeps it
-        self._options.set_background_purge_on_iterator_cleanup(True)  # nobody waits for old files to be removed
-        if passing:
-            self._options.set_readahead_size(READAHEAD_BYTES)  # and off the cache: it is for what is asked for often
-            self._options.fill_cache(False)  # type: ignore[call-arg] # its stub knows no argument
-        if stop is not None:
-            self._options.set_iterate_upper_bound(row_head(stop))
+        """What `cells` reads past `cached_bytes` is kept off the cache: it would push everything else out of it."""
+        self._upper = None if stop is None else row_head(stop)
+        self._options = self._new_options()  # lives as long as the iterator, which reads its bound where this keeps it
         self._rows = rows
         self._at = rows.iter(self._options)
         self._answers = answers
+        self._cached_bytes = cached_bytes
+
+    def _new_options(self) -> ReadOptions:
+        made = ReadOptions()
+        made.set_background_purge_on_iterator_cleanup(True)  # nobody waits for old files to be removed
+        if self._upper is not None:
+            made.set_iterate_upper_bound(self._upper)
+        return made
+
+    def _items(self, start: bytes, *, cached: bool = True) -> Iterator[tuple[bytes, bytes]]:
+        """All cells from the row `start` on."""
+        if not cached:
+            self._options = self._new_options()
+            self._options.set_readahead_size(READAHEAD_BYTES)
+            self._options.fill_cache(False)  # type: ignore[call-arg] # its stub knows no argument
+            self._at = self._rows.iter(self._options)
+        with self._answers():
+            found = self._rows.items(from_key=row_head(start), read_opt=self._options)
+            return cast(Iterator[tuple[bytes, bytes]], found)
+
+    def _slice(self, left: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The next few."""
+        with self._answers():
+            return list(islice(left, SLICE_CELLS))
 
     def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:
         """The cells of those rows that exist."""
@@ -245,21 +273,20 @@ class View:
         keys: list[bytes] = []
         columns: list[bytes] = []
         values: list[bytes] = []
-        size = 0
-        with self._answers():
-            left = self._rows.items(from_key=row_head(start), read_opt=self._options)
-        while part := cast(list[tuple[bytes, bytes]], list(islice(left, SLICE_CELLS))):
-            for key, value in part:
-                escaped, _, column = key.partition(END)
-                row = escaped.replace(ZERO, b"\0")
-                keys.append(row)
-                columns.append(column)
-                values.append(value)
-            size += sum([len(key) + len(value) for key, value in part])
+        size, room = 0, self._cached_bytes
+        left = self._items(start)
+        while part := self._slice(left):
+            got = split_cells(part, keys, columns, values)
+            size += got
+            room -= got
             if size >= limit_bytes and (whole := bisect_left(keys, keys[-1])):  # the last row may go on
                 rest = keys[whole:], columns[whole:], values[whole:]
                 del keys[whole:], columns[whole:], values[whole:]
                 yield CellPage(keys, columns, values, TIME_BYTES, [], rest[0][0])
+                if room < 0:  # from that row on, which is then read of one moment, past the cache
+                    room = 1 << 62
+                    left = self._items(rest[0][0], cached=False)
+                    rest = [], [], []
                 keys, columns, values = rest
                 size = sum(map(len, values))
             else:

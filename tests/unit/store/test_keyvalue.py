@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tsd.errors import CorruptRow
 from tsd.store import Cell, Put
 from tsd.store.batches import whole_rows
-from tsd.store.keyvalue import cell_of, row_head, row_of, time_of, with_time
+from tsd.store.keyvalue import HAS_LOOP, cell_of, row_head, row_of, split_cells, time_of, with_time
 
 tricky = st.lists(st.sampled_from([b"\0", b"\1", b"\xff", b"a"]), max_size=6).map(b"".join)
 rows = tricky.filter(bool) | st.binary(min_size=1)
@@ -66,3 +66,22 @@ def test_batches_keep_rows_whole(shape: list[tuple[int, int]], most_cells: int, 
         several = len({cell.row for cell in part}) > 1
         assert not several or len(part) <= most_cells
         assert not several or sum(len(cell.value) for cell in part) <= most_bytes
+
+
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(
+                st.lists(st.sampled_from([0, 1, 255, 97]), max_size=12).map(bytes),
+                st.tuples(st.binary(max_size=6), st.binary(max_size=6)).map(lambda made: row_head(made[0]) + made[1]),
+            ),
+            st.binary(max_size=9),
+        )
+    )
+)
+def test_keys_are_taken_apart_alike_in_both_ways(part: list[tuple[bytes, bytes]]) -> None:
+    plain: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
+    compiled: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
+    assert split_cells(part, *plain, by_loop=False) == split_cells(part, *compiled, by_loop=True)
+    assert plain == compiled

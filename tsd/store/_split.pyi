@@ -1,0 +1,3 @@
+def split_cells(
+    part: list[tuple[bytes, bytes]], keys: list[bytes], columns: list[bytes], values: list[bytes]
+) -> int: ...
