@@ -6,7 +6,7 @@ same.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -91,7 +91,7 @@ def _points(metric: str, chance: random.Random, start_s: int, span_s: int, numbe
 def warming() -> list[Asking]:
     """Requests that have OpenTSDB look up every name once: until it knows them, its filters may miss series."""
     metrics = "int float mixed counter even ms sparse clock".split()
-    path = "/api/query?start=1356998400&end=1365000000&m=none:dq."
+    path = "/api/query?start=1356998400&end=1365000000&show_tsuids&m=none:dq."
     return [Asking("GET", f"{path}{metric}") for metric in metrics] * 2
 
 
@@ -116,6 +116,65 @@ def asking(seed: int) -> Asking:
     if chance.random() < 0.4 and not body.get("timezone"):
         return _as_uri(path, body)
     return Asking("POST", path, body)
+
+
+def notes(tsuids: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """Annotations, of series and global: in seconds and in milliseconds, some that last."""
+    chance = random.Random(0)
+    drawn = []
+    for number in range(24):
+        at = BASE_S + chance.randrange(SPAN_S)
+        note: dict[str, Any] = {"description": f"note {number}"}
+        note["startTime"] = chance.choice([at, at * 1000 + chance.randrange(1000)])
+        if chance.random() < 0.6:
+            note["tsuid"] = chance.choice(tsuids[chance.choice(["dq.int", "dq.float", "dq.sparse"])])
+        if chance.random() < 0.5:
+            note["endTime"] = note["startTime"] + chance.randrange(1, 4000)
+        drawn.append(note)
+    return drawn
+
+
+def odd_asking(seed: int, tsuids: Mapping[str, Sequence[str]]) -> Asking:
+    """A request of the kinds that are rarer: for single series, with explicit tags or several filters on one key, of
+    milliseconds, or that ends where an hour does. `tsuids` are those of each metric."""
+    chance = random.Random(f"odd {seed}")
+    sub = _sub(chance)
+    if sub["metric"] == "dq.clock":
+        sub |= {"metric": "dq.sparse"}
+        sub.pop("downsample", None)
+    start = BASE_S + 3600 * chance.randrange(-1, 4) + chance.choice([0, 0, 1, -1])
+    body = {"start": start, "end": start + 3600 * chance.randrange(1, 4) + chance.choice([0, 0, 1, -1])}
+    match chance.choice(["tsuids", "explicit", "one key", "milliseconds"]):
+        case "tsuids":
+            sub |= {"tsuids": chance.choices(tsuids[sub.pop("metric")], k=chance.randrange(1, 6))}
+            sub.pop("explicitTags", None)
+        case "explicit":
+            sub |= {"explicitTags": True, "filters": [_any_of(chance, key) for key in ("cpu", "dc", "host")]}
+            sub["filters"] = chance.sample(sub["filters"], chance.choice([1, 2, 2, 3]))
+        case "one key":
+            sub["filters"] = [_filter(chance, chance.choice(["host", "dc"])) for _ in range(chance.randrange(2, 5))]
+            sub.pop("explicitTags", None)
+        case _:
+            interval = chance.choice(["100ms", "333ms", "1s", "1500ms", "7s"])
+            sub |= {"metric": "dq.ms", "downsample": f"{interval}-{chance.choice(USUAL[:5])}{chance.choice(FILLS)}"}
+            start_ms = BASE_S * 1000 + chance.randrange(600_000)
+            body = {"start": start_ms, "end": start_ms + chance.randrange(1, 400_000)}
+    flags = {"msResolution": 0.4, "showTSUIDs": 0.3, "showQuery": 0.3, "globalAnnotations": 0.4}
+    shown = {flag: True for flag, share in flags.items() if chance.random() < share}
+    return Asking("POST", "/api/query", body | shown | {"queries": [sub]})
+
+
+def _any_of(chance: random.Random, key: str) -> dict[str, Any]:
+    """A filter that is likely to list several values of a key."""
+    pool = _values(key)
+    if chance.random() < 0.3:
+        return _filter(chance, key)
+    some = "|".join(chance.sample(pool, chance.randrange(1, len(pool) + 1)))
+    return {"type": "literal_or", "tagk": key, "filter": some, "groupBy": chance.random() < 0.6}
+
+
+def _values(key: str) -> list[str]:
+    return {"host": HOSTS, "dc": DCS, "cpu": ["0", "1"]}[key]
 
 
 def _sub(chance: random.Random) -> dict[str, Any]:
@@ -156,8 +215,7 @@ def _downsample(chance: random.Random, *, clock: bool) -> str:
 
 
 def _filter(chance: random.Random, key: str) -> dict[str, Any]:
-    pool = {"host": HOSTS, "dc": DCS, "cpu": ["0", "1"]}[key]
-    some = "|".join(chance.sample(pool, chance.randrange(1, 3)))
+    some = "|".join(chance.sample(_values(key), chance.randrange(1, 3)))
     kind, expression = chance.choice(
         [
             ("literal_or", some), ("iliteral_or", some.upper()), ("not_literal_or", some), ("not_iliteral_or", some),
