@@ -33,7 +33,8 @@ class _Found(NamedTuple):
 
 
 class Assembly:
-    """The groups of one sub query, as they come together: `slices` is to be worked off, then they are `named`."""
+    """The groups of one sub query, as they come together: `sort_out` says which they are, `slices` are
+    worked off, their names are learnt, and then they are there. All but the names may be done in a thread."""
 
     def __init__(self, query: Query, plan: Plan, pairs: Sequence[bytes], gathered: Gathered, layout: Layout) -> None:
         """`pairs` are the joined tag pairs of each series, by number."""
@@ -42,7 +43,10 @@ class Assembly:
         self._pairs = pairs
         self._gathered = gathered
         self._layout = layout
+        self._groups: list[list[int]] = []
         self._found: list[_Found] = []
+        self._key_names: dict[bytes, str] = {}
+        self._value_names: dict[bytes, str] = {}
         self.resolved = 0  # UIDs whose names were asked for
 
     def slices(self) -> Iterator[tuple[int, Callable[[], None]]]:
@@ -50,7 +54,7 @@ class Assembly:
         counts = self._gathered.counts
         part: list[list[int]] = []
         size = 0
-        for group in self._groups():
+        for group in self._groups:
             part.append(group)
             size += sum([counts[number] for number in group])
             if size >= SLICE_POINTS:
@@ -59,8 +63,8 @@ class Assembly:
         if part:
             yield size, lambda: self._merge(part)
 
-    def _groups(self) -> list[list[int]]:
-        """The numbers of each group's series, all in order."""
+    def sort_out(self) -> int:
+        """Find the numbers of each group's series, all in order; how many groups there are."""
         layout, pairs, metric = self._layout, self._pairs, self._plan.metric or b""
         salts = [b""] * len(pairs)
         if layout.salt_width:
@@ -68,7 +72,8 @@ class Assembly:
         order = by_key(pairs, salts)
         each = self._plan.sub.aggregator == NONE
         places = grouped([pairs[number] for number in order], layout.widths, self._plan.group_by, each=each)
-        return [[order[place] for place in group] for group in places]
+        self._groups = [[order[place] for place in group] for group in places]
+        return len(self._groups)
 
     def _merge(self, groups: Sequence[Sequence[int]]) -> None:
         """Merge some groups. One whose rows held neither points nor notes is none."""
@@ -90,19 +95,23 @@ class Assembly:
         options, corrected = self._plan.sub.rate_options, self._query.corrected
         return [rate(points, options, scan.start_ms, corrected=corrected) for points in series]
 
-    async def named(self, metric: str, uids: Uids, nameless: dict[bytes, None]) -> list[Group]:
-        """The groups with the names of their tags; UIDs that have none go into `nameless`. Raises StoreError."""
+    async def learn(self, uids: Uids, nameless: dict[bytes, None]) -> None:
+        """Look up the names of the groups' tags; UIDs that have none go into `nameless`. Raises StoreError."""
         tagks = dict.fromkeys(uid for one in self._found for uid in (*one.common.tags, *one.common.aggregated))
         tagvs = dict.fromkeys(uid for one in self._found for uid in one.common.tags.values())
-        key_names = await names_of(uids, Kind.TAGK, list(tagks), nameless)
-        value_names = await names_of(uids, Kind.TAGV, list(tagvs), nameless)
+        self._key_names = await names_of(uids, Kind.TAGK, list(tagks), nameless)
+        self._value_names = await names_of(uids, Kind.TAGV, list(tagvs), nameless)
         self.resolved += len(tagks) + len(tagvs)
+
+    def groups(self, metric: str) -> list[Group]:
+        """The groups with their names."""
+        keys, values = self._key_names, self._value_names
         with_tsuids = self._query.show_tsuids
         return [
             Group(
                 metric if one.members else "",
-                {key_names[tagk]: value_names[tagv] for tagk, tagv in one.common.tags.items()},
-                [key_names[tagk] for tagk in one.common.aggregated],
+                {keys[tagk]: values[tagv] for tagk, tagv in one.common.tags.items()},
+                [keys[tagk] for tagk in one.common.aggregated],
                 tsuids=[(self._plan.metric or b"") + pairs for pairs in one.members] if with_tsuids else (),
                 points=one.merged.points,
                 annotations=one.notes,

@@ -35,6 +35,7 @@ T = TypeVar("T")
 THREADS = 2  # that decode and merge: more would only wait for each other
 SMALL = 5_000  # points that are merged at once, without a thread
 ANSWER_BYTES = 17  # of a point in an answer
+GROUP_BYTES = 1500  # of a group in an answer, beside its points
 Flush = Callable[[bytes], Awaitable[object]]
 
 
@@ -171,10 +172,13 @@ class Engine:
         gathered = await self._gather(query, plan, selection, metric, lambda size: share.hold(held + size))
         read = trio.current_time()
         assembly = Assembly(query, plan, selection.wanted, gathered, self._layout)
+        series = len(selection.wanted)
+        share.add(await self._in_thread(series, assembly.sort_out) * GROUP_BYTES)
         for size, work in assembly.slices():
             await self._in_thread(size, work)
         merged = trio.current_time()
-        groups = await assembly.named(metric, self._uids, selection.nameless)
+        await assembly.learn(self._uids, selection.nameless)
+        groups = await self._in_thread(series, lambda: assembly.groups(metric))
         selection.resolved += assembly.resolved
         tally = gathered.tally
         answer = SubAnswer(
@@ -196,7 +200,8 @@ class Engine:
                 "uidToStringTime": (trio.current_time() - merged) * 1000,
             },
         )
-        return answer, gathered.rows, sum(len(group.points.times) for group in groups) * ANSWER_BYTES
+        size = sum(len(group.points.times) for group in groups) * ANSWER_BYTES + len(groups) * GROUP_BYTES
+        return answer, gathered.rows, size
 
     async def _gather(
         self, query: Query, plan: Plan, selection: Selection, metric: str, hold: Callable[[int], None]

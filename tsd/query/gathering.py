@@ -22,7 +22,7 @@ from tsd.store.cells import CellPage
 
 SMALL_PAGE = 64  # cells: decoded at once, as a thread costs as much
 POINT_BYTES = 40  # of a point that is kept: twice its arrays, which are joined in the end
-SERIES_BYTES = 1000  # of a series beside its points: its tags, its arrays, what is answered of it
+SERIES_BYTES = 500  # of a series beside its points: its tags and arrays
 MOST_WARNINGS = 100
 
 

@@ -124,6 +124,10 @@ class Share:
         self._memory.held = others + size
         self._held = size
 
+    def add(self, size: int) -> None:
+        """The query holds so many bytes more; raises BadQuery as `hold` does."""
+        self.hold(self._held + size)
+
     def release(self) -> None:
         """Hold nothing any more."""
         self._memory.held -= self._held

@@ -12,7 +12,7 @@ from tsd.codec.annotation import Annotation
 from tsd.codec.rowkey import Layout, row_key
 from tsd.codec.uid import Kind
 from tsd.errors import BadQuery, StoreError
-from tsd.query.engine import Settings
+from tsd.query.engine import GROUP_BYTES, Settings
 from tsd.query.gathering import POINT_BYTES, SERIES_BYTES
 from tsd.query.limits import Bounds, Limits
 from tsd.query.notes import start_ms
@@ -271,7 +271,7 @@ async def test_limits(bounds: Bounds, message: str) -> None:
 
 
 async def test_queries_share_a_memory() -> None:
-    house = await House.build(FEW, settings=Settings(memory_bytes=20 * SERIES_BYTES + 50 * POINT_BYTES))
+    house = await House.build(FEW, settings=Settings(memory_bytes=20 * SERIES_BYTES + 99 * POINT_BYTES))
     with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
         await house.run("sum:sys.cpu")
     assert caught.value.status == 413
@@ -292,6 +292,13 @@ async def test_series_count_even_where_they_have_one_point() -> None:
     house = await House.build(FEW, settings=Settings(memory_bytes=10 * SERIES_BYTES))
     with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit"):
         await house.run("sum:0all-sum:sys.cpu")
+
+
+async def test_groups_count_too() -> None:
+    house = await House.build(FEW, settings=Settings(memory_bytes=20 * (SERIES_BYTES + POINT_BYTES) + 5 * GROUP_BYTES))
+    await house.run("sum:0all-sum:sys.cpu{dc=*}")
+    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit"):
+        await house.run("sum:0all-sum:sys.cpu{host=*}")
 
 
 class Stuck(MemoryStore):
