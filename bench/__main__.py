@@ -116,7 +116,7 @@ def query(series: int, wide: int, rounds: int, only: str) -> None:
 
 @bench.command()
 @click.option("--series", default=1000, help="Series of the query, a day with a point every ten seconds.")
-@click.option("--points", default=300, help="Points of each of 10,000 series that are put, each time.")
+@click.option("--points", default=200, help="Points of each of 10,000 series that are put, each time.")
 @click.option("--pairs", default=5, help="How often all is measured, in turn without the query and beside it.")
 @click.option("--seconds", default=5.0, help="How long each time a client asks at a small pace.")
 def beside(series: int, points: int, pairs: int, seconds: float) -> None:

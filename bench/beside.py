@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from bench.telnet import Telnet
 RANGE = f"start={START_S}&end={START_S + DAY_S - 1}"
 HEAVY = f"/api/query?{RANGE}&m=avg:1m-avg:bench.day{{host=*}}"
 PROBE_S = 0.02  # from one question to the next: a small pace
+LOOK_S = 0.01  # from one look at what the event loop waited to the next
 SOON_S = 0.5  # the limit, of the time that a query may take, or that it is given until it is cancelled
 OK = 200
 
@@ -39,11 +40,19 @@ LONG = {
 }
 
 
-class Pair(NamedTuple):
-    """Lines/s until stored."""
+class Speed(NamedTuple):
+    """Of one load."""
 
-    alone: float
-    beside: float
+    lines_per_s: float  # until stored
+    given_cores: float  # the same, had the event loop never waited for a core that another process had
+    query_ms: float  # of the queries asked meanwhile; 0: none
+
+
+class Pair(NamedTuple):
+    """Both ways."""
+
+    alone: Speed
+    beside: Speed
 
 
 class Waits(NamedTuple):
@@ -66,7 +75,7 @@ def beside(series: int, load: Load, pairs: int, seconds: float) -> None:
             _tsd(settings, *words)
         text.unlink()
         with serving(folder / "state", settings) as daemon:
-            _say(f"the query alone takes {_alone_ms(daemon):.0f} ms")
+            alone_ms = _alone_ms(daemon)
             speeds = _speeds(daemon, load, pairs)
             waits = {kind: _waits(daemon, kind, pairs, seconds) for kind in ("version", "sync")}
             ends = {
@@ -77,7 +86,9 @@ def beside(series: int, load: Load, pairs: int, seconds: float) -> None:
             ends |= {
                 f"out of time while {step}": [_overdue_ms(daemon, m) for _ in range(pairs)] for step, m in LONG.items()
             }
-    publish("beside", _report(series, load, speeds, waits, ends), {"speeds": speeds, "waits": waits, "ends": ends})
+    publish(
+        "beside", _report(series, load, alone_ms, speeds, waits, ends), {"speeds": speeds, "waits": waits, "ends": ends}
+    )
 
 
 def _tsd(settings: Mapping[str, str], *words: str) -> None:
@@ -89,28 +100,31 @@ def _tsd(settings: Mapping[str, str], *words: str) -> None:
 
 
 @contextmanager
-def asking(port: int) -> Iterator[None]:
-    """While the block runs, a process of its own asks the heavy query again and again."""
+def asking(port: int) -> Iterator[list[tuple[float, float]]]:
+    """While the block runs, a process of its own asks the heavy query again and again. In the end it is known when each
+    was asked and when it was answered, by the monotonic clock."""
+    asked: list[tuple[float, float]] = []
     with subprocess.Popen([sys.executable, "-m", "bench.beside", str(port)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it has its first answer
         try:
-            yield
+            yield asked
         finally:
             assert process.poll() is None, "the queries ended"
             process.terminate()
+            asked += [tuple(json.loads(line)) for line in process.stdout if line.endswith(b"]\n")]
 
 
 def main() -> None:
     """What that process does."""
     connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=120)
     for number in itertools.count():
+        begun = time.monotonic()
         connection.request("GET", HEAVY)
         answer = connection.getresponse()
         assert answer.status == OK, answer.read()
         answer.read()
-        if not number:
-            print("asking", flush=True)
+        print(json.dumps([begun, time.monotonic()]) if number else "asking", flush=True)
 
 
 def _alone_ms(daemon: Daemon) -> float:
@@ -138,26 +152,53 @@ def _speeds(daemon: Daemon, load: Load, pairs: int) -> list[Pair]:
     """Puts alone and beside the query, in turn, first the one and then the other."""
     stored = daemon.stats()["ledger.stored"]
 
-    def measured() -> float:
+    def measured(busy: bool) -> Speed:
         nonlocal load, stored
         load, stored = load.after, stored + load.lines
-        sent = send(load, daemon.port, "sync")
-        daemon.flush()
-        return load.lines / (daemon.await_stored(stored) - sent.start)
+        asked: list[tuple[float, float]] = []
+        with ExitStack() as stack:
+            if busy:
+                asked = stack.enter_context(asking(daemon.port))
+            waited = stack.enter_context(_waiting(daemon.pid))
+            sent = send(load, daemon.port, "sync")
+            daemon.flush()
+            end = daemon.await_stored(stored)
+        took = end - sent.start
+        for_cores = [wait for at, wait in waited if sent.start <= at <= end]
+        queries = [(b - a) * 1000 for a, b in asked if b > sent.start and a < end]
+        return Speed(
+            load.lines / took,
+            load.lines / (took - (for_cores[-1] - for_cores[0])),
+            statistics.median(queries) if queries else 0.0,
+        )
 
-    measured()  # the names
+    measured(busy=False)  # the names
     found = []
     for number in range(pairs):
-        speeds: dict[bool, float] = {}
-        for busy in (bool(number % 2), not number % 2):
-            if busy:
-                with asking(daemon.port):
-                    speeds[True] = measured()
-            else:
-                speeds[False] = measured()
-        found.append(Pair(speeds[False], speeds[True]))
-        _say(f"lines/s alone and beside: {found[-1].alone:,.0f} {found[-1].beside:,.0f}")
+        first, second = [measured(busy) for busy in (bool(number % 2), not number % 2)]
+        found.append(Pair(second, first) if number % 2 else Pair(first, second))
+        _say(f"{found[-1]}")
     return found
+
+
+@contextmanager
+def _waiting(pid: int) -> Iterator[list[tuple[float, float]]]:
+    """How long the event loop has waited for a core so far, in seconds, at many moments while the block runs."""
+    found: list[tuple[float, float]] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            waited_ns = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]
+            found.append((time.monotonic(), int(waited_ns) / 1e9))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        looking.join()
 
 
 def _waits(daemon: Daemon, kind: str, pairs: int, seconds: float) -> list[tuple[Waits, Waits]]:
@@ -219,6 +260,7 @@ def _overdue_ms(daemon: Daemon, m: str) -> float:
 def _report(
     series: int,
     load: Load,
+    alone_ms: float,
     speeds: list[Pair],
     waits: Mapping[str, list[tuple[Waits, Waits]]],
     ends: Mapping[str, list[float]],
@@ -228,9 +270,14 @@ def _report(
         f"{load.points:,} points on {load.connections} connections; embedded store; {machine()}. "
         "Medians (least–greatest).\n\n"
     )
-    alone, busy = [pair.alone for pair in speeds], [pair.beside for pair in speeds]
-    ratios = [pair.beside / pair.alone for pair in speeds]
-    rows = [["lines/s until stored", spread(alone, 0), spread(busy, 0), spread(ratios)]]
+    rows = []
+    for name, at in (("lines/s until stored", 0), ("lines/s, waits for a core left out", 1)):
+        alone, busy = [pair.alone[at] for pair in speeds], [pair.beside[at] for pair in speeds]
+        rows.append(
+            [name, spread(alone, 0), spread(busy, 0), spread([b / a for a, b in zip(alone, busy, strict=True)])]
+        )
+    queries = [pair.beside.query_ms for pair in speeds]
+    rows.append(["the query, ms", f"{alone_ms:,.0f}", spread(queries, 0), spread([ms / alone_ms for ms in queries], 1)])
     for kind, pairs in waits.items():
         for at, field in enumerate(Waits._fields):
             one, other = [pair[0][at] for pair in pairs], [pair[1][at] for pair in pairs]
