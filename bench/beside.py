@@ -30,7 +30,7 @@ HEAVY = f"/api/query?{RANGE}&m=avg:1m-avg:bench.day{{host=*}}"
 PROBE_S = 0.02  # from one question to the next: a small pace
 LOOK_S = 0.01  # from one look at what the event loop waited to the next
 SOON_S = 0.5  # the limit, of the time that a query may take, or that it is given until it is cancelled
-OK = 200
+OK, CUT = 200, 0
 
 # What takes longest in each of a query's steps.
 LONG = {
@@ -132,17 +132,21 @@ def _alone_ms(daemon: Daemon) -> float:
 
 
 def _asked(port: int, path: str) -> tuple[int, float]:
-    """The status, and how many seconds it took until it was known."""
+    """The status (CUT: of an answer that ended in the middle), and how many seconds it took until it was known."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     begun = time.monotonic()
     connection.request("GET", path)
     answer = connection.getresponse()
     took = time.monotonic() - begun
-    if answer.status == OK:  # the end of the answer is the answer's time
-        answer.read()
+    status = answer.status
+    if status == OK:  # the end of the answer is the answer's time
+        try:
+            answer.read()
+        except http.client.IncompleteRead:  # it had begun, and was cut off
+            status = CUT
         took = time.monotonic() - begun
     connection.close()
-    return answer.status, took
+    return status, took
 
 
 # ---- what it costs others

@@ -170,7 +170,7 @@ class Config:
         "unless a request says corrected=false. A request may also say corrected=true"
     )  # fmt: skip
     query_timeout_ms: int = _key(
-        "tsd.query.timeout", 0, "a query that takes longer ends with OpenTSDB's error. 0: never", "ms", low=0
+        "tsd.query.timeout", 0, "a query whose answer has not begun by then ends with an error. 0: never", "ms", low=0
     )
     query_duplicates: bool = _key(
         "tsd.query.allow_simultaneous_duplicates", True, "false: a client that waits for an answer cannot ask the same "
