@@ -131,7 +131,8 @@ def _described(parts: Parts) -> dict[str, Endpoint]:
                 watch.points,
                 uids,
                 form.widths,
-                exact_back_scans=not config.track_series and not config.corrected,
+                exact_back_scans=not config.track_series,
+                corrected=config.corrected,
                 written=parts.writer.show,
             )
         ),

@@ -27,6 +27,7 @@ from tsd.metadata.known import KnownSeries
 from tsd.metadata.latest import LastPoint
 from tsd.metadata.selection import BadSelection, Selection, Wanted, parse_selection, resolve
 from tsd.query.last import LastPoints, Series
+from tsd.query.uri import is_corrected
 from tsd.uids import Uids
 
 MOST_ROWS = 10_000_000  # series times hours that a request may have looked at
@@ -47,6 +48,7 @@ class Asked(NamedTuple):
     queries: list[SubQuery]
     resolve: bool = False
     back_h: int = 0  # 0: as far as the daemon looks
+    corrected: bool = False
 
 
 class Answers(NamedTuple):
@@ -58,6 +60,7 @@ class Answers(NamedTuple):
     widths: Widths
     exact_back_scans: bool  # as OpenTSDB's without the meta table: a back scan is for one series, not for those like it
     written: Callable[[bytes], Awaitable[object]]  # returns once what came before of a metric (its name) is stored
+    corrected: bool = False  # the configured default of requests: no back scan is for one series only
 
 
 def routes(answers: Answers) -> dict[str, Endpoint]:
@@ -69,6 +72,7 @@ def routes(answers: Answers) -> dict[str, Endpoint]:
             raise Refused(400, "Missing sub queries")
         if asked.back_h < 0:
             raise Refused(400, "Backscan must be zero or a positive number")
+        asked = asked._replace(corrected=is_corrected(request.params, default=answers.corrected))
         return Response(200, _answer(answers, asked))
 
     return {"api/query/last": last}
@@ -121,7 +125,7 @@ def _check_members(members: Mapping[str, Any], known: set[str]) -> None:
 async def _answer(answers: Answers, asked: Asked) -> AsyncIterator[bytes]:
     """The answer's JSON, in parts."""
     names = SeriesNames(answers.uids, answers.widths)
-    chosen = [await _selected(answers, query, asked.back_h) for query in asked.queries]
+    chosen = [await _selected(answers, query, asked) for query in asked.queries]
     await _await_written(answers, chosen)
     count = 0
     looked = 0
@@ -142,7 +146,7 @@ async def _answer(answers: Answers, asked: Asked) -> AsyncIterator[bytes]:
     yield b"]" if count else b"[]"
 
 
-async def _selected(answers: Answers, query: SubQuery, back_h: int) -> list[Series] | Wanted:
+async def _selected(answers: Answers, query: SubQuery, asked: Asked) -> list[Series] | Wanted:
     """What a sub query selects; raises BadQuery."""
     if query.selection is None:
         return [_of_tsuid(answers.widths, text) for text in query.tsuids]
@@ -150,7 +154,7 @@ async def _selected(answers: Answers, query: SubQuery, back_h: int) -> list[Seri
         wanted = await resolve(answers.uids, query.selection, literal=True)
     except NoSuchName as error:
         raise BadQuery(str(error), details=str(error)) from error
-    if back_h and answers.exact_back_scans and wanted.values:
+    if asked.back_h and answers.exact_back_scans and not asked.corrected and wanted.values:
         return [(wanted.metric or b"", b"".join(sorted(wanted.fixed_pairs())))]
     return wanted
 

@@ -26,6 +26,7 @@ from tsd.query.reading import MOST_PARTS, SIFTED_H, hours, key_ranges, read_rang
 from tsd.query.removal import remove_rows
 from tsd.query.running import Running, was_cancelled
 from tsd.query.selecting import Selection
+from tsd.query.summary import totals
 from tsd.series_index import SeriesIndex
 from tsd.store import Row, Store
 from tsd.uids import Uids
@@ -107,7 +108,10 @@ class Engine:
             share = self.memory.share()
             try:
                 with self._bounded(running) as scope:
-                    return await self._answer(query, share)
+                    answer = await self._answer(query, share)
+                    if running is not None:
+                        running.stats.update(totals(answer))
+                    return answer
             finally:
                 share.release()
         if running is not None and running.cancelled:
@@ -174,6 +178,7 @@ class Engine:
         assembly = Assembly(query, plan, selection.wanted, gathered, self._layout)
         series = len(selection.wanted)
         share.add(await self._in_thread(series, assembly.sort_out) * GROUP_BYTES)
+        sorted_out = trio.current_time()
         for size, work in assembly.slices():
             await self._in_thread(size, work)
         merged = trio.current_time()
@@ -196,7 +201,9 @@ class Engine:
                 "bytesFetched": tally.size,
                 "uidPairsResolved": selection.resolved,
                 "queryScanTime": (read - started) * 1000,
-                "aggregationTime": (merged - read) * 1000,
+                "scannerTime": (read - started) * 1000,
+                "groupByTime": (sorted_out - read) * 1000,
+                "aggregationTime": (merged - sorted_out) * 1000,
                 "uidToStringTime": (trio.current_time() - merged) * 1000,
             },
         )

@@ -38,14 +38,19 @@ def group_stats(sub: SubAnswer, group: Group, emitted: int, writing_ms: float) -
 
 def summary(answer: Answer, writing_ms: float) -> dict[str, Any]:
     """The `statsSummary`: sums, averages and maxima over the sub queries, and the figures of each."""
-    subs = [_of_sub(sub) for sub in answer.subs]
-    written = {"serializationTime": writing_ms / max(len(subs), 1)}
-    figures = _joined([sub | written for sub in subs]) | {"processingPreWriteTime": _total(answer.subs)}
-    return dict(sorted(figures.items())) | {
-        f"queryIdx_{sub.sub.index:02d}": _joined([own | written])
+    written = {"serializationTime": writing_ms / max(len(answer.subs), 1)}
+    return totals(answer, writing_ms) | {
+        f"queryIdx_{sub.sub.index:02d}": _joined([_of_sub(sub) | written])
         | {"scannerStats": sub.stats.get("scannerStats", {}), "warnings": sub.warnings, "duplicateDPs": sub.duplicates}
-        for sub, own in zip(answer.subs, subs, strict=True)
+        for sub in answer.subs
     }
+
+
+def totals(answer: Answer, writing_ms: float = 0.0) -> dict[str, float]:
+    """Sums, averages and maxima over the sub queries."""
+    written = {"serializationTime": writing_ms / max(len(answer.subs), 1)}
+    figures = _joined([_of_sub(sub) | written for sub in answer.subs])
+    return dict(sorted({**figures, "processingPreWriteTime": _total(answer.subs)}.items()))
 
 
 def _of_sub(sub: SubAnswer) -> dict[str, float]:

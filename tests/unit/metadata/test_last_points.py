@@ -86,6 +86,7 @@ async def test_a_back_scan_without_the_meta_table_is_for_the_one_series() -> Non
     assert await asked.values("timeseries=m{host=a}&back_scan=4") == {}
     assert await asked.values("timeseries=m{host=a}&back_scan=5") == {one.hex().upper(): "1"}
     assert await asked.values("timeseries=m{host=a}&back_scan=4") == {}  # though it is known by now
+    assert len(await asked.values("timeseries=m{host=a}&back_scan=5&corrected")) == 2  # those like it too
 
 
 async def test_an_old_point_that_came_late_does_not_hide_what_stood_there_before_the_start() -> None:

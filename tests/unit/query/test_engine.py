@@ -101,6 +101,14 @@ async def test_unknown_names(m: str, message: str) -> None:
         await house.run(m)
 
 
+async def test_the_list_of_queries_tells_what_one_came_to() -> None:
+    house = await House.build(FEW)
+    with Registry(lambda: NOW_MS).entered(asked("sum:sys.cpu"), "127.0.0.1:5", {}) as running:
+        await house.run("sum:sys.cpu{host=web01}", "max:sys.cpu", running=running)
+    figures = [running.stats[name] for name in ("rowsPreFilter", "rowsPostFilter", "dpsPostFilter", "emittedDPs")]
+    assert figures == [40, 21, 105, 10]
+
+
 async def test_unknown_values_may_be_passed_over() -> None:
     settings = Settings()
     settings = replace(settings, rules=settings.rules._replace(skip_unresolved_tagvs=True))
