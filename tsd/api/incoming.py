@@ -23,6 +23,7 @@ T = TypeVar("T")
 P = TypeVar("P")
 Tag = tuple[str, str]
 SLICE_BYTES = 128 << 10  # of a body, read in one go: some 2 ms
+SLICE_BRACES = 6000  # of one that has more, the points say next to nothing, and each takes as long as any other
 WHOLE_BYTES = 1 << 20  # the most that is read at once where no place for a cut is found: some 100 ms
 MOST_REFUSED = 50_000  # points of a request, before it is refused as a whole
 MOST_SHOWN = 10_000  # errors in an answer
@@ -157,7 +158,8 @@ async def _read_pieces(text: bytes, read: Callable[[bytes], Piece]) -> list[Piec
     found: list[Piece] = []
     start, refused = 1, 0
     while start < len(text):
-        cut = _next_cut(text, start + SLICE_BYTES)
+        most = SLICE_BYTES if text.count(b"}", start, start + SLICE_BYTES) <= SLICE_BRACES else SLICE_BYTES // 8
+        cut = _next_cut(text, start + most)
         if cut - start > WHOLE_BYTES:
             raise ValueError(f"no end of a data point within {WHOLE_BYTES} bytes")
         piece = read(b"[" + text[start:cut] + (b"]" if cut < len(text) else b""))

@@ -12,6 +12,7 @@ from tsd.query.model import Query, SubQuery
 from tsd.query.names import AGGREGATORS, NONE
 from tsd.query.times import LAST_MS, find_zone, read_time
 
+MOST_SUBS = 2000  # of a request: to check them holds up everybody else, for some 50 us each
 NO_START = "Missing start time"
 _KNOWN = frozenset(AGGREGATORS)
 _FOR_HISTOGRAMS = (NONE, "sum")
@@ -89,14 +90,19 @@ def _check_histogram(sub: SubQuery, function: str) -> None:
 
 def without_duplicates(drafts: Sequence[Draft], *, corrected: bool = False) -> list[Draft]:
     """The drafts, each of those that are equal once, at the first place. OpenTSDB takes sub queries that differ only in
-    what they group by for equal; `corrected` does not."""
+    what they group by for equal; `corrected` does not. Raises BadQuery where there are too many."""
+    if len(drafts) > MOST_SUBS:
+        raise BadQuery(f"{len(drafts)} sub queries, wanted at most {MOST_SUBS}", status=413)
     found: dict[object, Draft] = {}
     for draft in drafts:
-        found.setdefault(draft._replace(present=FILTERS) if corrected else _identity(draft), draft)
+        found.setdefault(what_counts(draft, corrected=corrected), draft)
     return list(found.values())
 
 
-def _identity(draft: Draft) -> object:
+def what_counts(draft: Draft, *, corrected: bool) -> object:
+    """What two drafts have in common if they are equal; it can be hashed."""
+    if corrected:
+        return draft._replace(present=FILTERS)
     sub = replace(draft.sub, filters=(), index=0, rollup_usage="", has_rollup_usage=False)
     return sub, draft.downsample, draft.present, tuple(map(identity, draft.sub.filters))
 

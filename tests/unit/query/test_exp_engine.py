@@ -9,10 +9,12 @@ import pytest
 
 from tsd.errors import BadQuery
 from tsd.query.answers import Answer, Group, SubAnswer
+from tsd.query.body import LARGEST
 from tsd.query.exp.answer import write_outputs
 from tsd.query.exp.engine import Evaluation
 from tsd.query.exp.request import read_request, to_query
 from tsd.query.points import doubles_as_points
+from tsd.query.validate import MOST_SUBS
 
 T = 1356998400
 NAN: dict[str, object] = {"policy": "nan"}
@@ -131,3 +133,23 @@ def test_requests_that_are_refused(change: Mapping[str, Any], message: str) -> N
         to_query(read_request(json.dumps(body).encode(), corrected=False), 0)
     assert refused.value.status == 500
     assert message in refused.value.message
+
+
+def test_a_request_has_so_many_metrics_and_bytes_at_most() -> None:
+    """To hold each metric against each other took the square of their number: some made the daemon stand still."""
+
+    def places(count: int) -> list[int]:
+        metrics = [{"id": f"a{n}", "metric": f"m{n % 1000}"} for n in range(count)]
+        body = {"time": {"start": T, "end": T + 600, "aggregator": "sum"}, "metrics": metrics}
+        return to_query(read_request(json.dumps(body).encode(), corrected=False), 0)[1]
+
+    assert places(MOST_SUBS) == [*range(1000)] * 2
+    for make in (lambda: places(MOST_SUBS + 1), lambda: read_request(b" " * (LARGEST + 1), corrected=False)):
+        with pytest.raises(BadQuery, match="wanted at most") as refused:
+            make()
+        assert refused.value.status == 413
+
+
+def test_a_fill_that_no_double_can_hold_is_refused() -> None:
+    with pytest.raises(BadQuery, match="wanted a number"):
+        ask({"e": "a"}, corrected=False, metrics=[{"id": "a", "metric": "m.a", "fillPolicy": {"value": 10**400}}])

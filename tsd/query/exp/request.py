@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tsd.errors import BadQuery
+from tsd.query.body import LARGEST
 from tsd.query.durations import read_duration
 from tsd.query.exp.language import BadExpression, Expression, parse
 from tsd.query.filters import make_filter
 from tsd.query.model import Filter, Query, SubQuery
 from tsd.query.names import AGGREGATORS, NONE
 from tsd.query.times import read_time
-from tsd.query.validate import Draft, check, without_duplicates
+from tsd.query.validate import Draft, check, what_counts, without_duplicates
 
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9]*|[0-9][A-Za-z0-9]+")
 _POLICIES = ("none", "nan", "null", "zero", "scalar")
@@ -113,6 +114,8 @@ class ExpRequest:
 
 def read_request(body: bytes, *, corrected: bool) -> ExpRequest:
     """The request of a body, checked as far as it can be without data; raises BadQuery with status 500."""
+    if len(body) > LARGEST:
+        raise BadQuery(f"Query of {len(body)} bytes, wanted at most {LARGEST}", status=413)
     if not body.strip():
         raise _wrong("Incoming data was null or empty")
     try:
@@ -141,11 +144,11 @@ def to_query(request: ExpRequest, now_ms: int, *, local: tzinfo | None = None) -
     sets = {each.id: each for each in request.filters or ()}
     drafts = [_draft(request, metric, sets) for metric in request.metrics]
     kept = without_duplicates(drafts, corrected=request.corrected)
+    places = {what_counts(one, corrected=request.corrected): at for at, one in enumerate(kept)}
     frame = Query(0, 0, (), time.start, time.end or "", no_annotations=True, corrected=request.corrected)
     _check_range(request, now_ms, local)
     return check(frame, kept, now_ms, time.zone or "", local=local), [
-        next(i for i, one in enumerate(kept) if len(without_duplicates([one, draft], corrected=request.corrected)) == 1)
-        for draft in drafts
+        places[what_counts(draft, corrected=request.corrected)] for draft in drafts
     ]
 
 
@@ -305,9 +308,10 @@ def _check_ids(request: ExpRequest) -> None:
     formulas = request.formulas or ()
     variables = [each.id for each in request.metrics] + [each.id for each in formulas]
     _unique(variables, "Duplicated variable or expression id: ")
+    there = set(variables)
     for formula in formulas:
         for name in formula.expression.names:
-            if name not in variables:
+            if name not in there:
                 raise _wrong(f"Expression [{formula.text}] was missing input {name}")
 
 
