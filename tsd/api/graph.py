@@ -17,6 +17,7 @@ from tsd.errors import BadQuery, Refused
 from tsd.graphs.cache import Cache, Drawn
 from tsd.graphs.picture import Picture, axis_options, curve, read_picture
 from tsd.graphs.process import check_can_draw, drawn
+from tsd.query.answer import in_range
 from tsd.query.answers import Answer, Group
 from tsd.query.engine import Engine
 from tsd.query.model import Query
@@ -87,7 +88,11 @@ class Graphs:
         picture = with_curves(picture, answer, seconds)
         file = await drawn(picture, self._fonts)
         told = {
-            "plotted": sum(_within(group, query) for sub in answer.subs for group in sub.groups),
+            "plotted": sum(
+                len(in_range(group.points, query, sub.sub.downsample).times)
+                for sub in answer.subs
+                for group in sub.groups
+            ),
             "points": sum(sub.stats.get("dpsPreFilter", 0) for sub in answer.subs),
             "etags": [
                 list(dict.fromkeys(tag for group in sub.groups for tag in group.aggregate_tags)) for sub in answer.subs
@@ -158,11 +163,6 @@ def label(group: Group) -> str:
     """What a curve is called."""
     tags = ", ".join(f"{tagk}={tagv}" for tagk, tagv in group.tags.items())
     return f"{group.metric}{{{tags}}}" if tags else group.metric
-
-
-def _within(group: Group, query: Query) -> int:
-    times = group.points.times
-    return int(np.searchsorted(times, query.end_ms, "right") - np.searchsorted(times, query.start_ms))
 
 
 def _caching(age: int, max_age: int) -> list[tuple[str, str]]:

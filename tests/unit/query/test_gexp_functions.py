@@ -140,3 +140,11 @@ def test_words_that_are_wrong_are_told_as_by_opentsdb(text: str, message: str) -
     with pytest.raises(BadQuery) as told:
         answer([text], UNEVEN)
     assert (told.value.status, told.value.message) == (400, message)
+
+
+def test_corrected_the_bucket_that_holds_the_start_is_averaged_too() -> None:
+    found = {"a": [group("a", 1, {0: 1.0, 120: 3.0, 240: 5.0})]}
+    asked = {"start": str(T + 30), "end": str(T + 600)}
+    text = ["movingAverage(sum:2m-avg:a,2)"]
+    assert answer(text, found, **asked) == [("a", {120: 0.0, 240: 4.0})]
+    assert answer(text, found, **asked, corrected="") == [("a", {0: 0.0, 120: 2.0, 240: 4.0})]

@@ -11,6 +11,7 @@ from tsd.query.gexp.functions import FUNCTIONS, SHIFTS, Setting, shift_ms
 from tsd.query.gexp.grammar import Call, MetricQuery, parse
 from tsd.query.gexp.tops import Span
 from tsd.query.model import Query
+from tsd.query.ranges import output_range
 from tsd.query.uri import Params, is_corrected, read_m, read_uri
 
 Run = Callable[[Query], Awaitable[Answer]]
@@ -48,9 +49,17 @@ async def run_gexp(asked: Asked, run: Run) -> Answer:
     query = asked.query
     shifts = {shift for call in asked.calls for _, shift in _queries(call, 0, corrected=query.corrected)}
     answers = {shift: await run(_shifted(query, shift)) for shift in sorted(shifts)}
-    setting = Setting(Span(query.start_ms, query.end_ms), query.corrected)
+    setting = Setting(_span(query), query.corrected)
     subs = [_evaluated(call, answers, asked.subs, setting) for call in asked.calls]
     return Answer(query, subs, answers[0].global_annotations if 0 in answers else ())
+
+
+def _span(query: Query) -> Span:
+    """The times that functions look at: those that are answered of any sub query."""
+    shown = [
+        output_range(query.start_ms, query.end_ms, sub.downsample, corrected=query.corrected) for sub in query.queries
+    ]
+    return Span(min((each.start for each in shown), default=query.start_ms), query.end_ms)
 
 
 def _queries(call: Call, shift: int, *, corrected: bool) -> Iterator[tuple[MetricQuery, int]]:
