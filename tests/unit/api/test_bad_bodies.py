@@ -1,0 +1,53 @@
+"""Bodies of requests that nobody should send, each of which once made an error of ours, or made everybody wait."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import Running, running
+from tests.unit.doors.web_parts import Heard, hear, post
+from tsd.api.messages import LARGEST
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path, {"tsd.core.auto_create_metrics": "true"}) as daemon:
+        yield daemon
+
+
+async def told(daemon: Running, path: str, body: bytes | Any) -> Heard:
+    async with daemon.client() as client:
+        await client.send(post(path, body if isinstance(body, bytes) else json.dumps(body).encode()))
+        return await hear(client)
+
+
+@pytest.mark.parametrize("tags", [5, "host", {"key": "host"}, True])
+async def test_tags_of_a_lookup_are_a_list(tags: object, daemon: Running) -> None:
+    heard = await told(daemon, "/api/search/lookup", {"metric": "m", "tags": tags})
+    assert (heard.status, heard.json["error"]["message"]) == (400, "Unable to parse the given JSON")
+
+
+@pytest.mark.parametrize("text", ["1" + "0" * 400, "2147483648", "-2147483649", "x", ""])
+async def test_a_time_to_wait_is_a_number_of_java(text: str, daemon: Running) -> None:
+    point = {"metric": "m", "timestamp": 1356998400, "value": 1, "tags": {"host": "a"}}
+    heard = await told(daemon, f"/api/put?sync&sync_timeout={text}", point)
+    assert (heard.status, heard.json["error"]["message"]) == (500, f'For input string: "{text}"')
+
+
+@pytest.mark.parametrize("member", ["regex", "separator"])
+async def test_a_rule_of_a_tree_cannot_take_for_ever(member: str, daemon: Running) -> None:
+    await told(daemon, "/api/tree", {"name": "t"})
+    rule = {"treeId": 1, "level": 0, "order": 0, "type": "METRIC", member: "(a+)+$"}
+    for path, body in (("/api/tree/rule", rule), ("/api/tree/rules", [rule])):
+        heard = await told(daemon, path, body)
+        assert heard.status == 400
+        assert "time beyond all bounds" in heard.json["error"]["message"]
+    assert (await told(daemon, "/api/tree/rule", {**rule, member: "a+"})).status == 200
+
+
+@pytest.mark.parametrize("path", ["/api/annotation/bulk", "/api/uid/assign", "/api/tree/rules", "/api/suggest"])
+async def test_what_would_take_long_to_read_is_not_read(path: str, daemon: Running) -> None:
+    assert (await told(daemon, path, b"[" + b" " * LARGEST)).status == 413
