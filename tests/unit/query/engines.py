@@ -30,6 +30,11 @@ from tsd.uids import Uids
 NOW_MS = 1_700_000_000_000
 START_S = 1_356_998_400
 DATA, UID, INDEX = "tsdb", "tsdb-uid", "tsdb-series"
+FEW = [
+    f"sys.cpu {START_S + at * 10} {host * 100 + at} host=web{host:02d} dc={'lga' if host % 2 else 'sjc'}"
+    for host in range(20)
+    for at in range(5)
+]
 
 
 class House:

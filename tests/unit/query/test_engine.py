@@ -2,29 +2,19 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
-import trio
 
-from tests.unit.query.engines import DATA, NOW_MS, START_S, UID, House, asked, values
+from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, UID, House, asked, values
 from tsd.codec.annotation import Annotation
 from tsd.codec.rowkey import Layout, row_key
 from tsd.codec.uid import Kind
-from tsd.errors import BadQuery, StoreError
-from tsd.query.engine import GROUP_BYTES, Settings
-from tsd.query.gathering import POINT_BYTES, SERIES_BYTES
-from tsd.query.limits import Bounds, Limits
+from tsd.errors import BadQuery
+from tsd.query.engine import Settings
 from tsd.query.notes import start_ms
 from tsd.query.running import Registry
 from tsd.store import Put
-from tsd.store.memory import MemoryStore
 
-FEW = [
-    f"sys.cpu {START_S + at * 10} {host * 100 + at} host=web{host:02d} dc={'lga' if host % 2 else 'sjc'}"
-    for host in range(20)
-    for at in range(5)
-]
 HOSTS = [f"web{host:02d}" for host in range(20)]
 LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=4)]
 
@@ -107,6 +97,21 @@ async def test_the_list_of_queries_tells_what_one_came_to() -> None:
         await house.run("sum:sys.cpu{host=web01}", "max:sys.cpu", running=running)
     figures = [running.stats[name] for name in ("rowsPreFilter", "rowsPostFilter", "dpsPostFilter", "emittedDPs")]
     assert figures == [40, 21, 105, 10]
+
+
+@pytest.mark.parametrize("m", ["sum:sys.cpu", "sum:1n-sum:sys.cpu", "sum:explicit_tags:sys.cpu{host=*,dc=*}"])
+async def test_a_range_may_begin_in_1970_and_end_after_2106(m: str) -> None:
+    house = await House.build(FEW)
+    wanted = [values(group) for group in await house.groups(m.replace("1n", "30d"))]
+    for begin, end in (
+        (1000, NOW_MS),
+        (4_294_968_000, NOW_MS),
+        (1000, 4_294_967_295_000),
+        (0, 9_999_999_999_000),
+    ):
+        answer = await house.engine.run(replace(asked(m), start_ms=begin, end_ms=end))
+        assert all(sum(values(group).values()) for group in answer.subs[0].groups)
+        assert len(answer.subs[0].groups) == len(wanted)
 
 
 async def test_unknown_values_may_be_passed_over() -> None:
@@ -260,131 +265,3 @@ async def test_delete_removes_the_rows_read_and_no_others() -> None:
     assert len(answer.subs[0].groups) == 1
     assert await house.groups("sum:sys.cpu{host=web03}") == []
     assert len(await house.groups("none:sys.cpu")) == 19
-
-
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        (Bounds(points=50), "more than our limit of 50 data points"),
-        (Bounds(size=100), "more than our maximum amount of 0MB from storage"),
-    ],
-)
-async def test_limits(bounds: Bounds, message: str) -> None:
-    limits = Limits(bounds, size_override=True, points_override=True)
-    house = await House.build(FEW, settings=Settings(limits))
-    with pytest.raises(BadQuery, match=message) as caught:
-        await house.run("sum:sys.cpu")
-    assert caught.value.status == 413
-    await house.run("sum:sys.cpu", override_byte_limit=True, override_point_limit=True)
-
-
-async def test_queries_share_a_memory() -> None:
-    house = await House.build(FEW, settings=Settings(memory_bytes=20 * SERIES_BYTES + 99 * POINT_BYTES))
-    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
-        await house.run("sum:sys.cpu")
-    assert caught.value.status == 413
-    await house.run("sum:0all-sum:sys.cpu")
-    assert house.engine.memory.held == 0
-
-
-@pytest.mark.parametrize("m", ["sum:1ms-sum-nan:sys.cpu", "sum:1msc-sum-zero:sys.cpu", "sum:1s-p99-null:sys.cpu"])
-async def test_a_fill_that_would_be_far_larger_than_what_was_read_is_refused(m: str) -> None:
-    house = await House.build(FEW)
-    query = replace(asked(m), end_ms=(START_S + 365 * 86400) * 1000)
-    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
-        await house.engine.run(query)
-    assert caught.value.status == 413
-
-
-async def test_series_count_even_where_they_have_one_point() -> None:
-    house = await House.build(FEW, settings=Settings(memory_bytes=10 * SERIES_BYTES))
-    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit"):
-        await house.run("sum:0all-sum:sys.cpu")
-
-
-async def test_groups_count_too() -> None:
-    house = await House.build(FEW, settings=Settings(memory_bytes=20 * (SERIES_BYTES + POINT_BYTES) + 5 * GROUP_BYTES))
-    await house.run("sum:0all-sum:sys.cpu{dc=*}")
-    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit"):
-        await house.run("sum:0all-sum:sys.cpu{host=*}")
-
-
-class Stuck(MemoryStore):
-    """Answers no scan."""
-
-    async def page(self, *_: object, **__: object) -> None:  # type: ignore[override]
-        await trio.sleep_forever()
-
-
-async def stuck(settings: Settings) -> House:
-    house = await House.build(FEW, settings=settings)
-    house.store.__class__ = Stuck
-    return house
-
-
-async def test_a_query_that_takes_too_long(autojump_clock: trio.testing.MockClock) -> None:
-    house = await stuck(Settings(Limits(timeout_ms=3000)))
-    with pytest.raises(BadQuery, match=r"timed out\. Time limit: 3000 ms, fetch time: 3000 ms") as caught:
-        await house.run("sum:sys.cpu")
-    assert caught.value.status == 408
-    assert trio.current_time() == pytest.approx(autojump_clock.current_time())
-
-
-async def test_a_query_can_be_listed_and_cancelled() -> None:
-    house = await stuck(Settings())
-    registry = Registry(lambda: NOW_MS)
-    errors = []
-
-    async def ask() -> None:
-        with registry.entered(asked("sum:sys.cpu"), "127.0.0.1:5", {}) as running:
-            try:
-                await house.run("sum:sys.cpu", running=running)
-            except BadQuery as error:
-                errors.append(error.message)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
-        await trio.testing.wait_all_tasks_blocked()
-        [running] = registry.running
-        assert not registry.cancel(running.number + 1)
-        assert registry.cancel(running.number)
-    assert errors == ["The query was cancelled"]
-    assert registry.running == []
-    assert registry.ended == [running]
-    assert registry.counts["cancelled"] == 1
-
-
-async def test_the_same_question_twice_may_be_refused() -> None:
-    registry = Registry(lambda: NOW_MS, duplicates=False)
-    with registry.entered(asked("sum:sys.cpu"), "10.0.0.1:1", {}):
-        with (
-            pytest.raises(BadQuery, match="already executing"),
-            registry.entered(asked("sum:sys.cpu"), "10.0.0.1:2", {}),
-        ):
-            pass
-        with (
-            registry.entered(asked("sum:sys.cpu"), "10.0.0.2:1", {}),
-            registry.entered(asked("max:sys.cpu"), "10.0.0.1:1", {}),
-        ):
-            assert len(registry.running) == 3  # fmt: skip
-
-
-async def test_so_many_run_at_once_and_others_wait() -> None:
-    house = await stuck(Settings(at_once=2))
-    async with trio.open_nursery() as nursery:
-        for _ in range(5):
-            nursery.start_soon(partial(house.run, "sum:sys.cpu"))
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(house.flushed) == 2
-        nursery.cancel_scope.cancel()
-
-
-async def test_an_error_of_the_store_is_raised_as_it_is() -> None:
-    house = await House.build(FEW)
-
-    async def broken(*_: object, **__: object) -> None:
-        raise StoreError("away")
-
-    house.store.page = broken  # type: ignore[method-assign, assignment]
-    with pytest.raises(StoreError, match="away"):
-        await house.run("sum:sys.cpu")
