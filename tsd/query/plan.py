@@ -130,7 +130,8 @@ class Planner:
         for other in series:
             if other.metric != first:
                 shown = f"[{show_uid(first)}] [{show_uid(other.metric)}]"
-                status = 400 if query.corrected else 500
+                later = query.global_annotations  # OpenTSDB reads those first, and calls this a bad request then
+                status = 400 if query.corrected or later else 500
                 raise BadQuery(f"One or more TSUIDs did not share the same metric {shown}", status=status)
         tagks = await self._find(Kind.TAGK, [each.tagk for each in sub.filters])
         conditions = []

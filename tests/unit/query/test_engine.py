@@ -230,8 +230,8 @@ async def test_explicit_tags_lose_series_unless_corrected(indexed: bool) -> None
 async def test_tsuids_of_two_metrics_are_a_mistake_of_the_clients_when_corrected() -> None:
     house = await House.build([*FEW, f"sys.mem {START_S} 1 host=web00"])
     listed = ("000001000001000001", "000002000001000001")
-    for switch, status in ((False, 500), (True, 400)):
-        query = asked("sum:sys.cpu", corrected=switch)
+    for flags, status in (({}, 500), ({"global_annotations": True}, 400), ({"corrected": True}, 400)):
+        query = asked("sum:sys.cpu", **flags)
         query = replace(query, queries=(replace(query.queries[0], tsuids=listed),))
         with pytest.raises(BadQuery, match=r"did not share the same metric \[000001\] \[000002\]") as caught:
             await house.engine.run(query)
