@@ -4,6 +4,7 @@ Everything about the n-th line of a connection follows from n, which is also its
 millions of lines, and a stored point that was not sent, or that stands under another's name, gives itself away.
 """
 
+import json
 import random
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -46,6 +47,12 @@ class Lines(NamedTuple):
             for n in range(start, stop)
             for metric, tags, time in [self.line(n)]
         ).encode()
+
+    def json(self, start: int, stop: int) -> bytes:
+        """The same as a body of /api/put."""
+        lines = ((n, self.line(n)) for n in range(start, stop))
+        points = [{"metric": x.metric, "timestamp": x.time, "value": n, "tags": dict(x.tags)} for n, x in lines]
+        return json.dumps(points).encode()
 
 
 class Sender:
@@ -141,6 +148,34 @@ class Sender:
                 assert reply.startswith(REPLY), reply
                 self._confirmed[-1] = int(reply.removeprefix(REPLY))
                 assert self.unconfirmed >= 0
+                self._moved.set()
+                self._moved = trio.Event()
+        assert not self._finishing
+        scope.cancel()
+
+
+class HttpSender(Sender):
+    """A client of /api/put: the points of a request are confirmed by its 204. It asks for nothing else."""
+
+    async def _send(self, stream: trio.SocketStream) -> None:
+        while not self._finishing:
+            stop = self.sent + self._random.randint(1, self._block)
+            body = self.lines.json(self.sent, stop)
+            self.sent = stop
+            head = b"POST /api/put HTTP/1.1\r\nHost: tsd\r\nContent-Length: %d\r\n\r\n" % len(body)
+            cut = self._random.randrange(len(body))
+            for part in (head + body[:cut], body[cut:]):
+                await stream.send_all(part)
+            while self.unconfirmed:
+                await self._moved.wait()
+
+    async def _read(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        tail = b""
+        while data := await stream.receive_some():
+            *heads, tail = (tail + data).split(b"\r\n\r\n")
+            for head in heads:
+                assert head.startswith(b"HTTP/1.1 204 "), head
+                self._confirmed[-1] = self.sent - self._starts[-1]
                 self._moved.set()
                 self._moved = trio.Event()
         assert not self._finishing

@@ -13,7 +13,7 @@ import trio
 
 from tests.faults.account import check_contents, embedded_contents, hbase_contents
 from tests.faults.ledger import checked_stats, watch_ledger
-from tests.faults.load import Lines, Sender
+from tests.faults.load import HttpSender, Lines, Sender
 from tests.faults.process import Served, on_hbase, served
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run
@@ -39,7 +39,9 @@ async def test_kills_on_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
 
 
 def make_senders() -> list[Sender]:
-    return [Sender(Lines(number), seed=number) for number in range(CONNECTIONS)]
+    """The last one speaks HTTP."""
+    telnet = [Sender(Lines(number), seed=number) for number in range(CONNECTIONS - 1)]
+    return [*telnet, HttpSender(Lines(CONNECTIONS - 1), block=200, seed=CONNECTIONS - 1)]
 
 
 async def live_and_die(folder: Path, settings: Mapping[str, str], senders: list[Sender], most_lines: int) -> None:
