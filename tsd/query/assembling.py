@@ -36,8 +36,18 @@ class Assembly:
     """The groups of one sub query, as they come together: `sort_out` says which they are, `slices` are
     worked off, their names are learnt, and then they are there. All but the names may be done in a thread."""
 
-    def __init__(self, query: Query, plan: Plan, pairs: Sequence[bytes], gathered: Gathered, layout: Layout) -> None:
-        """`pairs` are the joined tag pairs of each series, by number."""
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        pairs: Sequence[bytes],
+        gathered: Gathered,
+        layout: Layout,
+        check: Callable[[], None],
+    ) -> None:
+        """`pairs` are the joined tag pairs of each series, by number; `check` is called often and raises what is to end
+        the work."""
+        self._check = check
         self._query = query
         self._plan = plan
         self._pairs = pairs
@@ -86,7 +96,9 @@ class Assembly:
                 continue
             points = [gathered.series[number] for number in alive]
             rates = self._rates(points, scan) if sub.rate else None
-            merged = merge(rates or points, sub.aggregator, scan, rate=sub.rate, corrected=query.corrected)
+            merged = merge(
+                rates or points, sub.aggregator, scan, rate=sub.rate, corrected=query.corrected, check=self._check
+            )
             members = [self._pairs[number] for number in alive]
             ordered = in_order(notes, corrected=query.corrected) if notes else None
             self._found.append(_Found(members, common_tags(members, self._layout.widths), merged, ordered))

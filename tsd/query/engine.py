@@ -175,7 +175,7 @@ class Engine:
             return SubAnswer(plan.sub, groups, filter_tagks=plan.filter_tagks), [], 0
         gathered = await self._gather(query, plan, selection, metric, lambda size: share.hold(held + size))
         read = trio.current_time()
-        assembly = Assembly(query, plan, selection.wanted, gathered, self._layout)
+        assembly = Assembly(query, plan, selection.wanted, gathered, self._layout, check_going_on)
         series = len(selection.wanted)
         share.add(await self._in_thread(series, assembly.sort_out) * GROUP_BYTES)
         sorted_out = trio.current_time()
@@ -253,6 +253,12 @@ class Engine:
         if points <= SMALL:
             return work()
         return await trio.to_thread.run_sync(work, limiter=self.threads)
+
+
+def check_going_on() -> None:
+    """In a thread of a query that has ended: raise Cancelled."""
+    if not trio.lowlevel.in_trio_run():  # little work is done by the event loop itself, in one go
+        trio.from_thread.check_cancelled()
 
 
 def _nameless(selection: Selection) -> list[str]:

@@ -1,6 +1,6 @@
 """The series of a group → one series: at every time of any of them their values become one (query.md §11, §12)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from tsd.query.ranges import ScanRange
 from tsd.query.rate import Rates
 
 _BLOCK = 1 << 16  # so many times at once: a block's arrays stay near the processor
-_HELD = 1 << 22  # values that an aggregator that needs them all gets at once
+_HELD = 1 << 20  # values that an aggregator that needs them all gets at once
 
 
 class Merged(NamedTuple):
@@ -24,11 +24,18 @@ class Merged(NamedTuple):
 
 
 def merge(
-    series: Sequence[Points | Rates], aggregator: str, scan: ScanRange, *, rate: bool = False, corrected: bool = False
+    series: Sequence[Points | Rates],
+    aggregator: str,
+    scan: ScanRange,
+    *,
+    rate: bool = False,
+    corrected: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> Merged:
     """One series out of those of a group, in their order, over the scan range.
 
     With `rate` all of them are Rates, else Points. Corrected: estimated percentiles of doubles are what they say.
+    `check` is called every few milliseconds and raises what is to end it.
     """
     how = BY_NAME[aggregator]
     with np.errstate(all="ignore"):
@@ -39,7 +46,7 @@ def merge(
         doubles = np.ones(len(times), np.bool_) if rate else _doubles(lanes, len(times))
         step = max(64, _HELD // len(lanes)) if how.needs_all else _BLOCK
         parts = [
-            _aggregated(lanes, how, (first, min(first + step, stop)), doubles, corrected)
+            _aggregated(lanes, how, (first, min(first + step, stop)), doubles, corrected, check)
             for first in range(0, stop, step)
         ]
     if not parts:
@@ -88,6 +95,7 @@ def _aggregated(
     part: tuple[int, int],
     doubles: Bool,
     corrected: bool,
+    check: Callable[[], None],
 ) -> tuple[Int64, int]:
     """The bits of the results at some of the times, and how many values were made up for them."""
     wanted = doubles[slice(*part)]
@@ -100,6 +108,7 @@ def _aggregated(
         fold.grow(len(wanted))
         made_up = 0
         for lane in lanes:
+            check()
             piece = lane.part(*part, integers)
             if piece:
                 fold.column(piece.first - part[0], piece.values)
