@@ -223,8 +223,8 @@ class Config:
 
     rollups_enable: bool = _key("tsd.rollups.enable", False, "rollups and pre-aggregates are written and read")
     rollups_config: str = _key(
-        "tsd.rollups.config", "", "their aggregators' ids and their intervals with tables: JSON, or the path of a .json "
-        "file"
+        "tsd.rollups.config", "", "their aggregators' ids and their intervals with tables: JSON, or the path of a "
+        ".json file"
     )  # fmt: skip
     rollups_tag_key: str = _key("tsd.rollups.agg_tag_key", "_aggregate", "tag name that pre-aggregates carry")
     rollups_tag_raw: bool = _key("tsd.rollups.tag_raw", False, "rollups of single series carry it, too")

@@ -6,9 +6,12 @@ An engine that can read faster than by rows says so by being a CellReader; every
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import trio
+
 from tsd.store import Cell, Page, Row, Store
 
 PAGE_ROWS = 1000
+LET_GO_S = 2  # for an engine to hear that a scan has ended; it finds out by itself, later
 PAGE_BYTES = 2 << 20  # fewer would be nearer to the processor, but each waits for its turn among all tasks
 
 
@@ -57,6 +60,10 @@ class CellReader(Protocol):
         has `limit_bytes`, of values at least. `cursor` is the same for all pages of a scan."""
         ...
 
+    async def let_go(self, table: str, cursor: Cursor) -> None:
+        """Give back what is held for a scan of which no more pages are wanted. Raises nothing."""
+        ...
+
 
 async def cell_pages(
     store: Store, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int = PAGE_BYTES, sieve: str = ""
@@ -65,11 +72,16 @@ async def cell_pages(
     pass `sieve` (see Cursor). Raises StoreError."""
     cursor = Cursor(sieve)
     at: bytes | None = start
-    while at is not None:
-        page = await cell_page(store, table, at, stop, limit_bytes=limit_bytes, cursor=cursor)
-        at = page.next_start
-        if page.keys:
-            yield page
+    try:
+        while at is not None:
+            page = await cell_page(store, table, at, stop, limit_bytes=limit_bytes, cursor=cursor)
+            at = page.next_start
+            if page.keys:
+                yield page
+    finally:
+        if at is not None and isinstance(store, CellReader):
+            with trio.move_on_after(LET_GO_S, shield=True):
+                await store.let_go(table, cursor)
 
 
 async def cell_page(

@@ -198,6 +198,11 @@ class EmbeddedStore:
         cursor.pages, cursor.next_start = pages, page.next_start
         return page
 
+    async def let_go(self, table: str, cursor: Cursor) -> None:  # noqa: ARG002
+        """See CellReader."""
+        cursor.pages = None
+        await trio.lowlevel.checkpoint()
+
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None
     ) -> bool:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
@@ -141,6 +142,12 @@ class HBaseStore:
             await trio.lowlevel.checkpoint()
             return CellPage([], [], [], 0, [], None)
         return await self._ask_at(cursor.address, Connection.cells, table, start, stop, limit_bytes, cursor)
+
+    async def let_go(self, table: str, cursor: Cursor) -> None:
+        """See CellReader. A scanner that is not closed is one that the region server keeps for a minute."""
+        if cursor.scanner is not None:
+            with suppress(StoreError):
+                await self._ask_at(cursor.address, Connection.close_scan, table, cursor)
 
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None

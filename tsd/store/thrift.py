@@ -271,6 +271,12 @@ class Connection:
         scanner = self._ask("scannerOpenWithScan", table, table.encode(), scan, {})
         return self._read_cells(table, scanner, start, stop, limit_bytes, cursor)
 
+    def close_scan(self, table: str, cursor: Cursor) -> None:
+        """Close the scanner of a scan that is given up, if it is this gateway's."""
+        scanner, cursor.scanner = cursor.scanner, None
+        if scanner is not None and cursor.address == self._place:
+            self._ask("scannerClose", table, scanner)
+
     def _read_cells(
         self, table: str, scanner: int, start: bytes, stop: bytes | None, limit_bytes: int, cursor: Cursor
     ) -> CellPage:
