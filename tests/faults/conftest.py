@@ -1,10 +1,10 @@
-"""Faults take their time: of a fast run only a few crashes on the embedded store are part."""
+"""Faults take their time: of a fast run only a few crashes on the embedded store are part, and a few bad requests."""
 
 from pathlib import Path
 
 import pytest
 
-FAST = {"test_kills_on_the_embedded_store", "test_the_end_is_gone"}
+FAST = {"test_kills_on_the_embedded_store", "test_requests_that_nobody_should_send", "test_the_end_is_gone"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

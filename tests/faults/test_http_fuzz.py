@@ -20,10 +20,10 @@ from tests.faults.ledger import check_ledger
 from tests.running import Running, running
 from tests.unit.doors.web_parts import Heard, hear
 
-CONNECTIONS = int(os.environ.get("TSD_FUZZ") or 150)
+CONNECTIONS = int(os.environ.get("TSD_FUZZ") or 120)
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
 REQUESTS = 20  # of one connection, at most
-SIDE_BY_SIDE = 4  # connections
+SIDE_BY_SIDE = 12  # connections
 PATIENCE_S = 30  # with one answer; bounds how long a failing test waits
 SETTINGS = {
     "tsd.core.auto_create_metrics": "true",
