@@ -9,7 +9,7 @@ import ctypes
 from contextlib import suppress
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-KEPT_BYTES = 32 << 20  # at the end of each heap
+KEPT_BYTES = 12 << 20  # at the end of each heap
 LARGEST_BYTES = 16 << 20  # of a block that comes from a heap
 
 

@@ -6,7 +6,19 @@ from pathlib import Path
 from tests.peers.opentsdb import Opentsdb
 from tests.running import running
 
-OURS = ("ledger.", "telnet.", "intake.", "journal.", "writer.", "series.", "process.", "store.", "compactor.")
+OURS = (
+    "ledger.",
+    "telnet.",
+    "intake.",
+    "journal.",
+    "writer.",
+    "series.",
+    "process.",
+    "store.",
+    "compactor.",
+    "http.hung-up",
+    "http.body-bytes",
+)
 
 
 def series(reply: bytes) -> list[str]:

@@ -253,7 +253,7 @@ async def ask_on(caller: Caller) -> None:
 
 async def test_a_daemon_that_ends_is_told_from_one_that_answers(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon, calling(tmp_path / "control.sock") as caller:
-        assert sorted(await caller.ask("tables")) == ["tsdb", "tsdb-meta", "tsdb-tree", "tsdb-uid"]
+        assert sorted(await caller.ask("tables")) == ["tsdb", "tsdb-meta", "tsdb-series", "tsdb-tree", "tsdb-uid"]
         daemon.stop.set()
         await daemon.daemon.listener.ended.wait()
         with pytest.raises(StoreDown, match=r"^the daemon has ended while it was asked for tables$"):

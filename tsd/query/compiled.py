@@ -4,6 +4,7 @@
 """
 
 import os
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,9 @@ else:
 
 FUNCTIONS = {"sum": 0, "zimsum": 0, "pfsum": 0, "avg": 0, "count": 0, "min": 1, "mimmin": 1, "max": 2, "mimmax": 2,
              "first": 3, "last": 4}  # fmt: skip
+
+
+_KEPT_POINTS = 1 << 18  # a page of 2 MiB has about as many; 8 MiB for each thread that decodes
 
 
 class Read(NamedTuple):
@@ -56,6 +60,18 @@ class Folded(NamedTuple):
     values: Float64
 
 
+_own = threading.local()  # each thread's working memory: to fault new memory in for every page costs more than the loop
+
+
+def _scratch(room: int) -> list[Int64]:
+    """Four arrays of so many places, whose content means nothing after the next call in this thread."""
+    if room > _KEPT_POINTS:
+        return [np.empty(room, np.int64) for _ in range(4)]
+    if not hasattr(_own, "arrays"):
+        _own.arrays = [np.empty(_KEPT_POINTS, np.int64) for _ in range(4)]
+    return [array[:room] for array in _own.arrays]
+
+
 def folds(function: str) -> bool:
     """Whether `fold` knows a downsampling function."""
     return HAS and function in FUNCTIONS
@@ -64,8 +80,8 @@ def folds(function: str) -> bool:
 def fold(batch: Batch, interval_ms: int, function: str) -> Folded:
     """Every bucket of every row of a batch, for an interval that divides the hour: none goes on in another row."""
     room = len(batch.times)
-    rows, stamps, counts = (np.empty(room, np.int64) for _ in range(3))
-    results = np.empty(room, np.float64)
+    rows, stamps, counts, numbers = _scratch(room)
+    results = numbers.view(np.float64)
     size = 0
     if room:
         floats = batch.floats.view(np.uint8)
@@ -84,7 +100,8 @@ def fold(batch: Batch, interval_ms: int, function: str) -> Folded:
     rows, stamps, counts, results = rows[:size], stamps[:size].copy(), counts[:size], results[:size].copy()
     match function:
         case "avg":
-            results /= counts
+            with np.errstate(invalid="ignore"):  # no numbers: nothing by nothing
+                results /= counts
         case "count":
             results = counts.astype(np.float64)
         case "min" | "mimmin":

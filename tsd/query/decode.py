@@ -101,11 +101,12 @@ def decode(
                 slow[rows.row_of[at]] = True
             elif with_notes and qualifier[:1] == ANNOTATION:
                 _note(rows, at, notes, warnings)
-    pieces = _by_loop(rows, odd, slow) if by_loop else _fast_pieces(rows, np.flatnonzero(~odd), lengths, slow)
     duplicates = 0
-    if slow.any():
-        piece, duplicates = _slow_piece(page, rows, np.flatnonzero(slow), warnings)
-        pieces.append(piece)
+    with np.errstate(invalid="ignore"):  # a NaN of the kind that signals is a value like others
+        pieces = _by_loop(rows, odd, slow) if by_loop else _fast_pieces(rows, np.flatnonzero(~odd), lengths, slow)
+        if slow.any():
+            piece, duplicates = _slow_piece(page, rows, np.flatnonzero(slow), warnings)
+            pieces.append(piece)
     return Decoded(_together(rows, pieces), len(rows.series), size, notes, warnings[:WARNINGS], duplicates)
 
 
