@@ -9,7 +9,11 @@ reader: nothing is taken from the socket that it does not get back.
 import struct
 from collections.abc import Callable
 
+from tsd.store.keyvalue import HAS_LOOP
 from tsd.store.rawcells import RawCells
+
+if HAS_LOOP:
+    from tsd.store import _split
 
 BINARY, REPLY = 0x8001, 2
 STRING, STRUCT, MAP, LIST, I64 = 11, 12, 13, 15, 10
@@ -36,8 +40,10 @@ class RowAnswers:
     """Reads answers over one connection; `receive_into` fills a buffer with some bytes and says how many (0: the end,
     for which EOFError is raised)."""
 
-    def __init__(self, receive_into: Callable[[memoryview], int]) -> None:
+    def __init__(self, receive_into: Callable[[memoryview], int], *, by_loop: bool = HAS_LOOP) -> None:
+        """`by_loop`: rows are taken apart in the compiled loop."""
         self._receive_into = receive_into
+        self._by_loop = by_loop
         self._room = memoryview(bytearray(ROOM))
         self._have = 0
 
@@ -65,6 +71,8 @@ class RowAnswers:
 
     def _rows(self, at: int, cells: RawCells) -> int:
         """Fill `cells` with the rows that start at a place; where they end."""
+        if self._by_loop:
+            return self._rows_by_loop(at, cells)
         read = 0
         while read < cells.rows:
             held = len(cells.keys)
@@ -78,6 +86,17 @@ class RowAnswers:
             read += 1
             at = end
         return at
+
+    def _rows_by_loop(self, at: int, cells: RawCells) -> int:
+        left = cells.rows
+        while True:
+            done, at, sound = _split.parse_rows(self._room, at, self._have, left, *cells[:4])
+            left -= done
+            if not sound:
+                raise OtherAnswer(self._received())
+            if not left:
+                return at
+            self._need(self._have + 1)
 
     def _row(self, at: int, cells: RawCells) -> int:
         """Add a row; where it ends. IndexError or struct.error where it has not come whole."""

@@ -11,10 +11,19 @@ from thriftpy2.thrift import TApplicationException, TMessageType
 from thriftpy2.transport import TMemoryBuffer
 
 from tsd.store import thrift  # noqa: F401 (imports happybase, which makes Hbase_thrift)
+from tsd.store.keyvalue import HAS_LOOP
 from tsd.store.rawcells import RawCells
 from tsd.store.rowanswers import OtherAnswer, RowAnswers
 
 NAME = "scannerGetList"
+
+
+@pytest.fixture(params=[True, False] if HAS_LOOP else [False], ids=lambda by_loop: "compiled" if by_loop else "plain")
+def by_loop(request: pytest.FixtureRequest) -> bool:
+    chosen: bool = request.param
+    return chosen
+
+
 ROWS = [
     (b"\0\0\1row", {b"t:\0\x10": (b"*", 1356998400000)}),
     (b"\0\0\2", {b"t:a": (b"", 0), b"t:b": (bytes(70_000), 1)}),
@@ -58,15 +67,15 @@ def expected(rows: list[tuple[bytes, dict[bytes, tuple[bytes, int]]]]) -> RawCel
 
 
 @pytest.mark.parametrize("size", [1 << 20, 4096, 777, 1], ids=str)
-def test_rows_are_read_in_pieces_of_any_size(size: int) -> None:
+def test_rows_are_read_in_pieces_of_any_size(size: int, by_loop: bool) -> None:
     rows = [(key, {c: (v[:50], t) for c, (v, t) in cells.items()}) for key, cells in ROWS] if size == 1 else ROWS
-    assert RowAnswers(pieces(encoded(rows), size)).read(NAME.encode(), 7) == expected(rows)
+    assert RowAnswers(pieces(encoded(rows), size), by_loop=by_loop).read(NAME.encode(), 7) == expected(rows)
 
 
-def test_one_answer_after_the_other_and_an_empty_one() -> None:
+def test_one_answer_after_the_other_and_an_empty_one(by_loop: bool) -> None:
     answers = [ROWS, [], ROWS[:1]]
     parts = iter([encoded(rows, number) for number, rows in enumerate(answers)])
-    reader = RowAnswers(lambda room: _whole(room, next(parts)))
+    reader = RowAnswers(lambda room: _whole(room, next(parts)), by_loop=by_loop)
     for number, rows in enumerate(answers):
         assert reader.read(NAME.encode(), number) == expected(rows)
 
@@ -76,9 +85,9 @@ def _whole(room: memoryview, data: bytes) -> int:
     return len(data)
 
 
-def test_an_answer_larger_than_the_room_makes_it_grow() -> None:
+def test_an_answer_larger_than_the_room_makes_it_grow(by_loop: bool) -> None:
     rows = [(b"%d" % at, {b"t:q": (bytes(300_000), at)}) for at in range(9)]
-    assert RowAnswers(pieces(encoded(rows), 1 << 20)).read(NAME.encode(), 7) == expected(rows)
+    assert RowAnswers(pieces(encoded(rows), 1 << 20), by_loop=by_loop).read(NAME.encode(), 7) == expected(rows)
 
 
 @pytest.mark.parametrize(
@@ -93,24 +102,29 @@ def test_an_answer_larger_than_the_room_makes_it_grow() -> None:
     ],
     ids=["refusal", "exception", "another number", "another name", "another type", "more than it"],
 )
-def test_what_is_no_list_of_rows_is_given_back(data: bytes) -> None:
+def test_what_is_no_list_of_rows_is_given_back(data: bytes, by_loop: bool) -> None:
     with pytest.raises(OtherAnswer) as caught:
-        RowAnswers(pieces(data, 1 << 20)).read(NAME.encode(), 7)
+        RowAnswers(pieces(data, 1 << 20), by_loop=by_loop).read(NAME.encode(), 7)
     assert data.startswith(caught.value.received)
 
 
-def test_an_answer_that_ends_early_is_none() -> None:
+def test_an_answer_that_ends_early_is_none(by_loop: bool) -> None:
     data = encoded(ROWS)
     for end in (0, 10, 40, len(data) - 1):
         with pytest.raises(EOFError):
-            RowAnswers(pieces(data[:end], 1 << 20)).read(NAME.encode(), 7)
+            RowAnswers(pieces(data[:end], 1 << 20), by_loop=by_loop).read(NAME.encode(), 7)
 
 
 @given(st.binary(max_size=80), st.integers(0, 120))
 def test_any_bytes_are_rows_or_refused(tail: bytes, cut: int) -> None:
+    for by_loop in {HAS_LOOP, False}:
+        _read_or_refuse(tail, cut, by_loop)
+
+
+def _read_or_refuse(tail: bytes, cut: int, by_loop: bool) -> None:
     data = encoded([(b"k", {b"t:q": (b"v", 5)})])
     try:
-        cells = RowAnswers(pieces(data[: min(cut, len(data))] + tail, 64)).read(NAME.encode(), 7)
+        cells = RowAnswers(pieces(data[: min(cut, len(data))] + tail, 64), by_loop=by_loop).read(NAME.encode(), 7)
     except (OtherAnswer, EOFError):
         return
     assert len({len(column) for column in cells[:4]}) == 1
