@@ -6,10 +6,13 @@ what was stored before, or by others, is found in the data table's row keys by `
 says that it is not complete. Series whose rows were deleted stay: whoever looks for their rows finds none.
 """
 
+import math
 import secrets
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from contextlib import aclosing
 from itertools import islice
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -30,6 +33,15 @@ BATCH = 1000  # series entered with one call
 KNOWN = 1_000_000  # series remembered while the data table is read
 ENTRY_BYTES = 20  # of an entry, at least
 CHECK_S = 30.0  # from one look at whether the index is complete to the next
+REMEMBERED_S = 5.0  # how long what was read may be used again; what this process enters shows at once
+REMEMBERED = 200_000  # series, in all such answers
+
+
+class _Answer(NamedTuple):
+    """What was read of the index, and until when it may be used again."""
+
+    series: list[bytes]
+    until: float
 
 
 class SeriesIndex:
@@ -40,6 +52,10 @@ class SeriesIndex:
         self._table = table
         self._layout = layout
         self._all = bytes(layout.widths.pair)
+        self._answers: OrderedDict[bytes, _Answer] = OrderedDict()  # by metric and tag
+        self._held = 0  # series in them
+        self._entered = 0  # times that series were: what was read across one may be without them
+        self._complete_until = -math.inf
 
     async def add(self, series: Iterable[tuple[bytes, bytes]]) -> None:
         """Enter series, each a metric UID and joined tag pairs; again does no harm. Raises StoreError."""
@@ -49,12 +65,26 @@ class SeriesIndex:
             puts = []
             for metric, pairs in part:
                 tags = [self._all, *(pairs[at : at + width] for at in range(0, len(pairs), width))]
+                for tag in tags:
+                    self._forget(metric + tag)
                 puts += [Put(metric + tag + pairs, ENTRY, PRESENT) for tag in tags]
             await self._store.put(self._table, puts)
+            self._entered += 1
+            for put in puts:  # what was read meanwhile may be without them
+                self._forget(put.row[: self._layout.widths.metric + width])
+
+    def _forget(self, prefix: bytes) -> None:
+        if prefix in self._answers:
+            self._held -= len(self._answers.pop(prefix).series)
 
     async def complete(self) -> bool:
-        """Whether every series that has rows is in it. Raises StoreError."""
+        """Whether every series that has rows is in it, or was some seconds ago. Raises StoreError."""
+        now = trio.current_time()
+        if now < self._complete_until:
+            return True
         wanted, done = await self._state()
+        if done == wanted:
+            self._complete_until = now + REMEMBERED_S
         return done == wanted
 
     async def _state(self) -> tuple[bytes, bytes | None]:
@@ -65,13 +95,17 @@ class SeriesIndex:
     async def outdate(self) -> None:
         """Say that rows of other series come in from elsewhere: all of the data table is to be read again. Raises
         StoreError."""
+        self._complete_until = -math.inf
         await self._store.put(self._table, [Put(STATE_ROW, WANTED, secrets.token_bytes(8))])
 
     async def with_tag(self, metric: bytes, pair: bytes, most: int) -> list[bytes] | None:
         """The series of a metric with one tag (a pair of UIDs; empty: all series), as joined pairs in order; None where
-        there are more than `most`. Raises StoreError."""
+        there are more than `most`. What others entered may be missing for some seconds. Raises StoreError."""
         prefix = metric + (pair or self._all)
+        if (known := self._answers.get(prefix)) and known.until > trio.current_time():
+            return known.series if len(known.series) <= most else None
         found: list[bytes] = []
+        until, entered = trio.current_time() + REMEMBERED_S, self._entered
         limit = min(PAGE_BYTES, (most + 1) * ENTRY_BYTES)
         pages_of = cell_pages(self._store, self._table, prefix, after(prefix), limit_bytes=limit)
         async with aclosing(pages_of) as pages:
@@ -79,7 +113,17 @@ class SeriesIndex:
                 found += [key[len(prefix) :] for key in page.keys]
                 if len(found) > most:
                     return None
+        if entered == self._entered:
+            self._remember(prefix, _Answer(found, until))
         return found
+
+    def _remember(self, prefix: bytes, answer: "_Answer") -> None:
+        self._forget(prefix)
+        if len(answer.series) <= REMEMBERED:
+            self._answers[prefix] = answer
+            self._held += len(answer.series)
+        while self._held > REMEMBERED or len(self._answers) > REMEMBERED:
+            self._held -= len(self._answers.popitem(last=False)[1].series)
 
     async def series_of(self, metric: bytes, pairs: Iterable[bytes]) -> Collection[bytes] | None:
         """The series of a metric that have all of some tags; None where it does not know all of them. Raises

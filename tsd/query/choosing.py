@@ -8,6 +8,7 @@ from tsd.query.selecting import UNWANTED, Selection
 from tsd.series_index import SeriesIndex
 
 SCANNED = 6  # rows that a scan passes while one is found by its key
+FEW = 64  # rows of so few series are fetched whatever else the metric has
 WORTH_H = 2  # hours from which on all series are looked at in the index, where only names can tell which are wanted
 
 
@@ -26,9 +27,10 @@ async def few_series(index: SeriesIndex, plan: Plan, selection: Selection, most:
             return None
         every = len(candidates)
     else:
-        # Only as many are counted as matter.
-        others = await index.with_tag(plan.metric, b"", len(candidates) * SCANNED)
-        every = len(candidates) * SCANNED + 1 if others is None else len(others)
+        every = len(candidates) * SCANNED + 1
+        if len(candidates) > FEW:  # only as many are counted as matter
+            others = await index.with_tag(plan.metric, b"", len(candidates) * SCANNED)
+            every = every if others is None else len(others)
     await selection.meet(candidates)
     wanted = [pairs for pairs in candidates if selection.numbers[pairs] != UNWANTED]
     return wanted if len(wanted) * SCANNED < every and len(wanted) <= most else None
@@ -41,7 +43,7 @@ async def _by_literals(
     `most`."""
     best: list[bytes] | None = None
     for condition in conditions:
-        if condition.literals is None:
+        if condition.literals is None or (best is not None and len(best) <= FEW):
             continue
         limit = most if best is None else len(best) - 1
         found: list[bytes] = []

@@ -174,14 +174,16 @@ class Connection:
     def get(self, table: str, rows: Sequence[bytes], columns: Collection[bytes] | None) -> dict[bytes, list[Cell]]:
         """The cells of those `rows`, all different, that exist."""
         if columns is None:
-            answer = self._ask("getRows", table, table.encode(), list(rows), {})
+            answer = self._rows("getRows", table, tableName=table.encode(), rows=list(rows), attributes={})
         else:
-            answer = self._ask("getRowsWithColumns", table, table.encode(), list(rows), list(columns), {})
+            named = {"tableName": table.encode(), "rows": list(rows), "columns": list(columns), "attributes": {}}
+            answer = self._rows("getRowsWithColumns", table, **named)
+        found = dict(rows_of(answer, columns))
         left = iter(rows)
-        for result in answer:
-            if result.row not in left:  # goes on where the last one was found
-                raise NoAnswer(f"got row {result.row.hex()} that was not asked for, or not there")
-        return {result.row: _cells(result, columns) for result in answer}
+        for key in found:
+            if key not in left:  # goes on where the last one was found
+                raise NoAnswer(f"got row {key.hex()} that was not asked for, or not there")
+        return found
 
     def put(self, table: str, cells: Sequence[Put], time_ms: int | None) -> None:
         """Write cells, those of a row beside each other."""
@@ -307,11 +309,15 @@ class Connection:
 
     def _list(self, table: str, scanner: int, wanted: int) -> RawCells:
         """The next rows of a scanner, `wanted` of them where there are so many."""
-        if self._answers is None:
-            return flat(self._ask("scannerGetList", table, scanner, wanted))
-        with self._naming("scannerGetList", table):
+        return self._rows("scannerGetList", table, id=scanner, nbRows=wanted)
+
+    def _rows(self, call: str, table: str, **arguments: object) -> RawCells:
+        """What a gateway answers to a call for rows."""
+        with self._naming(call, table):
             client = self._happybase.client
-            client._send("scannerGetList", id=scanner, nbRows=wanted)
+            client._send(call, **arguments)
+            if self._answers is None:
+                return flat(client._recv(call))
             name, number = self._coded.sent
             try:
                 return self._answers.read(name.encode(), number)
@@ -319,7 +325,7 @@ class Connection:
                 raise TTransportException(TTransportException.END_OF_FILE, str(exc)) from exc
             except OtherAnswer as other:
                 self._socket.given_back = other.received
-                return flat(client._recv("scannerGetList"))
+                return flat(client._recv(call))
 
     def _ask(self, call: str, table: str, *arguments: object) -> Any:
         """What a gateway answers. `table` is for the message where it says no."""
@@ -364,14 +370,6 @@ def refusal(table: str, text: str) -> StoreError:
     if LASTING.search(text):
         return StoreError(f"HBase refuses: {text}")
     return StoreBusy(f"HBase asks to wait: {text}")
-
-
-def _cells(result: Any, columns: Collection[bytes] | None) -> list[Cell]:
-    """A row's cells, in order. NoAnswer where there is one that was not asked for, or none."""
-    found = result.columns or {}
-    if not found or (columns is not None and any(column not in columns for column in found)):
-        raise NoAnswer(f"row {result.row.hex()}: asked for columns {columns}, got {list(found)[:8]}")
-    return [Cell(column, cell.value, cell.timestamp) for column, cell in sorted(found.items())]
 
 
 def _text(message: bytes | str | None) -> str:
