@@ -23,6 +23,7 @@ PATHS = [
 MISBEHAVING = [mode for mode in Mode if mode is not Mode.PASS]
 TURNS = 60
 ASKERS = 3
+PATIENCE_S = 60
 FAILED = 424  # the store, in OpenTSDB's numbers
 
 
@@ -51,6 +52,7 @@ async def test_an_answer_is_whole_or_an_error(hbase: RunningHbase, proxy: Faulty
                         proxy.hang_up()
                 proxy.mode = Mode.PASS
                 nursery.cancel_scope.cancel()
+        await until_asked_again(daemon)
         assert {path: await whole(daemon, path) for path in PATHS} == wanted
         assert set(statuses) == {OK, FAILED}
         await daemon.terminate()
@@ -68,6 +70,13 @@ async def whole(daemon: Served, path: str) -> Any:
     assert status == OK, (path, answer)
     assert answer
     return answer
+
+
+async def until_asked_again(daemon: Served) -> None:
+    """A gateway that failed is left alone for some seconds."""
+    with trio.fail_after(PATIENCE_S):
+        while (await asked(daemon.port, PATHS[0]))[0] != OK:
+            pass
 
 
 async def ask_on(daemon: Served, chance: random.Random, wanted: Mapping[str, Any], statuses: list[int]) -> None:
