@@ -24,7 +24,7 @@ from bench.report import machine, publish, spread, table
 DAY_S = 86400
 CPUS = 10  # series of a host of the metric that is read over a day
 WARM_UPS_S = 12.0  # of each question to each system, or
-WARM_UPS = 150  # so many: OpenTSDB's compiler wants to see a path often
+WARM_UPS = 1500  # so many: the compilers of OpenTSDB and of the gateway want to see a path often
 CLOSE = 1e-12  # of answers, relative: additions in another order are not told from wrong ones otherwise
 
 
