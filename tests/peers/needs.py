@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tsd.query import compiled
+from tsd.store.keyvalue import HAS_LOOP
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Debian's, where they are not called like the program
 PACKAGES = {
@@ -64,6 +67,12 @@ def _run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def _lacking(name: str) -> str:
     done = _run(name, "fetch", "--check")
     return done.stderr.strip() if done.returncode else ""
+
+
+def need_compiled_loops() -> None:
+    """Skip the test, or in a full run fail it, where the compiled loops were not built."""
+    if not (compiled.HAS and HAS_LOOP):
+        _give_up("the compiled loops are not there: a C compiler is wanted when tsd is installed, and TSD_PURE unset")
 
 
 def _give_up(why: str) -> None:
