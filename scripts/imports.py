@@ -20,6 +20,7 @@ ORDER = (
     ("codec",),
     ("settings",),
     ("config", "log", "state", "systemd"),
+    ("access",),
     ("store",),
     ("uids",),
     ("metadata", "rollups", "histograms", "series_index"),

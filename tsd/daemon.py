@@ -24,9 +24,11 @@ from tsd.build import version_reply
 from tsd.compaction.configured import paced_compactor
 from tsd.config import Backend, Config, Loaded, journal_folder, layout, state_folder
 from tsd.doors import control, descriptors
+from tsd.doors.clients import Clients
 from tsd.doors.listener import Limits, Listener
 from tsd.doors.replies import Budget
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
+from tsd.doors.visitor import Visitor
 from tsd.errors import CorruptRow, StoreError, TsdError
 from tsd.heap import keep_freed_memory
 from tsd.ingest.folder import held_journal
@@ -107,6 +109,7 @@ class Daemon:
         self.tally = Tally()
         self.replayed = 0  # lines found in the journal at the start
         self.host = socket.gethostname()
+        self.clients = Clients()
         self.web = Web(
             Parts(
                 config,
@@ -130,6 +133,7 @@ class Daemon:
             self._telnet,
             self.web.serve,
             Limits(config.connections_limit, config.socket_timeout_s, config.tcp_no_delay, config.keep_alive),
+            self.clients,
         )
         self._powers = Powers(self.stats, version_reply, self.drop_caches, stop.set)
         self._rules = Rules(
@@ -141,9 +145,12 @@ class Daemon:
             patience_s=config.socket_timeout_s or math.inf,
         )
         self._replies = Budget(config.reply_memory)
+        self.reloads: list[tuple[str, Callable[[], Awaitable[None]]]] = []  # what SIGHUP reads again, by name
 
-    async def _telnet(self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
-        session = TelnetSession(stream, self.intake, self._powers, self._rules, self.tally, self._replies)
+    async def _telnet(
+        self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], visitor: Visitor
+    ) -> None:
+        session = TelnetSession(stream, self.intake, self._powers, self._rules, self.tally, self._replies, visitor)
         await session.run(first, receive)
 
     def drop_caches(self) -> None:

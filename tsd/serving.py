@@ -38,6 +38,7 @@ from tsd.doors.bodies import Room
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Endpoint
+from tsd.doors.visitor import Visitor
 from tsd.doors.web import Bounds, Statistics, Tally, WebSession
 from tsd.ingest.intake import Intake
 from tsd.ingest.journal import Journal
@@ -168,9 +169,11 @@ class Web:
         """What endpoints need beside requests, for ever."""
         await self._probe.run()
 
-    async def serve(self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
+    async def serve(
+        self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], visitor: Visitor
+    ) -> None:
         """Serve one connection to its end."""
-        session = WebSession(stream, self._dispatcher, self._bounds, self._room, self.tally, _peer(stream))
+        session = WebSession(stream, self._dispatcher, self._bounds, self._room, self.tally, visitor)
         await session.run(first, receive)
 
     def statistics(self) -> Statistics:
@@ -187,13 +190,3 @@ class Web:
             self._dispatcher.failures,
         )
 
-
-def _peer(stream: trio.abc.Stream) -> str:
-    """Address and port of a client."""
-    if not isinstance(stream, trio.SocketStream):
-        return "here:0"
-    try:
-        host, port, *_ = stream.socket.getpeername()
-    except OSError:
-        return "gone:0"
-    return f"{host}:{port}"

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult
 
+from tsd.doors.visitor import Visitor, here
+
 JSON = "application/json; charset=UTF-8"
 TEXT = "text/plain; charset=UTF-8"
 HTML = "text/html; charset=UTF-8"
@@ -22,6 +24,7 @@ class Request:
     peer: str = ""  # address and port of the client
     is_api: bool = True
     split: SplitResult | None = None  # the target as sent
+    visitor: Visitor = field(default_factory=here)  # who asks
 
     def has(self, name: str) -> bool:
         """Whether a parameter is there, whatever its value: OpenTSDB's flags."""

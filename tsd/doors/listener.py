@@ -9,7 +9,9 @@ import structlog
 import trio
 
 from tsd.doors import descriptors
+from tsd.doors.clients import Clients
 from tsd.doors.replies import Unread
+from tsd.doors.visitor import Visitor, visitor_of
 
 log = structlog.get_logger(__name__)
 
@@ -19,7 +21,7 @@ PARTING_S = 2  # for a client that goes on sending, to hear what it was told las
 CAPITALS = frozenset(range(ord("A"), ord("Z") + 1))
 
 Receive = Callable[[], Awaitable[bytes]]
-Protocol = Callable[[trio.abc.Stream, bytes, Receive], Awaitable[None]]
+Protocol = Callable[[trio.abc.Stream, bytes, Receive, Visitor], Awaitable[None]]
 
 
 class Limits(NamedTuple):
@@ -46,9 +48,10 @@ class Statistics(NamedTuple):
 class _Visit:
     """One open connection."""
 
-    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope, visitor: Visitor) -> None:
         self.stream = stream
         self.scope = scope
+        self.visitor = visitor
         self.silent_since: float | None = None  # None: it is our turn, not the client's
         self.silent = False
 
@@ -56,10 +59,11 @@ class _Visit:
 class Listener:
     """All connections of the port."""
 
-    def __init__(self, telnet: Protocol, http: Protocol, limits: Limits) -> None:
+    def __init__(self, telnet: Protocol, http: Protocol, limits: Limits, clients: Clients) -> None:
         self._telnet = telnet
         self._http = http
         self._limits = limits
+        self._clients = clients
         self._visits: set[_Visit] = set()
         self._accepting = trio.CancelScope()
         self.ended = trio.Event()
@@ -93,7 +97,7 @@ class Listener:
             await trio.aclose_forcefully(stream)
             return
         with trio.CancelScope() as scope:
-            visit = _Visit(stream, scope)
+            visit = _Visit(stream, scope, visitor_of(stream, self._clients))
             self._visits.add(visit)
             try:
                 await self._converse(visit)
@@ -107,7 +111,7 @@ class Listener:
                 visit.silent = True
             except* Exception:
                 self._failed += 1
-                log.exception("connection ended by an error of ours", peer=_peer(stream))
+                log.exception("connection ended by an error of ours", peer=visit.visitor.peer)
             finally:
                 self._visits.discard(visit)
                 await trio.aclose_forcefully(stream)
@@ -142,7 +146,7 @@ class Listener:
 
         first = await receive()
         if first:
-            await (self._http if first[0] in CAPITALS else self._telnet)(stream, first, receive)
+            await (self._http if first[0] in CAPITALS else self._telnet)(stream, first, receive, visit.visitor)
 
     async def _sweep(self) -> None:
         """End connections that were silent for too long. Those that we do not read from are not to blame for it."""
@@ -173,10 +177,3 @@ async def _part(stream: trio.SocketStream) -> None:
 def _is_of_a_closed_one(error: BaseException) -> bool:
     """Whether it was a reply that met a connection which the client had closed."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EPIPE, errno.ENOTCONN)
-
-
-def _peer(stream: trio.SocketStream) -> str:
-    try:
-        return str(stream.socket.getpeername()[:2])
-    except OSError:
-        return "gone"

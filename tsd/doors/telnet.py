@@ -9,6 +9,7 @@ import trio
 
 from tsd.codec.putline import NameRules
 from tsd.doors.replies import Budget, Replies
+from tsd.doors.visitor import Visitor
 from tsd.errors import LINE_TOO_LONG, BadLine
 from tsd.ingest.intake import Intake, Taken
 from tsd.ingest.lines import LineBuffer, TooLong
@@ -59,9 +60,17 @@ class TelnetSession:
     """One connection, from its first bytes to its end."""
 
     def __init__(
-        self, stream: trio.abc.Stream, intake: Intake, powers: Powers, rules: Rules, tally: Tally, budget: Budget
+        self,
+        stream: trio.abc.Stream,
+        intake: Intake,
+        powers: Powers,
+        rules: Rules,
+        tally: Tally,
+        budget: Budget,
+        visitor: Visitor,
     ) -> None:
         self._stream = stream
+        self.visitor = visitor
         self._intake = intake
         self._powers = powers
         self._rules = rules

@@ -21,6 +21,7 @@ from tsd.doors.latency import Latencies
 from tsd.doors.parts import ended
 from tsd.doors.replies import Unread
 from tsd.doors.target import Target, read_target
+from tsd.doors.visitor import Visitor
 from tsd.errors import Refused
 
 MAX_REQUEST = 64 << 10  # of a request's line and headers
@@ -97,15 +98,20 @@ class WebSession:
     """One connection, from its first byte to its end."""
 
     def __init__(
-        self, stream: trio.abc.Stream, dispatcher: Dispatcher, bounds: Bounds, room: Room, tally: Tally, peer: str
+        self,
+        stream: trio.abc.Stream,
+        dispatcher: Dispatcher,
+        bounds: Bounds,
+        room: Room,
+        tally: Tally,
+        visitor: Visitor,
     ) -> None:
         self._stream = stream
         self._dispatcher = dispatcher
         self._bounds = bounds
         self._room = room
         self._tally = tally
-        self._peer = peer
-        self._client = peer.rpartition(":")[0]
+        self._visitor = visitor
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
         self._deadline = float("inf")  # of the request that is on its way; none is while nothing of it has come
         self._is_head = False
@@ -150,7 +156,7 @@ class WebSession:
         target: Target | None = None
         began = trio.current_time()
         self._tally.requests += 1
-        async with self._room.claim(self._client) as claim:
+        async with self._room.claim(self._visitor.address) as claim:
             try:
                 target = read_target(head.target.decode("ascii"))
                 body = await self._read_body(headers, claim)
@@ -165,9 +171,10 @@ class WebSession:
                 target.params,
                 headers,
                 body,
-                self._peer,
+                self._visitor.peer,
                 target.is_api,
                 target.split,
+                self._visitor,
             )
             if target.key in READS:
                 response = await self._answered_while_heard(request, target)

@@ -10,8 +10,10 @@ import trio
 from trio.testing import MockClock
 
 from tests.running import Client, Running, running
+from tsd.doors.clients import Clients
 from tsd.doors.descriptors import RESERVE
 from tsd.doors.listener import PARTING_S, Limits, Listener, Protocol, Receive
+from tsd.doors.visitor import Visitor
 
 T = 1_500_000_000
 CROWD = 1000
@@ -37,10 +39,10 @@ class Doors:
 async def doors(telnet: Protocol, limits: Limits = NO_LIMITS) -> AsyncIterator[Doors]:
     """A port with `telnet` behind it; HTTP is told so."""
 
-    async def http(stream: trio.abc.Stream, first: bytes, receive: Receive) -> None:
+    async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
         await stream.send_all(b"http: " + first)
 
-    listener = Listener(telnet, http, limits)
+    listener = Listener(telnet, http, limits, Clients())
     ports = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, ports)
@@ -49,7 +51,7 @@ async def doors(telnet: Protocol, limits: Limits = NO_LIMITS) -> AsyncIterator[D
         await listener.ended.wait()
 
 
-async def echo(stream: trio.abc.Stream, first: bytes, receive: Receive) -> None:
+async def echo(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
     data = first
     while data:
         await stream.send_all(data)
@@ -165,7 +167,7 @@ async def test_nobody_is_to_blame_for_silence_while_we_do_not_read(autojump_cloc
     """A held gate once cost clients with a timeout their connection, and what they had sent behind it."""
     gate = trio.Event()
 
-    async def slow(stream: trio.abc.Stream, first: bytes, receive: Receive) -> None:
+    async def slow(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
         await gate.wait()
         await stream.send_all(first + await receive())
 
@@ -178,10 +180,10 @@ async def test_nobody_is_to_blame_for_silence_while_we_do_not_read(autojump_cloc
 
 
 async def test_an_error_of_ours_ends_one_connection_and_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    async def faulty(stream: trio.abc.Stream, first: bytes, receive: Receive) -> None:
+    async def faulty(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
         if first == b"fault":
             raise ZeroDivisionError("as the test wants")
-        await echo(stream, first, receive)
+        await echo(stream, first, receive, visitor)
 
     async with doors(faulty) as port, port.client() as other:
         async with port.client() as client:
@@ -197,7 +199,7 @@ async def test_an_error_of_ours_ends_one_connection_and_is_counted(capsys: pytes
 async def test_last_words_reach_a_client_that_goes_on_sending() -> None:
     """To close on bytes that nobody has read makes the kernel take back what the client has not read yet."""
 
-    async def farewell(stream: trio.abc.Stream, first: bytes, receive: Receive) -> None:
+    async def farewell(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
         await stream.send_all(b"farewell\n" * 1000)
 
     async with doors(farewell) as port, port.client() as client, trio.open_nursery() as nursery:
@@ -206,7 +208,7 @@ async def test_last_words_reach_a_client_that_goes_on_sending() -> None:
 
 
 async def test_who_never_stops_sending_is_cut_off_in_the_end(autojump_clock: MockClock) -> None:
-    async def farewell(stream: trio.abc.Stream, first: bytes, receive: Receive) -> None:
+    async def farewell(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
         await stream.send_all(b"farewell\n")
 
     async with doors(farewell) as port, port.client() as client:

@@ -18,6 +18,7 @@ from tests.running import Client, Running, running
 from tsd.codec.putline import NameRules
 from tsd.doors.replies import PIECE_COST, Budget
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
+from tsd.doors.visitor import here
 from tsd.ingest.intake import Intake
 from tsd.settings import Mode
 from tsd.store import scan
@@ -48,7 +49,7 @@ def session(stream: trio.abc.Stream, intake: Intake, rules: Rules = RULES) -> tu
         return b"tsd.stat 1 1\n"
 
     powers = Powers(stats, lambda: VERSION, lambda: deeds.append("drop"), lambda: deeds.append("die"))
-    return TelnetSession(stream, intake, powers, rules, tally, Budget(1 << 30)), tally, deeds
+    return TelnetSession(stream, intake, powers, rules, tally, Budget(1 << 30), here()), tally, deeds
 
 
 async def tell(daemon: Running, pieces: Iterable[bytes], rules: Rules = RULES) -> Told:

@@ -13,6 +13,7 @@ from tsd.doors.compression import LEAST_BYTES
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Request, Response
+from tsd.doors.visitor import here
 from tsd.doors.web import TURN_CHUNKS, UNCHUNKED_BYTES, Bounds, Tally, WebSession
 
 MUCH = b'{"metric":"sys.cpu","value":42}' * 3000
@@ -35,7 +36,9 @@ async def test_a_body_in_chunks_is_one_body(served: Served) -> None:
 
 async def test_others_have_their_turn_between_the_smallest_chunks() -> None:
     ours, _ = trio.testing.memory_stream_pair()
-    session = WebSession(ours, Dispatcher({"echo": echo}, Rules(), Cors("", "")), BOUNDS, Room(1 << 20), Tally(), "a:1")
+    session = WebSession(
+        ours, Dispatcher({"echo": echo}, Rules(), Cors("", "")), BOUNDS, Room(1 << 20), Tally(), here()
+    )
     turns = 0
 
     async def others() -> None:

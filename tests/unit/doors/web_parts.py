@@ -9,10 +9,12 @@ import trio
 
 from tests.running import Client
 from tsd.doors.bodies import Room
+from tsd.doors.clients import Clients
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.doors.listener import Limits, Listener, Receive
+from tsd.doors.visitor import Visitor
 from tsd.doors.web import Bounds, Tally, WebSession
 
 BOUNDS = Bounds(1 << 20, 60)
@@ -61,10 +63,10 @@ async def serving(
     tally, space = Tally(), room or Room(8 << 20)
     dispatcher = Dispatcher(routes, rules or Rules(), Cors("", ""))
 
-    async def http(stream: trio.abc.Stream, first: bytes, receive: Receive) -> None:
-        await WebSession(stream, dispatcher, bounds, space, tally, "1.2.3.4:5").run(first, receive)
+    async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
+        await WebSession(stream, dispatcher, bounds, space, tally, visitor).run(first, receive)
 
-    listener = Listener(http, http, Limits(0, 0, True, True))
+    listener = Listener(http, http, Limits(0, 0, True, True), Clients())
     sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, sockets)
