@@ -6,30 +6,27 @@ a crash or an outage left: the writer takes it in again, oldest first. What else
 """
 
 import errno
-import os
-import shutil
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from itertools import chain, count
+from contextlib import suppress
 from math import inf
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import structlog
 import trio
 
 from tsd.errors import TsdError
+from tsd.ingest.disk import Disk, unused, write_new
 from tsd.ingest.folder import number_of, segment_path, segment_paths
 from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_blocks
-from tsd.state import sync_folder
 
 log = structlog.get_logger(__name__)
 
 GROUP_BYTES = 4 << 20  # so many bytes are written without waiting for the interval to pass
 HURRY_S = 0.01  # between two groups, where somebody waits: the disk has others to serve
 RETRY_S = 1.0  # after the disk refused
-_PARTS = 512  # of one writev
+_CHUNK_BYTES = 1 << 20  # copied at once
 
 
 class Segment:
@@ -70,8 +67,16 @@ class Statistics(NamedTuple):
 class Journal:
     """The live journal. Positions count lines since the start: a line is safe once `synced` has reached its own."""
 
-    def __init__(self, folder: Path, *, sync_interval_s: float, max_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sync_interval_s: float,
+        max_bytes: int,
+        disk: Disk = Disk(),  # noqa: B008 - stateless
+    ) -> None:
         self.folder = folder
+        self.disk = disk
         self.max_bytes = max_bytes
         self.position = 0
         self.synced = 0
@@ -94,6 +99,7 @@ class Journal:
         self._give_up_at = inf
         self._syncs = 0
         self._failures = 0
+        self._writing_since: float | None = None  # by trio's clock
 
     @property
     def pending(self) -> int:
@@ -104,6 +110,11 @@ class Journal:
     def unsynced(self) -> int:
         """Lines that are only in memory yet."""
         return self.position - self.synced
+
+    @property
+    def writing_s(self) -> float:
+        """For how long the disk has been at the group that it is given now; 0 while it is given none."""
+        return 0.0 if self._writing_since is None else trio.current_time() - self._writing_since
 
     def recover(self) -> list[Segment]:
         """Check what the folder holds; the segments that hold lines, oldest first. Call once, before anything else.
@@ -124,7 +135,7 @@ class Journal:
         """Remove what a crash left of segments that were not yet one, and name what does not belong here."""
         for path in self.folder.glob("*.new"):
             if number_of(path) is not None:
-                path.unlink()
+                self.disk.remove(path)
         for path in self.folder.glob("*.journal"):
             if number_of(path) is None:
                 log.warning("not a segment of the journal, left alone", path=str(path))
@@ -144,7 +155,7 @@ class Journal:
             self.size += segment.size
             self._segments[path] = segment
         else:
-            path.unlink()
+            self.disk.remove(path)
 
     def set_aside(self, damage: Damage) -> int:
         """Move a segment's damaged end out of it; how many whole lines are left. One that was cut in its header is
@@ -154,19 +165,21 @@ class Journal:
         folder = self.folder / "aside"
         folder.mkdir(exist_ok=True)
         aside = unused(folder / f"{damage.path.stem}-from-byte-{offset}.journal")
-        with damage.path.open("r+b") as file:
+        with damage.path.open("rb") as file:
             file.seek(offset)
-            with whole_or_gone(aside) as copy:
-                shutil.copyfileobj(file, copy)
-            file.truncate(whole)
-            os.pwrite(file.fileno(), header(whole), 0)
-            os.fsync(file.fileno())
-        size = aside.stat().st_size
+            size = write_new(self.disk, aside, iter(lambda: file.read(_CHUNK_BYTES), b""))
+        fd = self.disk.open(damage.path)
+        try:
+            self.disk.truncate(fd, whole)
+            self.disk.write(fd, [header(whole)], 0)
+            self.disk.sync(fd)
+        finally:
+            self.disk.close(fd)
         kept = size > 0 or offset == 0
         if kept:
             self.aside.append(aside)
         else:
-            aside.unlink()
+            self.disk.remove(aside)
         say = log.error if damage.acknowledged else log.warning
         say("journal segment damaged", what=str(damage), bytes_set_aside=size, kept_in=str(aside) if kept else None)
         return sum(block.lines for block in read_blocks(damage.path))
@@ -219,7 +232,7 @@ class Journal:
     async def remove(self, segment: Segment) -> None:
         """A segment's lines are safe elsewhere."""
         await self.wait_synced(segment.position)
-        await trio.to_thread.run_sync(lambda: segment.path.unlink(missing_ok=True))
+        await trio.to_thread.run_sync(self.disk.remove, segment.path)
         del self._segments[segment.path]
         self.size -= segment.size
         self._note_progress()
@@ -254,6 +267,7 @@ class Journal:
     async def _write_groups(self) -> None:
         while self._groups:
             group = self._groups[0]
+            self._writing_since = trio.current_time()
             try:
                 await trio.to_thread.run_sync(self._write, group)
             except OSError as exc:
@@ -266,6 +280,8 @@ class Journal:
                     return
                 await trio.sleep(RETRY_S)
                 continue
+            finally:
+                self._writing_since = None
             if self.trouble is not None:
                 log.info("journal is written again")
                 self.trouble = None
@@ -286,21 +302,17 @@ class Journal:
         good = segment.good
         try:
             if group.lines:
-                parts = frame(group.blocks, group.lines)
-                os.lseek(fd, segment.good, os.SEEK_SET)
-                for at in range(0, len(parts), _PARTS):
-                    _write_all(fd, parts[at : at + _PARTS])
-                good = os.lseek(fd, 0, os.SEEK_CUR)
-                os.fdatasync(fd)
+                good = self.disk.write(fd, frame(group.blocks, group.lines), segment.good)
+                self.disk.sync(fd)
                 # After that sync, or a power loss could leave a header that promises more than there is.
-                os.pwrite(fd, header(good), 0)
+                self.disk.write(fd, [header(good)], 0)
             if group.last:
-                os.fdatasync(fd)
+                self.disk.sync(fd)
             segment.good = good
         except OSError:
             with suppress(OSError):
-                os.ftruncate(fd, segment.good)
-                os.pwrite(fd, header(segment.good), 0)
+                self.disk.truncate(fd, segment.good)
+                self.disk.write(fd, [header(segment.good)], 0)
             self._close_file()
             raise
         if group.last:
@@ -313,13 +325,13 @@ class Journal:
         self._close_file()
         if not segment.named:
             self._make_file(segment)
-        fd = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
+        fd = self.disk.open(segment.path)
         try:
-            os.ftruncate(fd, segment.good)
+            self.disk.truncate(fd, segment.good)
             if segment.good == HEADER_BYTES:
-                sync_folder(self.folder)
+                self.disk.sync_folder(self.folder)
         except OSError:
-            os.close(fd)
+            self.disk.close(fd)
             raise
         self._fd = segment, fd
         return fd
@@ -327,54 +339,22 @@ class Journal:
     def _make_file(self, segment: Segment) -> None:
         """A segment's file, which has a header on disk before it has its name: an empty one can only be damage."""
         draft = segment.path.with_suffix(".new")
-        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        fd = self.disk.create(draft)
         try:
-            _write_all(fd, [header(HEADER_BYTES)])
-            os.fsync(fd)
+            self.disk.write(fd, [header(HEADER_BYTES)], 0)
+            self.disk.sync(fd)
         finally:
-            os.close(fd)
+            self.disk.close(fd)
         if segment.path.exists():
             raise FileExistsError(errno.EEXIST, "a segment that is not this daemon's", str(segment.path))
-        draft.rename(segment.path)
+        self.disk.rename(draft, segment.path)
         segment.named = True
 
     def _close_file(self) -> None:
         if self._fd is not None:
-            os.close(self._fd[1])
+            self.disk.close(self._fd[1])
             self._fd = None
 
     def statistics(self) -> Statistics:
         """The numbers of this moment."""
         return Statistics(self.size, len(self._segments), self._pending, self._syncs, self._failures)
-
-
-def unused(path: Path) -> Path:
-    """`path`, or where that is taken the first of its kind that is free: segments are counted anew after a start with
-    an empty journal, and what an earlier one left must not be overwritten."""
-    names = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
-    return next(candidate for candidate in chain([path], names) if not candidate.exists())
-
-
-@contextmanager
-def whole_or_gone(path: Path) -> Iterator[BinaryIO]:
-    """A new file that is on disk at the end of the block, or is removed where anything fails."""
-    try:
-        with path.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            sync_folder(path.parent)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-
-
-def _write_all(fd: int, parts: list[bytes]) -> None:
-    """Write all of `parts`; a short write, as on a nearly full disk, is gone on with until it fails."""
-    left = [memoryview(part) for part in parts if part]
-    while left:
-        written = os.writev(fd, left)
-        while left and written >= len(left[0]):
-            written -= len(left.pop(0))
-        if left:
-            left[0] = left[0][written:]

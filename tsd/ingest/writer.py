@@ -18,8 +18,9 @@ import trio
 from tsd.codec.columns import Columns, sort_columns
 from tsd.errors import JOURNAL_DAMAGED, BadLine, CorruptRow, StoreError
 from tsd.ingest.cells import encode, slices
+from tsd.ingest.disk import unused, write_new
 from tsd.ingest.intake import Gate, absorb_whole
-from tsd.ingest.journal import Journal, Segment, unused, whole_or_gone
+from tsd.ingest.journal import Journal, Segment
 from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import POINT_BYTES, OpenRows
@@ -326,8 +327,7 @@ class Writer:
         def write() -> Path:
             self._refused_folder.mkdir(parents=True, exist_ok=True)
             path = unused(self._refused_folder / f"{window.segment.path.stem}.lines")
-            with whole_or_gone(path) as file:
-                file.write(text)
+            write_new(self._journal.disk, path, [text])
             return path
 
         with _asked_again():

@@ -1,0 +1,93 @@
+"""What the journal has the disk do, call by call.
+
+It stands for itself so that a simulation can put one in its place that is slow, refuses, and forgets at a crash what
+was not synced. All calls may raise OSError, and block.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import chain, count
+from pathlib import Path
+
+from tsd.state import sync_folder
+
+_PARTS = 512  # of one writev
+
+
+class Disk:
+    """The real one. A change is there for readers at once, and survives a crash once its file, or where a name changed
+    its folder, was synced."""
+
+    def create(self, path: Path, *, only_new: bool = False) -> int:
+        """A descriptor of an empty file; with `only_new` there must be none of that name."""
+        way = os.O_EXCL if only_new else os.O_TRUNC
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | way, 0o640)
+
+    def open(self, path: Path) -> int:
+        """A descriptor of a file that is there."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def write(self, fd: int, parts: Sequence[bytes], at: int) -> int:
+        """Write all of `parts` from byte `at` on, and where they end. A short write, as on a nearly full disk, is gone
+        on with until it fails: a part may then be written."""
+        for first in range(0, len(parts), _PARTS):
+            left = [memoryview(part) for part in parts[first : first + _PARTS] if part]
+            while left:
+                written = os.pwritev(fd, left, at)
+                at += written
+                while left and written >= len(left[0]):
+                    written -= len(left.pop(0))
+                if left:
+                    left[0] = left[0][written:]
+        return at
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut a file to a size."""
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """Return once what a file holds is on disk."""
+        os.fdatasync(fd)
+
+    def close(self, fd: int) -> None:
+        """Give a descriptor back."""
+        os.close(fd)
+
+    def rename(self, path: Path, to: Path) -> None:
+        """Give a file another name."""
+        path.rename(to)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Return once the names in a folder are on disk."""
+        sync_folder(folder)
+
+
+def write_new(disk: Disk, path: Path, chunks: Iterable[bytes]) -> int:
+    """A new file of these bytes, on disk when this returns; its size. Where anything fails nothing is left of it."""
+    fd = disk.create(path, only_new=True)
+    size = 0
+    try:
+        try:
+            for chunk in chunks:
+                size = disk.write(fd, [chunk], size)
+            disk.sync(fd)
+        finally:
+            disk.close(fd)
+        disk.sync_folder(path.parent)
+    except OSError:
+        with suppress(OSError):
+            disk.remove(path)
+        raise
+    return size
+
+
+def unused(path: Path) -> Path:
+    """`path`, or where that is taken the first of its kind that is free: segments are counted anew after a start with
+    an empty journal, and what an earlier one left must not be overwritten."""
+    names = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return next(candidate for candidate in chain([path], names) if not candidate.exists())
