@@ -67,6 +67,9 @@ class Disk:
         sync_folder(folder)
 
 
+REAL = Disk()
+
+
 def write_new(disk: Disk, path: Path, chunks: Iterable[bytes]) -> int:
     """A new file of these bytes, on disk when this returns; its size. Where anything fails nothing is left of it."""
     fd = disk.create(path, only_new=True)

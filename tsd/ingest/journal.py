@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from tsd.errors import TsdError
-from tsd.ingest.disk import Disk, unused, write_new
+from tsd.ingest.disk import REAL, Disk, unused, write_new
 from tsd.ingest.folder import number_of, segment_path, segment_paths
 from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_blocks
 
@@ -73,7 +73,7 @@ class Journal:
         *,
         sync_interval_s: float,
         max_bytes: int,
-        disk: Disk = Disk(),  # noqa: B008 - stateless
+        disk: Disk = REAL,
     ) -> None:
         self.folder = folder
         self.disk = disk
@@ -81,6 +81,7 @@ class Journal:
         self.position = 0
         self.synced = 0
         self.trouble: str | None = None  # why the disk does not take lines, while it does not
+        self.writing_since: float | None = None  # since when the disk is at one group of lines, by trio's clock
         self.aside: list[Path] = []  # damaged parts found at the start
         self._interval_s = sync_interval_s
         self._segments: dict[Path, Segment] = {}
@@ -99,7 +100,6 @@ class Journal:
         self._give_up_at = inf
         self._syncs = 0
         self._failures = 0
-        self._writing_since: float | None = None  # by trio's clock
 
     @property
     def pending(self) -> int:
@@ -110,11 +110,6 @@ class Journal:
     def unsynced(self) -> int:
         """Lines that are only in memory yet."""
         return self.position - self.synced
-
-    @property
-    def writing_s(self) -> float:
-        """For how long the disk has been at the group that it is given now; 0 while it is given none."""
-        return 0.0 if self._writing_since is None else trio.current_time() - self._writing_since
 
     def recover(self) -> list[Segment]:
         """Check what the folder holds; the segments that hold lines, oldest first. Call once, before anything else.
@@ -267,7 +262,7 @@ class Journal:
     async def _write_groups(self) -> None:
         while self._groups:
             group = self._groups[0]
-            self._writing_since = trio.current_time()
+            self.writing_since = trio.current_time()
             try:
                 await trio.to_thread.run_sync(self._write, group)
             except OSError as exc:
@@ -280,11 +275,10 @@ class Journal:
                     return
                 await trio.sleep(RETRY_S)
                 continue
-            finally:
-                self._writing_since = None
             if self.trouble is not None:
                 log.info("journal is written again")
                 self.trouble = None
+            self.writing_since = None
             self._groups.popleft()
             self._pending -= sum(map(len, group.blocks))
             self.synced += group.lines
