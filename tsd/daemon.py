@@ -259,11 +259,15 @@ class Daemon:
         async def drop_caches() -> None:
             self.drop_caches()
 
+        async def health(which: str) -> dict[str, str]:
+            return dict(await self.web.health.look(which))
+
         return {
             **control.store_verbs(self.store),
             "flush": self.flush,
             "stats": self.stats,
             "drop_caches": drop_caches,
+            "health": health,
         }
 
 

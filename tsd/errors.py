@@ -63,6 +63,10 @@ class StoreBusy(StoreError):
     """The store answers, but asks for less: slow down, then send again."""
 
 
+class NoTable(StoreError):
+    """The store answers, and has no such table: it is made by `tsd create-tables`."""
+
+
 class StoreDown(StoreError):
     """No answer. Whether the call was applied is not known, and does not matter: it may be repeated."""
 

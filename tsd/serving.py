@@ -76,7 +76,7 @@ class Parts:
     queries: Registry  # that run, and that ran
 
 
-def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoint]:
+def routes(parts: Parts, tally: Tally, watch: health.Health) -> dict[str, Endpoint]:
     """Every endpoint, by the first words of its path."""
     config = parts.config
     latencies = {"all": tally.latencies, "graph": tally.graph_latencies}
@@ -85,7 +85,7 @@ def routes(parts: Parts, tally: Tally, probe: health.Probe) -> dict[str, Endpoin
         **_written(parts),
         **small.routes(parts.drop_caches, parts.stop, may_stop=not config.no_diediedie),
         **config_api.routes(config),
-        **health.routes(probe, lambda: sorted(parts.intake.gate.held), lambda: parts.journal.trouble or ""),
+        **health.routes(watch),
         **logs.routes(),
         **prometheus.routes(parts.statistics, latencies),
         **static.routes(config.staticroot, parts.now_ms),
@@ -144,6 +144,12 @@ def _described(parts: Parts) -> dict[str, Endpoint]:
     }
 
 
+async def _look_into(parts: Parts) -> None:
+    """Read a little of the tables that every query needs. Raises StoreError, or CorruptRow of a UID counter."""
+    await parts.store.get(parts.config.data_table, [b"\0"])
+    await parts.uids.read_counters()
+
+
 def _gateways(parts: Parts) -> list[Mapping[str, Any]]:
     """What there is to tell of the servers that the store speaks with: none where it is embedded."""
     if parts.config.backend is not Backend.HBASE:
@@ -159,8 +165,11 @@ class Web:
         config = parts.config
         rules = Rules(config.mode, config.enable_api, config.enable_ui, config.show_stack_trace)
         self.tally = Tally()
-        self._probe = health.Probe(parts.uids.read_counters)
-        endpoints = routes(parts, self.tally, self._probe)
+        self._probe = health.Probe(lambda: _look_into(parts))
+        self.health = health.Health(
+            config.mode, parts.intake.gate, parts.journal, self._probe, lambda: parts.writer.trouble or ""
+        )
+        endpoints = routes(parts, self.tally, self.health)
         self._dispatcher = Dispatcher(endpoints, rules, Cors(config.cors_domains, config.cors_headers))
         self._bounds = Bounds(config.max_chunk, config.http_timeout_s, config.enable_chunked)
         self._room = Room(config.http_memory)
@@ -189,4 +198,3 @@ class Web:
             self._room.used,
             self._dispatcher.failures,
         )
-

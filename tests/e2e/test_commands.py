@@ -291,3 +291,15 @@ def test_what_cannot_be_reached_is_named(tmp_path: Path) -> None:
     assert (done.status, done.out) == (3, "")
     assert done.err.startswith(f"tsd: no gateway answers: {HOST}:1: ")
     assert tsd.run("nosuch").status == tsd.run("scan", "1").status == 2
+
+
+def test_health_says_what_the_daemon_can_do(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.mode": "ro"})
+    done = tsd.run("health")
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith(f"tsd: no daemon answers at {tmp_path}/state/control.sock: ")
+    with tsd.serve():
+        done = tsd.run("health")
+        assert (done.status, done.out) == (0, "status: ok\nwrite: tsd.mode is ro\nread: ok\nstore: ok\n")
+        done = tsd.run("health", "write")
+        assert (done.status, done.out) == (1, "status: not ready\nwrite: tsd.mode is ro\n")

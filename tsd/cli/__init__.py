@@ -9,6 +9,7 @@ from tsd.cli.compact import compact
 from tsd.cli.copy import copy
 from tsd.cli.delete import delete
 from tsd.cli.fsck import fsck
+from tsd.cli.health import health
 from tsd.cli.importer import import_lines
 from tsd.cli.options import config_options
 from tsd.cli.query import query
@@ -34,7 +35,7 @@ def tsd(**_: object) -> None:
 
 for _command in (
     serve, check_config, create_tables, mkmetric, uid, import_lines, query, scan, compact, delete, fsck, copy, send,
-    version,
+    health, version,
 ):  # fmt: skip
     tsd.add_command(_command)
 

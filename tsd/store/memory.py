@@ -7,7 +7,7 @@ from types import MappingProxyType
 import trio
 from sortedcontainers import SortedDict
 
-from tsd.errors import StoreError
+from tsd.errors import NoTable, StoreError
 from tsd.store import Cell, Page, Put, Row, Table
 from tsd.store.counters import add, bytes_of
 from tsd.store.limits import check_column, check_row
@@ -142,7 +142,7 @@ class MemoryStore:
 
     def _table(self, name: str) -> "_Table":
         if name not in self._tables:
-            raise StoreError(f"there is no table {name}")
+            raise NoTable(f"there is no table {name}")
         return self._tables[name]
 
     def _stamp(self, *, rising: bool = False) -> int:

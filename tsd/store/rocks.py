@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias, cast
 import rocksdict
 from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from tsd.errors import DaemonRuns, StoreBusy, StoreError, TsdError
+from tsd.errors import DaemonRuns, NoTable, StoreBusy, StoreError, TsdError
 from tsd.store import Cell, Page, Put, Row
 from tsd.store.cells import CellPage
 from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of, split_cells
@@ -81,7 +81,7 @@ class Database:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
         if table not in self._families:
-            raise StoreError(f"there is no table {table} in {self.path}")
+            raise NoTable(f"there is no table {table} in {self.path}")
         return self._families[table]
 
     def require(self, table: str) -> None:

@@ -21,7 +21,7 @@ from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket, TTransportException
 
-from tsd.errors import StoreBusy, StoreError
+from tsd.errors import NoTable, StoreBusy, StoreError
 from tsd.store import Cell, Page, Put, Row, Table
 from tsd.store.cells import CellPage, Cursor
 from tsd.store.gateways import Address, NoAnswer
@@ -361,10 +361,10 @@ def refusal(table: str, text: str) -> StoreError:
     >>> refusal("tsdb", "org.apache.hadoop.hbase.NotServingRegionException: tsdb,,1795 is not online")
     StoreBusy('HBase asks to wait: org.apache.hadoop.hbase.NotServingRegionException: tsdb,,1795 is not online')
     >>> refusal("tsdb", "RetriesExhaustedWithDetailsException: Failed 3 actions: tsdb: 3 times, servers with…")
-    StoreError('there is no table tsdb in HBase: `tsd create-tables` makes it')
+    NoTable('there is no table tsdb in HBase: `tsd create-tables` makes it')
     """
     if "TableNotFoundException" in text or re.search(rf"actions?: {re.escape(table)}: \d+ time", text):
-        return StoreError(f"there is no table {table} in HBase: `tsd create-tables` makes it")
+        return NoTable(f"there is no table {table} in HBase: `tsd create-tables` makes it")
     if "TableExistsException" in text:
         return _Exists(f"table {table} is there already")
     if LASTING.search(text):
