@@ -37,7 +37,7 @@ ORDER = (
 LEVELS = {part: level for level, parts in enumerate(ORDER) for part in parts}
 
 # What turns bytes into other bytes neither waits, nor looks at the clock, nor speaks.
-NUMBERS = "aggregators buckets calendar downsample folds javamath merge merging ranges ranks rate"
+NUMBERS = "aggregators bucketed buckets calendar downsample folds javamath merge merging ranges ranks rate"
 PURE = ("tsd.codec", *(f"tsd.query.{name}" for name in NUMBERS.split()))
 IMPURE = frozenset({"trio", "asyncio", "threading", "socket", "time", "logging", "structlog"})
 

@@ -140,7 +140,7 @@ def test_numpy_and_the_compiled_loop_fold_alike(
     plain.feed(batch)
     folded = fold(batch, interval_ms, function)
     for number, points_ in enumerate(plain.finish(len(drawn))):
-        mine = folded.series == number
+        mine = folded.rows == number
         assert folded.stamps[mine].tolist() == points_.times.tolist()
         assert np.array_equal(folded.values[mine], points_.doubles(), equal_nan=True)
         signs = np.signbit(folded.values[mine]) == np.signbit(points_.doubles())

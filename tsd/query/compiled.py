@@ -53,9 +53,9 @@ def read_cells(
 
 
 class Folded(NamedTuple):
-    """What whole buckets of rows came to."""
+    """What whole buckets of rows came to, row by row."""
 
-    series: Int64  # whose
+    rows: Int64  # whose: the row's place in its batch
     stamps: Int64  # the bucket's first moment, ms
     values: Float64
 
@@ -97,7 +97,7 @@ def fold(batch: Batch, interval_ms: int, function: str) -> Folded:
             counts,
             results,
         )
-    rows, stamps, counts, results = rows[:size], stamps[:size].copy(), counts[:size], results[:size].copy()
+    rows, stamps, counts, results = rows[:size].copy(), stamps[:size].copy(), counts[:size], results[:size].copy()
     match function:
         case "avg":
             with np.errstate(invalid="ignore"):  # no numbers: nothing by nothing
@@ -110,4 +110,4 @@ def fold(batch: Batch, interval_ms: int, function: str) -> Folded:
             results[np.isneginf(results)] = np.nan
     if function not in ("first", "last", "count"):
         results[counts == 0] = np.nan
-    return Folded(batch.series[rows].astype(np.int64), stamps, results)
+    return Folded(rows, stamps, results)

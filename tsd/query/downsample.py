@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from tsd.errors import BadQuery
 from tsd.query import compiled
 from tsd.query.aggregators import BY_NAME
+from tsd.query.bucketed import Bucketed, Part, bucketed, table_of
 from tsd.query.buckets import Runs, buckets_of, by_series, runs_of, within
-from tsd.query.folds import Slots
+from tsd.query.folds import Fold, Slots
 from tsd.query.model import Downsample, Fill
 from tsd.query.points import Batch, Bool, Float64, Int64, Points
 from tsd.query.ranges import ScanRange
@@ -44,32 +45,55 @@ class Downsampler:
         self._fill, self._scan, self._corrected = spec.fill, scan, corrected
         self._buckets = buckets_of(spec, query_start_ms, query_end_ms, scan)
         self._looped = by_loop and self._buckets.within_hours and compiled.folds(spec.function)
-        self._spec, self._folded, self._folded_size = spec, list[Float64](), 0
-        self._fold = BY_NAME[spec.function].make(integers=False, corrected=corrected)
+        self._spec = spec
+        self._parts: list[Part] = []  # where buckets end with their row: each page's rows are done with at once
+        self._parts_size = 0
+        self._fold = self._new_fold()  # where they do not
         self._size = self._capacity = 0  # slots: buckets of series that have a point
         self._slots: list[tuple[Int64, Int64]] = []  # series and stamps of new slots, batch by batch
         self._last_stamps, self._last_slots = np.empty(0, np.int64), np.empty(0, np.int64)  # of each series
 
-    def feed(self, batch: Batch) -> None:
-        """Take in the next batch."""
+    def _new_fold(self) -> Fold:
+        return BY_NAME[self._spec.function].make(integers=False, corrected=self._corrected)
+
+    def feed(self, batch: Batch) -> Bucketed | None:
+        """Take in the next batch; what became of its rows, if none of their buckets can get more."""
         batch = within(batch, self._buckets.span)
+        if self._buckets.within_hours:
+            buckets = self._by_row(batch)
+            self.feed_rows(batch.series.astype(np.int64), buckets)
+            return buckets
         if not len(batch.times):
-            return
-        if self._looped:
-            folded = compiled.fold(batch, self._spec.interval_ms, self._spec.function)
-            self._slots.append((folded.series, folded.stamps))
-            self._folded.append(folded.values)
-            self._folded_size += len(folded.values)
-            return
-        if not self._buckets.within_hours:
-            batch = by_series(batch)
+            return None
+        batch = by_series(batch)
         runs = runs_of(batch, self._buckets)
-        slots = self._all_new(runs) if self._buckets.within_hours else self._slots_of(runs)
+        slots = self._slots_of(runs)
         values = Points(batch.times, batch.bits, batch.floats).doubles()
         with np.errstate(all="ignore"):
             self._fold.runs(slots, runs.starts, values)
             if isinstance(self._fold, Ranked):
                 self._fold.settle(self._open())
+        return None
+
+    def feed_rows(self, series: Int64, buckets: Bucketed) -> None:
+        """Take in rows as `feed` made them, of these series."""
+        self._parts.append(Part(series, buckets))
+        self._parts_size += len(buckets.values)
+
+    def _by_row(self, batch: Batch) -> Bucketed:
+        """The buckets of each row of a batch."""
+        count = len(batch.series)
+        if self._looped:
+            folded = compiled.fold(batch, self._spec.interval_ms, self._spec.function)
+            return bucketed(*folded, count)
+        runs = runs_of(batch._replace(series=np.arange(count, dtype=np.int32)), self._buckets)
+        fold = self._new_fold()
+        fold.grow(len(runs.series))
+        values = Points(batch.times, batch.bits, batch.floats).doubles()
+        with np.errstate(all="ignore"):
+            if len(values):
+                fold.runs(np.arange(len(runs.series)), runs.starts, values)
+            return bucketed(runs.series, runs.stamps, fold.result(), count)
 
     @property
     def held(self) -> int:
@@ -79,18 +103,11 @@ class Downsampler:
     def answer_size(self, series_count: int) -> int:
         """How many points `finish` would give about: a fill can make many out of none."""
         filled = self._buckets.filled_count() if self._fill is not Fill.NONE else 0
-        return max(series_count * filled, self._size + self._folded_size)
+        return max(series_count * filled, self._size + self._parts_size)
 
     def size(self, series_count: int) -> int:
         """How many values are kept, or will be in the end."""
         return self.held + self.answer_size(series_count)
-
-    def _all_new(self, runs: Runs) -> Slots:
-        """Slots for runs that are whole buckets."""
-        self._slots.append((runs.series, runs.stamps))
-        first = self._size
-        self._grow(first + len(runs.series))
-        return np.arange(first, self._size)
 
     def _slots_of(self, runs: Runs) -> Slots:
         """Slots for runs, series by series: only the first of each may go on with a bucket of an earlier batch."""
@@ -117,19 +134,17 @@ class Downsampler:
             self._capacity = max(size, 2 * self._capacity)
             self._fold.grow(self._capacity)
 
-    def _open(self) -> Bool | None:
+    def _open(self) -> Bool:
         """Which slots may get more values."""
-        if self._buckets.within_hours:
-            return None
         opened = np.zeros(self._capacity, np.bool_)
         opened[self._last_slots[self._last_slots >= 0]] = True
         return opened
 
     def finish(self, series_count: int) -> list[Points]:
         """The points of each series, by its number."""
-        with np.errstate(all="ignore"):
-            values = np.concatenate([self._fold.result()[: self._size], *self._folded])
-        series, stamps = (np.concatenate([np.empty(0, np.int64), *parts]) for parts in _transposed(self._slots))
+        if self._fill is Fill.NONE and (points := table_of(self._parts, series_count)) is not None:
+            return points
+        series, stamps, values = self._found()
         grid = self._buckets.filled()
         if self._fill is not Fill.NONE and grid is not None:
             if self._corrected or self._spec.calendar:  # else the one before it leads the rates
@@ -138,6 +153,20 @@ class Downsampler:
         order = in_order(series, series_count)
         bounds = np.searchsorted(series[order], np.arange(series_count + 1))
         return split(stamps[order], values[order].view(np.int64), np.ones(len(order), np.bool_), bounds)
+
+    def _found(self) -> tuple[Int64, Int64, Float64]:
+        """All buckets there are, those of a series in order: whose each is, its stamp and its value."""
+        if not self._buckets.within_hours:
+            with np.errstate(all="ignore"):
+                values = self._fold.result()[: self._size]
+            series, stamps = (np.concatenate([np.empty(0, np.int64), *parts]) for parts in _transposed(self._slots))
+            return series, stamps, values
+        each = [(np.repeat(part.series, np.diff(part.buckets.starts)), part.buckets) for part in self._parts]
+        return (
+            np.concatenate([np.empty(0, np.int64), *(series for series, _ in each)]),
+            np.concatenate([np.empty(0, np.int64), *(buckets.flat_stamps() for _, buckets in each)]),
+            np.concatenate([np.empty(0), *(buckets.values for _, buckets in each)]),
+        )
 
     def _filled(self, series: Int64, stamps: Int64, values: Float64, grid: Int64, series_count: int) -> list[Points]:
         """Every bucket of every series; buckets that start outside of the grid are not in it."""
