@@ -16,21 +16,25 @@ PACKAGE = "tsd"
 
 # The parts of the package, lowest first. A part may import those on lines above its own, and itself.
 ORDER = (
-    ("errors", "heap", "properties", "build"),
+    ("errors", "heap", "properties", "build", "latency"),
     ("codec",),
+    ("setting", "opentsdb_keys"),
+    ("access_settings",),
     ("settings",),
     ("config", "log", "state", "systemd"),
     ("access",),
     ("store",),
+    ("uid_flight",),
     ("uids",),
     ("metadata", "rollups", "histograms", "series_index"),
     ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace", "uid_recheck"),
     ("graphs",),
-    ("assembly", "doors", "series_watch"),
-    ("stats",),
+    ("assembly", "doors", "series_watch", "canary", "reloads", "signals"),
+    ("stats", "watchdog"),
     ("api",),
     ("serving",),
     ("daemon",),
+    ("life",),
     ("cli",),
     ("__main__",),
 )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import structlog
 import trio
 
+from tsd.codec.times import HOUR_S
 from tsd.compaction.queue import RowQueue
 from tsd.compaction.step import RowCompactor
 from tsd.compaction.tally import Tally
@@ -55,6 +56,7 @@ class Statistics(NamedTuple):
     tally: Tally
     queued: int  # rows
     left_out: int  # rows that found the queue full
+    oldest_s: int  # since the end of the oldest hour of which a row waits; 0: none does
 
 
 class PacedCompactor:
@@ -84,7 +86,9 @@ class PacedCompactor:
 
     def statistics(self) -> Statistics:
         """What it did so far."""
-        return Statistics(self._compactor.tally, self._queue.waiting, self._queue.left_out)
+        oldest = self._queue.oldest if self._queue.waiting else None
+        waits_s = 0 if oldest is None else max(self._now_s() - oldest - HOUR_S, 0)
+        return Statistics(self._compactor.tally, self._queue.waiting, self._queue.left_out, waits_s)
 
     async def run(self) -> None:
         """Compact until cancelled."""

@@ -44,6 +44,11 @@ class RowQueue:
         """Of how many metrics, each hour counted, it holds rows."""
         return len(self._hours)
 
+    @property
+    def oldest(self) -> int | None:
+        """The base time of the oldest row that it holds."""
+        return int.from_bytes(self._hours.peekitem(0)[0][0], "big") if self._hours else None
+
     def note(self, puts: Iterable[Put]) -> None:
         """Take note of cells that were written."""
         start, end = self._start, self._end

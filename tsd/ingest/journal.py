@@ -6,6 +6,7 @@ a crash or an outage left: the writer takes it in again, oldest first. What else
 """
 
 import errno
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +21,7 @@ from tsd.errors import TsdError
 from tsd.ingest.disk import REAL, Disk, unused, write_new
 from tsd.ingest.folder import number_of, segment_path, segment_paths
 from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_blocks
+from tsd.latency import Latency
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +41,7 @@ class Segment:
         self.position = 0  # of its last line in the journal
         self.good = HEADER_BYTES  # bytes known to be on disk
         self.named = False  # its file is there
+        self.found_s: int | None = None  # when an earlier run wrote to it last, by the wall clock
 
     def blocks(self) -> Iterator[Block]:
         """Its blocks, read from disk; raises Damage."""
@@ -52,6 +55,7 @@ class Group(NamedTuple):
     blocks: list[bytes]
     lines: int
     last: bool  # the segment gets no more
+    since: float  # when its first line came, by trio's clock
 
 
 class Statistics(NamedTuple):
@@ -81,6 +85,8 @@ class Journal:
         self.position = 0
         self.synced = 0
         self.trouble: str | None = None  # why the disk does not take lines, while it does not
+        self.sync_times = Latency()  # of the disk
+        self.wait_times = Latency()  # of a group's first line, until the group is on disk
         self.writing_since: float | None = None  # since when the disk is at one group of lines, by trio's clock
         self.aside: list[Path] = []  # damaged parts found at the start
         self._interval_s = sync_interval_s
@@ -90,6 +96,7 @@ class Journal:
         self._open: Segment | None = None
         self._blocks: list[bytes] = []
         self._lines = 0
+        self._since = 0.0  # when the first of the blocks came
         self._pending = 0
         self._groups: deque[Group] = deque()
         self._fd: tuple[Segment, int] | None = None
@@ -145,7 +152,9 @@ class Journal:
         except Damage as damage:
             segment.lines = self.set_aside(damage)
         if segment.lines:
-            segment.size = segment.good = path.stat().st_size
+            about = path.stat()
+            segment.size = segment.good = about.st_size
+            segment.found_s = int(about.st_mtime)
             segment.named = True
             self.size += segment.size
             self._segments[path] = segment
@@ -189,6 +198,7 @@ class Journal:
         size = len(lines)
         if not self._blocks:
             size += BLOCK_BYTES  # one for each group
+            self._since = trio.current_time()
             self._work.set()
         self._blocks.append(lines)
         self._lines += count
@@ -206,7 +216,7 @@ class Journal:
         """End the open segment; it, or None where nothing was appended."""
         segment, self._open = self._open, None
         if segment is not None:
-            self._groups.append(Group(segment, self._blocks, self._lines, last=True))
+            self._groups.append(Group(segment, self._blocks, self._lines, last=True, since=self._since))
             self._blocks, self._lines = [], 0
             self._work.set()
         return segment
@@ -252,7 +262,7 @@ class Journal:
             last = trio.current_time()
             self._work, self._urgent = trio.Event(), trio.Event()
             if self._open is not None and self._blocks:
-                self._groups.append(Group(self._open, self._blocks, self._lines, last=False))
+                self._groups.append(Group(self._open, self._blocks, self._lines, last=False, since=self._since))
                 self._blocks, self._lines = [], 0
             await self._write_groups()
             if self._closing and not self._blocks:
@@ -283,6 +293,8 @@ class Journal:
             self._pending -= sum(map(len, group.blocks))
             self.synced += group.lines
             self._syncs += 1
+            if group.lines:
+                self.wait_times.note(trio.current_time() - group.since)
             self._note_progress()
 
     def _note_progress(self) -> None:
@@ -297,11 +309,11 @@ class Journal:
         try:
             if group.lines:
                 good = self.disk.write(fd, frame(group.blocks, group.lines), segment.good)
-                self.disk.sync(fd)
+                self._sync(fd)
                 # After that sync, or a power loss could leave a header that promises more than there is.
                 self.disk.write(fd, [header(good)], 0)
             if group.last:
-                self.disk.sync(fd)
+                self._sync(fd)
             segment.good = good
         except OSError:
             with suppress(OSError):
@@ -311,6 +323,11 @@ class Journal:
             raise
         if group.last:
             self._close_file()
+
+    def _sync(self, fd: int) -> None:
+        begun = time.monotonic()
+        self.disk.sync(fd)
+        self.sync_times.note(time.monotonic() - begun)
 
     def _file_of(self, segment: Segment) -> int:
         """The descriptor of a segment, cut to what is known to be good."""
