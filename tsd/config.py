@@ -12,8 +12,10 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from tsd.codec.rowkey import Layout, most_tags
 from tsd.codec.uid import Widths
 from tsd.errors import BadConfig
+from tsd.opentsdb_keys import MUST_BE_OFF, NOT_DONE, OPENTSDB_ONLY
 from tsd.properties import parse_properties
-from tsd.settings import MUST_BE_OFF, NOT_DONE, OPENTSDB_ONLY, Backend, Config, Key, Mode
+from tsd.setting import Key
+from tsd.settings import Backend, Config, Mode
 
 __all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "keys", "layout", "load", "read_settings"]
 
@@ -24,6 +26,8 @@ _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _CHOICES = {
     "tsd.storage.hbase.thrift.transport": ("buffered", "framed"),
     "tsd.storage.hbase.thrift.protocol": ("binary", "compact"),
+    "tsd.tls.minimum": ("1.2", "1.3"),
+    "tsd.tls.client_certificate": ("optional", "required"),
     "tsd.log.level": ("debug", "info", "warning", "error"),
     "tsd.log.format": ("auto", "console", "json", "journald"),
 }

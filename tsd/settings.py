@@ -1,12 +1,14 @@
 """Every setting there is: its key, type, default, unit and meaning. conf/tsd.conf shows them all; a test compares.
 
 Keys that OpenTSDB has keep their name and their meaning. What OpenTSDB knows and this daemon has no use for stands in
-`OPENTSDB_ONLY`, so that an existing file loads.
+`tsd.opentsdb_keys`, so that an existing file loads.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+
+from tsd.access_settings import AccessSettings
+from tsd.setting import setting as _key
 
 
 class Backend(Enum):
@@ -24,22 +26,8 @@ class Mode(Enum):
     WRITE_ONLY = "wo"
 
 
-class Key(NamedTuple):
-    """How a field of Config is written in a file."""
-
-    name: str
-    doc: str
-    unit: str = ""
-    low: int | None = None
-    high: int | None = None
-
-
-def _key(name: str, default: Any, doc: str, unit: str = "", low: int | None = None, high: int | None = None) -> Any:
-    return field(default=default, metadata={"key": Key(name, doc, unit, low, high)})
-
-
 @dataclass(frozen=True)
-class Config:
+class Config(AccessSettings):
     """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
 
     port: int = _key("tsd.network.port", 4242, "TCP port of the telnet and HTTP protocols", low=0, high=65535)
@@ -47,6 +35,10 @@ class Config:
         "tsd.network.bind", "127.0.0.1", "address to listen on; 0.0.0.0 or :: for all, once access is safe"
     )
     backlog: int = _key("tsd.network.backlog", 1024, "connections the kernel may hold before they are accepted", low=1)
+    reuse_port: bool = _key(
+        "tsd.network.reuse_port", False, "several daemons may listen on the port (SO_REUSEPORT): the kernel shares "
+        "connections out. For daemons of one user, on HBase, each with a state folder of its own"
+    )  # fmt: skip
     tcp_no_delay: bool = _key("tsd.network.tcp_no_delay", True, "send replies at once (TCP_NODELAY)")
     keep_alive: bool = _key("tsd.network.keep_alive", True, "let the kernel find dead peers (SO_KEEPALIVE)")
     connections_limit: int = _key(
@@ -302,6 +294,10 @@ class Config:
         "tsd.http.show_stack_trace", False, "errors carry a trace, with names of files: for development"
     )
 
+    canary: bool | None = _key(
+        "tsd.canary.enable", None, "a point of the series tsd.canary{host=…,daemon=…} is written and read back every "
+        "10 s. Unset: where systemd's watchdog asks for it (WatchdogSec=)"
+    )  # fmt: skip
     log_level: str = _key("tsd.log.level", "info", "debug, info, warning or error")
     log_format: str = _key("tsd.log.format", "auto", "console, json, journald, or auto: what the output is")
     stats_canonical: bool = _key("tsd.stats.canonical", False, "stats carry fqdn= instead of host=")
@@ -316,45 +312,3 @@ class Config:
     def creates_metrics(self) -> bool:
         """Whether an unknown metric gets a UID, the default worked out."""
         return self.backend is Backend.EMBEDDED if self.auto_create_metrics is None else self.auto_create_metrics
-
-
-# Known to OpenTSDB, without meaning here. A key ending with a dot stands for all that start so.
-OPENTSDB_ONLY = tuple(
-    """
-    hbase. tsd.network.async_io tsd.network.worker_threads tsd.network.reuse_address
-    tsd.core.plugin_path tsd.core.timezone tsd.core.response.async tsd.core.response.worker.num
-    tsd.rpc.telnet.return_errors tsd.core.bulk.allow_out_of_order_timestamps tsd.core.storage_exception_handler.
-    tsd.timeseriesfilter. tsd.rtpublisher. tsd.core.preload_uid_cache tsd.core.preload_uid_cache.max_entries
-    tsd.uid.use_mode tsd.uid.lru.enable tsd.uidfilter. tsd.core.meta. tsd.search.
-    tsd.storage.hbase.zk_quorum tsd.storage.hbase.zk_basedir tsd.storage.hbase.prefetch_meta
-    tsd.storage.hbase.scanner.maxNumRows tsd.core.flushinterval tsd.storage.repair_appends tsd.storage.use_max_value
-    tsd.storage.get_date_tiered_compaction_start tsd.rollups.agg_tag tsd.http. tsd.rpc.plugins
-    tsd.core.authentication.plugin tsd.gnuplot.options.allowlist tsd.query. tsd.startup. tsd.core.repair_appends
-    tsd.core.config tsd.core.config.include tsd.logback. tsd.process. tsd.ui.noexport tsd.addins.
-    """.split()
-)
-
-# OpenTSDB's switches that change who may connect, which points are stored, or what of them: to ignore them would be a
-# lie, so they must be off.
-MUST_BE_OFF = {
-    "tsd.core.authentication.enable": "this version has no authentication and will not run open instead",
-    "tsd.storage.enable_appends": "this version does not write the append column; its cells join points as well, and "
-    "OpenTSDB reads both in one row",
-    "tsd.storage.use_otsdb_timestamp": "this version lets the store stamp its cells, and a query that is bounded by "
-    "cell time would miss them",
-    "tsd.timeseriesfilter.enable": "this version has no plugins, and would store the points that the filter is to stop",
-    "tsd.uidfilter.enable": "this version has no plugins, and would give UIDs to names that the filter is to stop",
-}
-
-# OpenTSDB's switches for what happens beside the points, and what is missing where one is on: said aloud at the start.
-# Files that have them are common, and their points are stored all the same.
-NOT_DONE = {
-    "tsd.rollups.split_query.enable": "a query reads rollups or points, not both",
-    "tsd.core.meta.cache.enable": "no series is handed to the plugin",
-    "tsd.core.meta.enable_tsuid_incrementing": "points are not counted in the meta table",
-    "tsd.core.storage_exception_handler.enable": "no point is handed to the plugin: what the store does not take waits "
-    "in the journal",
-    "tsd.rtpublisher.enable": "no point is handed to the plugin",
-    "tsd.search.enable": "nothing is handed to the plugin",
-    "tsd.startup.enable": "the plugin is not run",
-}
