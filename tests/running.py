@@ -10,7 +10,8 @@ from pathlib import Path
 import trio
 
 from tsd.config import Given, Loaded, read_settings
-from tsd.daemon import Daemon, serve
+from tsd.daemon import Daemon
+from tsd.life import serve
 
 QUIET = {"tsd.log.level": "error", "tsd.journal.sync_interval": "1"}
 

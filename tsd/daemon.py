@@ -1,37 +1,32 @@
-"""The daemon: starts the parts in order, stops them the way data flows, and owns the signals."""
+"""The parts of one daemon, put together; life.py starts and stops them."""
 
 import math
-import os
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 
 import structlog
 import trio
 
 from tsd.assembly import (
-    control_path,
     creates,
     make_uids,
     name_rules,
     needed_tables,
     now_ms,
-    opened_store,
     summary_rules,
 )
 from tsd.build import version_reply
+from tsd.canary import Canary, Home
 from tsd.compaction.configured import paced_compactor
-from tsd.config import Backend, Config, Loaded, journal_folder, layout, state_folder
-from tsd.doors import control, descriptors
+from tsd.config import Config, Mode, journal_folder, layout, state_folder
+from tsd.doors import control
 from tsd.doors.clients import Clients
 from tsd.doors.listener import Limits, Listener
 from tsd.doors.replies import Budget
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
 from tsd.doors.visitor import Visitor
-from tsd.errors import CorruptRow, StoreError, TsdError
-from tsd.heap import keep_freed_memory
-from tsd.ingest.folder import held_journal
+from tsd.errors import CorruptRow, StoreError
+from tsd.ingest.folder import identity
 from tsd.ingest.intake import Gate, Intake
 from tsd.ingest.journal import Journal, Segment
 from tsd.ingest.ledger import Ledger
@@ -40,22 +35,23 @@ from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
 from tsd.ingest.writer import Writer
+from tsd.log import set_level
 from tsd.query.configured import make_engine, make_index, make_registry
+from tsd.reloads import Apply
 from tsd.series_watch import SeriesWatch
 from tsd.serving import Parts, Web
-from tsd.state import held
 from tsd.stats import Snapshot, Stat, collect, render
 from tsd.store import Store
-from tsd.systemd import keep_waiting, microseconds, notify
+from tsd.systemd import keep_waiting, watchdog_s
 from tsd.uid_recheck import recheck_forever
+from tsd.watchdog import FEEDS
 
 log = structlog.get_logger(__name__)
 
-DRAIN_S = 5  # for what connections have sent, and for their last replies
-STALLED_CALLS = 4  # of the store, timed out one after the other, that may hold up an end: a thread cannot be cancelled
 UNSETTLED_BYTES = 1024  # at most, of a series that is known without its UIDs
 UNSETTLED_SHARE = 8  # what part of the memory for points they may take
 COUNTERS_S = 600  # between looks at how many UIDs other daemons have used
+CANARY_S = 10.0  # between its rounds, unless systemd's watchdog wants to hear sooner
 
 
 class Daemon:
@@ -145,7 +141,24 @@ class Daemon:
             patience_s=config.socket_timeout_s or math.inf,
         )
         self._replies = Budget(config.reply_memory)
+        self.is_open = False  # whether agents can connect
+        self.watchdog_s = watchdog_s()
+        self.canary = self._make_canary()
         self.reloads: list[tuple[str, Callable[[], Awaitable[None]]]] = []  # what SIGHUP reads again, by name
+        self.live: dict[str, Apply] = {  # the settings that it lets change, and what makes them act
+            "tsd.log.level": lambda wanted: set_level(wanted.log_level),
+            "tsd.core.drain_timeout": lambda _: None,  # it is looked up when it is needed
+            "tsd.journal.max_bytes": lambda wanted: setattr(self.journal, "max_bytes", wanted.journal_max_bytes),
+        }
+
+    def _make_canary(self) -> Canary | None:
+        """What looks whether points come through; unless it is told otherwise, for systemd's watchdog alone."""
+        config = self.config
+        wanted = self.watchdog_s is not None if config.canary is None else config.canary
+        if not wanted or config.mode is Mode.READ_ONLY:
+            return None
+        home = Home(self.store, config.data_table, layout(config), self.uids, self.writer.show)
+        return Canary(self.intake, home, self.host, identity(state_folder(config))[:8], now_ms)
 
     async def _telnet(
         self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], visitor: Visitor
@@ -192,6 +205,7 @@ class Daemon:
             uids=self.uids.statistics(),
             compaction=self.compactor.statistics() if self.compactor else None,
             store=self.store.statistics(),
+            canary=self.canary.statistics() if self.canary else None,
         )
         return list(collect(snapshot))
 
@@ -238,6 +252,24 @@ class Daemon:
         if self.config.stats_canonical:
             self.host = await trio.to_thread.run_sync(socket.getfqdn, abandon_on_cancel=True)
 
+    def upkeep(self) -> list[Callable[[], Awaitable[None]]]:
+        """What goes on as long as agents are served."""
+        config, index, canary = self.config, self.index, self.canary
+        tasks: list[Callable[[], Awaitable[None]]] = [
+            lambda: recheck_forever(self.uids, config.uid_cache_ttl_s, self.drop_caches),
+            self.watch_counters,
+            self.look_for_tables,
+            self.learn_name,
+            self.web.run,
+        ]
+        if self.compactor:
+            tasks.append(self.compactor.run)
+        if index is not None:
+            tasks.append(lambda: index.keep_complete(config.data_table))
+        if canary is not None:
+            tasks.append(lambda: canary.run(min(CANARY_S, (self.watchdog_s or math.inf) / FEEDS)))
+        return tasks
+
     async def watch_counters(self) -> None:
         """Notice UIDs running out, whoever uses them."""
         while True:
@@ -269,102 +301,3 @@ class Daemon:
             "drop_caches": drop_caches,
             "health": health,
         }
-
-
-async def serve(loaded: Loaded, stop: trio.Event, on_ready: Callable[[Daemon, Sequence[int]], None]) -> None:
-    """Run a daemon until `stop`, or a signal. `on_ready` gets it and its ports once agents are served."""
-    config = loaded.config
-    losses: list[str] = []
-
-    def give_up(loss: str) -> None:
-        losses.append(loss)
-        stop.set()
-
-    if loaded.ignored.keys:
-        log.info("settings of OpenTSDB's without meaning here", keys=" ".join(loaded.ignored.keys))
-    for key, consequence in loaded.ignored.not_done.items():
-        log.warning("a setting of OpenTSDB's is on and not done by this version", key=key, consequence=consequence)
-    keep_freed_memory()
-    descriptors.raise_limit()
-    with held(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
-        async with opened_store(config, give_up) as store:
-            listeners = await _listen(config)
-            try:
-                await _run(Daemon(config, store, stop), listeners, on_ready, losses)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(control_path(config))
-    if losses:
-        raise StoreError(f"{losses[0]}: ended, so that the journal does so at the next start")
-    log.info("ended")
-
-
-async def _listen(config: Config) -> list[trio.SocketListener]:
-    """The port, held from now on: that it is taken is said before anything is replayed."""
-    try:
-        return await trio.open_tcp_listeners(config.port, host=config.bind, backlog=config.backlog)
-    except OSError as exc:
-        raise TsdError(f"cannot listen on {config.bind}:{config.port}: {exc.strerror or exc}") from exc
-
-
-async def _run(
-    daemon: Daemon,
-    listeners: list[trio.SocketListener],
-    on_ready: Callable[[Daemon, Sequence[int]], None],
-    losses: Sequence[str],
-) -> None:
-    """Doors, then the writer, then the journal: each stops when nothing more can come to it. After `losses` the store
-    takes nothing any more, and nothing is drained into it."""
-    config, writer, journal = daemon.config, daemon.writer, daemon.journal
-    segments = await trio.to_thread.run_sync(journal.recover)
-    async with trio.open_nursery() as disk:
-        disk.start_soon(journal.run)
-        async with trio.open_nursery() as writers:
-            writers.start_soon(writer.write_windows)
-            async with trio.open_nursery() as doors:
-                doors.start_soon(_stop_on_signal, daemon.stop)
-                doors.start_soon(_end_when_told, daemon, doors.cancel_scope)
-                doors.start_soon(writer.watch_journal)
-                await daemon.replay(segments)
-                doors.start_soon(writer.seal_windows)
-                doors.start_soon(recheck_forever, daemon.uids, config.uid_cache_ttl_s, daemon.drop_caches)
-                upkeep = [daemon.compactor.run] if daemon.compactor else []
-                if daemon.index:
-                    doors.start_soon(daemon.index.keep_complete, config.data_table)
-                for task in (daemon.watch_counters, daemon.look_for_tables, daemon.learn_name, daemon.web.run, *upkeep):
-                    doors.start_soon(task)
-                path = await control.open_listener(control_path(config))
-                doors.start_soon(control.serve, path, daemon.control_verbs())
-                doors.start_soon(daemon.listener.serve, listeners)
-                ports = [listener.socket.getsockname()[1] for listener in listeners]
-                log.info("ready", port=ports[0], bind=config.bind, backend=config.backend.value, pid=os.getpid())
-                notify(READY=1, STATUS=f"serving port {ports[0]}")
-                on_ready(daemon, ports)
-            deadline = trio.current_time() + config.drain_ms / 1000
-            writers.cancel_scope.deadline = trio.current_time() if losses else deadline
-            writer.finish()
-        journal.close(deadline=deadline)
-    if (waiting := writer.waiting_points - journal.unsynced) > 0:
-        log.warning("points wait in the journal for the next start", points=waiting)
-    if lost := journal.unsynced:
-        log.error("lines could not be journaled before the end; no sync confirmed them", lines=lost)
-        raise TsdError(f"{lost} lines could not be journaled: {journal.trouble}")
-
-
-async def _end_when_told(daemon: Daemon, doors: trio.CancelScope) -> None:
-    await daemon.stop.wait()
-    calls_ms = STALLED_CALLS * daemon.config.thrift_timeout_ms if daemon.config.backend is Backend.HBASE else 0
-    longest_s = DRAIN_S + (daemon.config.drain_ms + calls_ms) / 1000
-    notify(STOPPING=1, STATUS="writing what waits", EXTEND_TIMEOUT_USEC=microseconds(longest_s))
-    log.info("stopping", points_waiting=daemon.writer.waiting_points, may_take_s=round(longest_s))
-    daemon.listener.drain()
-    with trio.move_on_after(DRAIN_S):
-        await daemon.listener.ended.wait()
-    doors.cancel()
-
-
-async def _stop_on_signal(stop: trio.Event) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            log.info("signal", name=signal.Signals(number).name)
-            stop.set()

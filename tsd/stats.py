@@ -8,6 +8,7 @@ import resource
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from tsd.canary import Statistics as CanaryStatistics
 from tsd.codec.uid import Kind
 from tsd.compaction.pace import Statistics as CompactionStatistics
 from tsd.compaction.tally import Tally
@@ -51,6 +52,7 @@ class Snapshot(NamedTuple):
     uids: Mapping[Kind, KindStatistics]
     compaction: CompactionStatistics | None  # None: switched off
     store: Mapping[str, int]
+    canary: CanaryStatistics | None  # None: there is none
 
 
 def render(stats: Iterable[Stat], now_s: int, host_tags: str) -> bytes:
@@ -183,3 +185,7 @@ def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:
         yield Stat("compactor.rows-left", tally.hidden, "type=hidden")
     for name, value in snapshot.store.items():
         yield Stat(f"store.{name}", value)
+    if (canary := snapshot.canary) is not None:
+        yield Stat("canary.rounds", canary.rounds)
+        yield Stat("canary.missed", canary.missed)
+        yield Stat("canary.latency-ms", canary.latency_ms)

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
 import trio
 
@@ -43,3 +43,12 @@ def microseconds(seconds: float) -> int:
     1500000
     """
     return round(seconds * 1_000_000)
+
+
+def watchdog_s(environ: MutableMapping[str, str] = os.environ) -> float | None:
+    """The time within which systemd wants to hear WATCHDOG=1 again; None where it does not. What says so in the
+    environment is taken out: it is not for processes that this one starts."""
+    pid, time_us = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
+    if not time_us.isdigit() or (pid and pid != str(os.getpid())):
+        return None
+    return int(time_us) / 1_000_000 or None

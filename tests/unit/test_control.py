@@ -15,7 +15,7 @@ import trio
 from tests.faults.process import command, served
 from tests.running import QUIET, Running, running
 from tsd.config import Given, Loaded, read_settings
-from tsd.daemon import Daemon, serve
+from tsd.daemon import Daemon
 from tsd.doors import control
 from tsd.errors import (
     CorruptJournal,
@@ -28,6 +28,7 @@ from tsd.errors import (
     TsdError,
     UidsExhausted,
 )
+from tsd.life import serve
 from tsd.store import Cell, Put
 from tsd.store.memory import MemoryStore
 from tsd.store.remote import Caller, RemoteStore

@@ -6,7 +6,7 @@ import time
 import click
 import trio
 
-from tsd import daemon, log
+from tsd import life, log
 from tsd.cli.options import config_options, loaded
 from tsd.config import Given
 
@@ -18,10 +18,11 @@ from tsd.config import Given
 def serve(port: str | None, bind: str | None, **_: object) -> None:
     """Run the daemon until SIGTERM or Ctrl-C."""
     named = (("--port", "tsd.network.port", port), ("--bind", "tsd.network.bind", bind))
-    settings = loaded([Given(option, key, value) for option, key, value in named if value is not None])
+    given = [Given(option, key, value) for option, key, value in named if value is not None]
+    settings = loaded(given)
     log.configure(settings.config.log_level, settings.config.log_format, time.monotonic)
 
-    trio.run(daemon.serve, settings, trio.Event(), _tune_collector)
+    trio.run(life.serve, settings, trio.Event(), _tune_collector, lambda: loaded(given))
 
 
 def _tune_collector(*_: object) -> None:

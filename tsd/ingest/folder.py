@@ -44,7 +44,7 @@ def held_journal(folder: Path, state: Path) -> Iterator[None]:
     in it. Raises DaemonRuns where another process has it, TsdError where it belongs to another state folder, where
     lines wait in an earlier one, and where it cannot be used."""
     with in_words(state, STATE):
-        own = _identity(state)
+        own = identity(state)
         _check_left(folder, state, own)
     with locked(folder, "journal.lock", JOURNAL):
         with in_words(folder, JOURNAL):
@@ -59,7 +59,7 @@ def held_journal(folder: Path, state: Path) -> Iterator[None]:
                     _remembered(state).unlink()
 
 
-def _identity(state: Path) -> str:
+def identity(state: Path) -> str:
     """What tells a state folder from others, wherever it is moved."""
     path = state / "id"
     if not path.exists() or not path.read_bytes().strip():
