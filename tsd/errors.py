@@ -27,8 +27,19 @@ ILLEGAL_ARGUMENT = "illegal_arguments"
 UNKNOWN_NAME = "unknown_metrics"
 LINE_TOO_LONG = "line_too_long"
 UIDS_EXHAUSTED = "uids_exhausted"
+NEW_NAMES = "too_many_new_names"  # more than may get a UID within a minute
+TOO_MANY_SERIES = "too_many_series"
 JOURNAL_DAMAGED = "journal_damaged"  # acknowledged lines whose bytes on disk changed: set aside, and named in the log
-REASONS = (INVALID_VALUE, ILLEGAL_ARGUMENT, UNKNOWN_NAME, LINE_TOO_LONG, UIDS_EXHAUSTED, JOURNAL_DAMAGED)
+REASONS = (
+    INVALID_VALUE,
+    ILLEGAL_ARGUMENT,
+    UNKNOWN_NAME,
+    LINE_TOO_LONG,
+    UIDS_EXHAUSTED,
+    NEW_NAMES,
+    TOO_MANY_SERIES,
+    JOURNAL_DAMAGED,
+)
 
 
 class BadConfig(TsdError):

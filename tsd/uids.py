@@ -17,6 +17,7 @@ import trio
 from tsd.codec.uid import COUNTER_ROW, Kind, Uid, Widths, capacity, decode_counter, encode_uid
 from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted
 from tsd.store import Put, Store
+from tsd.uid_flight import Cache, Flight, Found, Permit
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +26,6 @@ ROUNDS = 10  # numbers tried for a name before giving up: each lost one means th
 RECHECKS = 5  # reads after a create whose answer was lost
 WARN_AT = (0.5, 0.75, 0.9, 0.95, 0.99)  # parts of a kind's UIDs in use
 
-Found = Uid | TsdError
 Describe = Callable[[Kind], bytes] | None  # the metadata of a new UID, where it gets some
 
 
@@ -74,9 +74,12 @@ class Uids:
         """The UID of each name, or NoSuchName. Raises StoreError."""
         return await self._kinds[kind].resolve(names, create=False)
 
-    async def find_or_assign(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, Found]:
-        """The UID of each name, new ones assigned in the order given; or UidsExhausted. Raises StoreError."""
-        return await self._kinds[kind].resolve(names, create=True)
+    async def find_or_assign(
+        self, kind: Kind, names: Iterable[bytes], permit: Permit | None = None
+    ) -> Mapping[bytes, Found]:
+        """The UID of each name, new ones assigned in the order given; or UidsExhausted, or why `permit` refused it.
+        Raises StoreError."""
+        return await self._kinds[kind].resolve(names, create=True, permit=permit)
 
     async def names(self, kind: Kind, uids: Iterable[bytes]) -> Mapping[bytes, bytes | NoSuchName]:
         """The name of each UID, or NoSuchName. Raises StoreError."""
@@ -124,33 +127,6 @@ class Uids:
         return {kind: table.statistics() for kind, table in self._kinds.items()}
 
 
-class _Flight:
-    """One batch of names on its way. Whoever needs a name that is in it waits for it."""
-
-    def __init__(self) -> None:
-        self.names: dict[bytes, None] = {}
-        self.found: dict[bytes, Found] = {}
-        self.error: TsdError | None = None
-        self.landed = trio.Event()
-
-
-class _Cache(dict[bytes, bytes]):
-    """A bounded mapping: when it is full, the half that came first leaves."""
-
-    def __init__(self, bound: int) -> None:
-        super().__init__()
-        self._bound = bound
-        self.overflows = 0
-
-    def __setitem__(self, key: bytes, value: bytes) -> None:
-        if len(self) >= self._bound and key not in self:
-            newer = list(islice(self.items(), len(self) // 2, None))
-            self.overflows += 1
-            self.clear()
-            self.update(newer)
-        super().__setitem__(key, value)
-
-
 class _KindTable:
     """One kind of names."""
 
@@ -170,17 +146,19 @@ class _KindTable:
         self._width = width
         self._describe = describe
         self._random = random and kind is Kind.METRIC
-        self._uid_of = _Cache(caches[0])
-        self._name_of = _Cache(caches[1])
+        self._uid_of = Cache(caches[0])
+        self._name_of = Cache(caches[1])
         self.drops = 0  # of the caches
         self._drops_before = 0  # when the flight under way began
-        self._boarding: dict[bool, _Flight] = {}  # by whether it creates
+        self._boarding: dict[bool, Flight] = {}  # by whether it creates
         self._runway = trio.Lock()
         self._used = 0
         self._warned = 0.0
         self._hits = self._misses = self._collisions = self._refused = 0
 
-    async def resolve(self, names: Iterable[bytes], *, create: bool) -> dict[bytes, Found]:
+    async def resolve(
+        self, names: Iterable[bytes], *, create: bool, permit: Permit | None = None
+    ) -> dict[bytes, Found]:
         """The UID of each name, or why it has none."""
         found: dict[bytes, Found] = {}
         wanted: dict[bytes, None] = {}
@@ -194,18 +172,18 @@ class _KindTable:
         if wanted:
             flight = self._boarding.get(create)
             if flight is None:
-                flight = self._boarding[create] = _Flight()
-                flight.names.update(wanted)
+                flight = self._boarding[create] = Flight()
+                flight.board(wanted, permit)
                 await self._fly(flight, create=create)
             else:
-                flight.names.update(wanted)
+                flight.board(wanted, permit)
                 await flight.landed.wait()
             if flight.error is not None:
                 raise copy(flight.error)  # to each their own: a shared one would hold the frames of all who waited
             found.update((name, flight.found[name]) for name in wanted)
         return found
 
-    async def _fly(self, flight: _Flight, *, create: bool) -> None:
+    async def _fly(self, flight: Flight, *, create: bool) -> None:
         """Resolve a flight's names. Shielded: others wait for it, whatever becomes of the task that started it."""
         with trio.CancelScope(shield=True):
             async with self._runway:
@@ -217,7 +195,7 @@ class _KindTable:
                 finally:
                     flight.landed.set()
 
-    async def _resolve_flight(self, flight: _Flight, *, create: bool) -> None:
+    async def _resolve_flight(self, flight: Flight, *, create: bool) -> None:
         self._drops_before = self.drops
         missing = []
         for name in flight.names:
@@ -229,11 +207,23 @@ class _KindTable:
             flight.found[name] = uid
             self._remember(name, uid)
         missing = [name for name in missing if name not in flight.found]
-        if create and missing:
-            await self._assign(missing, flight.found)
+        if create:
+            allowed = [name for name in missing if self._may_have_one(name, flight)]
+            if allowed:
+                await self._assign(allowed, flight.found)
         for name in missing:
             if name not in flight.found:
                 flight.found[name] = NoSuchName(f"No such name for '{self._kind.value}': '{name.decode('latin-1')}'")
+
+    def _may_have_one(self, name: bytes, flight: Flight) -> bool:
+        """Whether a new name is to get a UID; where not, the flight is told why."""
+        for permit in flight.names[name]:
+            why = permit.why_not(self._kind, name) if permit is not None else None
+            if why is None:
+                flight.found.pop(name, None)
+                return True
+            flight.found[name] = why
+        return False
 
     async def _read_uids(self, names: Sequence[bytes]) -> dict[bytes, Found]:
         """The UIDs of those names that have one, as the store says now."""

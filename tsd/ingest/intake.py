@@ -7,11 +7,13 @@ import structlog
 import trio
 
 from tsd.errors import BadLine, CorruptRow, StoreError
+from tsd.ingest.growth import Growth, Permit
 from tsd.ingest.journal import Journal
 from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import Judged, SeriesNames
 from tsd.ingest.rows import SLOW_LINES, Absorbed, OpenRows, Reject, is_put, leading_others
 from tsd.ingest.series import SeriesText
+from tsd.ingest.source import Refusal, Source
 from tsd.ingest.summaries import Summaries, SummaryRules
 
 log = structlog.get_logger(__name__)
@@ -60,12 +62,20 @@ class Gate:
             await self._opened.wait()
 
 
-async def absorb(rows: OpenRows, names: SeriesNames, block: bytes, *, most_unsettled: int | None = None) -> Absorbed:
+async def absorb(
+    rows: OpenRows,
+    names: SeriesNames,
+    block: bytes,
+    *,
+    most_unsettled: int | None = None,
+    permit: Permit | None = None,
+) -> Absorbed:
     """Take a block into `rows`, its strangers entered first. Nothing else runs between the absorption and the return.
 
     Where the store does not answer, StoreError is raised (CorruptRow where it holds no UID table). With
     `most_unsettled`, well-formed strangers are then entered without their UIDs, to be settled when their window is
-    written; once there are so many, good lines of others are accepted and left to the journal.
+    written; once there are so many, good lines of others are accepted and left to the journal. `permit` says what may
+    be new; without one anything may.
     """
     verdicts: dict[SeriesText, BadLine | None] = {}
     while True:
@@ -74,8 +84,12 @@ async def absorb(rows: OpenRows, names: SeriesNames, block: bytes, *, most_unset
             return absorbed
         judged = await _judge(names, absorbed.strangers)
         verdicts.update(judged.refused)
+        if permit is not None and (crowded_out := permit.crowded_out(judged.good)):
+            verdicts.update(crowded_out)
+            for text in crowded_out:
+                del judged.good[text]
         try:
-            resolved = await names.resolve(judged.good)
+            resolved = await names.resolve(judged.good, permit)
         except (StoreError, CorruptRow) as error:
             if most_unsettled is None:
                 raise
@@ -87,11 +101,14 @@ async def absorb(rows: OpenRows, names: SeriesNames, block: bytes, *, most_unset
                 else:
                     verdicts[text] = None
             continue
+        known = len(rows.table)
         for text, parts in resolved.items():
             if isinstance(parts, BadLine):
                 verdicts[text] = parts
             else:
                 rows.table.enter(text, judged.good[text], parts)
+        if permit is not None:
+            permit.met_series(len(rows.table) - known)
 
 
 async def _judge(names: SeriesNames, strangers: Sequence[SeriesText]) -> Judged:
@@ -143,8 +160,11 @@ class Intake:
         *,
         most_unsettled: int,
         summaries: Summaries,
+        growth: Growth | None = None,
+        on_refused: Callable[[Source, Sequence[Refusal]], None] = lambda *_: None,
     ) -> None:
-        """`on_growth` is called after each block; `most_unsettled` bounds the series met while the store is away."""
+        """`on_growth` is called after each block; `most_unsettled` bounds the series met while the store is away.
+        `on_refused` is told of lines of sources whose refused lines are to be kept."""
         self._rows = rows
         self._names = names
         self._journal = journal
@@ -153,22 +173,28 @@ class Intake:
         self._on_growth = on_growth
         self._most_unsettled = most_unsettled
         self._summaries = summaries
+        self._growth = growth or Growth(rows.table)
+        self._on_refused = on_refused
 
-    async def take_in(self, block: bytes) -> Taken:
+    async def take_in(self, block: bytes, source: Source | None = None) -> Taken:
         """Absorb the put lines that `block` (whole lines) starts with, and journal the accepted ones. Where many of
         them want a closer look, some are left for the next call, so that others get their turn."""
-        return self._enter(await absorb(self._rows, self._names, block, most_unsettled=self._most_unsettled))
+        permit = Permit(self._growth, source)
+        absorbed = await absorb(self._rows, self._names, block, most_unsettled=self._most_unsettled, permit=permit)
+        return self._enter(absorbed, block, source)
 
-    async def take_summaries_in(self, block: bytes) -> Taken:
+    async def take_summaries_in(self, block: bytes, source: Source | None = None) -> Taken:
         """Likewise the lines of rollups and histograms in a block of nothing else."""
-        return self._enter(await self._summaries.absorb(self._rows, block, journal_alone=True))
+        permit = Permit(self._growth, source)
+        absorbed = await self._summaries.absorb(self._rows, block, journal_alone=True, permit=permit)
+        return self._enter(absorbed, block, source)
 
     @property
     def summary_rules(self) -> SummaryRules:
         """What those lines may say."""
         return self._summaries.rules
 
-    def _enter(self, absorbed: Absorbed) -> Taken:
+    def _enter(self, absorbed: Absorbed, block: bytes, source: Source | None) -> Taken:
         """Journal and count what was absorbed, in one step with that: the order of the journal is the order of the
         points, so that a replay ends with the same last values."""
         if absorbed.accepted:
@@ -176,16 +202,31 @@ class Intake:
         self._ledger.received += absorbed.accepted + len(absorbed.rejects)
         for reject in absorbed.rejects:
             self._ledger.refuse(reject.error.reason)
+        if source is not None:
+            self._tell(source, absorbed.accepted, _refusals(block, absorbed.rejects) if absorbed.rejects else ())
         self._on_growth()
         return Taken(absorbed.accepted, absorbed.rejects, absorbed.rest, self._journal.position)
 
-    def refuse(self, error: BadLine) -> None:
-        """Count a line that never got so far, as one that was too long."""
+    def refuse(self, error: BadLine, text: bytes = b"", source: Source | None = None) -> None:
+        """Count a line that never got so far, as one that was too long; `text` is what is known of it."""
         self._ledger.received += 1
         self._ledger.refuse(error.reason)
+        if source is not None:
+            self._tell(source, 0, [Refusal(text, error)])
+
+    def _tell(self, source: Source, accepted: int, refusals: Sequence[Refusal]) -> None:
+        source.took(accepted, refusals)
+        if refusals and source.keeps_refused:
+            self._on_refused(source, refusals)
 
     async def synced(self, position: int, *, hurry: bool = False) -> None:
         """Return once the lines up to `position` are on disk; `hurry`: sooner than `tsd.journal.sync_interval` says."""
         if hurry and self._journal.synced < position:
             self._journal.hurry()
         await self._journal.wait_synced(position)
+
+
+def _refusals(block: bytes, rejects: Sequence[Reject]) -> list[Refusal]:
+    """The refused lines of a block."""
+    lines = block.split(b"\n", rejects[-1].line + 1)
+    return [Refusal(lines[at], error) for at, error in rejects]

@@ -12,7 +12,8 @@ from tsd.codec.rowkey import Layout, join_pairs, salt_of
 from tsd.codec.uid import Kind
 from tsd.errors import ILLEGAL_ARGUMENT, UIDS_EXHAUSTED, UNKNOWN_NAME, BadLine, NoSuchName, UidsExhausted
 from tsd.ingest.series import KeyParts, SeriesText
-from tsd.uids import Found, Uids
+from tsd.uid_flight import Found, Permit
+from tsd.uids import Uids
 
 
 class Creates(NamedTuple):
@@ -56,34 +57,38 @@ class SeriesNames:
                 judged.good[text] = map_order(tags)
         return judged
 
-    async def resolve(self, series: Mapping[SeriesText, Tags]) -> dict[SeriesText, KeyParts | BadLine]:
-        """Key parts of well-formed series, UIDs assigned where that is allowed, or why there are none. Raises
-        StoreError, and then part of the UIDs may have been assigned."""
+    async def resolve(
+        self, series: Mapping[SeriesText, Tags], permit: Permit | None = None
+    ) -> dict[SeriesText, KeyParts | BadLine]:
+        """Key parts of well-formed series, UIDs assigned where that is allowed, or why there are none; `permit` is
+        asked for each new name. Raises StoreError, and then part of the UIDs may have been assigned."""
         while True:
             generation = self._uids.generation
-            verdicts = await self._resolve(series)
+            verdicts = await self._resolve(series, permit)
             if generation == self._uids.generation:
                 return verdicts
             # The caches were dropped meanwhile: what was found before may be what they were dropped for.
 
-    async def _resolve(self, series: Mapping[SeriesText, Tags]) -> dict[SeriesText, KeyParts | BadLine]:
+    async def _resolve(
+        self, series: Mapping[SeriesText, Tags], permit: Permit | None
+    ) -> dict[SeriesText, KeyParts | BadLine]:
         verdicts: dict[SeriesText, KeyParts | BadLine] = {}
-        metrics = await self._ask(Kind.METRIC, [text.metric for text in series])
+        metrics = await self._ask(Kind.METRIC, [text.metric for text in series], permit)
         left = self._sift(series, verdicts, lambda text: [metrics[text.metric]])
-        tagks = await self._ask(Kind.TAGK, [tagk for text in left for tagk, _ in series[text]])
+        tagks = await self._ask(Kind.TAGK, [tagk for text in left for tagk, _ in series[text]], permit)
         left = self._sift(left, verdicts, lambda text: [tagks[tagk] for tagk, _ in series[text]])
-        tagvs = await self._ask(Kind.TAGV, [tagv for text in left for _, tagv in series[text]])
+        tagvs = await self._ask(Kind.TAGV, [tagv for text in left for _, tagv in series[text]], permit)
         left = self._sift(left, verdicts, lambda text: [tagvs[tagv] for _, tagv in series[text]])
         for text in left:
             pairs = join_pairs((_uid(tagks[tagk]), _uid(tagvs[tagv])) for tagk, tagv in series[text])
             verdicts[text] = self._parts(_uid(metrics[text.metric]), pairs)
         return verdicts
 
-    async def _ask(self, kind: Kind, names: Sequence[bytes]) -> Mapping[bytes, Found]:
+    async def _ask(self, kind: Kind, names: Sequence[bytes], permit: Permit | None) -> Mapping[bytes, Found]:
         if not names:
             return {}
         if self._creates[kind]:
-            return await self._uids.find_or_assign(kind, names)
+            return await self._uids.find_or_assign(kind, names, permit)
         return await self._uids.find(kind, names)
 
     def _sift(
@@ -98,6 +103,8 @@ class SeriesNames:
             error = next((uid for uid in found(text) if isinstance(uid, Exception)), None)
             if error is None:
                 left.append(text)
+            elif isinstance(error, BadLine):  # by the permit
+                verdicts[text] = error
             elif isinstance(error, NoSuchName):
                 verdicts[text] = BadLine(UNKNOWN_NAME, f"unknown metric: {error}")
             else:

@@ -61,12 +61,17 @@ class SeriesTable:
         """The number of a known text."""
         return self.by_metric.get(text.metric, {}).get(text.tags)
 
+    def knows(self, metric: bytes, tags: Tags) -> bool:
+        """Whether a series is known, in whatever order its tags were sent."""
+        first = self._first_texts.get(_in_one_order(tags))
+        return first is not None and first in self.by_metric.get(metric, {})
+
     def enter(self, text: SeriesText, tags: Tags, parts: KeyParts | None) -> int:
         """Make `text` known; `parts` None where UIDs are still to come. The number of its series."""
         number = self.find(text)
         if number is None:
             # All texts of one tag set lead to the one it was first seen in, under every metric.
-            first = self._first_texts.setdefault(b" ".join(b"=".join(pair) for pair in sorted(tags)), text.tags)
+            first = self._first_texts.setdefault(_in_one_order(tags), text.tags)
             texts = self.by_metric.setdefault(text.metric, {})
             number = texts.get(first)
             if number is None:
@@ -177,3 +182,8 @@ class SeriesTable:
         if forgotten and len(self._first_texts) > 2 * len(self) + 1000:
             used = {text.tags for text in self._texts if text is not None}
             self._first_texts = {key: first for key, first in self._first_texts.items() if first in used}
+
+
+def _in_one_order(tags: Tags) -> bytes:
+    """A tag set as one text, whatever the order of its tags."""
+    return b" ".join(b"=".join(pair) for pair in sorted(tags))

@@ -14,6 +14,7 @@ from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import Absorbed, OpenRows, Reject
 from tsd.ingest.series import KeyParts, SeriesText
 from tsd.rollups import Rollups
+from tsd.uid_flight import Permit
 
 log = structlog.get_logger(__name__)
 
@@ -43,10 +44,13 @@ class Summaries:
         self.rules = rules
         self._names = names
 
-    async def absorb(self, rows: OpenRows, block: bytes, *, journal_alone: bool = False) -> Absorbed:
+    async def absorb(
+        self, rows: OpenRows, block: bytes, *, journal_alone: bool = False, permit: Permit | None = None
+    ) -> Absorbed:
         """Take the first lines of a block, none of them a put line, into `rows`. Nothing else runs between that and the
         return. Where the store does not answer, StoreError is raised (CorruptRow where it holds no UID table); with
-        `journal_alone`, good lines are accepted all the same, and left to the journal."""
+        `journal_alone`, good lines are accepted all the same, and left to the journal. `permit` is asked for new
+        names."""
         lines = block.split(b"\n", AT_ONCE)
         rest = lines.pop()
         read: list[Summary | BadLine] = [_read(line, self.rules) for line in lines]
@@ -54,7 +58,7 @@ class Summaries:
         texts = {_text(summary): map_order(summary.tags) for summary in read if isinstance(summary, Summary)}
         found: dict[SeriesText, KeyParts | BadLine] | None
         try:
-            found = await self._names.resolve(texts)
+            found = await self._names.resolve(texts, permit)
         except (StoreError, CorruptRow) as error:
             if not journal_alone:
                 raise

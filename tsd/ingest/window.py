@@ -3,17 +3,10 @@
 from typing import NamedTuple
 
 from tsd.codec.columns import Columns
-from tsd.errors import BadLine
 from tsd.ingest.journal import Segment
 from tsd.ingest.rows import POINT_BYTES
+from tsd.ingest.source import Refusal
 from tsd.ingest.summary_cells import SummaryCells
-
-
-class Refusal(NamedTuple):
-    """A line of the journal that cannot be stored."""
-
-    line: bytes
-    error: BadLine
 
 
 class Contents(NamedTuple):
@@ -35,13 +28,20 @@ class Window:
     """Points that came in during one interval."""
 
     def __init__(
-        self, segment: Segment, columns: Columns | None, points: int, sealed_s: int, summaries: SummaryCells
+        self,
+        segment: Segment,
+        columns: Columns | None,
+        points: int,
+        sealed_s: int,
+        summaries: SummaryCells,
+        since_s: int | None = None,
     ) -> None:
         self.segment = segment
         self.columns = columns  # None: read the segment
         self.summaries = summaries
         self.points = points
         self.sealed_s = sealed_s  # wall clock
+        self.since_s = sealed_s if since_s is None else since_s  # when its first point came
 
     @property
     def held(self) -> int:

@@ -26,9 +26,10 @@ from tsd.ingest.names import SeriesNames
 from tsd.ingest.rows import POINT_BYTES, OpenRows
 from tsd.ingest.segment import Block, Damage
 from tsd.ingest.series import SeriesText
+from tsd.ingest.source import Refusal
 from tsd.ingest.summaries import Summaries
 from tsd.ingest.summary_cells import SummaryCells
-from tsd.ingest.window import Contents, Refusal, Window, Written
+from tsd.ingest.window import Contents, Window, Written
 from tsd.store import Put, Store
 
 log = structlog.get_logger(__name__)
@@ -81,6 +82,7 @@ class Writer:
         self._note = note
         self._on_points = on_points
         self._windows: deque[Window] = deque()
+        self._open_since_s: int | None = None  # when the first point of the open window came
         self._sealed = 0  # windows, since the start
         self._written = 0
         self._waiting = trio.Event()
@@ -102,6 +104,12 @@ class Writer:
         return len(self._windows)
 
     @property
+    def waiting_s(self) -> int:
+        """For how long the oldest point waits that is accepted and not stored; 0 where there is none."""
+        oldest_s = self._windows[0].since_s if self._windows else self._open_since_s
+        return 0 if oldest_s is None else max(self._now_s() - oldest_s, 0)
+
+    @property
     def behind(self) -> bool:
         """Whether the store is slow, or in trouble, or points wait for it."""
         return self.trouble is not None or len(self._windows) > 1 or bool(self._gate.held)
@@ -110,7 +118,7 @@ class Writer:
         """Write what an earlier run left, before anything else."""
         for segment in segments:
             self._ledger.received += segment.lines
-            self._enqueue(Window(segment, None, segment.lines, self._now_s(), SummaryCells()))
+            self._enqueue(Window(segment, None, segment.lines, self._now_s(), SummaryCells(), segment.found_s))
 
     def seal(self) -> None:
         """End the open window."""
@@ -121,7 +129,8 @@ class Writer:
         columns, summaries = self._rows.take(), self._rows.take_summaries()
         now = self._now_s()
         self._rows.table.touch(columns.series, now)
-        self._enqueue(Window(segment, columns if complete else None, points, now, summaries))
+        self._enqueue(Window(segment, columns if complete else None, points, now, summaries, self._open_since_s))
+        self._open_since_s = None
         if now > self._series_idle_s:
             # Only the queue holds numbers of series now: open rows are empty.
             self._rows.table.forget(now - self._series_idle_s, held_since_s=self._windows[0].sealed_s)
@@ -135,6 +144,8 @@ class Writer:
     def regulate(self) -> None:
         """Keep memory and journal within their bounds: seal a large window, leave waiting ones to the journal, and stop
         the doors when that is full or behind."""
+        if self._open_since_s is None and self._rows.points:
+            self._open_since_s = self._now_s()
         if self._rows.points >= self._most_points:
             self.seal()
             return
