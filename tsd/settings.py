@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tsd.access_settings import AccessSettings
+from tsd.limit_settings import LimitSettings
 from tsd.setting import setting as _key
 
 
@@ -27,7 +28,7 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True)
-class Config(AccessSettings):
+class Config(AccessSettings, LimitSettings):
     """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
 
     port: int = _key("tsd.network.port", 4242, "TCP port of the telnet and HTTP protocols", low=0, high=65535)
@@ -189,6 +190,10 @@ class Config(AccessSettings):
     )  # fmt: skip
     queries_at_once: int = _key("tsd.query.at_once", 16, "queries that run side by side; others wait", low=1)
     query_scans: int = _key("tsd.query.scans", 4, "on HBase, scans side by side for one query", low=1, high=64)
+    remember_memory: int = _key(
+        "tsd.query.remember_memory", 64 << 20, "what hours that are over come to, downsampled, is remembered for later "
+        "queries as long as nothing was written to them; most bytes it takes. 0: nothing is", "bytes", low=0,
+    )  # fmt: skip
     series_index: bool | None = _key(
         "tsd.query.series_index", None, "series are entered into an index by their tags, so that a query for a few of "
         "many reads no others. Unset: true on the embedded store, false on HBase, where it would miss what an OpenTSDB "

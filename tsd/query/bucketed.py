@@ -36,6 +36,12 @@ class Bucketed(NamedTuple):
         """
         return np.tile(self.stamps, len(self.starts) - 1) if self.is_even else self.stamps
 
+    def between(self, first: int, stop: int) -> "Bucketed":
+        """Of the rows from `first` to before `stop`."""
+        starts = self.starts[first : stop + 1] - self.starts[first]
+        part = slice(int(self.starts[first]), int(self.starts[stop]))
+        return Bucketed(starts, self.stamps if self.is_even else self.stamps[part], self.values[part])
+
     def picked(self, rows: Bool) -> "Bucketed":
         """Of some rows only."""
         if rows.all():
@@ -58,6 +64,20 @@ def bucketed(rows: Int64, stamps: Int64, values: Float64, count: int) -> Buckete
         if (table == table[0]).all():
             stamps = table[0].copy()
     return Bucketed(starts, stamps, values)
+
+
+def joined(parts: Sequence[Bucketed]) -> Bucketed:
+    """Rows of one hour, those of one part after those of another."""
+    parts = [part for part in parts if len(part.starts) > 1]
+    if not parts:
+        return Bucketed(np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0))
+    first = parts[0]
+    if all(part.is_even and np.array_equal(part.stamps, first.stamps) for part in parts):
+        stamps = first.stamps
+    else:
+        stamps = np.concatenate([part.flat_stamps() for part in parts])
+    lengths = np.concatenate([np.diff(part.starts) for part in parts])
+    return Bucketed(np.append(0, np.cumsum(lengths)), stamps, np.concatenate([part.values for part in parts]))
 
 
 class Part(NamedTuple):

@@ -1,6 +1,7 @@
 """The query engine as the configuration has it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tsd import histograms, rollups
@@ -30,9 +31,13 @@ def make_engine(
     *,
     flush: Flush,
     now_ms: Callable[[], int],
+    remembers: bool = False,
 ) -> Engine:
-    """One for the data table; `flush` and `now_ms` as Engine has them. Raises BadConfig."""
+    """One for the data table; `flush` and `now_ms` as Engine has them; `remembers`: it will be asked more than once.
+    Raises BadConfig."""
     form, settings = layout(config), _settings(config)
+    if remembers:
+        settings = replace(settings, remember_bytes=config.remember_memory)
     return Engine(
         store,
         config.data_table,

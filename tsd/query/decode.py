@@ -49,6 +49,9 @@ class Decoded(NamedTuple):
     notes: list[Note]
     warnings: list[str]
     duplicates: int  # points dropped for others of their time
+    keys: Sequence[bytes]  # of those rows
+    row_of: NDArray[np.intp]  # of each of their cells
+    plain: NDArray[np.bool_]  # of each row: whether it has nothing but points, and none of them twice
 
 
 class _Piece(NamedTuple):
@@ -67,7 +70,8 @@ class _Rows(NamedTuple):
     series: NDArray[np.int32]  # of each row
     bases_ms: Int64  # of each row
     row_of: NDArray[np.intp]  # of each cell
-    keys: Sequence[bytes]
+    row_keys: Sequence[bytes]  # of each row
+    keys: Sequence[bytes]  # of each cell
     columns: list[bytes]
     values: list[bytes]
     at: Sequence[int]  # its place in the page
@@ -93,8 +97,9 @@ def decode(
     size = sum(map(len, rows.columns)) + sum(map(len, rows.values)) - rows.ahead * len(rows.values)
     lengths = np.fromiter(map(len, rows.columns), np.int64, len(rows.columns)) - len(COLUMN)
     odd = (lengths & 1).astype(np.bool_) | (lengths <= 0)
-    slow = np.zeros(len(rows.series), np.bool_)
+    slow, plain = np.zeros(len(rows.series), np.bool_), np.ones(len(rows.series), np.bool_)
     if odd.any():
+        plain[rows.row_of[odd]] = False
         for at in np.flatnonzero(odd).tolist():
             qualifier = rows.columns[at][len(COLUMN) :]
             if qualifier[:1] == APPEND[:1]:
@@ -105,9 +110,10 @@ def decode(
     with np.errstate(invalid="ignore"):  # a NaN of the kind that signals is a value like others
         pieces = _by_loop(rows, odd, slow) if by_loop else _fast_pieces(rows, np.flatnonzero(~odd), lengths, slow)
         if slow.any():
-            piece, duplicates = _slow_piece(page, rows, np.flatnonzero(slow), warnings)
+            piece, duplicates = _slow_piece(page, rows, np.flatnonzero(slow), warnings, plain)
             pieces.append(piece)
-    return Decoded(_together(rows, pieces), len(rows.series), size, notes, warnings[:WARNINGS], duplicates)
+    batch, warnings = _together(rows, pieces), warnings[:WARNINGS]
+    return Decoded(batch, len(rows.series), size, notes, warnings, duplicates, rows.row_keys, rows.row_of, plain)
 
 
 def _chosen(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> _Rows:
@@ -130,7 +136,7 @@ def _chosen(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> 
     else:
         row_of, firsts = np.cumsum(new_row) - 1, list(compress(keys, new_row.tolist()))
     bases = np.frombuffer(b"".join([key[base_at:pairs_at] for key in firsts]), ">u4").astype(np.int64)
-    return _Rows(numbers[new_row], bases * 1000, row_of, keys, columns, values, at, page.ahead)
+    return _Rows(numbers[new_row], bases * 1000, row_of, firsts, keys, columns, values, at, page.ahead)
 
 
 def _note(rows: _Rows, at: int, notes: list[Note], warnings: list[str]) -> None:
@@ -288,8 +294,11 @@ def _mixed(cells: _Cells, values: list[bytes], ahead: int) -> Int64:
     return bits
 
 
-def _slow_piece(page: CellPage, rows: _Rows, chosen: NDArray[np.intp], warnings: list[str]) -> tuple[_Piece, int]:
-    """Rows one by one, each point by point; those that cannot be read have none."""
+def _slow_piece(
+    page: CellPage, rows: _Rows, chosen: NDArray[np.intp], warnings: list[str], plain: NDArray[np.bool_]
+) -> tuple[_Piece, int]:
+    """Rows one by one, each point by point; those that cannot be read have none. Where there is more to say of a row
+    than its points, it is not `plain`."""
     starts = np.searchsorted(rows.row_of, chosen).tolist()
     ends = np.searchsorted(rows.row_of, chosen, side="right").tolist()
     times: list[int] = []
@@ -304,9 +313,11 @@ def _slow_piece(page: CellPage, rows: _Rows, chosen: NDArray[np.intp], warnings:
             read = [(point.offset_ms, point.flags, point.value) for point in merged.points]
         except CorruptRow as exc:
             warnings.append(str(exc))
+            plain[row] = False
         else:
             base_ms = int(rows.bases_ms[row])
             duplicates += merged.identical + merged.variant
+            plain[row] &= not (merged.identical or merged.variant)
             for offset, flags, value in read:
                 times.append(base_ms + offset)
                 bits.append(_bits(flags, value))

@@ -189,11 +189,12 @@ class Collector:
         self._batches: list[Batch] = []
         self._size = 0
 
-    def feed(self, batch: Batch) -> None:
-        """Take in the next batch."""
+    def feed(self, batch: Batch) -> Bucketed | None:
+        """Take in the next batch. There are no buckets."""
         if len(batch.times):
             self._batches.append(batch)
             self._size += len(batch.times)
+        return None
 
     def size(self, _: int) -> int:
         """How many points are kept."""

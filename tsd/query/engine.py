@@ -18,11 +18,12 @@ from tsd.query.answers import Answer, Group, SubAnswer
 from tsd.query.assembling import Assembly
 from tsd.query.choosing import few_series
 from tsd.query.gathering import Gathered, Gathering
+from tsd.query.hours import Hours
 from tsd.query.limits import Limits, Memory, Share, timed_out
 from tsd.query.model import Query
 from tsd.query.notes import global_notes
 from tsd.query.plan import Plan, Planner, PlanRules
-from tsd.query.reading import MOST_PARTS, SIFTED_H, hours, key_ranges, read_ranges, read_rows, row_keys, sieve_of
+from tsd.query.reading import hours, key_ranges, read_ranges, read_rows, row_keys, scan_parts, sieve_of
 from tsd.query.removal import remove_rows
 from tsd.query.running import Running, was_cancelled
 from tsd.query.selecting import Selection
@@ -49,6 +50,7 @@ class Settings:
     memory_bytes: int = 512 << 20  # of points, for all queries together
     at_once: int = 16  # queries; others wait
     scans: int = 1  # side by side, for one query
+    remember_bytes: int = 0  # of downsampled hours; 0: none are remembered
     most_rows_got: int = 20_000  # by their keys, instead of a scan
 
 
@@ -98,6 +100,15 @@ class Engine:
         self._planner = Planner(uids, layout, settings.rules)
         self._slots = trio.CapacityLimiter(settings.at_once)
         self.threads = trio.CapacityLimiter(THREADS)
+        self.hours = Hours(
+            store,
+            table,
+            layout,
+            settings.remember_bytes,
+            scans=settings.scans,
+            threads=self.threads,
+            now_ms=now_ms,
+        )
         self.memory = Memory(settings.memory_bytes)
 
     async def run(self, query: Query, *, running: Running | None = None) -> Answer:
@@ -220,7 +231,7 @@ class Engine:
             metric, override_size=query.override_byte_limit, override_points=query.override_point_limit
         )
         gathering = Gathering(query, plan, selection, self._layout, bounds, hold, self.threads)
-        await self._read(plan, gathering, selection)
+        await self._read(query, plan, gathering, selection)
         return await self._in_thread(gathering.tally.points, gathering.finish)
 
     async def _metric_name(self, plan: Plan) -> str:
@@ -231,7 +242,7 @@ class Engine:
         name = (await self._uids.names(Kind.METRIC, [plan.metric]))[plan.metric]
         return name.decode("latin-1") if isinstance(name, bytes) else plan.metric.hex().upper()
 
-    async def _read(self, plan: Plan, gathering: Gathering, selection: Selection) -> None:
+    async def _read(self, query: Query, plan: Plan, gathering: Gathering, selection: Selection) -> None:
         """All rows of the plan, by the shorter way."""
         most = self._settings.most_rows_got
         pairs: Sequence[bytes] | None = plan.pairs
@@ -241,11 +252,11 @@ class Engine:
             await read_rows(self._store, self._table, row_keys(self._layout, plan, pairs), gathering.take)
             return
         scans = self._settings.scans
-        parts = 1 if self._layout.salt_width else scans
         sieve = sieve_of(plan) if scans > 1 else ""  # an engine in this process reads faster than it would sift
-        if sieve:
-            parts = max(parts, min(hours(plan) // SIFTED_H, MOST_PARTS))
-        ranges = key_ranges(self._layout, plan, parts)
+        if (how := self.hours.how(query, plan)) is not None:
+            await self.hours.read(plan, how, gathering, sieve=sieve)
+            return
+        ranges = key_ranges(self._layout, plan, scan_parts(self._layout, plan, scans, sieve))
         await read_ranges(self._store, self._table, ranges, gathering.take, at_once=scans, sieve=sieve)
 
     async def _in_thread(self, points: int, work: Callable[[], T]) -> T:

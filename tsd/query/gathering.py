@@ -16,6 +16,8 @@ from tsd.query.model import Query
 from tsd.query.plan import Plan
 from tsd.query.points import Int64, Points
 from tsd.query.ranges import ScanRange
+from tsd.query.recording import Recording
+from tsd.query.remembered import Hour
 from tsd.query.selecting import UNWANTED, Selection
 from tsd.store import Cell, Row
 from tsd.store.cells import CellPage
@@ -79,6 +81,8 @@ class Gathering:
         self._threads = threads
         self._counts: Int64 = np.zeros(0, np.int64)
         self.tally = Tally()
+        self.recording: Recording | None = None  # of the hours that are read now
+        self._numbered: tuple[tuple[bytes, ...], Int64] = (), np.empty(0, np.int64)
         self._notes: dict[int, list[Annotation]] = {}
         self._rows: list[Row] = []
 
@@ -90,15 +94,44 @@ class Gathering:
             self._work(page)
         else:
             await trio.to_thread.run_sync(self._work, page, limiter=self._threads)
+        self._check()
+
+    def _check(self) -> None:
         check_fetched(self._bounds, size=self.tally.size, points=self.tally.points)
         series = len(self._selection.wanted)
         self._hold(series * SERIES_BYTES + self._sink.size(series) * POINT_BYTES)
+
+    async def recall(self, hour: Hour) -> None:
+        """Take in an hour that is remembered as if it were read. Raises BadQuery, StoreError as `take` does."""
+        assert isinstance(self._sink, Downsampler)
+        numbers = await self._numbers(hour.pairs)
+        wanted = numbers != UNWANTED
+        series, points = numbers[wanted], hour.points[wanted]
+        self._sink.feed_rows(series, hour.unpacked().picked(wanted))
+        self._grow(len(self._selection.wanted))
+        np.add.at(self._counts, series, points)
+        tally = self.tally
+        tally.rows_read += len(numbers)
+        tally.rows_wanted += len(series)
+        tally.points += int(points.sum())
+        tally.size += int(hour.sizes[wanted].sum())
+        self._check()
+
+    async def _numbers(self, pairs: tuple[bytes, ...]) -> Int64:
+        """The number of each series; of one hour they are mostly the same as of the one before."""
+        if self._numbered[0] is not pairs:
+            await self._selection.meet(pairs)
+            numbers = map(self._selection.numbers.__getitem__, pairs)
+            self._numbered = pairs, np.fromiter(numbers, np.int64, len(pairs))
+        return self._numbered[1]
 
     def _work(self, page: CellPage) -> None:
         numbers = self._selection.numbers
         decoded = decode(page, numbers.__getitem__, base_at=self._layout.metric_end, with_notes=self._with_notes)
         batch = decoded.batch
-        self._sink.feed(batch)
+        buckets = self._sink.feed(batch)
+        if self.recording is not None and buckets is not None:
+            self.recording.take(page, decoded, buckets)
         self._grow(len(self._selection.wanted))
         np.add.at(self._counts, batch.series, np.diff(batch.starts))
         tally = self.tally

@@ -46,6 +46,12 @@ def key_ranges(layout: Layout, plan: Plan, parts: int = 1) -> list[KeyRange]:
     return found
 
 
+def scan_parts(layout: Layout, plan: Plan, scans: int, sieve: str) -> int:
+    """Into how many parts a plan's hours are cut, for `scans` side by side; salts are scanned side by side anyway."""
+    parts = 1 if layout.salt_width else scans
+    return max(parts, min(hours(plan) // SIFTED_H, MOST_PARTS)) if sieve else parts
+
+
 def sieve_of(plan: Plan) -> str:
     """What the plan's literals say of its rows' keys, for a server to sift them; empty where that is little."""
     named = [one for one in plan.conditions if one.literals and len(one.literals) <= MOST_SIFTED]

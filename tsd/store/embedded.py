@@ -6,10 +6,11 @@ and a row's cells atomic. What lets go of the lock (syncing the log, asking for 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -20,14 +21,17 @@ from tsd.errors import DaemonRuns, StoreBusy, StoreError
 from tsd.store import Cell, Page, Put, Table
 from tsd.store.batches import whole_rows
 from tsd.store.cells import CellPage, Cursor
+from tsd.store.changes import Told
 from tsd.store.counters import add, bytes_of
-from tsd.store.keyvalue import ABSENT, TIME_BYTES, cell_of, row_head, time_of, with_time
+from tsd.store.keyvalue import ABSENT, TIME_BYTES, cell_of, row_head, row_of, time_of, with_time
 from tsd.store.limits import check_row
 from tsd.store.pauses import pauses
 from tsd.store.rocks import Batch, Database, fill, options
+from tsd.store.timing import none_yet, timed
 from tsd.store.turns import Turns
 
 T = TypeVar("T")
+_row = itemgetter(0)
 
 BATCH_CELLS = 512  # of one write; longer ones cost no less a cell
 BATCH_BYTES = 256 << 10  # of values in one write
@@ -55,12 +59,14 @@ class EmbeddedStore:
         self._on_loss = on_loss
         self._database = reopen()
         self._count: Counter[str] = Counter()
+        self.took = none_yet()
         self._written = self._synced = 0  # batches: since the start, and up to the last sync
         self._turns = Turns()  # of those who read very much
         self._syncing = trio.Lock()
         self._mending = trio.Lock()
         self._mend_at = 0.0
         self._broken: str | None = None
+        self._told: dict[str, Told] = {}
 
     @classmethod
     async def open(
@@ -82,6 +88,10 @@ class EmbeddedStore:
         reopen = partial(Database, Path(path), clock_ms, settings, cache_bytes=cache_bytes)
         return await trio.to_thread.run_sync(cls, reopen, on_loss)
 
+    def on_write(self, table: str, told: Told) -> None:
+        """See TellsWrites."""
+        self._told[table] = told
+
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
         """See Store. All tables are compressed alike, whatever `compression` says."""
         await self._enter_writing("create_tables")
@@ -96,6 +106,7 @@ class EmbeddedStore:
         await self._enter("tables")
         return self._database.tables()
 
+    @timed
     async def get(
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
@@ -114,6 +125,7 @@ class EmbeddedStore:
                     found.setdefault(row, []).append(cell_of(column, value))
         return found
 
+    @timed
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """See Store."""
         await self._enter_writing("put")
@@ -138,9 +150,10 @@ class EmbeddedStore:
             stamps.note(time_ms)
         batch = self._database.batch(table)
         fill(batch, cells, stamp)
-        self._write(batch)
+        self._write(batch, table, map(_row, cells))
         return stamp
 
+    @timed
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""
         await self._enter_writing("delete")
@@ -159,8 +172,9 @@ class EmbeddedStore:
         batch = self._database.batch(table)
         for key in keys:
             batch.delete(key)
-        self._write(batch)
+        self._write(batch, table, (row_of(key)[0] for key in keys))
 
+    @timed
     async def page(
         self,
         table: str,
@@ -177,6 +191,7 @@ class EmbeddedStore:
         view = self._database.view(table, stop)
         return await _with_breaks(view.page(start, limit, PAGE_BYTES, columns))
 
+    @timed
     async def cells(
         self,
         table: str,
@@ -212,6 +227,7 @@ class EmbeddedStore:
         await self.sync()
         return done
 
+    @timed
     async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
         """See Store."""
         await self._enter_writing("create")
@@ -236,10 +252,11 @@ class EmbeddedStore:
             if done[-1]:
                 batch.put(key, with_time(max(stamp, time_of(held)), cell.value))
         if any(done):
-            self._write(batch)
+            self._write(batch, table, map(_row, cells))
             self._count["cells_put"] += sum(done)
         return done
 
+    @timed
     async def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
         """See Store. Durable on return."""
         await self._enter_writing("increment")
@@ -253,9 +270,10 @@ class EmbeddedStore:
         total = add(None if value is None else value[TIME_BYTES:], by)
         batch = self._database.batch(table)
         batch.put(key, with_time(max(self._database.stamps.now(), time_of(value or ABSENT)), bytes_of(total)))
-        self._write(batch)
+        self._write(batch, table, [row_of(key)[0]])
         return total
 
+    @timed
     async def sync(self) -> None:
         """See Store. Those who ask while a sync runs share the next one."""
         await self._enter_writing("sync")
@@ -299,6 +317,8 @@ class EmbeddedStore:
                 raise
             self._broken = None
             self._count["reopened"] += 1
+            for told in self._told.values():  # a write that failed may be there all the same
+                told(None)
 
     def _mended(self) -> Database:
         """The database, opened again with all that was ever written to it; else StoreError."""
@@ -324,7 +344,10 @@ class EmbeddedStore:
             await trio.sleep(pause)
         return write()
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: Batch, table: str, rows: Iterable[bytes]) -> None:
+        """Write what a batch has for some rows. Whether or not that works out, they may be others from now on."""
+        if told := self._told.get(table):
+            told(rows)
         with self._breaking():
             self._database.write(batch)
         self._written += 1

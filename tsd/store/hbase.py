@@ -27,6 +27,7 @@ from tsd.store.cells import CellPage, Cursor
 from tsd.store.gateways import Address, Gateways, Lease, NoAnswer
 from tsd.store.pauses import pauses
 from tsd.store.thrift import NEXT_MS_S, Connection
+from tsd.store.timing import none_yet, timed
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -65,6 +66,7 @@ class HBaseStore:
         self._threads = trio.CapacityLimiter(connections)  # a thread for each slot: nobody waits here
         self._in_flight = min(IN_FLIGHT, connections)
         self._count: Counter[str] = Counter()
+        self.took = none_yet()
         self._stamps_rise_at = 0.0  # by the monotonic clock
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
@@ -88,6 +90,7 @@ class HBaseStore:
         """See Store."""
         return await self._ask(Connection.tables)
 
+    @timed
     async def get(
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
@@ -101,6 +104,7 @@ class HBaseStore:
         found = await self._spread(Connection.get, ((table, part, wanted) for part in parts))
         return {row: cells for part in found for row, cells in part.items()}
 
+    @timed
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """See Store. Rows are written in parallel and in no order."""
         if time_ms is None and (wait_s := self._stamps_rise_at - time.monotonic()) > 0:
@@ -112,12 +116,14 @@ class HBaseStore:
             self._stamps_rise_at = time.monotonic() + NEXT_MS_S
         self._count["cells_put"] += len(cells)
 
+    @timed
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""
         rows = iter(columns.items())
         parts = iter(lambda: dict(islice(rows, GET_ROWS)), {})
         await self._spread(Connection.delete, ((table, part, up_to_ms) for part in parts))
 
+    @timed
     async def page(
         self,
         table: str,
@@ -134,6 +140,7 @@ class HBaseStore:
         wanted = None if columns is None else frozenset(columns)
         return await self._ask(Connection.page, table, start, stop, limit, wanted)
 
+    @timed
     async def cells(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, cursor: Cursor
     ) -> CellPage:
@@ -142,6 +149,15 @@ class HBaseStore:
             await trio.lowlevel.checkpoint()
             return CellPage([], [], [], 0, [], None)
         return await self._ask_at(cursor.address, Connection.cells, table, start, stop, limit_bytes, cursor)
+
+    async def signatures(
+        self, table: str, start: bytes, stop: bytes | None, *, width: int, rows: int
+    ) -> dict[bytes, bytes]:
+        """See Signs. It is one call: whoever asks bounds how much there is."""
+        if stop is not None and start >= stop:
+            await trio.lowlevel.checkpoint()
+            return {}
+        return await self._ask(Connection.signatures, table, start, stop, width, rows)
 
     async def let_go(self, table: str, cursor: Cursor) -> None:
         """See CellReader. A scanner that is not closed is one that the region server keeps for a minute."""
@@ -155,16 +171,19 @@ class HBaseStore:
         """See Store. False may also mean that it is done: HBase's client in the gateway may have sent it twice."""
         return await self._ask(Connection.check_and_put, table, Put(row, column, value), expected)
 
+    @timed
     async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
         """See Store."""
         parts = (cells[at : at + CREATE_CELLS] for at in range(0, len(cells), CREATE_CELLS))
         done = await self._spread(Connection.create, ((table, part) for part in parts))
         return [new for part in done for new in part]
 
+    @timed
     async def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
         """See Store."""
         return await self._ask(Connection.increment, table, row, column, by)
 
+    @timed
     async def sync(self) -> None:
         """See Store. There is nothing to wait for: HBase answers a put when its region servers' log has it."""
         await trio.lowlevel.checkpoint()

@@ -1,7 +1,7 @@
 """A store in memory: what the other engines are held against, and what tests run on. Nothing outlives the process."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import trio
@@ -9,6 +9,7 @@ from sortedcontainers import SortedDict
 
 from tsd.errors import NoTable, StoreError
 from tsd.store import Cell, Page, Put, Row, Table
+from tsd.store.changes import Told
 from tsd.store.counters import add, bytes_of
 from tsd.store.limits import check_column, check_row
 
@@ -24,6 +25,15 @@ class MemoryStore:
         self._last_ms = 0
         self._tables: dict[str, _Table] = {}
         self._count: Counter[str] = Counter()
+        self._told: dict[str, Told] = {}
+
+    def on_write(self, table: str, told: Told) -> None:
+        """See TellsWrites."""
+        self._told[table] = told
+
+    def _tell(self, table: str, rows: Iterable[bytes]) -> None:
+        if told := self._told.get(table):
+            told(rows)
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
         """See Store."""
@@ -53,6 +63,7 @@ class MemoryStore:
         for row, column, _ in cells:
             held.check(row, column)
         stamp = self._stamp(rising=bool(cells)) if time_ms is None else time_ms
+        self._tell(table, (cell.row for cell in cells))
         for row, column, value in cells:
             held.put(row, Cell(column, value, stamp))
         self._count["cells_put"] += len(cells)
@@ -64,6 +75,7 @@ class MemoryStore:
         for row, names in columns.items():
             for column in names:
                 held.check(row, column)
+        self._tell(table, columns)
         for row, names in columns.items():
             for column in names:
                 held.delete(row, column, self._stamp() if up_to_ms is None else up_to_ms)
@@ -95,12 +107,14 @@ class MemoryStore:
     ) -> bool:
         """See Store."""
         await self._enter("check_and_put")
+        self._tell(table, [row])
         return self._check_and_put(self._table(table), Put(row, column, value), expected)
 
     async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
         """See Store."""
         await self._enter("create")
         held = self._table(table)
+        self._tell(table, (cell.row for cell in cells))
         return [self._check_and_put(held, cell, None) for cell in cells]
 
     def _check_and_put(self, held: "_Table", cell: Put, expected: bytes | None) -> bool:
@@ -118,6 +132,7 @@ class MemoryStore:
         await self._enter("increment")
         held = self._table(table)
         held.check(row, column)
+        self._tell(table, [row])
         before = held.cell(row, column)
         total = add(before.value if before.time_ms >= 0 else None, by)
         held.put(row, Cell(column, bytes_of(total), max(self._stamp(), before.time_ms)))

@@ -12,26 +12,30 @@ import select
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
 from typing import Any
 
 import happybase
 import Hbase_thrift as api  # type: ignore[import-not-found] # made by happybase when it is imported
-from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
+import numpy as np
 from thriftpy2.thrift import TApplicationException, TClient
-from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket, TTransportException
+from thriftpy2.transport import TBufferedTransport, TFramedTransport, TTransportException
 
 from tsd.errors import NoTable, StoreBusy, StoreError
 from tsd.store import Cell, Page, Put, Row, Table
 from tsd.store.cells import CellPage, Cursor
+from tsd.store.changes import Signing
 from tsd.store.gateways import Address, NoAnswer
 from tsd.store.limits import check_column, check_row
+from tsd.store.messages import PROTOCOLS, Socket
 from tsd.store.rawcells import RawCells, flat, in_order, rows_of
 from tsd.store.rowanswers import OtherAnswer, RowAnswers
 
 BUFFER_BYTES = 64 << 10  # happybase's 4 KiB cost a fifth of the time of a put
 CACHED_ROWS = 500  # that the gateway asks the region server for at once
 MOST_ROWS = 2000  # of a page of cells
+MOST_NAMES = 8000  # rows of an answer without values
+CACHED_NAMES = 2000
+NO_VALUES = b"KeyOnlyFilter(true)"  # of each value only its length, on 4 bytes
 FIRST_ROWS = 32  # of a page, to learn how large its rows are
 PAGE_BYTES = 4 << 20  # of values: a page ends near it
 NEXT_MS_S = 0.002  # until the server's millisecond is another one for sure
@@ -46,71 +50,6 @@ FAST_ROWS = ("buffered", "binary")  # what RowAnswers reads
 TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
 
 
-class _Echo:
-    """Numbers each message, and takes only the answer with its number and name: a later call would else get the answer
-    of an earlier one, and void answers all look alike. thriftpy2 numbers every message 0 and looks at neither."""
-
-    def write_message_begin(self, name: str, kind: int, _: int) -> None:
-        """Begin a call."""
-        self.numbers = getattr(self, "numbers", None) or count(1)
-        self.sent = name, next(self.numbers) & 0x7FFFFFFF
-        super().write_message_begin(name, kind, self.sent[1])  # type: ignore[misc]
-
-    def read_message_begin(self) -> tuple[str, int, int]:
-        """Begin an answer."""
-        with _garbled():
-            name, kind, number = super().read_message_begin()  # type: ignore[misc]
-            if isinstance(name, bytes):  # as the compact protocol reads it
-                name = name.decode()
-        if (name, number) != self.sent:
-            raise NoAnswer(f"asked for {self.sent}, got an answer to {name, number}")
-        return name, kind, number
-
-    def read_struct(self, result: object) -> None:
-        """Read an answer."""
-        with _garbled():
-            super().read_struct(result)  # type: ignore[misc]
-
-
-class _Socket(TSocket):
-    """A socket that takes back what was read from it."""
-
-    given_back = b""
-
-    def receive_into(self, room: memoryview) -> int:
-        """Read some bytes past Thrift's buffer, which is empty once an answer was read."""
-        return int(self.sock.recv_into(room))
-
-    def read(self, size: int) -> bytes:
-        """For Thrift's buffer."""
-        if not self.given_back:
-            return bytes(super().read(size))  # type: ignore[no-untyped-call]
-        part, self.given_back = self.given_back[:size], self.given_back[size:]
-        return part
-
-
-class _Binary(_Echo, TBinaryProtocol):
-    pass
-
-
-class _Compact(_Echo, TCompactProtocol):
-    pass
-
-
-PROTOCOLS = {"binary": _Binary, "compact": _Compact}
-
-
-@contextmanager
-def _garbled() -> Iterator[None]:
-    """Around the reading of bytes that may be anything: whatever thriftpy2 trips over, they are no answer."""
-    try:
-        yield
-    except (OSError, TTransportException):
-        raise
-    except Exception as exc:
-        raise NoAnswer(f"not an answer in Thrift: {exc!r}") from exc
-
-
 class Connection:
     """A connection to a gateway."""
 
@@ -121,7 +60,7 @@ class Connection:
         self._place = address
         self._address = "{}:{}".format(*address)
         self._happybase = happybase.Connection(*address, timeout=timeout_ms, autoconnect=False)
-        self._socket = _Socket(*address, socket_timeout=timeout_ms)  # type: ignore[no-untyped-call]
+        self._socket = Socket(*address, socket_timeout=timeout_ms)  # type: ignore[no-untyped-call]
         self._happybase.transport = TRANSPORTS[transport](self._socket, BUFFER_BYTES)
         coded = PROTOCOLS[protocol](self._happybase.transport, decode_response=False)  # all is bytes, texts too
         self._happybase.client = TClient(api.Hbase, coded)
@@ -272,6 +211,23 @@ class Connection:
         scan = api.TScan(startRow=start, stopRow=stop, caching=CACHED_ROWS, filterString=sieve)
         scanner = self._ask("scannerOpenWithScan", table, table.encode(), scan, {})
         return self._read_cells(table, scanner, start, stop, limit_bytes, cursor)
+
+    def signatures(self, table: str, start: bytes, stop: bytes | None, width: int, rows: int) -> dict[bytes, bytes]:
+        """The signatures of groups of rows; `rows` is how many there are, about."""
+        scan = api.TScan(startRow=start, stopRow=stop, caching=CACHED_NAMES, filterString=NO_VALUES)
+        scanner = self._ask("scannerOpenWithScan", table, table.encode(), scan, {})
+        signing = Signing(width)
+        wanted = min(rows + 1, MOST_NAMES)
+        while True:
+            cells = in_order(self._list(table, scanner, wanted), start, stop)
+            lengths = np.frombuffer(b"".join(cells.values), ">i4")
+            if len(lengths) != len(cells.values):
+                raise NoAnswer(f"asked for {len(cells.values)} lengths of values, got other values")
+            signing.add(cells.keys, cells.columns, lengths.astype(np.int64), cells.times_ms)
+            if cells.rows < wanted:
+                self._ask("scannerClose", table, scanner)
+                return signing.finish()
+            start = cells.keys[-1] + b"\0"
 
     def close_scan(self, table: str, cursor: Cursor) -> None:
         """Close the scanner of a scan that is given up, if it is this gateway's."""
