@@ -304,14 +304,15 @@ class Journal:
     def _write(self, group: Group) -> None:
         """In a thread: put a group on disk, or leave the segment as it was before and raise OSError."""
         segment = group.segment
+        if not group.lines:
+            self._end(segment)
+            return
         fd = self._file_of(segment)
-        good = segment.good
         try:
-            if group.lines:
-                good = self.disk.write(fd, frame(group.blocks, group.lines), segment.good)
-                self._sync(fd)
-                # After that sync, or a power loss could leave a header that promises more than there is.
-                self.disk.write(fd, [header(good)], 0)
+            good = self.disk.write(fd, frame(group.blocks, group.lines), segment.good)
+            self._sync(fd)
+            # After that sync, or a power loss could leave a header that promises more than there is.
+            self.disk.write(fd, [header(good)], 0)
             if group.last:
                 self._sync(fd)
             segment.good = good
@@ -323,6 +324,13 @@ class Journal:
             raise
         if group.last:
             self._close_file()
+
+    def _end(self, segment: Segment) -> None:
+        """Have the disk keep the header of a segment whose lines it has. Where it refuses, the header promises less
+        than there is: no harm, and not tried again, as the window may be stored and the file gone by then."""
+        with suppress(OSError):
+            self._sync(self._file_of(segment))
+        self._close_file()
 
     def _sync(self, fd: int) -> None:
         begun = time.monotonic()

@@ -12,16 +12,15 @@ import trio
 from structlog.testing import capture_logs
 
 from tsd.errors import TsdError
-from tsd.ingest.disk import REAL, Disk
 from tsd.ingest.journal import Journal, Segment
-from tsd.ingest.segment import HEADER_BYTES, read_blocks
+from tsd.ingest.segment import HEADER_BYTES
 
 PATIENCE_S = 60  # bounds a failure
 LINE = b"put m 1356998400 1 host=web01\n"
 
 
-def make(folder: Path, sync_interval_s: float = 0.001, disk: Disk = REAL) -> Journal:
-    return Journal(folder, sync_interval_s=sync_interval_s, max_bytes=1 << 30, disk=disk)
+def make(folder: Path, sync_interval_s: float = 0.001) -> Journal:
+    return Journal(folder, sync_interval_s=sync_interval_s, max_bytes=1 << 30)
 
 
 def lines_of(segment: Segment) -> bytes:
@@ -129,9 +128,9 @@ async def test_what_a_crash_left_is_found_oldest_first(tmp_path: Path) -> None:
     assert new.path > found[-1].path
 
 
-async def written(folder: Path, groups: list[bytes], disk: Disk = REAL) -> Path:
+async def written(folder: Path, groups: list[bytes]) -> Path:
     """A segment of several groups, as a crashed daemon leaves it."""
-    journal = make(folder, disk=disk)
+    journal = make(folder)
     journal.recover()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(journal.run)
@@ -238,39 +237,6 @@ async def test_the_size_is_that_of_the_files(tmp_path: Path) -> None:
     assert [segment.size for segment in journal._segments.values()] == sizes
     assert journal.size == sum(sizes)
     assert make(tmp_path).recover()[0].size == sizes[0]
-
-
-async def test_a_header_never_promises_what_no_sync_has_covered(tmp_path: Path) -> None:
-    """Were the power cut during a sync, what had been written by then could be on disk in any part."""
-    synced = {HEADER_BYTES}
-    promised = []
-
-    class Watched(Disk):
-        def sync(self, fd: int) -> None:
-            promised.append(int(os.pread(fd, HEADER_BYTES, 0).split()[3]))
-            assert promised[-1] in synced
-            super().sync(fd)
-            synced.add(os.fstat(fd).st_size)
-
-    path = await written(tmp_path, [LINE, LINE * 2, LINE * 3], Watched())
-    assert len(promised) == 4  # with that of the header, before the segment has its name
-    assert int(path.read_bytes().split()[3]) == path.stat().st_size
-
-
-async def test_a_segment_has_a_header_as_soon_as_it_has_its_name(tmp_path: Path) -> None:
-    seen = []
-
-    class Watched(Disk):
-        def sync_folder(self, folder: Path) -> None:
-            seen.extend([list(read_blocks(path)) for path in tmp_path.glob("*.journal")])
-            super().sync_folder(folder)
-
-        def sync(self, fd: int) -> None:
-            seen.extend([size for path in tmp_path.glob("*.journal") if not (size := path.stat().st_size)])
-            super().sync(fd)
-
-    await written(tmp_path, [LINE], Watched())
-    assert seen == [[]]  # when the folder was synced; not when the header was
 
 
 async def test_no_file_that_is_there_is_written_over(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""What the journal asks of the disk, and in which order."""
+
+import errno
+import os
+from pathlib import Path
+
+import trio
+
+from tsd.ingest.disk import Disk
+from tsd.ingest.journal import Journal
+from tsd.ingest.segment import HEADER_BYTES, read_blocks
+
+PATIENCE_S = 60  # bounds a failure
+LINE = b"put m 1356998400 1 host=web01\n"
+
+
+def make(folder: Path, disk: Disk) -> Journal:
+    return Journal(folder, sync_interval_s=0.001, max_bytes=1 << 30, disk=disk)
+
+
+async def written(folder: Path, groups: list[bytes], disk: Disk) -> Path:
+    """A segment of several groups, as a crashed daemon leaves it."""
+    journal = make(folder, disk)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        for group in groups:
+            await journal.wait_synced(journal.append(group, group.count(b"\n")))
+        journal.close()
+    [path] = folder.glob("*.journal")
+    return path
+
+
+async def test_a_header_never_promises_what_no_sync_has_covered(tmp_path: Path) -> None:
+    """Were the power cut during a sync, what had been written by then could be on disk in any part."""
+    synced = {HEADER_BYTES}
+    promised = []
+
+    class Watched(Disk):
+        def sync(self, fd: int) -> None:
+            promised.append(int(os.pread(fd, HEADER_BYTES, 0).split()[3]))
+            assert promised[-1] in synced
+            super().sync(fd)
+            synced.add(os.fstat(fd).st_size)
+
+    path = await written(tmp_path, [LINE, LINE * 2, LINE * 3], Watched())
+    assert len(promised) == 4  # with that of the header, before the segment has its name
+    assert int(path.read_bytes().split()[3]) == path.stat().st_size
+
+
+async def test_a_segment_has_a_header_as_soon_as_it_has_its_name(tmp_path: Path) -> None:
+    seen = []
+
+    class Watched(Disk):
+        def sync_folder(self, folder: Path) -> None:
+            seen.extend([list(read_blocks(path)) for path in tmp_path.glob("*.journal")])
+            super().sync_folder(folder)
+
+        def sync(self, fd: int) -> None:
+            seen.extend([size for path in tmp_path.glob("*.journal") if not (size := path.stat().st_size)])
+            super().sync(fd)
+
+    await written(tmp_path, [LINE], Watched())
+    assert seen == [[]]  # when the folder was synced; not when the header was
+
+
+async def test_a_disk_that_fails_at_a_segments_end_does_not_stop_the_next_one(tmp_path: Path) -> None:
+    """Its lines are on disk by then, so the window may be stored and the file removed before a second try."""
+
+    class Failing(Disk):
+        fails = False
+
+        def sync(self, fd: int) -> None:
+            if self.fails:
+                self.fails = False
+                raise OSError(errno.EIO, "as the test wants")
+            super().sync(fd)
+
+    disk = Failing()
+    journal = make(tmp_path, disk)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        await journal.wait_synced(journal.append(LINE, 1))
+        disk.fails = True
+        segment = journal.rotate()
+        assert segment is not None
+        await journal.remove(segment)
+        with trio.fail_after(PATIENCE_S):
+            await journal.wait_synced(journal.append(LINE, 1))
+        assert not disk.fails
+        assert journal.trouble is None
+        journal.close()
