@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from tsd.codec.rowkey import Layout, most_tags
 from tsd.codec.uid import Widths
 from tsd.errors import BadConfig
+from tsd.limit_settings import exemptions
 from tsd.opentsdb_keys import MUST_BE_OFF, NOT_DONE, OPENTSDB_ONLY
 from tsd.properties import parse_properties
 from tsd.setting import Key
@@ -177,6 +178,10 @@ def _contradictions(config: Config) -> Iterator[tuple[set[str], str]]:
     except UnicodeEncodeError:
         got = config.allow_specialchars
         yield set(), f"tsd.core.tag.allow_specialchars: got {got!r}, wanted characters of ISO-8859-1 only"
+    try:
+        exemptions(config.quota_exempt)
+    except ValueError as exc:
+        yield set(), f"tsd.quota.exempt: {exc}; wanted networks as 10.0.0.0/8, and accounts as @NAME"
     tables = [config.data_table, config.uid_table, config.tree_table, config.meta_table]
     if len(set(tables)) != len(tables) or "" in tables:
         yield set(), f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names"

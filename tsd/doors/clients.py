@@ -1,26 +1,235 @@
-"""What each client has done: counted by address, for those who want to know who sends what."""
+"""What each client has done, and what it may still do: by address, or by account for those who have shown theirs."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+import trio
+
+from tsd.codec.uid import Kind
+from tsd.errors import BadLine
+from tsd.ingest.bucket import Bucket
+from tsd.ingest.growth import MINUTE_S, too_many_names
+from tsd.ingest.source import Refusal
+from tsd.limit_settings import LimitSettings, Network, exemptions
+
+REMEMBERED = 4096  # clients without a connection that have an account of their own
+BURST_S = 10  # so many seconds' worth of lines may come at once: agents send in bursts
+SHOWN_BYTES = 300  # of an example
+OTHERS = "others"
+
+
+class Quotas(NamedTuple):
+    """What one client may do; 0: anything."""
+
+    lines_per_s: int = 0
+    names_per_minute: int = 0
+    connections: int = 0
+    exempt: tuple[Network, ...] = ()
+    exempt_accounts: frozenset[str] = frozenset()
+
+    def spares(self, name: str) -> bool:
+        """Whether a client has no quotas: its address, or @ and its account."""
+        if name.startswith("@"):
+            return name[1:] in self.exempt_accounts
+        try:
+            address = ip_address(name)
+        except ValueError:
+            return not name  # of no network: this process
+        return any(address in network for network in self.exempt)
+
+
+NO_QUOTAS = Quotas()
+
+
+def quotas_of(settings: LimitSettings) -> Quotas:
+    """The quotas that are configured."""
+    return Quotas(
+        settings.quota_lines, settings.quota_names, settings.address_connections, *exemptions(settings.quota_exempt)
+    )
+
+
+class Example(NamedTuple):
+    """The refused line that came last."""
+
+    line: bytes  # its beginning
+    error: BadLine
+    time_ms: int
+
+    def told(self) -> dict[str, Any]:
+        """For JSON."""
+        line = self.line.decode("latin-1")
+        return {"line": line, "reason": self.error.reason, "message": str(self.error), "time": self.time_ms}
 
 
 class Client:
-    """The account of one address: of all its connections."""
+    """The account of one client: of all its connections."""
 
-    __slots__ = ("address", "connections", "connections_total")
+    __slots__ = (
+        "_lines_bucket", "_names_bucket", "_quotas", "accepted", "bytes", "connections", "connections_refused",
+        "connections_total", "example", "first_ms", "last_ms", "lines", "name", "name_example", "new_names",
+        "new_series", "now_ms", "paused_s", "pausing", "refused", "turn",
+    )  # fmt: skip
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, name: str, quotas: Quotas = NO_QUOTAS, now_ms: Callable[[], int] = lambda: 0) -> None:
+        """`name` is an address, or @ and an account."""
+        self.name = name
+        self.now_ms = now_ms
+        self.first_ms = self.last_ms = now_ms()
         self.connections = 0  # open ones
         self.connections_total = 0
+        self.connections_refused = 0  # one too many
+        self.lines = 0  # of all kinds, commands included
+        self.bytes = 0
+        self.accepted = 0  # data points
+        self.refused: Counter[str] = Counter()  # lines by reason
+        self.example: Example | None = None
+        self.new_names = 0  # that got a UID
+        self.name_example = ""
+        self.new_series = 0
+        self.paused_s = 0.0  # of all connections together
+        self.pausing = 0  # connections that are not read from now
+        self.turn = trio.Lock()  # large blocks of one client are taken one after the other, others' in between
+        self._quotas = NO_QUOTAS
+        self._lines_bucket: Bucket | None = None
+        self._names_bucket: Bucket | None = None
+        self.limit(quotas)
+
+    def limit(self, quotas: Quotas) -> None:
+        """Have these quotas from now on."""
+        self._quotas = NO_QUOTAS if quotas is NO_QUOTAS or quotas.spares(self.name) else quotas
+        self._lines_bucket = self._names_bucket = None
+        if rate := self._quotas.lines_per_s:
+            self._lines_bucket = Bucket(rate, rate * BURST_S, now_s=trio.current_time())
+        if per_minute := self._quotas.names_per_minute:
+            self._names_bucket = Bucket(per_minute / MINUTE_S, per_minute, now_s=trio.current_time())
+
+    @property
+    def may_connect(self) -> bool:
+        """Whether it may have one connection more."""
+        return not self._quotas.connections or self.connections < self._quotas.connections
+
+    def sent(self, lines: int) -> None:
+        """So many lines of any kind came."""
+        self.lines += lines
+        if self._lines_bucket is not None:
+            self._lines_bucket.spend(lines, now_s=trio.current_time())
+
+    def took(self, accepted: int, refusals: Sequence[Refusal]) -> None:
+        """What became of lines with data points."""
+        self.sent(accepted + len(refusals))
+        self.accepted += accepted
+        self.last_ms = self.now_ms()
+        if refusals:
+            self.refused.update([refusal.error.reason for refusal in refusals])
+            line, error = refusals[-1]
+            self.example = Example(line[:SHOWN_BYTES], error, self.last_ms)
+
+    @property
+    def debt_s(self) -> float:
+        """How long until its quota has caught up with the lines it sent."""
+        return 0.0 if self._lines_bucket is None else self._lines_bucket.debt_s(now_s=trio.current_time())
+
+    async def rest(self, leaving: trio.Event) -> None:
+        """Wait until its quota has caught up, or the daemon is `leaving`: what was sent by then is taken at once."""
+        while (debt_s := self.debt_s) and not leaving.is_set():
+            began_s = trio.current_time()
+            self.pausing += 1
+            try:
+                with trio.move_on_after(debt_s):
+                    await leaving.wait()
+            finally:
+                self.pausing -= 1
+                self.paused_s += trio.current_time() - began_s
+
+    def why_no_name(self, kind: Kind, name: bytes) -> BadLine | None:
+        """Why it may bring no new name now."""
+        if self._names_bucket is None or self._names_bucket.has(now_s=trio.current_time()):
+            return None
+        return too_many_names(kind, name, self._quotas.names_per_minute, "tsd.quota.new_names_per_minute")
+
+    def named(self, kind: Kind, name: bytes) -> None:
+        """A name that it brought gets a UID."""
+        self.new_names += 1
+        self.name_example = f"{kind.value} {name[:SHOWN_BYTES].decode('latin-1')}"
+        if self._names_bucket is not None:
+            self._names_bucket.take(now_s=trio.current_time())
+
+    def told(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "client": self.name,
+            "connections": self.connections,
+            "connections_total": self.connections_total,
+            "connections_refused": self.connections_refused,
+            "lines": self.lines,
+            "bytes": self.bytes,
+            "accepted": self.accepted,
+            "refused": self.refused.total(),
+            "refused_by_reason": dict(self.refused),
+            "refused_example": self.example and self.example.told(),
+            "new_names": self.new_names,
+            "new_name_example": self.name_example,
+            "new_series": self.new_series,
+            "paused_ms": round(self.paused_s * 1000),
+            "pausing": self.pausing,
+            "first_seen": self.first_ms,
+            "last_seen": self.last_ms,
+        }
 
 
 class Clients:
-    """All accounts."""
+    """All accounts. Of clients that have no connection, those who were seen longest ago are summed up as others."""
 
-    def __init__(self) -> None:
-        self._by_address: dict[str, Client] = {}
+    def __init__(self, quotas: Quotas = NO_QUOTAS, now_ms: Callable[[], int] = lambda: 0) -> None:
+        self._quotas = quotas
+        self._now_ms = now_ms
+        self._by_name: OrderedDict[str, Client] = OrderedDict()
+        self._others = Client("", now_ms=now_ms)
+        self._others.name = OTHERS
+        self.forgotten = 0  # that are in others
+        self.leaving = trio.Event()
 
-    def of(self, address: str) -> Client:
-        """The account of an address; a new one where there is none."""
-        client = self._by_address.get(address)
+    def of(self, name: str) -> Client:
+        """The account of an address, or of @ and an account's name; a new one where there is none."""
+        client = self._by_name.get(name)
         if client is None:
-            client = self._by_address[address] = Client(address)
+            client = self._by_name[name] = Client(name, self._quotas, self._now_ms)
+            if len(self._by_name) > REMEMBERED:
+                self._forget_one()
+        else:
+            self._by_name.move_to_end(name)
         return client
+
+    def _forget_one(self) -> None:
+        """Sum up the client that was seen longest ago, of those that have no connection."""
+        oldest = next((one for one in self._by_name.values() if not one.connections and not one.pausing), None)
+        if oldest is None:
+            return  # as many as have connections, which are bounded
+        del self._by_name[oldest.name]
+        self.forgotten += 1
+        self._others.refused.update(oldest.refused)
+        for count in ("connections_total", "connections_refused", "lines", "bytes", "accepted", "new_names",
+                      "new_series", "paused_s"):  # fmt: skip
+            setattr(self._others, count, getattr(self._others, count) + getattr(oldest, count))
+        if oldest.example is not None:
+            self._others.example = oldest.example
+
+    def limit(self, quotas: Quotas) -> None:
+        """Have these quotas from now on."""
+        self._quotas = quotas
+        for client in self._by_name.values():
+            client.limit(quotas)
+
+    def leave(self) -> None:
+        """Nobody is paused any more: the daemon ends, and takes what has come."""
+        self.leaving.set()
+
+    def __iter__(self) -> Iterator[Client]:
+        yield from self._by_name.values()
+        if self.forgotten:
+            yield self._others
+
+    def __len__(self) -> int:
+        return len(self._by_name)

@@ -23,6 +23,7 @@ _RUN = re.compile(rb"((?:put(?: [^\n]*+)?\n){1,1000}+)|((?:(?:rollup|histogram)(
 TURN_LINES = 250  # commands, or so, before others get their turn
 _COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "diediedie")
 _WRITES = ("put", "rollup", "histogram")
+FAT_BYTES = 64 << 10  # of a block: a millisecond or so
 LINGER_S = 30  # how long a client that is done sending may take to read its last replies
 
 
@@ -104,15 +105,24 @@ class TelnetSession:
         """Take what the client sends, to its end."""
         lines = LineBuffer(self._rules.max_line)
         pieces = lines.feed(first)
+        since: float | None = None  # when the line began that is not whole yet
         try:
             while True:
+                if pieces or self._intake.gate.held or not lines.tail:
+                    since = None  # time that we took is not counted
                 while pieces and not self._over:
                     await self._take(pieces.pop(0))
                 if self._over:
                     return
+                await self.visitor.rest()
                 await self._intake.gate.passed()
+                if lines.tail and since is None:
+                    since = trio.current_time()
+                self.visitor.line_since = since
                 # Nothing of what was taken is held while the client is waited for: many wait.
-                if not (data := await receive()):
+                data = await receive()
+                self.visitor.line_since = None
+                if not data:
                     return
                 pieces = lines.feed(data)
                 del data
@@ -123,12 +133,16 @@ class TelnetSession:
     async def _take(self, piece: bytes | TooLong) -> None:
         if isinstance(piece, TooLong):
             error = BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
-            self._intake.refuse(error)
+            self._intake.refuse(error, b"", self.visitor)
             self._refuse(b"put", error)
         elif self._rules.mode is Mode.READ_ONLY:
             await self._go_through(piece)
+        elif len(piece) < FAT_BYTES:
+            await self._go_through(self._answer(await self._intake.take_in(piece, self.visitor)))
         else:
-            await self._go_through(self._answer(await self._intake.take_in(piece)))
+            async with self.visitor.client.turn:
+                rest = self._answer(await self._intake.take_in(piece, self.visitor))
+            await self._go_through(rest)
 
     async def _go_through(self, block: bytes) -> None:
         """Take whole lines that are not all put lines, a few at a time: other connections wait meanwhile."""
@@ -150,7 +164,7 @@ class TelnetSession:
         """Take put lines in, in as many steps as the intake wants."""
         while puts:
             await self._yield_after(puts.count(b"\n"))
-            puts = self._answer(await self._intake.take_in(puts))
+            puts = self._answer(await self._intake.take_in(puts, self.visitor))
 
     async def _take_summaries(self, lines: bytes) -> None:
         """Take lines of rollups and histograms in."""
@@ -158,7 +172,7 @@ class TelnetSession:
         while lines:
             await self._yield_after(TURN_LINES)  # each takes as long as many put lines
             commands = [line.partition(b" ")[0] for line in lines.split(b"\n")]
-            lines = self._answer(await self._intake.take_summaries_in(lines), commands)
+            lines = self._answer(await self._intake.take_summaries_in(lines, self.visitor), commands)
 
     async def _yield_after(self, lines: int) -> None:
         """Let others have their turn, if these lines complete one of ours."""
@@ -192,6 +206,7 @@ class TelnetSession:
                 await self._take_puts(bare + b"\n")
                 return
         self._tally.commands += 1
+        self.visitor.client.sent(1)
         name = bare.split(b" ", 1)[0].decode("latin-1")
         if name == "sync" and self._rules.mode is not Mode.READ_ONLY:
             await self._replies.say_when_synced(self._position, b"synced %d\n" % self._accepted)

@@ -1,37 +1,93 @@
 """Who is at the other end of one connection."""
 
+from collections.abc import Sequence
+
 import trio
 
 from tsd.access.roles import ANYBODY, EVERYTHING, Principal
+from tsd.codec.uid import Kind
 from tsd.doors.clients import Client, Clients
+from tsd.errors import BadLine
+from tsd.ingest.source import Refusal
 
 HERE = "here"  # the address of what comes from this process
 GONE = "gone"  # of who has left before it could be asked
+_MAPPED = "::ffff:"  # before an IPv4 address that came in by a socket of IPv6
 
 
 class Visitor:
-    """The other end of a connection, and who it has shown to be."""
+    """The other end of a connection, and who it has shown to be. It is the Source of its lines."""
 
-    __slots__ = ("address", "client", "port", "principal", "secured")
+    __slots__ = ("_clients", "_own", "address", "keeps_refused", "line_since", "port", "principal", "secured")
 
     def __init__(
-        self, address: str, port: int, client: Client, *, principal: Principal = ANYBODY, secured: bool = False
+        self,
+        address: str,
+        port: int,
+        client: Client,
+        *,
+        principal: Principal = ANYBODY,
+        secured: bool = False,
+        clients: Clients | None = None,
+        keeps_refused: bool = True,
     ) -> None:
+        """`client` is the account of its address, one of `clients`."""
         self.address = address
         self.port = port
-        self.client = client  # the account of its address
         self.principal = principal
         self.secured = secured  # by TLS
+        self.keeps_refused = keeps_refused
+        self.line_since: float | None = None  # when the line began whose end it is waited for; None: no line
+        self._own = client
+        self._clients = clients
 
     @property
     def peer(self) -> str:
         """Address and port, as logs name it."""
         return f"{self.address}:{self.port}"
 
+    @property
+    def account(self) -> str:
+        """The name it has shown to have; empty: none."""
+        return self.principal.name
 
-def here() -> Visitor:
+    @property
+    def client(self) -> Client:
+        """The account of what it does: that of its name, where it has shown one, else of its address."""
+        if self.principal.name and self._clients is not None:
+            return self._clients.of(f"@{self.principal.name}")
+        return self._own
+
+    @property
+    def at_address(self) -> Client:
+        """The account of its address, which its connections are counted by."""
+        return self._own
+
+    async def rest(self) -> None:
+        """Wait until its quota has caught up with what it sent."""
+        if self._clients is not None:
+            await self.client.rest(self._clients.leaving)
+
+    def why_no_name(self, kind: Kind, name: bytes) -> BadLine | None:
+        """See Source."""
+        return self.client.why_no_name(kind, name)
+
+    def named(self, kind: Kind, name: bytes) -> None:
+        """See Source."""
+        self.client.named(kind, name)
+
+    def met_series(self, count: int) -> None:
+        """See Source."""
+        self.client.new_series += count
+
+    def took(self, accepted: int, refusals: Sequence[Refusal]) -> None:
+        """See Source."""
+        self.client.took(accepted, refusals)
+
+
+def here(*, keeps_refused: bool = True) -> Visitor:
     """A visitor from within this process, with all roles."""
-    return Visitor(HERE, 0, Client(HERE), principal=EVERYTHING)
+    return Visitor(HERE, 0, Client(""), principal=EVERYTHING, keeps_refused=keeps_refused)
 
 
 def visitor_of(stream: trio.abc.Stream, clients: Clients) -> Visitor:
@@ -42,4 +98,6 @@ def visitor_of(stream: trio.abc.Stream, clients: Clients) -> Visitor:
         address, port, *_ = stream.socket.getpeername()
     except OSError:
         address, port = GONE, 0
-    return Visitor(address, port, clients.of(address))
+    if address.startswith(_MAPPED) and "." in address:
+        address = address.removeprefix(_MAPPED)
+    return Visitor(address, port, clients.of(address), clients=clients)
