@@ -20,13 +20,15 @@ from tsd.canary import Canary, Home
 from tsd.compaction.configured import paced_compactor
 from tsd.config import Config, Mode, journal_folder, layout, state_folder
 from tsd.doors import control
-from tsd.doors.clients import Clients
+from tsd.doors.clients import Clients, quotas_of
 from tsd.doors.listener import Limits, Listener
 from tsd.doors.replies import Budget
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
+from tsd.doors.tls import Tls
 from tsd.doors.visitor import Visitor
 from tsd.errors import CorruptRow, StoreError
 from tsd.ingest.folder import identity
+from tsd.ingest.growth import Growth
 from tsd.ingest.intake import Gate, Intake
 from tsd.ingest.journal import Journal, Segment
 from tsd.ingest.ledger import Ledger
@@ -101,11 +103,16 @@ class Daemon:
             self.writer.regulate,
             most_unsettled=config.memory_limit // UNSETTLED_SHARE // UNSETTLED_BYTES,
             summaries=summaries,
+            growth=Growth(self.rows.table, max_series=config.max_series, names_per_minute=config.names_per_minute),
         )
         self.tally = Tally()
         self.replayed = 0  # lines found in the journal at the start
         self.host = socket.gethostname()
-        self.clients = Clients()
+        self.clients = Clients(quotas_of(config), now_ms)
+        self.tls = Tls(config, now_ms) if config.tls_certificate else None
+        self.engine = make_engine(
+            config, store, self.uids, self.index, flush=self.writer.show, now_ms=now_ms, remembers=True
+        )
         self.web = Web(
             Parts(
                 config,
@@ -115,21 +122,29 @@ class Daemon:
                 self.journal,
                 self.intake,
                 self.writer,
+                self.compactor,
                 now_ms,
                 self.drop_caches,
                 stop.set,
                 self.statistics,
                 self.stats_tags,
                 self.watch,
-                make_engine(config, store, self.uids, self.index, flush=self.writer.show, now_ms=now_ms),
+                self.engine,
                 make_registry(config, now_ms),
             )
         )
         self.listener = Listener(
             self._telnet,
             self.web.serve,
-            Limits(config.connections_limit, config.socket_timeout_s, config.tcp_no_delay, config.keep_alive),
+            Limits(
+                config.connections_limit,
+                config.socket_timeout_s,
+                config.tcp_no_delay,
+                config.keep_alive,
+                config.line_timeout_s,
+            ),
             self.clients,
+            self.tls,
         )
         self._powers = Powers(self.stats, version_reply, self.drop_caches, stop.set)
         self._rules = Rules(
@@ -145,6 +160,8 @@ class Daemon:
         self.watchdog_s = watchdog_s()
         self.canary = self._make_canary()
         self.reloads: list[tuple[str, Callable[[], Awaitable[None]]]] = []  # what SIGHUP reads again, by name
+        if self.tls:
+            self.reloads.append(("the certificate", self.tls.reload))
         self.live: dict[str, Apply] = {  # the settings that it lets change, and what makes them act
             "tsd.log.level": lambda wanted: set_level(wanted.log_level),
             "tsd.core.drain_timeout": lambda _: None,  # it is looked up when it is needed
@@ -172,6 +189,7 @@ class Daemon:
         self.uids.drop_caches()
         self.rows.table.forget_texts()
         self.watch.forget()
+        self.engine.hours.remembered.forget()
 
     async def stats(self) -> bytes:
         """The reply of the command `stats`."""
@@ -205,6 +223,7 @@ class Daemon:
             uids=self.uids.statistics(),
             compaction=self.compactor.statistics() if self.compactor else None,
             store=self.store.statistics(),
+            remembered=self.engine.hours.remembered.statistics(),
             canary=self.canary.statistics() if self.canary else None,
         )
         return list(collect(snapshot))
@@ -266,6 +285,8 @@ class Daemon:
             tasks.append(self.compactor.run)
         if index is not None:
             tasks.append(lambda: index.keep_complete(config.data_table))
+        if self.tls:
+            tasks.append(self.tls.watch)
         if canary is not None:
             tasks.append(lambda: canary.run(min(CANARY_S, (self.watchdog_s or math.inf) / FEEDS)))
         return tasks

@@ -1,6 +1,7 @@
 """The port: accepts connections, finds out what each one speaks, and ends it when it must end."""
 
 import errno
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -9,8 +10,9 @@ import structlog
 import trio
 
 from tsd.doors import descriptors
-from tsd.doors.clients import Clients
+from tsd.doors.clients import Client, Clients
 from tsd.doors.replies import Unread
+from tsd.doors.tls import CAPITALS, Encrypted, Tls, say_goodbye
 from tsd.doors.visitor import Visitor, visitor_of
 
 log = structlog.get_logger(__name__)
@@ -18,7 +20,6 @@ log = structlog.get_logger(__name__)
 LEAST_BYTES, MOST_BYTES = 8 << 10, 256 << 10  # of one read: room that stays empty would tear the heap to pieces
 SWEEPS = 4  # looks for silent connections, in one timeout
 PARTING_S = 2  # for a client that goes on sending, to hear what it was told last
-CAPITALS = frozenset(range(ord("A"), ord("Z") + 1))
 
 Receive = Callable[[], Awaitable[bytes]]
 Protocol = Callable[[trio.abc.Stream, bytes, Receive, Visitor], Awaitable[None]]
@@ -31,6 +32,7 @@ class Limits(NamedTuple):
     silence_s: int  # 0: no limit
     no_delay: bool
     keep_alive: bool
+    line_s: int = 0  # how long a line may take to come; 0: no limit
 
 
 class Statistics(NamedTuple):
@@ -43,6 +45,8 @@ class Statistics(NamedTuple):
     silent: int
     failed: int
     closed: int
+    crowded: int  # one too many of their address
+    slow: int  # took too long for a line
 
 
 class _Visit:
@@ -54,27 +58,32 @@ class _Visit:
         self.visitor = visitor
         self.silent_since: float | None = None  # None: it is our turn, not the client's
         self.silent = False
+        self.slow = False
 
 
 class Listener:
     """All connections of the port."""
 
-    def __init__(self, telnet: Protocol, http: Protocol, limits: Limits, clients: Clients) -> None:
+    def __init__(
+        self, telnet: Protocol, http: Protocol, limits: Limits, clients: Clients, tls: Tls | None = None
+    ) -> None:
         self._telnet = telnet
         self._http = http
         self._limits = limits
         self._clients = clients
+        self._tls = tls
         self._visits: set[_Visit] = set()
         self._accepting = trio.CancelScope()
         self.ended = trio.Event()
         self._total = self._rejected = self._closed = self._reset = self._silent = self._failed = 0
+        self._crowded = self._slow = 0
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve until `drain` was called and the last connection has ended, or until cancelled."""
         async with trio.open_nursery() as visits:
             with self._accepting:
                 async with trio.open_nursery() as doors:
-                    if self._limits.silence_s:
+                    if self._limits.silence_s or self._limits.line_s:
                         doors.start_soon(self._sweep)
                     await trio.serve_listeners(self._visit, list(listeners), handler_nursery=visits)
         self.ended.set()
@@ -83,6 +92,7 @@ class Listener:
         """Let no more in, and take of those who are in only what they have already sent: an agent that does not ask
         for `sync` believes it delivered. `ended` is set when all have gone."""
         self._accepting.cancel()
+        self._clients.leave()
         for visit in self._visits:
             with suppress(OSError):  # the client was faster
                 # Linux gives out what has come, and then says that there is no more, also to those who wait.
@@ -91,13 +101,15 @@ class Listener:
     async def _visit(self, stream: trio.SocketStream) -> None:
         """One connection. Whatever goes wrong in it ends it, and nothing else."""
         self._total += 1
-        if not self._has_room(stream):
-            self._rejected += 1
-            log.warning("a connection too many was closed", open=len(self._visits))
+        visitor = visitor_of(stream, self._clients)
+        client = visitor.at_address
+        if not self._has_room(stream, client):
             await trio.aclose_forcefully(stream)
             return
+        client.connections += 1
+        client.connections_total += 1
         with trio.CancelScope() as scope:
-            visit = _Visit(stream, scope, visitor_of(stream, self._clients))
+            visit = _Visit(stream, scope, visitor)
             self._visits.add(visit)
             try:
                 await self._converse(visit)
@@ -113,16 +125,26 @@ class Listener:
                 self._failed += 1
                 log.exception("connection ended by an error of ours", peer=visit.visitor.peer)
             finally:
+                client.connections -= 1
                 self._visits.discard(visit)
                 await trio.aclose_forcefully(stream)
-        if visit.silent:
-            self._silent += 1
+        self._silent += visit.silent
+        self._slow += visit.slow
 
-    def _has_room(self, stream: trio.SocketStream) -> bool:
-        """Whether one more may stay."""
-        if self._limits.connections and len(self._visits) >= self._limits.connections:
-            return False
-        return stream.socket.fileno() < descriptors.for_connections()
+    def _has_room(self, stream: trio.SocketStream, client: Client) -> bool:
+        """Whether one more may stay, of all and of this client."""
+        if not client.may_connect:
+            self._crowded += 1
+            log.warning("a connection too many of one address was closed", address=client.name, open=client.connections)
+        elif (self._limits.connections and len(self._visits) >= self._limits.connections) or (
+            stream.socket.fileno() >= descriptors.for_connections()
+        ):
+            self._rejected += 1
+            log.warning("a connection too many was closed", open=len(self._visits))
+        else:
+            return True
+        client.connections_refused += 1
+        return False
 
     async def _converse(self, visit: _Visit) -> None:
         stream = visit.stream
@@ -131,6 +153,17 @@ class Listener:
         if not self._limits.no_delay:  # trio's streams send at once unless told otherwise
             stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 0)
 
+        visit.silent_since = trio.current_time()
+        opened = stream if self._tls is None else await self._tls.opened(stream)
+        if opened is None:
+            return
+        visit.visitor.secured = isinstance(opened, trio.SSLStream)
+        await self._speak(visit, opened)
+        if isinstance(opened, trio.SSLStream):
+            await say_goodbye(opened)
+
+    async def _speak(self, visit: _Visit, stream: trio.SocketStream | Encrypted) -> None:
+        """Find out what a client speaks, and speak it to the end."""
         room = LEAST_BYTES
 
         async def receive() -> bytes:
@@ -138,6 +171,7 @@ class Listener:
             visit.silent_since = trio.current_time()
             data = await stream.receive_some(room)
             visit.silent_since = None
+            visit.visitor.client.bytes += len(data)
             if len(data) == room:
                 room = min(2 * room, MOST_BYTES)
             elif len(data) < room // 4:
@@ -149,19 +183,35 @@ class Listener:
             await (self._http if first[0] in CAPITALS else self._telnet)(stream, first, receive, visit.visitor)
 
     async def _sweep(self) -> None:
-        """End connections that were silent for too long. Those that we do not read from are not to blame for it."""
+        """End connections that were silent for too long, or in a line for too long. Those that we do not read from are
+        not to blame for it."""
+        limits = self._limits
         while True:
-            await trio.sleep(self._limits.silence_s / SWEEPS)
-            latest = trio.current_time() - self._limits.silence_s
+            await trio.sleep(min(filter(None, (limits.silence_s, limits.line_s))) / SWEEPS)
+            now_s = trio.current_time()
+            silent_since = now_s - (limits.silence_s or math.inf)
+            line_since = now_s - (limits.line_s or math.inf)
             for visit in self._visits:
-                if visit.silent_since is not None and visit.silent_since < latest:
+                if visit.silent_since is not None and visit.silent_since < silent_since:
                     visit.silent = True
-                    visit.scope.cancel()
+                elif visit.visitor.line_since is not None and visit.visitor.line_since < line_since:
+                    visit.slow = True
+                else:
+                    continue
+                visit.scope.cancel()
 
     def statistics(self) -> Statistics:
         """The numbers of this moment."""
         return Statistics(
-            len(self._visits), self._total, self._rejected, self._reset, self._silent, self._failed, self._closed
+            len(self._visits),
+            self._total,
+            self._rejected + self._crowded,
+            self._reset,
+            self._silent + self._slow,
+            self._failed,
+            self._closed,
+            self._crowded,
+            self._slow,
         )
 
 

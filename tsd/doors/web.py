@@ -21,8 +21,10 @@ from tsd.doors.latency import Latencies
 from tsd.doors.parts import ended
 from tsd.doors.replies import Unread
 from tsd.doors.target import Target, read_target
+from tsd.doors.tls import has_hung_up, socket_of
 from tsd.doors.visitor import Visitor
 from tsd.errors import Refused
+from tsd.latency import Latency
 
 MAX_REQUEST = 64 << 10  # of a request's line and headers
 UNCHUNKED_BYTES = 8192  # OpenTSDB's bound where `tsd.http.request.enable_chunked` is off
@@ -33,6 +35,7 @@ HUNG_UP_S = 2  # how long a question is still worked on after its client has clo
 LEAST_RATE = 64 << 10  # bytes a second: so much longer than `patience_s` a large body may take
 BAD_REQUEST, TIMED_OUT, INTERNAL = 400, 408, 500
 PUTS = frozenset({"api/put", "api/rollup", "api/histogram"})
+QUERIES = frozenset({"api/query", "q"})
 BODILESS = (204, 304)
 _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
 _NO_REQUEST_LINE = ("illegal request line", "no request line", "unsupported HTTP version")
@@ -62,6 +65,7 @@ class Tally:
         self.queries = Counter({"invalid_requests": 0, "exceptions": 0, "success": 0})
         self.latencies = Latencies()
         self.graph_latencies = Latencies()
+        self.took = {kind: Latency() for kind in ("put", "query", "other")}
 
     def note(self, key: str, status: int, took_ms: float) -> None:
         """A request was answered."""
@@ -70,6 +74,8 @@ class Tally:
         elif key == "api/query":
             outcome = "success" if status < BAD_REQUEST else "exceptions" if status >= INTERNAL else "invalid_requests"
             self.queries[outcome] += 1
+        kind = "put" if key in PUTS else "query" if key in QUERIES else "other"
+        self.took[kind].note(took_ms / 1000)
         (self.graph_latencies if key == "q" else self.latencies).note(took_ms)
 
 
@@ -276,14 +282,18 @@ class WebSession:
 
     async def _watch(self, question: trio.CancelScope) -> None:
         """Cancel a question once its client has hung up. Who sends more instead is not watched any further."""
-        if not isinstance(self._stream, trio.SocketStream):
+        stream = socket_of(self._stream)
+        if stream is None:
             return
-        sock = self._stream.socket
+        sock = stream.socket
         try:
             await trio.lowlevel.wait_readable(sock)
-            if await sock.recv(1, trio.socket.MSG_PEEK):
+            sent_more = await sock.recv(1, trio.socket.MSG_PEEK)
+            if sent_more and not self._visitor.secured:
                 return
             await trio.sleep(HUNG_UP_S)
+            if sent_more and not has_hung_up(stream):  # TLS says goodbye before it hangs up
+                return
         except OSError:  # reset
             pass
         question.cancel()

@@ -1,0 +1,163 @@
+"""TLS on the same port: what speaks it, what does not, and what goes wrong with certificates."""
+
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trio
+import trustme
+
+from tests.running import Running, running
+
+HOST = "tsd.test"
+
+
+class Keys(NamedTuple):
+    """An authority, and files of a server's certificate that it signed."""
+
+    authority: trustme.CA
+    folder: Path
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"tsd.tls.certificate": str(self.folder / "cert.pem"), "tsd.tls.key": str(self.folder / "key.pem")}
+
+    def issue(self, host: str = HOST) -> None:
+        """Put a new pair in the place of the old one, as tools that renew certificates do."""
+        leaf = self.authority.issue_cert(host, key_type=trustme.KeyType.ECDSA)
+        for name, blob in (("key.pem", leaf.private_key_pem), ("cert.pem", leaf.cert_chain_pems[0])):
+            blob.write_to_path(self.folder / "new")
+            os.replace(self.folder / "new", self.folder / name)
+
+    def client(self, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2) -> ssl.SSLContext:
+        """What a client knows that trusts the authority."""
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        context.minimum_version = minimum
+        return context
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    made = Keys(trustme.CA(key_type=trustme.KeyType.ECDSA), tmp_path)
+    made.issue()
+    return made
+
+
+@asynccontextmanager
+async def connected(
+    daemon: Running, context: ssl.SSLContext, host: str = HOST
+) -> AsyncIterator[trio.SSLStream[trio.SocketStream]]:
+    """An encrypted connection."""
+    stream = await trio.open_tcp_stream("127.0.0.1", daemon.port)
+    encrypted = trio.SSLStream(stream, context, server_hostname=host)
+    try:
+        await encrypted.do_handshake()
+        yield encrypted
+    finally:
+        await trio.aclose_forcefully(encrypted)
+
+
+async def read_to_end(stream: trio.abc.ReceiveStream) -> bytes:
+    found = b""
+    while data := await stream.receive_some():
+        found += data
+    return found
+
+
+async def test_telnet_and_http_are_spoken_encrypted_and_plainly_on_one_port(tmp_path: Path, keys: Keys) -> None:
+    async with running(tmp_path / "state", keys.settings) as daemon:
+        async with connected(daemon, keys.client()) as stream:
+            await stream.send_all(b"put a.b 1500000000 1 host=a\nput a.b\nsync\nexit\n")
+            said = await read_to_end(stream)  # ends as TLS wants it: trio tells a cut from an end
+            assert said.startswith(b"put: illegal argument: not enough arguments")
+            assert said.endswith(b"synced 1\n")
+        async with connected(daemon, keys.client()) as stream:
+            await stream.send_all(b"GET /api/version HTTP/1.1\r\nHost: tsd\r\nConnection: close\r\n\r\n")
+            assert b"200 OK" in await read_to_end(stream)
+        assert b"synced 1\n" in await daemon.tell(b"put a.b 1500000001 1 host=a\n")
+        assert daemon.daemon.tls is not None
+        statistics = daemon.daemon.tls.statistics()
+        assert (statistics.handshakes, statistics.failed, statistics.plain) == (2, 0, 0)
+        assert statistics.seconds_left > 0
+
+
+async def test_large_replies_and_large_bodies_come_through(tmp_path: Path, keys: Keys) -> None:
+    async with running(tmp_path / "state", keys.settings) as daemon, connected(daemon, keys.client()) as stream:
+        lines = b"".join(b"put a.b %d 1 host=a\n" % (1_500_000_000 + at) for at in range(50_000))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, lines + b"bad line\n" * 5000 + b"sync\nexit\n")
+            said = await read_to_end(stream)
+        assert said.count(b"\n") == 5001
+        assert said.endswith(b"synced 50000\n")
+
+
+async def test_where_tls_is_required_others_are_told_so(tmp_path: Path, keys: Keys) -> None:
+    async with running(tmp_path / "state", {**keys.settings, "tsd.tls.required": "true"}) as daemon:
+        async with daemon.client() as client:
+            await client.send(b"put a.b 1500000000 1 host=a\n" * 1000)
+            assert await client.read_to_end() == b"TLS is required on this port.\n"
+        async with daemon.client() as client:
+            await client.send(b"GET /api/version HTTP/1.1\r\nHost: tsd\r\n\r\n")
+            said = await client.read_to_end()
+            assert said.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
+            assert said.endswith(b"TLS is required on this port.\n")
+        async with connected(daemon, keys.client()) as stream:
+            await stream.send_all(b"exit\n")
+            assert await read_to_end(stream) == b""
+
+
+async def test_a_client_that_ends_its_side_is_told_everything(tmp_path: Path, keys: Keys) -> None:
+    """As `openssl s_client < file` does: it says that it is done, and still listens."""
+    async with running(tmp_path / "state", keys.settings) as daemon:
+        stream = await trio.open_tcp_stream("127.0.0.1", daemon.port)
+        encrypted = trio.SSLStream(stream, keys.client(), server_hostname=HOST, https_compatible=True)
+        await encrypted.send_all(b"put a.b 1500000000 1 host=a\nsync\n")
+        await stream.send_eof()
+        assert await read_to_end(encrypted) == b"synced 1\n"
+        await trio.aclose_forcefully(stream)
+
+
+async def test_new_files_are_taken_up_and_broken_ones_are_not(tmp_path: Path, keys: Keys) -> None:
+    async with running(tmp_path / "state", keys.settings) as daemon:
+        tls = daemon.daemon.tls
+        assert tls is not None
+        async with connected(daemon, keys.client()) as old:
+            keys.issue("other.test")
+            await tls.reload()
+            async with connected(daemon, keys.client(), "other.test") as stream:
+                await stream.send_all(b"exit\n")
+                assert await read_to_end(stream) == b""
+            (keys.folder / "key.pem").write_bytes(b"-----BEGIN PRIVATE KEY-----\nbroken\n")
+            with pytest.raises(Exception, match="pem"):
+                await tls.reload()
+            async with connected(daemon, keys.client(), "other.test") as stream:
+                await stream.send_all(b"exit\n")
+                assert await read_to_end(stream) == b""
+            await old.send_all(b"sync\nexit\n")  # who is in stays in
+            assert await read_to_end(old) == b"synced 0\n"
+
+
+@pytest.mark.parametrize("minimum", ["1.2", "1.3"])
+async def test_old_versions_are_refused(tmp_path: Path, keys: Keys, minimum: str) -> None:
+    versions = {"1.0": ssl.TLSVersion.TLSv1, "1.1": ssl.TLSVersion.TLSv1_1, "1.2": ssl.TLSVersion.TLSv1_2}
+    versions["1.3"] = ssl.TLSVersion.TLSv1_3
+    async with running(tmp_path / "state", {**keys.settings, "tsd.tls.minimum": minimum}) as daemon:
+        for name, version in versions.items():
+            context = keys.client()
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            with pytest.warns(DeprecationWarning, match="TLSv1") if name < "1.2" else nullcontext():
+                context.minimum_version = context.maximum_version = version
+            if name < minimum:
+                with pytest.raises(trio.BrokenResourceError):
+                    async with connected(daemon, context):
+                        pass
+            else:
+                async with connected(daemon, context) as stream:
+                    assert stream.version() == f"TLSv{name}"
+        assert daemon.daemon.tls is not None
+        assert daemon.daemon.tls.statistics().failed == len([name for name in versions if name < minimum])
