@@ -46,15 +46,20 @@ class House:
         self.uids = Uids(self.store, UID, layout.widths)
         self.index = SeriesIndex(self.store, INDEX, layout)
         self.flushed: list[bytes] = []
-        self.engine = Engine(
+        self.now_ms = NOW_MS + 10_000
+        self.engine = self.new_engine(settings or Settings(), self.index if indexed else None)
+
+    def new_engine(self, settings: Settings, index: SeriesIndex | None = None) -> Engine:
+        """Another one on the same tables."""
+        return Engine(
             self.store,
             DATA,
             self.uids,
-            layout,
-            index=self.index if indexed else None,
-            settings=settings or Settings(),
+            self.layout,
+            index=index,
+            settings=settings,
             flush=self._flush,
-            now_ms=lambda: NOW_MS + 10_000,
+            now_ms=lambda: self.now_ms,
         )
 
     @classmethod
