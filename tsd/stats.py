@@ -52,6 +52,7 @@ class Snapshot(NamedTuple):
     uids: Mapping[Kind, KindStatistics]
     compaction: CompactionStatistics | None  # None: switched off
     store: Mapping[str, int]
+    remembered: Mapping[str, int]  # hours, of queries
     canary: CanaryStatistics | None  # None: there is none
 
 
@@ -158,6 +159,8 @@ def _ledger(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("ledger.journaled", snapshot.journaled)
     for reason in REASONS:
         yield Stat("ledger.refused", snapshot.refused.get(reason, 0), f"reason={reason}")
+    nowhere = snapshot.received - snapshot.stored - snapshot.journaled - sum(snapshot.refused.values())
+    yield Stat("ledger.balance", nowhere)
     yield Stat("telnet.cut-lines", snapshot.cut_lines)
     yield Stat("intake.stopped", int(snapshot.held))
     yield Stat("http.hung-up", snapshot.web.hung_up)
@@ -185,6 +188,8 @@ def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:
         yield Stat("compactor.rows-left", tally.hidden, "type=hidden")
     for name, value in snapshot.store.items():
         yield Stat(f"store.{name}", value)
+    for name, value in snapshot.remembered.items():
+        yield Stat(f"query.remembered.{name}", value)
     if (canary := snapshot.canary) is not None:
         yield Stat("canary.rounds", canary.rounds)
         yield Stat("canary.missed", canary.missed)
