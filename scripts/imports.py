@@ -16,10 +16,10 @@ PACKAGE = "tsd"
 
 # The parts of the package, lowest first. A part may import those on lines above its own, and itself.
 ORDER = (
-    ("errors", "heap", "properties", "build", "latency"),
+    ("errors", "heap", "properties", "build", "latency", "loop_lag"),
     ("codec",),
     ("setting", "opentsdb_keys"),
-    ("access_settings",),
+    ("access_settings", "limit_settings"),
     ("settings",),
     ("config", "log", "state", "systemd"),
     ("access",),
@@ -33,7 +33,7 @@ ORDER = (
     ("stats", "watchdog"),
     ("api",),
     ("serving",),
-    ("daemon",),
+    ("daemon", "torture"),
     ("life",),
     ("cli",),
     ("__main__",),

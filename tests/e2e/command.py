@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import trio
 
-from tests.forked import Forked
 from tests.peers.hbase import RunningHbase
 from tests.peers.tables import Tables
 from tsd.store import Put, Row
 from tsd.store.embedded import EmbeddedStore
 from tsd.store.remote import Caller
+from tsd.torture.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import Tsd, on_hbase, until
-from tests.forked import Forked
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tsd.assembly import now_ms
 from tsd.cli.compact import SAVE_S
 from tsd.store import Put
+from tsd.torture.forked import Forked
 
 HOUR = 1356998400
 ONE_BY_ONE = {"tsd.storage.join_points": "false", "tsd.storage.enable_compaction": "false"}

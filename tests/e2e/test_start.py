@@ -16,7 +16,7 @@ T = 1356998400
 
 
 def test_a_command_that_a_shell_starts_does_what_the_forked_ones_of_tests_do(tmp_path: Path) -> None:
-    """The two differ in nothing but how they come to life: tests/forked.py."""
+    """The two differ in nothing but how they come to life: tsd/torture/forked.py."""
     tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
     for words in (["import", "-"], ["scan", "--import", "1", "sum", "sys.cpu"], ["version"], ["nonsense"], ["import"]):
         stdin = b"put sys.cpu %d 1 host=web01\n" % T

@@ -14,8 +14,8 @@ import pytest
 
 from tests.e2e.command import PATIENCE_S, ROOT, Served, Tsd, on_hbase, until
 from tests.peers.hbase import RunningHbase
-from tests.proxy import FaultyProxy, Mode
 from tsd.config import Config, load
+from tsd.torture.proxy import FaultyProxy, Mode
 
 pytestmark = pytest.mark.slow
 UNIT = ROOT / "conf" / "systemd" / "tsd.service"

@@ -12,10 +12,10 @@ from typing import Any
 import trio
 
 from tests.faults.load import PATIENCE_S
-from tests.forked import Forked
 from tests.peers.tables import Tables
-from tests.proxy import FaultyProxy
 from tests.running import Client
+from tsd.torture.forked import Forked
+from tsd.torture.proxy import FaultyProxy
 
 ROOT = Path(__file__).parents[2]
 BASICS = {"tsd.network.port": "0", "tsd.log.format": "json", "tsd.journal.sync_interval": "10"}

@@ -14,8 +14,8 @@ from tests.faults.account import Contents, StoredPoint, embedded_contents, hbase
 from tests.faults.load import Line, Lines, Sender
 from tests.faults.process import address_of, command, on_hbase, served, words_of
 from tests.peers.hbase import RunningHbase
-from tests.proxy import FaultyProxy, Mode
 from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Damage, read_blocks
+from tsd.torture.proxy import FaultyProxy, Mode
 
 DAMAGED = "journal segment damaged"
 STOPPED = "reading from clients has stopped"

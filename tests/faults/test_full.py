@@ -15,7 +15,7 @@ from tests.faults.ledger import checked_stats, grown
 from tests.faults.load import PATIENCE_S, Lines, Sender
 from tests.faults.process import Served, address_of, on_hbase, served, starve
 from tests.peers.hbase import RunningHbase
-from tests.proxy import FaultyProxy, Mode
+from tsd.torture.proxy import FaultyProxy, Mode
 
 AWAY = "the store does not take cells; points wait in the journal"
 BACK = "the store takes cells again"

@@ -16,8 +16,8 @@ from tests.faults.load import PATIENCE_S, Lines, Sender
 from tests.faults.process import Served, address_of, on_hbase, served
 from tests.peers.hbase import RunningHbase
 from tests.peers.tables import Tables
-from tests.proxy import FaultyProxy, Mode
 from tests.running import Client
+from tsd.torture.proxy import FaultyProxy, Mode
 
 MISBEHAVING = [mode for mode in Mode if mode is not Mode.PASS]
 SHORT = {"tsd.storage.hbase.thrift.timeout": "500"}  # ms: a late answer comes after it

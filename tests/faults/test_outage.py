@@ -14,11 +14,11 @@ from tests.faults.load import Lines, Sender
 from tests.faults.process import address_of, command, on_hbase, served, words_of
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import run_script
-from tests.proxy import FaultyProxy, Mode
 from tsd.codec.uid import Kind, Widths
 from tsd.errors import StoreError
 from tsd.store import Put
 from tsd.store.hbase import HBaseStore
+from tsd.torture.proxy import FaultyProxy, Mode
 from tsd.uids import Uids
 
 AWAY_S = 60

@@ -11,7 +11,7 @@ import trio
 from tests.faults.askers import OK, asked
 from tests.faults.process import Served, address_of, on_hbase, served
 from tests.peers.hbase import RunningHbase
-from tests.proxy import FaultyProxy, Mode
+from tsd.torture.proxy import FaultyProxy, Mode
 
 BASE_S = 1356998400
 HOSTS, HOURS = 150, 8  # rows enough for several pages

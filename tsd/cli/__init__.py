@@ -17,6 +17,7 @@ from tsd.cli.scan import scan
 from tsd.cli.send import send
 from tsd.cli.serve import serve
 from tsd.cli.tables import create_tables
+from tsd.cli.torture import torture
 from tsd.cli.uid import mkmetric, uid
 from tsd.cli.version import version
 from tsd.errors import BadConfig, StoreError, TsdError
@@ -35,7 +36,7 @@ def tsd(**_: object) -> None:
 
 for _command in (
     serve, check_config, create_tables, mkmetric, uid, import_lines, query, scan, compact, delete, fsck, copy, send,
-    health, version,
+    health, torture, version,
 ):  # fmt: skip
     tsd.add_command(_command)
 

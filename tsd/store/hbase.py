@@ -86,6 +86,11 @@ class HBaseStore:
             await trio.sleep(pause)
         raise StoreError(f"table {table} is there, but is not enabled")
 
+    async def drop_tables(self, tables: Iterable[str]) -> None:
+        """Delete these tables and all that is in them. Not part of Store: it is for who makes tables for a while."""
+        for table in tables:
+            await self._ask(Connection.drop_table, table)
+
     async def tables(self) -> list[str]:
         """See Store."""
         return await self._ask(Connection.tables)

@@ -110,6 +110,12 @@ class Connection:
         """Whether a table can be used."""
         return bool(self._ask("isTableEnabled", table, table.encode()))
 
+    def drop_table(self, table: str) -> None:
+        """Delete a table and all that is in it."""
+        if self.is_enabled(table):
+            self._ask("disableTable", table, table.encode())
+        self._ask("deleteTable", table, table.encode())
+
     def get(self, table: str, rows: Sequence[bytes], columns: Collection[bytes] | None) -> dict[bytes, list[Cell]]:
         """The cells of those `rows`, all different, that exist."""
         if columns is None:

@@ -9,12 +9,12 @@ import trio
 from trio.testing import MockClock
 
 from tests.peers.hbase import RunningHbase
-from tests.proxy import FaultyProxy, Mode
 from tests.unit.store.scripted import BusyGateway
 from tsd.errors import StoreBusy, StoreDown, StoreError
 from tsd.store import Family, Put, Store, Table, scan
 from tsd.store.gateways import IDLE_S, LONGEST_REST_S
 from tsd.store.hbase import BATCH_CELLS, TRIES, HBaseStore
+from tsd.torture.proxy import FaultyProxy, Mode
 
 ROW, COLUMN = b"row", b"t:"
 PATIENCE_S = 20.0  # of calls that are meant to be answered

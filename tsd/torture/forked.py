@@ -1,17 +1,23 @@
 """Commands of `tsd` as processes of their own, forked from one that has imported all of it.
 
-Most of a short command's time is the interpreter's start and its imports, and tests run a thousand of them. One that is
-forked has the arguments, environment, folder and pipes that it is given and the limits of who starts it, and ends as
-any other: by its interpreter's end.
+Most of a short command's time is the interpreter's start and its imports, and who kills daemons, or tests commands,
+runs thousands of them. One that is forked has the arguments, environment, folder and pipes that it is given and the
+limits of who starts it, and ends as any other: by its interpreter's end.
 What it lacks is what an environment tells an interpreter at its start (PYTHON…).
 
-`python -m tests.forked` is the process to fork from: there is one for each process of pytest, and it ends with it.
+It may be given a clock of its own: a file that says how far its wall clock is ahead. The daemon reads the time from
+Python's `time` module alone, so it is put in there; a time namespace shifts no wall clock, and libfaketime is not
+everywhere.
+
+`python -m tsd.torture.forked` is the process to fork from: one for each process that asks, and it ends with it.
 """
 
 import atexit
 import functools
 import gc
+import importlib
 import json
+import mmap
 import os
 import resource
 import runpy
@@ -28,9 +34,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]  # where the package is
+COMMANDS = "tsd.cli"  # what is forked has imported it; named, because it imports us
 LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
 NUMBER = struct.Struct("=i")  # a process, or how it ended
+AHEAD = struct.Struct("=q")  # what a clock's file holds: nanoseconds
 FDS = 5  # of a request: standard input, output and error, where to tell how it ended, and what to run
 
 
@@ -40,12 +48,20 @@ _STARTING = threading.Lock()
 class Forked:
     """A command of `tsd` under way, as a subprocess.Popen of bytes. Its output goes to pipes."""
 
-    def __init__(self, words: Sequence[str | Path], *, folder: Path, env: Mapping[str, str] | None = None) -> None:
-        """Start it in `folder`, with the environment `env` (None: ours)."""
+    def __init__(
+        self,
+        words: Sequence[str | Path],
+        *,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        clock: Path | None = None,
+    ) -> None:
+        """Start it in `folder`, with the environment `env` (None: ours) and a clock that `set_ahead` has made."""
         request = {
             "words": list(map(str, words)),
             "folder": str(folder),
             "env": dict(os.environ if env is None else env),
+            "clock": None if clock is None else str(clock),
             "limits": {name: resource.getrlimit(getattr(resource, name)) for name in LIMITS},
         }
         stdin, stdout, stderr, told = (os.pipe() for _ in range(4))
@@ -150,8 +166,8 @@ def _origin() -> socket.socket:
 def _start_origin() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        origin = subprocess.Popen(
-            [sys.executable, "-m", "tests.forked", str(theirs.fileno())],
+        origin = subprocess.Popen(  # noqa: S603 - ourselves
+            [sys.executable, "-m", __name__, str(theirs.fileno())],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT, process_group=0,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},  # what forks must have no threads
         )  # fmt: skip
@@ -199,14 +215,33 @@ def _become(fds: Sequence[int]) -> None:
     time.tzset()
     for name, limit in asked["limits"].items():
         resource.setrlimit(getattr(resource, name), limit)
+    if asked["clock"] is not None:
+        _go_by(Path(asked["clock"]))
     os.close(unready)
     os.close(ready)
     sys.argv[1:] = asked["words"]
 
 
-if __name__ == "__main__":
-    import tsd.cli  # noqa: F401 (what commands begin with)
+def set_ahead(clock: Path, ahead_ms: int) -> None:
+    """Have a clock be so far ahead of the real one (below 0: behind it) from now on."""
+    with clock.open("r+b" if clock.exists() else "w+b") as file:
+        file.write(AHEAD.pack(ahead_ms * 1_000_000))
 
+
+def _go_by(clock: Path) -> None:
+    """Have this process's wall clock be as far ahead as a file says, at any time."""
+    with clock.open("rb") as file:
+        ahead = mmap.mmap(file.fileno(), AHEAD.size, access=mmap.ACCESS_READ)
+    real_ns = time.time_ns
+
+    def shifted_ns() -> int:
+        return real_ns() + int(AHEAD.unpack_from(ahead)[0])
+
+    vars(time).update(time_ns=shifted_ns, time=lambda: shifted_ns() / 1e9)
+
+
+if __name__ == "__main__":
+    importlib.import_module(COMMANDS)
     gc.freeze()  # or each command's end goes through all that was imported, which takes longer than the command
     _serve(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module("tsd", run_name="__main__", alter_sys=True)

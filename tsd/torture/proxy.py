@@ -19,9 +19,10 @@ BACKLOG = 64
 class Mode(enum.Enum):
     """What becomes of connections and of what is said over them. An answer is what comes from upstream at once."""
 
-    PASS = "all goes through"
+    PASS = "all goes through"  # noqa: S105 - a way, not a word
     REFUSE = "connections are refused, and those that are open are hung up"
     STALL = "connections are accepted, requests go nowhere"
+    HANG = "half of an answer comes, and then nothing more"
     LOSE = "requests go through, and instead of the answer comes the end of the connection"
     CUT = "the connection ends in the middle of the answer"
     HOLD = "answers wait until the mode is another"
@@ -97,6 +98,11 @@ class FaultyProxy:
             if self._mode is Mode.HOLD:
                 self.holding.set()
             self._changed.wait_for(lambda: self._mode is not Mode.HOLD)
+
+    def wait_while_hanging(self) -> None:
+        """Return when answers come whole again, or nobody waits for them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._mode is not Mode.HANG)
 
     def start(self, thread: threading.Thread) -> None:
         """Run a thread that `close` waits for."""
@@ -185,9 +191,12 @@ class _Relay:
             mode = self._proxy.mode
             if mode is Mode.LOSE:
                 return
-            if mode is Mode.CUT:
+            if mode in (Mode.CUT, Mode.HANG):
                 self._client.sendall(data[: len(data) // 2])
-                return
+                if mode is Mode.CUT:
+                    return
+                self._proxy.wait_while_hanging()
+                return  # nobody can go on with such an answer
             if mode is Mode.GARBLE:
                 data = bytes(byte ^ 0xFF for byte in data)
             elif mode is Mode.REPEAT:

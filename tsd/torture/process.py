@@ -1,0 +1,149 @@
+"""`tsd serve` as a process of its own: to be killed, starved and measured. What it logs is read and kept."""
+
+import json
+import os
+import resource
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tsd.errors import TsdError
+from tsd.torture.forked import Forked
+
+PATIENCE_S = 60.0  # with a daemon that starts or ends
+
+
+class Fallen(TsdError):
+    """A daemon ended by itself, or does not start or end."""
+
+
+class Daemon:
+    """A daemon's process."""
+
+    def __init__(self, process: Forked, kept: Path) -> None:
+        """What it writes is appended to the file `kept`."""
+        self._process = process
+        self._stderr = trio.lowlevel.FdStream(os.dup(process.stderr.fileno()))
+        self._kept = kept
+        self._news = trio.Event()
+        self.events: list[dict[str, Any]] = []  # what it logged
+        self.noise: list[str] = []  # what else it wrote: nothing, unless it fell over
+        self.port = 0
+        self.killed = False
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    async def read_log(self) -> None:
+        """Take down what it writes, until it has ended."""
+        tail = b""
+        with self._kept.open("ab", buffering=0) as kept:
+            while data := await self._stderr.receive_some():
+                kept.write(data)
+                *lines, tail = (tail + data).split(b"\n")
+                for line in lines:
+                    try:
+                        self.events.append(json.loads(line))
+                    except ValueError:
+                        self.noise.append(line.decode("utf-8", "replace"))
+                self._news.set()
+                self._news = trio.Event()
+        await self.ended()
+        self._news.set()
+
+    async def logged(self, *wordings: str) -> dict[str, Any]:
+        """The first event with one of these wordings, once it has been logged. Raises Fallen."""
+        with trio.move_on_after(PATIENCE_S):
+            while not (found := [event for event in self.events if event["event"] in wordings]):
+                if not self.alive:
+                    raise Fallen(f"a daemon ended with status {self._process.returncode}: {self.last_words()}")
+                await self._news.wait()
+            return found[0]
+        raise Fallen(f"a daemon has not said {' or '.join(wordings)!r} within {PATIENCE_S:g} s: {self.last_words()}")
+
+    def last_words(self) -> str:
+        """The end of what it wrote."""
+        return "; ".join(self.noise[-3:]) or str(self.events[-3:])
+
+    async def ready(self) -> None:
+        """Return once it serves its port. Raises Fallen."""
+        self.port = (await self.logged("ready"))["port"]
+
+    async def ended(self) -> int:
+        """Its exit status, once it has ended."""
+        return await trio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+
+    def check(self) -> None:
+        """Raise Fallen where it ended by itself, or wrote what no daemon in good health writes."""
+        if not self.alive or self.noise:
+            raise Fallen(f"a daemon {'is in trouble' if self.alive else 'ended by itself'}: {self.last_words()}")
+
+    async def kill(self) -> None:
+        """End it as a crash does. Raises Fallen."""
+        self.check()
+        self.killed = True
+        self._process.kill()
+        await self.ended()
+
+    async def terminate(self) -> None:
+        """End it as an operator does; everything that waits is stored then. Raises Fallen."""
+        self._process.terminate()
+        status = -1
+        with trio.move_on_after(PATIENCE_S):
+            status = await self.ended()
+        if status or self.noise:
+            raise Fallen(f"a daemon that was to end: status {status}: {self.last_words()}")
+
+    async def end(self) -> None:
+        """Leave nothing of it."""
+        self._process.kill()
+        await self.ended()
+
+    def close(self) -> None:
+        """Give back what is held, once it has ended."""
+        self._stderr.close()
+        self._process.close()
+
+    def resident_bytes(self) -> int:
+        """Memory it holds now."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    def bound_files(self, most_bytes: int | None) -> None:
+        """Let no file grow past `most_bytes`, as on a full disk; or (None) let them again."""
+        _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (hard if most_bytes is None else most_bytes, hard))
+
+
+@asynccontextmanager
+async def running(words: Sequence[str], folder: Path, clock: Path | None = None) -> AsyncIterator[Daemon]:
+    """`tsd` with these words, begun in `folder`, where what it logs is kept; killed at the end, unless it has ended."""
+    process = await trio.to_thread.run_sync(partial(Forked, words, folder=folder, clock=clock))
+    process.stdin.close()
+    daemon = Daemon(process, folder / "daemon.log")
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(daemon.read_log)
+            try:
+                yield daemon
+            finally:
+                with trio.CancelScope(shield=True):
+                    await daemon.end()
+    finally:
+        daemon.close()
+
+
+def words_of(settings: Mapping[str, str]) -> list[str]:
+    """The words that start a daemon with these settings and no others."""
+    return ["serve", "--config", os.devnull, *(word for item in settings.items() for word in ("--set", "=".join(item)))]
