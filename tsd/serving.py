@@ -33,6 +33,7 @@ from tsd.api import (
 from tsd.api import config as config_api
 from tsd.api.taking import PointsDoor, Storing
 from tsd.assembly import name_rules
+from tsd.compaction.pace import PacedCompactor
 from tsd.config import Backend, Config, gateways, layout, state_folder
 from tsd.doors.bodies import Room
 from tsd.doors.cors import Cors
@@ -44,6 +45,7 @@ from tsd.ingest.intake import Intake
 from tsd.ingest.journal import Journal
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.writer import Writer
+from tsd.loop_lag import LoopLag
 from tsd.metadata.described import SeriesMetas, UidMetas
 from tsd.metadata.notes import Notes
 from tsd.metadata.trees import Trees
@@ -66,6 +68,7 @@ class Parts:
     journal: Journal
     intake: Intake
     writer: Writer
+    compactor: PacedCompactor | None
     now_ms: Callable[[], int]  # the wall clock
     drop_caches: Callable[[], None]
     stop: Callable[[], None]
@@ -76,10 +79,9 @@ class Parts:
     queries: Registry  # that run, and that ran
 
 
-def routes(parts: Parts, tally: Tally, watch: health.Health) -> dict[str, Endpoint]:
+def routes(parts: Parts, tally: Tally, watch: health.Health, lag: LoopLag) -> dict[str, Endpoint]:
     """Every endpoint, by the first words of its path."""
     config = parts.config
-    latencies = {"all": tally.latencies, "graph": tally.graph_latencies}
     return {
         **_described(parts),
         **_written(parts),
@@ -87,7 +89,7 @@ def routes(parts: Parts, tally: Tally, watch: health.Health) -> dict[str, Endpoi
         **config_api.routes(config),
         **health.routes(watch),
         **logs.routes(),
-        **prometheus.routes(parts.statistics, latencies),
+        **prometheus.routes(_sources(parts, tally, lag), watch),
         **static.routes(config.staticroot, parts.now_ms),
         **stats.routes(parts.statistics, parts.stats_tags, parts.now_ms, lambda: _gateways(parts)),
         **query.routes(parts.engine, parts.queries, query.Rules(config.corrected, config.allow_delete), parts.now_ms),
@@ -100,6 +102,20 @@ def routes(parts: Parts, tally: Tally, watch: health.Health) -> dict[str, Endpoi
         ),
         **exp.routes(parts.engine, parts.queries, query.Rules(config.corrected, config.allow_delete), parts.now_ms),
     }
+
+
+def _sources(parts: Parts, tally: Tally, lag: LoopLag) -> prometheus.Sources:
+    """What /metrics tells beside the numbers of `stats`."""
+    return prometheus.Sources(
+        parts.statistics,
+        parts.journal,
+        parts.writer,
+        parts.compactor,
+        parts.store,
+        parts.uids.statistics,
+        tally.took,
+        lag,
+    )
 
 
 def _written(parts: Parts) -> dict[str, Endpoint]:
@@ -169,14 +185,17 @@ class Web:
         self.health = health.Health(
             config.mode, parts.intake.gate, parts.journal, self._probe, lambda: parts.writer.trouble or ""
         )
-        endpoints = routes(parts, self.tally, self.health)
+        self._lag = LoopLag()
+        endpoints = routes(parts, self.tally, self.health, self._lag)
         self._dispatcher = Dispatcher(endpoints, rules, Cors(config.cors_domains, config.cors_headers))
         self._bounds = Bounds(config.max_chunk, config.http_timeout_s, config.enable_chunked)
         self._room = Room(config.http_memory)
 
     async def run(self) -> None:
         """What endpoints need beside requests, for ever."""
-        await self._probe.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._probe.run)
+            nursery.start_soon(self._lag.run)
 
     async def serve(
         self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], visitor: Visitor

@@ -1,76 +1,135 @@
-"""/metrics: the numbers of `stats` in the text format that Prometheus reads."""
+"""/metrics: everything that can be counted or timed, in the text formats that Prometheus reads.
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+Nothing here costs anything until somebody asks: the parts count as they go, and are looked at then.
+"""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+import tsd
+from tsd.api.health import OK, Health
 from tsd.api.messages import check_method
+from tsd.api.metric_names import families
+from tsd.codec.uid import Kind
+from tsd.compaction.pace import PacedCompactor
 from tsd.doors.exchange import Endpoint, Request, Response
-from tsd.doors.latency import Latencies
+from tsd.ingest.journal import Journal
+from tsd.ingest.writer import Writer
+from tsd.latency import BOUNDS_S, Latency
+from tsd.loop_lag import LoopLag
 from tsd.stats import Stat
+from tsd.store import Store
+from tsd.store.timing import Timed
+from tsd.uids import KindStatistics
 
-TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_OTHER = re.compile("[^a-zA-Z0-9_]")
-
-# What goes up and down; everything else only goes up. By name, or by what names begin with.
-GAUGES = (
-    "compaction.queue.size",
-    "compactor.rows-left",
-    "http.body-bytes",
-    "http.latency_",
-    "intake.stopped",
-    "journal.bytes",
-    "journal.pending-bytes",
-    "journal.segments",
-    "ledger.journaled",
-    "process.peak-kib",
-    "series.known",
-    "store.gateways_down",
-    "uid.cache-size",
-    "uid.ids-",
-)
-GAUGE_TAGS = ("type=open",)
+LE = [*map(str, BOUNDS_S), "+Inf"]
 
 
-def routes(statistics: Callable[[], Sequence[Stat]], latencies: Mapping[str, Latencies]) -> dict[str, Endpoint]:
-    """`latencies` are those of HTTP requests, by kind."""
+@dataclass(frozen=True)
+class Sources:
+    """Whom the numbers come from that `stats` does not tell."""
+
+    statistics: Callable[[], Sequence[Stat]]
+    journal: Journal
+    writer: Writer
+    compactor: PacedCompactor | None
+    store: Store
+    uids: Callable[[], Mapping[Kind, KindStatistics]]
+    requests: Mapping[str, Latency]  # over HTTP, by what they want
+    lag: LoopLag
+
+
+def routes(sources: Sources, health: Health) -> dict[str, Endpoint]:
+    """GET /metrics. Health is asked for first, which may take as long as a store that does not answer is given."""
 
     async def metrics(request: Request) -> Response:
         check_method(request, "GET", "HEAD")
-        return Response(200, (exposition(statistics()) + _durations(latencies)).encode(), TYPE)
+        found = await health.look("ready")
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(200, encode(_registry(sources, found)), content_type)
 
     return {"metrics": metrics}
 
 
-def exposition(stats: Iterable[Stat]) -> str:
-    """The text: each name once, with its type, and all of its values behind.
+class _Once(Collector):
+    """Metrics that were made for one answer."""
 
-    >>> stats = [Stat("rpc.received", 3, "type=http"), Stat("a", 1), Stat("rpc.received", 4, "type=put")]
-    >>> print(exposition(stats), end="")
-    # TYPE tsd_rpc_received_total counter
-    tsd_rpc_received_total{type="http"} 3
-    tsd_rpc_received_total{type="put"} 4
-    # TYPE tsd_a_total counter
-    tsd_a_total 1
-    """
-    found: dict[tuple[str, str], list[str]] = {}
-    for stat in stats:
-        is_gauge = stat.name.startswith(GAUGES) or stat.tag in GAUGE_TAGS
-        name = "tsd_" + _OTHER.sub("_", stat.name) + ("" if is_gauge else "_total")
-        tags = [tag.split("=", 1) for tag in (stat.tag, stat.last_tag) if tag]
-        labels = ",".join(f'{_OTHER.sub("_", key)}="{_escaped(value)}"' for key, value in tags)
-        line = f"{name}{{{labels}}} {stat.value}\n" if labels else f"{name} {stat.value}\n"
-        found.setdefault((name, "gauge" if is_gauge else "counter"), []).append(line)
-    return "".join(f"# TYPE {name} {kind}\n{''.join(lines)}" for (name, kind), lines in found.items())
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
 
 
-def _durations(latencies: Mapping[str, Latencies]) -> str:
-    name = "tsd_http_request_duration_seconds"
-    lines = "".join(
-        f'{name}_sum{{type="{kind}"}} {found.total_ms / 1000}\n{name}_count{{type="{kind}"}} {found.count}\n'
-        for kind, found in latencies.items()
+def _registry(sources: Sources, health: Mapping[str, str]) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(_Once([*families(sources.statistics()), *_measured(sources), *_healthy(health)]))
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return registry
+
+
+def _healthy(health: Mapping[str, str]) -> Iterator[Metric]:
+    yield InfoMetricFamily("tsd_build", "What runs here.", {"version": tsd.__version__})
+    yield GaugeMetricFamily("tsd_ready", "1 where /health/ready says so.", float(health["status"] == OK))
+    checks = GaugeMetricFamily("tsd_healthy", "1 where /health/CHECK says so.", labels=["check"])
+    for check, verdict in health.items():
+        if check != "status":
+            checks.add_metric([check], float(verdict == OK))
+    yield checks
+
+
+def _measured(sources: Sources) -> Iterator[Metric]:
+    journal, writer = sources.journal, sources.writer
+    yield GaugeMetricFamily(
+        "tsd_oldest_unstored_seconds", "For how long the oldest point waits for the store.", writer.waiting_s
     )
-    return f"# TYPE {name} summary\n{lines}"
+    yield GaugeMetricFamily(
+        "tsd_journal_limit_bytes", "The size at which reading from clients stops.", journal.max_bytes
+    )
+    yield _histogram("tsd_journal_sync_duration_seconds", "What the journal's disk takes to sync.", journal.sync_times)
+    yield _histogram(
+        "tsd_journal_wait_duration_seconds",
+        "From a line's coming until it is on disk: of the first line of each group.",
+        journal.wait_times,
+    )
+    yield _histogram("tsd_loop_lag_seconds", "How late the event loop is, looked at twice a second.", sources.lag.late)
+    yield _histograms("tsd_http_request_duration_seconds", "What HTTP requests took.", "kind", sources.requests.items())
+    if isinstance(sources.store, Timed):
+        yield _histograms(
+            "tsd_store_call_duration_seconds", "What calls of the store took.", "call", sources.store.took.items()
+        )
+    if sources.compactor is not None:
+        oldest_s = sources.compactor.statistics().oldest_s
+        yield GaugeMetricFamily(
+            "tsd_compaction_oldest_seconds", "How long ago the oldest hour of a waiting row was over.", oldest_s
+        )
+    shares = GaugeMetricFamily("tsd_uids_used_ratio", "Share of all UIDs that is given out.", labels=["kind"])
+    for kind, uids in sources.uids().items():
+        shares.add_metric([kind.value], uids.used / max(uids.used + uids.available, 1))
+    yield shares
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _histogram(name: str, text: str, took: Latency) -> Metric:
+    return HistogramMetricFamily(name, text, buckets=_buckets(took), sum_value=took.total_s)
+
+
+def _histograms(name: str, text: str, label: str, took: Iterable[tuple[str, Latency]]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=[label])
+    for value, latency in took:
+        family.add_metric([value], _buckets(latency), latency.total_s)
+    return family
+
+
+def _buckets(took: Latency) -> list[tuple[str, float]]:
+    """Each bound with the number of times that were no longer, as Prometheus has them."""
+    found, passed = [], 0
+    for bound, count in zip(LE, took.counts, strict=True):
+        passed += count
+        found.append((bound, float(passed)))
+    return found

@@ -61,7 +61,7 @@ async def test_filters_are_those_of_queries(daemon: Running) -> None:
     assert all(sorted(help_) == ["description", "examples"] for help_ in told.values())
 
 
-async def test_stats_are_points_lines_and_metrics(daemon: Running) -> None:
+async def test_stats_are_points_and_lines(daemon: Running) -> None:
     await daemon.tell(b"put m 1500000000 1 a=b\n")
     await ask(daemon, "/nowhere")
     told = (await ask(daemon, "/api/stats")).json
@@ -72,28 +72,6 @@ async def test_stats_are_points_lines_and_metrics(daemon: Running) -> None:
     assert [line.split(" ")[0] for line in lines] == [
         line.split(" ")[0] for line in (await ask(daemon, "/stats?json")).json
     ]
-    metrics = (await ask(daemon, "/metrics")).body.decode()
-    assert 'tsd_rpc_received_total{type="http"} 5\n' in metrics
-    assert "# TYPE tsd_journal_bytes gauge\n" in metrics
-    assert re.search(r'^tsd_http_request_duration_seconds_count\{type="all"\} 4$', metrics, re.MULTILINE)
-
-
-async def test_metrics_are_what_prometheus_reads(daemon: Running) -> None:
-    """Each name has one type and stands in one place; nothing is told twice."""
-    names: set[str] = set()
-    seen: set[str] = set()
-    name = ""
-    for line in (await ask(daemon, "/metrics")).body.decode().splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            assert kind in ("counter", "gauge", "summary")
-            assert name not in names
-            names.add(name)
-            continue
-        assert re.fullmatch(r'[a-zA-Z_][a-zA-Z0-9_]*(\{([a-z_]+="[^"]*",?)+\})? -?[0-9.e+-]+', line), line
-        assert re.match(f"{name}(_sum|_count)?[ {{]", line)
-        assert line.rpartition(" ")[0] not in seen
-        seen.add(line.rpartition(" ")[0])
 
 
 @pytest.mark.parametrize("what", ["jvm", "threads", "region_clients", "anything"])

@@ -44,6 +44,7 @@ class Parts:
         }
         self.store = store
         self.folder = folder
+        self.now_s = 1_000_000  # the wall clock
         self.gate = Gate()
         self.ledger = Ledger()
         self.journal = Journal(folder / "journal", sync_interval_s=0.001, max_bytes=int(str(chosen["max_bytes"])))
@@ -67,7 +68,7 @@ class Parts:
             series_idle_s=7200,
             join=bool(chosen["join"]),
             refused_folder=folder / "refused",
-            now_s=lambda: 1_000_000,
+            now_s=lambda: self.now_s,
         )
         self.intake = Intake(
             self.rows,

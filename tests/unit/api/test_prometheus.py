@@ -1,0 +1,133 @@
+"""/metrics, as Prometheus' own library reads it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.running import Running, running
+from tests.unit.api.asking import ask, tell
+from tsd.api.metric_names import TOLD
+from tsd.codec.uid import Kind
+from tsd.latency import Latency
+
+PUT = b"put sys.load 1500000000 1 host=a\n"
+
+
+class Metrics(NamedTuple):
+    """What was told."""
+
+    types: Mapping[str, str]  # by name, a counter's without _total
+    values: Mapping[str, float]  # by name and labels: a_total{b="c"}
+
+
+async def metrics(daemon: Running, *headers: str) -> Metrics:
+    """What a daemon tells; fails where a name comes twice, or has no help."""
+    heard = await ask(daemon, "/metrics", *headers)
+    assert heard.status == 200
+    assert heard.headers["content-type"].startswith("text/plain; version=")
+    types: dict[str, str] = {}
+    values: dict[str, float] = {}
+    for family in text_string_to_metric_families(heard.body.decode()):
+        assert family.name not in types
+        assert family.documentation
+        types[family.name] = family.type
+        for sample in family.samples:
+            labels = ",".join(f'{key}="{value}"' for key, value in sample.labels.items())
+            name = f"{sample.name}{{{labels}}}" if labels else sample.name
+            assert name not in values
+            values[name] = sample.value
+    return Metrics(types, values)
+
+
+async def test_the_ledger_is_told(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        await daemon.tell(PUT * 3 + b"put sys.load x 1 host=a\nput sys.load\n")
+        told = await metrics(daemon)
+        assert told.values["tsd_lines_received_total"] == 5
+        assert told.values["tsd_lines_journaled"] + told.values["tsd_lines_stored_total"] == 3
+        assert told.values['tsd_lines_refused_total{reason="invalid_values"}'] == 1
+        assert told.values['tsd_lines_refused_total{reason="illegal_arguments"}'] == 1
+        assert told.values["tsd_ledger_balance"] == 0
+        assert told.types["tsd_lines_received"] == "counter"
+        assert told.types["tsd_lines_journaled"] == "gauge"
+        await daemon.daemon.flush()
+        told = await metrics(daemon)
+        assert (told.values["tsd_lines_journaled"], told.values["tsd_lines_stored_total"]) == (0, 3)
+
+
+async def test_what_takes_time_is_told_in_ranges(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        await daemon.tell(PUT)
+        await daemon.daemon.flush()
+        await tell(daemon, "/api/put", b'{"metric":"sys.load","timestamp":1500000001,"value":1,"tags":{"host":"a"}}')
+        assert (await ask(daemon, "/api/query?start=1500000000&end=1500000002&m=sum:sys.load")).status == 200
+        values = (await metrics(daemon)).values
+        for name in ("tsd_journal_sync_duration_seconds", "tsd_journal_wait_duration_seconds"):
+            assert values[f"{name}_count"] >= 2
+            assert values[f'{name}_bucket{{le="+Inf"}}'] == values[f"{name}_count"]
+            assert values[f"{name}_sum"] > 0
+            assert values[f'{name}_bucket{{le="0.001"}}'] <= values[f'{name}_bucket{{le="30.0"}}']
+        assert values['tsd_http_request_duration_seconds_count{kind="put"}'] == 1
+        assert values['tsd_http_request_duration_seconds_count{kind="query"}'] == 1
+        for call in ("get", "put", "cells", "sync"):
+            assert values[f'tsd_store_call_duration_seconds_count{{call="{call}"}}'] > 0, call
+
+
+async def test_health_is_a_number_too(tmp_path: Path) -> None:
+    settings = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1"}
+    settings |= {"tsd.core.drain_timeout": "0", "tsd.core.auto_create_metrics": "true"}
+    async with running(tmp_path, settings) as daemon:
+        await daemon.tell(PUT)
+        await daemon.daemon.flush()
+        values = (await metrics(daemon)).values
+        assert values["tsd_ready"] == 0
+        assert [values[f'tsd_healthy{{check="{check}"}}'] for check in ("write", "read", "store")] == [1, 0, 0]
+        assert values["tsd_store_errors_total"] > 0
+        assert values["tsd_store_write_failures_total"] > 0
+        assert values["tsd_lines_journaled"] == 1
+
+
+async def test_a_point_of_an_earlier_run_is_as_old_as_its_journal(tmp_path: Path) -> None:
+    away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1", "tsd.core.drain_timeout": "0"}
+    away |= {"tsd.core.auto_create_metrics": "true"}
+    async with running(tmp_path, away) as daemon:
+        await daemon.tell(PUT)
+    [segment] = (tmp_path / "journal").glob("*.journal")
+    os.utime(segment, (segment.stat().st_mtime - 1000,) * 2)
+    async with running(tmp_path, away) as daemon:
+        assert 1000 <= (await metrics(daemon)).values["tsd_oldest_unstored_seconds"] < 1100
+
+
+async def test_every_number_of_stats_has_its_place(tmp_path: Path) -> None:
+    """Whoever adds one says in `TOLD` what Prometheus is to make of it."""
+    async with running(tmp_path) as daemon:
+        await daemon.tell(PUT)
+        stats = daemon.daemon.statistics()
+        missing = {
+            f"{stat.name} {stat.tag}".strip()
+            for stat in stats
+            if stat.name not in TOLD and f"{stat.name} {stat.tag}" not in TOLD and not stat.name.startswith("store.")
+        }
+        assert missing == set()
+        shares = (await metrics(daemon)).values
+        for kind in Kind:
+            assert shares[f'tsd_uids_used_ratio{{kind="{kind.value}"}}'] == 1 / (2**24 - 1)
+
+
+async def test_prometheus_may_ask_for_its_newer_format(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        heard = await ask(daemon, "/metrics", "Accept: application/openmetrics-text; version=1.0.0")
+        assert heard.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert heard.body.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize(("took_s", "place"), [(0, 0), (0.001, 0), (0.0011, 1), (30, 13), (31, 14)])
+def test_a_range_holds_its_upper_bound(took_s: float, place: int) -> None:
+    latency = Latency()
+    latency.note(took_s)
+    assert latency.counts.index(1) == place
+    assert latency.total_s == took_s
