@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tsd.ingest import compiled as ingest_compiled
 from tsd.query import compiled
 from tsd.store.keyvalue import HAS_LOOP
 
@@ -20,6 +21,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 PACKAGES = {
     "collectd": "collectd-core",
     "nc": "netcat-openbsd",
+    "promtool": "prometheus",
     "systemd-analyze": "systemd",
     "vmctl": "victoria-metrics",
 }
@@ -71,7 +73,7 @@ def _lacking(name: str) -> str:
 
 def need_compiled_loops() -> None:
     """Skip the test, or in a full run fail it, where the compiled loops were not built."""
-    if not (compiled.HAS and HAS_LOOP):
+    if not (compiled.HAS and ingest_compiled.HAS and HAS_LOOP):
         _give_up("the compiled loops are not there: a C compiler is wanted when tsd is installed, and TSD_PURE unset")
 
 

@@ -1,0 +1,123 @@
+"""A real Prometheus takes the daemon's metrics, our alert rules and what the dashboard asks."""
+
+import http.client
+import json
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.e2e.command import HOST, PATIENCE_S, ROOT, Served, Tsd, until
+
+RULES = ROOT / "conf" / "prometheus" / "tsd.rules.yml"
+DASHBOARD = json.loads((ROOT / "conf" / "grafana" / "tsd-dashboard.json").read_text())
+SELDOM = " > 0"  # queries that end so find something only where something is wrong
+
+
+def run(program: Path, *words: str | Path, folder: Path = RULES.parent, stdin: bytes = b"") -> str:
+    """What a program says; fails with it where it is not content."""
+    done = subprocess.run([program, *words], cwd=folder, input=stdin, capture_output=True, check=False)
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, said
+    return said
+
+
+def get(port: int, path: str) -> bytes:
+    """The body of a 200."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+        assert response.status == 200, (path, response.status, body)
+        return body
+    finally:
+        connection.close()
+
+
+def test_the_rules_say_what_they_should(program: Callable[[str], Path]) -> None:
+    promtool = program("promtool")
+    assert "SUCCESS" in run(promtool, "check", "rules", RULES)
+    assert "SUCCESS" in run(promtool, "test", "rules", "tsd.rules.test.yml")
+
+
+def test_every_rule_is_tried() -> None:
+    alerts = {line.split()[-1] for line in RULES.read_text().splitlines() if "- alert:" in line}
+    tried = RULES.with_name("tsd.rules.test.yml").read_text()
+    assert {alert for alert in alerts if alert not in tried} == set()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A daemon with something to tell."""
+    with Tsd(tmp_path / "state", {"tsd.canary.enable": "true"}).serve() as served:
+        assert b"synced 1\n" in served.tell(b"put a.b 1500000000 1 host=a\nput oops\n")
+        served.flush()
+        get(served.port, "/api/query?start=1500000000&end=1500000001&m=sum:a.b")
+        yield served
+
+
+def test_prometheus_takes_it_all(served: Served, tmp_path: Path, program: Callable[[str], Path]) -> None:
+    assert run(program("promtool"), "check", "metrics", stdin=get(served.port, "/metrics")) == ""  # it has no advice
+    with prometheus(program("prometheus"), tmp_path, served.port) as port:
+        until(lambda: bool(ask(port, "rate(process_cpu_seconds_total[1m])")), "two looks at the daemon")
+        assert all(value == "1" for value in ask(port, "tsd_ready"))
+        silent = [query for query in queries() if not ask(port, query) and not query.endswith(SELDOM)]
+        assert silent == []
+        groups = json.loads(get(port, "/api/v1/rules"))["data"]["groups"]
+        until(lambda: bool(json.loads(get(port, "/api/v1/rules"))["data"]["groups"][0]["lastEvaluation"]), "rules")
+        assert [rule["name"] for group in groups for rule in group["rules"] if rule.get("lastError")] == []
+
+
+def queries() -> list[str]:
+    """What the dashboard asks, with its variables filled in."""
+    found = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    found += [annotation["expr"] for annotation in DASHBOARD["annotations"]["list"]]
+    assert len(found) > 40
+    return [expr.replace("$instance", ".*").replace("$__rate_interval", "1m") for expr in found]
+
+
+def ask(port: int, query: str) -> list[str]:
+    """The values that a query finds; fails where Prometheus does not understand it."""
+    answer: dict[str, Any] = json.loads(get(port, "/api/v1/query?" + urlencode({"query": query})))
+    assert answer["status"] == "success", answer
+    return [series["value"][1] for series in answer["data"]["result"]]
+
+
+@contextmanager
+def prometheus(server: Path, folder: Path, target: int) -> Iterator[int]:
+    """The port of one that looks at the daemon every second."""
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        port: int = free.getsockname()[1]
+    job = {"job_name": "tsd", "static_configs": [{"targets": [f"{HOST}:{target}"]}]}
+    settings = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(RULES)],
+        "scrape_configs": [job],
+    }
+    config = folder / "prometheus.yml"
+    config.write_text(json.dumps(settings))  # YAML holds JSON
+    places = {"config.file": config, "storage.tsdb.path": folder / "data", "web.listen-address": f"{HOST}:{port}"}
+    words = [server, *(f"--{option}={place}" for option, place in places.items())]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = []
+            for line in process.stderr:
+                said.append(line)
+                if "Server is ready to receive web requests" in line:
+                    break
+            else:
+                pytest.fail(f"Prometheus ended: {''.join(said)}")
+            listener = threading.Thread(target=process.stderr.read)  # what nobody reads would hold it up
+            listener.start()
+            yield port
+        finally:
+            process.kill()
