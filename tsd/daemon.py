@@ -3,10 +3,12 @@
 import math
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import structlog
 import trio
 
+from tsd.api.clients import ranked
 from tsd.assembly import (
     creates,
     make_uids,
@@ -19,8 +21,10 @@ from tsd.build import version_reply
 from tsd.canary import Canary, Home
 from tsd.compaction.configured import paced_compactor
 from tsd.config import Config, Mode, journal_folder, layout, state_folder
+from tsd.deadletters.log import DeadLetters
+from tsd.deadletters.replay import Replay, verbs
 from tsd.doors import control
-from tsd.doors.clients import Clients, quotas_of
+from tsd.doors.clients import QUOTAS, Clients, quotas_of
 from tsd.doors.listener import Limits, Listener
 from tsd.doors.replies import Budget
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
@@ -53,6 +57,7 @@ log = structlog.get_logger(__name__)
 UNSETTLED_BYTES = 1024  # at most, of a series that is known without its UIDs
 UNSETTLED_SHARE = 8  # what part of the memory for points they may take
 COUNTERS_S = 600  # between looks at how many UIDs other daemons have used
+CAPS = ("tsd.ingest.max_series", "tsd.uid.new_per_minute")
 CANARY_S = 10.0  # between its rounds, unless systemd's watchdog wants to hear sooner
 
 
@@ -94,6 +99,14 @@ class Daemon:
             note=self.compactor.note if self.compactor else lambda _: None,
             on_points=self.watch.note,
         )
+        self.letters = DeadLetters(
+            state_folder(config) / "rejected",
+            max_bytes=config.rejected_bytes,
+            per_second=config.rejected_per_s,
+            now_ms=now_ms,
+        )
+        self.growth = Growth(self.rows.table)
+        self._cap(config)
         self.intake = Intake(
             self.rows,
             names,
@@ -103,7 +116,8 @@ class Daemon:
             self.writer.regulate,
             most_unsettled=config.memory_limit // UNSETTLED_SHARE // UNSETTLED_BYTES,
             summaries=summaries,
-            growth=Growth(self.rows.table, max_series=config.max_series, names_per_minute=config.names_per_minute),
+            growth=self.growth,
+            on_refused=self.letters.note,
         )
         self.tally = Tally()
         self.replayed = 0  # lines found in the journal at the start
@@ -131,6 +145,7 @@ class Daemon:
                 self.watch,
                 self.engine,
                 make_registry(config, now_ms),
+                self.clients,
             )
         )
         self.listener = Listener(
@@ -166,7 +181,12 @@ class Daemon:
             "tsd.log.level": lambda wanted: set_level(wanted.log_level),
             "tsd.core.drain_timeout": lambda _: None,  # it is looked up when it is needed
             "tsd.journal.max_bytes": lambda wanted: setattr(self.journal, "max_bytes", wanted.journal_max_bytes),
+            **dict.fromkeys(QUOTAS, lambda wanted: self.clients.limit(quotas_of(wanted))),
+            **dict.fromkeys(CAPS, self._cap),
         }
+
+    def _cap(self, config: Config) -> None:
+        self.growth.limit(max_series=config.max_series, names_per_minute=config.names_per_minute)
 
     def _make_canary(self) -> Canary | None:
         """What looks whether points come through; unless it is told otherwise, for systemd's watchdog alone."""
@@ -225,6 +245,8 @@ class Daemon:
             store=self.store.statistics(),
             remembered=self.engine.hours.remembered.statistics(),
             canary=self.canary.statistics() if self.canary else None,
+            clients=self.clients.statistics(),
+            letters=self.letters.statistics(),
         )
         return list(collect(snapshot))
 
@@ -280,6 +302,7 @@ class Daemon:
             self.look_for_tables,
             self.learn_name,
             self.web.run,
+            self.letters.run,
         ]
         if self.compactor:
             tasks.append(self.compactor.run)
@@ -315,8 +338,13 @@ class Daemon:
         async def health(which: str) -> dict[str, str]:
             return dict(await self.web.health.look(which))
 
+        async def clients(sort: str, limit: int) -> list[dict[str, Any]]:
+            return ranked(self.clients, sort, limit)
+
         return {
             **control.store_verbs(self.store),
+            **verbs(Replay(self.intake, self.letters, self.web.endpoints.get), self.letters),
+            "clients": clients,
             "flush": self.flush,
             "stats": self.stats,
             "drop_caches": drop_caches,

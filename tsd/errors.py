@@ -89,11 +89,12 @@ class DaemonRuns(TsdError):
 class Refused(TsdError):
     """A request that is answered with an error: HTTP's `status`, and OpenTSDB's `message` and `details`."""
 
-    def __init__(self, status: int, message: str, details: str = "") -> None:
+    def __init__(self, status: int, message: str, details: str = "", headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.details = details
+        self.headers = headers
 
 
 class BadQuery(Refused):

@@ -11,6 +11,7 @@ import trio
 
 from tsd.api import (
     annotation,
+    clients,
     exp,
     graph,
     health,
@@ -36,6 +37,7 @@ from tsd.assembly import name_rules
 from tsd.compaction.pace import PacedCompactor
 from tsd.config import Backend, Config, gateways, layout, state_folder
 from tsd.doors.bodies import Room
+from tsd.doors.clients import Clients
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Endpoint
@@ -77,6 +79,7 @@ class Parts:
     watch: SeriesWatch
     engine: Engine
     queries: Registry  # that run, and that ran
+    clients: Clients
 
 
 def routes(parts: Parts, tally: Tally, watch: health.Health, lag: LoopLag) -> dict[str, Endpoint]:
@@ -91,6 +94,7 @@ def routes(parts: Parts, tally: Tally, watch: health.Health, lag: LoopLag) -> di
         **logs.routes(),
         **prometheus.routes(_sources(parts, tally, lag), watch),
         **static.routes(config.staticroot, parts.now_ms),
+        **clients.routes(parts.clients),
         **stats.routes(parts.statistics, parts.stats_tags, parts.now_ms, lambda: _gateways(parts)),
         **query.routes(parts.engine, parts.queries, query.Rules(config.corrected, config.allow_delete), parts.now_ms),
         **graph.routes(
@@ -186,8 +190,8 @@ class Web:
             config.mode, parts.intake.gate, parts.journal, self._probe, lambda: parts.writer.trouble or ""
         )
         self._lag = LoopLag()
-        endpoints = routes(parts, self.tally, self.health, self._lag)
-        self._dispatcher = Dispatcher(endpoints, rules, Cors(config.cors_domains, config.cors_headers))
+        self.endpoints = routes(parts, self.tally, self.health, self._lag)
+        self._dispatcher = Dispatcher(self.endpoints, rules, Cors(config.cors_domains, config.cors_headers))
         self._bounds = Bounds(config.max_chunk, config.http_timeout_s, config.enable_chunked)
         self._room = Room(config.http_memory)
 

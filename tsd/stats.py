@@ -12,6 +12,8 @@ from tsd.canary import Statistics as CanaryStatistics
 from tsd.codec.uid import Kind
 from tsd.compaction.pace import Statistics as CompactionStatistics
 from tsd.compaction.tally import Tally
+from tsd.deadletters.log import Statistics as LettersStatistics
+from tsd.doors.clients import Statistics as ClientsStatistics
 from tsd.doors.latency import PERCENTILES, Latencies
 from tsd.doors.listener import Statistics as ListenerStatistics
 from tsd.doors.web import Statistics as WebStatistics
@@ -53,6 +55,8 @@ class Snapshot(NamedTuple):
     compaction: CompactionStatistics | None  # None: switched off
     store: Mapping[str, int]
     remembered: Mapping[str, int]  # hours, of queries
+    clients: ClientsStatistics
+    letters: LettersStatistics
     canary: CanaryStatistics | None  # None: there is none
 
 
@@ -92,6 +96,7 @@ def collect(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("datapoints.added", snapshot.accepted, "type=all", "class=TSDB")
     yield from _opentsdb_compaction(snapshot.compaction)
     yield from _ledger(snapshot)
+    yield from _clients(snapshot)
     yield from _way_to_the_store(snapshot)
 
 
@@ -165,6 +170,18 @@ def _ledger(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("intake.stopped", int(snapshot.held))
     yield Stat("http.hung-up", snapshot.web.hung_up)
     yield Stat("http.body-bytes", snapshot.web.body_bytes)
+
+
+def _clients(snapshot: Snapshot) -> Iterator[Stat]:
+    yield Stat("clients.known", snapshot.clients.known)
+    yield Stat("clients.pausing", snapshot.clients.pausing)
+    yield Stat("clients.paused-ms", snapshot.clients.paused_ms)
+    yield Stat("clients.closed", snapshot.listener.crowded, "reason=address")
+    yield Stat("clients.closed", snapshot.listener.slow, "reason=line")
+    yield Stat("rejected.kept", snapshot.letters.kept)
+    yield Stat("rejected.left-out", snapshot.letters.left_out)
+    yield Stat("rejected.bytes", snapshot.letters.size)
+    yield Stat("rejected.failures", snapshot.letters.failures)
 
 
 def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:

@@ -80,8 +80,9 @@ class HistogramEndpoint:
         def line(histogram: HistogramPoint | None) -> bytes:
             return self._line(histogram, simple_id)
 
+        await self._door.admit(request.visitor)
         pieces = await read_slices(request.body, lambda text: lines_of(text, points_of(text), line))
-        return await self._door.take(pieces, flags, _echo, self._take_in)
+        return await self._door.take(pieces, flags, _echo, self._take_in, request)
 
     def _line(self, histogram: HistogramPoint | None, simple_id: int) -> bytes:
         """The line that says what a point says; raises BadLine."""

@@ -69,8 +69,9 @@ class Rollup:
     async def answer(self, request: Request) -> Response:
         """Take the points of a request in; raises Refused."""
         flags = flags_of(request)
+        await self._door.admit(request.visitor)
         pieces = await read_slices(request.body, lambda text: lines_of(text, self._points(text), self._line))
-        return await self._door.take(pieces, flags, self._echo, self._take_in)
+        return await self._door.take(pieces, flags, self._echo, self._take_in, request)
 
     def _echo(self, piece: Piece) -> list[RollupPoint | None]:
         return self._points(piece.text)

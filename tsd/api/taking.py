@@ -5,16 +5,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import trio
 
 from tsd.api.incoming import MOST_SHOWN, UNSHOWN, Failure, Flags, Outcome, Piece, Shown, answer, told
-from tsd.doors.exchange import Response
+from tsd.doors.exchange import Request, Response
+from tsd.doors.visitor import Visitor
 from tsd.errors import BadLine, Refused
 from tsd.ingest.intake import Intake, Taken
 
 PATIENCE_S = 10.0  # with a journal that is full, or a disk that does not answer
 
 Echo = Callable[[Piece], Sequence[Shown | None]]
+TakeIn = Callable[[bytes, Visitor], Awaitable[Taken]]
 
 
 class Storing(NamedTuple):
@@ -33,8 +36,18 @@ class PointsDoor:
         self._patience_s = patience_s
         self.accepted = 0  # data points
 
+    async def admit(self, visitor: Visitor) -> None:
+        """Wait until the sender's quota has caught up with what it sent before; raises Refused where that takes longer
+        than it would wait. Ask before any work is done for it."""
+        debt_s = visitor.client.debt_s
+        if debt_s > self._patience_s:
+            told = f"More lines came than tsd.quota.lines_per_second allows: send again in {math.ceil(debt_s)} s"
+            raise Refused(429, "Please throttle writes", told, (("Retry-After", str(math.ceil(debt_s))),))
+        if debt_s:
+            await visitor.rest()
+
     async def take(
-        self, pieces: Sequence[Piece], flags: Flags, echo: Echo, take_in: Callable[[bytes], Awaitable[Taken]]
+        self, pieces: Sequence[Piece], flags: Flags, echo: Echo, take_in: TakeIn, request: Request
     ) -> Response:
         """Take the lines of a request in, and answer once the good ones are on disk. `echo` gives a piece's points, for
         the answer. Raises Refused; with status 503 the same request may be sent again."""
@@ -45,7 +58,7 @@ class PointsDoor:
         good: list[tuple[Piece, list[int]]] = []
         position = 0
         for piece in pieces:
-            refused, position = await self._take_piece(piece, take_in)
+            refused, position = await self._take_piece(piece, take_in, echo, request)
             failures += (
                 _failures(piece, refused, flags, echo) if len(failures) < MOST_SHOWN else [UNSHOWN] * len(refused)
             )
@@ -65,15 +78,16 @@ class PointsDoor:
             raise Refused(503, message, "; ".join(sorted(self._intake.gate.held)))
 
     async def _take_piece(
-        self, piece: Piece, take_in: Callable[[bytes], Awaitable[Taken]]
+        self, piece: Piece, take_in: TakeIn, echo: Echo, request: Request
     ) -> tuple[dict[int, BadLine], int]:
         """Take a piece's lines in; which points were refused, and the journal's position."""
         refused = dict(piece.refused)
-        for error in refused.values():
-            self._intake.refuse(error)
+        points = echo(piece) if refused else ()
+        for number, error in refused.items():
+            self._intake.refuse(error, _text(request, points[number]), request.visitor)
         block, done, position = piece.lines, 0, 0
         while block:
-            taken = await take_in(block)
+            taken = await take_in(block, request.visitor)
             refused.update((piece.points[done + reject.line], reject.error) for reject in taken.rejects)
             done += taken.accepted + len(taken.rejects)
             block, position = taken.rest, taken.position
@@ -93,6 +107,12 @@ class PointsDoor:
         if stored is None:
             return outcome._replace(late=failures("Write timedout"))
         return outcome._replace(unstored=failures(f"Storage exception: {self._storing.trouble()}"))
+
+
+def _text(request: Request, point: Shown | None) -> bytes:
+    """A point that no line can say, as it was sent: the endpoint's path and the JSON, e.g. `api/put {"metric":…}`."""
+    said = None if point is None else point.echo("")
+    return b"api/%s %s" % (request.segments[0].encode(), msgspec.json.encode(said))
 
 
 def _failures(piece: Piece, refused: dict[int, BadLine], flags: Flags, echo: Echo) -> list[Failure]:

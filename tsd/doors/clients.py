@@ -20,6 +20,12 @@ SHOWN_BYTES = 300  # of an example
 OTHERS = "others"
 
 
+QUOTAS = (
+    "tsd.network.connections_per_address", "tsd.quota.lines_per_second", "tsd.quota.new_names_per_minute",
+    "tsd.quota.exempt",
+)  # fmt: skip
+
+
 class Quotas(NamedTuple):
     """What one client may do; 0: anything."""
 
@@ -54,13 +60,14 @@ class Example(NamedTuple):
     """The refused line that came last."""
 
     line: bytes  # its beginning
-    error: BadLine
+    reason: str
+    message: str
     time_ms: int
 
     def told(self) -> dict[str, Any]:
         """For JSON."""
         line = self.line.decode("latin-1")
-        return {"line": line, "reason": self.error.reason, "message": str(self.error), "time": self.time_ms}
+        return {"line": line, "reason": self.reason, "message": self.message, "time": self.time_ms}
 
 
 class Client:
@@ -90,7 +97,7 @@ class Client:
         self.new_series = 0
         self.paused_s = 0.0  # of all connections together
         self.pausing = 0  # connections that are not read from now
-        self.turn = trio.Lock()  # large blocks of one client are taken one after the other, others' in between
+        self.turn = trio.Lock()  # to take in a large block
         self._quotas = NO_QUOTAS
         self._lines_bucket: Bucket | None = None
         self._names_bucket: Bucket | None = None
@@ -124,7 +131,7 @@ class Client:
         if refusals:
             self.refused.update([refusal.error.reason for refusal in refusals])
             line, error = refusals[-1]
-            self.example = Example(line[:SHOWN_BYTES], error, self.last_ms)
+            self.example = Example(line[:SHOWN_BYTES], error.reason, str(error)[:SHOWN_BYTES], self.last_ms)
 
     @property
     def debt_s(self) -> float:
@@ -179,6 +186,14 @@ class Client:
         }
 
 
+class Statistics(NamedTuple):
+    """The clients' numbers at a moment."""
+
+    known: int
+    pausing: int  # connections that are not read from, because of a quota
+    paused_ms: int  # of all connections that were, together
+
+
 class Clients:
     """All accounts. Of clients that have no connection, those who were seen longest ago are summed up as others."""
 
@@ -225,6 +240,11 @@ class Clients:
     def leave(self) -> None:
         """Nobody is paused any more: the daemon ends, and takes what has come."""
         self.leaving.set()
+
+    def statistics(self) -> Statistics:
+        """The numbers of this moment."""
+        paused_s = sum(client.paused_s for client in self)
+        return Statistics(len(self), sum(client.pausing for client in self), round(paused_s * 1000))
 
     def __iter__(self) -> Iterator[Client]:
         yield from self._by_name.values()

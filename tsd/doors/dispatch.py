@@ -96,7 +96,8 @@ class Dispatcher:
         elif isinstance(error, StoreError):
             log.warning("a request failed as the store does", path=request.path, error=str(error))
         trace = "".join(traceback.format_exception(error)) if self._rules.shows_traces else ""
-        return _told(refused, target, trace)
+        told = _told(refused, target, trace)
+        return replace(told, headers=(*told.headers, *refused.headers)) if refused.headers else told
 
 
 def _is_there(path: str, rules: Rules) -> bool:

@@ -137,12 +137,11 @@ class TelnetSession:
             self._refuse(b"put", error)
         elif self._rules.mode is Mode.READ_ONLY:
             await self._go_through(piece)
-        elif len(piece) < FAT_BYTES:
-            await self._go_through(self._answer(await self._intake.take_in(piece, self.visitor)))
         else:
-            async with self.visitor.client.turn:
-                rest = self._answer(await self._intake.take_in(piece, self.visitor))
-            await self._go_through(rest)
+            if len(piece) >= FAT_BYTES:
+                async with self.visitor.client.turn:  # one connection of a client has it in a pass of the event loop
+                    pass
+            await self._go_through(self._answer(await self._intake.take_in(piece, self.visitor)))
 
     async def _go_through(self, block: bytes) -> None:
         """Take whole lines that are not all put lines, a few at a time: other connections wait meanwhile."""

@@ -35,10 +35,14 @@ class Bucket:
         self._fill(now_s)
         return max(0.0, -self._tokens / self._rate)
 
+    def whole(self, *, now_s: float) -> int:
+        """How many whole tokens are there."""
+        self._fill(now_s)
+        return max(0, int(self._tokens))
+
     def has(self, *, now_s: float) -> bool:
         """Whether a whole token is there."""
-        self._fill(now_s)
-        return self._tokens >= 1
+        return self.whole(now_s=now_s) > 0
 
     def take(self, *, now_s: float) -> bool:
         """Take one token, if it is there."""

@@ -46,6 +46,10 @@ class Growth:
         self.new_names = 0
         self.new_series = 0
 
+    def limit(self, *, max_series: int, names_per_minute: int) -> None:
+        """Have these caps from now on."""
+        self._max_series, self._per_minute, self._bucket = max_series, names_per_minute, None
+
     def why_no_name(self, kind: Kind, name: bytes) -> BadLine | None:
         """Why nobody may bring a new name now; None where somebody may."""
         if not self._per_minute:

@@ -37,7 +37,7 @@ def asked(body: object, query: str = "", method: str = "POST", headers: Mapping[
     """A request as the dispatcher hands it on; a body that is text is sent as it is."""
     sent = body if isinstance(body, str) else json.dumps(body)
     params = parse_qs(query, keep_blank_values=True)
-    return Request(method, "/", (), params, dict(headers or {}), sent.encode())
+    return Request(method, "/api/put", ("put",), params, dict(headers or {}), sent.encode())
 
 
 async def told_by(endpoint: Endpoint, request: Request) -> tuple[int, Any]:

@@ -1,0 +1,251 @@
+"""Refused lines → a folder of bounded size, by a thread, a batch at a time.
+
+Nothing waits for it: what comes faster than may be kept, or while the disk takes none, is counted, and the count is
+itself a record. Records are not synced to disk: a crash of the daemon loses none that it has written, one of the
+machine may lose the last seconds' and cut the last record off.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from tsd.deadletters.folder import file_path, files
+from tsd.deadletters.records import LINE_BYTES, LeftOut, Outcome, Record, Replayed, encode_records, refused
+from tsd.ingest.bucket import Bucket
+from tsd.ingest.source import Refusal, Source
+
+log = structlog.get_logger(__name__)
+
+BURST_S = 10  # so many seconds' worth of lines may come at once
+BATCH_S = 0.25  # between two batches
+BATCH_BYTES = 4 << 20  # that wait for the thread, at most
+FILES = 8  # the folder's bytes in so many parts: the oldest leaves as a whole
+LEAST_FILE = 64 << 10
+PEERS = 500  # whose shares are remembered
+
+
+class Statistics(NamedTuple):
+    """The log's numbers at a moment."""
+
+    kept: int
+    left_out: int
+    size: int
+    failures: int
+
+
+class _Letter(NamedTuple):
+    """A refused line that waits for the thread."""
+
+    time_ms: int
+    reason: str
+    message: str
+    peer: str
+    account: str
+    line: bytes
+    cut: int  # bytes that are missing at its end
+
+
+class DeadLetters:
+    """The log that a daemon writes."""
+
+    def __init__(self, folder: Path, *, max_bytes: int, per_second: int, now_ms: Callable[[], int]) -> None:
+        """`max_bytes` 0: nothing is kept."""
+        self.folder = folder
+        self._max_bytes = max_bytes
+        self._per_second = per_second
+        self._now_ms = now_ms
+        self._all: Bucket | None = None
+        self._shares: dict[str, Bucket] = {}
+        self._letters: list[_Letter] = []
+        self._marks: list[Record] = []
+        self._waiting_bytes = 0
+        self._left_out: Counter[str] = Counter()
+        self._left_out_since_ms = 0
+        self._work = trio.Event()
+        self._written = trio.Event()
+        self._writing = False
+        self._failing = False
+        self._number = 0
+        self._size = 0  # of the open file
+        self._fd: int | None = None
+        self._sizes: dict[int, int] = {}  # of the files, by number
+        self._kept = self._left_out_total = self._failures = 0
+
+    def note(self, source: Source, refusals: Sequence[Refusal]) -> None:
+        """Keep as many of them as may be kept, and count the others."""
+        if not self._max_bytes:
+            return
+        now_ms = self._now_ms()
+        count = self._room_for(source, len(refusals))
+        for line, error in refusals[:count]:
+            # Not the error itself, whose frames hold a whole block.
+            kept = line[:LINE_BYTES]
+            cut = len(line) - len(kept)
+            self._letters.append(_Letter(now_ms, error.reason, str(error), source.peer, source.account, kept, cut))
+            self._waiting_bytes += len(kept)
+        if count < len(refusals):
+            self._leave_out(Counter([error.reason for _, error in refusals[count:]]))
+        self._work.set()
+
+    def _room_for(self, source: Source, wanted: int) -> int:
+        """How many of a source's lines may be kept now."""
+        if self._waiting_bytes >= min(BATCH_BYTES, self._max_bytes // FILES):
+            return 0
+        now_s = trio.current_time()
+        if self._all is None:
+            self._all = Bucket(self._per_second, self._per_second * BURST_S, now_s=now_s)
+        who = source.account or source.peer.rpartition(":")[0]
+        share = self._shares.get(who)
+        if share is None:
+            if len(self._shares) >= PEERS:
+                self._shares.clear()
+            half = max(self._per_second / 2, 1)
+            share = self._shares[who] = Bucket(half, half * BURST_S, now_s=now_s)
+        count = min(wanted, self._all.whole(now_s=now_s), share.whole(now_s=now_s))
+        self._all.spend(count, now_s=now_s)
+        share.spend(count, now_s=now_s)
+        return count
+
+    def _leave_out(self, reasons: Counter[str]) -> None:
+        if not self._left_out:
+            self._left_out_since_ms = self._now_ms()
+        self._left_out.update(reasons)
+        self._left_out_total += reasons.total()
+
+    async def mark(self, outcomes: Sequence[tuple[str, Outcome]]) -> None:
+        """Note what became of records that were sent again, by name; returns once it was tried to write that."""
+        if not self._max_bytes:
+            return
+        now_ms = self._now_ms()
+        self._marks += [Replayed(now_ms, name, *outcome) for name, outcome in outcomes]
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Return once what was noted is in the folder, or could not be put there."""
+        self._work.set()
+        while self._letters or self._marks or self._writing:
+            await self._written.wait()
+
+    async def run(self) -> None:
+        """Write what is noted, until cancelled."""
+        if not self._max_bytes:
+            await trio.sleep_forever()
+        try:
+            await trio.to_thread.run_sync(self._look_around)
+            while True:
+                await self._work.wait()
+                await self._write_batch()
+                await trio.sleep(BATCH_S)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._write_batch()
+                await trio.to_thread.run_sync(self._close)
+
+    async def _write_batch(self) -> None:
+        self._work = trio.Event()
+        letters, self._letters, self._waiting_bytes = self._letters, [], 0
+        marks, self._marks = self._marks, []
+        left_out, since_ms, self._left_out = self._left_out, self._left_out_since_ms, Counter()
+        if not (letters or marks or left_out):
+            return
+        count = LeftOut(since_ms, self._now_ms(), dict(left_out)) if left_out else None
+        self._writing = True
+        try:
+            await trio.to_thread.run_sync(self._write, letters, marks, count)
+        except OSError as exc:
+            self._failures += 1
+            if not self._failing:
+                log.warning("refused lines cannot be kept", folder=str(self.folder), error=str(exc))
+            self._failing = True
+            self._leave_out(Counter([letter.reason for letter in letters]))
+            self._left_out.update(left_out)
+            self._left_out_since_ms = since_ms or self._left_out_since_ms
+        else:
+            self._failing = False
+            self._kept += len(letters)
+        finally:
+            self._writing = False
+            self._written.set()
+            self._written = trio.Event()
+
+    # ---- in a thread
+
+    def _look_around(self) -> None:
+        """See what an earlier run left; go on in its last file."""
+        with suppress(OSError):
+            self._sizes = {number: path.stat().st_size for number, path in files(self.folder)}
+            self._number = max(self._sizes, default=0)
+
+    def _write(self, letters: list[_Letter], marks: list[Record], left_out: LeftOut | None) -> None:
+        """Append records, all or none of them, and make room. Raises OSError."""
+        records: list[Record] = [refused(*letter) for letter in letters]
+        records += marks
+        records += [left_out] if left_out is not None else []
+        text = encode_records(records)
+        fd = self._open()
+        try:
+            view = memoryview(text)
+            while view:
+                view = view[os.write(fd, view) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(fd, self._size)
+            self._close()
+            raise
+        self._size += len(text)
+        self._sizes[self._number] = self._size
+        if self._size >= max(self._max_bytes // FILES, LEAST_FILE):
+            self._close()
+            self._number += 1
+            self._make_room()
+
+    def _open(self) -> int:
+        if self._fd is not None:
+            return self._fd
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        self._number = max(self._number, 1)
+        path = file_path(self.folder, self._number)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        try:
+            self._size = _whole(fd)
+            os.ftruncate(fd, self._size)
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return fd
+
+    def _make_room(self) -> None:
+        """Have the oldest leave where there is too much."""
+        for number in sorted(self._sizes):
+            if sum(self._sizes.values()) <= self._max_bytes - max(self._max_bytes // FILES, LEAST_FILE):
+                return
+            file_path(self.folder, number).unlink(missing_ok=True)
+            del self._sizes[number]
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def statistics(self) -> Statistics:
+        """The numbers of this moment."""
+        return Statistics(self._kept, self._left_out_total, sum(self._sizes.values()), self._failures)
+
+
+def _whole(fd: int) -> int:
+    """How many bytes of a file are whole records: what a crash cut off at its end is none."""
+    end = os.fstat(fd).st_size
+    while end:
+        start = max(0, end - LINE_BYTES)
+        at = os.pread(fd, end - start, start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        end = start
+    return 0
