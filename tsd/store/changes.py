@@ -1,14 +1,25 @@
 """How whoever remembers rows learns that they are not the same any more: an engine that is the only way to its rows
 tells of each write, and one that others write to signs what it holds."""
 
-import hashlib
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+import struct
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tsd.store.keyvalue import HAS_LOOP
+
+if HAS_LOOP:
+    from tsd.store import _split
+
+SECRETS = secrets.randbits(64), secrets.randbits(64)
+_HASH = struct.Struct("<QQ")
+_KEY = _HASH.pack(*SECRETS)
+_NUMBERS = struct.Struct("<4q")
+_MASK = (1 << 64) - 1
 Told = Callable[[Iterable[bytes] | None], None]
 
 
@@ -35,59 +46,43 @@ class Signs(Protocol):
 
 
 class Signing:
-    """Signs groups of rows, of which cells come in order, in any number of parts.
+    """Signs groups of rows, whose cells come in any order and in any number of parts.
 
-    Two groups of one signature have cells of the same rows, columns, write times and lengths of values. The values may
-    differ only if somebody wrote one of the same length at the same time as another was written: whoever goes by
-    signatures takes care that this cannot be.
+    A signature is the sum of a hash of each cell: 128 bits, with a secret of this process. Two groups of one signature
+    have cells of the same rows, columns, write times and lengths of values. The values may differ only if somebody
+    wrote one of the same length at the same time as another was written: whoever goes by signatures takes care that
+    this cannot be.
     """
 
-    def __init__(self, width: int) -> None:
-        """`width`: so many bytes that the rows' keys start with make a group."""
+    def __init__(self, width: int, *, by_loop: bool = HAS_LOOP) -> None:
+        """`width`: so many bytes that the rows' keys start with make a group. `by_loop`: in the compiled loop, whose
+        signatures are other ones."""
         self._width = width
-        self._groups: dict[bytes, _Group] = {}
+        self.by_loop = by_loop
+        self._sums: dict[bytes, tuple[int, int]] = {}
 
-    def add(
-        self, keys: Sequence[bytes], columns: Sequence[bytes], lengths: NDArray[np.int64], times_ms: Sequence[int]
-    ) -> None:
+    def add(self, keys: list[bytes], columns: list[bytes], lengths: NDArray[np.int64], times_ms: list[int]) -> None:
         """Take in some cells: of each its row, its column, how long its value is and when it was written."""
-        at = 0
-        while at < len(keys):
-            prefix = keys[at][: self._width]
-            end = self._end(keys, at, prefix)
-            group = self._groups.get(prefix) or self._groups.setdefault(prefix, _Group())
-            part = slice(at, end)
-            group.add(keys[part], columns[part], lengths[part], times_ms[part])
-            at = end
+        if self.by_loop:
+            _split.sign_cells(keys, columns, lengths, times_ms, self._width, *SECRETS, self._sums)
+            return
+        for key, column, length, time_ms in zip(keys, columns, lengths.tolist(), times_ms, strict=True):
+            numbers = _NUMBERS.pack(len(key), len(column), length, time_ms)
+            low, high = _HASH.unpack(blake2b(numbers + key + column, digest_size=16, key=_KEY).digest())
+            before = self._sums.get(key[: self._width], (0, 0))
+            self._sums[key[: self._width]] = (before[0] + low) & _MASK, (before[1] + high) & _MASK
 
-    def _end(self, keys: Sequence[bytes], at: int, prefix: bytes) -> int:
-        """Where another group begins."""
-        if keys[-1][: self._width] == prefix:
-            return len(keys)
-        return bisect_left(keys, True, lo=at, key=lambda key: key[: self._width] != prefix)
+    def add_rows(
+        self, room: memoryview, at: int, have: int, wanted: int, before: bytes
+    ) -> tuple[int, int, bool, bytes]:
+        """Take in up to `wanted` rows of a gateway's answer that starts at a place (see tsd.store.rowanswers), their
+        values the lengths of values; how many were whole, where they end, whether what follows can be a row whose key
+        is above that of the one before, first of all `before`, and the last key. Only by the loop."""
+        found: tuple[int, int, bool, bytes] = _split.sign_rows(
+            room, at, have, wanted, self._width, *SECRETS, before, self._sums
+        )
+        return found
 
     def finish(self) -> dict[bytes, bytes]:
         """The signatures."""
-        return {prefix: group.finish() for prefix, group in self._groups.items()}
-
-
-class _Group:
-    """What is signed of one group: texts and numbers each on their own, so that it matters not in which parts they
-    came; the lengths among the numbers say where a text ends."""
-
-    def __init__(self) -> None:
-        self._hashes = [hashlib.sha256() for _ in range(3)]
-
-    def add(
-        self, keys: Sequence[bytes], columns: Sequence[bytes], lengths: NDArray[np.int64], times_ms: Sequence[int]
-    ) -> None:
-        numbers = np.empty((len(keys), 4), "<i8")
-        numbers[:, 0] = np.fromiter(map(len, keys), np.int64, len(keys))
-        numbers[:, 1] = np.fromiter(map(len, columns), np.int64, len(keys))
-        numbers[:, 2] = lengths
-        numbers[:, 3] = times_ms
-        for digest, part in zip(self._hashes, (b"".join(keys), b"".join(columns), numbers.tobytes()), strict=True):
-            digest.update(part)
-
-    def finish(self) -> bytes:
-        return b"".join([digest.digest() for digest in self._hashes])
+        return {prefix: _HASH.pack(*sums) for prefix, sums in self._sums.items()}

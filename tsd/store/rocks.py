@@ -18,6 +18,7 @@ import rocksdict
 from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from tsd.errors import DaemonRuns, NoTable, StoreBusy, StoreError, TsdError
+from tsd.state import lock_holder
 from tsd.store import Cell, Page, Put, Row
 from tsd.store.cells import CellPage
 from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of, split_cells
@@ -158,7 +159,9 @@ class Database:
     def _error(self, text: str) -> TsdError:
         """What RocksDB's text means."""
         if LOCKED.search(text):
-            return DaemonRuns(f"{self.path} is open in another process: is a daemon running on it?")
+            pid = lock_holder(self.path / "LOCK")
+            other = "another process" if pid in (None, os.getpid()) else f"another process ({pid})"
+            return DaemonRuns(f"{self.path} is open in {other}: is a daemon running on it?")
         if STALLED.search(text):
             return StoreBusy(f"{self.path} cannot take more now: {text}")
         return StoreError(f"{self.path}: {text}")

@@ -9,6 +9,7 @@ reader: nothing is taken from the socket that it does not get back.
 import struct
 from collections.abc import Callable
 
+from tsd.store.changes import Signing
 from tsd.store.keyvalue import HAS_LOOP
 from tsd.store.rawcells import RawCells
 
@@ -49,6 +50,28 @@ class RowAnswers:
 
     def read(self, name: bytes, number: int) -> RawCells:
         """The answer to the call `name` with that number. Raises OtherAnswer, EOFError, OSError."""
+        at, count = self._begin(name, number)
+        cells = RawCells([], [], [], [], count)
+        self._end(self._rows(at, cells))
+        return cells
+
+    def sign(self, name: bytes, number: int, signing: Signing, before: bytes) -> tuple[int, bytes]:
+        """Have an answer signed, whose values are the lengths of values: how many rows it has, and the last one's key.
+        Their keys ascend, all above `before`. Raises OtherAnswer, EOFError, OSError."""
+        at, count = self._begin(name, number)
+        left = count
+        while left:
+            done, at, sound, before = signing.add_rows(self._room, at, self._have, left, before)
+            left -= done
+            if not sound:
+                raise OtherAnswer(self._received())
+            if left:
+                self._need(self._have + 1)
+        self._end(at)
+        return count, before
+
+    def _begin(self, name: bytes, number: int) -> tuple[int, int]:
+        """Where the rows of an answer start, and how many there are."""
         self._have = 0
         head = _ANSWER.size + len(name) + 4
         self._need(head + 1)
@@ -62,12 +85,13 @@ class RowAnswers:
         field_kind, field, of, count = _RESULT.unpack_from(self._room, head)
         if (field_kind, field, of) != (LIST, 0, STRUCT):
             raise OtherAnswer(self._received())
-        cells = RawCells([], [], [], [], count)
-        at = self._rows(head + _RESULT.size, cells)
+        return head + _RESULT.size, count
+
+    def _end(self, at: int) -> None:
+        """Nothing follows the rows."""
         self._need(at + 1)
         if self._room[at] != 0 or self._have != at + 1:
             raise OtherAnswer(self._received())
-        return cells
 
     def _rows(self, at: int, cells: RawCells) -> int:
         """Fill `cells` with the rows that start at a place; where they end."""

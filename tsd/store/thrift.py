@@ -223,17 +223,37 @@ class Connection:
         scan = api.TScan(startRow=start, stopRow=stop, caching=CACHED_NAMES, filterString=NO_VALUES)
         scanner = self._ask("scannerOpenWithScan", table, table.encode(), scan, {})
         signing = Signing(width)
-        wanted = min(rows + 1, MOST_NAMES)
+        wanted, last = min(rows + 1, MOST_NAMES), b""
         while True:
-            cells = in_order(self._list(table, scanner, wanted), start, stop)
-            lengths = np.frombuffer(b"".join(cells.values), ">i4")
-            if len(lengths) != len(cells.values):
-                raise NoAnswer(f"asked for {len(cells.values)} lengths of values, got other values")
-            signing.add(cells.keys, cells.columns, lengths.astype(np.int64), cells.times_ms)
-            if cells.rows < wanted:
+            found, last = self._sign(table, scanner, wanted, signing, last)
+            if found < wanted:
                 self._ask("scannerClose", table, scanner)
-                return signing.finish()
-            start = cells.keys[-1] + b"\0"
+                break
+        signatures = signing.finish()
+        if any(not start[:width] <= prefix or (stop is not None and prefix >= stop) for prefix in signatures):
+            raise NoAnswer(f"asked for rows from {start.hex()}, got others")
+        return signatures
+
+    def _sign(self, table: str, scanner: int, wanted: int, signing: Signing, before: bytes) -> tuple[int, bytes]:
+        """Have the next rows of a scanner signed, all behind the row `before`: how many there are, and the last."""
+        if self._answers is not None and signing.by_loop:
+            with self._naming("scannerGetList", table):
+                self._happybase.client._send("scannerGetList", id=scanner, nbRows=wanted)
+                name, number = self._coded.sent
+                try:
+                    return self._answers.sign(name.encode(), number, signing, before)
+                except EOFError as exc:
+                    raise TTransportException(TTransportException.END_OF_FILE, str(exc)) from exc
+                except OtherAnswer as other:
+                    self._socket.given_back = other.received
+                    self._happybase.client._recv("scannerGetList")  # raises what the gateway said, if it did
+                    raise NoAnswer(f"asked for rows behind {before.hex()}, got others, or not in order") from other
+        cells = in_order(self._list(table, scanner, wanted), before + b"\0" if before else b"", None)
+        lengths = np.frombuffer(b"".join(cells.values), ">i4").astype(np.int64)
+        if len(lengths) != len(cells.values):
+            raise NoAnswer(f"asked for {len(cells.values)} lengths of values, got other values")
+        signing.add(cells.keys, cells.columns, lengths, cells.times_ms)
+        return cells.rows, cells.keys[-1] if cells.keys else before
 
     def close_scan(self, table: str, cursor: Cursor) -> None:
         """Close the scanner of a scan that is given up, if it is this gateway's."""
