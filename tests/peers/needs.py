@@ -23,6 +23,7 @@ PACKAGES = {
     "nc": "netcat-openbsd",
     "promtool": "prometheus",
     "systemd-analyze": "systemd",
+    "systemd-socket-activate": "systemd",
     "vmctl": "victoria-metrics",
 }
 

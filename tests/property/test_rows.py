@@ -13,10 +13,15 @@ from tsd.codec.columns import Columns, encode_cells, layers, number_columns, sor
 from tsd.codec.putline import NameRules, parse_put, parse_value
 from tsd.codec.times import base_time, instant
 from tsd.errors import BadLine
-from tsd.ingest.rows import FEW, OpenRows
+from tsd.ingest import compiled
+from tsd.ingest.plain import FEW
+from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
 
 RULES = NameRules()
+BOTH_WAYS = pytest.mark.parametrize(
+    "by_loop", [False, True] if compiled.HAS else [False], ids=["plain", "compiled"][: 1 + compiled.HAS]
+)
 
 METRICS = st.sampled_from([b"m", b"sys.cpu", b"bad:name", b"", b"put"])
 TIMES = st.one_of(
@@ -110,10 +115,13 @@ def cells_of(rows: OpenRows) -> dict[tuple[bytes, bytes, int], Point]:
     return found
 
 
+@BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(LINES, LINES, st.booleans())
-def test_blocks_are_judged_and_joined_as_their_lines_are(first: list[bytes], second: list[bytes], known: bool) -> None:
-    rows = OpenRows(SeriesTable(), RULES)
+def test_blocks_are_judged_and_joined_as_their_lines_are(
+    by_loop: bool, first: list[bytes], second: list[bytes], known: bool
+) -> None:
+    rows = OpenRows(SeriesTable(by_loop=by_loop), RULES)
     if known:  # most blocks hold no stranger: let the series be met before
         absorb_all(rows, b"".join(line + b"\n" for line in reversed(first + second)))
         rows.take()
@@ -132,26 +140,30 @@ def test_blocks_are_judged_and_joined_as_their_lines_are(first: list[bytes], sec
     assert cells_of(rows) == cells
 
 
+@BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), OTHER)
-def test_a_plain_batch_with_a_command_behind_it_takes_the_fast_way_too(lines: list[bytes], other: bytes) -> None:
-    rows = OpenRows(SeriesTable(), RULES)
+def test_a_plain_batch_with_a_command_behind_it_takes_the_fast_way_too(
+    by_loop: bool, lines: list[bytes], other: bytes
+) -> None:
+    rows = OpenRows(SeriesTable(by_loop=by_loop), RULES)
     block = b"".join(line + b"\n" for line in lines)
     kept, rejects, rest = absorb_all(rows, block + other + b"\n")
     assert (kept, rejects, rest) == (block, [], other + b"\n")
-    assert rows.whole_blocks == 1
+    assert rows.judged == 0
 
 
+@BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), st.lists(PLAIN, max_size=FEW - 1))
-def test_plain_blocks_take_the_fast_way_and_agree(many: list[bytes], few: list[bytes]) -> None:
-    rows = OpenRows(SeriesTable(), RULES)
+def test_plain_blocks_take_the_fast_way_and_agree(by_loop: bool, many: list[bytes], few: list[bytes]) -> None:
+    rows = OpenRows(SeriesTable(by_loop=by_loop), RULES)
     lines = many + few + many
     wanted = reference(lines)
     for part in (many, few, many):
         kept, rejects, rest = absorb_all(rows, b"".join(line + b"\n" for line in part))
         assert (kept.split(b"\n")[:-1], rejects, rest) == (part, [], b"")
-    assert rows.whole_blocks == 2
+    assert rows.judged <= (0 if by_loop else 2 * len(few))
     cells = {key: join(Point(*row[when]) for when in sorted(row)) for key, row in wanted.rows.items()}
     assert cells_of(rows) == cells
 
@@ -181,9 +193,12 @@ def test_plain_numbers_are_not_declined(word: bytes) -> None:
     assert number_columns([word, b"7", b"2.5"]) is not None
 
 
+@BOTH_WAYS
 @given(LINES, OTHER, LINES)
-def test_a_block_ends_where_something_else_stands(before: list[bytes], other: bytes, after: list[bytes]) -> None:
-    rows = OpenRows(SeriesTable(), RULES)
+def test_a_block_ends_where_something_else_stands(
+    by_loop: bool, before: list[bytes], other: bytes, after: list[bytes]
+) -> None:
+    rows = OpenRows(SeriesTable(by_loop=by_loop), RULES)
     tail = b"".join(line + b"\n" for line in [other, *after])
     _, rejects, rest = absorb_all(rows, b"".join(line + b"\n" for line in before) + tail)
     assert rest == tail

@@ -11,7 +11,8 @@ from tsd.ingest.growth import Growth, Permit
 from tsd.ingest.journal import Journal
 from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import Judged, SeriesNames
-from tsd.ingest.rows import SLOW_LINES, Absorbed, OpenRows, Reject, is_put, leading_others
+from tsd.ingest.putlines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
+from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesText
 from tsd.ingest.source import Refusal, Source
 from tsd.ingest.summaries import Summaries, SummaryRules

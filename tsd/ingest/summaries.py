@@ -11,7 +11,8 @@ from tsd.codec.putline import NameRules, map_order
 from tsd.codec.summary import Summary
 from tsd.errors import BadLine, CorruptRow, StoreError
 from tsd.ingest.names import SeriesNames
-from tsd.ingest.rows import Absorbed, OpenRows, Reject
+from tsd.ingest.putlines import Absorbed, Reject
+from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import KeyParts, SeriesText
 from tsd.rollups import Rollups
 from tsd.uid_flight import Permit

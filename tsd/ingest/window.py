@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from tsd.codec.columns import Columns
 from tsd.ingest.journal import Segment
-from tsd.ingest.rows import POINT_BYTES
+from tsd.ingest.putlines import POINT_BYTES
 from tsd.ingest.source import Refusal
 from tsd.ingest.summary_cells import SummaryCells
 

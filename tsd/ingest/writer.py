@@ -23,7 +23,8 @@ from tsd.ingest.intake import Gate, absorb_whole
 from tsd.ingest.journal import Journal, Segment
 from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import SeriesNames
-from tsd.ingest.rows import POINT_BYTES, OpenRows
+from tsd.ingest.putlines import POINT_BYTES
+from tsd.ingest.rows import OpenRows
 from tsd.ingest.segment import Block, Damage
 from tsd.ingest.series import SeriesText
 from tsd.ingest.source import Refusal

@@ -9,7 +9,7 @@ from tests.unit.ingest.parts import BASE, SERIES, Parts, going, line, make_store
 from tests.wavering import Fault
 from tsd.codec.uid import COUNTER_ROW, Kind, encode_counter
 from tsd.ingest.names import Judged
-from tsd.ingest.rows import SLOW_LINES
+from tsd.ingest.putlines import SLOW_LINES
 from tsd.ingest.series import SeriesText
 from tsd.ingest.writer import Window
 from tsd.store import Put
@@ -118,7 +118,7 @@ async def test_idle_series_go_though_a_window_always_waits(tmp_path: Path) -> No
 
 
 async def test_lines_that_want_a_closer_look_are_taken_a_part_at_a_time(tmp_path: Path) -> None:
-    lines = [line(at, at).replace(b"host=", b" host=") for at in range(2 * SLOW_LINES + 1)]
+    lines = [line(at, at).replace(b"put m ", b"put m +") for at in range(2 * SLOW_LINES + 1)]
     lines[SLOW_LINES + 1] = b"put m x 1 host=a"
     block = b"".join(text + b"\n" for text in lines)
     async with going(Parts(tmp_path, await make_store())) as parts:

@@ -1,0 +1,187 @@
+"""The compiled way in and the plain one say the same of every byte string, and know the same series."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.property.test_rows import LINES, NUMBERS, PLAIN, TIMES
+from tsd.codec.putline import NameRules, parse_put, split_tags
+from tsd.errors import BadLine
+from tsd.ingest import compiled
+from tsd.ingest.rows import OpenRows
+from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
+
+pytestmark = pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only one way is there")
+
+RULES = NameRules()
+DIGITS = st.text("0123456789", max_size=24)
+FLOATS = st.builds(
+    lambda *parts: "".join(parts).encode(),
+    st.sampled_from(["", "-", "+"]),
+    DIGITS,
+    st.sampled_from(["", ".", "."]),
+    DIGITS,
+    st.one_of(
+        st.just(""), st.integers(-345, 345).map(lambda e: f"e{e}"), st.sampled_from(["E+5", "e", "e-", "e0000001"])
+    ),
+)
+TIME_WORDS = st.one_of(TIMES, st.from_regex(rb"\A[0-9]{0,14}\.?[0-9]{0,6}\Z"))
+
+
+@st.composite
+def meddled(draw: st.DrawFn) -> bytes:
+    """A good line with a byte or two of it changed, gone or doubled."""
+    line = draw(PLAIN)
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(line)))
+        byte = draw(st.one_of(st.sampled_from(b" .-+e\t=:0\0"), st.integers(0, 255)))
+        put_in = b"" if byte == ord("\n") else bytes([byte])
+        line = line[:at] + put_in + line[at + draw(st.integers(0, 1)) :]
+    return line
+
+
+def everything(rows: OpenRows, lines: list[bytes]) -> tuple[object, ...]:
+    """What becomes of lines, every third stranger left to the journal; and all points in order."""
+    verdicts: dict[SeriesText, BadLine | None] = {}
+    rejects: list[tuple[int, str, str]] = []
+    rest, kept, done = b"".join(line + b"\n" for line in lines), b"", 0
+    while rest:
+        absorbed = rows.absorb(rest, verdicts)
+        if absorbed.strangers:
+            for text in absorbed.strangers:
+                judge(rows.table, text, verdicts)
+            continue
+        if absorbed.rest == rest:
+            break
+        kept += absorbed.kept
+        rejects += [(done + at, error.reason, str(error)) for at, error in absorbed.rejects]
+        done += absorbed.accepted + len(absorbed.rejects)
+        rest = absorbed.rest
+    state = rows.points, rows.complete, rows.holds(b"m"), rows.holds(b"sys.cpu")
+    points = [
+        (rows.table.text(number), rows.table.parts(number), *point)
+        for number, *point in zip(*(column.tolist() for column in rows.take()), strict=True)
+    ]
+    return kept, rejects, rest, state, points
+
+
+def judge(table: SeriesTable, text: SeriesText, verdicts: dict[SeriesText, BadLine | None]) -> None:
+    try:
+        tags = parse_put(b"put " + text.metric + b" 1 1 " + text.tags, RULES).tags
+    except BadLine as error:
+        verdicts[text] = error
+        return
+    if len(text.tags) % 3 == 2:
+        verdicts[text] = None
+    else:
+        table.enter(text, tags, KeyParts(text.metric, b" ".join(sorted(b"=".join(pair) for pair in tags))))
+
+
+def check(*blocks: list[bytes]) -> None:
+    plain, looped = (OpenRows(SeriesTable(by_loop=by_loop), RULES) for by_loop in (False, True))
+    for lines in blocks:
+        assert everything(plain, lines) == everything(looped, lines)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(LINES, st.lists(meddled(), max_size=40))
+def test_lines_of_every_kind(lines: list[bytes], odd: list[bytes]) -> None:
+    check(lines, odd, lines + odd)
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(FLOATS, NUMBERS, st.floats().map(lambda x: f"{x:.17g}".encode())), max_size=30))
+def test_numbers(words: list[bytes]) -> None:
+    check([b"put m 1356998400 " + word + b" a=1" for word in words])
+
+
+@settings(deadline=None)
+@given(st.lists(TIME_WORDS, max_size=30))
+def test_times(words: list[bytes]) -> None:
+    check([b"put m " + word + b" 1 a=1" for word in words])
+
+
+# Doubles that lie halfway between two, or all but: read with an operation too many, they come out one too low or high.
+HARD = """
+    9007199254740993 9007199254740993.0 9007199254740991.5 4503599627370497.5 9007199254740992e22
+    9007199254740993e-22 1e22 1e23 8.5e22 6929495644600919.5 3.4028234663852886e38 3.4028235677973366e38
+    3.4028235677973362e38 5e-324 2.4e-324 2.5e-324 2.2250738585072011e-308 1.7976931348623157e308
+    1.7976931348623158e308 1.7976931348623159e308 0e999999 -0e-9 7.2057594037927933e16
+    10000000000000000000000.0 0.00000000000000000000000001 123456789012345678901234567890.5
+    1.00000000000000011102230246251565 1.00000000000000011102230246251566 1448997445238699 6.8e-23 16777217.0
+""".split()
+
+
+def test_numbers_that_are_hard_to_round() -> None:
+    check([b"put m 1356998400 " + word.encode() + b" a=1" for word in HARD])
+
+
+SPELLED = st.builds(
+    SeriesText, st.sampled_from([b"m", b"n"]), st.sampled_from([b"a=1", b"a=1 b=2", b"b=2 a=1", b" a=1", b"a=2"])
+)
+STEPS = st.one_of(
+    st.tuples(st.just("enter"), SPELLED, st.booleans()),
+    st.tuples(st.just("settle"), SPELLED, st.just(0)),
+    st.tuples(st.just("refuse"), SPELLED, st.just(0)),
+    st.tuples(st.just("touch"), SPELLED, st.integers(1, 9)),
+    st.tuples(st.just("forget"), st.integers(1, 9), st.integers(1, 9)),
+    st.tuples(st.just("forget texts"), st.just(0), st.just(0)),
+)
+
+
+def step(table: SeriesTable, what: str, one: object, other: int) -> int | None:
+    if what == "forget":
+        assert isinstance(one, int)
+        return table.forget(one, held_since_s=other)
+    if what == "forget texts":
+        table.forget_texts()
+        return None
+    assert isinstance(one, SeriesText)
+    if what == "enter":
+        return table.enter(one, split_tags(one.tags), KeyParts(b"U", one.tags) if other else None)
+    number = table.find(one)
+    if number is not None:
+        if what == "touch":
+            table.touch(np.array([number], np.int32), other)
+        elif number in table.unsettled and what == "settle":
+            table.settle(number, KeyParts(b"S", one.tags))
+        elif number in table.unsettled:
+            table.refuse(number)
+    return number
+
+
+@settings(deadline=None)
+@given(st.lists(STEPS, max_size=60))
+def test_tables_know_the_same_series(steps: list[tuple[str, object, int]]) -> None:
+    plain, looped = SeriesTable(by_loop=False), SeriesTable(by_loop=True)
+    texts = [SeriesText(m, t) for m in (b"m", b"n") for t in (b"a=1", b"a=1 b=2", b"b=2 a=1", b" a=1", b"a=2")]
+    for one in steps:
+        assert step(plain, *one) == step(looped, *one)
+        assert list(map(plain.find, texts)) == list(map(looped.find, texts))
+        assert len(plain) == len(looped)
+        for number in plain.texts.numbers():
+            assert plain.text(number) == looped.text(number)
+            assert plain.parts(number) == looped.parts(number)
+        assert plain.texts.numbers() == looped.texts.numbers()
+
+
+def test_a_large_table_finds_what_it_has_while_others_come_and_go() -> None:
+    tables = [SeriesTable(by_loop=True), SeriesTable(by_loop=False)]
+    for table in tables:
+        for generation in range(4):
+            numbers = []
+            for at in range(3000):
+                text = SeriesText(b"metric.%d" % (at % 7), b"id=%d host=%d" % (at + generation * 1000, at))
+                numbers.append(table.enter(text, split_tags(text.tags), KeyParts(b"%d" % at, b"x" * 400)))
+            table.touch(np.array(numbers[::2], np.int32), 10 + generation)
+            table.forget(before_s=10 + generation, held_since_s=1000)
+    looped, plain = tables
+    assert looped.texts.numbers() == plain.texts.numbers()
+    assert len(plain) == len(looped) == 1500
+    for number in plain.texts.numbers():
+        known = plain.text(number)
+        assert known is not None
+        assert looped.text(number) == known
+        assert looped.find(known) == number == plain.find(known)
+        assert looped.parts(number) == plain.parts(number)

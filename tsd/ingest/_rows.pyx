@@ -1,0 +1,208 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The compiled twin of the way in: texts → numbers, and a block of put lines → points, without an object for a line.
+
+`Texts` is the look-up of a `SeriesTable`, `Points` are the points of an `OpenRows`. Lines that are not plain stay where
+they are: `Points.read` says where it stopped, and `tsd.codec.putline` judges that line.
+"""
+
+import os
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memchr, memcmp, memcpy
+
+from tsd.ingest._words cimport ODD, TAKEN, Key, hash_of, read_time, read_value, tsd_strtod
+
+include "_texts.pxi"
+
+cdef class Memory:
+    """What malloc gave, to be read as an array; freed with it."""
+
+    cdef char* start
+    cdef Py_ssize_t size
+    cdef Py_ssize_t stride
+
+    def __dealloc__(self):
+        free(self.start)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        self.stride = 1
+        buffer.buf = self.start
+        buffer.obj = self
+        buffer.len = self.size
+        buffer.readonly = 0
+        buffer.format = "B"
+        buffer.ndim = 1
+        buffer.itemsize = 1
+        buffer.shape = &self.size
+        buffer.strides = &self.stride
+        buffer.suboffsets = NULL
+        buffer.internal = NULL
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        pass
+
+
+cdef Memory wrapped(void* start, Py_ssize_t size):
+    """Memory that owns `start` from now on."""
+    cdef Memory memory = Memory.__new__(Memory)
+    memory.start = <char*> start
+    memory.size = size
+    return memory
+
+
+
+cdef enum:
+    STRANGER = 2  # beside TAKEN and ODD: a good line of a series that is not known
+    OTHER = 3  # no put line
+
+cdef struct Line:
+    const char* metric
+    Py_ssize_t metric_bytes
+    const char* tags
+    Py_ssize_t tag_bytes
+    int64_t instant
+    int64_t bits
+    int flags
+
+
+cdef inline int read_line(const char* at, const char* end, Line* line) noexcept nogil:
+    """Take a put line apart whose LF stands at `end`."""
+    line.metric = at + 4
+    at = <const char*> memchr(line.metric, c" ", end - line.metric)
+    if at == NULL or at == line.metric:
+        return ODD
+    line.metric_bytes = at - line.metric
+    at += 1
+    if read_time(&at, &line.instant) != TAKEN or read_value(&at, &line.flags, &line.bits) != TAKEN:
+        return ODD
+    line.tags = at
+    line.tag_bytes = end - at
+    return TAKEN if at < end else ODD
+
+
+cdef class Points:
+    """Points in order of arrival: four columns (see `tsd.codec.columns.Columns`)."""
+
+    cdef Texts texts
+    cdef int32_t* series
+    cdef int64_t* instants
+    cdef uint8_t* flags
+    cdef int64_t* bits
+    cdef Py_ssize_t count, room
+
+    def __cinit__(self, Texts texts not None):
+        self.texts = texts
+
+    def __dealloc__(self):
+        free(self.series)
+        free(self.instants)
+        free(self.flags)
+        free(self.bits)
+
+    def __len__(self):
+        return self.count
+
+    cdef inline int add(self, int32_t series, int64_t instant, int flags, int64_t bits) noexcept nogil:
+        if self.count == self.room and self.make_room() != TAKEN:
+            return NO_MEMORY
+        self.series[self.count] = series
+        self.instants[self.count] = instant
+        self.flags[self.count] = <uint8_t> flags
+        self.bits[self.count] = bits
+        self.count += 1
+        return TAKEN
+
+    cdef int make_room(self) noexcept nogil:
+        cdef Py_ssize_t room = larger(self.room, self.room + 1)
+        if (
+            grow(<void**> &self.series, room, sizeof(int32_t)) or grow(<void**> &self.instants, room, sizeof(int64_t))
+            or grow(<void**> &self.flags, room, sizeof(uint8_t)) or grow(<void**> &self.bits, room, sizeof(int64_t))
+        ):
+            return NO_MEMORY
+        self.room = room
+        return TAKEN
+
+    def append(self, int32_t series, int64_t instant, int flags, int64_t bits):
+        """Add a point that was read elsewhere."""
+        if self.add(series, instant, flags, bits) != TAKEN:
+            raise MemoryError
+
+    def cut(self, Py_ssize_t count):
+        """Take the last points back, so that so many are left."""
+        assert 0 <= count <= self.count
+        self.count = count
+
+    cdef int run(self, const char** place, const char* end, Line* line) noexcept nogil:
+        """Add the points of lines until one that is not a known series' plain put line; what it is."""
+        cdef const char* at = place[0]
+        cdef const char* stop
+        cdef int32_t number
+        cdef int found = TAKEN
+        while at < end:
+            stop = <const char*> memchr(at, c"\n", end - at)
+            if stop == NULL or stop - at < 3 or memcmp(at, "put", 3) or (at[3] != c" " and stop - at > 3):
+                found = OTHER
+                break
+            found = ODD if stop - at == 3 else read_line(at, stop, line)
+            if found != TAKEN:
+                break
+            number = self.texts.number_of(line.metric, line.metric_bytes, line.tags, line.tag_bytes)
+            if number == NONE:
+                found = STRANGER
+                break
+            found = self.add(number, line.instant, line.flags, line.bits)
+            if found != TAKEN:
+                break
+            at = stop + 1
+        place[0] = at
+        return found
+
+    def read(self, bytes block not None, Py_ssize_t start, dict strangers):
+        """Add the points of a block's lines from the offset `start` on, which is a line's; where that ended: behind the
+        last line, or where a line stands that is not plain, or is no put line.
+
+        Lines of series that are not known end it too; where there are `strangers`, their texts are entered there, and
+        they are passed over. Raises MemoryError.
+        """
+        cdef const char* text = PyBytes_AS_STRING(block)
+        cdef const char* at = text + start
+        cdef const char* end = text + PyBytes_GET_SIZE(block)
+        cdef Line line
+        cdef int found
+        assert 0 <= start <= PyBytes_GET_SIZE(block)
+        while True:
+            found = self.run(&at, end, &line)
+            if found == NO_MEMORY:
+                raise MemoryError
+            if found != STRANGER or strangers is None:
+                return at - text
+            stranger = self.texts.text_type(
+                PyBytes_FromStringAndSize(line.metric, line.metric_bytes),
+                PyBytes_FromStringAndSize(line.tags, line.tag_bytes),
+            )
+            strangers[stranger] = None
+            at = line.tags + line.tag_bytes + 1
+
+    def numbers(self):
+        """The series of all points, as bytes."""
+        return PyBytes_FromStringAndSize(<const char*> self.series, self.count * sizeof(int32_t))
+
+    def take(self):
+        """The columns, which are empty then; None where they are."""
+        if self.count == 0:
+            return None
+        cdef Memory series = wrapped(NULL, self.count * sizeof(int32_t))
+        cdef Memory instants = wrapped(NULL, self.count * sizeof(int64_t))
+        cdef Memory flags = wrapped(NULL, self.count * sizeof(uint8_t))
+        cdef Memory bits = wrapped(NULL, self.count * sizeof(int64_t))
+        series.start, instants.start = <char*> self.series, <char*> self.instants
+        flags.start, bits.start = <char*> self.flags, <char*> self.bits
+        self.series, self.instants, self.flags, self.bits = NULL, NULL, NULL, NULL
+        self.count = self.room = 0
+        return memoryview(series), memoryview(instants), memoryview(flags), memoryview(bits)
+
+
+cdef char* _stop
+tsd_strtod("0", &_stop)  # makes its locale, before there are threads that could do so at once
