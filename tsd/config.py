@@ -9,10 +9,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from tsd.access import configured
+from tsd.access.needs import PROBES
 from tsd.codec.rowkey import Layout, most_tags
 from tsd.codec.uid import Widths
 from tsd.errors import BadConfig
-from tsd.limit_settings import exemptions
+from tsd.limit_settings import LEAST_REJECTED, exemptions
 from tsd.opentsdb_keys import MUST_BE_OFF, NOT_DONE, OPENTSDB_ONLY
 from tsd.properties import parse_properties
 from tsd.setting import Key
@@ -27,6 +29,8 @@ _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _CHOICES = {
     "tsd.storage.hbase.thrift.transport": ("buffered", "framed"),
     "tsd.storage.hbase.thrift.protocol": ("binary", "compact"),
+    "tsd.access.health": tuple(PROBES),
+    "tsd.access.metrics": tuple(PROBES),
     "tsd.tls.minimum": ("1.2", "1.3"),
     "tsd.tls.client_certificate": ("optional", "required"),
     "tsd.log.level": ("debug", "info", "warning", "error"),
@@ -169,6 +173,7 @@ def _check_foreign(key: str, known: Mapping[str, object]) -> None:
 
 def _contradictions(config: Config) -> Iterator[tuple[set[str], str]]:
     """What single settings cannot tell: the keys that it is about, and a sentence."""
+    yield from configured.contradictions(config)
     try:
         gateways(config)
     except ValueError as exc:
@@ -182,6 +187,9 @@ def _contradictions(config: Config) -> Iterator[tuple[set[str], str]]:
         exemptions(config.quota_exempt)
     except ValueError as exc:
         yield set(), f"tsd.quota.exempt: {exc}; wanted networks as 10.0.0.0/8, and accounts as @NAME"
+    if 0 < config.rejected_bytes < LEAST_REJECTED:
+        got = config.rejected_bytes
+        yield {"tsd.rejected.max_bytes"}, f"tsd.rejected.max_bytes: got {got}, wanted {LEAST_REJECTED} or more, or 0"
     tables = [config.data_table, config.uid_table, config.tree_table, config.meta_table]
     if len(set(tables)) != len(tables) or "" in tables:
         yield set(), f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names"

@@ -6,6 +6,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from tsd.setting import setting as _key
 
 Network = IPv4Network | IPv6Network
+LEAST_REJECTED = 1 << 20  # bytes for refused lines: the oldest leave a file at a time
 
 
 def exemptions(text: str) -> tuple[tuple[Network, ...], frozenset[str]]:

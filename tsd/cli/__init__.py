@@ -13,16 +13,19 @@ from tsd.cli.health import health
 from tsd.cli.importer import import_lines
 from tsd.cli.options import config_options
 from tsd.cli.query import query
+from tsd.cli.rejected import rejected
 from tsd.cli.scan import scan
 from tsd.cli.send import send
 from tsd.cli.serve import serve
 from tsd.cli.tables import create_tables
+from tsd.cli.top import top
 from tsd.cli.torture import torture
 from tsd.cli.uid import mkmetric, uid
 from tsd.cli.version import version
-from tsd.errors import BadConfig, StoreError, TsdError
+from tsd.errors import BadConfig, DaemonRuns, NewerState, StoreError, TsdError
 
 STORE_FAILED = 3  # exit status where HBase or the database did not do its part
+FOLDER_TAKEN = 4  # where another process, or a newer version, has the state folder
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -36,7 +39,7 @@ def tsd(**_: object) -> None:
 
 for _command in (
     serve, check_config, create_tables, mkmetric, uid, import_lines, query, scan, compact, delete, fsck, copy, send,
-    health, torture, version,
+    health, rejected, top, torture, version,
 ):  # fmt: skip
     tsd.add_command(_command)
 
@@ -52,6 +55,9 @@ def main() -> None:
     except StoreError as exc:
         click.echo(f"tsd: {exc}", err=True)
         sys.exit(STORE_FAILED)
+    except (DaemonRuns, NewerState) as exc:
+        click.echo(f"tsd: {exc}", err=True)
+        sys.exit(FOLDER_TAKEN)
     except TsdError as exc:
         click.echo(f"tsd: {exc}", err=True)
         sys.exit(1)

@@ -1,0 +1,134 @@
+"""`tsd rejected` and `tsd top` as an operator runs them: what was refused is found, mended, and sent again."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import Served, Tsd
+
+T = 1_500_000_000
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def tsd(tmp_path_factory: pytest.TempPathFactory) -> Tsd:
+    settings = {"tsd.core.auto_create_metrics": "false"}
+    return Tsd(tmp_path_factory.mktemp("rejected") / "state", settings)
+
+
+@pytest.fixture(scope="module")
+def served(tsd: Tsd) -> Iterator[Served]:
+    with tsd.serve() as served:
+        tell(
+            served,
+            b"put sys.a %d 1 host=x\nput sys.a %d 2 host=x\nput sys.b %d 3 host=x\nput bad\nauth basic me secret\n"
+            % (T, T + 1, T),
+        )
+        post(served, b'[{"metric":"sys.a","timestamp":%d,"value":4,"tags":{"host":"x"}},{"metric":"x"}]' % (T + 2))
+        yield served
+
+
+def tell(served: Served, lines: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(lines + b"sync\nexit\n")
+        return read(connection)
+
+
+def post(served: Served, body: bytes) -> bytes:
+    head = b"POST /api/put HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(head + body)
+        return read(connection)
+
+
+def read(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def listed(tsd: Tsd, *words: str) -> list[dict[str, object]]:
+    done = tsd.run("rejected", "--json", *words)
+    assert (done.status, done.err) == (0, "")
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def test_what_was_refused_is_mended_sent_again_and_marked(tsd: Tsd, served: Served) -> None:
+    # What was refused, and by whom it was sent; a secret is nowhere.
+    found = listed(tsd)
+    assert [one["line"] for one in found] == [
+        f"put sys.a {T} 1 host=x",
+        f"put sys.a {T + 1} 2 host=x",
+        f"put sys.b {T} 3 host=x",
+        "put bad",
+        'api/put {"metric":"x","timestamp":0}',
+        f"put sys.a {T + 2} 4 host=x",
+    ]
+    assert all(str(one["peer"]).startswith("127.0.0.1:") for one in found)
+    assert b"secret" not in b"".join(path.read_bytes() for path in (tsd.folder / "rejected").iterdir())
+    assert len(listed(tsd, "--metric", "sys.*", "--reason", "unknown_metrics")) == 4
+    assert len(listed(tsd, "--match", "arguments")) == 1
+    assert listed(tsd, "--until", "1h-ago") == []
+    assert [one["line"] for one in listed(tsd, "--last", "1")] == [f"put sys.a {T + 2} 4 host=x"]
+    summary = json.loads(tsd.run("rejected", "--summary", "--json").out)
+    assert summary["groups"][0]["lines"] == 3
+    assert sum(group["lines"] for group in summary["groups"]) == 6
+    text = tsd.run("rejected", "--summary").out
+    assert "6 lines" in text.splitlines()[-1]
+
+    # Nothing is mended yet.
+    done = tsd.run("rejected", "--replay")
+    assert (done.status, done.out.splitlines()[0]) == (1, "0 lines taken, 6 refused again")
+    assert len(listed(tsd)) == 6
+
+    # What is taken then, is in the store and not sent a second time.
+    assert tsd.run("mkmetric", "sys.a").status == 0
+    done = tsd.run("rejected", "--replay", "--metric", "sys.a")
+    assert (done.status, done.out) == (0, "3 lines taken, 0 refused again\n")
+    assert tsd.lines("sys.a") == [f"sys.a {T + n} {value} host=x" for n, value in enumerate((1, 2, 4))]
+    assert [one["taken"] for one in listed(tsd, "--state", "all")] == [True, True, False, False, False, True]
+    assert tsd.run("rejected", "--replay", "--metric", "sys.a").out == "0 lines taken, 0 refused again\n"
+    with_error = listed(tsd, "--metric", "sys.b")
+    assert with_error[0]["sent_again"] is not None
+
+    # What is exported is what came, for `tsd import`.
+    exported = tsd.run("rejected", "--export", "--metric", "sys.b").out
+    assert exported == f"put sys.b {T} 3 host=x\n"
+
+    # Lines that are sent again are nobody's, and are not kept a second time.
+    [client] = json.loads(tsd.run("top", "--once", "--interval", "0", "--json").out)["clients"]
+    assert (client["client"], client["refused"], client["accepted"]) == ("127.0.0.1", 6, 0)
+    assert client["refused_example"]["reason"] == "unknown_metrics"
+    shown = tsd.run("top", "--once", "--interval", "0.1", "--sort", "refused").out
+    assert "127.0.0.1" in shown.splitlines()[1]
+
+
+def test_without_a_daemon_they_are_listed_and_not_sent(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    with tsd.serve() as served:
+        assert tell(served, b"put bad\n").startswith(b"put: illegal argument")
+    assert [one["line"] for one in listed(tsd)] == ["put bad"]
+    assert "put bad" in tsd.run("rejected").out
+    done = tsd.run("rejected", "--replay")
+    assert done.status == 3
+    assert "no daemon runs" in done.err
+    assert tsd.run("top", "--once").status == 3
+
+
+def test_lines_that_the_writer_could_not_store_are_listed_too(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    (tsd.folder / "refused").mkdir(parents=True)
+    (tsd.folder / "refused" / "00000001.lines").write_bytes(b"# unknown metric: x\nput x %d 1 a=b\n" % T)
+    with tsd.serve():
+        assert tsd.run("rejected", "--replay").out == "1 lines taken, 0 refused again\n"
+        assert tsd.lines("x") == [f"x {T} 1 a=b"]
+        assert listed(tsd) == []
+
+
+def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    assert tsd.run("rejected").out == ""
+    for words in (["--match", "("], ["--since", "soon"], ["--export", "--replay"]):
+        assert tsd.run("rejected", *words).status == 2
+    assert tsd.run("rejected", "--set", "tsd.rejected.max_bytes=1").status == 2
