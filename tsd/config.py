@@ -188,8 +188,8 @@ def _contradictions(config: Config) -> Iterator[tuple[set[str], str]]:
     except ValueError as exc:
         yield set(), f"tsd.quota.exempt: {exc}; wanted networks as 10.0.0.0/8, and accounts as @NAME"
     if 0 < config.rejected_bytes < LEAST_REJECTED:
-        got = config.rejected_bytes
-        yield {"tsd.rejected.max_bytes"}, f"tsd.rejected.max_bytes: got {got}, wanted {LEAST_REJECTED} or more, or 0"
+        wanted = f"got {config.rejected_bytes}, wanted {LEAST_REJECTED} or more, or 0"
+        yield {"tsd.rejected.max_bytes"}, f"tsd.rejected.max_bytes: {wanted}"
     tables = [config.data_table, config.uid_table, config.tree_table, config.meta_table]
     if len(set(tables)) != len(tables) or "" in tables:
         yield set(), f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names"
