@@ -4,12 +4,15 @@ Series that are sent together have their points in the same buckets: their stamp
 points of a series are a row of a matrix, found without sorting.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from tsd.query.points import Bool, Float64, Int64, Points
+
+HOUR_MS = 3_600_000
 
 
 class Bucketed(NamedTuple):
@@ -40,7 +43,18 @@ class Bucketed(NamedTuple):
         """Of the rows from `first` to before `stop`."""
         starts = self.starts[first : stop + 1] - self.starts[first]
         part = slice(int(self.starts[first]), int(self.starts[stop]))
-        return Bucketed(starts, self.stamps if self.is_even else self.stamps[part], self.values[part])
+        if self.is_even:
+            return Bucketed(starts, self.stamps, self.values[part])
+        return Bucketed(starts, _shared(starts, self.stamps[part]), self.values[part])
+
+    def hours(self) -> Iterator[tuple[int, int]]:
+        """The rows, cut where another hour begins: first, and stop."""
+        rows = len(self.starts) - 1
+        if self.is_even or not len(self.values):
+            yield 0, rows
+            return
+        firsts = self.stamps[np.minimum(self.starts[:-1], len(self.stamps) - 1)] // HOUR_MS
+        yield from pairwise([0, *(np.flatnonzero(np.diff(firsts)) + 1).tolist(), rows])
 
     def picked(self, rows: Bool) -> "Bucketed":
         """Of some rows only."""
@@ -56,14 +70,19 @@ class Bucketed(NamedTuple):
 
 def bucketed(rows: Int64, stamps: Int64, values: Float64, count: int) -> Bucketed:
     """The buckets of `count` rows; of each bucket its row, ascending, its stamp and its value."""
-    lengths = np.bincount(rows, minlength=count)
-    starts = np.append(0, np.cumsum(lengths))
-    each = int(lengths[0]) if count else 0
-    if each and (lengths == each).all():
-        table = stamps.reshape(count, each)
+    starts = np.append(0, np.cumsum(np.bincount(rows, minlength=count)))
+    return Bucketed(starts, _shared(starts, stamps), values)
+
+
+def _shared(starts: Int64, stamps: Int64) -> Int64:
+    """The stamps of one row where those of all are the same, else all of them."""
+    rows, each = len(starts) - 1, int(starts[1] - starts[0]) if len(starts) > 1 else 0
+    if each and each * rows == len(stamps) and (np.diff(starts) == each).all():
+        table = stamps.reshape(rows, each)
         if (table == table[0]).all():
-            stamps = table[0].copy()
-    return Bucketed(starts, stamps, values)
+            first: Int64 = table[0].copy()
+            return first
+    return stamps
 
 
 def joined(parts: Sequence[Bucketed]) -> Bucketed:
@@ -92,6 +111,8 @@ def table_of(parts: Sequence[Part], series_count: int) -> list[Points] | None:
     hours do not overlap; else None."""
     hours: dict[int, list[Part]] = {}  # by their first stamp
     for part in parts:
+        if not len(part.series):
+            continue
         if not part.buckets.is_even or not len(part.buckets.stamps):
             return None
         hours.setdefault(int(part.buckets.stamps[0]), []).append(part)

@@ -61,7 +61,9 @@ class Downsampler:
         batch = within(batch, self._buckets.span)
         if self._buckets.within_hours:
             buckets = self._by_row(batch)
-            self.feed_rows(batch.series.astype(np.int64), buckets)
+            series = batch.series.astype(np.int64)
+            for first, stop in buckets.hours():
+                self.feed_rows(series[first:stop], buckets.between(first, stop))
             return buckets
         if not len(batch.times):
             return None

@@ -59,7 +59,9 @@ def _lanes(series: Sequence[Points | Rates], scan: ScanRange, missing: Missing) 
     alive = []
     for points in series:
         assert isinstance(points, Points)
-        early = int(np.searchsorted(points.times, scan.start_ms))
+        if not len(points.times):
+            continue
+        early = 0 if points.times[0] >= scan.start_ms else int(np.searchsorted(points.times, scan.start_ms))
         if early < len(points.times):
             alive.append(points.at(slice(early, None)) if early else points)
     if not alive:
