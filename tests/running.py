@@ -14,6 +14,7 @@ from tsd.daemon import Daemon
 from tsd.life import serve
 
 QUIET = {"tsd.log.level": "error", "tsd.journal.sync_interval": "1"}
+OPEN = {"tsd.access.anonymous": "read,write,admin"}  # as an OpenTSDB: whoever connects may do everything
 
 
 class Client:
@@ -97,9 +98,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(folder: Path, settings: dict[str, str] | None = None) -> AsyncIterator[Running]:
-    """A daemon with its state in `folder`, until the block ends; then it is stopped as by SIGTERM."""
-    given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), **QUIET, **(settings or {})}
+async def running(
+    folder: Path, settings: dict[str, str] | None = None, *, access: dict[str, str] = OPEN
+) -> AsyncIterator[Running]:
+    """A daemon with its state in `folder`, until the block ends; then it is stopped as by SIGTERM. `access` is who may
+    do what."""
+    given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), **QUIET, **access, **(settings or {})}
     config, ignored = read_settings(Given("test", key, value) for key, value in given.items())
     stop = trio.Event()
     ready = trio.Event()

@@ -4,10 +4,31 @@ from dataclasses import dataclass
 
 from tsd.setting import setting as _key
 
+DAY_S = 86400
+
 
 @dataclass(frozen=True)
 class AccessSettings:
-    """A part of Config."""
+    """A part of Config. `None` stands for a default that depends on other settings."""
+
+    network_allow: str = _key(
+        "tsd.network.allow", "", "networks that may connect, with commas between: 10.0.0.0/8, fd00::/8. Empty: all"
+    )
+    authentication: bool = _key(
+        "tsd.core.authentication.enable", False, "clients must show who they are, by what tsd.auth.file has"
+    )
+    auth_file: str = _key("tsd.auth.file", "", "file of accounts, as `tsd token` writes it")
+    anonymous: str | None = _key(
+        "tsd.access.anonymous", None, "roles of clients that have not shown who they are: read, write, admin. Unset: "
+        "read,write without authentication, none with it"
+    )  # fmt: skip
+    read_networks: str = _key("tsd.access.read_networks", "", "networks from where the role read acts. Empty: all")
+    write_networks: str = _key("tsd.access.write_networks", "", "likewise, write")
+    admin_networks: str = _key("tsd.access.admin_networks", "", "likewise, admin")
+    health_for: str = _key(
+        "tsd.access.health", "everybody", "who may ask /health: everybody, known (with any role), read or admin"
+    )
+    metrics_for: str = _key("tsd.access.metrics", "read", "who may ask /metrics, likewise")
 
     tls_certificate: str = _key(
         "tsd.tls.certificate", "", "PEM file of the certificate, and of those between it and its authority. With it "
@@ -26,3 +47,14 @@ class AccessSettings:
     tls_handshake_ms: int = _key(
         "tsd.tls.handshake_timeout", 10000, "how long a client may take to agree on encryption", "ms", low=100
     )
+    tls_hsts_s: int | None = _key(
+        "tsd.tls.hsts", None, "how long browsers are to use no plain HTTP with this host, whatever the port "
+        "(Strict-Transport-Security). Unset: a day where tsd.tls.required, else 0: they are not told", "s", low=0,
+    )  # fmt: skip
+
+    @property
+    def hsts_s(self) -> int:
+        """How long browsers are to speak TLS only, the default worked out."""
+        if self.tls_hsts_s is None:
+            return DAY_S if self.tls_required else 0
+        return self.tls_hsts_s

@@ -8,6 +8,8 @@ from typing import Any
 import structlog
 import trio
 
+from tsd.access.configured import warnings
+from tsd.access.doorkeeper import Doorkeeper, anonymous_roles
 from tsd.api.clients import ranked
 from tsd.assembly import (
     creates,
@@ -27,6 +29,7 @@ from tsd.doors import control
 from tsd.doors.clients import QUOTAS, Clients, quotas_of
 from tsd.doors.listener import Limits, Listener
 from tsd.doors.replies import Budget
+from tsd.doors.signin import sign_in
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
 from tsd.doors.tls import Tls
 from tsd.doors.visitor import Visitor
@@ -124,6 +127,9 @@ class Daemon:
         self.host = socket.gethostname()
         self.clients = Clients(quotas_of(config), now_ms)
         self.tls = Tls(config, now_ms) if config.tls_certificate else None
+        self.doorkeeper = Doorkeeper(config, now_ms)
+        for warning in warnings(config, anonymous_roles(config), config.bind):
+            log.warning(warning)
         self.engine = make_engine(
             config, store, self.uids, self.index, flush=self.writer.show, now_ms=now_ms, remembers=True
         )
@@ -146,6 +152,7 @@ class Daemon:
                 self.engine,
                 make_registry(config, now_ms),
                 self.clients,
+                self.doorkeeper,
             )
         )
         self.listener = Listener(
@@ -160,6 +167,7 @@ class Daemon:
             ),
             self.clients,
             self.tls,
+            self.doorkeeper,
         )
         self._powers = Powers(self.stats, version_reply, self.drop_caches, stop.set)
         self._rules = Rules(
@@ -177,6 +185,8 @@ class Daemon:
         self.reloads: list[tuple[str, Callable[[], Awaitable[None]]]] = []  # what SIGHUP reads again, by name
         if self.tls:
             self.reloads.append(("the certificate", self.tls.reload))
+        if self.doorkeeper.enabled:
+            self.reloads.append(("accounts", self.doorkeeper.reload))
         self.live: dict[str, Apply] = {  # the settings that it lets change, and what makes them act
             "tsd.log.level": lambda wanted: set_level(wanted.log_level),
             "tsd.core.drain_timeout": lambda _: None,  # it is looked up when it is needed
@@ -200,7 +210,15 @@ class Daemon:
     async def _telnet(
         self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], visitor: Visitor
     ) -> None:
-        session = TelnetSession(stream, self.intake, self._powers, self._rules, self.tally, self._replies, visitor)
+        keeper = self.doorkeeper
+        if keeper.enabled and not visitor.principal.roles:
+            rest = await sign_in(stream, first, receive, keeper, visitor, self._rules.max_line)
+            if rest is None:
+                return
+            first = rest
+        session = TelnetSession(
+            stream, self.intake, self._powers, self._rules, self.tally, self._replies, visitor, keeper
+        )
         await session.run(first, receive)
 
     def drop_caches(self) -> None:
@@ -245,6 +263,8 @@ class Daemon:
             store=self.store.statistics(),
             remembered=self.engine.hours.remembered.statistics(),
             canary=self.canary.statistics() if self.canary else None,
+            access=self.doorkeeper.statistics(),
+            tls=self.tls.statistics() if self.tls else None,
             clients=self.clients.statistics(),
             letters=self.letters.statistics(),
         )
@@ -310,6 +330,8 @@ class Daemon:
             tasks.append(lambda: index.keep_complete(config.data_table))
         if self.tls:
             tasks.append(self.tls.watch)
+        if self.doorkeeper.enabled:
+            tasks.append(self.doorkeeper.watch)
         if canary is not None:
             tasks.append(lambda: canary.run(min(CANARY_S, (self.watchdog_s or math.inf) / FEEDS)))
         return tasks

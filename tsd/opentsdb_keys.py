@@ -19,7 +19,6 @@ OPENTSDB_ONLY = tuple(
 # OpenTSDB's switches that change who may connect, which points are stored, or what of them: to ignore them would be a
 # lie, so they must be off.
 MUST_BE_OFF = {
-    "tsd.core.authentication.enable": "this version has no authentication and will not run open instead",
     "tsd.storage.enable_appends": "this version does not write the append column; its cells join points as well, and "
     "OpenTSDB reads both in one row",
     "tsd.storage.use_otsdb_timestamp": "this version lets the store stamp its cells, and a query that is bounded by "

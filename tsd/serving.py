@@ -9,6 +9,8 @@ from typing import Any
 
 import trio
 
+from tsd.access.doorkeeper import Doorkeeper
+from tsd.access.needs import endpoints as needs_of
 from tsd.api import (
     annotation,
     clients,
@@ -41,6 +43,7 @@ from tsd.doors.clients import Clients
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Endpoint
+from tsd.doors.permits import Permits
 from tsd.doors.visitor import Visitor
 from tsd.doors.web import Bounds, Statistics, Tally, WebSession
 from tsd.ingest.intake import Intake
@@ -80,6 +83,7 @@ class Parts:
     engine: Engine
     queries: Registry  # that run, and that ran
     clients: Clients
+    doorkeeper: Doorkeeper
 
 
 def routes(parts: Parts, tally: Tally, watch: health.Health, lag: LoopLag) -> dict[str, Endpoint]:
@@ -183,6 +187,7 @@ class Web:
 
     def __init__(self, parts: Parts) -> None:
         config = parts.config
+        cors = Cors(config.cors_domains, config.cors_headers)
         rules = Rules(config.mode, config.enable_api, config.enable_ui, config.show_stack_trace)
         self.tally = Tally()
         self._probe = health.Probe(lambda: _look_into(parts))
@@ -191,8 +196,15 @@ class Web:
         )
         self._lag = LoopLag()
         self.endpoints = routes(parts, self.tally, self.health, self._lag)
-        self._dispatcher = Dispatcher(self.endpoints, rules, Cors(config.cors_domains, config.cors_headers))
-        self._bounds = Bounds(config.max_chunk, config.http_timeout_s, config.enable_chunked)
+        self._dispatcher = Dispatcher(
+            self.endpoints,
+            rules,
+            cors,
+            Permits(
+                parts.doorkeeper, needs_of(config.health_for, config.metrics_for, may_delete=config.allow_delete), cors
+            ),
+        )
+        self._bounds = Bounds(config.max_chunk, config.http_timeout_s, config.enable_chunked, config.hsts_s)
         self._room = Room(config.http_memory)
 
     async def run(self) -> None:

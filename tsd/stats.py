@@ -8,6 +8,7 @@ import resource
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from tsd.access.doorkeeper import Statistics as AccessStatistics
 from tsd.canary import Statistics as CanaryStatistics
 from tsd.codec.uid import Kind
 from tsd.compaction.pace import Statistics as CompactionStatistics
@@ -16,6 +17,7 @@ from tsd.deadletters.log import Statistics as LettersStatistics
 from tsd.doors.clients import Statistics as ClientsStatistics
 from tsd.doors.latency import PERCENTILES, Latencies
 from tsd.doors.listener import Statistics as ListenerStatistics
+from tsd.doors.tls import Statistics as TlsStatistics
 from tsd.doors.web import Statistics as WebStatistics
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, REASONS, UNKNOWN_NAME
 from tsd.ingest.journal import Statistics as JournalStatistics
@@ -57,6 +59,8 @@ class Snapshot(NamedTuple):
     remembered: Mapping[str, int]  # hours, of queries
     clients: ClientsStatistics
     letters: LettersStatistics
+    access: AccessStatistics
+    tls: TlsStatistics | None  # None: no TLS
     canary: CanaryStatistics | None  # None: there is none
 
 
@@ -97,6 +101,7 @@ def collect(snapshot: Snapshot) -> Iterator[Stat]:
     yield from _opentsdb_compaction(snapshot.compaction)
     yield from _ledger(snapshot)
     yield from _clients(snapshot)
+    yield from _access(snapshot.access, snapshot.tls)
     yield from _way_to_the_store(snapshot)
 
 
@@ -115,9 +120,9 @@ def _opentsdb_connections(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("rpc.exceptions", listener.failed + snapshot.web.failures)
     yield from _opentsdb_latencies("all", snapshot.web.latencies)
     yield from _opentsdb_latencies("graph", snapshot.web.graph_latencies)
-    for door in ("telnet", "http"):  # there is no authentication yet
-        yield Stat("rpc.forbidden", 0, f"type={door}")
-        yield Stat("rpc.unauthorized", 0, f"type={door}")
+    for door in ("telnet", "http"):
+        yield Stat("rpc.forbidden", snapshot.access.forbidden[door], f"type={door}")
+        yield Stat("rpc.unauthorized", snapshot.access.unauthorized[door], f"type={door}")
     yield Stat("rpc.received", snapshot.web.puts, "type=put")  # over HTTP only, as in OpenTSDB
     yield Stat("rpc.errors", 0, "type=hbase_errors")  # the journal takes what the store does not
     for reason in (INVALID_VALUE, ILLEGAL_ARGUMENT, UNKNOWN_NAME):
@@ -182,6 +187,20 @@ def _clients(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("rejected.left-out", snapshot.letters.left_out)
     yield Stat("rejected.bytes", snapshot.letters.size)
     yield Stat("rejected.failures", snapshot.letters.failures)
+
+
+def _access(access: AccessStatistics, tls: TlsStatistics | None) -> Iterator[Stat]:
+    for door in ("telnet", "http"):
+        yield Stat("authentication.succeeded", access.succeeded[door], f"type={door}", "plugin=authentication")
+        yield Stat("authentication.denied", access.denied[door], f"type={door}", "plugin=authentication")
+    yield Stat("access.accounts", access.accounts)
+    yield Stat("access.outside-networks", access.outside)
+    if tls is not None:
+        yield Stat("tls.handshakes", tls.handshakes, "result=done")
+        yield Stat("tls.handshakes", tls.failed, "result=failed")
+        yield Stat("tls.handshakes", tls.late, "result=late")
+        yield Stat("tls.plain-refused", tls.plain)
+        yield Stat("tls.certificate-seconds-left", tls.seconds_left)
 
 
 def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:

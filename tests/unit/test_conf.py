@@ -29,7 +29,9 @@ def test_every_key_is_shown_with_its_default() -> None:
     assert config.indexes_series == default.indexes_series
     for field in keys().values():
         if field.name not in (
+            "anonymous",
             "auto_create_metrics",
+            "tls_hsts_s",
             "series_index",
             "canary",
         ):  # shown as they are on the embedded store

@@ -68,5 +68,7 @@ async def test_the_full_name_comes_when_the_resolver_has_it(tmp_path: Path) -> N
     full = await trio.to_thread.run_sync(socket.getfqdn)
     async with running(tmp_path, {"tsd.stats.canonical": "true"}) as daemon:
         with trio.fail_after(60):
-            while not all(re.search(rf" fqdn={re.escape(full)}( class=TSDB)?$", line) for line in await lines(daemon)):
+            while not all(
+                re.search(rf" fqdn={re.escape(full)}( (class|plugin)=\w+)?$", line) for line in await lines(daemon)
+            ):
                 pass

@@ -10,6 +10,7 @@ import trio
 from tsd.api.messages import answer, check_method
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.doors.parts import MadeOf
+from tsd.doors.permits import check_deletion
 from tsd.errors import BadQuery, Refused
 from tsd.query.answer import write_answer
 from tsd.query.answers import Answer, SubAnswer
@@ -72,6 +73,8 @@ def read_query(request: Request, rules: Rules, now_ms: int) -> Query:
         wanted = read_body(request.body, now_ms, params=request.params, corrected=rules.corrected)
         if wanted.delete and not rules.may_delete:  # OpenTSDB deletes all the same
             raise BadQuery("Bad request", details=DISABLED)
+        if wanted.delete:
+            check_deletion(request)
         return wanted
     extra = [read_m(text) for text in metric_queries(request.params)]
     wanted = read_uri(request.params, now_ms, corrected=rules.corrected, extra=extra)

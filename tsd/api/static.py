@@ -8,6 +8,7 @@ from pathlib import Path
 import trio
 
 from tsd.doors.exchange import Endpoint, Request, Response
+from tsd.doors.safety import OWN_FILES_POLICY
 from tsd.errors import Refused
 
 FOREVER_S = 31_536_000  # a year: files of one version never change
@@ -43,6 +44,7 @@ def routes(root: str, now_ms: Callable[[], int]) -> dict[str, Endpoint]:
         headers = (
             ("Age", str(max(0, now_ms() // 1000 - changed_s))),
             ("Cache-Control", f"max-age={0 if 'nocache' in uri else FOREVER_S}"),
+            OWN_FILES_POLICY,
         )
         return Response(200, body, TYPES.get(Path(name).suffix.lower(), "text/plain"), headers)
 

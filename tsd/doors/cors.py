@@ -14,6 +14,10 @@ class Cors:
         self._domains = frozenset(domain.strip().upper() for domain in domains.split(",") if domain.strip())
         self._headers = headers
 
+    def answers(self, origin: str | None) -> bool:
+        """Whether it is for `check` to say what a page of this origin, or one that does not say its own, may ask."""
+        return "*" in self._domains if not origin else bool(self._domains)
+
     def check(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
         """The headers that a response to this request carries.
 

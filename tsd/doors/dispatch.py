@@ -12,11 +12,14 @@ from typing import NamedTuple
 
 import structlog
 
+from tsd.access.roles import Role
 from tsd.doors import pages
 from tsd.doors.cors import Cors
 from tsd.doors.exchange import HTML, JSON, Endpoint, Request, Response
 from tsd.doors.parts import MadeOf, ended
+from tsd.doors.permits import Permits
 from tsd.doors.target import Target
+from tsd.doors.visitor import Visitor
 from tsd.errors import Refused, StoreError, TsdError
 from tsd.settings import Mode
 
@@ -26,6 +29,7 @@ LEGACY_JSON = "application/json"
 LONGEST_CALL = 200
 _CALL = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*|\[\d+\])*", re.ASCII)
 NOT_FOUND, STORE_FAILED, UNAVAILABLE, INTERNAL = 404, 424, 503, 500
+ACCESS = (401, 403, 429)
 
 # wire.md §10: what is not there in which mode. Paths of ours, beyond OpenTSDB's, are there in all.
 WRITES = frozenset(
@@ -47,11 +51,29 @@ class Rules(NamedTuple):
 class Dispatcher:
     """All endpoints of a daemon."""
 
-    def __init__(self, routes: Mapping[str, Endpoint], rules: Rules, cors: Cors) -> None:
+    def __init__(
+        self, routes: Mapping[str, Endpoint], rules: Rules, cors: Cors, permits: Permits | None = None
+    ) -> None:
         self._rules = rules
         self._cors = cors
+        self._permits = permits  # None: everybody may do everything
         self._routes = {key: endpoint for key, endpoint in routes.items() if _is_there(key, rules)}
         self.failures = 0  # errors of ours
+
+    async def admit(self, method: str, target: Target, headers: Mapping[str, str], visitor: Visitor) -> Visitor:
+        """Who sends a request of which only the head has come; raises Refused where it may not go on. Browsers ask by
+        OPTIONS what they may ask, and show nothing then."""
+        if self._permits is None or method == "OPTIONS":
+            return visitor
+        shown = await self._permits.identified(headers, visitor)
+        self._check(method, target, headers, shown)
+        return shown
+
+    def _check(self, method: str, target: Target, headers: Mapping[str, str], visitor: Visitor) -> None:
+        """Raise Refused where somebody may not ask for this."""
+        key = self._key_of(target)
+        if self._permits is not None and key in self._routes:
+            self._permits.check(key, method, target, headers, visitor)
 
     async def answer(self, request: Request, target: Target) -> Response:
         """The response to a request, whatever becomes of it. Its first part is there: what fails later ends it."""
@@ -63,7 +85,7 @@ class Dispatcher:
             target.check_version()
             _check_serializer(request)
             _check_callback(request)
-            endpoint = self._find(target)
+            endpoint = self._routes.get(self._key_of(target))
             if endpoint is None:
                 response = _nowhere(request, target)
             else:
@@ -75,17 +97,22 @@ class Dispatcher:
             response = await _padded(response, request)
         return replace(response, headers=(*response.headers, *extra)) if extra else response
 
-    def _find(self, target: Target) -> Endpoint | None:
-        """The endpoint of a target: that of its first two words, as of api/query/last, or of the first alone."""
+    def _key_of(self, target: Target) -> str:
+        """Which endpoint a target names: that of its first two words, as of api/query/last, or of the first alone."""
         if target.is_api and len(target.segments) > 1:
-            found = self._routes.get(f"{target.key}/{target.segments[1]}")
-            if found is not None:
-                return found
-        return self._routes.get(target.key)
+            longer = f"{target.key}/{target.segments[1]}"
+            if longer in self._routes:
+                return longer
+        return target.key
 
     def refuse(self, error: Refused, target: Target | None = None) -> Response:
         """The response to a request that was not read to its end, or has no target."""
-        return _error(error) if target is None else _told(error, target)
+        told = _error(error) if target is None else _told(error, target)
+        return replace(told, headers=(*told.headers, *error.headers)) if error.headers else told
+
+    def _shows_trace(self, request: Request) -> bool:
+        """Traces name files and lines: not for strangers."""
+        return self._rules.shows_traces and request.visitor.principal.may(Role.ADMIN)
 
     def _failed(self, error: Exception, request: Request, target: Target) -> Response:
         refused = _as_refused(error, target)
@@ -95,7 +122,7 @@ class Dispatcher:
             refused = Refused(INTERNAL, str(error) or "An unknown exception occurred")
         elif isinstance(error, StoreError):
             log.warning("a request failed as the store does", path=request.path, error=str(error))
-        trace = "".join(traceback.format_exception(error)) if self._rules.shows_traces else ""
+        trace = "".join(traceback.format_exception(error)) if self._shows_trace(request) else ""
         told = _told(refused, target, trace)
         return replace(told, headers=(*told.headers, *refused.headers)) if refused.headers else told
 
@@ -198,7 +225,8 @@ def _error(error: Refused, trace: str = "") -> Response:
 def _legacy_json(error: Refused, trace: str) -> Response:
     if error.status >= INTERNAL:
         return Response(INTERNAL, _json({"err": trace or error.message}), LEGACY_JSON)
-    return Response(NOT_FOUND if error.status == NOT_FOUND else 400, _json({"err": error.message}), LEGACY_JSON)
+    status = error.status if error.status in (NOT_FOUND, *ACCESS) else 400
+    return Response(status, _json({"err": error.message}), LEGACY_JSON)
 
 
 def _error_page(error: Refused, target: Target, trace: str) -> Response:
@@ -208,7 +236,7 @@ def _error_page(error: Refused, target: Target, trace: str) -> Response:
         return Response(NOT_FOUND, pages.not_found(), HTML)
     if error.status >= INTERNAL:
         return Response(INTERNAL, pages.server_error(error.message, trace), HTML)
-    return Response(error.status if error.status == 413 else 400, pages.bad_request(error.message), HTML)
+    return Response(error.status if error.status in (413, *ACCESS) else 400, pages.bad_request(error.message), HTML)
 
 
 def _in_legacy_form(response: Response) -> Response:

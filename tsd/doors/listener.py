@@ -9,6 +9,8 @@ from typing import NamedTuple
 import structlog
 import trio
 
+from tsd.access.certificates import names_in
+from tsd.access.doorkeeper import Doorkeeper
 from tsd.doors import descriptors
 from tsd.doors.clients import Client, Clients
 from tsd.doors.replies import Unread
@@ -65,13 +67,20 @@ class Listener:
     """All connections of the port."""
 
     def __init__(
-        self, telnet: Protocol, http: Protocol, limits: Limits, clients: Clients, tls: Tls | None = None
+        self,
+        telnet: Protocol,
+        http: Protocol,
+        limits: Limits,
+        clients: Clients,
+        tls: Tls | None = None,
+        doorkeeper: Doorkeeper | None = None,
     ) -> None:
         self._telnet = telnet
         self._http = http
         self._limits = limits
         self._clients = clients
         self._tls = tls
+        self._doorkeeper = doorkeeper
         self._visits: set[_Visit] = set()
         self._accepting = trio.CancelScope()
         self.ended = trio.Event()
@@ -103,6 +112,11 @@ class Listener:
         self._total += 1
         visitor = visitor_of(stream, self._clients)
         client = visitor.at_address
+        if self._doorkeeper is not None:
+            if not self._doorkeeper.admits(visitor.address):
+                await trio.aclose_forcefully(stream)
+                return
+            visitor.principal = self._doorkeeper.stranger(visitor.address)
         if not self._has_room(stream, client):
             await trio.aclose_forcefully(stream)
             return
@@ -157,10 +171,20 @@ class Listener:
         opened = stream if self._tls is None else await self._tls.opened(stream)
         if opened is None:
             return
-        visit.visitor.secured = isinstance(opened, trio.SSLStream)
+        if isinstance(opened, trio.SSLStream):
+            self._note_certificate(visit.visitor, opened)
         await self._speak(visit, opened)
         if isinstance(opened, trio.SSLStream):
             await say_goodbye(opened)
+
+    def _note_certificate(self, visitor: Visitor, stream: Encrypted) -> None:
+        """Who somebody is by the certificate that it showed, if any."""
+        visitor.secured = True
+        if self._doorkeeper is None or not self._doorkeeper.enabled:
+            return
+        badge = self._doorkeeper.by_certificate(names_in(stream.getpeercert()), visitor.address)
+        if badge is not None:
+            visitor.badge, visitor.principal = badge, badge.principal
 
     async def _speak(self, visit: _Visit, stream: trio.SocketStream | Encrypted) -> None:
         """Find out what a client speaks, and speak it to the end."""

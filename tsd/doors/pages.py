@@ -2,13 +2,13 @@
 
 from html import escape
 
-_STYLE = "body{font-family:sans-serif;margin:2em}blockquote{border-left:3px solid #ccc;padding-left:1em}"
+STYLE = "body{font-family:sans-serif;margin:2em}blockquote{border-left:3px solid #ccc;padding-left:1em}"
 
 
 def page(title: str, heading: str, body: str) -> bytes:
     """A page. `title` and `heading` are text, `body` is HTML."""
     return (
-        f'<!DOCTYPE html>\n<html><head><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+        f'<!DOCTYPE html>\n<html><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
         f"</head>\n<body><h1>{escape(heading)}</h1>\n{body}\n</body></html>\n"
     ).encode()
 

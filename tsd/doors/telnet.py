@@ -7,10 +7,14 @@ from typing import NamedTuple
 
 import trio
 
+from tsd.access.doorkeeper import Doorkeeper
+from tsd.access.guesses import TooManyTries
+from tsd.access.needs import COMMANDS, suffices
 from tsd.codec.putline import NameRules
 from tsd.doors.replies import Budget, Replies
+from tsd.doors.signin import FAILURE, MOST_TRIES, SUCCESS, try_line
 from tsd.doors.visitor import Visitor
-from tsd.errors import LINE_TOO_LONG, BadLine
+from tsd.errors import ILLEGAL_ARGUMENT, LINE_TOO_LONG, BadLine
 from tsd.ingest.intake import Intake, Taken
 from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.settings import Mode
@@ -69,8 +73,11 @@ class TelnetSession:
         tally: Tally,
         budget: Budget,
         visitor: Visitor,
+        doorkeeper: Doorkeeper | None = None,
     ) -> None:
         self._stream = stream
+        self._doorkeeper = doorkeeper
+        self._tries = 0
         self.visitor = visitor
         self._intake = intake
         self._powers = powers
@@ -87,6 +94,12 @@ class TelnetSession:
             for name in _COMMANDS
             if not (name in _WRITES and rules.mode is Mode.READ_ONLY) and (name != "diediedie" or rules.diediedie)
         ]
+        self._look_at_roles()
+
+    def _look_at_roles(self) -> None:
+        """Find out what whoever is there may do now."""
+        self._may = [name for name, need in COMMANDS.items() if suffices(self.visitor.principal.roles, need)]
+        self._takes_points = self._rules.mode is not Mode.READ_ONLY and "put" in self._may
 
     async def run(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
         """Serve until the client ends. `first` are bytes already received, `receive` gets more (empty: no more).
@@ -110,6 +123,9 @@ class TelnetSession:
             while True:
                 if pieces or self._intake.gate.held or not lines.tail:
                     since = None  # time that we took is not counted
+                if not self._still_holds():
+                    await self._replies.say(FAILURE)
+                    return
                 while pieces and not self._over:
                     await self._take(pieces.pop(0))
                 if self._over:
@@ -130,12 +146,17 @@ class TelnetSession:
             if lines.tail and not self._over:
                 self._tally.cut_lines += 1
 
+    def _still_holds(self) -> bool:
+        """Whether what somebody has shown was not taken back since."""
+        badge = self.visitor.badge
+        return badge is None or self._doorkeeper is None or self._doorkeeper.holds(badge)
+
     async def _take(self, piece: bytes | TooLong) -> None:
         if isinstance(piece, TooLong):
             error = BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
             self._intake.refuse(error, b"", self.visitor)
             self._refuse(b"put", error)
-        elif self._rules.mode is Mode.READ_ONLY:
+        elif not self._takes_points:
             await self._go_through(piece)
         else:
             if len(piece) >= FAT_BYTES:
@@ -149,7 +170,7 @@ class TelnetSession:
             puts, summaries, line = run.groups()
             if line is not None:
                 await self._command(line)
-            elif self._rules.mode is Mode.READ_ONLY:
+            elif not self._takes_points:
                 for line in (puts or summaries).split(b"\n")[:-1]:
                     await self._command(line)
             elif puts:
@@ -201,13 +222,19 @@ class TelnetSession:
             bare = line[negotiation:]
             if not bare:
                 return  # nothing but telnet talking to itself
-            if bare.split(b" ", 1)[0] == b"put" and "put" in self._names:
+            if bare.split(b" ", 1)[0] == b"put" and self._takes_points:
                 await self._take_puts(bare + b"\n")
                 return
         self._tally.commands += 1
         self.visitor.client.sent(1)
         name = bare.split(b" ", 1)[0].decode("latin-1")
-        if name == "sync" and self._rules.mode is not Mode.READ_ONLY:
+        if name == "auth" and self._doorkeeper is not None and self._doorkeeper.enabled and self.visitor.badge is None:
+            await self._sign_in(bare)
+        elif (name in self._names or (name == "sync" and self._rules.mode is not Mode.READ_ONLY)) and (
+            name not in self._may
+        ):
+            self._forbid(name)
+        elif name == "sync" and self._rules.mode is not Mode.READ_ONLY:
             await self._replies.say_when_synced(self._position, b"synced %d\n" % self._accepted)
         elif name in _WRITES and name in self._names:  # behind telnet's own bytes
             self._tally.commands -= 1
@@ -217,6 +244,26 @@ class TelnetSession:
         else:
             await self._replies.say(f"unknown command: {name}.  Try `help'.\n".encode())
 
+    async def _sign_in(self, line: bytes) -> None:
+        """Somebody who may do something already shows who it is."""
+        assert self._doorkeeper is not None
+        self._tries += 1
+        try:
+            shown = await try_line(line, self._doorkeeper, self.visitor)
+        except TooManyTries:
+            shown, self._over = False, True
+        self._over |= not shown and self._tries >= MOST_TRIES
+        self._look_at_roles()
+        await self._replies.say(SUCCESS if shown else FAILURE)
+
+    def _forbid(self, name: str) -> None:
+        """Refuse a command that whoever is there may not give, in OpenTSDB's words."""
+        if self._doorkeeper is not None:
+            self._doorkeeper.note_refusal(self.visitor.principal, "telnet")
+        asks = self._doorkeeper is not None and self._doorkeeper.enabled and not self.visitor.principal.name
+        told = f"illegal argument: {'Unauthenticated' if asks else 'Unauthorized'} command: {name}"
+        self._refuse(name.encode(), BadLine(ILLEGAL_ARGUMENT, told))
+
     async def _known(self, name: str) -> None:
         await self._yield_after(TURN_LINES)  # the longer ones take as long as many lines
         match name:
@@ -225,7 +272,9 @@ class TelnetSession:
             case "version":
                 await self._replies.say(self._powers.version())
             case "help":
-                await self._replies.say(f"available commands: {' '.join(self._names)} \n".encode())
+                await self._replies.say(
+                    f"available commands: {' '.join(name for name in self._names if name in self._may)} \n".encode()
+                )
             case "dropcaches":
                 self._powers.drop_caches()
                 await self._replies.say(b"Caches dropped.\n")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import trio
 
+from tsd.access.doorkeeper import Badge
 from tsd.access.roles import ANYBODY, EVERYTHING, Principal
 from tsd.codec.uid import Kind
 from tsd.doors.clients import Client, Clients
@@ -18,7 +19,9 @@ _MAPPED = "::ffff:"  # before an IPv4 address that came in by a socket of IPv6
 class Visitor:
     """The other end of a connection, and who it has shown to be. It is the Source of its lines."""
 
-    __slots__ = ("_clients", "_own", "address", "keeps_refused", "line_since", "port", "principal", "secured")
+    __slots__ = (
+        "_clients", "_own", "address", "badge", "keeps_refused", "line_since", "port", "principal", "secured", "shown",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -37,9 +40,25 @@ class Visitor:
         self.principal = principal
         self.secured = secured  # by TLS
         self.keeps_refused = keeps_refused
+        self.badge: Badge | None = None  # what it has shown; None: nothing
+        self.shown: tuple[str, Visitor] | None = None  # what one of its requests carried last, and who that is
         self.line_since: float | None = None  # when the line began whose end it is waited for; None: no line
         self._own = client
         self._clients = clients
+
+    def known_by(self, badge: Badge | None, principal: Principal) -> "Visitor":
+        """The same end of the same connection, as somebody else: each request may come from another."""
+        other = Visitor(
+            self.address,
+            self.port,
+            self._own,
+            principal=principal,
+            secured=self.secured,
+            clients=self._clients,
+            keeps_refused=self.keeps_refused,
+        )
+        other.badge = badge
+        return other
 
     @property
     def peer(self) -> str:

@@ -20,6 +20,7 @@ from tsd.doors.exchange import HTML, JSON, Request, Response
 from tsd.doors.latency import Latencies
 from tsd.doors.parts import ended
 from tsd.doors.replies import Unread
+from tsd.doors.safety import safe_headers
 from tsd.doors.target import Target, read_target
 from tsd.doors.tls import has_hung_up, socket_of
 from tsd.doors.visitor import Visitor
@@ -40,7 +41,6 @@ BODILESS = (204, 304)
 _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
 _NO_REQUEST_LINE = ("illegal request line", "no request line", "unsupported HTTP version")
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
-_NOSNIFF = ("X-Content-Type-Options", "nosniff")
 
 UNCHUNKED = Response(BAD_REQUEST, pages.bad_request("Chunked request not supported."), HTML)  # even under /api
 
@@ -53,6 +53,7 @@ class Bounds(NamedTuple):
     body: int  # bytes, compressed or not
     patience_s: float  # for a request to come, from its first byte to its last, and for a client to take what is sent
     chunked: bool = True  # False: small bodies only, and of known length
+    hsts_s: int = 0  # how long a browser is to speak TLS only with this host; 0: it is not told
 
 
 class Tally:
@@ -165,6 +166,7 @@ class WebSession:
         async with self._room.claim(self._visitor.address) as claim:
             try:
                 target = read_target(head.target.decode("ascii"))
+                visitor = await self._dispatcher.admit(head.method.decode("ascii"), target, headers, self._visitor)
                 body = await self._read_body(headers, claim)
             except (Refused, _Unchunked) as error:
                 response = UNCHUNKED if isinstance(error, _Unchunked) else self._dispatcher.refuse(error, target)
@@ -180,7 +182,7 @@ class WebSession:
                 self._visitor.peer,
                 target.is_api,
                 target.split,
-                self._visitor,
+                visitor,
             )
             if target.key in READS:
                 response = await self._answered_while_heard(request, target)
@@ -310,8 +312,8 @@ class WebSession:
         headers = list(response.headers)
         if response.content_type is not None:
             headers.append(("Content-Type", response.content_type))
-            if not padded:  # a script that a page loads would be refused for its type
-                headers.append(_NOSNIFF)
+            hsts_s = self._bounds.hsts_s if self._visitor.secured else 0
+            headers += safe_headers(response.headers, script=padded, hsts_s=hsts_s)
         if last:
             headers.append(("Connection", "close"))
         coding = compression.chosen(asked.get("accept-encoding"))

@@ -1,0 +1,115 @@
+"""What a request may do: who sends it, what its endpoint needs, and whether a foreign page is behind it.
+
+A browser sends what it knows of somebody (a password, a certificate, its place in the network) with requests of any
+page that it shows. So what changes something is not done for pages of other origins, unless CORS lets them in.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from tsd.access.doorkeeper import Doorkeeper
+from tsd.access.guesses import MOST_AHEAD_S, TooManyTries
+from tsd.access.needs import Need, needed, suffices, written
+from tsd.access.roles import Role
+from tsd.doors.cors import Cors
+from tsd.doors.exchange import Request
+from tsd.doors.target import Target
+from tsd.doors.visitor import Visitor
+from tsd.errors import Refused
+
+CHALLENGES = (("WWW-Authenticate", 'Basic realm="tsd", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="tsd"'))
+FOREIGN = ("cross-site", "same-site")  # of Sec-Fetch-Site: another origin, be it a neighbour's
+_OVERRIDES = ("GET", "POST", "PUT", "DELETE")
+
+Headers = Mapping[str, str]
+
+
+class Permits:
+    """Decides what requests may do."""
+
+    def __init__(self, doorkeeper: Doorkeeper, needs: Mapping[str, Need], cors: Cors) -> None:
+        self._doorkeeper = doorkeeper
+        self._needs = needs
+        self._cors = cors
+
+    async def identified(self, headers: Headers, visitor: Visitor) -> Visitor:
+        """Who sends a request, by what it carries; its connection's visitor where it carries nothing. Raises
+        Refused."""
+        header = headers.get("authorization")
+        if not self._doorkeeper.enabled:
+            return visitor
+        if header is None:
+            if visitor.badge is None or self._doorkeeper.holds(visitor.badge):
+                return visitor
+            return visitor.known_by(None, self._doorkeeper.stranger(visitor.address))
+        if visitor.shown is not None:
+            before, known = visitor.shown
+            if before == header and known.badge is not None and self._doorkeeper.holds(known.badge):
+                return known
+        try:
+            badge = await self._doorkeeper.by_header(header, visitor.address)
+        except TooManyTries as error:
+            wait = (("Retry-After", str(int(MOST_AHEAD_S))),)
+            raise Refused(429, "Too Many Requests", str(error), headers=wait) from error
+        if badge is None:
+            raise Refused(401, "Unauthorized", "These credentials let nobody in", headers=CHALLENGES)
+        known = visitor.known_by(badge, badge.principal)
+        visitor.shown = (header, known)
+        return known
+
+    def check(self, key: str, method: str, target: Target, headers: Headers, visitor: Visitor) -> None:
+        """Raise Refused where the sender of a request may not ask for the endpoint `key`."""
+        word = target.segments[1].lower() if len(target.segments) > 1 else ""
+        need = needed(self._needs.get(key, Role.ADMIN), _meant(method, target.params), word)
+        if not suffices(visitor.principal.roles, need):
+            self._doorkeeper.note_refusal(visitor.principal, "http")
+            raise self._denied(need, visitor)
+        if need and not need & Role.READ:
+            self._check_origin(headers)
+        elif "jsonp" in target.params and visitor.principal.name and _is_foreign(headers):
+            raise _foreign(headers)
+
+    def _denied(self, need: Role, visitor: Visitor) -> Refused:
+        if visitor.principal.name:
+            return Refused(403, "Forbidden", f"This needs the role {written(need)}")
+        if self._doorkeeper.enabled:
+            return Refused(401, "Unauthorized", f"This needs the role {written(need)}", headers=CHALLENGES)
+        nobody = f"This needs the role {written(need)}, which nobody has here (tsd.access.anonymous)"
+        return Refused(403, "Forbidden", nobody)
+
+    def _check_origin(self, headers: Headers) -> None:
+        """Raise Refused for what a foreign page asks. Where CORS has a list, it answers those that say their origin."""
+        if _is_foreign(headers) and not self._cors.answers(headers.get("origin")):
+            raise _foreign(headers)
+
+
+def check_deletion(request: Request) -> None:
+    """Raise Refused where the body of a question wants rows deleted, and its sender may not have that."""
+    if not request.visitor.principal.may(Role.ADMIN):
+        raise Refused(403, "Forbidden", "Deleting data needs the role admin")
+    if _is_foreign(request.headers):
+        raise _foreign(request.headers)
+
+
+def _is_foreign(headers: Headers) -> bool:
+    """Whether a page of another origin is behind a request. Browsers say so themselves, over TLS and to this machine;
+    else what they say of the page tells."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site.strip().lower() in FOREIGN
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
+
+
+def _foreign(headers: Headers) -> Refused:
+    told = (
+        f"The page of another origin [{headers.get('origin', '')}] may not ask for this (tsd.http.request.cors_domains)"
+    )
+    return Refused(403, "Forbidden", told)
+
+
+def _meant(method: str, params: Mapping[str, Sequence[str]]) -> str:
+    """The method that endpoints go by."""
+    override = params.get("method_override")
+    if method != "GET" or not override or override[-1].upper() not in _OVERRIDES:
+        return method
+    return override[-1].upper()
