@@ -86,6 +86,10 @@ class DaemonRuns(TsdError):
     """The state folder belongs to a running daemon."""
 
 
+class NewerState(TsdError):
+    """The state folder is of a newer version."""
+
+
 class Refused(TsdError):
     """A request that is answered with an error: HTTP's `status`, and OpenTSDB's `message` and `details`."""
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tsd.errors import DaemonRuns, TsdError
+from tsd.errors import DaemonRuns, NewerState, TsdError
 
-FORMAT = "1"  # of the folder; a newer daemon's is not touched
+FORMAT = 1  # of the folder; a newer daemon's is not touched, an older one's is used, and is of this format then
 
 
 class Kind(NamedTuple):
@@ -24,16 +24,11 @@ STATE = Kind("state folder", "--data")
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """The state folder is ours, made if it is absent. Raises DaemonRuns where another process has it, TsdError where
-    it cannot be used."""
+    """The state folder is ours, made if it is absent. Raises DaemonRuns where another process has it, NewerState where
+    another version does, TsdError where it cannot be used."""
     with locked(folder, "lock", STATE):
         with in_words(folder, STATE):
-            found = _format(folder)
-        if found != FORMAT:
-            raise TsdError(
-                f"state folder {folder}: its format is {found!r}, this version knows {FORMAT!r}: "
-                f"run the version that made it, or give another folder with --data"
-            )
+            _enter_format(folder)
         yield
 
 
@@ -57,6 +52,19 @@ def locked(folder: Path, name: str, kind: Kind) -> Iterator[None]:
         os.close(lock)
 
 
+def lock_holder(path: Path) -> int | None:
+    """The process that has locked a file, as the kernel lists it; None where that cannot be told. The file is not
+    opened: a process that closes one loses its own locks on it."""
+    try:
+        status = path.stat()
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    holders = [words[4] for line in lines if len(words := line.split()) > 5 and words[5] == place and words[1] != "->"]
+    return int(holders[0]) if holders and int(holders[0]) > 0 else None
+
+
 @contextmanager
 def in_words(folder: Path, kind: Kind) -> Iterator[None]:
     """What the system says of a folder in this block, as a TsdError."""
@@ -66,12 +74,23 @@ def in_words(folder: Path, kind: Kind) -> Iterator[None]:
         raise TsdError(f"{kind.name} {folder}: {exc.strerror}; give another with {kind.option}") from exc
 
 
-def _format(folder: Path) -> str:
-    """What the folder says of itself. One that says nothing is new, or was cut off in being made: it says FORMAT."""
+def _enter_format(folder: Path) -> None:
+    """Have the folder say that it is of FORMAT, if it may: one that says nothing is new, or was cut off in being made.
+    Raises TsdError."""
     path = folder / "format"
-    if not path.exists() or not path.read_bytes().strip():
+    found = path.read_text("latin-1").strip() if path.exists() else ""
+    if found and not (found.isascii() and found.isdigit()):
+        raise TsdError(
+            f"state folder {folder}: its format is {found!r}, wanted a number: {path} is damaged. If no newer version "
+            f"has used the folder, write {FORMAT} into it"
+        )
+    if found and int(found) > FORMAT:
+        raise NewerState(
+            f"state folder {folder}: a newer version has used it, its format is {found}, this version knows {FORMAT}: "
+            f"run the newer one, or give another folder with --data"
+        )
+    if not found or int(found) < FORMAT:
         write_whole(path, f"{FORMAT}\n".encode())
-    return path.read_text("latin-1").strip()
 
 
 def write_whole(path: Path, text: bytes) -> None:

@@ -1,11 +1,13 @@
 """Engines that commands are run on."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.command import Tsd, on_hbase
+from tests.e2e.notices import Notices
 from tests.peers.hbase import RunningHbase
 
 ALONE, SERVED = "embedded", "embedded, with a daemon"
@@ -25,3 +27,12 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tsd]:
     else:
         hbase: RunningHbase = request.getfixturevalue("hbase")
         yield Tsd(tmp_path / "state", on_hbase(hbase, hbase.new_tables()))
+
+
+@pytest.fixture
+def notices(request: pytest.FixtureRequest) -> Iterator[Notices]:
+    """A place that listens as systemd does: at a path, or where that is asked for at an abstract address."""
+    with tempfile.TemporaryDirectory(prefix="tsd") as folder:
+        listening = Notices(f"{getattr(request, 'param', '')}{folder}/notify")
+        yield listening
+        listening.close()

@@ -1,67 +1,26 @@
-"""What systemd sees of the daemon: when it is ready, how it stops, and the unit itself. No systemd needs to run."""
+"""What systemd sees of the daemon: when it is ready, how it stops. No systemd needs to run."""
 
 import itertools
 import re
-import socket
-import subprocess
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import PATIENCE_S, ROOT, Served, Tsd, on_hbase, until
+from tests.e2e.command import PATIENCE_S, Served, Tsd, on_hbase, until
+from tests.e2e.notices import Notices
 from tests.peers.hbase import RunningHbase
-from tsd.config import Config, load
 from tsd.torture.proxy import FaultyProxy, Mode
 
 pytestmark = pytest.mark.slow
-UNIT = ROOT / "conf" / "systemd" / "tsd.service"
 REPLAYING = "EXTEND_TIMEOUT_USEC=120000000\nSTATUS=replaying the journal, {} lines to go"
 STOPPING = "STOPPING=1\nSTATUS=writing what waits"
 LONGEST_STOP_S = 5 + 60  # for connections, for the writer; on HBase calls that stall come on top
 START_S = 1356998400
 HOSTS = 20
 LONG = {"tsd.storage.flush_interval": "3600000"}  # nothing is written before it must be
-
-
-class Notices:
-    """What sd_notify brings: each message as the set of its lines."""
-
-    def __init__(self, address: str) -> None:
-        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._channel.bind(re.sub("^@", "\0", address))
-        self._channel.settimeout(PATIENCE_S)
-        self.env = {"NOTIFY_SOCKET": address}
-        self.came: list[str] = []
-
-    def take(self) -> str:
-        """The next message."""
-        self.came.append(self._channel.recv(4096).decode())
-        return self.came[-1]
-
-    def pending(self) -> list[str]:
-        """All messages up to now."""
-        self._channel.setblocking(False)
-        with suppress(BlockingIOError):
-            while True:
-                self.take()
-        self._channel.settimeout(PATIENCE_S)
-        return self.came
-
-    def close(self) -> None:
-        self._channel.close()
-
-
-@pytest.fixture
-def notices(request: pytest.FixtureRequest) -> Iterator[Notices]:
-    """A place that listens as systemd does: at a path, or where that is asked for at an abstract address."""
-    with tempfile.TemporaryDirectory(prefix="tsd") as folder:
-        listening = Notices(f"{getattr(request, 'param', '')}{folder}/notify")
-        yield listening
-        listening.close()
 
 
 def numbered(count: int, connection: int = 0) -> Iterator[bytes]:
@@ -205,46 +164,3 @@ def test_what_cannot_be_written_in_time_is_there_after_the_next_start(
         with later.serve() as daemon:
             assert daemon.stats()["ledger.stored"] == 2000
             assert stored(later) == list(range(4000))
-
-
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path, program: Callable[[str], Path]) -> None:
-    analyze = program("systemd-analyze")
-    command = tmp_path / "tsd"
-    command.write_text("#!/bin/sh\n")
-    command.chmod(0o755)
-    (tmp_path / "tsd.service").write_text(UNIT.read_text().replace("/usr/bin/tsd", str(command)))
-    done = subprocess.run([analyze, "verify", tmp_path / "tsd.service"], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_systemd_finds_nothing_wrong_with_the_timer(tmp_path: Path, program: Callable[[str], Path]) -> None:
-    analyze = program("systemd-analyze")
-    command = tmp_path / "tsd"
-    command.write_text("#!/bin/sh\n")
-    command.chmod(0o755)
-    names = ["tsd-compact.service", "tsd-compact.timer"]
-    for name in names:
-        (tmp_path / name).write_text(UNIT.with_name(name).read_text().replace("/usr/bin/tsd", str(command)))
-    done = subprocess.run([analyze, "verify", *names], check=False, capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_the_timer_runs_what_is_there(tmp_path: Path) -> None:
-    text = UNIT.with_name("tsd-compact.service").read_text()
-    unit = dict(line.split("=", 1) for line in text.splitlines() if re.match(r"\w+=", line))
-    words = unit["ExecStart"].split(" ")
-    assert words[:6] == "/usr/bin/tsd compact --config /etc/tsd/tsd.conf --data /var/lib/tsd".split(" ")
-    with Tsd(tmp_path / "state").serve():
-        done = Tsd(tmp_path / "state").run("compact", *words[6:])
-    assert (done.status, done.err) == (0, "")
-
-
-def test_the_unit_runs_what_is_there_and_waits_long_enough(tmp_path: Path) -> None:
-    unit = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if re.match(r"\w+=", line))
-    assert unit["ExecStart"] == "/usr/bin/tsd serve --config /etc/tsd/tsd.conf --data /var/lib/tsd"
-    assert (unit["Type"], unit["KillSignal"], unit["StateDirectory"]) == ("notify", "SIGTERM", "tsd")
-    assert int(unit["TimeoutStopSec"]) * 1000 > Config().drain_ms
-    assert (unit["Restart"], unit["RestartPreventExitStatus"]) == ("always", "2")  # 2: a configuration that cannot be
-    assert load(ROOT / "conf" / "tsd.conf").config == Config()
-    with Tsd(tmp_path / "state").spawn("--config", str(ROOT / "conf" / "tsd.conf"), "--port", "0") as daemon:
-        assert daemon.tell(b"") == b"synced 0\n"

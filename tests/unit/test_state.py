@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tsd.errors import DaemonRuns, TsdError
+from tsd.errors import DaemonRuns, NewerState, TsdError
 from tsd.state import FORMAT, held, socket_address
 
 SOCKET_PATH_BYTES = 107  # unix(7): 108 with the zero at its end
@@ -62,17 +62,35 @@ def test_a_lock_that_a_killed_process_left_is_no_lock(tmp_path: Path) -> None:
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
-@pytest.mark.parametrize("found", ["2", "1.5", "\xff"])
-def test_a_folder_of_another_format_is_left_alone(tmp_path: Path, found: str) -> None:
+def test_a_folder_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "format").write_text("2\n")
+    for _ in range(2):
+        with pytest.raises(NewerState) as caught, held(tmp_path):
+            raise AssertionError("it is used")
+        assert str(caught.value) == (
+            f"state folder {tmp_path}: a newer version has used it, its format is 2, this version knows 1: "
+            "run the newer one, or give another folder with --data"
+        )
+    assert (tmp_path / "format").read_text() == "2\n"
+
+
+def test_a_folder_of_an_older_version_is_used(tmp_path: Path) -> None:
+    (tmp_path / "format").write_text("0\n")
+    with held(tmp_path):
+        assert (tmp_path / "format").read_text() == f"{FORMAT}\n"
+
+
+@pytest.mark.parametrize("found", ["1.5", "\xff", "-1", "\xb2"])
+def test_a_folder_that_does_not_say_what_it_is_is_left_alone(tmp_path: Path, found: str) -> None:
     (tmp_path / "format").write_text(found + "\n", "latin-1")
     for _ in range(2):
         with pytest.raises(TsdError) as caught, held(tmp_path):
             raise AssertionError("it is used")
         assert str(caught.value) == (
-            f"state folder {tmp_path}: its format is {found!r}, this version knows '1': "
-            "run the version that made it, or give another folder with --data"
+            f"state folder {tmp_path}: its format is {found!r}, wanted a number: {tmp_path}/format is damaged. If no "
+            "newer version has used the folder, write 1 into it"
         )
-        assert not isinstance(caught.value, DaemonRuns)
+        assert type(caught.value) is TsdError
     assert (tmp_path / "format").read_text("latin-1") == found + "\n"
 
 

@@ -33,7 +33,7 @@ async def listeners(where: Where, environ: MutableMapping[str, str] = os.environ
     """The port's sockets, held from now on. Raises TsdError, in words, where they cannot be had."""
     sockets = inherited(environ)
     if sockets:
-        log.info("sockets were handed over", addresses=[str(one.getsockname()) for one in sockets])
+        log.info("sockets were handed over", addresses=" ".join(map(_address, sockets)))
         return [trio.SocketListener(trio.socket.from_stdlib_socket(one)) for one in sockets]
     try:
         return [trio.SocketListener(one) for one in await _opened(where)]
@@ -69,6 +69,11 @@ def _checked(fd: int, name: str) -> socket.socket:
         )
     found.setblocking(False)
     return found
+
+
+def _address(one: socket.socket) -> str:
+    host, port, *_ = one.getsockname()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _opened(where: Where) -> list[trio.socket.SocketType]:

@@ -59,7 +59,7 @@ async def test_one_process_at_a_time(tmp_path: Path) -> None:
             await EmbeddedStore.open(tmp_path, lambda: 0)
         process = await trio.to_thread.run_sync(child, "try_to_open", tmp_path)
         said, _ = await trio.to_thread.run_sync(process.communicate)
-        assert said == f"{tmp_path} is open in another process: is a daemon running on it?\n"
+        assert said == f"{tmp_path} is open in another process ({os.getpid()}): is a daemon running on it?\n"
 
 
 async def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""The units themselves: what systemd's own tools say of them, and whether the daemon works within their walls."""
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import ROOT, Tsd
+from tests.e2e.confined import Confined
+from tsd.config import Config, load
+
+pytestmark = pytest.mark.slow
+FOLDER = ROOT / "conf" / "systemd"
+UNITS = sorted(path.name for path in FOLDER.iterdir())
+SERVICES = [name for name in UNITS if name.endswith(".service")]
+EXPOSURE = 15  # tenths, of a hundred: at most
+T = 1356998400
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Path:
+    """The units in a folder, with a command that is there."""
+    command = tmp_path / "tsd"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    for name in UNITS:
+        (tmp_path / name).write_text((FOLDER / name).read_text().replace("/usr/bin/tsd", str(command)))
+    return tmp_path
+
+
+def options(unit: str) -> Iterator[tuple[str, str]]:
+    """The lines of a unit."""
+    for line in (FOLDER / unit).read_text().splitlines():
+        if re.match(r"\w+=", line):
+            name, _, value = line.partition("=")
+            yield name, value
+
+
+def test_systemd_finds_nothing_wrong(copies: Path, program: Callable[[str], Path]) -> None:
+    command: list[str | Path] = [program("systemd-analyze"), "verify", *(copies / name for name in UNITS)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_little_is_left_to_who_breaks_in(copies: Path, program: Callable[[str], Path], unit: str) -> None:
+    """By systemd's own measure, of at most 10."""
+    command: list[str | Path] = [program("systemd-analyze"), "security", "--offline=true", "--no-pager"]
+    done = subprocess.run(
+        [*command, f"--threshold={EXPOSURE}", unit], check=False, capture_output=True, text=True, cwd=copies
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert found
+    assert float(found[1]) * 10 <= EXPOSURE
+
+
+def test_all_services_have_the_same_walls() -> None:
+    walls = [[line for line in options(unit) if line[0] in WALLS] for unit in SERVICES]
+    assert len(walls) == 3
+    assert all(wall == walls[0] for wall in walls)
+    assert {name for name, _ in walls[0]} == WALLS
+
+
+WALLS = {
+    *"NoNewPrivileges CapabilityBoundingSet AmbientCapabilities LockPersonality MemoryDenyWriteExecute".split(),
+    *"PrivateDevices PrivateTmp PrivateUsers ProcSubset ProtectClock ProtectControlGroups ProtectHome".split(),
+    *"ProtectHostname ProtectKernelLogs ProtectKernelModules ProtectKernelTunables ProtectProc ProtectSystem".split(),
+    *"RemoveIPC RestrictAddressFamilies RestrictNamespaces RestrictRealtime RestrictSUIDSGID".split(),
+    *"SystemCallArchitectures SystemCallErrorNumber SystemCallFilter UMask".split(),
+}
+
+
+def test_within_the_walls_points_come_in_and_answers_go_out(tmp_path: Path, program: Callable[[str], Path]) -> None:
+    """Its system calls are those that the unit allows, and no memory becomes code."""
+    rules = [value for name, value in options("tsd.service") if name == "SystemCallFilter"]
+    with Confined(tmp_path / "state", program("systemd-analyze"), rules) as daemon:
+        assert daemon.ask(b"put sys.cpu %d 42 host=web01\nsync\n" % T, until=b"synced 1\n")
+        found = daemon.get(f"/api/query?start={T - 1}&end={T + 1}&m=sum:sys.cpu")
+        assert b'"%d":42' % T in found
+        if Confined.can_draw():
+            assert b"PNG" in daemon.get(f"/q?start={T - 1}&end={T + 1}&m=sum:sys.cpu&png")
+        assert daemon.stop() == 0
+
+
+def test_the_timer_runs_what_is_there(tmp_path: Path) -> None:
+    words = dict(options("tsd-compact.service"))["ExecStart"].split(" ")
+    assert words[:6] == "/usr/bin/tsd compact --config /etc/tsd/tsd.conf --data /var/lib/tsd".split(" ")
+    with Tsd(tmp_path / "state").serve():
+        done = Tsd(tmp_path / "state").run("compact", *words[6:])
+    assert (done.status, done.err) == (0, "")
+
+
+def test_the_unit_runs_what_is_there_and_waits_long_enough(tmp_path: Path) -> None:
+    unit = dict(options("tsd.service"))
+    assert unit["ExecStart"] == "/usr/bin/tsd serve --config /etc/tsd/tsd.conf --data /var/lib/tsd"
+    assert (unit["Type"], unit["KillSignal"], unit["StateDirectory"]) == ("notify", "SIGTERM", "tsd")
+    assert int(unit["TimeoutStopSec"]) * 1000 > Config().drain_ms
+    assert unit["Restart"] == "always"
+    assert load(ROOT / "conf" / "tsd.conf").config == Config()
+    with Tsd(tmp_path / "state").spawn("--config", str(ROOT / "conf" / "tsd.conf"), "--port", "0") as daemon:
+        assert daemon.tell(b"") == b"synced 0\n"
+
+
+def test_daemons_that_share_a_port_have_state_folders_of_their_own() -> None:
+    unit = dict(options("tsd@.service"))
+    assert unit["StateDirectory"] == "tsd-%i"
+    assert unit["ExecStart"].startswith("/usr/bin/tsd serve --config /etc/tsd/tsd.conf --data /var/lib/tsd-%i ")
+    assert unit["ExecStart"].endswith(" --set tsd.network.reuse_port=true")
+
+
+@pytest.mark.parametrize("unit", ["tsd.service", "tsd@.service"])
+def test_what_does_not_get_better_by_itself_is_not_tried_again(tmp_path: Path, unit: str) -> None:
+    """A configuration that cannot be used; a state folder that another process has, or a newer version."""
+    final = set(map(int, dict(options(unit))["RestartPreventExitStatus"].split(" ")))
+    tsd = Tsd(tmp_path / "state")
+    statuses = {tsd.run("serve", "--port", "no").status}
+    with tsd.serve():
+        statuses.add(tsd.run("serve", "--port", "0").status)
+    (tmp_path / "state" / "format").write_text("2\n")
+    statuses.add(tsd.run("serve", "--port", "0").status)
+    assert statuses == final
+
+
+def test_a_port_that_is_taken_is_tried_again(tmp_path: Path) -> None:
+    final = dict(options("tsd.service"))["RestartPreventExitStatus"].split(" ")
+    with Tsd(tmp_path / "one").serve() as daemon:
+        done = Tsd(tmp_path / "two").run("serve", "--port", str(daemon.port))
+    assert done.err == f"tsd: cannot listen on 127.0.0.1:{daemon.port}: Address already in use\n"
+    assert str(done.status) not in final
