@@ -1,8 +1,10 @@
 """`tsd torture`: whether what daemons of these settings acknowledge survives whatever is done to them."""
 
 import json
+import math
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -17,13 +19,13 @@ from tsd.cli.options import with_config
 from tsd.cli.progress import Progress
 from tsd.config import Backend, Config, Loaded, state_folder
 from tsd.store.hbase import HBaseStore
-from tsd.torture.faults import ANYWHERE, ON_HBASE, Knobs, chosen
+from tsd.torture.faults import ANYWHERE, ON_HBASE, USUAL, BadPlan, Knobs, chosen
 from tsd.torture.house import Ground
 from tsd.torture.ledger import Ledger, table
 from tsd.torture.run import Plan, Run
 from tsd.torture.settings import config_of, tortured
 
-FOREVER_S = 10.0**9
+PATIENT = {"tsd.storage.hbase.thrift.timeout": "60000"}  # ours, who make tables, beside daemons that push
 
 
 class Span(click.ParamType):  # type: ignore[type-arg] # older ones take none
@@ -47,14 +49,14 @@ class Span(click.ParamType):  # type: ignore[type-arg] # older ones take none
 
 @click.command()
 @click.option(
-    "--faults", default="", metavar="A,B,…", help=f"Which ({', '.join([*ANYWHERE, *ON_HBASE])}). Default: all."
+    "--faults", default="", metavar="A,B=ROUNDS,…", help=f"Which ({', '.join([*ANYWHERE, *ON_HBASE])}). Default: all."
 )
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Of each fault.")
 @click.option("--seed", type=int, help="What is drawn is drawn again with the same seed. Default: drawn.")
 @click.option("--daemons", default=2, show_default=True, type=click.IntRange(1), help="That run side by side.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), help="Seconds after which no round begins.")
 @click.option("--outage", default="1:3", show_default=True, type=Span(), help="How long HBase is away, in seconds.")
-@click.option("--warm-up", default=Knobs().full_load, show_default=True, help="Lines before an outage.")
+@click.option("--warm-up", default=USUAL.full_load, show_default=True, help="Lines before an outage.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where daemons work. Default: beside the state folder.")
 @click.option("--keep", is_flag=True, help="Leave folder and tables as they are at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ledger as JSON.")
@@ -81,10 +83,11 @@ def torture(
     """
     config = loaded.config
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
-    names = chosen([name for name in faults.split(",") if name], hbase=config.backend is Backend.HBASE)
-    plan = Plan(names, rounds, seed, daemons, Knobs(outage_s=outage, full_load=warm_up), duration or FOREVER_S)
+    wanted = _wanted(faults, rounds, config)
+    plan = Plan(wanted, seed, daemons, Knobs(outage_s=outage, full_load=warm_up), duration or math.inf)
     place = _folder(config, folder)
-    click.echo(f"tsd: seed {seed}, {rounds} rounds each of {', '.join(names)}, in {place}", err=True)
+    shown = ", ".join(f"{name} {count}" for name, count in wanted.items())
+    click.echo(f"tsd: seed {seed}, in {place}, rounds: {shown}", err=True)
     ledgers = trio.run(_run, plan, config, place, keep)
     good = all(ledger.good for _, ledger in ledgers)
     if good and not keep:
@@ -95,6 +98,14 @@ def torture(
         again = f"--seed {seed} --faults {','.join(name for name, ledger in ledgers if not ledger.good)}"
         click.echo(f"tsd: NOT GOOD. Logs, journals and stores are in {place}; to do it again: {again}", err=True)
     sys.exit(0 if good else 1)
+
+
+def _wanted(faults: str, rounds: int, config: Config) -> dict[str, int]:
+    """How many rounds of which fault."""
+    try:
+        return chosen(faults, rounds, hbase=config.backend is Backend.HBASE)
+    except BadPlan as exc:
+        raise click.UsageError(f"--faults: {exc}") from exc
 
 
 def _folder(config: Config, wanted: Path | None) -> Path:
@@ -109,10 +120,13 @@ def _folder(config: Config, wanted: Path | None) -> Path:
 
 async def _run(plan: Plan, config: Config, folder: Path, keep: bool) -> list[tuple[str, Ledger]]:
     async with _ground(config, folder) as (ground, dropping):
-        progress = Progress("rounds", plan.rounds * len(plan.faults))
+        progress = Progress("rounds", sum(plan.rounds.values()))
+        run = Run(plan, ground, folder, lambda: progress.add(1))
         try:
-            run = Run(plan, ground, folder, lambda: progress.add(1))
-            await run.go()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_stop_on_signal, run)
+                await run.go()
+                nursery.cancel_scope.cancel()
         finally:
             progress.close()
         ledgers = run.ledgers()
@@ -120,11 +134,20 @@ async def _run(plan: Plan, config: Config, folder: Path, keep: bool) -> list[tup
         return ledgers
 
 
+async def _stop_on_signal(run: Run) -> None:
+    """The first signal lets rounds end and be judged; the second one ends everything."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            click.echo("tsd: no other round begins; once more to end at once", err=True)
+            run.stop()
+            break
+
+
 @asynccontextmanager
 async def _ground(config: Config, folder: Path) -> AsyncIterator[tuple[Ground, list[bool]]]:
     """What houses stand on. On HBase tables are made, and dropped at the end if the list that comes along says so."""
     prefix = f"{folder.name}-".replace(".", "-")
-    own = config_of(tortured(config, prefix, folder / "state", config.thrift))
+    own = config_of({**tortured(config, prefix, folder / "state", config.thrift), **PATIENT})
     dropping: list[bool] = []
     if config.backend is Backend.EMBEDDED:
         yield Ground(config, prefix, own, None), dropping

@@ -2,7 +2,7 @@
 been told everything; whether what they were told is true is found out afterwards."""
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,19 +10,21 @@ from typing import NamedTuple
 
 import trio
 
+from tsd.errors import TsdError
 from tsd.torture.clients import BAD, cut_lines, misbehave
 from tsd.torture.disk import LEAST_BYTES
 from tsd.torture.house import LOOK_S, House
 from tsd.torture.ledger import Ledger
 from tsd.torture.lines import Lines
 from tsd.torture.proxy import Mode
-from tsd.torture.senders import Cutter, HttpSender, Sender, Unexpected
+from tsd.torture.senders import Cutter, HttpSender, Sender
+from tsd.torture.settings import BRISK_MS
 
 LINES = 60  # confirmed to each client between two changes
-MOST_LINES = 1500  # confirmed to one client before a kill
+MOST_LINES = 500  # confirmed to one client before a kill
 SOON_S = 0.05  # a kill's moment is drawn from so long a time
 AGAIN = 0.25  # of kills that are followed by another one before or soon after the next daemon serves
-PACE = 1500.0  # lines a second and client, where a fault takes its time
+PACE = 400.0  # lines a second and client, where a fault takes its time
 MANY_SLOTS = 300  # series of one client that sends much
 BAD_EACH = 3  # bad clients of each kind
 JUMPS_MS = (1, 999, 60_000, 3_600_000, 5 * 3_600_000, 30 * 86_400_000)
@@ -39,6 +41,13 @@ class Knobs(NamedTuple):
     full_load: int = 200_000  # lines before an outage: memory has what it takes then
     memory_share: float = 1.2  # of its level before, at most
     resume_s: float = 10.0  # until the store takes points again, and nothing waits but the backlog's own time
+
+
+USUAL = Knobs()
+
+
+class BadPlan(TsdError):
+    """Faults that there are not."""
 
 
 @dataclass
@@ -131,12 +140,12 @@ async def after_death(now: Round) -> None:
 async def gateway(now: Round, *, mode: Mode, name: str) -> None:
     """HBase's gateways misbehave until the writer has felt it, while clients go on."""
     house = now.house
-    await house.up(now.chance)
+    await house.up(now.chance, BRISK_MS)
     async with now.load(per_s=PACE):
         await now.some()
         house.gateways_do = mode
         now.did(name)
-        await house.grown("writer.retries", now.chance.randint(1, 3))
+        await house.grown("writer.retries", now.chance.randint(1, 2))
         await now.some()
         house.gateways_do = Mode.PASS
         await now.some_stored()
@@ -146,7 +155,7 @@ async def outage(now: Round) -> None:
     """HBase is away for a while, at full load: memory stays where it was, and all is caught up soon after."""
     house, knobs = now.house, now.knobs
     shortest, longest = knobs.outage_s
-    await house.up(now.chance)
+    await house.up(now.chance, BRISK_MS)
     async with now.load():
         await now.some(knobs.full_load // len(now.senders))
         before = house.daemon.resident_bytes()
@@ -242,7 +251,7 @@ async def clients(now: Round) -> None:
             nursery.start_soon(misbehave, bad, port, random.Random(now.draw()))  # noqa: S311 - to be repeated
         nursery.start_soon(cut_lines, cutter, port)
         async with now.load(per_s=PACE):
-            await now.some(10 * LINES)
+            await now.some(5 * LINES)
         nursery.cancel_scope.cancel()
     now.senders.append(cutter)
     now.did("bad clients")
@@ -285,15 +294,25 @@ ON_HBASE: dict[str, Fault] = {
 }
 
 
-def faults_for(*, hbase: bool) -> dict[str, Fault]:
+def faults_for(*, hbase: bool) -> Mapping[str, Fault]:
     """Those that there are on an engine, by name."""
     return {**ANYWHERE, **ON_HBASE} if hbase else ANYWHERE
 
 
-def chosen(names: Sequence[str], *, hbase: bool) -> list[str]:
-    """The named faults, or all; raises Unexpected for one that there is not."""
+def chosen(words: str, rounds: int, *, hbase: bool) -> dict[str, int]:
+    """How many rounds of which faults a text asks for: names with commas between, each with `=ROUNDS` or without; of an
+    empty one `rounds` of all. Raises BadPlan.
+
+    >>> chosen("kill=200,full", 20, hbase=False)
+    {'kill': 200, 'full': 20}
+    """
     there = faults_for(hbase=hbase)
-    for name in names:
+    found: dict[str, int] = {}
+    for word in filter(None, (part.strip() for part in words.split(","))):
+        name, equals, count = word.partition("=")
         if name not in there:
-            raise Unexpected(f"no fault {name!r} on this engine: there are {', '.join(there)}")
-    return list(dict.fromkeys(names)) or list(there)
+            raise BadPlan(f"got fault {name!r}, wanted some of {', '.join(there)}")
+        if equals and not (count.isdecimal() and int(count)):
+            raise BadPlan(f"got {word!r}, wanted {name}=ROUNDS")
+        found[name] = int(count) if equals else rounds
+    return found or dict.fromkeys(there, rounds)

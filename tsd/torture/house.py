@@ -19,7 +19,7 @@ from tsd.torture.proxy import FaultyProxy, Mode
 from tsd.torture.senders import Unexpected
 from tsd.torture.settings import WINDOW, WINDOWS_MS, config_of, has_window, tortured
 
-LOOK_S = 0.02  # between two looks at a daemon's numbers
+LOOK_S = 0.05  # between two looks at a daemon's numbers
 
 
 class Ground(NamedTuple):
@@ -57,6 +57,11 @@ class House:
         return self._daemon
 
     @property
+    def began(self) -> bool:
+        """Whether there was one."""
+        return self._daemon is not None
+
+    @property
     def on_hbase(self) -> bool:
         """Which engine it is."""
         return self.config.backend is Backend.HBASE
@@ -68,9 +73,9 @@ class House:
             yield
             self._lives.cancel_scope.cancel()
 
-    async def start(self, chance: random.Random) -> Daemon:
+    async def start(self, chance: random.Random, windows_ms: Sequence[str] = WINDOWS_MS) -> Daemon:
         """Begin a life, with a window that is drawn."""
-        window = {} if self._keeps_window else {WINDOW: chance.choice(WINDOWS_MS)}
+        window = {} if self._keeps_window else {WINDOW: chance.choice(windows_ms)}
         assert self._lives is not None
         self._daemon = await self._lives.start(self._live, {**self._settings, **window})
         return self.daemon
@@ -80,10 +85,10 @@ class House:
             task_status.started(daemon)
             await daemon.ended()
 
-    async def up(self, chance: random.Random) -> Daemon:
+    async def up(self, chance: random.Random, windows_ms: Sequence[str] = WINDOWS_MS) -> Daemon:
         """A daemon that serves: the one that runs, or a new one."""
         if self._daemon is None or not self._daemon.alive:
-            await self.start(chance)
+            await self.start(chance, windows_ms)
         await self.daemon.ready()
         return self.daemon
 

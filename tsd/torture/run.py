@@ -1,7 +1,8 @@
 """Rounds of faults, lanes of rounds side by side, and the account of all of them."""
 
+import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tsd.config import Config
 from tsd.errors import TsdError
 from tsd.store import Store
 from tsd.torture.asking import Asked
-from tsd.torture.faults import Knobs, Round, faults_for, make_senders
+from tsd.torture.faults import USUAL, Fault, Knobs, Round, faults_for, make_senders
 from tsd.torture.house import Ground, House, house
 from tsd.torture.ledger import Ledger
 from tsd.torture.reading import stored_rows, unsound_names
@@ -31,18 +32,22 @@ class Broken(TsdError):
 class Plan:
     """What is to be done."""
 
-    faults: Sequence[str]
-    rounds: int  # of each fault
+    rounds: Mapping[str, int]  # of each fault
     seed: int
     lanes: int  # daemons at once
-    knobs: Knobs
-    duration_s: float  # no round begins after it
+    knobs: Knobs = USUAL
+    duration_s: float = math.inf  # no round begins after it
+    faults: Mapping[str, Fault] | None = None  # others than there are
 
     def shares(self) -> list[tuple[str, range]]:
         """Which rounds of which fault each lane has."""
-        each = max(1, min(self.rounds, self.lanes // len(self.faults)))
-        cuts = [self.rounds * at // each for at in range(each + 1)]
-        return [(fault, range(cuts[at], cuts[at + 1])) for at in range(each) for fault in self.faults]
+        each = max(1, self.lanes // len(self.rounds))
+        return [
+            (fault, range(count * at // each, count * (at + 1) // each))
+            for at in range(each)
+            for fault, count in self.rounds.items()
+            if count * at // each < count * (at + 1) // each
+        ]
 
 
 @dataclass
@@ -64,6 +69,7 @@ class Run:
         self._plan = plan
         self._ground = ground
         self._on_round = on_round
+        self._end = math.inf
         self.lanes = [Lane(fault, rounds, folder / f"{fault}-{rounds.start}") for fault, rounds in plan.shares()]
 
     def ledgers(self) -> list[tuple[str, Ledger]]:
@@ -73,21 +79,25 @@ class Run:
             found.setdefault(lane.fault, Ledger()).add(lane.ledger)
         return list(found.items())
 
+    def stop(self) -> None:
+        """Let no other round begin."""
+        self._end = -math.inf
+
     async def go(self) -> None:
         """Do all that is planned. What goes wrong is in the ledgers."""
-        end = trio.current_time() + self._plan.duration_s
+        self._end = min(self._end, trio.current_time() + self._plan.duration_s)
         room = trio.CapacityLimiter(self._plan.lanes)
         async with trio.open_nursery() as nursery:
             for lane in self.lanes:
-                nursery.start_soon(self._go_lane, lane, room, end)
+                nursery.start_soon(self._go_lane, lane, room)
         if self._ground.store is not None:
             await self._look_everywhere(self._ground.store, self._ground.own, self.lanes)
 
-    async def _go_lane(self, lane: Lane, room: trio.CapacityLimiter, end: float) -> None:
+    async def _go_lane(self, lane: Lane, room: trio.CapacityLimiter) -> None:
         async with room, house(self._ground, lane.folder, small=lane.fault == "full") as built:
             try:
                 for number in lane.rounds:
-                    if trio.current_time() < end:
+                    if trio.current_time() < self._end:
                         await self._round(lane, built, number)
                         self._on_round()
                 await self._part(lane, built)
@@ -100,7 +110,7 @@ class Run:
         place = f"torture.{lane.fault}.{number}"
         senders = make_senders(place, chance, much=lane.fault == "outage")
         now = Round(built, place, chance, lane.ledger, self._plan.knobs, senders)
-        fault = faults_for(hbase=built.on_hbase)[lane.fault]
+        fault = (self._plan.faults or faults_for(hbase=built.on_hbase))[lane.fault]
         try:
             with trio.move_on_after(ROUND_S + self._plan.knobs.outage_s[1]) as scope:
                 await fault(now)
@@ -140,6 +150,8 @@ class Run:
 
     async def _part(self, lane: Lane, built: House) -> None:
         """When all rounds are over: everything at once, and an orderly end."""
+        if not built.began:
+            return
         if not built.on_hbase:
             async with built.store() as store:
                 await self._look_everywhere(store, built.own, [lane])
@@ -154,9 +166,10 @@ class Run:
             unsound += look.unsound
             for row in look.rows:
                 account.take(row)
-        verdict = account.verdict()
+        # What a lane that broke has left waits in its journal; what was found there need not be told twice.
+        verdict = account.verdict([sender for lane in lanes if lane.ledger.good for sender in lane.senders])
         ledger = lanes[0].ledger
-        if ledger.good:  # what was found in its round need not be told twice
+        if any(lane.ledger.good for lane in lanes):
             ledger.find(verdict.lost, verdict.invented, verdict.doubled)
         for told in unsound:
             ledger.trouble(told)

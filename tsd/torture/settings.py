@@ -40,7 +40,8 @@ SHORT = {
     "tsd.storage.cache": "16777216",
 }
 WINDOW = "tsd.storage.flush_interval"
-WINDOWS_MS = ("10", "40", "400", "3600000")  # the last one leaves all of a life to the next one's replay
+BRISK_MS = ("10", "40", "400")
+WINDOWS_MS = (*BRISK_MS, "3600000")  # the last one leaves all of a life to the next one's replay
 
 
 def tortured(config: Config, prefix: str, folder: Path, gateways: str) -> dict[str, str]:
