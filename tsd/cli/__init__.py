@@ -18,6 +18,7 @@ from tsd.cli.scan import scan
 from tsd.cli.send import send
 from tsd.cli.serve import serve
 from tsd.cli.tables import create_tables
+from tsd.cli.token import token
 from tsd.cli.top import top
 from tsd.cli.torture import torture
 from tsd.cli.uid import mkmetric, uid
@@ -39,7 +40,7 @@ def tsd(**_: object) -> None:
 
 for _command in (
     serve, check_config, create_tables, mkmetric, uid, import_lines, query, scan, compact, delete, fsck, copy, send,
-    health, rejected, top, torture, version,
+    health, rejected, top, token, torture, version,
 ):  # fmt: skip
     tsd.add_command(_command)
 
