@@ -26,6 +26,7 @@ from tsd.store.together import together
 
 SIGNED_BYTES = 4 << 20  # of keys and columns that are signed with one call
 MOST_HOURS = 10_000  # of a query that looks here: there may be little in each, and none is free
+SMALL = 1 << 20  # bytes of buckets that are put in order at once, without a thread
 MOST_GAPS = 4  # between remembered hours: each is read on its own, one after the other
 
 
@@ -107,7 +108,10 @@ class Hours:
                 await read_ranges(self._store, self._table, ranges, gathering.take, at_once=self._scans, sieve=sieve)
             finally:
                 gathering.recording = None
-            read = await trio.to_thread.run_sync(recording.finish, limiter=self._threads)
+            if recording.size <= SMALL:
+                read = recording.finish()
+            else:
+                read = await trio.to_thread.run_sync(recording.finish, limiter=self._threads)
             self.remembered.keep(reading, plan.metric, how, read)
 
     async def _stale(self, metric: bytes, held: Mapping[int, Hour]) -> set[int]:

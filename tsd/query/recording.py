@@ -36,7 +36,7 @@ class Recording:
         """`bases` are of the hours to be recorded, in order, until their buckets have `room` bytes. `signs`: others may
         write to them, and they are recorded with the signatures of their cells, if those tell of every change. `now_ms`
         is when the reading began."""
-        self._room = room
+        self._room = self._limit = room
         self._layout = layout
         self._pieces: dict[int, list[_Piece]] = {base: [] for base in bases}
         self._signing = Signing(layout.pairs_start) if signs else None
@@ -50,7 +50,7 @@ class Recording:
         if len(decoded.row_of) != len(page.keys):  # not all of them were wanted
             first, last = (int.from_bytes(key[at:end], "big") for key in (page.keys[0], page.keys[-1]))
             for base_s in [base_s for base_s in self._pieces if first <= base_s <= last]:
-                del self._pieces[base_s]
+                self._leave_out(base_s)
             return
         bases = np.frombuffer(b"".join([key[at:end] for key in decoded.keys]), ">u4").astype(np.int64)
         cells = _sizes(page)
@@ -61,14 +61,21 @@ class Recording:
                 continue
             part = slice(*np.searchsorted(decoded.row_of, (first, stop)).tolist())
             if not decoded.plain[first:stop].all() or not self._signed(page, part, cells, base_s):
-                del self._pieces[base_s]
+                self._leave_out(base_s)
                 continue
             piece = _piece(decoded, buckets.between(first, stop), slice(first, stop), part, cells)
             self._pieces[base_s].append(piece)
             self._room -= piece.buckets.values.nbytes
         while self._room < 0:
-            _, last_hour = self._pieces.popitem()
-            self._room += sum(piece.buckets.values.nbytes for piece in last_hour)
+            self._leave_out(next(reversed(self._pieces)))
+
+    def _leave_out(self, base_s: int) -> None:
+        self._room += sum(piece.buckets.values.nbytes for piece in self._pieces.pop(base_s))
+
+    @property
+    def size(self) -> int:
+        """Bytes of buckets that are recorded."""
+        return self._limit - self._room
 
     def _signed(self, page: CellPage, part: slice, cells: "_CellSizes", base_s: int) -> bool:
         """Sign the cells of an hour; whether signatures will tell of every change."""

@@ -129,3 +129,13 @@ def values(group: Group, query: Query | None = None) -> dict[int, int | float]:
         for time, number in zip(times, numbers, strict=True)
         if not shown or time in shown
     }
+
+
+def told(answer: Answer) -> list[object]:
+    """All of an answer but what it took."""
+    subs: list[object] = []
+    for sub in answer.subs:
+        counts = {name: count for name, count in sub.stats.items() if not name.endswith("Time")}
+        groups = [(dict(g.tags), g.aggregate_tags, values(g), g.annotations) for g in sub.groups]
+        subs.append((groups, counts, sub.warnings, sub.duplicates))
+    return subs

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import trio
 
-from tests.unit.query.engines import DATA, START_S, House, asked, values
+from tests.unit.query.engines import DATA, START_S, House, asked, told
 from tsd.codec.annotation import Annotation
 from tsd.codec.cell import COLUMN
 from tsd.codec.rowkey import Layout, tsuid
 from tsd.errors import BadQuery
-from tsd.query.answers import Answer
 from tsd.query.bucketed import Bucketed
 from tsd.query.engine import Settings
 from tsd.query.limits import Bounds, Limits
@@ -40,16 +39,6 @@ def counted(house: House) -> tuple[int, int, int]:
     """Hours taken from memory, read, and found to be other ones."""
     numbers = house.engine.hours.remembered.statistics()
     return numbers["hits"], numbers["misses"], numbers["invalidated"]
-
-
-def told(answer: Answer) -> list[object]:
-    """All of an answer but what it took."""
-    subs: list[object] = []
-    for sub in answer.subs:
-        counts = {name: count for name, count in sub.stats.items() if not name.endswith("Time")}
-        groups = [(dict(g.tags), g.aggregate_tags, values(g), g.annotations) for g in sub.groups]
-        subs.append((groups, counts, sub.warnings, sub.duplicates))
-    return subs
 
 
 async def agree(house: House, query: Query) -> None:
