@@ -105,7 +105,7 @@ def read_accounts(path: Path) -> list[Account]:
     """The accounts of a file. Raises TsdError with every line that cannot be used, and where others could read it: a
     file that is half understood would leave somebody out, or in."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait
         with open(fd, "rb") as file:
             why = _unsafe(os.fstat(fd))
             data = b"" if why else file.read(MOST_BYTES + 1)

@@ -75,6 +75,7 @@ class Doorkeeper:
         self._succeeded, self._denied = {"telnet": 0, "http": 0}, {"telnet": 0, "http": 0}
         self._unauthorized, self._forbidden = {"telnet": 0, "http": 0}, {"telnet": 0, "http": 0}
         self._outside = 0
+        self.hashed = 0  # passwords that were worked on
         self._seen = self._state()
         self._enter(read_accounts(self._path) if self.enabled else [])
 
@@ -180,6 +181,7 @@ class Doorkeeper:
         for account in accounts:
             kept = account.secret if account is not None else NOBODYS
             assert isinstance(kept, Password)
+            self.hashed += 1
             if await trio.to_thread.run_sync(kept.fits, secret, limiter=self._hashing) and account is not None:
                 _remember(self._verified, digest, account, VERIFIED)
                 return account

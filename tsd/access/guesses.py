@@ -19,6 +19,7 @@ FIRST_S, LONGEST_S = 0.1, 5.0  # that an answer to a failed try is held back: tw
 FORGIVEN_S = 60.0  # in which one failed try is forgotten
 MOST_AHEAD_S = 10.0  # one who has as much to wait is not heard at all
 TOLD_EVERY_S = 60.0
+MOST_TOLD = 20  # addresses, in that time: a crowd must not fill the log
 
 
 class TooManyTries(TsdError):
@@ -43,6 +44,13 @@ class Guesses:
 
     def __init__(self) -> None:
         self._by_household: OrderedDict[str, _Record] = OrderedDict()
+        self._told = 0
+        self._told_since = -float("inf")
+
+    @property
+    def remembered(self) -> int:
+        """How many addresses."""
+        return len(self._by_household)
 
     async def wait_turn(self, address: str) -> None:
         """Wait until a password of this address may be looked at. Raises TooManyTries."""
@@ -76,9 +84,12 @@ class Guesses:
         return record.failures
 
     def _tell(self, record: _Record, now: float, **who: str) -> None:
-        if now - record.told_at < TOLD_EVERY_S:
+        if now - self._told_since >= TOLD_EVERY_S:
+            self._told_since, self._told = now, 0
+        if now - record.told_at < TOLD_EVERY_S or self._told >= MOST_TOLD:
             record.untold += 1
             return
+        self._told += 1
         log.warning("somebody could not show who it is", **who, untold=record.untold)
         record.told_at, record.untold = now, 0
 

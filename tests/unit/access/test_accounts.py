@@ -1,0 +1,129 @@
+"""The file of accounts: what a line says, and what file is not taken."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tsd.access.accounts import Account, read_account, read_accounts, read_time, write_lines
+from tsd.access.networks import ANY, read_networks
+from tsd.access.roles import Role
+from tsd.access.secret import Named, Password, Token, kept_token, looks_like_token, new_token, read_secret
+from tsd.errors import TsdError
+
+TOKEN = Token("ab" * 32)
+SMALL = Password(10, 1, 1, b"salt", bytes(32))
+
+ACCOUNTS = [
+    Account("agent", Role.WRITE, TOKEN),
+    Account("a.b_c@d-e", Role.READ | Role.ADMIN, SMALL, 1_900_000_000.0),
+    Account("nobody-yet", Role.NONE | Role.READ, Named("CN=Some Name, #1: %")),
+    Account("here", Role.READ, TOKEN, read_time("2027-01-01"), read_networks("10.0.0.0/8,fd00::/8")),
+]
+
+
+@pytest.mark.parametrize("account", ACCOUNTS, ids=lambda account: account.name)
+def test_a_line_says_what_was_written(account: Account) -> None:
+    assert read_account(f"{account}  # a remark") == account
+
+
+def test_a_line_may_say_nothing() -> None:
+    assert read_account("") is read_account("  # all of it a remark") is None
+
+
+BAD = {
+    "agent write": "wanted NAME ROLES SECRET",
+    f"a:b write {TOKEN}": "got the name 'a:b'",
+    f"-a write {TOKEN}": "got the name '-a'",
+    f"{'a' * 65} write {TOKEN}": "got the name",
+    f"a writer {TOKEN}": "got 'writer', wanted read, write, admin",
+    "a write sha256:abc": "wanted sha256:…",
+    "a write hunter2": "wanted sha256:…",
+    "a write scrypt:30:8:1:AAAA:AAAA": "wanted sha256:…",
+    f"a write {TOKEN} expires=tomorrow": "Invalid isoformat",
+    f"a write {TOKEN} networks=": "got 'networks='",
+    f"a write {TOKEN} networks=10.0.0.1/8": "has host bits set",
+    f"a write {TOKEN} colour=red": "got 'colour=red'",
+}
+
+
+@pytest.mark.parametrize(("line", "why"), BAD.items(), ids=range(len(BAD)))
+def test_a_line_that_cannot_be_used_is_told(line: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        read_account(line)
+
+
+def test_a_file_with_one_bad_line_is_not_taken_and_its_secrets_are_not_told(tmp_path: Path) -> None:
+    path = tmp_path / "accounts"
+    write_lines(path, [str(ACCOUNTS[0]), "alice read correct-horse", "bob"])
+    with pytest.raises(TsdError) as caught:
+        read_accounts(path)
+    assert "line 2" in str(caught.value)
+    assert "line 3" in str(caught.value)
+    assert "horse" not in str(caught.value)
+
+
+def _as_link_to_nowhere(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def _as_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def _as_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+UNSAFE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "others read it": (lambda path: path.chmod(0o604), "its mode is 604"),
+    "others write it": (lambda path: path.chmod(0o602), "its mode is 602"),
+    "the group writes it": (lambda path: path.chmod(0o660), "its mode is 660"),
+    "nothing is there": (lambda path: path.unlink(), "No such file"),
+    "it is a folder": (_as_folder, "Is a directory"),
+    "it is a pipe": (_as_pipe, "not a file"),
+    "it leads nowhere": (_as_link_to_nowhere, "No such file"),
+    "it is too large": (lambda path: os.truncate(path, 17 << 20), "more than"),
+}
+
+
+@pytest.mark.parametrize("kind", UNSAFE)
+def test_a_file_that_is_not_safe_is_not_taken(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "accounts"
+    write_lines(path, [str(ACCOUNTS[0])])
+    UNSAFE[kind][0](path)
+    with pytest.raises(TsdError, match=UNSAFE[kind][1]):
+        read_accounts(path)
+
+
+def test_a_new_file_is_its_owners_alone_and_a_groups_right_to_read_stays(tmp_path: Path) -> None:
+    path = tmp_path / "accounts"
+    write_lines(path, [])
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    write_lines(path, [str(ACCOUNTS[0])])
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert read_accounts(path) == ACCOUNTS[:1]
+    assert [one.name for one in tmp_path.iterdir()] == ["accounts"]
+
+
+def test_tokens_are_told_apart_from_passwords_and_kept_as_hashes() -> None:
+    token = new_token()
+    assert looks_like_token(token)
+    assert not looks_like_token(token + "x")
+    assert token not in str(kept_token(token))
+    assert read_secret(str(kept_token(token))) == kept_token(token)
+
+
+def test_networks_of_ipv4_are_those_of_ipv4_however_they_are_written() -> None:
+    networks = read_networks("10.0.0.0/8, ::ffff:192.0.2.0/120, 2001:db8::/32")
+    inside = ("10.1.2.3", "::ffff:10.1.2.3", "192.0.2.7", "2001:db8::1", "2001:db8::1%eth0")
+    outside = ("11.0.0.1", "::1", "::ffff:11.0.0.1", "2001:db9::1", "here", "gone", "", "10.1.2.3.4")
+    assert [networks.has(address) for address in inside] == [True] * len(inside)
+    assert [networks.has(address) for address in outside] == [False] * len(outside)
+    assert ANY.has("gone")
