@@ -1,0 +1,169 @@
+"""Who may do what, over the port: signing in, what is refused, and what happens when it is taken back."""
+
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.running import Running, running
+from tests.unit.api.asking import ask, tell
+from tsd.access.accounts import Account, write_lines
+from tsd.access.roles import Role
+from tsd.access.secret import kept_password, kept_token, new_token
+from tsd.doors.signin import MOST_TRIES
+
+PUT = b"put a.b 1500000000 1 host=a\n"
+JSON = b'{"metric":"a.b","timestamp":1500000000,"value":1,"tags":{"host":"a"}}'
+
+
+class Accounts:
+    """A file of accounts, and the tokens in it by name."""
+
+    def __init__(self, folder: Path, **roles: Role) -> None:
+        self.path = folder / "accounts"
+        self.tokens = {name: new_token() for name in roles}
+        self.lines = {name: str(Account(name, role, kept_token(self.tokens[name]))) for name, role in roles.items()}
+        self.write()
+
+    def write(self) -> None:
+        write_lines(self.path, self.lines.values())
+
+    @property
+    def access(self) -> dict[str, str]:
+        return {"tsd.core.authentication.enable": "true", "tsd.auth.file": str(self.path)}
+
+    def bearer(self, name: str) -> str:
+        return f"Authorization: Bearer {self.tokens[name]}"
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Accounts:
+    return Accounts(tmp_path, agent=Role.WRITE, grafana=Role.READ, root=Role.READ | Role.WRITE | Role.ADMIN)
+
+
+async def said(daemon: Running, lines: bytes) -> bytes:
+    """All that is answered to lines, until the connection ends."""
+    async with daemon.client() as client:
+        await client.send(lines)
+        return await client.read_to_end()
+
+
+async def test_telnet_signs_in_as_opentsdb_has_it(tmp_path: Path, accounts: Accounts) -> None:
+    async with running(tmp_path / "state", access=accounts.access) as daemon:
+        token = accounts.tokens["agent"].encode()
+        heard = await said(daemon, b"version\n" + PUT + b"auth " + token + b"\r\n" + PUT + b"auth x\nsync\nexit\n")
+        assert heard == (b"AUTH_FAIL\r\nAUTH_FAIL\r\nAUTH_SUCCESS\r\nunknown command: auth.  Try `help'.\nsynced 1\n")
+        heard = await said(daemon, b"auth basic agent " + token + b"\nhelp\nexit\n")
+        assert heard == b"AUTH_SUCCESS\r\navailable commands: version exit help put rollup histogram \n"
+
+
+async def test_telnet_ends_after_some_tries(tmp_path: Path, accounts: Accounts) -> None:
+    async with running(tmp_path / "state", access=accounts.access) as daemon:
+        assert await said(daemon, PUT * 1000) == b"AUTH_FAIL\r\n" * MOST_TRIES
+        assert await said(daemon, b"x" * 100_000) == b""
+        assert daemon.daemon.ledger.received == 0
+
+
+async def test_what_a_role_does_not_cover_is_refused_in_opentsdbs_words(tmp_path: Path, accounts: Accounts) -> None:
+    async with running(tmp_path / "state", access=accounts.access) as daemon:
+        sign_in = b"auth " + accounts.tokens["grafana"].encode() + b"\n"
+        heard = await said(daemon, sign_in + PUT * 2 + b"rollup 1h-sum a 1 1 a=b\nsync\ndropcaches\nversion\nexit\n")
+        refused = [line for line in heard.split(b"\n") if b"Unauthorized" in line]
+        assert refused == [
+            b"put: illegal argument: Unauthorized command: put",
+            b"put: illegal argument: Unauthorized command: put",
+            b"rollup: illegal argument: Unauthorized command: rollup",
+            b"sync: illegal argument: Unauthorized command: sync",
+            b"dropcaches: illegal argument: Unauthorized command: dropcaches",
+        ]
+        heard = await said(daemon, b"auth " + accounts.tokens["agent"].encode() + b"\nstats\nexit\n")
+        assert heard.endswith(b"stats: illegal argument: Unauthorized command: stats\n")
+        assert daemon.daemon.ledger.received == 0
+
+
+async def test_strangers_with_a_role_may_still_sign_in(tmp_path: Path, accounts: Accounts) -> None:
+    access = {**accounts.access, "tsd.access.anonymous": "read"}
+    async with running(tmp_path / "state", access=access) as daemon:
+        token = accounts.tokens["agent"].encode()
+        heard = await said(daemon, PUT + b"auth nonsense\nauth " + token + b"\n" + PUT + b"sync\nauth x\nexit\n")
+        assert heard == (
+            b"put: illegal argument: Unauthenticated command: put\nAUTH_FAIL\r\nAUTH_SUCCESS\r\nsynced 1\n"
+            b"unknown command: auth.  Try `help'.\n"
+        )
+
+
+async def test_a_revoked_token_puts_its_connections_out(tmp_path: Path, accounts: Accounts) -> None:
+    async with running(tmp_path / "state", access=accounts.access) as daemon, daemon.client() as client:
+        await client.send(b"auth " + accounts.tokens["agent"].encode() + b"\n" + PUT + b"sync\n")
+        await client.read_until(b"synced 1\n")
+        del accounts.lines["agent"]
+        accounts.write()
+        await daemon.daemon.doorkeeper.reload()
+        await client.send(PUT + b"sync\n")
+        assert await client.read_to_end() == b"AUTH_FAIL\r\n"
+        assert daemon.daemon.ledger.received == 1
+
+
+async def test_http_asks_for_credentials_and_takes_each_kind(tmp_path: Path, accounts: Accounts) -> None:
+    accounts.lines["alice"] = str(Account("alice", Role.READ, kept_password("correct horse: battery")))
+    accounts.write()
+    async with running(tmp_path / "state", access=accounts.access) as daemon:
+        heard = await ask(daemon, "/api/suggest?type=metrics")
+        assert heard.status == 401
+        assert heard.headers["www-authenticate"].startswith("B")
+        assert heard.json["error"]["message"] == "Unauthorized"
+        token = accounts.tokens["grafana"]
+        basic = [b64encode(text.encode()).decode() for text in (f"grafana:{token}", "alice:correct horse: battery")]
+        for header in (accounts.bearer("grafana"), *(f"Authorization: Basic {one}" for one in basic)):
+            assert (await ask(daemon, "/api/suggest?type=metrics", header)).status == 200
+            assert (await tell(daemon, "/api/put", JSON, header)).status == 403
+        assert (await tell(daemon, "/api/put", JSON, accounts.bearer("agent"))).status == 204
+        assert (await ask(daemon, "/api/suggest?type=metrics", accounts.bearer("agent"))).status == 403
+        assert (await ask(daemon, "/q?start=1h-ago&m=sum:a&ascii")).status == 401
+        assert (await ask(daemon, "/api/suggest?type=metrics", "Authorization: Bearer nonsense")).status == 401
+
+
+async def test_each_request_of_a_connection_shows_who_it_is(tmp_path: Path, accounts: Accounts) -> None:
+    """OpenTSDB looks at the first one only, which lets in whoever comes by the same proxy."""
+    async with running(tmp_path / "state", access=accounts.access) as daemon, daemon.client() as client:
+        request = "GET /api/suggest?type=metrics HTTP/1.1\r\nHost: tsd\r\n{}\r\n"
+        for header, status in ((accounts.bearer("grafana") + "\r\n", b"200"), ("", b"401")):
+            await client.send(request.format(header).encode() * 2)
+            for _ in range(2):
+                assert (await client.read_until(b"\r\n")).split()[1] == status
+                length = 0
+                while (line := await client.read_until(b"\r\n")) != b"\r\n":
+                    name, _, value = line.partition(b": ")
+                    length = int(value) if name == b"Content-Length" else length
+                await client.read_bytes(length)
+
+
+async def test_a_large_body_of_a_stranger_is_not_read(tmp_path: Path, accounts: Accounts) -> None:
+    async with running(tmp_path / "state", access=accounts.access) as daemon, daemon.client() as client:
+        await client.send(b"POST /api/put HTTP/1.1\r\nHost: tsd\r\nContent-Length: 30000000\r\n\r\n[")
+        assert (await client.read_until(b"\r\n")).split()[1] == b"401"
+
+
+async def test_only_networks_that_are_let_in_connect(tmp_path: Path) -> None:
+    async with running(tmp_path / "a", access={"tsd.network.allow": "10.0.0.0/8"}) as daemon:
+        async with daemon.client() as client:
+            with pytest.raises((AssertionError, trio.BrokenResourceError)):
+                await client.ask(PUT)
+        assert daemon.daemon.doorkeeper.statistics().outside == 1
+    async with running(tmp_path / "b", access={"tsd.network.allow": "10.0.0.0/8,127.0.0.0/8"}) as daemon:
+        assert await daemon.tell(PUT) == b"synced 1\n"
+
+
+async def test_without_authentication_what_administers_is_off(tmp_path: Path) -> None:
+    async with running(tmp_path / "a", access={}) as daemon:
+        heard = await said(daemon, PUT + b"dropcaches\nhelp\nsync\nexit\n")
+        assert heard == (
+            b"dropcaches: illegal argument: Unauthorized command: dropcaches\n"
+            b"available commands: stats version exit help put rollup histogram \nsynced 1\n"
+        )
+        heard_http = await ask(daemon, "/api/dropcaches")
+        assert heard_http.status == 403
+        assert "tsd.access.anonymous" in heard_http.json["error"]["details"]
+    async with running(tmp_path / "b", access={"tsd.access.anonymous": "read,write,admin"}) as daemon:
+        assert (await ask(daemon, "/api/dropcaches")).status == 200
