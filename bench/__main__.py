@@ -6,6 +6,8 @@ from bench import beside as beside_module
 from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import day as day_module
+from bench import fair as fair_module
+from bench import idle as idle_module
 from bench import ingest as ingest_module
 from bench import put as put_module
 from bench import query as query_module
@@ -45,6 +47,24 @@ def series(counts: tuple[int, ...], on_hbase: bool) -> None:
 def sync(seconds: int) -> None:
     """How long `sync` takes under load, and what many small senders cost."""
     sync_module.sync(seconds)
+
+
+@bench.command()
+@click.option("--pairs", default=5, help="How often `sync` is measured, in turn without the bad client and beside it.")
+@click.option("--seconds", default=10, help="How long each time.")
+@click.option("--only", default="", help="Only bad clients whose description contains this, as 'quota'.")
+def fair(pairs: int, seconds: int, only: str) -> None:
+    """What one bad client costs the others: `sync` of small clients beside one that is over its quota, or has none."""
+    fair_module.fair(pairs, seconds, lambda name: only in name)
+
+
+@bench.command()
+@click.option("--count", default=10_000, help="Idle connections.")
+@click.option("--seconds", default=15, help="How long `sync` is measured each time.")
+@click.option("--pairs", default=5, help="How often, in turn without them and with them.")
+def idle(count: int, seconds: int, pairs: int) -> None:
+    """Connections that do nothing, that come and go, that read or write slowly: memory, and `sync` beside them."""
+    idle_module.idle(count, seconds, pairs)
 
 
 @bench.command()

@@ -1,0 +1,209 @@
+"""What connections cost that do nothing, and those that come and go, read slowly or write slowly.
+
+Connections are held by processes of their own. `sync` is measured in turn with and without them, beside connections
+that send: what the machine does at the time moves both.
+"""
+
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from bench.daemon import Daemon, serving
+from bench.report import machine, publish, spread, table
+from bench.sync import Figures, Pace, measure
+from bench.telnet import Telnet
+
+BUSY = Pace(100, 100)
+PROBES = 8
+SLOW = 200  # connections of each slow kind
+FILES = 1000  # beside those of connections
+START_S = 1356998400
+OPEN, TOTAL = (f"connectionmgr.connections type={which}" for which in ("open", "total"))
+
+
+class Kind(NamedTuple):
+    """How a connection became idle."""
+
+    name: str
+    first: bytes  # what it sends
+    answer: bytes  # the end of what it is told
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("said nothing", b"", b""),
+        Kind("telnet", b"put bench.idle 1356998400 1 host=idle\nsync\n", b"synced 1\n"),
+        Kind("HTTP", b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\n", b'"}'),
+    )
+}
+
+
+def idle(count: int, seconds: int, pairs: int) -> None:
+    """Measure all and publish the report."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(count + FILES, hard)), hard))
+    with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
+        memory = {name: _memory(Path(folder) / name.replace(" ", "-"), count, kind) for name, kind in KINDS.items()}
+        with serving(Path(folder) / "sync", {}) as daemon:
+            waits = _pairs(daemon, count, seconds, pairs)
+            opened, opens, beside = _opens(daemon, seconds)
+        with serving(Path(folder) / "slow", {}) as daemon:
+            slow = _slow(daemon, seconds)
+    without, with_idle = ([figures.p99_ms for figures in column] for column in zip(*waits, strict=True))
+    ratio = statistics.median(after / before for before, after in waits_of(waits))
+    rows = [
+        *([f"memory of an idle connection, {name}", f"{kib:.1f} KiB"] for name, kib in memory.items()),
+        [f"sync p99 beside {BUSY.connections} that send {BUSY.lines_per_s} lines/s each", spread(without, 0) + " ms"],
+        [f"the same, with {count:,} idle ones", spread(with_idle, 0) + " ms"],
+        ["their ratio, of the median pair", f"{ratio:.2f}"],
+        ["opened, used and closed a second", f"{opened:,.0f}"],
+        ["from the opening to `synced`, p50 / p99", f"{opens[0]:.0f} / {opens[1]:.0f} ms"],
+        ["sync p99 beside them", f"{beside:.0f} ms"],
+        [f"sync p99 beside {SLOW} that read nothing and {SLOW} that send a byte a second", f"{slow[0]:.0f} ms"],
+        ["memory that those take", f"{slow[1]:.0f} MiB"],
+    ]
+    figures = {"memory_kib": memory, "sync": waits, "opens": (opened, *opens, beside), "slow": slow}
+    publish("idle", f"Embedded store; {machine()}.\n\n" + table(["", ""], rows), figures)
+
+
+def waits_of(pairs: list[tuple[Figures, Figures]]) -> Iterator[tuple[float, float]]:
+    """The 99th percentiles of each pair."""
+    for before, after in pairs:
+        yield before.p99_ms, after.p99_ms
+
+
+def _memory(folder: Path, count: int, kind: Kind) -> float:
+    """KiB that a connection takes which has become idle in this way."""
+    with serving(folder, {}) as daemon:
+        with _held(daemon.port, count // 10, kind):  # what is allocated once
+            pass
+        before = daemon.usage().now_mib
+        with _held(daemon.port, count, kind):
+            return (daemon.usage().now_mib - before) * 1024 / count
+
+
+def _pairs(daemon: Daemon, count: int, seconds: int, pairs: int) -> list[tuple[Figures, Figures]]:
+    """`sync` without idle connections and with them, in turn; half of them have sent something."""
+    found: list[tuple[Figures, Figures]] = []
+    measure(daemon, BUSY, 2, PROBES)  # to warm up
+    for _ in range(pairs):
+        without = measure(daemon, BUSY, seconds, PROBES)
+        with _held(daemon.port, count // 2, KINDS["said nothing"]), _held(daemon.port, count // 2, KINDS["telnet"]):
+            found.append((without, measure(daemon, BUSY, seconds, PROBES)))
+    return found
+
+
+def _opens(daemon: Daemon, seconds: int) -> tuple[float, tuple[float, float], float]:
+    """Connections a second that are opened, used for a line and its `sync`, and closed; p50 and p99 of what one takes;
+    p99 of `sync` on a connection that stays."""
+    words = [sys.executable, "-m", "bench.idle", "open", str(daemon.port), "1000", str(seconds)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as opener:
+        figures = measure(daemon, Pace(1, 1), seconds, PROBES)
+        assert opener.stdout is not None
+        rate, p50, p99 = map(float, opener.stdout.read().split())
+    return rate, (p50, p99), figures.p99_ms
+
+
+def _slow(daemon: Daemon, seconds: int) -> tuple[float, float]:
+    """p99 of `sync` beside slow readers and slow writers, and the MiB they make the daemon take."""
+    before = daemon.usage().now_mib
+    words = [sys.executable, "-m", "bench.idle", "slow", str(daemon.port), str(SLOW)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as slow:
+        assert slow.stdout is not None
+        assert slow.stdout.readline() == "ready\n"
+        p99_ms = measure(daemon, BUSY, seconds, PROBES).p99_ms
+        took = daemon.usage().now_mib - before
+        slow.kill()
+    return p99_ms, took
+
+
+@contextmanager
+def _held(port: int, count: int, kind: Kind) -> Iterator[None]:
+    """So many connections, until the block ends and the daemon has noticed that they are gone."""
+    words = [sys.executable, "-m", "bench.idle", "hold", str(port), str(count), kind.name]
+    with Telnet(port) as telnet, subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        before = telnet.stats()
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        while telnet.stats()[TOTAL] < before[TOTAL] + count:
+            pass  # the kernel connects before the daemon accepts
+        yield
+        holder.stdin.close()
+        while telnet.stats()[OPEN] > before[OPEN]:
+            pass
+
+
+def hold(port: int, count: int, kind: Kind) -> None:
+    """What a holding process does."""
+    held = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(count)]
+    for connection in held:
+        connection.sendall(kind.first)
+    for connection in held:
+        answer = b""
+        while not answer.endswith(kind.answer):
+            answer += connection.recv(4096)
+    print("ready", flush=True)
+    sys.stdin.read()
+
+
+async def open_and_close(port: int, per_s: int, seconds: int) -> None:
+    """Open, use and close connections at a pace; print how many a second that were, and p50 and p99 of one in ms."""
+    took: list[float] = []
+
+    async def one(number: int) -> None:
+        begun = trio.current_time()
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(b"put bench.open %d 1 host=open\nsync\n" % (START_S + number % 3600))
+            assert (await stream.receive_some()).endswith(b"synced 1\n")
+        took.append(trio.current_time() - begun)
+
+    start = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for number in range(per_s * seconds):
+            await trio.sleep_until(start + number / per_s)
+            nursery.start_soon(one, number)
+    took.sort()
+    rate = len(took) / (trio.current_time() - start)
+    print(rate, took[len(took) // 2] * 1000, took[len(took) * 99 // 100] * 1000)
+
+
+async def be_slow(port: int, count: int) -> None:
+    """Clients that ask and never read, and clients that write a byte a second, until killed."""
+
+    async def deaf() -> None:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(b"put oops\nstats\n" * 20_000)
+
+    async def stammering() -> None:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        for byte in b"put bench.slow 1356998400 1 host=slow\n" * 1000:
+            await stream.send_all(bytes([byte]))
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(deaf)
+            nursery.start_soon(stammering)
+        await trio.sleep(3)  # until they have filled what there is to fill
+        print("ready", flush=True)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["hold", port, count, name]:
+            hold(int(port), int(count), KINDS[name])
+        case ["open", port, per_s, seconds]:
+            trio.run(open_and_close, int(port), int(per_s), int(seconds))
+        case ["slow", port, count]:
+            trio.run(be_slow, int(port), int(count))
