@@ -259,9 +259,10 @@ class WebSession:
                 await claim.take(length)
 
     def _has_come_whole(self) -> bool:
-        """Whether nothing more belongs to this request: then another may follow it."""
-        if self._http.their_state is h11.SEND_BODY:
-            self._http.next_event()
+        """Whether nothing more belongs to this request: then another may follow it. What is there already is passed
+        over."""
+        while self._http.their_state is h11.SEND_BODY and isinstance(self._http.next_event(), h11.Data):
+            pass
         return self._http.their_state is h11.DONE
 
     # ---- what is answered

@@ -1,0 +1,253 @@
+"""Every endpoint and every command, asked by everybody: a table of its own, so that the daemon's is not held against
+itself. `none` has no role; `-` is who has not shown who it is."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trio
+
+from tests.running import Client, Running, running
+from tests.unit.doors.web_parts import get, hear, post
+from tsd.access.accounts import Account, write_lines
+from tsd.access.needs import COMMANDS, endpoints
+from tsd.access.roles import Role
+from tsd.access.secret import kept_token, new_token
+
+# Method, target, and who may: e everybody, k whoever has a role, else the roles of which one is enough.
+HTTP = """
+GET    /                                  k
+GET    /aggregators                       k
+GET    /api/aggregators                   k
+GET    /api/annotation?start_time=1       r
+POST   /api/annotation                    w
+PUT    /api/annotation                    w
+DELETE /api/annotation?start_time=1       w
+GET    /api/annotation?method_override=delete&start_time=1   w
+GET    /api/annotation?method_override=POST&start_time=1     w
+POST   /api/annotation/bulk               w
+DELETE /api/annotation/bulk               a
+GET    /api/annotation/bulk?method_override=DELETE   a
+GET    /API/Annotation/BULK?method_override=Delete   a
+GET    /api/annotations?start_time=1      r
+DELETE /api/annotations/bulk              a
+DELETE /api/annotations?start_time=1      a
+GET    /api/config                        ra
+GET    /api/config/filters                ra
+GET    /api/dropcaches                    a
+DELETE /api/v1/dropcaches                 a
+GET    /api/v1/dropcaches/x/y             a
+GET    /API/DropCaches                    a
+POST   /api/histogram                     w
+POST   /api/put                           w
+GET    /api/put                           w
+POST   /api/put/x                         w
+POST   /api/v1/put?details                w
+GET    /api/query?start=1h-ago&m=sum:m    r
+POST   /api/query                         r
+DELETE /api/query?start=1h-ago&m=sum:m    a
+GET    /api/query?start=1h-ago&m=sum:m&method_override=delete   a
+GET    /api/query/last?timeseries=m       r
+POST   /api/query/exp                     r
+GET    /api/query/gexp?start=1h-ago&exp=m r
+POST   /api/rollup                        w
+GET    /api/search/lookup?m=m             r
+GET    /api/serializers                   k
+GET    /api/stats                         ra
+GET    /api/stats/jvm                     ra
+GET    /api/stats/threads                 a
+GET    /api/stats/Threads                 a
+GET    /api/stats/region_clients          ra
+GET    /api/stats/clients                 ra
+GET    /api/stats/query                   ra
+DELETE /api/stats/query?id=1              a
+GET    /api/stats/query?id=1&method_override=delete   a
+GET    /api/suggest?type=metrics          r
+GET    /api/tree                          r
+POST   /api/tree                          w
+PUT    /api/tree                          w
+DELETE /api/tree?treeid=1                 a
+GET    /api/tree?treeid=1&method_override=delete   a
+POST   /api/tree/rule                     w
+DELETE /api/tree/rule?treeid=1            a
+POST   /api/tree/rules                    w
+PUT    /api/tree/rules                    a
+GET    /api/tree/rules?method_override=put   a
+DELETE /api/tree/rules?treeid=1           a
+GET    /api/tree/branch?treeid=1          r
+POST   /api/tree/test                     r
+GET    /api/tree/collisions?treeid=1      r
+GET    /api/tree/notmatched?treeid=1      r
+GET    /api/uid/assign?metric=a           w
+POST   /api/uid/assign                    w
+GET    /api/uid/rename?metric=a&name=b    a
+POST   /api/uid/rename                    a
+POST   /api/UID/Rename                    a
+GET    /api/uid/uidmeta?uid=000001&type=metric   r
+POST   /api/uid/uidmeta                   w
+DELETE /api/uid/uidmeta                   a
+GET    /api/uid/uidmeta?method_override=delete   a
+GET    /api/uid/tsmeta?m=m                r
+PUT    /api/uid/tsmeta                    w
+DELETE /api/uid/tsmeta                    a
+GET    /api/uid/delete?metric=a           a
+GET    /api/version                       k
+GET    /diediedie                         a
+GET    /favicon.ico                       k
+GET    /health                            e
+GET    /health/ready                      e
+GET    /health/store                      e
+GET    /logs                              a
+GET    /logs?level=debug                  a
+GET    /LOGS                              a
+GET    /metrics                           ra
+GET    /q?start=1h-ago&m=sum:m&ascii      r
+DELETE /q?start=1h-ago&m=sum:m&ascii      a
+GET    /s/x                               k
+GET    /stats                             ra
+GET    /suggest?type=metrics              r
+GET    /version                           k
+OPTIONS /api/dropcaches                   e
+GET    /nosuchthing                       e
+"""
+TELNET = """
+put a.b 1500000000 1 host=a               w
+rollup 1h-sum a.b 1500000000 1 host=a     w
+histogram a.b 1500000000 1:1=2 host=a     w
+sync                                      w
+stats                                     ra
+version                                   e
+help                                      e
+dropcaches                                a
+diediedie                                 a
+"""
+WHO = {"none": "", "reader": "r", "writer": "w", "admin": "a", "all": "rwa", "-": None}
+ROLE = {"r": Role.READ, "w": Role.WRITE, "a": Role.ADMIN}
+ENDS = ("/diediedie", "diediedie")  # whoever may, is asked about elsewhere
+
+
+class Case(NamedTuple):
+    """One line of a table."""
+
+    asked: str
+    who: str
+
+    def allows(self, roles: str | None) -> bool:
+        return self.who == "e" or bool(set(roles or "") & set("rwa" if self.who == "k" else self.who))
+
+
+def cases(table: str) -> Iterator[Case]:
+    for line in table.strip().splitlines():
+        asked, _, who = line.rpartition(" ")
+        yield Case(" ".join(asked.split()), who)
+
+
+class Everybody:
+    """A daemon, and a token for each of `WHO`."""
+
+    def __init__(self, daemon: Running, tokens: dict[str, str]) -> None:
+        self.daemon = daemon
+        self.tokens = tokens
+
+    async def status(self, client: Client, who: str, asked: str) -> int:
+        method, target = asked.split(" ")
+        headers = [f"Authorization: Bearer {self.tokens[who]}"] if who in self.tokens else []
+        request = get(target, *headers, method=method) if method in ("GET", "DELETE", "OPTIONS") else b""
+        if not request:
+            request = post(target, b"[]", *headers).replace(b"POST ", f"{method} ".encode(), 1)
+        await client.send(request)
+        return (await hear(client)).status
+
+
+@pytest.fixture
+async def everybody(tmp_path: Path) -> AsyncIterator[Everybody]:
+    tokens = {who: new_token() for who, roles in WHO.items() if roles}
+    lines = []
+    for who, token in tokens.items():
+        granted = Role.NONE
+        for letter in WHO[who] or "":
+            granted |= ROLE[letter]
+        lines.append(str(Account(who, granted, kept_token(token))))
+    write_lines(tmp_path / "accounts", lines)
+    access = {
+        "tsd.core.authentication.enable": "true",
+        "tsd.auth.file": str(tmp_path / "accounts"),
+        "tsd.no_diediedie": "false",
+        "tsd.http.query.allow_delete": "true",
+    }
+    async with running(tmp_path / "state", access=access) as daemon:
+        yield Everybody(daemon, tokens)
+
+
+async def test_each_endpoint_is_for_those_who_have_its_role(everybody: Everybody) -> None:
+    wrong = []
+    for who, roles in WHO.items():
+        if who == "none":
+            continue
+        async with everybody.daemon.client() as client:
+            for case in cases(HTTP):
+                if case.asked.endswith(ENDS) and case.allows(roles):
+                    continue
+                status = await everybody.status(client, who, case.asked)
+                wanted = None if case.allows(roles) else 401 if roles is None else 403
+                if (status if status in (401, 403) else None) != wanted:
+                    wrong.append(f"{who}: {case.asked}: {status}, wanted {wanted or 'another'}")
+    assert wrong == []
+
+
+async def test_each_command_is_for_those_who_have_its_role(everybody: Everybody) -> None:
+    wrong = []
+    for who, token in everybody.tokens.items():
+        async with everybody.daemon.client() as client:
+            await client.send(f"auth {token}\n".encode())
+            assert await client.read_until(b"\n") == b"AUTH_SUCCESS\r\n"
+            for case in cases(TELNET):
+                if case.asked in ENDS and case.allows(WHO[who]):
+                    continue
+                await client.send(case.asked.encode() + b"\nnosuchcommand\n")
+                heard = await client.read_until(b"unknown command: nosuchcommand.  Try `help'.\n")
+                name = case.asked.partition(" ")[0].encode()
+                refused = name + b": illegal argument: Unauthorized command: " + name in heard
+                if refused == case.allows(WHO[who]):
+                    wrong.append(f"{who}: {case.asked}: {heard!r}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("asked", ENDS)
+async def test_who_may_end_the_daemon_does(everybody: Everybody, asked: str) -> None:
+    async with everybody.daemon.client() as client:
+        if asked.startswith("/"):
+            assert await everybody.status(client, "admin", f"GET {asked}") == 200
+        else:
+            await client.send(f"auth {everybody.tokens['admin']}\ndiediedie\n".encode())
+        with trio.fail_after(60):
+            await everybody.daemon.stop.wait()
+
+
+async def test_what_administers_is_off_by_default(tmp_path: Path) -> None:
+    """Without authentication, and with nothing said of it: every line of the tables that needs admin, and no other."""
+    settings = {"tsd.no_diediedie": "false", "tsd.http.query.allow_delete": "true"}
+    wrong = []
+    async with running(tmp_path, settings, access={}) as daemon, daemon.client() as client:
+        asker = Everybody(daemon, {})
+        for case in cases(HTTP):
+            status = await asker.status(client, "-", case.asked)
+            if (status in (401, 403)) == case.allows("rw"):
+                wrong.append(f"{case.asked}: {status}")
+        heard = await daemon.tell(b"dropcaches\ndiediedie\n")
+    assert wrong == []
+    assert heard.count(b"Unauthorized command") == 2
+
+
+async def test_no_endpoint_and_no_command_is_without_a_need(tmp_path: Path) -> None:
+    """Whoever adds one says in tsd.access.needs who it is for; here, too."""
+    async with running(tmp_path, {"tsd.no_diediedie": "false"}) as daemon:
+        routes = set(daemon.daemon.web.endpoints)
+        heard = await daemon.tell(b"help\n")
+    known = set(endpoints("everybody", "read", may_delete=True))
+    assert routes == known
+    asked = {case.asked.split(" ")[1].partition("?")[0].lower().lstrip("/") for case in cases(HTTP)}
+    assert {route for route in routes if not any(f"{path}/".startswith(f"{route}/") for path in asked)} == set()
+    commands = heard.split(b"\n")[0].decode().partition(": ")[2].split()
+    assert set(commands) | {"sync"} == set(COMMANDS)
