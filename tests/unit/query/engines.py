@@ -132,10 +132,12 @@ def values(group: Group, query: Query | None = None) -> dict[int, int | float]:
 
 
 def told(answer: Answer) -> list[object]:
-    """All of an answer but what it took."""
+    """All of an answer but what it took: times, and rows that a server may or may not have left out already."""
     subs: list[object] = []
     for sub in answer.subs:
-        counts = {name: count for name, count in sub.stats.items() if not name.endswith("Time")}
+        counts = {
+            name: count for name, count in sub.stats.items() if not name.endswith("Time") and name != "rowsPreFilter"
+        }
         groups = [(dict(g.tags), g.aggregate_tags, values(g), g.annotations) for g in sub.groups]
         subs.append((groups, counts, sub.warnings, sub.duplicates))
     return subs
