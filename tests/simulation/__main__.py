@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import click
-import structlog
 
 from tests.simulation.seed import Outcome, simulate
 
@@ -37,12 +36,10 @@ def main() -> int:
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
-    if not given.verbose:
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     first, _, last = given.seeds.partition(":")
     begun = time.monotonic()
     count = steps = crashes = acked = failed = 0
-    for outcome in outcomes(int(first), int(last or first), given.jobs):
+    for outcome in outcomes(int(first), int(last or first), given.jobs, silent=not given.verbose):
         count += 1
         steps += outcome.steps
         crashes += outcome.crashes
@@ -64,11 +61,11 @@ def main() -> int:
     return failed > 0
 
 
-def outcomes(first: int, last: int, jobs: int) -> Iterator[Outcome]:
+def outcomes(first: int, last: int, jobs: int, *, silent: bool) -> Iterator[Outcome]:
     """Of all seeds, in their order."""
     seeds = range(first, last + 1)
     if jobs == 1 or len(seeds) == 1:
-        yield from map(simulate, seeds)
+        yield from (simulate(seed, silent=silent) for seed in seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
         yield from pool.map(simulate, seeds, chunksize=CHUNK)

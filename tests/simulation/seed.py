@@ -1,5 +1,6 @@
 """Runs one seed, the same way each time: on virtual time, with trio's order of tasks drawn from the seed."""
 
+import logging
 import random
 import shutil
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+import structlog
 import trio
 from trio._core import _run as scheduler
 from trio.testing import MockClock
@@ -55,14 +57,17 @@ class _Steps(trio.abc.Instrument):
             self.world.patience.cancel()
 
 
-def simulate(seed: int, makers: Makers = Makers()) -> Outcome:  # noqa: B008 - frozen
-    """Run a seed."""
+AS_IT_IS = Makers()
+
+
+def simulate(seed: int, makers: Makers = AS_IT_IS, *, silent: bool = True) -> Outcome:
+    """Run a seed; `silent`: the daemon's log is dropped."""
     drawn = plan(random.Random(seed))
     folder = Path(tempfile.mkdtemp(prefix="simulation-", dir=SHM if SHM.is_dir() else None))
     error: BaseException | None = None
     steps = world = None
     try:
-        with determined(seed):
+        with determined(seed), _logging(silent):
             world = World(seed, drawn, folder, makers)
             steps = _Steps(world)
             with patch("trio.to_thread.run_sync", world.in_thread):
@@ -80,6 +85,17 @@ def simulate(seed: int, makers: Makers = Makers()) -> Outcome:  # noqa: B008 - f
     )
 
 
+@contextmanager
+def _logging(silent: bool) -> Iterator[None]:
+    before = structlog.get_config()
+    if silent:
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
 def _innermost(error: Exception) -> Exception:
     """What a group of one came from."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
@@ -89,7 +105,7 @@ def _innermost(error: Exception) -> Exception:
 
 @contextmanager
 def determined(seed: int) -> Iterator[None]:
-    """Whatever is drawn by chance within is drawn from the seed; logs are dropped.
+    """Whatever is drawn by chance within is drawn from the seed.
 
     Tasks that are ready together run in an order that trio draws: so that it can be repeated, they are sorted before
     they are shuffled, as trio does for hypothesis.
