@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.running import running
 from tests.unit.api.asking import ask
+from tsd.api.metric_names import TOLD
 
 ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "conf" / "prometheus" / "tsd.rules.yml").read_text()
@@ -33,6 +34,7 @@ async def test_every_metric_that_is_spoken_of_is_told(tmp_path: Path) -> None:
         await daemon.tell(b"put a 1500000000 1 b=c\n")
         text = (await ask(daemon, "/metrics")).body.decode()
     told = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    told |= {f"tsd_{how.name}{'_total' if how.counter else ''}" for how in TOLD.values() if how}  # by the settings
     expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
     for where, spoken in {"rules": RULES, "dashboard": "\n".join(expressions), "running.md": RUNNING}.items():
         names = set(METRIC.findall(spoken))
