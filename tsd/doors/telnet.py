@@ -27,7 +27,7 @@ _RUN = re.compile(rb"((?:put(?: [^\n]*+)?\n){1,1000}+)|((?:(?:rollup|histogram)(
 TURN_LINES = 250  # commands, or so, before others get their turn
 _COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "diediedie")
 _WRITES = ("put", "rollup", "histogram")
-FAT_BYTES = 64 << 10  # of a block: a millisecond or so
+FAT_BYTES = 64 << 10  # of a block: a millisecond or so where the loop over lines is not compiled
 LINGER_S = 30  # how long a client that is done sending may take to read its last replies
 
 
@@ -160,8 +160,7 @@ class TelnetSession:
             await self._go_through(piece)
         else:
             if len(piece) >= FAT_BYTES:
-                async with self.visitor.client.turn:  # one connection of a client has it in a pass of the event loop
-                    pass
+                await self.visitor.turn()
             await self._go_through(self._answer(await self._intake.take_in(piece, self.visitor)))
 
     async def _go_through(self, block: bytes) -> None:
@@ -199,7 +198,7 @@ class TelnetSession:
         self._turn += lines
         if self._turn >= TURN_LINES:
             self._turn = 0
-            await trio.lowlevel.checkpoint()
+            await self.visitor.turn()
 
     def _answer(self, taken: Taken, commands: Sequence[bytes] = ()) -> bytes:
         """Tell what was refused of a block; its rest. `commands` are its lines' own, where they are not all put."""

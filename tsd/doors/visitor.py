@@ -82,6 +82,12 @@ class Visitor:
         """The account of its address, which its connections are counted by."""
         return self._own
 
+    async def turn(self) -> None:
+        """Let others have their turn, and then wait for one's own: of all connections of a client one has it in a pass
+        of the event loop, so that many of them get no more than others."""
+        async with self.client.turn:
+            pass
+
     async def rest(self) -> None:
         """Wait until its quota has caught up with what it sent."""
         if self._clients is not None:
