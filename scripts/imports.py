@@ -16,7 +16,7 @@ PACKAGE = "tsd"
 
 # The parts of the package, lowest first. A part may import those on lines above its own, and itself.
 ORDER = (
-    ("errors", "heap", "properties", "build", "latency", "loop_lag"),
+    ("errors", "heap", "properties", "build", "latency"),
     ("codec",),
     ("setting", "opentsdb_keys"),
     ("access_settings", "limit_settings"),
@@ -27,7 +27,7 @@ ORDER = (
     ("uid_flight",),
     ("uids",),
     ("metadata", "rollups", "histograms", "series_index"),
-    ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace", "uid_recheck"),
+    ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace", "uid_recheck", "loop_lag"),
     ("graphs",),
     ("assembly", "doors", "series_watch", "canary", "reloads", "signals"),
     ("deadletters",),

@@ -16,6 +16,13 @@ OURS = (
     "process.",
     "store.",
     "compactor.",
+    "canary.",
+    "query.remembered.",
+    "clients.",
+    "rejected.",
+    "authentication.",
+    "access.",
+    "tls.",
     "http.hung-up",
     "http.body-bytes",
 )
