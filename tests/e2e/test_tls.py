@@ -3,7 +3,7 @@
 import os
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,9 @@ import trio
 import trustme
 
 from tests.running import Running, running
+from tsd.access.accounts import Account, write_lines
+from tsd.access.roles import Role
+from tsd.access.secret import Named
 
 HOST = "tsd.test"
 
@@ -161,3 +164,61 @@ async def test_old_versions_are_refused(tmp_path: Path, keys: Keys, minimum: str
                     assert stream.version() == f"TLSv{name}"
         assert daemon.daemon.tls is not None
         assert daemon.daemon.tls.statistics().failed == len([name for name in versions if name < minimum])
+
+
+@pytest.mark.parametrize("kind", ["optional", "required"])
+async def test_a_clients_certificate_shows_who_it_is(tmp_path: Path, keys: Keys, kind: str) -> None:
+    authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
+    authority.cert_pem.write_to_path(tmp_path / "clients.pem")
+    write_lines(tmp_path / "accounts", [str(Account("agent", Role.WRITE, Named("DNS=agent.test")))])
+    access = {
+        **keys.settings,
+        "tsd.tls.client_ca": str(tmp_path / "clients.pem"),
+        "tsd.tls.client_certificate": kind,
+        "tsd.core.authentication.enable": "true",
+        "tsd.auth.file": str(tmp_path / "accounts"),
+    }
+    async with running(tmp_path / "state", access=access) as daemon:
+        for name, said in {
+            "agent.test": b"synced 1\n",
+            "other.test": b"AUTH_FAIL\r\n" * 3,
+            "": b"AUTH_FAIL\r\n" * 3,
+        }.items():
+            context = keys.client()
+            if name:
+                authority.issue_cert(name, key_type=trustme.KeyType.ECDSA).configure_cert(context)
+            try:
+                async with connected(daemon, context) as stream:
+                    await stream.send_all(b"put a.b 1500000000 1 host=a\nsync\nexit\n")
+                    await stream.transport_stream.send_eof()
+                    assert await read_to_end(stream) == said
+                    assert name or kind == "optional"
+            except trio.BrokenResourceError:  # with TLS 1.3 a client learns of it when it reads
+                assert (name, kind) == ("", "required")
+        foreign = keys.client()
+        trustme.CA().issue_cert("agent.test").configure_cert(foreign)
+        with suppress(trio.BrokenResourceError):
+            async with connected(daemon, foreign) as stream:
+                await stream.send_all(b"put a.b 1500000000 1 host=a\n")
+                assert await read_to_end(stream) == b""
+        assert daemon.daemon.ledger.received == 1
+
+
+async def test_who_begins_and_says_no_more_is_hung_up_on_and_others_are_served(tmp_path: Path, keys: Keys) -> None:
+    settings = {**keys.settings, "tsd.tls.handshake_timeout": "300"}
+    async with running(tmp_path / "state", settings) as daemon, trio.open_nursery() as nursery:
+
+        async def begin(hello: bytes) -> None:
+            async with daemon.client() as client:
+                await client.send(hello)
+                assert await client.read_to_end() == b""
+
+        for hello in (b"\x16", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\x00\x05hello", b"\x16" * 100_000):
+            for _ in range(25):
+                nursery.start_soon(begin, hello)
+        async with connected(daemon, keys.client()) as stream:
+            await stream.send_all(b"put a.b 1500000000 1 host=a\nsync\nexit\n")
+            assert await read_to_end(stream) == b"synced 1\n"
+    assert daemon.daemon.tls is not None
+    statistics = daemon.daemon.tls.statistics()
+    assert (statistics.handshakes, statistics.failed + statistics.late) == (1, 100)

@@ -236,7 +236,9 @@ def _error_page(error: Refused, target: Target, trace: str) -> Response:
         return Response(NOT_FOUND, pages.not_found(), HTML)
     if error.status >= INTERNAL:
         return Response(INTERNAL, pages.server_error(error.message, trace), HTML)
-    return Response(error.status if error.status in (413, *ACCESS) else 400, pages.bad_request(error.message), HTML)
+    if error.status in ACCESS:
+        return Response(error.status, pages.denied(error.message, error.details), HTML)
+    return Response(error.status if error.status == 413 else 400, pages.bad_request(error.message), HTML)
 
 
 def _in_legacy_form(response: Response) -> Response:

@@ -19,6 +19,11 @@ def bad_request(reason: str) -> bytes:
     return page("Bad Request", "Looks like it's your fault this time", told)
 
 
+def denied(message: str, details: str) -> bytes:
+    """The page of what somebody may not see."""
+    return page(message, message, f"<blockquote>{escape(details)}</blockquote>")
+
+
 def not_found() -> bytes:
     """The page of a path that leads nowhere."""
     return page(

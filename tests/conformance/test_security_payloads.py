@@ -1,0 +1,311 @@
+"""What was published against OpenTSDB, and what is tried on any HTTP server, sent to a daemon: nothing of it acts.
+
+Gnuplot's scripts took parameters of /q as they were (CVE-2018-12972, CVE-2020-35476, CVE-2023-25826, CVE-2023-36812);
+pages and answers took others (CVE-2018-12973, CVE-2018-13003, CVE-2023-25827).
+"""
+
+import html
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from tests.running import Running, running
+from tests.unit.api.asking import ask, tell
+from tests.unit.doors.web_parts import Heard
+
+SECRET = "root-of-all-secrets"
+BASE = 1_500_000_000
+Q = f"/q?start={BASE}&end={BASE + 60}&m=sum:a.b"
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    """With a series, files to serve, and beside those a secret."""
+    files = tmp_path / "static"
+    files.mkdir()
+    (files / "a.html").write_text("<p>ours</p>")
+    (tmp_path / "secret").write_text(SECRET)
+    (files / "link").symlink_to(tmp_path / "secret")
+    async with running(tmp_path / "state", {"tsd.http.staticroot": str(files)}) as daemon:
+        await daemon.tell(b"put a.b %d 1 host=a\n" % BASE)
+        yield daemon
+
+
+COMMANDS = [
+    "[33:system('touch {mark}')]",  # CVE-2020-35476
+    "[0:system(`touch {mark}`)]",
+    "[0:`touch {mark}`]",  # CVE-2018-12972
+    "%60touch {mark}%60",
+    '"; system "touch {mark}"; "',
+    'out right top\nsystem "touch {mark}"',  # CVE-2023-25826
+    "out right top\n!touch {mark}\n",
+    'x"\nset output "{mark}"\nplot 1',  # CVE-2023-36812
+    "{{%touch {mark}%}}",
+    "$(touch {mark})",
+    "|touch {mark}",
+    "__import__('os').system('touch {mark}')",
+    "{{{{().__class__.__base__.__subclasses__()}}}}",
+    "$\\input{{{mark}}}$",  # what draws knows some TeX
+]
+PARAMETERS = (
+    "yrange", "y2range", "key", "o", "wxh", "style", "ylabel", "y2label", "yformat", "y2format", "xformat", "title",
+    "bgcolor", "fgcolor", "smooth", "tz",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["json", "png"])
+@pytest.mark.parametrize("command", range(len(COMMANDS)))
+async def test_no_parameter_of_a_graph_is_a_command(daemon: Running, tmp_path: Path, command: int, form: str) -> None:
+    """Each in every parameter at once, and in those that are checked one by one."""
+    mark = tmp_path / "mark"
+    text = COMMANDS[command].format(mark=mark)
+    for names in (PARAMETERS, *((name,) for name in ("yrange", "y2range", "key", "o", "wxh", "style"))):
+        heard = await ask(daemon, f"{Q}&{form}&{urlencode(dict.fromkeys(names, text))}")
+        assert heard.status in (200, 400), heard.body
+        assert not mark.exists()
+
+
+@pytest.mark.parametrize("command", range(len(COMMANDS)))
+async def test_no_text_of_a_graph_is_a_command(daemon: Running, tmp_path: Path, command: int) -> None:
+    """Where any text may stand, it is drawn."""
+    mark = tmp_path / "mark"
+    text = COMMANDS[command].format(mark=mark)
+    if command in (0, 5):  # a process each
+        await ask(daemon, f"{Q}&png&{urlencode(dict.fromkeys(('title', 'ylabel', 'y2label'), text))}")
+    await ask(daemon, f"/api/query/gexp?start=1h-ago&exp={quote(text)}")
+    for member in ("expr", "id"):
+        expression = {"id": "e", "expr": "a+b", member: text}
+        time = {"start": "1h-ago", "aggregator": "sum"}
+        body = {"time": time, "filters": [], "metrics": [], "expressions": [expression]}
+        await tell(daemon, "/api/query/exp", json.dumps(body).encode())
+    assert not mark.exists()
+
+
+SCRIPT = "<script>alert(1)</script>"
+SCRIPTS = [
+    SCRIPT,
+    '"><img src=x onerror=alert(1)>',
+    "'-alert(1)-'",
+    "<svg/onload=alert(1)>",
+    "</pre><script>1</script>",
+]
+REFLECTING = [
+    "/q?start=1h-ago&m=sum:{}&json",  # CVE-2018-12973
+    "/q?start={}&m=sum:a.b",
+    "/q?start=1h-ago&m={}&ascii",
+    "/q?start=1h-ago&m=sum:a.b&png&yrange={}",
+    "/q?{}",
+    "/suggest?type={}",  # CVE-2018-13003
+    "/suggest?type=metrics&q={}&json",
+    "/suggest?type=metrics&max={}",
+    "/logs?level={}",  # CVE-2023-25827
+    "/logs?json&level={}",
+    "/s/{}",
+    "/s/..{}",
+    "/{}",
+    "/api/{}",
+    "/api/v{}/x",
+    "/api/query?start={}&m=sum:a.b",
+    "/api/query?start=1h-ago&m={}",
+    "/api/query?start=1h-ago&m=sum:{}",
+    "/api/search/{}",
+    "/api/search/lookup?m={}",
+    "/api/suggest?type={}",
+    "/api/uid/assign?metric={}",
+    "/api/annotation?start_time={}",
+    "/api/version?serializer={}",
+    "/api/tree?treeid={}",
+    "/version?json={}",
+    "/aggregators?jsonp={}",
+]
+
+
+def is_harmless(heard: Heard, script: str) -> bool:
+    """Whether a browser runs nothing of an answer: it is no page, or the script stands in it as text."""
+    assert heard.headers.get("x-content-type-options") == "nosniff"
+    assert "default-src 'none'" in heard.headers["content-security-policy"]
+    if not heard.headers["content-type"].startswith("text/html"):
+        return heard.headers["content-type"].partition(";")[0] in ("application/json", "text/plain", "image/png")
+    return script.encode() not in heard.body or script == html.escape(script)
+
+
+@pytest.mark.parametrize("target", REFLECTING)
+async def test_no_answer_runs_what_was_asked(daemon: Running, target: str) -> None:
+    for script in SCRIPTS:
+        for text in {quote(script), quote(script, safe="<>/'\"()=").replace(" ", "+")}:
+            heard = await ask(daemon, target.format(text))
+            assert is_harmless(heard, script), (target, script, heard.body)
+
+
+async def test_no_name_in_an_answer_runs(daemon: Running) -> None:
+    """Names have no such characters; what else is stored is told as JSON only."""
+    assert b"illegal character: <" in await daemon.tell(b"put <script> 1 1 a=b\n")
+    note = {"startTime": BASE, "description": SCRIPT, "notes": SCRIPT, "custom": {SCRIPT: SCRIPT}}
+    heard = await tell(daemon, "/api/annotation", json.dumps(note).encode())
+    assert heard.status == 200
+    assert is_harmless(await ask(daemon, f"/api/annotation?start_time={BASE}"), SCRIPT)
+    await ask(daemon, f"/api/nosuch{quote(SCRIPT)}", f"User-Agent: {SCRIPT}")
+    for path in ("/logs", "/logs?json", "/api/stats/query", "/api/stats/clients", "/stats", "/metrics", "/api/config"):
+        assert is_harmless(await ask(daemon, path), SCRIPT)
+
+
+CALLBACKS = [
+    "alert(1)//", "a;alert(1)", "<script>", "a(", "a b", "a%0d%0aX-Evil:1", "%00", "a\u2028b", "x" * 201, "[1]", "1a",
+    "a.", "a[b]", "/*", "a\\u0028",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("callback", CALLBACKS, ids=range(len(CALLBACKS)))
+async def test_a_callback_is_the_name_of_a_function_and_nothing_else(daemon: Running, callback: str) -> None:
+    raw = callback if "%" in callback else quote(callback)
+    heard = await ask(daemon, f"/api/version?jsonp={raw}")
+    assert heard.status == 400
+    assert heard.json["error"]["message"] == "Invalid callback name"
+    assert "x-evil" not in heard.headers
+
+
+BEYOND = [
+    "../secret", "..%2fsecret", "%2e%2e/secret", "%2e%2e%2fsecret", "....//secret", "a/../../secret", "./../secret",
+    "..\\secret", "..%5csecret", "/etc/passwd", "//etc/passwd", "%2fetc%2fpasswd", "a.html%00.png", "%00", "link",
+    "..%c0%afsecret", "%252e%252e%252fsecret", "..;/secret", ".%00./secret", "x" * 8000, "x/" * 3000, "", ".", "./",
+    "../state/LOCK", "~/x", "file:///etc/passwd", "\u2025/secret",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", BEYOND, ids=range(len(BEYOND)))
+async def test_no_path_leads_out_of_the_files_that_are_served(daemon: Running, path: str) -> None:
+    for root in ("/s/", "/S/", "/favicon.ico/", "/s//", "/"):
+        heard = await ask(daemon, root + (path if path.isascii() else quote(path)).replace("\\", "%5C"))
+        assert SECRET.encode() not in heard.body
+        assert b"root:" not in heard.body
+        assert heard.status in (200, 400, 404)
+        assert heard.status != 200 or path in ("", ".", "./") or root == "/" or heard.body == b"<p>ours</p>"
+
+
+async def test_files_that_are_served_are(daemon: Running) -> None:
+    heard = await ask(daemon, "/s/a.html")
+    assert heard.body == b"<p>ours</p>"
+    assert heard.headers["content-security-policy"] == "frame-ancestors 'self'"
+
+
+INJECTED = "x%0d%0aSet-Cookie:%20a=b%0d%0a%0d%0a<script>"
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/q?{}", "/s/{}", "/{}", "/api/{}", "/api/version?jsonp={}", "/suggest?type={}", "/api/version?serializer={}"],
+)
+async def test_no_header_of_an_answer_comes_from_a_request(daemon: Running, target: str) -> None:
+    for text in (INJECTED, INJECTED.replace("%0d%0a", "%0a"), INJECTED.replace("%0d%0a", "%E5%98%8D%E5%98%8A")):
+        heard = await ask(daemon, target.format(text))
+        assert "set-cookie" not in heard.headers
+
+
+async def test_an_origin_is_told_back_only_where_it_is_let_in(tmp_path: Path) -> None:
+    async with running(tmp_path, {"tsd.http.request.cors_domains": "http://a.example"}) as daemon:
+        heard = await ask(daemon, "/api/version", "Origin: http://a.example")
+        assert heard.headers["access-control-allow-origin"] == "http://a.example"
+        assert "access-control-allow-credentials" not in heard.headers
+        for origin in ("http://b.example", "http://a.example.b", "null", "http://a.example\tx", "*"):
+            heard = await ask(daemon, "/api/version", f"Origin: {origin}")
+            assert "access-control-allow-origin" not in heard.headers
+
+
+SMUGGLED = [
+    b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n[]   ",
+    b"Content-Length: 5, 6\r\n\r\n[]   ",
+    b"Content-Length: +5\r\n\r\n[]   ",
+    b"Content-Length: 0x5\r\n\r\n[]   ",
+    b"Content-Length: -1\r\n\r\n[]   ",
+    b"Content-Length: 5 \x00\r\n\r\n[]   ",
+    b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
+    b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\nzz\r\n",
+    b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+    b" Content-Length: 5\r\n\r\n[]   ",
+    b"X: y\r\n Content-Length: 5\r\n\r\n[]   ",
+    b"X\x00: y\r\n\r\n",
+    b"Host: a\r\nHost: b\r\n\r\n",
+    b": empty\r\n\r\n",
+    b"X: a\rb\r\n\r\n",
+    b"X: a\x00b\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("rest", SMUGGLED, ids=range(len(SMUGGLED)))
+async def test_no_request_hides_in_another(daemon: Running, rest: bytes) -> None:
+    """What could be read in two ways is refused, and nothing behind it is served."""
+    hidden = b"GET /api/dropcaches HTTP/1.1\r\nHost: tsd\r\n\r\n"
+    host = b"" if rest.startswith(b"Host") else b"Host: tsd\r\n"
+    async with daemon.client() as client:
+        await client.send(b"POST /api/put HTTP/1.1\r\n" + host + rest + hidden)
+        await client.stream.send_eof()
+        heard = await client.read_to_end()
+    assert b"Caches dropped" not in heard
+    assert heard.count(b"HTTP/1.1 ") <= 1
+    assert not heard or heard.split(b" ")[1] in (b"400", b"413", b"501")
+
+
+FOREIGN = [
+    ("Origin: http://evil.example",),
+    ("Origin: null",),
+    ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors"),
+    ("Sec-Fetch-Site: same-site", "Origin: http://a.tsd"),
+    ("Sec-Fetch-Site: Cross-Site ", "Sec-Fetch-Mode: navigate"),
+]
+CHANGING = [
+    ("POST", "/api/put"), ("POST", "/api/rollup"), ("POST", "/api/annotation"), ("GET", "/api/dropcaches"),
+    ("GET", "/api/uid/assign?metric=x"), ("GET", "/api/uid/rename?metric=a.b&name=c"), ("GET", "/logs?level=debug"),
+    ("GET", "/api/tree?treeid=1&method_override=delete"), ("GET", "/diediedie"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=range(len(FOREIGN)))
+async def test_pages_of_others_change_nothing(tmp_path: Path, headers: tuple[str, ...]) -> None:
+    """A form of another site that posts text/plain, or a picture whose address is an order: a browser sends both, with
+    what it knows of its user."""
+    point = b'{"metric":"csrf.point","timestamp":1500000000,"value":1,"tags":{"host":"a"}}'
+    async with running(tmp_path, {"tsd.no_diediedie": "false"}) as daemon:
+        for method, target in CHANGING:
+            if method == "POST":
+                heard = await tell(daemon, target, point, "Content-Type: text/plain", *headers)
+            else:
+                heard = await ask(daemon, target, *headers)
+            assert heard.status == 403, (method, target)
+            assert "cors_domains" in heard.body.decode()
+        assert daemon.daemon.ledger.received == 0
+        assert not daemon.stop.is_set()
+        own = ("Sec-Fetch-Site: same-origin", "Origin: http://tsd")
+        assert (await tell(daemon, "/api/put", point, *own)).status == 204
+        assert (await tell(daemon, "/api/put", point, "Origin: http://tsd")).status == 204
+
+
+async def test_every_answer_keeps_a_browser_safe(daemon: Running) -> None:
+    for path in ("/", "/api/version", "/version", "/nosuch", "/api/nosuch", "/api/query", "/q", "/metrics", "/health"):
+        headers = (await ask(daemon, path)).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["cache-control"]
+        assert "set-cookie" not in headers
+        assert "server" not in headers
+        assert "strict-transport-security" not in headers  # without TLS it is not to be believed
+
+
+async def test_no_answer_shows_a_trace(tmp_path: Path) -> None:
+    """Not even where the setting is on, to strangers."""
+    async with running(tmp_path, {"tsd.http.show_stack_trace": "true"}, access={}) as daemon:
+        for path in ("/api/query", "/q?start=x&m=y&json", "/api/annotation?start_time=x", "/api/search/x"):
+            heard = await ask(daemon, path)
+            assert heard.status >= 400
+            assert b"Traceback" not in heard.body
+            assert b".py" not in heard.body
