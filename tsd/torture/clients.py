@@ -59,5 +59,6 @@ async def misbehave(bad: Bad, port: int, chance: random.Random) -> None:
 async def cut_lines(cutter: Cutter, port: int) -> None:
     """The same with one that cuts its lines."""
     while True:
+        cutter.begin()
         await cutter.run(port)
         await trio.sleep(min(PAUSES_S))

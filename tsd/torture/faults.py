@@ -75,7 +75,7 @@ class Round:
         port = self.house.daemon.port
         async with trio.open_nursery() as nursery:
             for sender in self.senders:
-                sender.pace(per_s)
+                sender.begin(per_s)
                 nursery.start_soon(sender.run, port)
             yield nursery
             for sender in self.senders:
@@ -195,14 +195,13 @@ async def full(now: Round) -> None:
     """No file can grow, until there is room again: clients wait, nobody has to start anything."""
     house, chance = now.house, now.chance
     await house.up(chance)
-    by_bound = not house.disk.small or chance.random() < 0.25
     async with now.load(per_s=PACE):
         await now.some()
-        if by_bound:
-            house.daemon.bound_files(chance.choice([0, LEAST_BYTES]))
-        else:
+        if house.disk.small:
             house.disk.fill()
-        now.did("files bounded" if by_bound else "disk full")
+        else:
+            house.daemon.bound_files(chance.choice([0, LEAST_BYTES]))
+        now.did("disk full" if house.disk.small else "files bounded")
         await _felt(now)
         house.daemon.bound_files(None)
         if house.disk.small:

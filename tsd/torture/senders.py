@@ -31,11 +31,9 @@ class Unexpected(TsdError):
 class Sender:
     """A telnet client with one connection at a time."""
 
-    def __init__(
-        self, lines: Lines, *, seed: int, block: int = 40, ahead: int = 400, per_s: float | None = None
-    ) -> None:
+    def __init__(self, lines: Lines, *, seed: int, block: int = 40, ahead: int = 400) -> None:
         """Sends up to `block` lines at once and asks for `sync` now and then. While `ahead` lines are not confirmed it
-        waits; with `per_s` it sends no more than that in a second."""
+        waits."""
         self.lines = lines
         self.sent = 0  # different lines: the first so many
         self.repeated = 0  # lines sent again
@@ -44,7 +42,7 @@ class Sender:
         self.put_off: Counter[str] = Counter()  # requests that were told to come again
         self._block = block
         self._ahead = ahead
-        self._per_s = per_s
+        self._per_s: float | None = None
         self._paced_from = 0, 0.0  # the first line that is paced, and when it was sent
         self._chance = random.Random(seed)  # noqa: S311 - to be repeated
         self._starts: list[int] = []  # the first line of each connection
@@ -86,8 +84,7 @@ class Sender:
         self._finishing = True
 
     async def run(self, port: int) -> None:
-        """Send and read, until the daemon ends the connection or `finish` was called."""
-        self._begin()
+        """Send and read, after `begin`, until the daemon ends the connection or `finish` was called."""
         try:
             stream = await trio.open_tcp_stream(HOST, port)
         except OSError:
@@ -96,8 +93,8 @@ class Sender:
             async with stream:
                 await self._converse(stream)
 
-    def _begin(self) -> None:
-        """A new connection: what the last one left open is sent again, or given up."""
+    def begin(self, per_s: float | None = None) -> None:
+        """A new connection follows: what the last one left open is sent again, or given up."""
         start = self.sent
         if self._starts and self._chance.random() < 0.5:
             start = self._starts[-1] + self._confirmed[-1]
@@ -106,7 +103,7 @@ class Sender:
         self._confirmed.append(0)
         self._next = start
         self._finishing = False
-        self.pace(self._per_s)
+        self.pace(per_s)
 
     def _take(self) -> tuple[int, int]:
         """The next lines to be sent: from, and to before."""
