@@ -92,6 +92,7 @@ GET    /api/uid/tsmeta?m=m                r
 PUT    /api/uid/tsmeta                    w
 DELETE /api/uid/tsmeta                    a
 GET    /api/uid/delete?metric=a           a
+GET    /api/uid/nosuch                    k
 GET    /api/version                       k
 GET    /diediedie                         a
 GET    /favicon.ico                       k

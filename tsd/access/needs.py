@@ -33,7 +33,9 @@ def _uid(method: str, word: str) -> Role:
             return Role.WRITE
         case "uidmeta" | "tsmeta":
             return _edit_or_delete(method, word)
-    return Role.ADMIN
+        case "rename" | "delete":
+            return Role.ADMIN
+    return KNOWN  # there is nothing
 
 
 def _tree(method: str, word: str) -> Role:
