@@ -8,7 +8,6 @@ from pathlib import Path
 import trio
 
 from tests.simulation.chance import Engine, Plan
-from tests.simulation.disk import SimulatedDisk
 from tests.simulation.pipe import End
 from tests.simulation.store import Line
 from tsd.codec.merge import MergeRules
@@ -21,6 +20,7 @@ from tsd.compaction.step import REST_MS, RowCompactor
 from tsd.doors.replies import Budget, Unread
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
 from tsd.doors.visitor import here
+from tsd.ingest.disk import Disk
 from tsd.ingest.intake import Gate, Intake
 from tsd.ingest.journal import Journal
 from tsd.ingest.ledger import Ledger
@@ -60,7 +60,7 @@ class Life:
         plan: Plan,
         makers: Makers,
         line: Line,
-        disk: SimulatedDisk,
+        disk: Disk,
         folder: Path,
         now_ms: Callable[[], int],
     ) -> None:

@@ -82,9 +82,7 @@ class World:
             raise Violation(f"it does not end: {self._stuck()}")
 
     async def _run(self) -> None:
-        await Line(self.backend, sound=True).create_tables(
-            [Table("tsdb", (Family(FAMILY),)), Table("tsdb-uid", (Family(ID_FAMILY), Family(NAME_FAMILY)))]
-        )
+        await make_tables(self.backend)
         async with trio.open_nursery() as lives:
             lives.start_soon(self._live)
             async with trio.open_nursery() as troubles:
@@ -285,6 +283,13 @@ class World:
             raise Violation(f"UIDs were given away: {names.unused}, {most} may be")
         if left := segment_paths(self._folder / "journal"):
             raise Violation(f"segments are left: {[path.name for path in left]}")
+
+
+async def make_tables(backend: Backend) -> None:
+    """Those that a daemon needs."""
+    await Line(backend, sound=True).create_tables(
+        [Table("tsdb", (Family(FAMILY),)), Table("tsdb-uid", (Family(ID_FAMILY), Family(NAME_FAMILY)))]
+    )
 
 
 async def _until(done: Callable[[], bool]) -> None:
