@@ -1,6 +1,7 @@
 """`tsd serve` as a process that a benchmark starts, asks and ends."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -63,20 +64,27 @@ class Daemon:
 
 
 @contextmanager
-def serving(folder: Path, settings: Mapping[str, str]) -> Iterator[Daemon]:
-    """A daemon with its state in `folder`, stopped as an operator would at the end."""
+def serving(folder: Path, settings: Mapping[str, str], *, plain: bool = False) -> Iterator[Daemon]:
+    """A daemon with its state in `folder`, stopped as an operator would at the end; `plain`: nothing of it compiled."""
     given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), "tsd.log.format": "json", **settings}
     config, _ = read_settings(Given("benchmark", key, value) for key, value in given.items())
     words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log"
     with log.open("wb") as stream:
-        process = subprocess.Popen([sys.executable, "-m", "tsd", "serve", *words], stderr=stream)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tsd", "serve", *words], stderr=stream, env=_environment(plain)
+        )
     try:
         yield Daemon(process, config, _await_port(process, log))
     finally:
         process.terminate()
         process.wait()
+
+
+def _environment(plain: bool) -> dict[str, str]:
+    others = {name: value for name, value in os.environ.items() if name != "TSD_PURE"}
+    return others | ({"TSD_PURE": "1"} if plain else {})
 
 
 def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:

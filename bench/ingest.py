@@ -1,4 +1,5 @@
-"""The same lines to the daemon on both engines and to a real OpenTSDB, side by side, until every point is stored.
+"""The same lines to the daemon on both engines, a real OpenTSDB and a real VictoriaMetrics, side by side, until every
+point is stored.
 
 Each system gets the lines twice: at first with names that nobody knows (every name is given its UID), then the same
 series' next points. A run ends when all is in the store, not when it was read: the daemon is told to write its open
@@ -10,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +22,13 @@ from bench.peers import Hbase, running_hbase, running_opentsdb
 from bench.report import machine, publish, spread, table
 from bench.sender import send
 from bench.stored import check
+from bench.victoria import PROGRAM, running_victoria
 from tsd.config import Given, read_settings
 
-EMBEDDED, JOINED, SINGLE, OPENTSDB = (
+EMBEDDED, PLAIN, VICTORIA, JOINED, SINGLE, OPENTSDB = (
     "tsd, embedded",
+    "tsd, embedded, nothing compiled",
+    "VictoriaMetrics",
     "tsd, HBase",
     "tsd, HBase, a cell a point",
     "OpenTSDB 2.4.1, HBase",
@@ -65,13 +70,13 @@ def ingest(load: Load, rounds: int, wanted: Callable[[str], bool]) -> None:
 def _rounds(folder: Path, rounds: int, wanted: Callable[[str], bool]) -> Iterator[Mapping[str, System]]:
     """What is run in each round; one HBase serves all of them."""
     if not any(map(wanted, (JOINED, SINGLE, OPENTSDB))):
-        yield from [{EMBEDDED: _embedded}] * rounds
+        yield from [{name: run for name, run in _ALONE.items() if wanted(name)}] * rounds
         return
     _say("starting HBase")
     with running_hbase(folder / "hbase") as hbase:
         for number in range(rounds):
             systems: dict[str, System] = {
-                EMBEDDED: _embedded,
+                **_ALONE,
                 JOINED: lambda load, home, n=number: _on_hbase(hbase, f"joined{n}", "true", load, home),  # type: ignore[misc]
                 SINGLE: lambda load, home, n=number: _on_hbase(hbase, f"single{n}", "false", load, home),  # type: ignore[misc]
                 OPENTSDB: lambda load, home, n=number: _opentsdb(hbase, f"opentsdb{n}", load, home),  # type: ignore[misc]
@@ -79,12 +84,32 @@ def _rounds(folder: Path, rounds: int, wanted: Callable[[str], bool]) -> Iterato
             yield {name: run for name, run in systems.items() if wanted(name)}
 
 
-def _embedded(load: Load, home: Path) -> Passes:
-    with serving(home, {}) as daemon:
+def _embedded(load: Load, home: Path, *, plain: bool = False) -> Passes:
+    with serving(home, {}, plain=plain) as daemon:
         passes = [_pass(daemon, load, load.lines), _pass(daemon, load.after, 2 * load.lines)]
     check(daemon.config, [load, load.after])
     shutil.rmtree(home)
     return passes
+
+
+def _victoria(load: Load, home: Path) -> Passes:
+    passes = []
+    with running_victoria(home) as peer:
+        for number, part in enumerate((load, load.after), 1):
+            before = peer.usage().cpu_s
+            sent = send(part, peer.port, "")
+            end = peer.await_stored(number * load.lines)
+            after = peer.usage()
+            cpu_us = (after.cpu_s - before) / load.lines * 1e6
+            passes.append((load.lines / (end - sent.start), cpu_us, 0.0, after.peak_mib))
+            peer.check(part.start_s, part.after.start_s, part.lines)
+    shutil.rmtree(home)
+    return passes
+
+
+_ALONE: dict[str, System] = {EMBEDDED: _embedded, PLAIN: partial(_embedded, plain=True)}
+if PROGRAM is not None:
+    _ALONE[VICTORIA] = _victoria
 
 
 def _on_hbase(hbase: Hbase, prefix: str, join_points: str, load: Load, home: Path) -> Passes:
@@ -125,9 +150,11 @@ def _opentsdb(hbase: Hbase, prefix: str, load: Load, home: Path) -> Passes:
 
 def _report(load: Load, found: dict[tuple[str, str], list[Figures]]) -> str:
     peer = {which: found.get((OPENTSDB, which), []) for which in PASSES}
+    fastest = {which: found.get((VICTORIA, which), []) for which in PASSES}
     rows = []
     for (name, which), figures in found.items():
         times = [f.lines_per_s / p.lines_per_s for f, p in zip(figures, peer[which], strict=False)]
+        of_victoria = [f.cpu_us / v.cpu_us for f, v in zip(figures, fastest[which], strict=False)]
         rows.append(
             [
                 name,
@@ -138,6 +165,7 @@ def _report(load: Load, found: dict[tuple[str, str], list[Figures]]) -> str:
                 spread([f.cpu_us / f.loop_us for f in figures]),
                 spread([f.store_cpu_us for f in figures]) if any(f.store_cpu_us for f in figures) else "",
                 spread([f.peak_mib for f in figures], 0),
+                spread(of_victoria) if of_victoria else "",
             ]
         )
     head = ["system", "pass", "lines/s until stored", "× OpenTSDB", "CPU µs/line", "× bare loop", "HBase CPU µs/line"]
@@ -145,7 +173,7 @@ def _report(load: Load, found: dict[tuple[str, str], list[Figures]]) -> str:
     return (
         f"{load.series:,} series × {load.points:,} points, {load.connections} connections, a pass; {machine()}; "
         f"bare loop {loop} µs a line. Medians (least–greatest); every point verified in the tables.\n\n"
-        + table([*head, "peak MiB"], rows)
+        + table([*head, "peak MiB", "× VictoriaMetrics' CPU"], rows)
     )
 
 

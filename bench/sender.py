@@ -23,7 +23,8 @@ class Sent(NamedTuple):
 
 
 def send(load: Load, port: int, last: str) -> Sent:
-    """Send it to 127.0.0.1 and wait for the answers to `last`: `sync` here, `version` where that is not known."""
+    """Send it to 127.0.0.1 and wait for the answers to `last`: `sync` here, `version` where that is not known, and
+    nothing for who answers nothing: there the end is waited for."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.sender", json.dumps([load, port, last])], check=True, stdout=subprocess.PIPE
     )
@@ -41,7 +42,9 @@ def main() -> None:
     def deliver(text: bytes) -> None:
         with socket.create_connection(("127.0.0.1", port)) as connection:
             ready.wait()
-            connection.sendall(text + last.encode() + b"\n")
+            connection.sendall(text + last.encode() + b"\n" if last else text)
+            if not last:
+                connection.shutdown(socket.SHUT_WR)
             answers.append(connection.recv(65536).decode(errors="replace"))
 
     threads = [threading.Thread(target=deliver, args=(text,)) for text in texts]

@@ -1,0 +1,106 @@
+"""The VictoriaMetrics that a benchmark runs beside the daemon: Debian's, with its OpenTSDB listener."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+from bench.processes import Usage, usage
+
+PROGRAM = shutil.which("victoria-metrics", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"]))
+PATIENCE_S = 600
+SHOWN_S = 60  # until what was flushed is found by a query
+
+
+class Victoria:
+    """A running one. It keeps nothing durable before it flushes, which it does every second or so."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, web_port: int) -> None:
+        self._process = process
+        self.port = port
+        self._web_port = web_port
+
+    def usage(self) -> Usage:
+        """What it has used so far."""
+        return usage(self._process.pid)
+
+    def await_stored(self, lines: int) -> float:
+        """Return once so many lines came in since its start and all are in its files, and when that was by the
+        monotonic clock."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._received() < lines:
+            assert time.monotonic() < deadline, (self._received(), lines)
+        self._get("/internal/force_flush")
+        return time.monotonic()
+
+    def _received(self) -> int:
+        for line in self._get("/metrics").splitlines():
+            if line.startswith('vm_rows_inserted_total{type="opentsdb"}'):
+                return int(line.split()[1])
+        return 0
+
+    def check(self, start_s: int, end_s: int, points: int) -> None:
+        """Ends the benchmark with status 1 where it has not so many points from one time up to another, even later."""
+        deadline = time.monotonic() + SHOWN_S
+        while (found := self._points(start_s, end_s)) != points:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"VictoriaMetrics has {found} points of {points}: the figures mean nothing")
+
+    def _points(self, start_s: int, end_s: int) -> int:
+        query = f'sum(count_over_time({{__name__=~".+"}}[{end_s - start_s}s]))'
+        words = urlencode({"query": query, "time": end_s - 1, "nocache": 1})
+        found = json.loads(self._get(f"/api/v1/query?{words}"))["data"]["result"]
+        return int(found[0]["value"][1]) if found else 0
+
+    def _get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._web_port}{path}", timeout=PATIENCE_S) as answer:
+            return str(answer.read().decode())
+
+
+@contextmanager
+def running_victoria(home: Path) -> Iterator[Victoria]:
+    """Start one with its data in `home`, and end it."""
+    assert PROGRAM is not None, "apt-get install victoria-metrics"
+    port, web_port = _free_ports(2)
+    words = [
+        PROGRAM,
+        f"-storageDataPath={home}",
+        f"-httpListenAddr=127.0.0.1:{web_port}",
+        f"-opentsdbListenAddr=127.0.0.1:{port}",
+        "-retentionPeriod=100y",
+        "-search.maxUniqueTimeseries=3000000",
+    ]
+    home.mkdir(parents=True, exist_ok=True)
+    with (home.parent / f"{home.name}.log").open("wb") as log, subprocess.Popen(words, stderr=log) as process:
+        try:
+            _await_listening(process, (port, web_port))
+            yield Victoria(process, port, web_port)
+        finally:
+            process.kill()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _await_listening(process: subprocess.Popen[bytes], ports: tuple[int, ...]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    for port in ports:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                assert process.poll() is None, "it did not start"
+                assert time.monotonic() < deadline, "it does not listen"
