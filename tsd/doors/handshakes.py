@@ -13,9 +13,9 @@ REST = 3  # of the event loop's time, handshakes take a quarter at most
 
 
 class Turns:
-    """One handshake's calculation at a time."""
+    """One handshake's calculation at a time; what it costs is told by `clock`, the thread's own CPU time."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
         self._lock = trio.StrictFIFOLock()
         self._free_at = -float("inf")  # by trio's clock
