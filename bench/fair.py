@@ -56,7 +56,7 @@ class Waits(NamedTuple):
 
     p50: float
     p99: float
-    count: int
+    asked: int
     lines_per_s: float  # of all, as received
 
 

@@ -24,7 +24,8 @@ log = structlog.get_logger(__name__)
 
 BURST_S = 10  # so many seconds' worth of lines may come at once
 BATCH_S = 0.25  # between two batches
-BATCH_BYTES = 4 << 20  # that wait for the thread, at most
+BATCH_LINES = 500  # the thread works on them a millisecond or so, in which the event loop has to wait for it
+WAITING_BYTES = 4 << 20  # for the thread, at most
 FILES = 8  # the folder's bytes in so many parts: the oldest leaves as a whole
 LEAST_FILE = 64 << 10
 PEERS = 500  # whose shares are remembered
@@ -83,11 +84,12 @@ class DeadLetters:
             return
         now_ms = self._now_ms()
         count = self._room_for(source, len(refusals))
+        peer, account = source.peer, source.account
         for line, error in refusals[:count]:
             # Not the error itself, whose frames hold a whole block.
             kept = line[:LINE_BYTES]
             cut = len(line) - len(kept)
-            self._letters.append(_Letter(now_ms, error.reason, str(error), source.peer, source.account, kept, cut))
+            self._letters.append(_Letter(now_ms, error.reason, str(error), peer, account, kept, cut))
             self._waiting_bytes += len(kept)
         if count < len(refusals):
             self._leave_out(Counter([error.reason for _, error in refusals[count:]]))
@@ -95,7 +97,7 @@ class DeadLetters:
 
     def _room_for(self, source: Source, wanted: int) -> int:
         """How many of a source's lines may be kept now."""
-        if self._waiting_bytes >= min(BATCH_BYTES, self._max_bytes // FILES):
+        if self._waiting_bytes >= min(WAITING_BYTES, self._max_bytes // FILES):
             return 0
         now_s = trio.current_time()
         if self._all is None:
@@ -141,15 +143,19 @@ class DeadLetters:
             while True:
                 await self._work.wait()
                 await self._write_batch()
-                await trio.sleep(BATCH_S)
+                await trio.sleep(BATCH_S / 10 if self._letters else BATCH_S)
         finally:
             with trio.CancelScope(shield=True):
                 await self._write_batch()
+                while self._letters and not self._failing:
+                    await self._write_batch()
                 await trio.to_thread.run_sync(self._close)
 
     async def _write_batch(self) -> None:
-        self._work = trio.Event()
-        letters, self._letters, self._waiting_bytes = self._letters, [], 0
+        letters, self._letters = self._letters[:BATCH_LINES], self._letters[BATCH_LINES:]
+        self._waiting_bytes -= sum(len(letter.line) for letter in letters)
+        if not self._letters:
+            self._work = trio.Event()
         marks, self._marks = self._marks, []
         left_out, since_ms, self._left_out = self._left_out, self._left_out_since_ms, Counter()
         if not (letters or marks or left_out):

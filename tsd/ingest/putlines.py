@@ -10,7 +10,7 @@ from tsd.errors import BadLine
 from tsd.ingest.series import SeriesTable, SeriesText
 
 POINT_BYTES = 21  # of a point in the columns
-SLOW_LINES = 250  # taken one by one at once: each may cost 25 µs, and all other connections wait
+SLOW_LINES = 100  # taken one by one at once: each may cost 25 µs, and all other connections wait
 
 
 class Reject(NamedTuple):

@@ -19,6 +19,7 @@ from tsd.doors import clients as clients_module
 from tsd.doors.clients import Client, Clients, Quotas, quotas_of
 from tsd.doors.visitor import Visitor
 from tsd.errors import BadLine
+from tsd.ingest.growth import Permit
 from tsd.ingest.source import Refusal
 from tsd.limit_settings import LimitSettings
 
@@ -160,21 +161,19 @@ async def test_new_names_of_all_are_bounded(tmp_path: Path, per_minute: str, wan
 
 async def test_a_name_that_several_want_gets_its_uid_if_one_of_them_may_bring_it(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        poor, rich = Clients(Quotas(names_per_minute=1)), Clients()
-        spent = poor.of("10.0.0.1")
-        spent.named(Kind.TAGV, b"x")
-        visitors = [Visitor("10.0.0.1", 1, spent, clients=poor), Visitor("10.0.0.2", 1, rich.of("10.0.0.2"))]
-        accepted = []
+        poor, rich = Clients(Quotas(names_per_minute=1)).of("10.0.0.1"), Clients().of("10.0.0.2")
+        poor.named(Kind.TAGV, b"spent")
+        found = []
 
-        async def send(visitor: Visitor) -> None:
-            taken = await daemon.daemon.intake.take_in(put(1, "shared"), visitor)
-            accepted.append(taken.accepted)
+        async def ask(client: Client) -> None:
+            permit = Permit(daemon.daemon.growth, Visitor(client.name, 1, client))
+            found.append((await daemon.daemon.uids.find_or_assign(Kind.TAGV, [b"shared"], permit))[b"shared"])
 
-        async with trio.open_nursery() as nursery:
-            for visitor in visitors:
-                nursery.start_soon(send, visitor)
-        assert accepted == [1, 1]
-        assert (spent.new_names, visitors[1].client.new_names) == (1, 3)
+        async with trio.open_nursery() as nursery:  # both are on their way before either is answered
+            nursery.start_soon(ask, poor)
+            nursery.start_soon(ask, rich)
+        assert found == [b"\0\0\1"] * 2
+        assert (poor.new_names, rich.new_names) == (1, 1)
 
 
 async def test_series_beyond_the_cap_are_refused_and_known_ones_go_on(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.running import Client, Running, running
 from tsd.codec.putline import NameRules
 from tsd.doors.replies import PIECE_COST, Budget
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
-from tsd.doors.visitor import here
+from tsd.doors.visitor import Visitor, here
 from tsd.ingest.intake import Intake
 from tsd.settings import Mode
 from tsd.store import scan
@@ -40,7 +40,9 @@ class Told(NamedTuple):
     deeds: list[str]
 
 
-def session(stream: trio.abc.Stream, intake: Intake, rules: Rules = RULES) -> tuple[TelnetSession, Tally, list[str]]:
+def session(
+    stream: trio.abc.Stream, intake: Intake, rules: Rules = RULES, visitor: Visitor | None = None
+) -> tuple[TelnetSession, Tally, list[str]]:
     """A session, its counts, and what it has the daemon do."""
     deeds: list[str] = []
     tally = Tally()
@@ -49,7 +51,7 @@ def session(stream: trio.abc.Stream, intake: Intake, rules: Rules = RULES) -> tu
         return b"tsd.stat 1 1\n"
 
     powers = Powers(stats, lambda: VERSION, lambda: deeds.append("drop"), lambda: deeds.append("die"))
-    return TelnetSession(stream, intake, powers, rules, tally, Budget(1 << 30), here()), tally, deeds
+    return TelnetSession(stream, intake, powers, rules, tally, Budget(1 << 30), visitor or here()), tally, deeds
 
 
 async def tell(daemon: Running, pieces: Iterable[bytes], rules: Rules = RULES) -> Told:

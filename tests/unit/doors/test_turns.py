@@ -10,6 +10,9 @@ from trio.testing import memory_stream_pair
 
 from tests.running import Running, running
 from tests.unit.doors.test_telnet import BAD, GOOD, OPTIONS, RULES, VERSION, T, session, tell
+from tsd.doors.clients import Clients
+from tsd.doors.visitor import Visitor
+from tsd.ingest.putlines import SLOW_LINES
 from tsd.settings import Mode
 
 BLOCK_BYTES = 128 << 10  # half of the most that is read at once
@@ -87,6 +90,40 @@ async def test_a_flood_is_taken_a_few_lines_at_a_time(daemon: Running, line: byt
         over = True
     assert handled() >= flood.count(b"\n")
     assert max(steps) <= MOST_LINES
+
+
+async def test_many_connections_of_one_client_share_one_turn(daemon: Running) -> None:
+    """Of 20 connections with refused lines each once had a turn as long as a small client's in every pass."""
+    clients = Clients()
+    flood = BAD * 2000
+    handled = daemon.daemon.ledger
+    steps: list[int] = []
+    left = 20
+
+    async def receive() -> bytes:
+        return b""
+
+    async def send(port: int) -> None:
+        nonlocal left
+        ours, _ = memory_stream_pair()
+        visitor = Visitor("10.0.0.1", port, clients.of("10.0.0.1"), clients=clients)
+        talk, _, _ = session(ours, daemon.daemon.intake, UNBOUNDED, visitor)
+        await talk.run(flood, receive)
+        left -= 1
+
+    async def watch() -> None:
+        before = 0
+        while left:
+            steps.append(handled.received - before)
+            before = handled.received
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        for port in range(left):
+            nursery.start_soon(send, port)
+    assert handled.received == 20 * 2000
+    assert sorted(steps)[len(steps) * 9 // 10] <= 3 * SLOW_LINES
 
 
 async def test_a_line_of_endless_subnegotiations_is_looked_at_once(daemon: Running, deadline: None) -> None:
