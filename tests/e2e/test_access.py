@@ -62,6 +62,7 @@ async def test_telnet_ends_after_some_tries(tmp_path: Path, accounts: Accounts) 
     async with running(tmp_path / "state", access=accounts.access) as daemon:
         assert await said(daemon, PUT * 1000) == b"AUTH_FAIL\r\n" * MOST_TRIES
         assert await said(daemon, b"x" * 100_000) == b""
+        assert "accounts" in [name for name, _ in daemon.daemon.reloads]  # of SIGHUP
         assert daemon.daemon.ledger.received == 0
 
 

@@ -129,6 +129,7 @@ async def test_new_files_are_taken_up_and_broken_ones_are_not(tmp_path: Path, ke
     async with running(tmp_path / "state", keys.settings) as daemon:
         tls = daemon.daemon.tls
         assert tls is not None
+        assert ("the certificate", tls.reload) in daemon.daemon.reloads  # of SIGHUP
         async with connected(daemon, keys.client()) as old:
             keys.issue("other.test")
             await tls.reload()

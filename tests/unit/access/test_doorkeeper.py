@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked, wait_all_threads_completed
 
 from tsd.access.accounts import Account, write_lines
-from tsd.access.doorkeeper import Doorkeeper
+from tsd.access.doorkeeper import LOOK_S, Doorkeeper
 from tsd.access.guesses import LONGEST_S, Guesses, TooManyTries
 from tsd.access.networks import read_networks
 from tsd.access.roles import Role
@@ -179,3 +179,29 @@ def test_without_a_file_nobody_starts(tmp_path: Path) -> None:
     )
     with pytest.raises(TsdError, match="No such file"):
         Doorkeeper(config, lambda: NOW_MS)
+
+
+async def test_a_change_of_the_file_is_noticed(tmp_path: Path, mock_clock: MockClock, nursery: trio.Nursery) -> None:
+    """Another file in its place, as `tsd token` puts one; and a bad one changes nothing."""
+    token, other = new_token(), new_token()
+    keeper = doorkeeper(tmp_path, [Account("a", Role.WRITE, kept_token(token))])
+    nursery.start_soon(keeper.watch)
+
+    async def look() -> None:
+        await wait_all_tasks_blocked()
+        mock_clock.jump(LOOK_S)
+        for _ in range(2):  # one thread looks, another reads
+            await wait_all_tasks_blocked()
+            await wait_all_threads_completed()
+        await wait_all_tasks_blocked()
+
+    write_lines(tmp_path / "accounts", [str(Account("b", Role.WRITE, kept_token(other)))])
+    await look()
+    badge = await keeper.by_words([other], HERE)
+    assert badge is not None
+    write_lines(tmp_path / "accounts", ["nonsense"])
+    await look()
+    assert keeper.holds(badge)
+    write_lines(tmp_path / "accounts", [])
+    await look()
+    assert not keeper.holds(badge)

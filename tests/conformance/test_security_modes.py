@@ -1,0 +1,75 @@
+"""`tsd.mode`: what is there in which mode, by a table of its own; OpenTSDB's endpoints as it has them (wire.md §10)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.running import running
+from tests.unit.doors.web_parts import get, hear
+
+# Method, path, and the modes that have it: rw, ro, wo. The last ones are ours, and there in all.
+TABLE = """
+GET    /                        rw ro
+GET    /aggregators             rw ro wo
+GET    /logs                    rw ro wo
+GET    /q?start=1h-ago&m=sum:m&ascii rw ro
+GET    /s/a                     rw ro
+GET    /favicon.ico             rw ro
+GET    /stats                   rw ro wo
+GET    /suggest?type=metrics    rw ro
+GET    /version                 rw ro wo
+GET    /api/aggregators         rw ro wo
+GET    /api/annotation          rw wo
+GET    /api/annotations         rw wo
+GET    /api/config              rw ro wo
+GET    /api/config/filters      rw ro wo
+GET    /api/dropcaches          rw ro wo
+POST   /api/histogram           rw wo
+POST   /api/put                 rw wo
+GET    /api/query               rw ro
+GET    /api/query/last          rw ro
+POST   /api/query/exp           rw ro
+GET    /api/query/gexp          rw ro
+POST   /api/rollup              rw wo
+GET    /api/search/lookup       rw ro
+GET    /api/serializers         rw ro wo
+GET    /api/stats               rw ro wo
+GET    /api/suggest?type=metrics rw ro
+GET    /api/tree                rw wo
+GET    /api/uid/assign          rw wo
+GET    /api/version             rw ro wo
+GET    /health/live             rw ro wo
+GET    /metrics                 rw ro wo
+GET    /api/stats/clients       rw ro wo
+GET    /api/stats/query         rw ro wo
+"""
+COMMANDS = {
+    "rw": "stats dropcaches version exit help put rollup histogram",
+    "ro": "stats dropcaches version exit help",
+    "wo": "stats dropcaches version exit help put rollup histogram",
+}
+NOWHERE = ("Endpoint not found", "Page Not Found")
+
+
+@pytest.mark.parametrize("mode", COMMANDS)
+async def test_each_mode_has_what_it_has(tmp_path: Path, mode: str) -> None:
+    wrong = []
+    for name in ("a", "favicon.ico"):
+        (tmp_path / name).touch()
+    settings = {"tsd.mode": mode, "tsd.http.staticroot": str(tmp_path)}
+    async with running(tmp_path / "state", settings) as daemon, daemon.client() as client:
+        for line in TABLE.strip().splitlines():
+            method, path, *modes = line.split()
+            await client.send(get(path, "Content-Length: 0", method=method))
+            heard = await hear(client)
+            nowhere = heard.status == 404 and any(words.encode() in heard.body for words in NOWHERE)
+            if nowhere == (mode in modes):
+                wrong.append(f"{line}: {heard.status} {heard.body[:80]!r}")
+        async with daemon.client() as telnet:
+            await telnet.send(b"help\nput a.b 1500000000 1 host=a\nsync\nexit\n")
+            said = await telnet.read_to_end()
+    assert wrong == []
+    commands, rest = said.split(b"\n", 1)
+    assert commands.decode() == f"available commands: {COMMANDS[mode]} "
+    unknown = b"unknown command: put.  Try `help'.\nunknown command: sync.  Try `help'.\n"
+    assert rest == (unknown if mode == "ro" else b"synced 1\n")
