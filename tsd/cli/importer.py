@@ -19,10 +19,10 @@ from tqdm import tqdm
 from tsd.assembly import creates, name_rules
 from tsd.cli.access import Access, access
 from tsd.cli.options import with_config
-from tsd.codec.columns import Columns, sort_columns
+from tsd.codec.columns import Columns
 from tsd.config import Config, Loaded, layout
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
-from tsd.ingest.cells import encode, slices
+from tsd.ingest.cells import encode, sorted_parts
 from tsd.ingest.indexing import Indexer
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.lines import LineBuffer, TooLong
@@ -114,7 +114,7 @@ class Importer:
     async def write(self) -> None:
         """Write what was taken in."""
         await self.settle_daemon()
-        for part in slices(sort_columns(self._rows.take(), join=self._config.join_points)):
+        for part in sorted_parts(self._rows.take(), join=self._config.join_points):
             await self._enter(part)
             await self._put(encode(part, self._rows.table, self._config.join_points))
         await _patiently(self._ways.store.sync)

@@ -116,27 +116,27 @@ def sort_columns(columns: Columns, *, join: bool) -> Columns:
     Equal means: one time, where points are joined into cells; one qualifier, where each is a cell of its own. Then
     several may be left of a time, in order of arrival: see `layers`.
     """
-    order = _stable_order(columns.series)
-    series = columns.series[order]
-    times = columns.instants[order] >> 1
-    same = series[1:] == series[:-1]
+    return sort_times(columns.at(series_order(columns.series)), join=join)
+
+
+def sort_times(columns: Columns, *, join: bool) -> Columns:
+    """What `sort_columns` says, of points that stand by series already, those of each in order of arrival."""
+    times = columns.instants >> 1
+    same = columns.series[1:] == columns.series[:-1]
     if (same & (times[1:] < times[:-1])).any():
-        order = np.lexsort((columns.instants >> 1, columns.series))
-        series = columns.series[order]
-        times = columns.instants[order] >> 1
-        same = series[1:] == series[:-1]
-    result = columns.at(order)
+        order = np.lexsort((times, columns.series))
+        columns, times = columns.at(order), times[order]
     same &= times[1:] == times[:-1]
     if not same.any():
-        return result
+        return columns
     if join:
-        return result.at(np.append(~same, True))
-    return _last_of_each_qualifier(result)
+        return columns.at(np.append(~same, True))
+    return _last_of_each_qualifier(columns)
 
 
-def _stable_order(series: Int32) -> NDArray[np.int64]:
+def series_order(series: Int32) -> NDArray[np.int64]:
     """Like argsort(kind="stable"), by 16 bits at a time: numpy sorts those in linear time."""
-    order = np.argsort((series & 0xFFFF).astype(np.uint16), kind="stable")
+    order = np.argsort(series.astype(np.uint16), kind="stable")
     if series.size and int(series.max()) > 0xFFFF:
         order = order[np.argsort((series[order] >> 16).astype(np.uint16), kind="stable")]
     return order

@@ -15,9 +15,9 @@ import numpy as np
 import structlog
 import trio
 
-from tsd.codec.columns import Columns, sort_columns
+from tsd.codec.columns import Columns
 from tsd.errors import JOURNAL_DAMAGED, BadLine, CorruptRow, StoreError
-from tsd.ingest.cells import encode, slices
+from tsd.ingest.cells import encode, sorted_parts
 from tsd.ingest.disk import unused, write_new
 from tsd.ingest.intake import Gate, absorb_whole
 from tsd.ingest.journal import Journal, Segment
@@ -263,7 +263,8 @@ class Writer:
         """Put a window's cells into the store, for good. Repeated as a whole where a part of it fails."""
         columns, summaries, refused = await self._read_window(window)
         lines = len(columns.series) + summaries.lines
-        for part in slices(await trio.to_thread.run_sync(lambda: sort_columns(columns, join=self._join))):
+        parts = sorted_parts(columns, join=self._join)
+        while (part := await trio.to_thread.run_sync(next, parts, None)) is not None:
             puts = await trio.to_thread.run_sync(encode, part, self._rows.table, self._join)
             await self._store.put(self._table, puts)
             self.cells += len(puts)
