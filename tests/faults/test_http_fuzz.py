@@ -178,9 +178,10 @@ class Drawing:
     def requests(self) -> Iterator[bytes]:
         """What one connection sends."""
         for _ in range(self._chance.randint(1, REQUESTS)):
-            yield self._request()
+            yield self.one()
 
-    def _request(self) -> bytes:
+    def one(self) -> bytes:
+        """A request."""
         chance = self._chance
         headers = ["Host: tsd", *(chance.choice(HEADERS) for _ in range(chance.choice((0, 0, 0, 1, 2))))]
         if chance.random() < 0.5:

@@ -6,15 +6,21 @@
 `--seed` begins elsewhere; a failure says how to repeat it.
 """
 
+import logging
 import random
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import click
+import structlog
+import trio
 
 from tests.fuzz.against import Contest, rows_by
+from tests.fuzz.flood import flood
 from tsd.ingest import compiled
 
 PART_LINES = 100_000  # that share a seed
@@ -54,6 +60,22 @@ def lines(count: int, seed: int, jobs: int) -> None:
         told = ", ".join(f"{number:,} {verdict}" for verdict, number in sorted(totals[way].items()))
         click.echo(f"{'compiled' if way else 'plain'}: {totals[way].total():,} lines agree: {told}")
     click.echo(f"{time.monotonic() - begun:.0f} s")
+
+
+@main.command()
+@click.argument("count", type=int)
+@click.option("--seed", default=1)
+def requests(count: int, seed: int) -> None:
+    """So many requests, to a daemon in this process."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    begun = time.monotonic()
+    with TemporaryDirectory(prefix="fuzz-") as folder:
+        came = trio.run(flood, Path(folder), count, seed)
+    click.echo(
+        f"{came.requests:,} requests over {came.connections:,} connections, {came.answered:,} answered; no task and no "
+        f"connection is left, stored points are as before; memory {came.grown >> 20:+,} MiB; "
+        f"{time.monotonic() - begun:.0f} s"
+    )
 
 
 def play(part: Part) -> dict[str, int]:
