@@ -12,10 +12,11 @@ from typing import NamedTuple
 import structlog
 import trio
 
+from tsd.codec.merge import MergeRules
 from tsd.codec.row import data_cells, points
 from tsd.codec.rowkey import Layout, join_pairs, row_key
 from tsd.codec.uid import Kind
-from tsd.errors import CorruptRow, StoreError, TsdError
+from tsd.errors import StoreError, TsdError
 from tsd.ingest.intake import Intake
 from tsd.store import Store
 from tsd.uids import Uids
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 METRIC = b"tsd.canary"
 HOUR_S = 3600
+RULES = MergeRules(fix_duplicates=True)  # two rounds in one second are no damage
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9\-_./]")
 
 
@@ -86,13 +88,15 @@ class Canary:
         started = trio.current_time()
         try:
             there = await self._round()
-        except (StoreError, CorruptRow) as error:
+        except StoreError as error:
             error.with_traceback(None)  # trio's frame of a call in a thread holds the error
             self.excuse = str(error)
             return
-        except TsdError as error:
-            if not self.excuse:
-                log.warning("the canary's point cannot be written", because=str(error))
+        except (
+            TsdError
+        ) as error:  # the operator's to mend: a row or a UID table that is damaged, UIDs that have run out
+            if self.excuse != str(error):
+                log.warning("the canary's point cannot be written, or read", because=str(error))
             self.excuse = str(error)
             return
         finally:
@@ -115,7 +119,7 @@ class Canary:
         metric, pairs = await self._key_parts()
         now_s = self._now_ms() // 1000
         tags = b" ".join(b"%s=%s" % tag for tag in self._tags.items())
-        line = b"put %s %d %d %s\n" % (METRIC, now_s, self._latency_ms, tags)
+        line = b"put %s %d 1 %s\n" % (METRIC, now_s, tags)  # one value: where the clock goes back, points agree
         taken = await self._intake.take_in(line)
         for _, error in taken.rejects:
             raise error
@@ -128,7 +132,7 @@ class Canary:
         base = now_s - now_s % HOUR_S
         key = row_key(home.layout, metric, base, pairs)
         cells = (await home.store.get(home.table, [key])).get(key, [])
-        stored = points(key, data_cells((cell.column, cell.value, cell.time_ms) for cell in cells))
+        stored = points(key, data_cells((cell.column, cell.value, cell.time_ms) for cell in cells), RULES)
         return any(point.offset_ms == (now_s - base) * 1000 for point in stored)
 
     async def _key_parts(self) -> tuple[bytes, bytes]:

@@ -63,6 +63,7 @@ def _checked(fd: int, name: str) -> socket.socket:
     except OSError as exc:
         raise TsdError(f"descriptor {fd} ({name}) was handed over and is no socket: {exc.strerror}") from exc
     if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM or not listens:
+        found.close()
         raise TsdError(
             f"descriptor {fd} ({name}) was handed over and is no TCP socket that listens: wanted ListenStream=PORT, "
             "and Accept=no"
