@@ -9,6 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from tsd import credentials
 from tsd.access import configured
 from tsd.access.needs import PROBES
 from tsd.codec.rowkey import Layout, most_tags
@@ -132,6 +133,8 @@ def _parse(key: Key, kind: Any, text: str) -> Any:
         if word not in [str(choice.value) for choice in kind]:
             raise ValueError(f"got {text!r}, wanted {' or '.join(str(choice.value) for choice in kind)}")
         return kind(word)
+    if key.name in credentials.KEYS:
+        return credentials.resolved(word)
     if word not in _CHOICES.get(key.name, (word,)):
         raise ValueError(f"got {text!r}, wanted {' or '.join(_CHOICES[key.name])}")
     return word

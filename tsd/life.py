@@ -11,11 +11,12 @@ from contextlib import suppress
 import structlog
 import trio
 
+from tsd import credentials
 from tsd.assembly import control_path, opened_store
-from tsd.config import Backend, Config, Loaded, journal_folder, state_folder
+from tsd.config import Backend, Config, Loaded, journal_folder, keys, state_folder
 from tsd.daemon import Daemon
 from tsd.doors import control, descriptors, sockets
-from tsd.errors import StoreError, TsdError
+from tsd.errors import BadConfig, StoreError, TsdError
 from tsd.heap import keep_freed_memory
 from tsd.ingest.folder import held_journal
 from tsd.reloads import reread
@@ -49,6 +50,7 @@ async def serve(loaded: Loaded, stop: trio.Event, on_ready: OnReady, again: Call
     """Run a daemon until `stop`, or a signal. `on_ready` gets it and its ports once agents are served; `again` reads
     the configuration once more."""
     config = loaded.config
+    _check_credentials(config)
     ends = Ends(stop)
     reloads: list[tuple[str, Callable[[], Awaitable[None]]]] = []
     if loaded.ignored.keys:
@@ -74,6 +76,14 @@ async def serve(loaded: Loaded, stop: trio.Event, on_ready: OnReady, again: Call
     if ends.losses:
         raise StoreError(f"{ends.losses[0]}: ended, so that the journal does so at the next start")
     log.info("ended")
+
+
+def _check_credentials(config: Config) -> None:
+    """Raise BadConfig where settings name credentials and there are none."""
+    asked = {key: getattr(config, field.name) for key, field in keys().items() if key in credentials.KEYS}
+    unresolved = [f"{key}: got {text!r}" for key, text in asked.items() if credentials.name_of(text) is not None]
+    if unresolved:
+        raise BadConfig([f"{one}, but systemd handed over no credentials (LoadCredential=)" for one in unresolved])
 
 
 def _rereading(daemon: Daemon, again: Callable[[], Loaded]) -> Callable[[], Awaitable[None]]:
