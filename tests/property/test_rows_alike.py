@@ -6,9 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.property.test_rows import LINES, NUMBERS, PLAIN, TIMES
+from tsd.codec.columns import CELL_POINTS, Columns
 from tsd.codec.putline import NameRules, parse_put, split_tags
 from tsd.errors import BadLine
 from tsd.ingest import compiled
+from tsd.ingest.cells import encode, sorted_parts
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
 
@@ -115,6 +117,48 @@ HARD = """
 
 def test_numbers_that_are_hard_to_round() -> None:
     check([b"put m 1356998400 " + word.encode() + b" a=1" for word in HARD])
+
+
+POINTS = st.tuples(
+    st.integers(0, 2),
+    st.one_of(st.integers(0, 7_300_000), st.integers(3_599_990, 3_600_010)),
+    st.booleans(),
+    st.sampled_from([0, 1, 3, 7, 0xB, 0xF]),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(POINTS, max_size=80), st.booleans())
+def test_points_make_the_same_cells(points: list[tuple[int, int, bool, int, int]], join: bool) -> None:
+    base_ms = 1356998400000
+    rows = [
+        (number, (base_ms + offset) << 1 | 1 if in_ms else (base_ms + offset) // 1000 * 2000, flags, bits)
+        for number, offset, in_ms, flags, bits in points
+    ]
+    series, instants, flags, bits = np.array(rows, np.int64).reshape(-1, 4).T.copy()
+    columns = Columns(series.astype(np.int32), instants, flags.astype(np.uint8), bits)
+    plain, looped = SeriesTable(by_loop=False), SeriesTable(by_loop=True)
+    for table in (plain, looped):
+        for number in range(3):
+            text = SeriesText(b"m", b"a=%d" % number)
+            table.enter(text, split_tags(text.tags), KeyParts(b"salted metric"[: number * 5], b"\0\0\1" * number))
+    parts = list(sorted_parts(columns, join=join))
+    assert sum(len(part.series) for part in parts) <= len(points)
+    for part in parts:
+        assert encode(part, plain, join) == encode(part, looped, join)
+
+
+def test_a_row_of_many_points_is_cut_alike() -> None:
+    instants = (1356998400000 + np.arange(CELL_POINTS * 2 + 7)) << 1 | 1
+    count = len(instants)
+    columns = Columns(np.zeros(count, np.int32), instants, np.zeros(count, np.uint8), np.arange(count) % 100)
+    tables = [SeriesTable(by_loop=by_loop) for by_loop in (False, True)]
+    for table in tables:
+        table.enter(SeriesText(b"m", b"a=1"), ((b"a", b"1"),), KeyParts(b"m", b"a1"))
+    plain, looped = (encode(columns, table, join=True) for table in tables)
+    assert len(plain) == 3
+    assert plain == looped
 
 
 SPELLED = st.builds(

@@ -1,4 +1,8 @@
+import numpy as np
+from numpy.typing import NDArray
+
 from tsd.ingest.series import KeyParts, SeriesText
+from tsd.store import Put
 
 class Texts:
     def __init__(self, text_type: type[SeriesText], parts_type: type[KeyParts]) -> None: ...
@@ -22,3 +26,14 @@ class Points:
     def read(self, block: bytes, start: int, strangers: dict[SeriesText, None] | None) -> int: ...
     def numbers(self) -> bytes: ...
     def take(self) -> tuple[memoryview[int], memoryview[int], memoryview[int], memoryview[int]] | None: ...
+
+def encode(
+    texts: Texts,
+    series: NDArray[np.int32],
+    instants: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    bits: NDArray[np.int64],
+    cell_points: int,
+    column: bytes,
+    put_type: type[Put],
+) -> list[Put]: ...

@@ -15,6 +15,7 @@ from libc.string cimport memchr, memcmp, memcpy
 from tsd.ingest._words cimport ODD, TAKEN, Key, hash_of, read_time, read_value, tsd_strtod
 
 include "_texts.pxi"
+include "_cells.pxi"
 
 cdef class Memory:
     """What malloc gave, to be read as an array; freed with it."""

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from tsd.codec.cell import COLUMN
-from tsd.codec.columns import Columns, Int32, Int64, encode_cells, layers, series_order, sort_times
+from tsd.codec.columns import CELL_POINTS, Columns, Int32, Int64, encode_cells, layers, series_order, sort_times
 from tsd.codec.rowkey import BASE_BYTES
-from tsd.ingest.series import SeriesTable
+from tsd.ingest import compiled
+from tsd.ingest.series import SeriesTable, Texts
 from tsd.store import Put
 
 SLICE_POINTS = 50_000  # encoded in one go
@@ -40,6 +41,8 @@ def _end_of_series(series: Int32, order: Int64, end: int) -> int:
 
 def encode(columns: Columns, table: SeriesTable, join: bool) -> list[Put]:
     """The cells of sorted points, with their row keys."""
+    if not isinstance(table.texts, Texts):
+        return compiled.encode(table.texts, *columns, CELL_POINTS if join else 1, COLUMN, Put)
     puts: list[Put] = []
     bases: dict[int, bytes] = {}
     for number, base, qualifier, value in encode_cells(columns, join=join):

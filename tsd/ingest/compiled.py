@@ -1,6 +1,6 @@
-"""The loop over put lines in compiled form, where a C compiler was there when the package was installed.
+"""The loops over put lines and points in compiled form, where a C compiler was there when the package was installed.
 
-`HAS` says whether it is. Everything works without it, in Python and numpy: the same verdicts and points, slower.
+`HAS` says whether they are. Everything works without them, in Python and numpy: the same verdicts and points, slower.
 """
 
 import os
@@ -12,4 +12,5 @@ except ImportError:  # no compiler when it was installed
 else:
     HAS = not os.environ.get("TSD_PURE")  # to compare the two
     Points = _rows.Points
+    encode = _rows.encode
     Texts = _rows.Texts
