@@ -5,6 +5,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +21,7 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, 
 
 LEVELS = ("debug", "info", "warning", "warn", "error")
 RING_LINES = 1024
+LINE_CHARS = 8000  # journald's LineMax= is 48 KiB, of characters of 4 bytes at most
 _ring: deque[str] = deque(maxlen=RING_LINES)  # the latest events: of the process, like the log itself
 
 
@@ -65,8 +67,13 @@ def _journald_line(_logger: object, method: str, event: Event) -> str:
     event.pop("level", None)
     event.pop("timestamp", None)
     words += [f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}" for key, value in event.items()]
-    lines = [" ".join(words), *(str(trace).splitlines() if trace else [])]
-    return "\n".join(f"<{_PRIORITIES.get(method, 6)}>{line}" for line in lines)
+    lines = " ".join(words).splitlines() + (str(trace).splitlines() if trace else [])
+    return "\n".join(f"<{_PRIORITIES.get(method, 6)}>{_bounded(line)}" for line in lines)
+
+
+def _bounded(line: str) -> str:
+    """A line that journald keeps in one piece: the rest of a longer one would come without its priority."""
+    return line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]}… ({len(line) - LINE_CHARS} more)"
 
 
 def _drop_empty(_logger: object, _method: str, event: Event) -> Event:
@@ -99,12 +106,37 @@ def _all_but(name: str) -> dict[str, Any]:
     return {key: value for key, value in structlog.get_config().items() if key != name}
 
 
+def _goes_to_journald() -> bool:
+    """Whether standard error is what systemd connected to its journal: a shell that it started may have put another in
+    its place."""
+    try:
+        status = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+class _StandardError(structlog.PrintLogger):
+    """Writes lines to standard error; where that has gone, with its terminal say, the daemon lives on without."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__(sys.stderr)
+
+    def msg(self, message: str) -> None:
+        """Write a line."""
+        with suppress(OSError, ValueError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
+
+
 def configure(level: str, form: str, monotonic: Callable[[], float]) -> None:
     """Send events of `level` and above to standard error, as `form` says (auto: what standard error is); and those of
     libraries."""
     logging.getLogger().handlers = [FromLibraries()]
     if form == "auto":
-        form = "journald" if os.environ.get("JOURNAL_STREAM") else "console"
+        form = "journald" if _goes_to_journald() else "console"
     renderer: Any = {
         "json": structlog.processors.JSONRenderer(default=str),
         "journald": _journald_line,
@@ -127,6 +159,6 @@ def configure(level: str, form: str, monotonic: Callable[[], float]) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_StandardError,
         cache_logger_on_first_use=False,
     )
