@@ -38,6 +38,17 @@ class Kind(NamedTuple):
     answer: bytes  # the end of what it is told
 
 
+class Opens(NamedTuple):
+    """Connections that are opened, used and closed."""
+
+    per_s: float
+    p50_ms: float  # from the opening to `synced`
+    p99_ms: float
+    failed: int
+    beside_ms: float  # p99 of `sync` on a connection that stays
+    cpu_us: float  # of the daemon, for one
+
+
 KINDS = {
     kind.name: kind
     for kind in (
@@ -56,7 +67,7 @@ def idle(count: int, seconds: int, pairs: int) -> None:
         memory = {name: _memory(Path(folder) / name.replace(" ", "-"), count, kind) for name, kind in KINDS.items()}
         with serving(Path(folder) / "sync", {}) as daemon:
             waits = _pairs(daemon, count, seconds, pairs)
-            opened, opens, beside = _opens(daemon, seconds)
+            opens = _opens(daemon, seconds)
         with serving(Path(folder) / "slow", {}) as daemon:
             slow = _slow(daemon, seconds)
     without, with_idle = ([figures.p99_ms for figures in column] for column in zip(*waits, strict=True))
@@ -66,13 +77,14 @@ def idle(count: int, seconds: int, pairs: int) -> None:
         [f"sync p99 beside {BUSY.connections} that send {BUSY.lines_per_s} lines/s each", spread(without, 0) + " ms"],
         [f"the same, with {count:,} idle ones", spread(with_idle, 0) + " ms"],
         ["their ratio, of the median pair", f"{ratio:.2f}"],
-        ["opened, used and closed a second", f"{opened:,.0f}"],
-        ["from the opening to `synced`, p50 / p99", f"{opens[0]:.0f} / {opens[1]:.0f} ms"],
-        ["sync p99 beside them", f"{beside:.0f} ms"],
+        ["opened, used and closed a second, of 1,000 wanted", f"{opens.per_s:,.0f} ({opens.failed} failed)"],
+        ["from the opening to `synced`, p50 / p99", f"{opens.p50_ms:.0f} / {opens.p99_ms:.0f} ms"],
+        ["the daemon's CPU for one", f"{opens.cpu_us:.0f} µs"],
+        ["sync p99 beside them", f"{opens.beside_ms:.0f} ms"],
         [f"sync p99 beside {SLOW} that read nothing and {SLOW} that send a byte a second", f"{slow[0]:.0f} ms"],
         ["memory that those take", f"{slow[1]:.0f} MiB"],
     ]
-    figures = {"memory_kib": memory, "sync": waits, "opens": (opened, *opens, beside), "slow": slow}
+    figures = {"memory_kib": memory, "sync": waits, "opens": opens, "slow": slow}
     publish("idle", f"Embedded store; {machine()}.\n\n" + table(["", ""], rows), figures)
 
 
@@ -103,15 +115,16 @@ def _pairs(daemon: Daemon, count: int, seconds: int, pairs: int) -> list[tuple[F
     return found
 
 
-def _opens(daemon: Daemon, seconds: int) -> tuple[float, tuple[float, float], float]:
-    """Connections a second that are opened, used for a line and its `sync`, and closed; p50 and p99 of what one takes;
-    p99 of `sync` on a connection that stays."""
+def _opens(daemon: Daemon, seconds: int) -> Opens:
+    """Open connections at a pace, use each for a line and its `sync`, and close it."""
     words = [sys.executable, "-m", "bench.idle", "open", str(daemon.port), "1000", str(seconds)]
+    before_s = daemon.usage().cpu_s
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as opener:
         figures = measure(daemon, Pace(1, 1), seconds, PROBES)
         assert opener.stdout is not None
-        rate, p50, p99 = map(float, opener.stdout.read().split())
-    return rate, (p50, p99), figures.p99_ms
+        rate, p50, p99, failed = map(float, opener.stdout.read().split())
+    cpu_us = (daemon.usage().cpu_s - before_s) / (1000 * seconds) * 1e6
+    return Opens(rate, p50, p99, int(failed), figures.p99_ms, cpu_us)
 
 
 def _slow(daemon: Daemon, seconds: int) -> tuple[float, float]:
@@ -160,13 +173,21 @@ def hold(port: int, count: int, kind: Kind) -> None:
 async def open_and_close(port: int, per_s: int, seconds: int) -> None:
     """Open, use and close connections at a pace; print how many a second that were, and p50 and p99 of one in ms."""
     took: list[float] = []
+    failed = 0
 
     async def one(number: int) -> None:
+        nonlocal failed
         begun = trio.current_time()
-        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(b"put bench.open %d 1 host=open\nsync\n" % (START_S + number % 3600))
-            assert (await stream.receive_some()).endswith(b"synced 1\n")
-        took.append(trio.current_time() - begun)
+        try:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(b"put bench.open %d 1 host=open\nsync\n" % (START_S + number % 3600))
+                assert (await stream.receive_some()).endswith(b"synced 1\n")
+        except (OSError, trio.BrokenResourceError) as error:
+            failed += 1
+            if failed == 1:
+                print(repr(error), file=sys.stderr)
+        else:
+            took.append(trio.current_time() - begun)
 
     start = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -175,7 +196,7 @@ async def open_and_close(port: int, per_s: int, seconds: int) -> None:
             nursery.start_soon(one, number)
     took.sort()
     rate = len(took) / (trio.current_time() - start)
-    print(rate, took[len(took) // 2] * 1000, took[len(took) * 99 // 100] * 1000)
+    print(rate, took[len(took) // 2] * 1000, took[len(took) * 99 // 100] * 1000, failed)
 
 
 async def be_slow(port: int, count: int) -> None:
