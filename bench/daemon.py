@@ -45,14 +45,23 @@ class Daemon:
     def flush(self) -> None:
         """Have it write its open rows now instead of at the end of the window, as `tsd scan` does."""
 
-        async def ask() -> None:
+        assert self._told("flush")
+
+    def forget(self) -> None:
+        """Have it forget the names it knows, and the hours it remembers."""
+        self._told("drop_caches")
+
+    def _told(self, verb: str) -> object:
+        """The answer of its control socket."""
+
+        async def ask() -> object:
             caller = await Caller.connect(control_path(self.config))
             try:
-                assert await caller.ask("flush")
+                return await caller.ask(verb)
             finally:
                 await caller.aclose()
 
-        trio.run(ask)
+        return trio.run(ask)
 
     def await_stored(self, lines: int) -> float:
         """Return once so many lines are in the store, and when that was by the monotonic clock."""

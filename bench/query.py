@@ -21,7 +21,6 @@ from bench.lines import ROUND_S, START_S
 from bench.peers import running_hbase, running_opentsdb
 from bench.report import machine, publish, spread, table
 
-PEER = "OpenTSDB"
 DAY_S = 86400
 CPUS = 10  # series of a host of the metric that is read over a day
 WARM_UPS_S = 12.0  # of each question to each system, or
@@ -75,8 +74,10 @@ def lines(size: Size) -> Iterator[str]:
 class Asked:
     """A system that is asked over one connection, as a dashboard does."""
 
-    def __init__(self, name: str, port: int) -> None:
+    def __init__(self, name: str, port: int, forget: Callable[[], None] = lambda: None) -> None:
+        """`forget` has it forget what it remembers of names and hours."""
         self.name = name
+        self._forget = forget
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self.taken: dict[str, list[float]] = {}
 
@@ -89,15 +90,10 @@ class Asked:
             raise SystemExit(f"{self.name}: {question.name}: {answer.status} {body[:500]!r}")
         return body
 
-    def forget(self) -> None:
-        """Have a tsd forget names and hours."""
-        self._connection.request("GET", "/api/dropcaches")
-        self._connection.getresponse().read()
-
     def timed(self, question: Question) -> None:
         """Ask once more and note how long it took, in ms."""
-        if question.first and self.name != PEER:
-            self.forget()
+        if question.first:
+            self._forget()
         begun = time.perf_counter()
         self.ask(question)
         self.taken.setdefault(question.name, []).append((time.perf_counter() - begun) * 1000)
@@ -129,10 +125,12 @@ def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
             _tsd(given, "import", str(text))
             _tsd(given, "compact", "--until", str(START_S + 2 * DAY_S))
         peer = stack.enter_context(running_opentsdb(folder / "opentsdb", hbase, tables))
+        on_hbase = stack.enter_context(serving(folder / "on-hbase", tables))
+        in_folder = stack.enter_context(serving(folder / "embedded", embedded))
         systems = [
-            Asked(PEER, peer.port),
-            Asked("tsd, HBase", stack.enter_context(serving(folder / "on-hbase", tables)).port),
-            Asked("tsd, embedded", stack.enter_context(serving(folder / "embedded", embedded)).port),
+            Asked("OpenTSDB", peer.port),
+            Asked("tsd, HBase", on_hbase.port, on_hbase.forget),
+            Asked("tsd, embedded", in_folder.port, in_folder.forget),
         ]
         for question in asked_for:
             _check(systems, question)
