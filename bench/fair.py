@@ -25,7 +25,11 @@ QUOTA = 2000  # lines/s of one client
 TIMES = 100  # its quota, that the bad one sends
 OTHERS = 20  # small clients, each of which sends ten lines and `sync` over and over
 PAUSE_S = 0.05  # of a small client, between an answer and its next lines
-SETTINGS = {"tsd.quota.lines_per_second": str(QUOTA), "tsd.quota.exempt": "127.0.9.0/24"}
+SETTINGS = {
+    "tsd.quota.lines_per_second": str(QUOTA),
+    "tsd.quota.new_names_per_minute": "1000",
+    "tsd.quota.exempt": "127.0.9.0/24",
+}
 LIMITED, EXEMPT = "127.0.8.1", "127.0.9.1"
 BLOCK_LINES = 1000
 PIECE_BYTES = 64 << 10
@@ -47,6 +51,8 @@ CLIENTS = {
     "refused lines, read, quota": Bad("refused", LIMITED, 4),
     "refused lines, read, no quota": Bad("refused", EXEMPT, 4),
     "refused lines, never read, no quota": Bad("deaf", EXEMPT, 4),
+    "names made up, quota": Bad("names", LIMITED, 4),
+    "names made up, no quota": Bad("names", EXEMPT, 4),
     "200 connections, a byte each now and then": Bad("slow", EXEMPT, 200),
 }
 
@@ -207,6 +213,14 @@ def _deaf(connection: socket.socket, number: int, bad: Bad) -> None:
         connection.sendall(block)
 
 
+def _names(connection: socket.socket, number: int, bad: Bad) -> None:
+    """A tag value of its own on every line."""
+    del bad
+    for at in itertools.count():
+        names = range(at * BLOCK_LINES, (at + 1) * BLOCK_LINES)
+        connection.sendall(b"".join(b"put bench.bad 1700000000 1 id=%d.%d\n" % (number, name) for name in names))
+
+
 def _slow(connection: socket.socket, number: int, bad: Bad) -> None:
     del bad
     rest = threading.Event()
@@ -220,6 +234,7 @@ DEEDS: dict[str, Callable[[socket.socket, int, Bad], None]] = {
     "flood": _flood,
     "refused": _refused,
     "deaf": _deaf,
+    "names": _names,
     "slow": _slow,
 }
 
