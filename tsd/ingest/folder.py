@@ -71,7 +71,7 @@ def _owner(folder: Path) -> tuple[str, Path] | None:
     """Id and path of the state folder that a journal belongs to; None where nobody has claimed it."""
     try:
         text = (folder / "owner").read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last is of a name that no folder can have
         return None
     identity, _, state = text.partition(b"\n")
     return (identity.decode("latin-1"), Path(os.fsdecode(state))) if identity else None
@@ -81,6 +81,12 @@ def _claim(folder: Path, state: Path, own: str) -> None:
     """Make the folder say that it is ours, unless it is another's."""
     owner = _owner(folder)
     if owner is not None and owner[0] != own:
+        if owner[1] == state:
+            raise TsdError(
+                f"state folder {state}: its identity is {own!r}, and {folder / 'owner'} has another one for it: one of "
+                f"the two files is damaged ({state / 'id'} should be the other's first line), or the state folder was "
+                f"made anew. To have the lines there stored here, remove {folder / 'owner'}"
+            )
         raise TsdError(
             f"journal folder {folder}: it belongs to state folder {owner[1]}, not to {state}; give another with "
             f"tsd.journal.path, or, to have its lines stored here, remove {folder / 'owner'}"
