@@ -8,6 +8,7 @@ from tsd.config import Config, keys
 from tsd.doors.exchange import Endpoint, Request, Response
 
 HIDDEN = "********"
+SECRET = ("PASS", "SECRET", "TOKEN")  # in keys
 
 
 class FilterHelp(NamedTuple):
@@ -65,7 +66,9 @@ def in_force(config: Config) -> dict[str, str]:
     """Every setting as a text, by its key in order; what a password might be is hidden."""
     values = {key: _text(getattr(config, field.name)) for key, field in keys().items()}
     values["tsd.core.auto_create_metrics"] = _text(config.creates_metrics)
-    return {key: HIDDEN if "PASS" in key.upper() else value for key, value in sorted(values.items())}
+    return {
+        key: HIDDEN if any(word in key.upper() for word in SECRET) else value for key, value in sorted(values.items())
+    }
 
 
 def _text(value: Any) -> str:
