@@ -26,10 +26,12 @@ def build_data() -> Mapping[str, str]:
 
 
 @cache
-def version_reply() -> bytes:
-    """The two lines of the command `version`, in the form of OpenTSDB's, which scripts take apart."""
+def version_reply(*, by_loop: bool) -> bytes:
+    """The two lines of the command `version`, in the form of OpenTSDB's, which scripts take apart. `by_loop`: put lines
+    are read in the compiled loop."""
+    rows = "a compiled loop" if by_loop else "plain Python"
     built = time.strftime("%Y/%m/%d %H:%M:%S", time.gmtime(os.stat(tsd.__file__).st_mtime))
     return (
         f"net.opentsdb.tools {tsd.__version__} built at revision {tsd.__version__} (MINT)\n"
-        f"Built on {built} +0000 by tsd: OpenTSDB's protocols in Python, rows in plain Python\n"
+        f"Built on {built} +0000 by tsd: OpenTSDB's protocols in Python, rows in {rows}\n"
     ).encode()

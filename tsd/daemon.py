@@ -3,6 +3,7 @@
 import math
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -34,6 +35,7 @@ from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
 from tsd.doors.tls import Tls
 from tsd.doors.visitor import Visitor
 from tsd.errors import CorruptRow, StoreError
+from tsd.ingest import compiled
 from tsd.ingest.folder import identity
 from tsd.ingest.growth import Growth
 from tsd.ingest.intake import Gate, Intake
@@ -169,7 +171,7 @@ class Daemon:
             self.tls,
             self.doorkeeper,
         )
-        self._powers = Powers(self.stats, version_reply, self.drop_caches, stop.set)
+        self._powers = Powers(self.stats, partial(version_reply, by_loop=compiled.HAS), self.drop_caches, stop.set)
         self._rules = Rules(
             config.mode,
             not config.no_diediedie,

@@ -20,6 +20,7 @@ from tsd.doors.listener import Statistics as ListenerStatistics
 from tsd.doors.tls import Statistics as TlsStatistics
 from tsd.doors.web import Statistics as WebStatistics
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, REASONS, UNKNOWN_NAME
+from tsd.ingest import compiled
 from tsd.ingest.journal import Statistics as JournalStatistics
 from tsd.uids import KindStatistics
 
@@ -214,6 +215,7 @@ def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("writer.cells", snapshot.cells)
     yield Stat("writer.retries", snapshot.write_retries)
     yield Stat("series.known", snapshot.series)
+    yield Stat("process.compiled", int(compiled.HAS))  # 0: put lines are read in Python
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield Stat("process.cpu-ms", int((usage.ru_utime + usage.ru_stime) * 1000))
     yield Stat("process.peak-kib", usage.ru_maxrss)

@@ -6,6 +6,7 @@ from tsd.api.messages import answer, check_method
 from tsd.build import build_data, version_reply
 from tsd.doors import pages
 from tsd.doors.exchange import HTML, TEXT, Endpoint, Request, Response
+from tsd.ingest import compiled
 from tsd.query.names import AGGREGATORS
 
 SERIALIZERS = [
@@ -65,4 +66,4 @@ async def _version(request: Request) -> Response:
     as_json = request.split is not None and request.split.geturl().endswith("json")
     if request.is_api or as_json:
         return answer(build_data())
-    return Response(200, version_reply(), TEXT)
+    return Response(200, version_reply(by_loop=compiled.HAS), TEXT)
