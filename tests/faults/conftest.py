@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-FAST = {"test_kills_on_the_embedded_store", "test_requests_that_nobody_should_send", "test_the_end_is_gone"}
+FAST = {
+    "test_kills_on_the_embedded_store",
+    "test_faults_that_an_engine_has_not",
+    "test_requests_that_nobody_should_send",
+    "test_the_end_is_gone",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

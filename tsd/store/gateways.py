@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tsd.errors import StoreDown
 
-FIRST_REST_S, LONGEST_REST_S = 0.5, 15.0  # of a gateway that failed
+FIRST_REST_S, LONGEST_REST_S = 0.5, 4.0  # of a gateway that failed; with the writer's own pause less than 10 s
 IDLE_S = 30.0  # half of what the gateway allows (hbase.thrift.server.socket.read.timeout)
 
 Address = tuple[str, int]

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import trio
 
-from tsd.torture.senders import HOST, Cutter, reset
+from tsd.torture.senders import AGAIN_S, HOST, Cutter, reset
 
 PAUSES_S = (0.01, 0.1, 1.0, 4.0)  # of one that sends a byte at a time
 JUNK_BYTES = 5000
@@ -53,7 +53,7 @@ async def misbehave(bad: Bad, port: int, chance: random.Random) -> None:
         with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             async with await trio.open_tcp_stream(HOST, port) as stream:
                 await bad(stream, chance)
-        await trio.sleep(min(PAUSES_S))
+        await trio.sleep(chance.uniform(0, 2 * AGAIN_S))
 
 
 async def cut_lines(cutter: Cutter, port: int) -> None:
@@ -61,4 +61,4 @@ async def cut_lines(cutter: Cutter, port: int) -> None:
     while True:
         cutter.begin()
         await cutter.run(port)
-        await trio.sleep(min(PAUSES_S))
+        await trio.sleep(AGAIN_S)

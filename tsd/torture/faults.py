@@ -18,7 +18,7 @@ from tsd.torture.ledger import Ledger
 from tsd.torture.lines import Lines
 from tsd.torture.proxy import Mode
 from tsd.torture.senders import Cutter, HttpSender, Sender
-from tsd.torture.settings import BRISK_MS
+from tsd.torture.settings import BRISK_MS, LASTING_MS
 
 LINES = 60  # confirmed to each client between two changes
 MOST_LINES = 500  # confirmed to one client before a kill
@@ -155,10 +155,9 @@ async def outage(now: Round) -> None:
     """HBase is away for a while, at full load: memory stays where it was, and all is caught up soon after."""
     house, knobs = now.house, now.knobs
     shortest, longest = knobs.outage_s
-    await house.up(now.chance, BRISK_MS)
+    await house.up(now.chance, LASTING_MS)
     async with now.load():
-        await now.some(knobs.full_load // len(now.senders))
-        before = house.daemon.resident_bytes()
+        before = await _warm_up(now)
         house.gateways_do = Mode.REFUSE
         now.did("outage")
         away_s = now.chance.uniform(shortest, longest)
@@ -170,6 +169,18 @@ async def outage(now: Round) -> None:
         house.gateways_do = Mode.PASS
         await _catch_up(now, before)
     now.ledger.measure("outage, s", away_s)
+
+
+async def _warm_up(now: Round) -> int:
+    """The highest level of memory under full load, in bytes, from when caches and allocator have what they take."""
+    share = now.knobs.full_load // len(now.senders) // 2
+    await now.some(share)
+    wanted = [sender.confirmed_count + share for sender in now.senders]
+    highest = now.house.daemon.resident_bytes()
+    while any(one.confirmed_count < count for one, count in zip(now.senders, wanted, strict=True)):
+        await trio.sleep(LOOK_S)
+        highest = max(highest, now.house.daemon.resident_bytes())
+    return highest
 
 
 async def _catch_up(now: Round, before: int) -> None:

@@ -19,6 +19,8 @@ from tsd.torture.proxy import FaultyProxy, Mode
 from tsd.torture.senders import Unexpected
 from tsd.torture.settings import WINDOW, WINDOWS_MS, config_of, has_window, tortured
 
+OPEN = "connectionmgr.connections type=open"
+ALONE_S = 120.0  # a client that has hung up may have left much, and its answers are kept for half a minute
 LOOK_S = 0.05  # between two looks at a daemon's numbers
 
 
@@ -142,6 +144,19 @@ class House:
         """Return once one of the numbers is no less than that."""
         while (await self.stats())[name] < wanted:  # noqa: ASYNC110 - of another process: each look is a request
             await trio.sleep(LOOK_S)
+
+    async def alone(self) -> None:
+        """Return once nobody is connected, and twice nothing more has come: what a client sent before it hung up is
+        taken in after that. Raises Unexpected where that takes too long."""
+        before: dict[str, int] = {}
+        with trio.move_on_after(ALONE_S):
+            while True:
+                found = await self.stats()
+                if not found[OPEN] and found["ledger.received"] == before.get("ledger.received"):
+                    return
+                before = found
+                await trio.sleep(LOOK_S)
+        raise Unexpected(f"{before.get(OPEN)} connections are open {ALONE_S:g} s after their clients have hung up")
 
     async def flush(self) -> None:
         """Return once everything that was received is stored. Raises Unexpected where that takes too long."""

@@ -119,6 +119,7 @@ class Run:
         if scope.cancelled_caught:
             raise Broken(f"round {number} came to no end: {built.daemon.last_words()}")
         built.daemon.check()
+        await built.alone()
         await built.flush()
         await built.stats()
         await self._judge(lane, built, now)

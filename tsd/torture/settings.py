@@ -41,6 +41,7 @@ SHORT = {
 }
 WINDOW = "tsd.storage.flush_interval"
 BRISK_MS = ("10", "40", "400")
+LASTING_MS = ("1000",)  # where much is sent for long
 WINDOWS_MS = (*BRISK_MS, "3600000")  # the last one leaves all of a life to the next one's replay
 
 
