@@ -247,7 +247,7 @@ def numbers_in(members: Mapping[str, Any]) -> dict[str, Any]:
             continue
         try:
             changes[name] = number_in(members, name) if read is int else float(value)
-        except (Refused, ValueError, TypeError) as exc:
+        except (Refused, ValueError, TypeError, OverflowError) as exc:
             raise Refused(400, f"Unable to parse '{name}' value") from exc
     return changes
 

@@ -51,3 +51,8 @@ async def test_a_rule_of_a_tree_cannot_take_for_ever(member: str, daemon: Runnin
 @pytest.mark.parametrize("path", ["/api/annotation/bulk", "/api/uid/assign", "/api/tree/rules", "/api/suggest"])
 async def test_what_would_take_long_to_read_is_not_read(path: str, daemon: Running) -> None:
     assert (await told(daemon, path, b"[" + b" " * LARGEST)).status == 413
+
+
+async def test_a_bound_of_a_series_is_no_larger_than_a_double(daemon: Running) -> None:
+    heard = await told(daemon, "/api/uid/tsmeta", {"tsuid": "000001000001000001", "max": 10**400})
+    assert (heard.status, heard.json["error"]["message"]) == (400, "Unable to parse 'max' value")
