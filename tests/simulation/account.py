@@ -54,6 +54,21 @@ class Account:
             sent.acked, sent.acked_at = True, self._moment
             self.acked += 1
 
+    def safe(self, metric: str) -> dict[Key, Sent]:
+        """What was acknowledged of a metric by now: the last of each time."""
+        return {
+            key: [sent for sent in lines if sent.acked][-1]
+            for key, lines in self._sent.items()
+            if key[0][0] == metric and any(sent.acked for sent in lines)
+        }
+
+    def check_read(self, stored: Mapping[Key, Sequence[float]], safe: Mapping[Key, Sent]) -> None:
+        """Who reads now finds what was safe when the reading began, or what came later. Raises Violation."""
+        for key, sent in safe.items():
+            found = [one for one in self._sent[key] if one.value in stored.get(key, ())]
+            if not any(one is sent or not _supersedes(sent, one) for one in found):
+                raise Violation(f"not read: {key} = {sent.value}, but {stored.get(key)}")
+
     def check(self, stored: Mapping[Key, Sequence[float]]) -> None:
         """Raises Violation. A metric that was renamed may have two values at a time, under each name."""
         for key, values in stored.items():

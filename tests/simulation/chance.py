@@ -61,6 +61,8 @@ class Plan:
     most_unsettled: int
     join: bool
     compacts: bool
+    strict: bool  # unknown metrics are refused
+    readers: int  # that have a metric written out, and look for what they were told is safe
     neighbour: bool  # another daemon assigns UIDs in the same table
     hurried: bool  # clients hardly wait
     events: tuple[Event, ...]
@@ -76,7 +78,7 @@ def plan(chance: random.Random) -> Plan:
     engine = chance.choice(list(Engine))
     hurried = chance.random() < 0.3
     length_s = 1.0 if hurried else 10.0
-    events = tuple(_event(chance, length_s) for _ in range(chance.choice((0, 1, 1, 2, 2, 3, 4))))
+    events = tuple(_event(chance, length_s) for _ in range(chance.choice((0, 1, 2, 2, 3, 3, 4, 6))))
     return Plan(
         engine=engine,
         clients=chance.choice((1, 1, 2, 2, 3)),
@@ -89,6 +91,8 @@ def plan(chance: random.Random) -> Plan:
         most_unsettled=chance.choice((1, 3, 1000)),
         join=chance.random() < 0.8,
         compacts=chance.random() < 0.5,
+        strict=chance.random() < 0.3,
+        readers=chance.choice((0, 0, 1, 2)),
         neighbour=engine is Engine.HBASE and chance.random() < 0.4,
         hurried=hurried,
         events=tuple(sorted(events, key=lambda event: event.at_s)),

@@ -76,7 +76,7 @@ class Life:
         )
         self.uids = makers.uids(line, "tsdb-uid", Widths())
         self.rows = makers.rows(SeriesTable(), NAMES)
-        names = SeriesNames(self.uids, Layout(), NAMES, Creates(metrics=True, tagks=True, tagvs=True))
+        names = SeriesNames(self.uids, Layout(), NAMES, Creates(metrics=not plan.strict, tagks=True, tagvs=True))
         summaries = Summaries(names, SummaryRules(NAMES, "tsdb"))
         self.compactor = self._paced(makers, now_ms) if plan.compacts else None
         self.writer = makers.writer(

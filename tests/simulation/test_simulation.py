@@ -19,8 +19,9 @@ FOUND_WITHIN = {
     "never synced": 150,
     "replayed newest first": 1000,
     "segment removed before the put": 1000,
-    "gate stays shut": 600,
+    "window given up": 600,
     "uid taken for ours": 1000,
+    "reads before it is written": 150,
     "oldest value wins": 150,
     "compaction deletes first": 300,
 }

@@ -10,7 +10,7 @@ import trio
 
 from tests.simulation.account import Account, Violation, read_names, read_points
 from tests.simulation.chance import START_S, Event, Plan, Trouble
-from tests.simulation.client import Client
+from tests.simulation.client import METRICS, Client
 from tests.simulation.daemon import Life, Makers
 from tests.simulation.disk import Crash, SimulatedDisk
 from tests.simulation.store import Backend, Line
@@ -83,10 +83,15 @@ class World:
 
     async def _run(self) -> None:
         await make_tables(self.backend)
+        if self.plan.strict:
+            uids = Uids(Line(self.backend, sound=True), "tsdb-uid", Widths())
+            await uids.find_or_assign(Kind.METRIC, [metric.encode() for metric in METRICS])
         async with trio.open_nursery() as lives:
             lives.start_soon(self._live)
             async with trio.open_nursery() as troubles:
                 troubles.start_soon(self._happen)
+                for _ in range(self.plan.readers):
+                    troubles.start_soon(self._read, self._draw())
                 if self.plan.neighbour:
                     troubles.start_soon(self._neighbour, self._draw())
                 async with trio.open_nursery() as clients:
@@ -216,6 +221,17 @@ class World:
             with suppress(StoreError):
                 await uids.find_or_assign(kind, [*names, b"host", b"dc"] if kind is Kind.TAGK else names)
             await trio.sleep(chance.random() * self.plan.length_s / 5)
+
+    async def _read(self, chance: random.Random) -> None:
+        """A query: what waits of a metric is written out, then it is read."""
+        sound = Line(self.backend, sound=True)
+        while True:
+            await trio.sleep(chance.random() * self.plan.length_s / 3)
+            metric = chance.choice(METRICS[:-1])  # but the one that is renamed
+            safe, life = self.account.safe(metric), self.life
+            if life is not None and life.serves and await life.writer.show(metric.encode()) and not life.over:
+                names = await read_names(sound, OLD)
+                self.account.check_read(await read_points(sound, names, {NEW: OLD}), safe)
 
     async def _rename(self) -> None:
         """Rename a metric there and back, as `tsd uid rename` does."""
