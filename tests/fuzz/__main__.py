@@ -18,6 +18,7 @@ from typing import NamedTuple
 import click
 import structlog
 import trio
+from tqdm import tqdm
 
 from tests.fuzz.against import Contest, rows_by
 from tests.fuzz.flood import flood
@@ -54,7 +55,7 @@ def lines(count: int, seed: int, jobs: int) -> None:
     ]
     totals: dict[bool, Counter[str]] = {way: Counter() for way in ways}
     with ProcessPoolExecutor(jobs) as pool:
-        for part, verdicts in zip(parts, pool.map(play, parts), strict=True):
+        for part, verdicts in tqdm(zip(parts, pool.map(play, parts), strict=True), total=len(parts), mininterval=10):
             totals[part.by_loop].update(verdicts)
     for way in ways:
         told = ", ".join(f"{number:,} {verdict}" for verdict, number in sorted(totals[way].items()))
@@ -69,8 +70,12 @@ def requests(count: int, seed: int) -> None:
     """So many requests, to a daemon in this process."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     begun = time.monotonic()
-    with TemporaryDirectory(prefix="fuzz-") as folder:
-        came = trio.run(flood, Path(folder), count, seed)
+    with TemporaryDirectory(prefix="fuzz-") as folder, tqdm(total=count, unit=" requests", mininterval=10) as bar:
+
+        def tell(sent: int) -> None:
+            bar.update(sent - bar.n)
+
+        came = trio.run(flood, Path(folder), count, seed, tell)
     click.echo(
         f"{came.requests:,} requests over {came.connections:,} connections, {came.answered:,} answered; no task and no "
         f"connection is left, stored points are as before; memory {came.grown >> 20:+,} MiB; "

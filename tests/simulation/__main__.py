@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import click
+from tqdm import tqdm
 
 from tests.simulation.seed import Outcome, simulate
 
@@ -39,7 +40,9 @@ def main() -> int:
     first, _, last = given.seeds.partition(":")
     begun = time.monotonic()
     count = steps = crashes = acked = failed = 0
-    for outcome in outcomes(int(first), int(last or first), given.jobs, silent=not given.verbose):
+    total = int(last or first) - int(first) + 1
+    drawn = outcomes(int(first), int(last or first), given.jobs, silent=not given.verbose)
+    for outcome in tqdm(drawn, total=total, mininterval=10, disable=None):
         count += 1
         steps += outcome.steps
         crashes += outcome.crashes
