@@ -149,7 +149,7 @@ cdef class Points:
             found = ODD if stop - at == 3 else read_line(at, stop, line)
             if found != TAKEN:
                 break
-            number = self.texts.number_of(line.metric, line.metric_bytes, line.tags, line.tag_bytes)
+            number = self.texts.next_number(line.metric, line.metric_bytes, line.tags, line.tag_bytes)
             if number == NONE:
                 found = STRANGER
                 break

@@ -13,6 +13,7 @@ cdef struct Entry:
     uint32_t tag_bytes
     int32_t number  # of an unused one: the next unused
     uint32_t marks  # 0: unused
+    int32_t follower  # the entry that was looked up after this one, when last it was; NONE, or one that is unused by now
 
 cdef struct Slot:
     uint32_t hash
@@ -44,6 +45,7 @@ cdef class Texts:
     cdef uint32_t linked
     cdef Entry* entries
     cdef int32_t entry_room, entry_count, unused
+    cdef int32_t last  # the entry that was looked up last; NONE at first
     cdef Series* series
     cdef int32_t series_room, series_count
     cdef char* arena
@@ -55,7 +57,7 @@ cdef class Texts:
         self.text_type, self.parts_type = text_type, parts_type
         seed = os.urandom(16)
         memcpy(&self.key, PyBytes_AS_STRING(seed), 16)
-        self.unused = NONE
+        self.unused = self.last = NONE
         self.slots = new_slots(1024)
         if self.slots == NULL:
             raise MemoryError
@@ -78,28 +80,49 @@ cdef class Texts:
     cdef inline uint32_t hash(self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t) noexcept nogil:
         return <uint32_t> hash_of(&self.key, metric, m, tags, t)
 
+    cdef inline bint is_text(
+        self, int32_t at, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t
+    ) noexcept nogil:
+        """Whether an entry in use is of a text."""
+        cdef Entry* entry = &self.entries[at]
+        return (
+            entry.metric_bytes == <size_t> m
+            and entry.tag_bytes == <size_t> t
+            and memcmp(self.arena + entry.at, metric, m) == 0
+            and memcmp(self.arena + entry.at + m, tags, t) == 0
+        )
+
     cdef inline int64_t slot_of(
         self, uint32_t hash, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t
     ) noexcept nogil:
         """The slot of a text; of one that is not there NONE."""
         cdef uint32_t at = hash & self.mask
-        cdef Entry* entry
         while self.slots[at].entry != NONE:
-            if self.slots[at].hash == hash:
-                entry = &self.entries[self.slots[at].entry]
-                if (
-                    entry.metric_bytes == <size_t> m
-                    and entry.tag_bytes == <size_t> t
-                    and memcmp(self.arena + entry.at, metric, m) == 0
-                    and memcmp(self.arena + entry.at + m, tags, t) == 0
-                ):
-                    return at
+            if self.slots[at].hash == hash and self.is_text(self.slots[at].entry, metric, m, tags, t):
+                return at
             at = (at + 1) & self.mask
         return NONE
 
     cdef inline int32_t number_of(self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t) noexcept nogil:
         cdef int64_t slot = self.slot_of(self.hash(metric, m, tags, t), metric, m, tags, t)
         return NONE if slot == NONE else self.entries[self.slots[slot].entry].number
+
+    cdef inline int32_t next_number(
+        self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t
+    ) noexcept nogil:
+        """The number of a text that a line brings. Agents send their series in one order: most often it is the one that
+        came after the last one before, and its place in memory is at hand."""
+        cdef int32_t at = NONE if self.last == NONE else self.entries[self.last].follower
+        cdef int64_t slot
+        if at == NONE or not self.entries[at].marks & LINKED or not self.is_text(at, metric, m, tags, t):
+            slot = self.slot_of(self.hash(metric, m, tags, t), metric, m, tags, t)
+            if slot == NONE:
+                return NONE
+            at = self.slots[slot].entry
+            if self.last != NONE:
+                self.entries[self.last].follower = at
+        self.last = at
+        return self.entries[at].number
 
     def find(self, bytes metric not None, bytes tags not None):
         """The number a text leads to, -1 for none."""
@@ -123,7 +146,7 @@ cdef class Texts:
         entry = &self.entries[at]
         entry.at = self.arena_used
         entry.metric_bytes, entry.tag_bytes = <uint32_t> m, <uint32_t> t
-        entry.number, entry.marks = number, LINKED
+        entry.number, entry.marks, entry.follower = number, LINKED, NONE
         memcpy(self.arena + entry.at, PyBytes_AS_STRING(metric), m)
         memcpy(self.arena + entry.at + m, PyBytes_AS_STRING(tags), t)
         self.arena_used += m + t
