@@ -126,7 +126,7 @@ def rests(gateways: Gateways[Line], clock: Clock) -> Iterator[float]:
 
 def test_the_rest_grows_up_to_a_bound(clock: Clock) -> None:
     gateways: Gateways[Line] = Gateways([A], clock)
-    longest = [FIRST_REST_S * 2**n for n in range(5)] + [LONGEST_REST_S] * 3
+    longest = [min(FIRST_REST_S * 2**n, LONGEST_REST_S) for n in range(8)]
     for rest, bound in zip(rests(gateways, clock), longest, strict=False):
         assert bound / 2 <= rest <= bound + 0.02
     call(gateways)
