@@ -93,6 +93,7 @@ TOLD: dict[str, Told | None] = {
     "writer.cells": Told("cells_written", "Cells put into the store for points."),
     "writer.retries": Told("store_write_failures", "Times that the store did not take a window."),
     "series.known": _gauge("series_known", "Series in memory."),
+    "process.compiled": _gauge("compiled", "1 where put lines are read in the compiled loop, 0 where in Python."),
     "process.cpu-ms": None,  # process_cpu_seconds_total
     "process.peak-kib": _gauge("process_peak_memory_bytes", "Most memory that was resident at once.", unit=1024),
     "canary.rounds": Told("canary_rounds", "Rounds of the canary: a point of its own, taken in and read back."),
