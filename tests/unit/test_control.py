@@ -331,7 +331,7 @@ async def test_the_second_daemon_on_a_folder_says_who_has_it_and_the_first_goes_
         with pytest.raises(DaemonRuns, match=f"^{wanted}$"):
             await serve(settings(tmp_path), trio.Event(), never)
         done = await command("serve", "--data", tmp_path, "--port", "0")
-        assert (done.returncode, done.stderr.decode()) == (1, f"tsd: {wanted}\n")
+        assert (done.returncode, done.stderr.decode()) == (4, f"tsd: {wanted}\n")
         await works(daemon, tmp_path)
 
 
@@ -344,7 +344,7 @@ async def works(daemon: Running, folder: Path) -> None:
 
 async def test_a_folder_of_a_newer_daemon_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "format").write_text("2\n")
-    with pytest.raises(TsdError, match="its format is '2', this version knows '1': run the version that made it"):
+    with pytest.raises(TsdError, match="its format is 2, this version knows 1: run the newer one"):
         await serve(settings(tmp_path), trio.Event(), never)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["format", "lock"]
 
