@@ -13,8 +13,9 @@ import trio
 from tests.faults.account import check_contents, embedded_contents, hbase_contents
 from tests.faults.ledger import checked_stats, grown
 from tests.faults.load import PATIENCE_S, Lines, Sender
-from tests.faults.process import Served, address_of, on_hbase, served, starve
+from tests.faults.process import Served, address_of, on_hbase, served
 from tests.peers.hbase import RunningHbase
+from tsd.torture.process import bound_files
 from tsd.torture.proxy import FaultyProxy, Mode
 
 AWAY = "the store does not take cells; points wait in the journal"
@@ -66,13 +67,13 @@ async def test_no_file_of_the_journal_can_grow(tmp_path: Path) -> None:
         await daemon.ready()
         async with loaded(daemon, senders) as nursery:
             await more_confirmed(senders)
-            starve(daemon.pid, 0)
+            bound_files(daemon.pid, 0)
             told = await daemon.logged(UNWRITTEN)
             assert "File too large" in told["error"]
             nursery.start_soon(late.run, daemon.port)
             await nothing_is_acknowledged(daemon, late)
             assert not daemon.has_logged(WRITTEN)
-            starve(daemon.pid, None)
+            bound_files(daemon.pid, None)
             await daemon.logged(WRITTEN)
             await more_confirmed([*senders, late])
             late.finish()
@@ -87,7 +88,7 @@ async def test_killed_while_no_file_can_grow(tmp_path: Path) -> None:
         for sender in senders:
             nursery.start_soon(sender.run, daemon.port)
         await more_confirmed(senders)
-        starve(daemon.pid, 0)
+        bound_files(daemon.pid, 0)
         await daemon.logged(UNWRITTEN)
         await daemon.kill()
     async with served(tmp_path) as daemon:
@@ -103,13 +104,13 @@ async def test_more_than_memory_holds_while_no_file_can_grow(tmp_path: Path) -> 
         await daemon.ready()
         async with loaded(daemon, senders):
             await more_confirmed(senders)
-            starve(daemon.pid, 0)
+            bound_files(daemon.pid, 0)
             told = await daemon.logged(STOPPED)
             assert told["because"] == "the journal cannot be written fast enough"
             await grown_at(daemon, "journal.failures", 2)
             stats = await stats_of(daemon)
             assert 4 << 20 <= stats["journal.pending-bytes"] < (4 << 20) + 8 * READ_BYTES
-            starve(daemon.pid, None)
+            bound_files(daemon.pid, None)
             await daemon.logged(GOING_ON)
             await more_confirmed(senders)
         await daemon.terminate()
@@ -123,12 +124,12 @@ async def test_the_embedded_store_cannot_grow(tmp_path: Path) -> None:
         await daemon.ready()
         async with loaded(daemon, senders), daemon.client() as client:
             await more_confirmed(senders)
-            starve(daemon.pid, READ_BYTES)
+            bound_files(daemon.pid, READ_BYTES)
             await daemon.logged(AWAY)
             await grown(client, "writer.retries", 2)
             await more_confirmed(senders)
             assert (await checked_stats(client))["journal.failures"] == 0
-            starve(daemon.pid, None)
+            bound_files(daemon.pid, None)
             await daemon.logged(BACK)
             await more_confirmed(senders)
         await daemon.terminate()

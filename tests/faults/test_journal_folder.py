@@ -9,7 +9,8 @@ import trio
 
 from tests.faults.account import check_contents, embedded_contents
 from tests.faults.load import PATIENCE_S, Lines, Sender
-from tests.faults.process import Served, command, served, starve
+from tests.faults.process import Served, command, served
+from tsd.torture.process import bound_files
 
 LONG = {"tsd.storage.flush_interval": "3600000"}  # all of a life waits in the journal
 UNWRITTEN = "journal cannot be written, reading from clients stops soon"
@@ -88,7 +89,7 @@ async def test_stopped_while_the_journal_cannot_be_written(tmp_path: Path, drain
             await daemon.ready()
             nursery.start_soon(sender.run, daemon.port)
             await sender.more_confirmed(LINES)
-            starve(daemon.pid, 0)
+            bound_files(daemon.pid, 0)
             await daemon.logged(UNWRITTEN)
             assert await ended_by_signal(daemon) in (
                 1,
@@ -111,14 +112,14 @@ async def test_commands_do_not_wait_for_a_journal_that_cannot_be_written(tmp_pat
         await daemon.ready()
         nursery.start_soon(sender.run, daemon.port)
         await sender.more_confirmed(LINES)
-        starve(daemon.pid, 0)
+        bound_files(daemon.pid, 0)
         await daemon.logged(UNWRITTEN)
         with trio.fail_after(PATIENCE_S):
             done = await command("scan", "--data", tmp_path, "1", "sum", "load.0.0")
         assert (done.returncode, done.stderr.decode()) == (
             0, "tsd: the daemon cannot write the points that it holds now. They are missing here\n",
         )  # fmt: skip
-        starve(daemon.pid, None)
+        bound_files(daemon.pid, None)
         await sender.more_confirmed(LINES)
         sender.finish()
     async with served(tmp_path) as daemon:
@@ -149,6 +150,6 @@ async def one_more_life(folder: Path, settings: Mapping[str, str], sender: Sende
 
 async def ended_by_signal(daemon: Served) -> int:
     """Its exit status after SIGTERM."""
-    daemon._process.terminate()
+    daemon.process.terminate()
     with trio.fail_after(PATIENCE_S):
         return await daemon.ended()

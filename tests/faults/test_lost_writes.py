@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from tests.e2e.command import Tsd
-from tests.faults.process import starve
+from tsd.torture.process import bound_files
 
 SERIES = 3000  # more than the store writes at once
 ROOM_BYTES = 40_000  # for one batch of a window's cells, but not for two
@@ -19,11 +19,11 @@ def test_the_daemon_ends_and_the_journal_writes_them_again(tmp_path: Path) -> No
         assert daemon.tell("".join(f"put {line}\n" for line in lines).encode()) == b"synced %d\n" % SERIES
         log = max((tsd.folder / "store").glob("*.log"), key=lambda path: path.stat().st_mtime)
         safe = log.stat().st_size  # UIDs only: they are synced
-        starve(daemon.pid, safe + ROOM_BYTES)
+        bound_files(daemon.pid, safe + ROOM_BYTES)
         assert daemon.request("flush") is False
         assert log.stat().st_size > safe
         os.truncate(log, safe)
-        starve(daemon.pid, None)
+        bound_files(daemon.pid, None)
         assert daemon.wait() == 3
         lost = f"{tsd.folder}/store came back without its last writes, which must be sent again"
         assert f"tsd: {lost}: ended, so that the journal does so at the next start\n" in daemon.said()

@@ -21,20 +21,20 @@ from tsd.store.hbase import HBaseStore
 from tsd.torture.proxy import FaultyProxy, Mode
 from tsd.uids import Uids
 
-AWAY_S = 60
+AWAY_S = 15  # longer ones: docs/torture.md
 WARM_UP_LINES = 200_000  # by then caches are full, and the memory allocator has what it takes
 AWAY = "the store does not take cells; points wait in the journal"
 BACK = "the store takes cells again"
 REFUSED = "journaled lines are refused by now"
 
 
-async def test_the_gateway_is_away_for_a_minute(hbase: RunningHbase, tmp_path: Path) -> None:
+async def test_the_gateway_ends_and_comes_back(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.new_tables()
     senders = [
         *(Sender(Lines(number, slots=300, life=0), seed=number) for number in range(3)),
         Sender(Lines(3), per_s=200),  # new names all the time
     ]
-    # With so little memory a minute's points do not fit: most of them are read from the journal again.
+    # With so little memory the points of that time do not fit: most of them are read from the journal again.
     settings = {"tsd.storage.flush_interval": "500", "tsd.ingest.memory_limit": "16M"}
     async with served(tmp_path, {**on_hbase(hbase.gateway, tables), **settings}) as daemon:
         await daemon.ready()
@@ -70,7 +70,7 @@ async def test_the_gateway_is_away_for_a_minute(hbase: RunningHbase, tmp_path: P
 
 @pytest.mark.parametrize("mode", [Mode.REFUSE, Mode.LOSE, Mode.STALL], ids=lambda mode: mode.name.lower())
 async def test_a_failed_call_leaves_nothing_behind(hbase: RunningHbase, mode: Mode) -> None:
-    """Found with the minute above: each error and its own frames held each other, and a window's cells with them, until
+    """Found with an outage: each error and its own frames held each other, and a window's cells with them, until
     the collector came by. It comes seldom, and counts objects, not bytes."""
     with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
         store = HBaseStore([proxy.address], timeout_s=0.1)

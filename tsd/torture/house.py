@@ -83,7 +83,7 @@ class House:
         return self.daemon
 
     async def _live(self, settings: Mapping[str, str], task_status: trio.TaskStatus[Daemon]) -> None:
-        async with running(words_of(settings), self.folder, self._clock) as daemon:
+        async with running(words_of(settings), self.folder, self.folder / "daemon.log", self._clock) as daemon:
             task_status.started(daemon)
             await daemon.ended()
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -21,15 +21,18 @@ class Fallen(TsdError):
     """A daemon ended by itself, or does not start or end."""
 
 
+D = TypeVar("D", bound="Daemon")
+
+
 class Daemon:
     """A daemon's process."""
 
     def __init__(self, process: Forked, kept: Path) -> None:
         """What it writes is appended to the file `kept`."""
-        self._process = process
+        self.process = process
         self._stderr = trio.lowlevel.FdStream(os.dup(process.stderr.fileno()))
         self._kept = kept
-        self._news = trio.Event()
+        self.news = trio.Event()
         self.events: list[dict[str, Any]] = []  # what it logged
         self.noise: list[str] = []  # what else it wrote: nothing, unless it fell over
         self.port = 0
@@ -38,12 +41,12 @@ class Daemon:
     @property
     def pid(self) -> int:
         """Its number."""
-        return self._process.pid
+        return self.process.pid
 
     @property
     def alive(self) -> bool:
         """Whether it runs."""
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     async def read_log(self) -> None:
         """Take down what it writes, until it has ended."""
@@ -57,18 +60,18 @@ class Daemon:
                         self.events.append(json.loads(line))
                     except ValueError:
                         self.noise.append(line.decode("utf-8", "replace"))
-                self._news.set()
-                self._news = trio.Event()
+                self.news.set()
+                self.news = trio.Event()
         await self.ended()
-        self._news.set()
+        self.news.set()
 
     async def logged(self, *wordings: str) -> dict[str, Any]:
         """The first event with one of these wordings, once it has been logged. Raises Fallen."""
         with trio.move_on_after(PATIENCE_S):
             while not (found := [event for event in self.events if event["event"] in wordings]):
                 if not self.alive:
-                    raise Fallen(f"a daemon ended with status {self._process.returncode}: {self.last_words()}")
-                await self._news.wait()
+                    raise Fallen(f"a daemon ended with status {self.process.returncode}: {self.last_words()}")
+                await self.news.wait()
             return found[0]
         raise Fallen(f"a daemon has not said {' or '.join(wordings)!r} within {PATIENCE_S:g} s: {self.last_words()}")
 
@@ -82,7 +85,7 @@ class Daemon:
 
     async def ended(self) -> int:
         """Its exit status, once it has ended."""
-        return await trio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(self.process.wait, abandon_on_cancel=True)
 
     def check(self) -> None:
         """Raise Fallen where it ended by itself, or wrote what no daemon in good health writes."""
@@ -93,27 +96,28 @@ class Daemon:
         """End it as a crash does. Raises Fallen."""
         self.check()
         self.killed = True
-        self._process.kill()
+        self.process.kill()
         await self.ended()
 
-    async def terminate(self) -> None:
-        """End it as an operator does; everything that waits is stored then. Raises Fallen."""
-        self._process.terminate()
+    async def terminate(self) -> list[str]:
+        """End it as an operator does; everything that waits is stored then. The wordings of its log. Raises Fallen."""
+        self.process.terminate()
         status = -1
         with trio.move_on_after(PATIENCE_S):
             status = await self.ended()
         if status or self.noise:
             raise Fallen(f"a daemon that was to end: status {status}: {self.last_words()}")
+        return [event["event"] for event in self.events]
 
     async def end(self) -> None:
         """Leave nothing of it."""
-        self._process.kill()
+        self.process.kill()
         await self.ended()
 
     def close(self) -> None:
         """Give back what is held, once it has ended."""
         self._stderr.close()
-        self._process.close()
+        self.process.close()
 
     def resident_bytes(self) -> int:
         """Memory it holds now."""
@@ -122,16 +126,28 @@ class Daemon:
 
     def bound_files(self, most_bytes: int | None) -> None:
         """Let no file grow past `most_bytes`, as on a full disk; or (None) let them again."""
-        _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (hard if most_bytes is None else most_bytes, hard))
+        bound_files(self.pid, most_bytes)
+
+
+def bound_files(pid: int, most_bytes: int | None) -> None:
+    """Let no file of a process grow past `most_bytes`, as on a full disk; or (None) let them again."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if most_bytes is None else most_bytes, hard))
 
 
 @asynccontextmanager
-async def running(words: Sequence[str], folder: Path, clock: Path | None = None) -> AsyncIterator[Daemon]:
-    """`tsd` with these words, begun in `folder`, where what it logs is kept; killed at the end, unless it has ended."""
+async def running(words: Sequence[str], folder: Path, kept: Path, clock: Path | None = None) -> AsyncIterator[Daemon]:
+    """`tsd` with these words, begun in `folder`, what it logs appended to the file `kept`; killed at the end, unless it
+    has ended."""
     process = await trio.to_thread.run_sync(partial(Forked, words, folder=folder, clock=clock))
     process.stdin.close()
-    daemon = Daemon(process, folder / "daemon.log")
+    async with attended(Daemon(process, kept)) as daemon:
+        yield daemon
+
+
+@asynccontextmanager
+async def attended(daemon: D) -> AsyncIterator[D]:
+    """A daemon whose log is read; killed at the end, unless it has ended."""
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.read_log)
