@@ -17,12 +17,14 @@ def test_all_keys_are_known() -> None:
 def test_a_users_settings_stay_but_for_what_is_theirs_alone() -> None:
     user = Config(
         port=4242, path="/srv/tsd", journal_path="/srv/journal", backend=Backend.HBASE, thrift="gw:9090", salt_width=1,
-        data_table="tsdb", thrift_timeout_ms=9000, auto_create_metrics=False, rollups_enable=True, join_points=False,
+        data_table="tsdb", auth_file="/srv/accounts", tls_certificate="/srv/tsd.pem", tls_required=True,
+        thrift_timeout_ms=9000, auto_create_metrics=False, rollups_enable=True, join_points=False,
     )  # fmt: skip
     own = config_of(tortured(user, "mine-", Path("/x"), "127.0.0.1:1"))
     assert (own.port, own.path, own.journal_path, own.thrift) == (0, "/x", "", "127.0.0.1:1")
     assert (own.data_table, own.uid_table, own.series_table) == ("mine-tsdb", "mine-tsdb-uid", "mine-tsdb-series")
     assert (own.salt_width, own.thrift_timeout_ms, own.join_points) == (1, 9000, False)
+    assert (own.auth_file, own.tls_certificate, own.tls_required) == ("", "", False)
     assert own.auto_create_metrics
     assert not own.rollups_enable
 
