@@ -44,7 +44,11 @@ class Confined:
         self._port = 0
 
     def __enter__(self) -> Self:
-        self._port = int(self._notices.take_until(r"^STATUS=serving port (\d+)$")[1])
+        try:
+            self._port = int(self._notices.take_until(r"^STATUS=serving port (\d+)$")[1])
+        except TimeoutError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

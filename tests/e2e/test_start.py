@@ -63,3 +63,28 @@ def test_a_store_that_is_away_is_told_at_once(tmp_path: Path) -> None:
     with Tsd(tmp_path / "state", away).serve() as daemon:
         told = daemon.await_event("the store does not answer yet; points wait in the journal")
         assert (told["level"], told["error"].partition(": ")[0]) == ("warning", "no gateway answers")
+
+
+def test_the_folder_of_a_newer_version_is_left_alone_by_all_commands(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    assert tsd.run("import", "-", stdin=b"sys.cpu %d 1 host=web01\n" % T).status == 0
+    (tsd.folder / "format").write_text("2\n")
+    before = sorted((path, path.read_bytes()) for path in tsd.folder.rglob("*") if path.is_file())
+    for words in (
+        "serve",
+        "import -",
+        "scan 1 sum sys.cpu",
+        "query 1 sum sys.cpu",
+        "uid grep .",
+        "compact",
+        "create-tables",
+    ):
+        done = tsd.run(*words.split(" "))
+        assert (done.status, done.out) == (4, ""), words
+        assert done.err == (
+            f"tsd: state folder {tsd.folder}: a newer version has used it, its format is 2, this version knows 1: run "
+            "the newer one, or give another folder with --data\n"
+        ), words
+    after = sorted((path, path.read_bytes()) for path in tsd.folder.rglob("*") if path.is_file())
+    assert [path for path, _ in after] == [path for path, _ in before]
+    assert [pair for pair in after if pair[0].name != "lock"] == [pair for pair in before if pair[0].name != "lock"]

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.slow
 T = 1356998400
 LINES = 20  # of one connection
 CLIENTS = 4
-LIVES = 3
+LIVES = 2
 QUICK = ("--set", "tsd.journal.sync_interval=1")
-ENOUGH = 30  # connections of each client that were answered, in each life
+ENOUGH = 20  # connections of each client that were answered, in each life
 
 
 class Client:

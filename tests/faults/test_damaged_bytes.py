@@ -16,7 +16,7 @@ from tsd.ingest.journal import Journal
 from tsd.ingest.segment import HEADER_BYTES, frame, header
 from tsd.state import held
 
-FLIPS = (0x01, 0x10, 0x80)  # of a byte's bits
+FLIPS = (0x01, 0x80)  # of a byte's bits
 BLOCKS = (
     b"put a 1356998400 1 h=a\nput a 1356998401 2 h=a\n",
     b"put b 1356998400 3 h=b\n",
