@@ -9,7 +9,7 @@ from tsd.doors.exchange import Request
 from tsd.errors import Refused
 from tsd.metadata.tree_rules import BadRule, check_rule
 from tsd.metadata.trees import Definition, Opened
-from tsd.query.pattern_cost import is_costly
+from tsd.pattern_cost import is_costly
 
 # Fields of a tree and of a rule by their members; a parameter of a URL may spell them with underscores.
 TREE_TEXTS = {"name": "name", "description": "description", "notes": "notes"}

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tsd.codec.tree import ROOT, Rule, RuleKind
 from tsd.errors import TsdError
+from tsd.pattern_cost import is_costly, is_costly_on
 
 LONGEST_PATTERN = 500
 LONGEST_NAME = 10_000  # of what a pattern is held against
@@ -91,6 +92,11 @@ def _apply(series: NamedSeries, rule: Rule) -> tuple[list[str], str]:
     value = _value(series, rule)
     if not value:
         return [], f"No match on {where}"
+    if any(
+        pattern and (is_costly(pattern) or is_costly_on(pattern, len(value)))
+        for pattern in (rule.regex, rule.separator)
+    ):
+        return [], f"Takes too long on {where}: [{value}]"
     if rule.regex:
         found = re.search(rule.regex, value[:LONGEST_NAME])
         extracted = found[rule.regex_group] if found else None

@@ -3,11 +3,13 @@
 Whether a series has the key at all, and how several filters on one key go together, is the plan's to see to.
 """
 
+import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from tsd.errors import BadQuery
+from tsd.pattern_cost import is_costly_on
 from tsd.query.model import Filter
 from tsd.query.patterns import BadPattern, compile_pattern
 
@@ -95,10 +97,17 @@ def matcher_of(found: Filter, *, corrected: bool = False) -> Matcher:
             pattern = compile_pattern(found.expression)
         except BadPattern as exc:
             raise BadQuery(str(exc)) from exc
-        return Matcher(lambda value: pattern.search(value) is not None)
+        return Matcher(partial(_found, pattern))
     if found.type in _WILDCARDS:
         return _wildcard(found, corrected=corrected)
     return _literal(found)
+
+
+def _found(pattern: re.Pattern[str], value: str) -> bool:
+    """Whether a pattern is in a value. Raises BadQuery where to look could take too long: nothing can stop it."""
+    if is_costly_on(pattern.pattern, len(value)):
+        raise BadQuery(f"May take too long on a value of {len(value)} characters: {pattern.pattern}")
+    return pattern.search(value) is not None
 
 
 def _literal(found: Filter) -> Matcher:

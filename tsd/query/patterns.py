@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from tsd.query.pattern_cost import is_costly
+from tsd.pattern_cost import is_costly
 
 CHARACTERS = frozenset(map(chr, range(256)))
 LONGEST = 1024  # characters of a pattern

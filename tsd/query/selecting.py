@@ -3,12 +3,15 @@ the names of the tag values met. Each series is judged once, each name looked up
 
 from collections.abc import Iterable, Sequence
 
+import trio
+
 from tsd.codec.rowkey import Layout
 from tsd.codec.uid import Kind
 from tsd.query.plan import Condition, Plan, literal_product
 from tsd.uids import Uids
 
 UNWANTED = -1
+TURN_NAMES = 16  # that are looked at, before others get their turn
 
 
 class Selection:
@@ -85,7 +88,9 @@ class Selection:
         if unknown:
             names = await self._uids.names(Kind.TAGV, unknown)
             self.resolved += len(unknown)
-            for uid in unknown:
+            for place, uid in enumerate(unknown):
+                if place % TURN_NAMES == 0:  # a pattern may take its time
+                    await trio.lowlevel.checkpoint()
                 name = names[uid]
                 if isinstance(name, bytes):
                     text = name.decode("latin-1")

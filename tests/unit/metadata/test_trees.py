@@ -122,3 +122,11 @@ async def test_a_trial_changes_nothing() -> None:
     root = (await world.ask("GET", "/api/tree/branch?treeid=1")).body
     assert [one["displayName"] for one in root["branches"]] == ["sys"]
     assert await world.uid(Kind.METRIC, "net.in")
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "a*a*a*a*a*a*a*a*b"])
+def test_a_stored_rule_that_could_take_for_ever_matches_nothing(pattern: str) -> None:
+    """An OpenTSDB on the same tables may have taken it."""
+    series = NamedSeries("", "a" * 60 + "c", [], {}, {}, {})
+    for rule in (Rule(RuleKind.METRIC, 1, regex=pattern), Rule(RuleKind.METRIC, 1, separator=pattern)):
+        assert not place(series, [rule]).is_placed

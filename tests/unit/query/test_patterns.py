@@ -4,7 +4,10 @@ import contextlib
 
 import pytest
 
-from tsd.query.pattern_cost import is_costly
+from tsd.errors import BadQuery
+from tsd.pattern_cost import is_costly
+from tsd.query.filters import matcher_of
+from tsd.query.model import Filter
 from tsd.query.patterns import LONGEST, BadPattern, compile_pattern
 
 
@@ -59,6 +62,14 @@ def test_what_is_none_or_has_no_equal_is_refused(pattern: str) -> None:
 COSTLY = [
     *("(a+)+$", "(a*)*b", "(a|a)*b", "(a|ab|b)*c", "([a-z]+)*1", "(.*)*x", "^(\\w+\\s?)*$", "((ab?)+)+$", "(a?){50}b"),
     *("(?:a+b?)+c", "(x+x+)+y", "(.+.+)+1", "a*a*a*a*a*a*a*a*a*b", "(?=(a+)+$)", "(a+){5,9}b", "((a|b)+c?)+$"),
+    *(
+        "((a+){2})*b",
+        "a*a*a*a*a*a*a*a*b",
+        ".*.*.*.*.*x",
+        "a?" * 30 + "a" * 30,
+        "(?:a|aa)" * 30 + "b",
+        "a{0,60}" * 9 + "b",
+    ),
 ]
 
 
@@ -80,8 +91,24 @@ HARMLESS = [
         ".*a.*b.*c",
         "(ab)+",
     ),
+    *(
+        "web.*(prod|test).*\\.com$",
+        "^(.*-)?web[0-9]{0,3}\\..*$",
+        "(a|b|c)(d|e)(f|g)",
+        "^\\w+-\\w+-\\w+\\.\\w+$",
+        "a?b?c?d?e?f?",
+    ),
     *("^(?:[^.]+\\.){2}x", "((a|b)c)+", "(?:a|b)*c", "web(01|02|1\\d)$", "(?:\\d{1,3}\\.){3}\\d{1,3}"),
 ]
+
+
+def test_what_takes_long_on_a_long_value_only_is_refused_there() -> None:
+    for corrected in (True, False):
+        test = matcher_of(Filter("k", "regexp", "a+a+b"), corrected=corrected).matches
+        assert not test("a" * 200)
+        with pytest.raises(BadQuery, match="too long on a value of 10000 characters"):
+            test("a" * 10_000)
+    assert not matcher_of(Filter("k", "regexp", "^[a-z]+[0-9]$")).matches("a" * 10_000)
 
 
 @pytest.mark.parametrize("pattern", HARMLESS)

@@ -1,13 +1,16 @@
-"""Which regular expressions can take time beyond all bounds on a short text.
+"""Which regular expressions can take time beyond all bounds on a short text, and on which texts the others may.
 
 A backtracking matcher tries every way in which a text can be split among the repetitions of a pattern. That is
 exponential where something without bound is repeated without bound and nothing in between says where one round ends,
-or where one round can be read in two ways. Such patterns are told from their structure; a few that would be harmless
-are among them (the alternatives `(?:web1|web2|w\\d)*` could begin alike).
+or where one round can be read in two ways; and a high power of the text's length where repetitions that take the same
+characters follow each other. Both are told from a pattern's structure; a few that would be harmless are among them (the
+alternatives `(?:web1|web2|w\\d)*` could begin alike).
 """
 
+import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 # The parser is Python's own; its results are pairs of an operation and what it works on.
 from re import _constants as op  # type: ignore[attr-defined]
@@ -16,7 +19,10 @@ from typing import Any, TypeAlias
 
 Item: TypeAlias = tuple[Any, Any]
 ALL = frozenset(range(256))
-MOST_REPEATS = 8  # without bound, in a row: the time is a power of the text's length
+MOST_REPEATS = 8  # without bound, in all
+USUAL = 64  # characters of a name
+MOST_WORK = 1e6  # ways to go through a usual name: some 10 ms
+MOST_WORK_LONG = 1e7  # through a longer one
 FEW = 4  # rounds that a bounded repetition may have without counting as one
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)
 _POSSESSIVE = getattr(op, "POSSESSIVE_REPEAT", None)
@@ -33,14 +39,101 @@ _OTHERS = {
 }
 
 
+@lru_cache(1024)
 def is_costly(pattern: str) -> bool:
     """Whether a pattern of Python's may take exponential time, or a high power of a text's length.
 
-    >>> [is_costly(p) for p in (r"(\\w+\\.)+com", "(a+)+$", "(a|ab|b)*c", "(?:foo|bar)*", "a*a*a*")]
-    [False, True, True, False, False]
+    >>> [is_costly(p) for p in (r"(\\w+\\.)+com", "(a+)+$", "(a|ab|b)*c", "(?:foo|bar)*", "a*a*a*", "a*a*a*a*a*b")]
+    [False, True, True, False, False, True]
     """
     items = list(parser.parse(pattern, re.ASCII))
-    return _is_ambiguous(items) or sum(1 for _ in _unbounded(items)) > MOST_REPEATS
+    if _is_ambiguous(items) or sum(1 for _ in _unbounded(items)) > MOST_REPEATS:
+        return True
+    return work(pattern, USUAL) > MOST_WORK
+
+
+def is_costly_on(pattern: str, length: int) -> bool:
+    """Whether a pattern that is not costly may be so on a text of this length."""
+    return length > USUAL and work(pattern, 1 << (length - 1).bit_length()) > MOST_WORK_LONG
+
+
+@lru_cache(1024)
+def work(pattern: str, length: int) -> float:
+    """In how many ways, at most, a search for a pattern may try to go through a text of that length.
+
+    >>> [round(work(p, 9)) for p in ("a+b", "a+a+b", "^a+a+b", "(a|b)c", "(?:a|a)(?:a|a)b", r"^(\\w+\\.)+com")]
+    [10, 45, 9, 10, 40, 9]
+    """
+    items = list(parser.parse(pattern, re.ASCII))
+    ways, free = _ways(items, frozenset(), length)
+    if not items or items[0][0] is not op.AT or items[0][1] not in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
+        ways += math.log(length + 1)
+        free += 1
+    return math.exp(min(ways - math.lgamma(free + 1), 700))  # those that are free share one text
+
+
+def _ways(items: Sequence[Item], follow: frozenset[int], length: int) -> tuple[float, int]:
+    """The logarithm of how many ways there are through a sequence with one of `follow` behind it, and how many of its
+    repetitions are free to take any part of the text. Where the next character tells what to do there is one way."""
+    ways, free = 0.0, 0
+    for kind, value in reversed(items):
+        more, others = _ways_of(kind, value, follow, length)
+        ways += more
+        free += others
+        follow = _begins([(kind, value)], follow)
+    return ways, free
+
+
+def _ways_of(kind: Any, value: Any, follow: frozenset[int], length: int) -> tuple[float, int]:
+    if kind is op.BRANCH:
+        parts = [list(part) for part in value[1]]
+        firsts = [_begins(part, follow) for part in parts]
+        alike = any(a & b for n, a in enumerate(firsts) for b in firsts[:n])
+        found = [_ways(part, follow, length) for part in parts]
+        ways = max(each for each, _ in found) + (math.log(len(parts)) if alike else 0)
+        return ways, min(each for _, each in found)
+    if kind not in _REPEATS and kind is not _POSSESSIVE:
+        inner = [_ways(inside, follow, length) for inside in _parts(kind, value)]
+        return sum(ways for ways, _ in inner), sum(free for _, free in inner)
+    least, most, inside = value[0], min(value[1], length), list(value[2])
+    first = _begins(inside, frozenset())
+    ways, _ = _ways(inside, first | follow, length)
+    if ways > 0:
+        ways = math.inf if most > FEW else ways * most
+    if kind is _POSSESSIVE or least >= most or not first & follow:
+        return ways, 0
+    return ways + math.log(most - least + 1), int(value[1] is op.MAXREPEAT)
+
+
+def _begins(items: Sequence[Item], follow: frozenset[int]) -> frozenset[int]:
+    """The characters that a sequence may begin with where one of `follow` is behind it."""
+    found: frozenset[int] = frozenset()
+    for kind, value in items:
+        if kind is op.AT or kind in (op.ASSERT, op.ASSERT_NOT):
+            continue
+        if kind is op.SUBPATTERN:
+            found |= _begins(list(value[3]), frozenset())
+        elif kind is op.BRANCH:
+            for part in value[1]:
+                found |= _begins(list(part), frozenset())
+        elif kind in _REPEATS or kind is _POSSESSIVE:
+            found |= _begins(list(value[2]), frozenset())
+        else:
+            found |= _all([(kind, value)])
+        if not _may_be_empty(kind, value):
+            return found
+    return found | follow
+
+
+def _may_be_empty(kind: Any, value: Any) -> bool:
+    """Whether an item may take no character."""
+    if kind in _REPEATS or kind is _POSSESSIVE:
+        return value[0] == 0 or all(_may_be_empty(*item) for item in value[2])
+    if kind is op.SUBPATTERN:
+        return all(_may_be_empty(*item) for item in value[3])
+    if kind is op.BRANCH:
+        return any(all(_may_be_empty(*item) for item in part) for part in value[1])
+    return kind not in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY)
 
 
 def _is_ambiguous(items: Sequence[Item]) -> bool:

@@ -1,0 +1,26 @@
+"""A pattern that somebody sends must not keep the event loop: nothing can stop Python's matcher."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import trio
+
+from tests.running import running
+from tests.unit.api.asking import ask, tell
+
+PATTERNS = ("a*a*a*a*a*a*a*a*b", "a?" * 30 + "a" * 30, "(?:a|aa)" * 30 + "b", "a{0,60}" * 9 + "b", "((a+){2})*b")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=range(len(PATTERNS)))
+async def test_no_pattern_keeps_the_daemon(tmp_path: Path, pattern: str) -> None:
+    """Whoever may write names and ask for them, which by default is everybody."""
+    wanted = quote(f"{{host=regexp({pattern})}}")
+    async with running(tmp_path, access={}) as daemon:
+        await daemon.tell(b"put a.b 1500000000 1 host=%b\n" % (b"a" * 60))
+        with trio.fail_after(30):
+            heard = await ask(daemon, f"/api/query?start=1400000000&end=1600000000&m=sum:a.b{wanted}")
+            assert heard.status in (400, 500), heard.body
+            assert (await tell(daemon, "/api/tree", b'{"name":"t"}')).status == 200
+            rule = b'{"treeId":1,"type":"METRIC","regex":"%b"}' % pattern.encode()
+            assert (await tell(daemon, "/api/tree/rule", rule)).status == 400
