@@ -82,6 +82,14 @@ def _drop_empty(_logger: object, _method: str, event: Event) -> Event:
     return event
 
 
+def _visible(_logger: object, _method: str, event: Event) -> Event:
+    """Texts that a terminal can only show: a stranger's could hold its commands."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[key] = "".join(one if one.isprintable() else repr(one)[1:-1] for one in value)
+    return event
+
+
 def _keep(_logger: object, method: str, event: Event) -> Event:
     """Keep an event as a line of OpenTSDB's form: `<Unix s> <LEVEL> <thread> <logger> <message>`, tabs between."""
     told = " ".join(f"{key}={value!r}" for key, value in event.items() if key not in _NOT_TOLD)
@@ -155,7 +163,7 @@ def configure(level: str, form: str, monotonic: Callable[[], float]) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _drop_empty,
             _keep,
-            *([] if form == "console" else [structlog.processors.format_exc_info]),
+            _visible if form == "console" else structlog.processors.format_exc_info,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),

@@ -57,6 +57,18 @@ def test_events_of_one_wording_beyond_the_burst_are_counted_instead(logged: Logg
     assert (event["event"], event["number"], event["left_out"]) == ("again", 100, 100 - log.BURST)
 
 
+def test_a_terminal_gets_no_commands_of_strangers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not from the values of an event, nor from what it is called: both may hold what somebody sent."""
+    with configured():
+        log.configure("info", "console", lambda: 0.0)
+        structlog.get_logger("test").warning("got \x1b[2Jthat", name="\x1b]0;mine\x07", path="/\x9b2J", line="a\nb")
+        said = capsys.readouterr().err
+    assert all(letter.isprintable() or letter == "\n" for letter in said)
+    assert said.count("\n") == 1
+    assert "\\x1b[2Jthat" in said
+    assert "name=\\x1b]0;mine\\x07" in said
+
+
 def test_libraries_speak_in_our_form_and_under_our_limits(logged: Logged) -> None:
     theirs = logging.getLogger("some.library")
     with configured():

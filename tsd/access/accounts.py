@@ -142,6 +142,7 @@ def _unsafe(about: os.stat_result) -> str:
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Put lines in the place of a file's, all at once; a new file is its owner's alone. Raises TsdError."""
+    path = Path(os.path.realpath(path))  # a link to it stays one
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:

@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeVar
 import structlog
 import trio
 
-from tsd.access.accounts import Account, read_accounts, read_roles
+from tsd.access.accounts import NAME, Account, read_accounts, read_roles
 from tsd.access.guesses import Guesses, TooManyTries
 from tsd.access.networks import read_networks
 from tsd.access.roles import Principal, Role
-from tsd.access.secret import LONGEST, NOBODYS, Named, Password, Token, kept_token, looks_like_token
+from tsd.access.secret import LONGEST, NOBODYS, PREFIX, Named, Password, Token, kept_token, looks_like_token
 from tsd.access_settings import AccessSettings
 from tsd.errors import TsdError
 
@@ -150,7 +150,7 @@ class Doorkeeper:
             self._succeeded[door] += 1
             return badge
         self._denied[door] += 1
-        await self._guesses.failed(address, door, name[:64])
+        await self._guesses.failed(address, door, _loggable(name))
         return None
 
     def _badge(self, account: Account, address: str) -> Badge | None:
@@ -167,12 +167,13 @@ class Doorkeeper:
     async def _by_password(self, name: str, secret: str, address: str) -> Account | None:
         """Each costs a thread much time and memory: what was right, or wrong, before is remembered; the others wait for
         each other, and those of one address for its earlier failures. Raises TooManyTries."""
+        verified, wrong = self._verified, self._wrong  # of this file: what it says does not hold for the next one
         digest = hmac.digest(self._key, f"{name}\0{secret}".encode("utf-8", "surrogatepass"), "sha256")
-        known = self._verified.get(digest)
+        known = verified.get(digest)
         if known is not None:
-            self._verified.move_to_end(digest)
+            verified.move_to_end(digest)
             return known
-        if digest in self._wrong:
+        if digest in wrong:
             return None
         await self._guesses.wait_turn(address)
         if self._hashing.statistics().tasks_waiting >= MOST_WAITING:
@@ -183,9 +184,9 @@ class Doorkeeper:
             assert isinstance(kept, Password)
             self.hashed += 1
             if await trio.to_thread.run_sync(kept.fits, secret, limiter=self._hashing) and account is not None:
-                _remember(self._verified, digest, account, VERIFIED)
+                _remember(verified, digest, account, VERIFIED)
                 return account
-        _remember(self._wrong, digest, None, WRONG)
+        _remember(wrong, digest, None, WRONG)
         return None
 
     # ---- for doors
@@ -221,8 +222,7 @@ class Doorkeeper:
             if isinstance(one.secret, Password):
                 self._by_name[one.name].append(one)
         self._by_name = dict(self._by_name)
-        self._verified.clear()
-        self._wrong.clear()
+        self._verified, self._wrong = OrderedDict(), OrderedDict()
         if self.enabled:
             told = log.info if accounts else log.warning
             told("accounts read", file=str(self._path), accounts=len(accounts))
@@ -252,6 +252,11 @@ def anonymous_roles(settings: AccessSettings) -> Role:
     if settings.anonymous is None:
         return Role.NONE if settings.authentication else OPEN_TO_ALL
     return read_roles(settings.anonymous)
+
+
+def _loggable(name: str) -> str:
+    """A name that somebody gave, for the log: some put a token there, or what would be no name of ours."""
+    return name if not name or (NAME.fullmatch(name) and PREFIX not in name) else "(no name)"
 
 
 def _remember(kept: OrderedDict[bytes, T], digest: bytes, value: T, most: int) -> None:

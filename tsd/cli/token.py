@@ -149,6 +149,7 @@ def check(loaded: Loaded, path: Path | None) -> None:
 def _changing(path: Path) -> Iterator[list[str]]:
     """The lines of a file, written back when the block ends. One command at a time; raises TsdError for a file that a
     daemon would not take."""
+    path = Path(os.path.realpath(path))
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:

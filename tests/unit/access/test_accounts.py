@@ -101,6 +101,17 @@ def test_a_file_that_is_not_safe_is_not_taken(tmp_path: Path, kind: str) -> None
         read_accounts(path)
 
 
+def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
+    """Or what is revoked by the link's name would hold for a daemon that has the file's."""
+    (tmp_path / "there").mkdir()
+    file = tmp_path / "there" / "accounts"
+    write_lines(file, ["a read sha256:" + "0" * 64])
+    (tmp_path / "link").symlink_to(file)
+    write_lines(tmp_path / "link", [])
+    assert read_accounts(file) == []
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_a_new_file_is_its_owners_alone_and_a_groups_right_to_read_stays(tmp_path: Path) -> None:
     path = tmp_path / "accounts"
     write_lines(path, [])

@@ -14,7 +14,7 @@ from tsd.access.doorkeeper import LOOK_S, Doorkeeper
 from tsd.access.guesses import LONGEST_S, Guesses, TooManyTries
 from tsd.access.networks import read_networks
 from tsd.access.roles import Role
-from tsd.access.secret import Named, Password, kept_token, new_token
+from tsd.access.secret import Named, Password, kept_password, kept_token, new_token
 from tsd.config import Given, read_settings
 from tsd.errors import TsdError
 
@@ -113,6 +113,36 @@ def test_a_certificate_shows_the_account_that_has_one_of_its_names(tmp_path: Pat
     assert badge is not None
     assert badge.principal.name == "a"
     assert keeper.by_certificate(["CN=a.example", "DNS=b.example"], HERE) is None
+
+
+async def test_a_change_of_the_file_while_a_password_is_worked_on_is_not_forgotten(tmp_path: Path) -> None:
+    """What was found out by the old file would else stand until the next change: somebody would be shut out."""
+    slow = kept_password("correct horse")
+    old, new = (Account("a", roles, slow) for roles in (Role.READ, Role.READ | Role.WRITE))
+    for before in ([old], []):
+        keeper = doorkeeper(tmp_path, before)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keeper.by_header, basic("a", "correct horse"), HERE)
+            await wait_all_tasks_blocked()
+            write_lines(tmp_path / "accounts", [str(new)])
+            await keeper.reload()
+        badge = await keeper.by_header(basic("a", "correct horse"), HERE)
+        assert badge is not None
+        assert badge.principal.roles == Role.READ | Role.WRITE
+
+
+async def test_a_token_in_the_place_of_a_name_is_not_logged(
+    tmp_path: Path, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `curl -u TOKEN:` has it."""
+    token = new_token()
+    keeper = doorkeeper(tmp_path, [Account("a", Role.READ, kept_token(token))])
+    for header in (basic(token, ""), basic(f" {token}", "x"), basic(f"x{token}", "")):
+        assert await keeper.by_header(header, HERE) is None
+        assert await keeper.by_words(["basic", token, "x"], "192.0.2.2") is None
+    said = capsys.readouterr()
+    assert "could not show who it is" in said.out + said.err
+    assert token[4:20] not in said.out + said.err
 
 
 async def test_a_password_is_worked_on_once_and_a_wrong_one_too(tmp_path: Path) -> None:
