@@ -86,6 +86,8 @@ class House:
         async with running(words_of(settings), self.folder, self.folder / "daemon.log", self._clock) as daemon:
             task_status.started(daemon)
             await daemon.ended()
+            if not daemon.killed:  # nobody need wait for what it was to do
+                raise Fallen(f"a daemon ended by itself: {daemon.last_words()}")
 
     async def up(self, chance: random.Random, windows_ms: Sequence[str] = WINDOWS_MS) -> Daemon:
         """A daemon that serves: the one that runs, or a new one."""

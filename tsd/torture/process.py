@@ -36,7 +36,7 @@ class Daemon:
         self.events: list[dict[str, Any]] = []  # what it logged
         self.noise: list[str] = []  # what else it wrote: nothing, unless it fell over
         self.port = 0
-        self.killed = False
+        self.killed = False  # or told to end
 
     @property
     def pid(self) -> int:
@@ -101,6 +101,7 @@ class Daemon:
 
     async def terminate(self) -> list[str]:
         """End it as an operator does; everything that waits is stored then. The wordings of its log. Raises Fallen."""
+        self.killed = True
         self.process.terminate()
         status = -1
         with trio.move_on_after(PATIENCE_S):

@@ -94,16 +94,20 @@ class Run:
             await self._look_everywhere(self._ground.store, self._ground.own, self.lanes)
 
     async def _go_lane(self, lane: Lane, room: trio.CapacityLimiter) -> None:
-        async with room, house(self._ground, lane.folder, small=lane.fault == "full") as built:
+        async with room:
             try:
-                for number in lane.rounds:
-                    if trio.current_time() < self._end:
-                        await self._round(lane, built, number)
-                        self._on_round()
-                await self._part(lane, built)
+                async with house(self._ground, lane.folder, small=lane.fault == "full") as built:
+                    await self._go_rounds(lane, built)
             except* TsdError as errors:
                 for error in _single(errors):
                     lane.ledger.trouble(f"{lane.fault}: {error}")
+
+    async def _go_rounds(self, lane: Lane, built: House) -> None:
+        for number in lane.rounds:
+            if trio.current_time() < self._end:
+                await self._round(lane, built, number)
+                self._on_round()
+        await self._part(lane, built)
 
     async def _round(self, lane: Lane, built: House, number: int) -> None:
         chance = random.Random(f"{self._plan.seed} {lane.fault} {number}")  # noqa: S311 - to be repeated
