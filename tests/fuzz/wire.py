@@ -204,8 +204,8 @@ class Wire:
         chance = self._chance
         at = chance.randrange(len(data)) if data else 0
         match chance.randrange(6):
-            case 0:
-                return data[:at]
+            case 0:  # but something: who has sent nothing may wait as long as he likes
+                return data[: at + 1]
             case 1:
                 return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :] if data else b""
             case 2:
