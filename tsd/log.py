@@ -3,11 +3,12 @@
 import logging
 import os
 import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
@@ -82,11 +83,21 @@ def _drop_empty(_logger: object, _method: str, event: Event) -> Event:
     return event
 
 
+def _shown(text: str) -> str:
+    """A text that a terminal can only show: a stranger's could hold its commands."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def _plain_trace(file: TextIO, error: Any) -> None:
+    """Write a trace without what its frames hold: tokens are among it."""
+    file.write("\n" + "\n".join(map(_shown, "".join(traceback.format_exception(*error)).splitlines())))
+
+
 def _visible(_logger: object, _method: str, event: Event) -> Event:
-    """Texts that a terminal can only show: a stranger's could hold its commands."""
+    """No text of an event is more than shown."""
     for key, value in event.items():
-        if isinstance(value, str) and not value.isprintable():
-            event[key] = "".join(one if one.isprintable() else repr(one)[1:-1] for one in value)
+        if isinstance(value, str):
+            event[key] = _shown(value)
     return event
 
 
@@ -148,7 +159,9 @@ def configure(level: str, form: str, monotonic: Callable[[], float]) -> None:
     renderer: Any = {
         "json": structlog.processors.JSONRenderer(default=str),
         "journald": _journald_line,
-        "console": structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
+        "console": structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=_plain_trace
+        ),
     }[form]
 
     def stamp(_logger: object, _method: str, event: Event) -> Event:

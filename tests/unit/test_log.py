@@ -69,6 +69,25 @@ def test_a_terminal_gets_no_commands_of_strangers(capsys: pytest.CaptureFixture[
     assert "name=\\x1b]0;mine\\x07" in said
 
 
+@pytest.mark.parametrize("form", ["console", "json", "journald"])
+def test_a_trace_does_not_tell_what_was_in_hand(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A request, with the token of who sent it, is in the hands of all that work on it."""
+
+    def fail(header: str) -> None:
+        raise ValueError(f"no \x1b[2Jgood: {len(header)}")
+
+    with configured():
+        log.configure("info", form, lambda: 0.0)
+        try:
+            fail("Bearer " + "secret")
+        except ValueError:
+            structlog.get_logger("test").exception("a request failed")
+        said = capsys.readouterr().err
+    assert "ValueError: no " in said
+    assert "Bearer secret" not in said
+    assert form == "journald" or "\x1b" not in said
+
+
 def test_libraries_speak_in_our_form_and_under_our_limits(logged: Logged) -> None:
     theirs = logging.getLogger("some.library")
     with configured():
