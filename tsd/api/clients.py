@@ -7,6 +7,7 @@ from tsd.api.messages import answer, check_method
 from tsd.doors.clients import OTHERS, Client
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.errors import Refused
+from tsd.query.durations import MOST_DIGITS
 
 SORTS = (
     "lines", "bytes", "accepted", "refused", "new_names", "new_series", "connections", "connections_total",
@@ -31,7 +32,7 @@ def routes(clients: Iterable[Client]) -> dict[str, Endpoint]:
         limit = request.param("limit") or "100"
         if by not in SORTS:
             raise Refused(400, f"Cannot sort by {by!r}", f"Sort by one of {', '.join(SORTS)}")
-        if not limit.isascii() or not limit.isdigit():
+        if not limit.isascii() or not limit.isdigit() or len(limit) > MOST_DIGITS:
             raise Refused(400, "Unable to parse 'limit' to a whole number")
         return answer(ranked(clients, by, int(limit)))
 

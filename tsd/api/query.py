@@ -15,6 +15,7 @@ from tsd.errors import BadQuery, Refused
 from tsd.query.answer import write_answer
 from tsd.query.answers import Answer, SubAnswer
 from tsd.query.body import read_body
+from tsd.query.durations import MOST_DIGITS
 from tsd.query.echo import echo
 from tsd.query.engine import ANSWER_BYTES, Engine
 from tsd.query.gexp.engine import metric_queries
@@ -132,7 +133,7 @@ def told_twice(error: Refused) -> Refused:
 def cancel(registry: Registry, request: Request) -> Response:
     """End a running query, by the `id` that the list shows; raises Refused where there is none."""
     text = request.param("id") or ""
-    if not text.isdecimal() or not registry.cancel(int(text)):
+    if not text.isdecimal() or len(text) > MOST_DIGITS or not registry.cancel(int(text)):
         raise Refused(404, "No such query", f"No query with the id [{text}] is running")
     return Response(204, b"", None)
 

@@ -8,6 +8,7 @@ from tsd.query.model import Calendar, Downsample, Fill
 from tsd.query.names import AGGREGATORS, NONE
 
 LONGEST_MS = (1 << 63) - 1
+MOST_DIGITS = 4000  # Python reads no more as a number
 _COUNT = re.compile(r"[0-9]*")
 _DECIMAL = re.compile(r"([0-9]+\.[0-9]+)(ms|[smhdwny])", re.IGNORECASE)
 _FUNCTIONS = frozenset(AGGREGATORS)
@@ -45,7 +46,7 @@ def split_duration(text: str) -> tuple[int, str]:
     assert digits
     if digits.end() == len(text):
         raise BadQuery(f"Invalid duration, must have an integer and unit: {text}")
-    if not digits[0] or int(digits[0]) > LONGEST_MS:
+    if not digits[0] or len(digits[0]) > MOST_DIGITS or int(digits[0]) > LONGEST_MS:
         raise BadQuery(f"Invalid duration (number): {text}")
     number = int(digits[0])
     if number == 0:

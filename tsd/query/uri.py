@@ -7,13 +7,14 @@ from datetime import tzinfo
 
 from tsd.codec.words import parse_double
 from tsd.errors import BadLine, BadQuery
+from tsd.query.durations import MOST_DIGITS
 from tsd.query.filters import identity, read_filter
 from tsd.query.model import NO_COUNTER_MAX, Filter, Query, RateOptions, SubQuery
 from tsd.query.validate import Draft, as_mistake, check, check_sub, without_duplicates
 
 CORRECTED = "corrected"
 _OFF = ("false", "0", "no", "off")
-_LONG = re.compile(r"[-+]?[0-9]+")
+_LONG = re.compile(rf"[-+]?[0-9]{{1,{MOST_DIGITS}}}")
 _ROLLUPS = ("ROLLUP_RAW", "ROLLUP_NOFALLBACK", "ROLLUP_FALLBACK", "ROLLUP_FALLBACK_RAW")
 
 Params = Mapping[str, Sequence[str]]

@@ -9,11 +9,12 @@ import trio
 
 from tests.unit.doors.web_parts import BOUNDS, Served, chunked, echo, get, hear, post, serving
 from tsd.doors.bodies import MEMBERS, Room
+from tsd.doors.clients import Client
 from tsd.doors.compression import LEAST_BYTES
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Request, Response
-from tsd.doors.visitor import here
+from tsd.doors.visitor import Visitor, here
 from tsd.doors.web import TURN_CHUNKS, UNCHUNKED_BYTES, Bounds, Tally, WebSession
 
 MUCH = b'{"metric":"sys.cpu","value":42}' * 3000
@@ -52,6 +53,22 @@ async def test_others_have_their_turn_between_the_smallest_chunks() -> None:
         await session.run(chunked("/echo", *([b"x"] * 20_000)), _nothing)
         nursery.cancel_scope.cancel()
     assert turns >= 20_000 // TURN_CHUNKS
+
+
+async def test_a_network_of_ipv6_has_one_share(autojump_clock: trio.abc.Clock) -> None:
+    """A /64 is one customer's: who announces bodies from many of its addresses leaves room for others."""
+    room = Room(4000)
+    dispatcher = Dispatcher({"echo": echo}, Rules(), Cors("", ""))
+    heads = get("/echo", "Content-Length: 1000", method="POST")
+    async with trio.open_nursery() as nursery:
+        for number in range(8):
+            ours, _ = trio.testing.memory_stream_pair()
+            visitor = Visitor(f"2001:db8::{number}", 1, Client(""))
+            session = WebSession(ours, dispatcher, BOUNDS, room, Tally(), visitor)
+            nursery.start_soon(session.run, heads, trio.sleep_forever)
+        await trio.testing.wait_all_tasks_blocked()
+        assert room.used == 1000
+        nursery.cancel_scope.cancel()
 
 
 async def _nothing() -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tsd.errors import BadQuery
 from tsd.query.answers import Group
-from tsd.query.durations import read_duration
+from tsd.query.durations import MOST_DIGITS, read_duration
 from tsd.query.gexp.pairs import Fold, combined
 from tsd.query.gexp.tops import Span, by_current, by_maximum
 from tsd.query.gexp.windows import moving_average, read_window
@@ -119,7 +119,7 @@ def _folding(fold: Fold) -> Function:
 def _top(words: Sequence[str]) -> int:
     if not words:
         raise BadQuery("Need aggregation window for moving average")  # in these words
-    if not words[0].isascii() or not words[0].isdigit():
+    if not words[0].isascii() or not words[0].isdigit() or len(words[0]) > MOST_DIGITS:
         raise BadQuery(f"Unparseable top n value: {words[0]}")
     count = int(words[0])
     if count < 1:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.errors import BadQuery
+from tsd.query.durations import MOST_DIGITS
 from tsd.query.points import Bool, Float64, Points, doubles_as_points
 
 _UNITS_S = {
@@ -31,7 +32,7 @@ def read_window(text: str) -> Window:
     """
     if text[:1] == "'" and text[-1:] == "'" and len(text) > 1:
         found = _LENGTH.fullmatch(text)
-        if found is None:
+        if found is None or len(found[1]) > MOST_DIGITS:
             raise BadQuery(f"Invalid moving window parameter: {text}")
         number, unit = int(found[1]), found[2]
         if unit not in _UNITS_S:
@@ -39,7 +40,7 @@ def read_window(text: str) -> Window:
         if number <= 0:
             raise BadQuery(_TOO_SHORT)
         return Window(length_ms=number * _UNITS_S[unit] * 1000)
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
         raise BadQuery(f"Unparseable window size: {text}")
     if int(text) <= 0:
         raise BadQuery(_TOO_SHORT)

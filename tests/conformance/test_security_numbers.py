@@ -1,0 +1,32 @@
+"""Numbers of more digits than Python reads are the sender's mistake: an error of ours costs a trace in the log."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.running import running
+from tests.unit.api.asking import ask
+
+QUERY = "/api/query?start=1h-ago&m=sum"
+TARGETS = [
+    "GET /api/query?start={}d-ago&m=sum:a.b",
+    f"GET {QUERY}:{{}}s-avg:a.b",
+    f"GET {QUERY}:rate{{{{counter,{{}},{{}}}}}}:a.b",
+    "GET /api/query/gexp?start=1h-ago&exp=highestMax(sum:a.b,{})",
+    "GET /api/query/gexp?start=1h-ago&exp=movingAverage(sum:a.b,{})",
+    "GET /api/query/gexp?start=1h-ago&exp=movingAverage(sum:a.b,%27{}min%27)",
+    "GET /api/stats/clients?limit={}",
+    "DELETE /api/stats/query?id={}",
+]
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "0" * 5000 + "1"], ids=["large", "long"])
+async def test_no_number_is_an_error_of_ours(tmp_path: Path, digits: str) -> None:
+    async with running(tmp_path) as daemon:
+        await daemon.tell(b"put a.b 1500000000 1 host=a\n")
+        for target in TARGETS:
+            method, path = target.format(digits, digits).split(" ")
+            heard = await ask(daemon, path, method=method)
+            assert heard.status >= 400
+            assert b"integer string conversion" not in heard.body
+        assert daemon.daemon.web.statistics().failures == 0
