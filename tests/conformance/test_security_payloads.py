@@ -301,6 +301,14 @@ async def test_every_answer_keeps_a_browser_safe(daemon: Running) -> None:
         assert "strict-transport-security" not in headers  # without TLS it is not to be believed
 
 
+async def test_the_list_of_queries_shows_nobodys_secrets(daemon: Running) -> None:
+    names = ("Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X-Auth-Token", "X-Forwarded-Access-Token")
+    await ask(daemon, f"/api/query?start={BASE}&m=sum:a.b", "User-Agent: us", *(f"{name}: {SECRET}" for name in names))
+    heard = await ask(daemon, "/api/stats/query")
+    assert [one["requestHeaders"]["user-agent"] for one in heard.json["completed"]] == ["us"]
+    assert SECRET.encode() not in heard.body
+
+
 async def test_no_answer_shows_a_trace(tmp_path: Path) -> None:
     """Not even where the setting is on, to strangers."""
     async with running(tmp_path, {"tsd.http.show_stack_trace": "true"}, access={}) as daemon:
