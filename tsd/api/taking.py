@@ -58,7 +58,8 @@ class PointsDoor:
         good: list[tuple[Piece, list[int]]] = []
         position = 0
         for piece in pieces:
-            refused, position = await self._take_piece(piece, take_in, echo, request)
+            refused, reached = await self._take_piece(piece, take_in, echo, request)
+            position = max(position, reached)  # a piece without a single line reaches nothing
             failures += (
                 _failures(piece, refused, flags, echo) if len(failures) < MOST_SHOWN else [UNSHOWN] * len(refused)
             )
@@ -80,7 +81,7 @@ class PointsDoor:
     async def _take_piece(
         self, piece: Piece, take_in: TakeIn, echo: Echo, request: Request
     ) -> tuple[dict[int, BadLine], int]:
-        """Take a piece's lines in; which points were refused, and the journal's position."""
+        """Take a piece's lines in; which points were refused, and the journal's position, 0 where there is no line."""
         refused = dict(piece.refused)
         points = echo(piece) if refused else ()
         for number, error in refused.items():

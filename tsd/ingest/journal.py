@@ -370,9 +370,12 @@ class Journal:
         segment.named = True
 
     def _close_file(self) -> None:
+        """Give the file's descriptor back. Where that fails the descriptor is gone even so, and what counts was synced
+        before: kept, it would soon be another file's, or a connection's."""
         if self._fd is not None:
-            self.disk.close(self._fd[1])
-            self._fd = None
+            (_, fd), self._fd = self._fd, None
+            with suppress(OSError):
+                self.disk.close(fd)
 
     def statistics(self) -> Statistics:
         """The numbers of this moment."""

@@ -1,5 +1,6 @@
 """/api/put: every recorded request is answered as OpenTSDB did, and what was acknowledged is stored."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tsd.api import incoming, taking
 from tsd.api.put import read_any, read_usual
 from tsd.codec.putline import NameRules
 from tsd.errors import Refused
+from tsd.ingest.disk import Disk
 
 PUTS = [
     vector
@@ -143,6 +145,25 @@ async def test_a_large_body_is_read_in_parts_and_none_of_it_taken_if_it_ends_bad
         assert (status, told["success"], told["failed"]) == (400, 299, 1)
         assert told["errors"][0]["datapoint"]["timestamp"] == BASE + 50
         assert len(await parts.stored()) == 299
+
+
+async def test_points_before_a_part_without_a_good_one_are_on_disk_when_they_are_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Disk):
+        def sync(self, fd: int) -> None:
+            raise OSError(errno.EIO, "as the test wants")
+
+    monkeypatch.setattr(incoming, "SLICE_BYTES", 1000)
+    body = [point(offset) for offset in range(40)] + [point(offset, "no number") for offset in range(40)]
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        parts.journal.disk = Refusing()
+        status, _ = await told_by(put_of(parts, patience_s=0.01), asked(body))
+        assert status == 503
+        parts.journal.disk = Disk()
+        status, told = await told_by(put_of(parts), asked(body, "summary"))
+        assert (status, told["success"], told["failed"]) == (400, 40, 40)
+        assert parts.journal.synced == parts.journal.position
 
 
 async def test_a_body_is_cut_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,3 +91,32 @@ async def test_a_disk_that_fails_at_a_segments_end_does_not_stop_the_next_one(tm
         assert not disk.fails
         assert journal.trouble is None
         journal.close()
+
+
+async def test_a_descriptor_that_the_disk_takes_back_with_an_error_is_not_used_again(tmp_path: Path) -> None:
+    """It is closed even so: its number is soon another file's."""
+
+    class Failing(Disk):
+        fails = False
+
+        def close(self, fd: int) -> None:
+            super().close(fd)
+            if self.fails:
+                raise OSError(errno.EIO, "as the test wants")
+
+    disk = Failing()
+    journal = make(tmp_path, disk)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        await journal.wait_synced(journal.append(LINE, 1))
+        disk.fails = True
+        journal.append(LINE, 1)
+        segment = journal.rotate()
+        assert segment is not None
+        with trio.fail_after(PATIENCE_S):
+            await journal.wait_synced(2)
+            disk.fails = False
+            await journal.wait_synced(journal.append(LINE, 1))
+        journal.close()
+    assert [block.lines for block in segment.blocks()] == [1, 1]
