@@ -117,6 +117,8 @@ class Writer:
 
     def adopt(self, segments: list[Segment]) -> None:
         """Write what an earlier run left, before anything else."""
+        # Series that are entered while it is read must not seem idle: the next seal would free their numbers.
+        self._rows.table.touch(np.empty(0, np.int32), self._now_s())
         for segment in segments:
             self._ledger.received += segment.lines
             self._enqueue(Window(segment, None, segment.lines, self._now_s(), SummaryCells(), segment.found_s))

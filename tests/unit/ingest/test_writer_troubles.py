@@ -10,7 +10,7 @@ from tests.wavering import Fault
 from tsd.codec.uid import COUNTER_ROW, Kind, encode_counter
 from tsd.ingest.names import Judged
 from tsd.ingest.putlines import SLOW_LINES
-from tsd.ingest.series import SeriesText
+from tsd.ingest.series import KeyParts, SeriesText
 from tsd.ingest.writer import Window
 from tsd.store import Put
 
@@ -209,3 +209,13 @@ async def test_strangers_are_judged_a_part_at_a_time(tmp_path: Path) -> None:
         moments = [at for at, _ in turns]
         assert moments[0] < moments[2]  # trio may give two turns to one task before another
         assert moments[1] < moments[3]
+
+
+async def test_a_series_that_a_replay_meets_is_not_idle_when_the_first_window_ends(tmp_path: Path) -> None:
+    """Its number would be given to the next series, and its points with it."""
+    async with going(Parts(tmp_path, await make_store())) as parts:  # what was left is adopted
+        text = SeriesText(b"m", b"host=b")
+        parts.rows.table.enter(text, ((b"host", b"b"),), KeyParts(SERIES[:3], SERIES[3:]))
+        await parts.take(line(0, 1))
+        parts.writer.seal()
+        assert parts.rows.table.find(text) is not None
