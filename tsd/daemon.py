@@ -192,10 +192,14 @@ class Daemon:
         self.live: dict[str, Apply] = {  # the settings that it lets change, and what makes them act
             "tsd.log.level": lambda wanted: set_level(wanted.log_level),
             "tsd.core.drain_timeout": lambda _: None,  # it is looked up when it is needed
-            "tsd.journal.max_bytes": lambda wanted: setattr(self.journal, "max_bytes", wanted.journal_max_bytes),
+            "tsd.journal.max_bytes": self._resize_journal,
             **dict.fromkeys(QUOTAS, lambda wanted: self.clients.limit(quotas_of(wanted))),
             **dict.fromkeys(CAPS, self._cap),
         }
+
+    def _resize_journal(self, config: Config) -> None:
+        self.journal.max_bytes = config.journal_max_bytes
+        self.writer.regulate()  # where it was full, nobody else comes to see that it no longer is
 
     def _cap(self, config: Config) -> None:
         self.growth.limit(max_series=config.max_series, names_per_minute=config.names_per_minute)

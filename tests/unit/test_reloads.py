@@ -1,10 +1,12 @@
 """Which settings a running daemon takes up."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from tests.running import running
 from tsd.config import Config, Loaded, load
 from tsd.errors import BadConfig
 from tsd.reloads import Apply, reread
@@ -45,3 +47,14 @@ def test_of_settings_that_cannot_be_used_none_is(tmp_path: Path) -> None:
     text = "tsd.core.drain_timeout = 5\ntsd.log.level = loud\n"
     with pytest.raises(BadConfig):
         reread(Config(), lambda: loading(tmp_path / "c", text), {"tsd.core.drain_timeout": lambda _: None})
+
+
+async def test_a_journal_that_was_full_and_may_grow_takes_points_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as served:
+        daemon = served.daemon
+        await served.tell(b"put m 1700000000 1 a=b\n")
+        daemon.live["tsd.journal.max_bytes"](replace(daemon.config, journal_max_bytes=1))
+        assert daemon.gate.held
+        daemon.live["tsd.journal.max_bytes"](daemon.config)
+        assert not daemon.gate.held
+        assert await served.tell(b"put m 1700000001 1 a=b\n") == b"synced 1\n"

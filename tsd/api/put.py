@@ -108,9 +108,7 @@ class Put:
         tag = header_tag(request, self._header)
         await self._door.admit(request.visitor)
         pieces = await read_slices(request.body, lambda text: read_usual(text, tag) or read_any(text, tag, self._rules))
-        return await self._door.take(
-            pieces, flags, lambda piece: points_of(piece.text, tag), self._take_in, request
-        )
+        return await self._door.take(pieces, flags, lambda piece: points_of(piece.text, tag), self._take_in, request)
 
 
 def routes(door: PointsDoor, intake: Intake, rules: NameRules, header: str) -> dict[str, Endpoint]:

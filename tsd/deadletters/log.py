@@ -236,9 +236,10 @@ class DeadLetters:
             del self._sizes[number]
 
     def _close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        fd, self._fd = self._fd, None  # closed, whatever the close says: its number may be another's next
+        if fd is not None:
+            with suppress(OSError):
+                os.close(fd)
 
     def statistics(self) -> Statistics:
         """The numbers of this moment."""

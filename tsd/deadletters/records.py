@@ -75,7 +75,8 @@ class Outcome(NamedTuple):
 
 def refused(time_ms: int, reason: str, message: str, peer: str, account: str, line: bytes, cut: int = 0) -> Refused:
     """The record of a line, which lacks `cut` bytes at its end."""
-    return Refused(time_ms, reason, message[:MESSAGE_CHARACTERS], peer, account, line.decode("latin-1"), cut)
+    told = message[:MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()  # half a surrogate pair is no text
+    return Refused(time_ms, reason, told, peer, account, line.decode("latin-1"), cut)
 
 
 def encode_records(records: list[Record]) -> bytes:

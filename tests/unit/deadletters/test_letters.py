@@ -56,6 +56,14 @@ async def test_a_line_is_kept_with_all_that_is_known_of_it(tmp_path: Path) -> No
     assert record.bytes == b'put \xff\x00" x'
 
 
+async def test_a_message_with_half_a_surrogate_pair_ends_nothing(tmp_path: Path) -> None:
+    async with writing(tmp_path) as letters:
+        letters.note(visitor(), [Refusal(b"put m x", BadLine("r", "bad \ud800"))])
+        letters.note(visitor(), refusals(1))
+        await letters.flush()
+        assert [record.message for record in kept(tmp_path)] == ["bad ?", "no 0"]
+
+
 async def test_what_was_noted_when_the_daemon_ends_is_kept(tmp_path: Path) -> None:
     async with writing(tmp_path) as letters:
         letters.note(visitor(), refusals(3))
