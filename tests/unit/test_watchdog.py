@@ -132,13 +132,13 @@ async def test_a_round_that_never_ends_is_let_down(tmp_path: Path, mock_clock: M
             mock_clock.jump(0.01)  # the journal has an interval to wait for
             await trio.lowlevel.checkpoint()
         assert watchdog.trouble() is None
-        mock_clock.jump(WATCHDOG_S / 2 + STORE_S)
+        mock_clock.jump(WATCHDOG_S / 2 + STORE_S - 1)
         assert watchdog.trouble() is None
         parts.writer.retries += 1  # the store says why not: it goes on, for as long again
         assert watchdog.trouble() is None
-        mock_clock.jump(WATCHDOG_S / 2 + STORE_S)
+        mock_clock.jump(WATCHDOG_S / 2 + STORE_S - 1)
         assert watchdog.trouble() is None
-        mock_clock.jump(1)
+        mock_clock.jump(2)
         assert watchdog.trouble() == "the canary has waited for its window to be written for 121 s"
         nursery.cancel_scope.cancel()
 
