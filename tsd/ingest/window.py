@@ -34,14 +34,14 @@ class Window:
         points: int,
         sealed_s: int,
         summaries: SummaryCells,
-        since_s: int | None = None,
+        since_s: int,
     ) -> None:
         self.segment = segment
         self.columns = columns  # None: read the segment
         self.summaries = summaries
         self.points = points
-        self.sealed_s = sealed_s  # wall clock
-        self.since_s = sealed_s if since_s is None else since_s  # when its first point came
+        self.sealed_s = sealed_s  # by the clock that never goes back
+        self.since_s = since_s  # when its first point came, by the wall clock
 
     @property
     def held(self) -> int:

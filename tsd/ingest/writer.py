@@ -60,11 +60,13 @@ class Writer:
         join: bool,
         refused_folder: Path,
         now_s: Callable[[], int],
+        uptime_s: Callable[[], int] = lambda: int(trio.current_time()),
         note: Callable[[Sequence[Put]], None] = lambda _: None,
         on_points: Callable[[Columns], Awaitable[None]] | None = None,
     ) -> None:
         """`note` is told of the cells that were put, `on_points` of their points, sorted by series and time: before the
-        window is done with, and again where that fails with StoreError."""
+        window is done with, and again where that fails with StoreError. `now_s` is the wall clock; `uptime_s` never
+        goes back: by it series that may be forgotten are told from those that waiting windows hold."""
         self._rows = rows
         self._names = names
         self._journal = journal
@@ -80,6 +82,7 @@ class Writer:
         self._join = join
         self._refused_folder = refused_folder
         self._now_s = now_s
+        self._uptime_s = uptime_s
         self._note = note
         self._on_points = on_points
         self._windows: deque[Window] = deque()
@@ -118,10 +121,11 @@ class Writer:
     def adopt(self, segments: list[Segment]) -> None:
         """Write what an earlier run left, before anything else."""
         # Series that are entered while it is read must not seem idle: the next seal would free their numbers.
-        self._rows.table.touch(np.empty(0, np.int32), self._now_s())
+        self._rows.table.touch(np.empty(0, np.int32), self._uptime_s())
         for segment in segments:
             self._ledger.received += segment.lines
-            self._enqueue(Window(segment, None, segment.lines, self._now_s(), SummaryCells(), segment.found_s))
+            since_s = self._now_s() if segment.found_s is None else segment.found_s
+            self._enqueue(Window(segment, None, segment.lines, self._uptime_s(), SummaryCells(), since_s))
 
     def seal(self) -> None:
         """End the open window."""
@@ -130,13 +134,13 @@ class Writer:
             return
         points, complete = self._rows.points, self._rows.complete
         columns, summaries = self._rows.take(), self._rows.take_summaries()
-        now = self._now_s()
+        now = self._uptime_s()
         self._rows.table.touch(columns.series, now)
-        self._enqueue(Window(segment, columns if complete else None, points, now, summaries, self._open_since_s))
+        since_s = self._now_s() if self._open_since_s is None else self._open_since_s
+        self._enqueue(Window(segment, columns if complete else None, points, now, summaries, since_s))
         self._open_since_s = None
-        if now > self._series_idle_s:
-            # Only the queue holds numbers of series now: open rows are empty.
-            self._rows.table.forget(now - self._series_idle_s, held_since_s=self._windows[0].sealed_s)
+        # Only the queue holds numbers of series now: open rows are empty.
+        self._rows.table.forget(max(now - self._series_idle_s, 0), held_since_s=self._windows[0].sealed_s)
         self.regulate()
 
     def _enqueue(self, window: Window) -> None:
@@ -332,7 +336,7 @@ class Writer:
             with _asked_again():
                 await trio.to_thread.run_sync(self._journal.set_aside, damage)
         columns = rows.take()
-        rows.table.touch(columns.series, self._now_s())
+        rows.table.touch(columns.series, self._uptime_s())
         return Contents(columns, rows.take_summaries(), refused)
 
     async def _keep_refused(self, window: Window, refused: list[Refusal]) -> None:

@@ -45,6 +45,7 @@ class Parts:
         self.store = store
         self.folder = folder
         self.now_s = 1_000_000  # the wall clock
+        self.uptime_s = 1_000_000
         self.gate = Gate()
         self.ledger = Ledger()
         self.journal = Journal(folder / "journal", sync_interval_s=0.001, max_bytes=int(str(chosen["max_bytes"])))
@@ -69,6 +70,7 @@ class Parts:
             join=bool(chosen["join"]),
             refused_folder=folder / "refused",
             now_s=lambda: self.now_s,
+            uptime_s=lambda: self.uptime_s,
         )
         self.intake = Intake(
             self.rows,

@@ -175,7 +175,7 @@ async def test_lines_damaged_on_disk_are_counted_and_the_rest_is_stored(tmp_path
 async def test_idle_series_are_forgotten_once_nothing_holds_them(tmp_path: Path) -> None:
     now = 1_000_000
     async with going(Parts(tmp_path, await make_store())) as parts:
-        parts.writer._now_s = lambda: now
+        parts.writer._uptime_s = lambda: now
         await parts.take(line(0, 1, "a"), line(0, 1, "b"))
         await parts.writer.flush()
         now += 7000

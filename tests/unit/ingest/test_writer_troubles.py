@@ -40,7 +40,7 @@ async def test_the_last_value_of_a_time_wins_whatever_is_dropped_between(tmp_pat
         await parts.writer.flush()
         assert await parts.stored() == {(SERIES, BASE * 1000): 2, (SERIES, (BASE + 1) * 1000): 4}
         assert len(parts.rows.table) <= 3
-        parts.writer._now_s = lambda: 1_000_001
+        parts.uptime_s += 1
         await parts.take(line(2, 5))
         await parts.writer.flush()
         assert len(parts.rows.table) == 1  # what was dropped is gone as soon as no window holds it
@@ -102,7 +102,7 @@ async def test_series_beyond_the_bound_wait_in_the_journal_alone(tmp_path: Path)
 async def test_idle_series_go_though_a_window_always_waits(tmp_path: Path) -> None:
     now = 1_000_000
     async with going(Parts(tmp_path, await make_store())) as parts:
-        parts.writer._now_s = lambda: now
+        parts.writer._uptime_s = lambda: now
         for turn in range(20):
             now += 3600
             await parts.take(line(turn, turn, f"h{turn}"))
