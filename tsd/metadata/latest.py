@@ -205,8 +205,9 @@ def _as_doubles(flags: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[np
     short = (flags & (FLOAT | LENGTH)) == FLOAT | 3
     if not short.any():
         return bits
-    singles = bits.astype(np.uint32).view(np.float32).astype(np.float64)
-    return np.where(short, singles.view(np.int64), bits)
+    doubles = bits.copy()
+    doubles[short] = bits[short].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
+    return doubles
 
 
 def _grown(array: NDArray[_T], size: int, fill: int = 0) -> NDArray[_T]:

@@ -94,6 +94,15 @@ async def test_floats_of_both_widths_are_doubles() -> None:
     assert (newest(latest, 1), newest(latest, 2)) == (LastPoint(10_000, 4.5), LastPoint(10_000, 0.1))
 
 
+async def test_an_integer_beside_a_float_is_not_taken_for_one() -> None:
+    table, latest = SeriesTable(), Latest(0)
+    numbers = np.array([entered(table, 1), entered(table, 2)], np.int32)
+    bits = np.array([int(np.float32(4.5).view(np.uint32)), 0x7F800001], np.int64)  # as a float, a NaN that is told of
+    columns = Columns(numbers, np.array([instant(10)] * 2, np.int64), np.array([FLOAT | 3, 3], np.uint8), bits)
+    await latest.note(columns, table, BEFORE_MS)  # warnings are errors
+    assert (newest(latest, 1), newest(latest, 2)) == (LastPoint(10_000, 4.5), LastPoint(10_000, 0x7F800001))
+
+
 async def test_past_the_bound_those_are_forgotten_that_were_quiet_longest() -> None:
     table, latest = SeriesTable(), Latest(0, most=10)
     numbers = [entered(table, name) for name in range(12)]
