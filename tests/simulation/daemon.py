@@ -51,6 +51,13 @@ class Makers:
     compactor: type[RowCompactor] = RowCompactor
 
 
+def row_compactor(makers: Makers, plan: Plan, line: Line, now_ms: Callable[[], int]) -> RowCompactor:
+    """As the configuration would have it."""
+    rest_ms = 0 if plan.engine is Engine.EMBEDDED else REST_MS
+    rules = MergeRules(fix_duplicates=True)
+    return makers.compactor(line, "tsdb", Layout(), rules, now_ms, lambda _: None, rest_ms=rest_ms)
+
+
 class Life:
     """One process, from its start to its end."""
 
@@ -112,10 +119,7 @@ class Life:
         self._open: dict[End, None] = {}
 
     def _paced(self, makers: Makers, now_ms: Callable[[], int]) -> PacedCompactor:
-        rest_ms = 0 if self.plan.engine is Engine.EMBEDDED else REST_MS
-        step = makers.compactor(
-            self.line, "tsdb", Layout(), MergeRules(fix_duplicates=True), now_ms, lambda _: None, rest_ms=rest_ms
-        )
+        step = row_compactor(makers, self.plan, self.line, now_ms)
         later_s = 7200  # hours are over before their time: nobody waits for them here
         return PacedCompactor(
             RowQueue(Layout(), 1000, now_ms() // 1000),

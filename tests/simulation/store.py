@@ -3,6 +3,7 @@
 It keeps what Store promises, and promises no more.
 """
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import groupby
@@ -87,11 +88,17 @@ class Backend:
         self._changes, self._durable = kept, len(kept)
 
 
-class Line:
-    """A daemon's own way to the store. Cut, it carries nothing more."""
+class Ended(Exception):
+    """The command that made the call was killed."""
 
-    def __init__(self, backend: Backend, *, sound: bool = False) -> None:
+
+class Line:
+    """A process's own way to the store. Cut, it carries nothing more."""
+
+    def __init__(self, backend: Backend, *, sound: bool = False, calls: float = math.inf) -> None:
+        """With `calls` the process is killed in the middle of the last of so many: Ended is raised."""
         self._backend = backend
+        self._calls = calls
         self._sound = sound
         self.dead = False
 
@@ -102,6 +109,11 @@ class Line:
         if self._sound:
             return await backend.apply(ask, changes=changes, durable=durable)
         await self._wait(chance.random() * weather.slow_s)
+        self._calls -= 1
+        if self._calls <= 0:
+            if chance.random() < 0.5:
+                await backend.apply(ask, changes=changes, durable=durable)
+            raise Ended
         if self.dead:  # it may have been on its way
             if backend.engine is Engine.HBASE and chance.random() < 0.5:
                 await backend.apply(ask, changes=changes, durable=durable)

@@ -1,8 +1,9 @@
 """One seed: daemons that live one after the other, clients, what happens to them, and what must hold at the end."""
 
+import math
 import random
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,11 +12,13 @@ import trio
 from tests.simulation.account import Account, Violation, read_names, read_points
 from tests.simulation.chance import START_S, Event, Plan, Trouble
 from tests.simulation.client import METRICS, Client
-from tests.simulation.daemon import Life, Makers
+from tests.simulation.daemon import Life, Makers, row_compactor
 from tests.simulation.disk import Crash, SimulatedDisk
-from tests.simulation.store import Backend, Line
+from tests.simulation.store import Backend, Ended, Line
 from tsd.codec.cell import FAMILY
+from tsd.codec.rowkey import Layout
 from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind, Widths
+from tsd.compaction.sweep import Stretch, Sweep
 from tsd.errors import StoreError, TsdError
 from tsd.ingest.folder import segment_paths
 from tsd.store import Family, Table
@@ -92,6 +95,8 @@ class World:
                 troubles.start_soon(self._happen)
                 for _ in range(self.plan.readers):
                     troubles.start_soon(self._read, self._draw())
+                if self.plan.compacts:
+                    troubles.start_soon(self._sweep, self._draw())
                 if self.plan.neighbour:
                     troubles.start_soon(self._neighbour, self._draw())
                 async with trio.open_nursery() as clients:
@@ -213,14 +218,26 @@ class World:
 
     async def _neighbour(self, chance: random.Random) -> None:
         """Another daemon on the same tables, that meets the same names."""
-        uids = Uids(Line(self.backend), "tsdb-uid", Widths())
         while True:
+            line = Line(self.backend, calls=chance.choice((1, 2, 3, 4, 6, math.inf, math.inf)))
+            uids = Uids(line, "tsdb-uid", Widths())
             kind = chance.choice(list(Kind))
             names = [f"c{chance.randint(1, 3)}x{chance.randint(0, 12)}".encode() for _ in range(chance.randint(1, 5))]
             self.neighbours += 1
-            with suppress(StoreError):
+            with _may_fail():
                 await uids.find_or_assign(kind, [*names, b"host", b"dc"] if kind is Kind.TAGK else names)
             await trio.sleep(chance.random() * self.plan.length_s / 5)
+
+    async def _sweep(self, chance: random.Random) -> None:
+        """`tsd compact` beside the daemon, that may be ended at any time."""
+        while True:
+            await trio.sleep(chance.random() * self.plan.length_s / 5)
+            line = Line(self.backend, calls=chance.choice((1, 2, 3, 4, 5, 6, 8, 10, 15, math.inf)))
+            compactor = row_compactor(self._makers, self.plan, line, self.now_ms)
+            sweep = Sweep(line, "tsdb", Layout(), compactor, self.now_ms)
+            with _may_fail():
+                async for _ in sweep.run(Stretch(0, START_S)):
+                    pass
 
     async def _read(self, chance: random.Random) -> None:
         """A query: what waits of a metric is written out, then it is read."""
@@ -306,6 +323,15 @@ async def make_tables(backend: Backend) -> None:
     await Line(backend, sound=True).create_tables(
         [Table("tsdb", (Family(FAMILY),)), Table("tsdb-uid", (Family(ID_FAMILY), Family(NAME_FAMILY)))]
     )
+
+
+@contextmanager
+def _may_fail() -> Iterator[None]:
+    """Around a command beside the daemon, which the store may fail, and which may be killed."""
+    try:
+        yield
+    except* (StoreError, Ended):
+        pass
 
 
 async def _until(done: Callable[[], bool]) -> None:
