@@ -4,6 +4,10 @@
 what was got and what was wanted; bytes are shown in hex.
 """
 
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
 
 class TsdError(Exception):
     """Base of everything this package raises on purpose."""
@@ -106,3 +110,11 @@ class BadQuery(Refused):
 
     def __init__(self, message: str, *, status: int = 400, details: str = "") -> None:
         super().__init__(status, message, details)
+
+
+def bare(error: E) -> E:
+    """An error that is to be kept, or is another's cause, without what led to it. Its frames hold all that was at hand,
+    a line's whole block or a connection's buffers, and lists that hold the error: a circle, which the collector finds
+    late, as it counts objects and not bytes."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -18,6 +18,7 @@ from tsd.codec.uid import Kind, Widths
 from tsd.errors import StoreError
 from tsd.store import Put
 from tsd.store.hbase import HBaseStore
+from tsd.store.thrift import Connection
 from tsd.torture.proxy import FaultyProxy, Mode
 from tsd.uids import Uids
 
@@ -88,9 +89,15 @@ async def test_a_failed_call_leaves_nothing_behind(hbase: RunningHbase, mode: Mo
             errors = [error for error in store_errors() if not any(error is other for other in others)]
             # A thread of trio's that idles keeps its last error, but not what was under way.
             assert [error for error in errors if error.__traceback__] == []
+            assert connections() == []  # the buffers of one that cannot be opened are a megabyte
         finally:
             gc.enable()
             await store.aclose()
+
+
+def connections() -> list[Connection]:
+    """All that there are in this process."""
+    return [found for found in gc.get_objects() if isinstance(found, Connection)]
 
 
 def store_errors() -> list[StoreError]:

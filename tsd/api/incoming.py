@@ -17,7 +17,7 @@ from tsd.api.messages import not_allowed
 from tsd.codec.putline import Tags, illegal
 from tsd.codec.words import encode_name, parse_long
 from tsd.doors.exchange import Request, Response
-from tsd.errors import BadLine, Refused
+from tsd.errors import BadLine, Refused, bare
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -285,7 +285,7 @@ def lines_of(text: bytes, points: Sequence[P], line: Callable[[P], bytes]) -> Pi
             lines.append(line(point))
             at.append(number)
         except BadLine as error:
-            refused[number] = error.with_traceback(None)  # which would keep all that was at hand there
+            refused[number] = bare(error)
     return Piece(text, b"".join(lines), at, refused, len(points))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from tsd.codec.columns import Columns
 from tsd.codec.putline import NameRules
-from tsd.errors import BadLine
+from tsd.errors import BadLine, bare
 from tsd.ingest import compiled
 from tsd.ingest.putlines import SLOW_LINES, Absorbed, Reject, Verdicts, is_put, read_put
 from tsd.ingest.series import SeriesTable, SeriesText
@@ -62,7 +62,7 @@ class LoopedRows:
             try:
                 point = read_put(block[at:end], self._table, self._rules, verdicts)
             except BadLine as error:
-                rejects.append(Reject(number, error))
+                rejects.append(Reject(number, bare(error)))
                 kept.append(block[start:at])
                 start = end + 1
             else:

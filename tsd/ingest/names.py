@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from tsd.codec.putline import NameRules, Tags, check_series, map_order, split_tags
 from tsd.codec.rowkey import Layout, join_pairs, salt_of
 from tsd.codec.uid import Kind
-from tsd.errors import ILLEGAL_ARGUMENT, UIDS_EXHAUSTED, UNKNOWN_NAME, BadLine, NoSuchName, UidsExhausted
+from tsd.errors import ILLEGAL_ARGUMENT, UIDS_EXHAUSTED, UNKNOWN_NAME, BadLine, NoSuchName, UidsExhausted, bare
 from tsd.ingest.series import KeyParts, SeriesText
 from tsd.uid_flight import Found, Permit
 from tsd.uids import Uids
@@ -52,7 +52,7 @@ class SeriesNames:
                 tags = split_tags(text.tags)
                 check_series(text.metric, tags, self._rules)
             except BadLine as error:
-                judged.refused[text] = error
+                judged.refused[text] = bare(error)
             else:
                 judged.good[text] = map_order(tags)
         return judged

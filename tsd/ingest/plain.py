@@ -13,7 +13,7 @@ import numpy as np
 from tsd.codec.columns import Columns, number_columns
 from tsd.codec.putline import NameRules, parse_value
 from tsd.codec.times import LAST_BASE_MS, Instant, instant, parse_time
-from tsd.errors import BadLine
+from tsd.errors import BadLine, bare
 from tsd.ingest.putlines import SLOW_LINES, Absorbed, Point, Reject, Verdicts, bits_of, is_put, read_put
 from tsd.ingest.series import SeriesTable, SeriesText, Texts
 
@@ -95,7 +95,7 @@ class PlainRows:
             try:
                 point = self._read(line, verdicts)
             except BadLine as error:
-                rejects.append(Reject(at, error))
+                rejects.append(Reject(at, bare(error)))
                 continue
             if isinstance(point, SeriesText):
                 strangers[point] = None

@@ -9,7 +9,7 @@ import trio
 from tsd import histograms, rollups
 from tsd.codec.putline import NameRules, map_order
 from tsd.codec.summary import Summary
-from tsd.errors import BadLine, CorruptRow, StoreError
+from tsd.errors import BadLine, CorruptRow, StoreError, bare
 from tsd.ingest.names import SeriesNames
 from tsd.ingest.putlines import Absorbed, Reject
 from tsd.ingest.rows import OpenRows
@@ -73,7 +73,7 @@ def _read(line: bytes, rules: SummaryRules) -> Summary | BadLine:
     try:
         return read_summary(line, rules)
     except BadLine as error:
-        return error
+        return bare(error)
 
 
 def _text(summary: Summary) -> SeriesText:

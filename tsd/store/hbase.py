@@ -20,7 +20,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import trio
 
-from tsd.errors import StoreBusy, StoreDown, StoreError
+from tsd.errors import StoreBusy, StoreDown, StoreError, bare
 from tsd.store import Cell, Page, Put, Table
 from tsd.store.batches import whole_rows
 from tsd.store.cells import CellPage, Cursor
@@ -249,7 +249,7 @@ class HBaseStore:
             except StoreBusy as exc:
                 self._count["errors"] += 1
                 if once:
-                    raise StoreDown(f"whether {method.__name__} was done is not known: {exc}") from exc
+                    raise StoreDown(f"whether {method.__name__} was done is not known: {exc}") from bare(exc)
             self._count["retries"] += 1
             await trio.sleep(pause)
         return await self._send(ask, once=once, near=near)

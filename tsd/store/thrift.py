@@ -20,7 +20,7 @@ import numpy as np
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TTransportException
 
-from tsd.errors import NoTable, StoreBusy, StoreError
+from tsd.errors import NoTable, StoreBusy, StoreError, bare
 from tsd.store import Cell, Page, Put, Row, Table
 from tsd.store.cells import CellPage, Cursor
 from tsd.store.changes import Signing
@@ -69,7 +69,7 @@ class Connection:
         try:
             self._happybase.open()
         except (OSError, TTransportException, UnicodeError) as exc:  # UnicodeError: a host name that cannot be one
-            raise NoAnswer(f"cannot connect: {_reason(exc)}", sent=False) from exc
+            raise NoAnswer(f"cannot connect: {_reason(exc)}", sent=False) from bare(exc)
 
     def close(self) -> None:
         """Hang up."""
@@ -320,17 +320,17 @@ class Connection:
         try:
             yield
         except api.AlreadyExists as exc:
-            raise _Exists(f"table {table} is there already") from exc
+            raise _Exists(f"table {table} is there already") from bare(exc)
         except api.IOError as exc:
-            raise refusal(table, _text(exc.message)) from exc
+            raise refusal(table, _text(exc.message)) from bare(exc)
         except api.IllegalArgument as exc:
-            raise StoreError(f"HBase's gateway does not take this: {_text(exc.message)}") from exc
+            raise StoreError(f"HBase's gateway does not take this: {_text(exc.message)}") from bare(exc)
         except TApplicationException as exc:  # something in the gateway broke on what we sent
-            raise StoreError(f"{self._address} cannot answer {call}: {_text(exc.message)}") from exc
+            raise StoreError(f"{self._address} cannot answer {call}: {_text(exc.message)}") from bare(exc)
         except TimeoutError as exc:
-            raise NoAnswer(f"{self._address} did not answer {call} in time", timed_out=True) from exc
+            raise NoAnswer(f"{self._address} did not answer {call} in time", timed_out=True) from bare(exc)
         except (OSError, TTransportException) as exc:
-            raise NoAnswer(f"{self._address} gave no answer to {call}: {_reason(exc)}") from exc
+            raise NoAnswer(f"{self._address} gave no answer to {call}: {_reason(exc)}") from bare(exc)
 
 
 class _Exists(StoreError):

@@ -38,7 +38,7 @@ class Knobs(NamedTuple):
     """What a user may turn."""
 
     outage_s: tuple[float, float] = (1.0, 3.0)  # the shortest and the longest
-    full_load: int = 200_000  # lines before an outage: memory has what it takes then
+    full_load: int = 600_000  # lines before an outage: memory has what it takes then
     memory_share: float = 1.2  # of its level before, at most
     resume_s: float = 10.0  # until the store takes points again, and nothing waits but the backlog's own time
 

@@ -36,7 +36,9 @@ class Ground(NamedTuple):
 class House:
     """One daemon at a time."""
 
-    def __init__(self, ground: Ground, folder: Path, disk: Disk, proxies: Sequence[FaultyProxy]) -> None:
+    def __init__(
+        self, ground: Ground, folder: Path, disk: Disk, proxies: Sequence[FaultyProxy], *, eager: bool
+    ) -> None:
         self.folder = folder
         self.disk = disk
         self.config = ground.config
@@ -47,7 +49,7 @@ class House:
         set_ahead(self._clock, 0)
         self._keeps_window = has_window(ground.config)
         addresses = ",".join(f"{proxy.host}:{proxy.port}" for proxy in proxies)
-        self._settings = tortured(ground.config, ground.prefix, disk.folder / "state", addresses)
+        self._settings = tortured(ground.config, ground.prefix, disk.folder / "state", addresses, eager=eager)
         self.own = config_of(self._settings)
         self._lives: trio.Nursery | None = None
         self._daemon: Daemon | None = None
@@ -185,14 +187,15 @@ def _of_ledger(stats: Mapping[str, int]) -> str:
 
 
 @asynccontextmanager
-async def house(ground: Ground, folder: Path, *, small: bool) -> AsyncIterator[House]:
-    """A house in `folder`, which is made; on a disk that can be filled where it is to be `small`."""
+async def house(ground: Ground, folder: Path, *, small: bool, eager: bool) -> AsyncIterator[House]:
+    """A house in `folder`, which is made; on a disk that can be filled where it is to be `small`, with daemons that are
+    `eager` to rewrite rows or not."""
     folder.mkdir()  # noqa: ASYNC240 - no longer than any look at a clock
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(folder / "disk")) if small else Disk(folder, small=False)
         proxies: list[FaultyProxy] = []
         if ground.config.backend is Backend.HBASE:
             proxies = [stack.enter_context(FaultyProxy(*address)) for address in gateways(ground.config)]
-        built = House(ground, folder, disk, proxies)
+        built = House(ground, folder, disk, proxies, eager=eager)
         async with built.lived_in():
             yield built

@@ -96,7 +96,8 @@ class Run:
     async def _go_lane(self, lane: Lane, room: trio.CapacityLimiter) -> None:
         async with room:
             try:
-                async with house(self._ground, lane.folder, small=lane.fault == "full") as built:
+                small, eager = lane.fault == "full", lane.fault != "outage"
+                async with house(self._ground, lane.folder, small=small, eager=eager) as built:
                     await self._go_rounds(lane, built)
             except* TsdError as errors:
                 for error in _single(errors):

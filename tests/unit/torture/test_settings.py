@@ -7,11 +7,11 @@ import pytest
 from tsd.config import Backend, Config, keys
 from tsd.torture.faults import ANYWHERE, ON_HBASE, BadPlan, chosen
 from tsd.torture.run import Plan
-from tsd.torture.settings import OWN, SHORT, TABLES, config_of, has_window, tortured
+from tsd.torture.settings import EAGER, OWN, SHORT, TABLES, config_of, has_window, tortured
 
 
 def test_all_keys_are_known() -> None:
-    assert {*OWN, *SHORT, *TABLES} <= keys().keys()
+    assert {*OWN, *SHORT, *EAGER, *TABLES} <= keys().keys()
 
 
 def test_a_users_settings_stay_but_for_what_is_theirs_alone() -> None:

@@ -1,0 +1,44 @@
+"""What is kept of a refused line: the error, and nothing of what led to it.
+
+Found with an outage under load: each refused line held the block it had come in, until the collector came by.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.unit.ingest.parts import Parts, line, make_store
+from tsd.codec.putline import NameRules
+from tsd.codec.rowkey import Layout
+from tsd.ingest import compiled
+from tsd.ingest.intake import absorb_whole
+from tsd.ingest.names import Creates, SeriesNames
+from tsd.ingest.putlines import Reject
+from tsd.ingest.rows import OpenRows
+from tsd.ingest.series import SeriesTable
+
+REFUSED = (
+    b"put m 1500000000 1x host=a",  # no number
+    b"put m x 1 host=a",  # no time
+    b"put m 1500000000 1",  # no tags
+    b"put m 1500000000 1 host",  # no tag
+    b"put m! 1500000000 1 host=a",  # no name
+)
+
+
+@pytest.mark.parametrize("by_loop", [False, True] if compiled.HAS else [False])
+async def test_refused_lines_hold_nothing(tmp_path: Path, by_loop: bool) -> None:
+    parts = Parts(tmp_path, await make_store())
+    rows = OpenRows(SeriesTable(by_loop=by_loop), NameRules())
+    names = SeriesNames(parts.uids, Layout(), NameRules(), Creates(True, True, True))
+    absorbed = await absorb_whole(rows, names, b"".join(text + b"\n" for text in (line(0, 1), *REFUSED)))
+    check_bare(absorbed.rejects)
+    rollups = await absorb_whole(rows, names, b"rollup bad\n", parts.summaries)
+    check_bare(rollups.rejects, [0])
+
+
+def check_bare(rejects: Sequence[Reject], lines: Sequence[int] = (1, 2, 3, 4, 5)) -> None:
+    assert [reject.line for reject in rejects] == list(lines)
+    for reject in rejects:
+        assert (reject.error.__traceback__, reject.error.__cause__, reject.error.__context__) == (None, None, None)
