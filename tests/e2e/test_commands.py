@@ -65,7 +65,7 @@ tsd.mode = readonly
 tsd.storage.salt.width = two
 tsd.storage.join_points = maybe
 tsd.journal.max_bytes = 1K
-tsd.core.authentication.enable = true
+tsd.storage.use_otsdb_timestamp = true
 tsd.log.level = loud
 tsd.storage.hbase.data_table = same
 tsd.storage.hbase.uid_table = same
@@ -167,8 +167,8 @@ def test_check_config_tells_everything_at_once(tmp_path: Path) -> None:
         f"tsd: {file}, line 4: tsd.storage.salt.width: got 'two', wanted a whole number of bytes",
         f"tsd: {file}, line 5: tsd.storage.join_points: got 'maybe', wanted true or false",
         f"tsd: {file}, line 6: tsd.journal.max_bytes: got 1K, wanted 1048576 or more",
-        f"tsd: {file}, line 7: tsd.core.authentication.enable: got 'true', but this version has no authentication and "
-        "will not run open instead: take the line out",
+        f"tsd: {file}, line 7: tsd.storage.use_otsdb_timestamp: got 'true', but this version lets the store stamp its "
+        "cells, and a query that is bounded by cell time would miss them: take the line out",
         f"tsd: {file}, line 8: tsd.log.level: got 'loud', wanted debug or info or warning or error",
         "tsd: --set: tsd.storage.pth: no such key; did you mean tsd.storage.path?",
         "tsd: tsd.storage.hbase.*_table: got same, same, tsdb-tree, tsdb-meta, wanted four different names",
