@@ -19,7 +19,8 @@ from tsd.torture.reading import stored_rows, unsound_names
 from tsd.torture.senders import Sender
 from tsd.torture.verdict import Account
 
-ROUND_S = 120.0  # that a round may take, beside its outage
+ROUND_S = 120.0  # that a round may take, and so many times its outage: the backlog is to be stored, too
+AGAIN = 3
 ASKED_POINTS = 200_000  # more are not asked for by queries as well
 THOROUGH_POINTS = 1_000_000  # of more, cells are read but not checked byte by byte
 
@@ -117,7 +118,7 @@ class Run:
         now = Round(built, place, chance, lane.ledger, self._plan.knobs, senders)
         fault = (self._plan.faults or faults_for(hbase=built.on_hbase))[lane.fault]
         try:
-            with trio.move_on_after(ROUND_S + self._plan.knobs.outage_s[1]) as scope:
+            with trio.move_on_after(ROUND_S + AGAIN * self._plan.knobs.outage_s[1]) as scope:
                 await fault(now)
         finally:
             lane.senders += now.senders
