@@ -3,7 +3,8 @@
 It reads what the pass is about and jumps over the rest: of each metric (of each salt) the hours between two times.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
 import trio
@@ -61,24 +62,25 @@ class Sweep:
         due = trio.current_time()
         most = MOST_ROWS if self._rate is None else max(min(int(self._rate), MOST_ROWS), 1)
         limit = min(FIRST_ROWS, most)
-        async for prefix in self._prefixes(stretch, position):
-            at: bytes | None = max(prefix + base_bytes(stretch.since_s), position)
-            stop = prefix + base_bytes(stretch.until_s)
-            while at is not None and at < stop:
-                begun = trio.current_time()
-                page, read_ms = await self._page(at, stop, limit)
-                if cells := sum(len(row.cells) for row in page.rows):
-                    limit = min(max(PAGE_CELLS * len(page.rows) // cells, LEAST_ROWS), most)
-                await self._compact(page.rows, read_ms)
-                rest_s = (trio.current_time() - begun) * self._rest
-                at = page.next_start
-                yield len(page.rows), at or stop
-                await trio.sleep(rest_s)
-                if self._rate is not None:
-                    due = max(due, trio.current_time() - 1) + len(page.rows) / self._rate
-                    await trio.sleep_until(due)
+        async with aclosing(self._prefixes(stretch, position)) as prefixes:
+            async for prefix in prefixes:
+                at: bytes | None = max(prefix + base_bytes(stretch.since_s), position)
+                stop = prefix + base_bytes(stretch.until_s)
+                while at is not None and at < stop:
+                    begun = trio.current_time()
+                    page, read_ms = await self._page(at, stop, limit)
+                    if cells := sum(len(row.cells) for row in page.rows):
+                        limit = min(max(PAGE_CELLS * len(page.rows) // cells, LEAST_ROWS), most)
+                    await self._compact(page.rows, read_ms)
+                    rest_s = (trio.current_time() - begun) * self._rest
+                    at = page.next_start
+                    yield len(page.rows), at or stop
+                    await trio.sleep(rest_s)
+                    if self._rate is not None:
+                        due = max(due, trio.current_time() - 1) + len(page.rows) / self._rate
+                        await trio.sleep_until(due)
 
-    async def _prefixes(self, stretch: Stretch, position: bytes) -> AsyncIterator[bytes]:
+    async def _prefixes(self, stretch: Stretch, position: bytes) -> AsyncGenerator[bytes, None]:
         """What the rows of each metric and salt start with, in order, from `position` on."""
         end = self._layout.metric_end
         if stretch.metrics:
