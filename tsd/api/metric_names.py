@@ -129,7 +129,7 @@ def told(stat: Stat) -> Told | None:
 def families(stats: Sequence[Stat]) -> Iterator[Metric]:
     """The metrics of some numbers, each with all of its labels' values.
 
-    >>> [family] = families([Stat("uid.ids-used", 3, "kind=tagk"), Stat("uid.ids-used", 4, "kind=tagv")])
+    >>> family, *_ = families([Stat("uid.ids-used", 3, "kind=tagk"), Stat("uid.ids-used", 4, "kind=tagv")])
     >>> family.name, [(sample.labels, sample.value) for sample in family.samples]
     ('tsd_uids_used', [({'kind': 'tagk'}, 3), ({'kind': 'tagv'}, 4)])
     """
