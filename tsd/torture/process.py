@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -140,7 +141,10 @@ def bound_files(pid: int, most_bytes: int | None) -> None:
 async def running(words: Sequence[str], folder: Path, kept: Path, clock: Path | None = None) -> AsyncIterator[Daemon]:
     """`tsd` with these words, begun in `folder`, what it logs appended to the file `kept`; killed at the end, unless it
     has ended."""
-    process = await trio.to_thread.run_sync(partial(Forked, words, folder=folder, clock=clock))
+    try:
+        process = await trio.to_thread.run_sync(partial(Forked, words, folder=folder, clock=clock))
+    except (OSError, struct.error) as exc:  # somebody has ended the process that it would be forked from
+        raise Fallen(f"a daemon could not be started: {exc}") from exc
     process.stdin.close()
     async with attended(Daemon(process, kept)) as daemon:
         yield daemon

@@ -17,6 +17,7 @@ from tsd.torture.house import Ground, House, house
 from tsd.torture.ledger import Ledger
 from tsd.torture.reading import stored_rows, unsound_names
 from tsd.torture.senders import Sender
+from tsd.torture.stuck import bounded
 from tsd.torture.verdict import Account
 
 ROUND_S = 120.0  # that a round may take, and so many times its outage: the backlog is to be stored, too
@@ -118,12 +119,12 @@ class Run:
         now = Round(built, place, chance, lane.ledger, self._plan.knobs, senders)
         fault = (self._plan.faults or faults_for(hbase=built.on_hbase))[lane.fault]
         try:
-            with trio.move_on_after(ROUND_S + AGAIN * self._plan.knobs.outage_s[1]) as scope:
+            async with bounded(ROUND_S + AGAIN * self._plan.knobs.outage_s[1], lane.folder / "stuck.txt") as scope:
                 await fault(now)
         finally:
             lane.senders += now.senders
-        if scope.cancelled_caught:
-            raise Broken(f"round {number} came to no end: {built.daemon.last_words()}")
+        if scope.cancel_called:
+            raise Broken(f"round {number} came to no end: see stuck.txt; the daemon: {built.daemon.last_words()}")
         built.daemon.check()
         await built.alone()
         await built.flush()
