@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import overdue
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run, need_peer, need_program
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
@@ -63,6 +64,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in ("hbase", "opentsdb"):
         if item.get_closest_marker(name):
             need_peer(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """No test keeps the others waiting for ever."""
+    with overdue.bounded():
+        yield
 
 
 @pytest.fixture(scope="session")

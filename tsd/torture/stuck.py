@@ -23,17 +23,17 @@ async def bounded(seconds: float, told: Path) -> AsyncIterator[trio.CancelScope]
 
 async def _give_up(seconds: float, scope: trio.CancelScope, task: trio.lowlevel.Task, told: Path) -> None:
     await trio.sleep(seconds)
-    told.write_text("\n".join(_waiting(task)) + "\n")  # noqa: ASYNC240 - once
+    told.write_text("\n".join(waiting(task)) + "\n")  # noqa: ASYNC240 - once
     scope.cancel()
 
 
-def _waiting(task: trio.lowlevel.Task, depth: int = 0) -> Iterator[str]:
+def waiting(task: trio.lowlevel.Task, depth: int = 0) -> Iterator[str]:
     """A task and those it has started: the calls that each is in, outermost first."""
     calls = (f"{frame.f_code.co_qualname}:{frame.f_lineno}" for frame in _frames(task.coro))
     yield f"{'  ' * depth}{' > '.join(calls)}"
     for nursery in task.child_nurseries:
         for child in nursery.child_tasks:
-            yield from _waiting(child, depth + 1)
+            yield from waiting(child, depth + 1)
 
 
 def _frames(waiting: Any) -> Iterator[FrameType]:
