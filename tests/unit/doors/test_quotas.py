@@ -89,8 +89,6 @@ async def test_over_the_port_all_lines_of_a_paused_client_arrive(tmp_path: Path)
     async with running(tmp_path, {"tsd.quota.lines_per_second": "300"}) as daemon, daemon.client() as client:
         for block in range(3):
             await client.send_whole(b"".join(put(block * 1100 + n) for n in range(1100)))
-        while not daemon.daemon.clients.of(HERE).pausing:
-            await trio.lowlevel.checkpoint()
         assert await client.ask(b"") == b"synced 3300\n"
         us = await about_us(daemon)
         assert (us["accepted"], us["lines"]) == (3300, 3301)
