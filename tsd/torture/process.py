@@ -71,7 +71,9 @@ class Daemon:
         with trio.move_on_after(PATIENCE_S):
             while not (found := [event for event in self.events if event["event"] in wordings]):
                 if not self.alive:
-                    raise Fallen(f"a daemon ended by itself, with status {self.process.returncode}: {self.last_words()}")
+                    raise Fallen(
+                        f"a daemon ended by itself, with status {self.process.returncode}: {self.last_words()}"
+                    )
                 await self.news.wait()
             return found[0]
         raise Fallen(f"a daemon has not said {' or '.join(wordings)!r} within {PATIENCE_S:g} s: {self.last_words()}")
