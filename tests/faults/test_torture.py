@@ -45,9 +45,8 @@ async def test_all_else_on_the_embedded_store(tmp_path: Path) -> None:
 
 
 async def test_kills_on_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
-    kills = max(KILLS // 5, 1)  # one start in some hundreds did not come to its end, and it is not known yet why
-    told = await torture(tmp_path, {"kill": kills}, on_hbase(hbase), daemons=3)
-    assert told["all"]["faults"]["kill"] >= kills
+    told = await torture(tmp_path, {"kill": KILLS}, on_hbase(hbase), daemons=3)
+    assert told["all"]["faults"]["kill"] >= KILLS
     assert [name for name in hbase.tables.tables() if "torture" in name] == []
 
 

@@ -88,9 +88,18 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, once it has ended. Raises subprocess.TimeoutExpired after `timeout` seconds."""
-        if self.returncode is None and not _readable(self._told.fileno(), timeout):
-            raise subprocess.TimeoutExpired("tsd", timeout or 0)
+        """Its exit status, once it has ended. Raises subprocess.TimeoutExpired after `timeout` seconds. Several may
+        wait, and one of them close it while another has not yet looked."""
+        with self._polling:
+            if self.returncode is not None:
+                return self.returncode
+            # A descriptor of our own: the number of one that is closed is soon another pipe's, which may stay silent.
+            told = os.dup(self._told.fileno())
+        try:
+            if not _readable(told, timeout):
+                raise subprocess.TimeoutExpired("tsd", timeout or 0)
+        finally:
+            os.close(told)
         status = self.poll()
         assert status is not None
         return status
@@ -123,7 +132,9 @@ class Forked:
 
     def close(self) -> None:
         """Close our ends of its pipes."""
-        for pipe in (self.stdout, self.stderr, self._told):
+        with self._polling:
+            self._told.close()
+        for pipe in (self.stdout, self.stderr):
             pipe.close()
         self._feed(b"")
 

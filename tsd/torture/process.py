@@ -99,8 +99,7 @@ class Daemon:
         """End it as a crash does. Raises Fallen."""
         self.check()
         self.killed = True
-        self.process.kill()
-        await self.ended()
+        await self.end()
 
     async def terminate(self) -> list[str]:
         """End it as an operator does; everything that waits is stored then. The wordings of its log. Raises Fallen."""
@@ -114,9 +113,12 @@ class Daemon:
         return [event["event"] for event in self.events]
 
     async def end(self) -> None:
-        """Leave nothing of it."""
+        """Leave nothing of it. Raises Fallen."""
         self.process.kill()
-        await self.ended()
+        with trio.move_on_after(PATIENCE_S):
+            await self.ended()
+            return
+        raise Fallen(f"a daemon (process {self.pid}) was killed and has not ended within {PATIENCE_S:g} s")
 
     def close(self) -> None:
         """Give back what is held, once it has ended."""
@@ -143,10 +145,15 @@ def bound_files(pid: int, most_bytes: int | None) -> None:
 async def running(words: Sequence[str], folder: Path, kept: Path, clock: Path | None = None) -> AsyncIterator[Daemon]:
     """`tsd` with these words, begun in `folder`, what it logs appended to the file `kept`; killed at the end, unless it
     has ended."""
+    process = None
     try:
-        process = await trio.to_thread.run_sync(partial(Forked, words, folder=folder, clock=clock))
+        with trio.move_on_after(PATIENCE_S):
+            start = partial(Forked, words, folder=folder, clock=clock)
+            process = await trio.to_thread.run_sync(start, abandon_on_cancel=True)
     except (OSError, struct.error) as exc:  # somebody has ended the process that it would be forked from
         raise Fallen(f"a daemon could not be started: {exc}") from exc
+    if process is None:
+        raise Fallen(f"a daemon's process has not begun within {PATIENCE_S:g} s")
     process.stdin.close()
     async with attended(Daemon(process, kept)) as daemon:
         yield daemon
