@@ -6,6 +6,7 @@ from bench import beside as beside_module
 from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import day as day_module
+from bench import disk as disk_module
 from bench import fair as fair_module
 from bench import idle as idle_module
 from bench import ingest as ingest_module
@@ -98,6 +99,14 @@ def compact(series: int, points: int, rounds: int, pairs: int, seconds: int, pac
 def day(series: int, hours: int, only: str) -> None:
     """A day of a cell a point, compacted: the same points, and how much less they take."""
     day_module.day(Load(series, hours * 360, 1), lambda name: only in name.lower())
+
+
+@bench.command()
+@click.option("--hosts", default=30, help="Hosts of ten series each; a point of each every ten seconds.")
+@click.option("--hours", default=24, help="How long the day is.")
+def disk(hosts: int, hours: int) -> None:
+    """Bytes a point on disk after compaction: the embedded store beside VictoriaMetrics."""
+    disk_module.disk(hosts, hours)
 
 
 @bench.command("query-numbers")

@@ -134,13 +134,23 @@ def _side(load: Load, engine: Engine, before: Side | None = None) -> Side:
 
 
 def _say(engine: Engine, what: str) -> None:
-    print(f"bench: {engine.name}: {what}", file=sys.stderr)
+    say(engine.name, what)
+
+
+def say(name: str, what: str) -> None:
+    """Tell who watches how far one of the systems is."""
+    print(f"bench: {name}: {what}", file=sys.stderr)
 
 
 def _tsd(engine: Engine, *words: str) -> str:
-    named = [word for key, value in engine.settings.items() for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "tsd", *words, *named]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return command(engine.settings, *words)
+
+
+def command(settings: Mapping[str, str], *words: str) -> str:
+    """What a command says with these settings."""
+    named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    ordered = [sys.executable, "-m", "tsd", *words, *named]
+    return subprocess.run(ordered, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _figures(load: Load, before: Side, run: Pass, after: Side) -> dict[str, float]:

@@ -33,6 +33,11 @@ def embedded_bytes(home: Path) -> int:
     return _sizes(path for path in (home / "store").rglob("*") if path.is_file())
 
 
+def table_bytes(home: Path) -> int:
+    """Of the embedded store's tables alone: without its log and its records of what files there are."""
+    return _sizes((home / "store").glob("*.sst"))
+
+
 def merge_embedded(home: Path, table: str) -> None:
     """Have RocksDB merge all files of a table, as it does bit by bit in the background. Nobody may have it open."""
     folder = str(home / "store")

@@ -7,9 +7,10 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from bench.processes import Usage, usage
@@ -22,9 +23,11 @@ SHOWN_S = 60  # until what was flushed is found by a query
 class Victoria:
     """A running one. It keeps nothing durable before it flushes, which it does every second or so."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, web_port: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], home: Path, port: int, web_port: int, http_port: int) -> None:
         self._process = process
+        self._home = home
         self.port = port
+        self.http_port = http_port  # of /api/put
         self._web_port = web_port
 
     def usage(self) -> Usage:
@@ -41,10 +44,8 @@ class Victoria:
         return time.monotonic()
 
     def _received(self) -> int:
-        for line in self._get("/metrics").splitlines():
-            if line.startswith('vm_rows_inserted_total{type="opentsdb"}'):
-                return int(line.split()[1])
-        return 0
+        lines = self._get("/metrics").splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith('vm_rows_inserted_total{type="opentsdb'))
 
     def check(self, start_s: int, end_s: int, points: int) -> None:
         """Ends the benchmark with status 1 where it has not so many points from one time up to another, even later."""
@@ -53,11 +54,34 @@ class Victoria:
             if time.monotonic() > deadline:
                 raise SystemExit(f"VictoriaMetrics has {found} points of {points}: the figures mean nothing")
 
+    def merged_bytes(self, points: int) -> int:
+        """What its points take, without the index of series, once it has merged its files into as few as it can."""
+        self._await_parts(points, 1 << 30)
+        self._get("/internal/force_merge")
+        parts = self._await_parts(points, 1)
+        return sum(path.stat().st_size for part in parts for path in part.iterdir())
+
+    def _await_parts(self, points: int, most: int) -> list[Path]:
+        """Folders of files that hold so many points, which their names begin with, once there are so few a month."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            self._get("/internal/force_flush")
+            parts = list(self._home.glob("data/*/*/*_*_*"))
+            months = {part.parent.name for part in parts}
+            if sum(int(part.name.partition("_")[0]) for part in parts) == points and len(parts) <= most * len(months):
+                return parts
+        raise SystemExit("VictoriaMetrics does not merge its files: the figures mean nothing")
+
     def _points(self, start_s: int, end_s: int) -> int:
         query = f'sum(count_over_time({{__name__=~".+"}}[{end_s - start_s}s]))'
         words = urlencode({"query": query, "time": end_s - 1, "nocache": 1})
         found = json.loads(self._get(f"/api/v1/query?{words}"))["data"]["result"]
         return int(found[0]["value"][1]) if found else 0
+
+    def query(self, kind: str, words: Mapping[str, str | int]) -> list[dict[str, Any]]:
+        """What /api/v1/KIND finds."""
+        found: list[dict[str, Any]] = json.loads(self._get(f"/api/v1/{kind}?{urlencode(words)}"))["data"]["result"]
+        return found
 
     def _get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._web_port}{path}", timeout=PATIENCE_S) as answer:
@@ -68,20 +92,21 @@ class Victoria:
 def running_victoria(home: Path) -> Iterator[Victoria]:
     """Start one with its data in `home`, and end it."""
     assert PROGRAM is not None, "apt-get install victoria-metrics"
-    port, web_port = _free_ports(2)
+    port, web_port, http_port = _free_ports(3)
     words = [
         PROGRAM,
         f"-storageDataPath={home}",
         f"-httpListenAddr=127.0.0.1:{web_port}",
         f"-opentsdbListenAddr=127.0.0.1:{port}",
+        f"-opentsdbHTTPListenAddr=127.0.0.1:{http_port}",
         "-retentionPeriod=100y",
         "-search.maxUniqueTimeseries=3000000",
     ]
     home.mkdir(parents=True, exist_ok=True)
     with (home.parent / f"{home.name}.log").open("wb") as log, subprocess.Popen(words, stderr=log) as process:
         try:
-            _await_listening(process, (port, web_port))
-            yield Victoria(process, port, web_port)
+            _await_listening(process, (port, web_port, http_port))
+            yield Victoria(process, home, port, web_port, http_port)
         finally:
             process.kill()
 

@@ -1,0 +1,160 @@
+"""A day of a fleet's metrics on disk: bytes a point of the embedded store, and of VictoriaMetrics on the same lines.
+
+The points are put a cell a point, as an OpenTSDB writes them, and compacted by `tsd compact`; then each system merges
+its files into as few as it can, and the files of its data are counted. The benchmark fails where a point is not the
+same before and after.
+"""
+
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.contents import Contents, stored
+from bench.day import SINGLE_CELLS, command, say
+from bench.files import merge_embedded, table_bytes
+from bench.lines import METRICS_A_HOST, ROUND_S, START_S, Load, rounds, series_text
+from bench.report import machine, publish, table
+from bench.victoria import running_victoria
+from tsd.config import Given, read_settings
+
+HOUR_S = 3600
+JITTER = 0.05  # of the rounds of an agent that come a second early or late
+EMBEDDED, VICTORIA = "tsd, embedded", "VictoriaMetrics"
+DAYS_START_S = START_S - START_S % 86400  # within one of VictoriaMetrics' months
+
+
+class Fleet(NamedTuple):
+    """What is written."""
+
+    hosts: int
+    hours: int
+
+    @property
+    def rounds(self) -> int:
+        """Points of each series."""
+        return self.hours * HOUR_S // ROUND_S
+
+    @property
+    def points(self) -> int:
+        """In all."""
+        return self.hosts * METRICS_A_HOST * self.rounds
+
+
+class Figures(NamedTuple):
+    """Bytes a point."""
+
+    before: float  # compaction
+    after: float
+    victoria: float
+
+
+def disk(hosts: int, hours: int) -> None:
+    """Measure both mixes on both systems and publish the report."""
+    fleet = Fleet(hosts, hours)
+    uniform = Load(hosts * METRICS_A_HOST, fleet.rounds, 1, start_s=DAYS_START_S)
+    mixes = {"a fleet's": fleet_lines(fleet), "drawn": rounds(uniform, 0)}
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
+        for at, (mix, lines) in enumerate(mixes.items()):
+            home = Path(name) / str(at)
+            home.mkdir()
+            with (home / "lines").open("wb") as file:
+                file.writelines(lines)
+            before, after = _embedded(home, fleet.points)
+            found[mix] = Figures(before, after, _victoria(home, fleet))
+            say(mix, str(found[mix]))
+    publish("disk", _report(fleet, found), {mix: figures._asdict() for mix, figures in found.items()})
+
+
+def fleet_lines(fleet: Fleet) -> Iterator[bytes]:
+    """Put lines, a round at a time. Of each four metrics of a host two are gauges that walk, with two decimals, one is
+    a counter of a rate of its own, and one a small integer that moves now and then. All of a host's have one time,
+    which is a second early or late now and then. The same arguments give the same bytes."""
+    chance = np.random.default_rng(1)
+    count = fleet.hosts * METRICS_A_HOST
+    names = [series_text(number) for number in range(count)]
+    heads = [b"put %s " % metric.encode() for metric, _ in names]
+    tails = [b" %s\n" % tags.encode() for _, tags in names]
+    kinds = np.arange(count) % 4
+    gauges, counters, small = (np.flatnonzero(found) for found in (kinds < 2, kinds == 2, kinds == 3))
+    level = chance.uniform(0, 100, len(gauges))
+    pace = chance.uniform(0.05, 1.0, len(gauges))
+    total = chance.integers(0, 10**9, len(counters))
+    rate = chance.uniform(10, 50_000, len(counters))
+    number = chance.integers(0, 200, len(small))
+    for at in range(fleet.rounds):
+        late = _jitter(chance, fleet.hosts) if at else np.zeros(fleet.hosts, np.int64)
+        level = np.clip(level + chance.normal(0, pace), 0, 100)
+        total = total + np.maximum(chance.normal(rate, rate / 5), 0).astype(np.int64)
+        number = np.clip(number + chance.integers(-3, 4, len(small)) * (chance.random(len(small)) < 0.3), 0, 200)
+        values: list[bytes] = [b""] * count
+        for places, texts in (
+            (gauges, [b"%.2f" % one for one in level.tolist()]),
+            (counters, [b"%d" % one for one in total.tolist()]),
+            (small, [b"%d" % one for one in number.tolist()]),
+        ):
+            for place, text in zip(places.tolist(), texts, strict=True):
+                values[place] = text
+        times = [b"%d " % time for time in (DAYS_START_S + at * ROUND_S + late).tolist()]
+        yield b"".join(
+            head + times[place // METRICS_A_HOST] + value + tail
+            for place, (head, value, tail) in enumerate(zip(heads, values, tails, strict=True))
+        )
+
+
+def _jitter(chance: np.random.Generator, hosts: int) -> NDArray[np.int64]:
+    """Seconds by which a round of each host's agent is late."""
+    drawn = chance.random(hosts)
+    early, late = drawn < JITTER / 2, drawn > 1 - JITTER / 2
+    return late.astype(np.int64) - early.astype(np.int64)
+
+
+def _embedded(home: Path, points: int) -> tuple[float, float]:
+    """Bytes a point before the compaction and after it."""
+    settings = {**SINGLE_CELLS, "tsd.storage.path": str(home)}
+    say(EMBEDDED, f"writing {points:,} points")
+    command(settings, "import", str(home / "lines"))
+    before, contents = _measured(home, settings, points)
+    say(EMBEDDED, "compacting")
+    command(settings, "compact")
+    after, contents_after = _measured(home, settings, points)
+    if contents.digests != contents_after.digests:
+        raise SystemExit("the compaction changed points: the figures mean nothing")
+    return before, after
+
+
+def _measured(home: Path, settings: Mapping[str, str], points: int) -> tuple[float, Contents]:
+    merge_embedded(home, "tsdb")
+    size = table_bytes(home)
+    contents = stored(read_settings(Given("benchmark", *item) for item in settings.items())[0])
+    if contents.points != points:
+        raise SystemExit(f"{contents.points} points are stored, {points} were sent: the figures mean nothing")
+    return size / points, contents
+
+
+def _victoria(home: Path, fleet: Fleet) -> float:
+    """Bytes a point."""
+    say(VICTORIA, f"writing {fleet.points:,} points")
+    with running_victoria(home / "victoria") as victoria:
+        with socket.create_connection(("127.0.0.1", victoria.port)) as connection, (home / "lines").open("rb") as file:
+            connection.sendfile(file)
+        victoria.await_stored(fleet.points)
+        victoria.check(DAYS_START_S - HOUR_S, DAYS_START_S + fleet.hours * HOUR_S + HOUR_S, fleet.points)
+        return victoria.merged_bytes(fleet.points) / fleet.points
+
+
+def _report(fleet: Fleet, found: Mapping[str, Figures]) -> str:
+    rows = [[mix, *(f"{figure:.2f}" for figure in figures)] for mix, figures in found.items()]
+    head = ["mix", "tsd, a cell a point", "tsd, compacted", "VictoriaMetrics"]
+    return (
+        f"Bytes a point on disk: {fleet.points:,} points of {fleet.hosts * METRICS_A_HOST:,} series, one every ten "
+        f"seconds; {machine()}. Files of the data alone (no journal, no index of series), all merged. *a fleet's*: "
+        f"gauges with two decimals that walk, counters, small integers, {JITTER:.0%} of an agent's rounds a second "
+        f"early or late; *drawn*: the other benchmarks' lines, whose gauges and integers are drawn anew each time.\n\n"
+        + table(head, rows)
+    )
