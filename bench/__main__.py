@@ -17,11 +17,30 @@ from bench import series as series_module
 from bench import sync as sync_module
 from bench import windows as windows_module
 from bench.lines import Load
+from bench.together.run import Wanted
+from bench.together.run import run as run_together
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 def bench() -> None:
     """Benchmarks. They compare ratios measured in one run: figures of a machine that others use mean little alone."""
+
+
+@bench.command("all")
+@click.option("--scale", type=click.Choice(["full", "small"]), default="full", help="How much is sent.")
+@click.option("--only", default="", help="Only systems whose name contains one of these: 'embedded;Victoria'.")
+@click.option("--load", "load_words", default="", help="Only these loads: 'steady;day'.")
+@click.option("--resume", is_flag=True, help="Leave what was measured before; otherwise it is measured anew.")
+def together(scale: str, only: str, load_words: str, resume: bool) -> None:
+    """The daemon and all its peers, side by side, under every load; tables and plots."""
+    words, names = only.split(";"), load_words.split(";")
+    wanted = Wanted(
+        scale,
+        lambda name: any(word in name for word in words),
+        lambda name: not load_words or name in names,
+        resume,
+    )
+    run_together(wanted)
 
 
 @bench.command()

@@ -33,6 +33,11 @@ class Daemon:
     def pid(self) -> int:
         return self._process.pid
 
+    def stop(self) -> None:
+        """End it as an operator would."""
+        self._process.terminate()
+        self._process.wait()
+
     def usage(self) -> Usage:
         """What it has used so far."""
         return usage(self.pid)

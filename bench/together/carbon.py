@@ -1,0 +1,146 @@
+"""carbon-cache, Debian's, with whisper files: it takes the plaintext form, PATH VALUE TIME."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.lines import ROUND_S
+from bench.processes import Usage, usage
+from bench.together.mixes import Sums
+from bench.together.systems import Answer, Needs, Question, free_ports, listening, wait_until
+
+PROGRAM = shutil.which("carbon-cache")
+OWN = "carbon"  # the first part of the paths of its own figures
+FEW = 200  # points that it may hold back when it is called done: its own figures, which it takes every second
+# As Debian ships it, but for its bounds on new files and on updates, and for files that take no more than they hold.
+CONFIGURATION = """
+[cache]
+STORAGE_DIR = {home}
+LOCAL_DATA_DIR = {home}/whisper
+CONF_DIR = {home}
+LOG_DIR = {home}/log
+PID_DIR = {home}
+USER =
+MAX_UPDATES_PER_SECOND = inf
+MAX_CREATES_PER_MINUTE = inf
+LINE_RECEIVER_INTERFACE = 127.0.0.1
+LINE_RECEIVER_PORT = {lines}
+PICKLE_RECEIVER_INTERFACE = 127.0.0.1
+PICKLE_RECEIVER_PORT = {pickle}
+CACHE_QUERY_INTERFACE = 127.0.0.1
+CACHE_QUERY_PORT = {query}
+ENABLE_TAGS = False
+ENABLE_LOGROTATION = False
+WHISPER_FALLOCATE_CREATE = False
+WHISPER_SPARSE_CREATE = True
+CARBON_METRIC_INTERVAL = 1
+"""
+SCHEMAS = """
+[carbon]
+pattern = ^carbon[.]
+retentions = 1s:1h
+[lines]
+pattern = .*
+retentions = {step}s:{slots}
+"""
+POINT = np.dtype([("time", ">u4"), ("value", ">f8")])
+HEAD_BYTES = 28  # of a file with one archive
+
+
+class Carbon:
+    """A running one. It tells senders nothing, and holds points in memory until it has written them; it never asks the
+    system to."""
+
+    last = ""
+    http_port = 0
+
+    def __init__(self, process: subprocess.Popen[bytes], home: Path, port: int) -> None:
+        self._process = process
+        self._whisper = home / "whisper"
+        self.port = port
+
+    def usage(self) -> Usage:
+        """What it has used so far."""
+        return usage(self._process.pid)
+
+    def store_cpu_s(self) -> float:
+        """It has no other processes."""
+        return 0.0
+
+    def await_stored(self, points: int) -> float:
+        """It counts what it receives and what it holds every second: when that is nothing any more, all is written."""
+        wait_until("carbon reads", lambda: self._own("metricsReceived")["value"].sum() >= points)
+        received = self._own("metricsReceived")
+        read_s = int(received["time"][received["value"] > 0].max())
+        wait_until("carbon writes", lambda: self._empty_since(read_s) > 0)
+        ago_s = time.time() - self._empty_since(read_s)  # noqa: TID251 (it tells the time by the wall clock)
+        return time.monotonic() - max(0.0, ago_s)
+
+    def _empty_since(self, after_s: int) -> int:
+        sizes = self._own("cache/size")
+        times = sizes["time"][(sizes["value"] < FEW) & (sizes["time"] >= after_s)]
+        return int(times.min()) if len(times) else 0
+
+    def _own(self, name: str) -> NDArray[np.void]:
+        for path in self._whisper.glob(f"{OWN}/agents/*/{name}.wsp"):
+            return _points(path)
+        return np.zeros(0, POINT)
+
+    def found(self, start_s: int, end_s: int) -> Sums:
+        """Of the points of that time, read from its files."""
+        total = Sums(0, 0.0)
+        for path in self._files():
+            points = _points(path)
+            points = points[(points["time"] >= start_s) & (points["time"] < end_s)]
+            total += Sums(len(points), float(points["value"].sum()))
+        return total
+
+    def _files(self) -> Iterator[Path]:
+        for folder in self._whisper.iterdir():
+            if folder.name != OWN:
+                yield from folder.rglob("*.wsp")
+
+    def ask(self, question: Question) -> Answer:
+        """It answers none: that is another program's."""
+        raise NotImplementedError(question.name)
+
+    def merged_bytes(self) -> int:
+        """Of its files as they are: a point has its place from the start."""
+        return sum(path.stat().st_blocks * 512 for path in self._files())
+
+
+def _points(path: Path) -> NDArray[np.void]:
+    """Those of a whisper file with one archive: places that were never written have no time."""
+    points = np.frombuffer(path.read_bytes()[HEAD_BYTES:], POINT)
+    return points[points["time"] > 0]
+
+
+@contextmanager
+def running_carbon(home: Path, needs: Needs) -> Iterator[Carbon]:
+    """Start one with its state in `home`, and end it."""
+    assert PROGRAM is not None
+    (home / "log").mkdir(parents=True)
+    (home / "whisper").mkdir()
+    lines, pickle, query = free_ports(3)
+    (home / "carbon.conf").write_text(CONFIGURATION.format(home=home, lines=lines, pickle=pickle, query=query))
+    slots = (needs.span_s + 3600) // ROUND_S
+    (home / "storage-schemas.conf").write_text(SCHEMAS.format(step=ROUND_S, slots=slots))
+    words = [PROGRAM, f"--config={home}/carbon.conf", "--nodaemon", "start"]
+    with (home / "out").open("wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
+        try:
+            wait_until("carbon starts", lambda: _is_up(process, lines), 60)
+            yield Carbon(process, home, lines)
+        finally:
+            process.kill()
+
+
+def _is_up(process: subprocess.Popen[bytes], port: int) -> bool:
+    if process.poll() is not None:
+        raise RuntimeError("carbon does not start")
+    return listening(port)

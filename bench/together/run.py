@@ -1,0 +1,174 @@
+"""Runs every system under every load, in turn, and keeps what it finds."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import victoria as victoria_peer
+from bench.day import ONE_REGION
+from bench.peers import Hbase, running_hbase
+from bench.report import machine
+from bench.together import carbon, influx
+from bench.together.carbon import running_carbon
+from bench.together.influx import running_influx
+from bench.together.loads import SIZES, Load, Wrong, loads
+from bench.together.mixes import Written, as_paths, write
+from bench.together.ours import running_peer, running_tsd
+from bench.together.records import Figures, Record, Run, load, save
+from bench.together.systems import System
+from bench.together.victoria import running_victoria
+
+EMBEDDED, PLAIN, VICTORIA, INFLUX, CARBON, HBASE, HBASE_PLAIN, OPENTSDB = (
+    "tsd, embedded",
+    "tsd, embedded, nothing compiled",
+    "VictoriaMetrics",
+    "InfluxDB",
+    "carbon",
+    "tsd, HBase",
+    "tsd, HBase, nothing compiled",
+    "OpenTSDB 2.4.1, HBase",
+)
+COMPARED = (EMBEDDED, VICTORIA)
+INSTALL = "apt-get install --no-install-recommends"
+# What ends one measurement, not all of them.
+FAILURES = (Wrong, RuntimeError, AssertionError, OSError, ValueError, SystemExit, subprocess.SubprocessError)
+
+
+class Wanted(NamedTuple):
+    """What is to be run."""
+
+    scale: str
+    systems: Callable[[str], bool]
+    loads: Callable[[str], bool]
+    resume: bool  # what was measured before is left as it is
+
+
+def run(wanted: Wanted) -> Run:
+    """Run it, and keep every figure as soon as it is there. Systems that need HBase come last: it takes part in nobody
+    else's measurement."""
+    size = SIZES[wanted.scale]
+    with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
+        folder = Path(name)
+        hbase = cache(lambda: stack.enter_context(running_hbase(folder / "hbase", ONE_REGION)))
+        found = _begun(wanted)
+        some = [system for system in systems(hbase) if wanted.systems(system.name)]
+        for system in some:
+            if system.lacks:
+                _say(f"{system.name} is left out: {system.lacks}")
+        for beside in (False, True):
+            these = [system for system in some if system.hbase is beside and not system.lacks]
+            for one in loads(size, COMPARED):
+                if these and wanted.loads(one.name):
+                    found = _load(one, these, wanted, found, folder)
+    return found
+
+
+def systems(hbase: Callable[[], Hbase]) -> list[System]:
+    """All that there are, the fastest first."""
+    return [
+        System(EMBEDDED, running_tsd, sync=True),
+        System(VICTORIA, running_victoria, lacks=_lacks(victoria_peer.PROGRAM, "victoria-metrics")),
+        System(PLAIN, partial(running_tsd, plain=True), sync=True, share=0.4, most_series=100_000),
+        System(INFLUX, running_influx, share=0.2, lacks=_lacks(influx.PROGRAM, "influxdb")),
+        System(
+            CARBON,
+            running_carbon,
+            form="path",
+            answers=False,
+            share=0.1,
+            most_series=100_000,
+            lacks=_lacks(carbon.PROGRAM, "graphite-carbon"),
+        ),
+        System(HBASE, lambda h, n: running_tsd(h, n, hbase()), sync=True, share=0.4, most_series=100_000, hbase=True),
+        System(OPENTSDB, lambda h, n: running_peer(h, n, hbase()), share=0.2, most_series=100_000, hbase=True),
+        System(
+            HBASE_PLAIN,
+            lambda h, n: running_tsd(h, n, hbase(), plain=True),
+            sync=True,
+            share=0.2,
+            hbase=True,
+            only=("steady", "apart"),
+        ),
+    ]
+
+
+def _lacks(program: str | None, package: str) -> str:
+    return "" if program else f"{INSTALL} {package}"
+
+
+def _begun(wanted: Wanted) -> Run:
+    """What there is of a run of this scale."""
+    titles = {one.name: one.mix.title for one in loads(SIZES[wanted.scale], COMPARED)}
+    before = load()
+    if before is None or before.scale != wanted.scale:
+        return Run(wanted.scale, machine(), versions(), titles, [])
+    return before._replace(machine=machine(), versions=versions(), titles=titles)
+
+
+def versions() -> dict[str, str]:
+    """Of the peers that are here."""
+    packages = {VICTORIA: "victoria-metrics", INFLUX: "influxdb", CARBON: "graphite-carbon"}
+    found = {}
+    for name, package in packages.items():
+        words = ["dpkg-query", "--show", "--showformat=${Version}", package]
+        found[name] = subprocess.run(words, check=False, capture_output=True, text=True).stdout
+    return found
+
+
+def _load(one: Load, these: list[System], wanted: Wanted, found: Run, folder: Path) -> Run:
+    """Every round of a load, systems in turn."""
+    suited = [system for system in these if one.suits(system) and (not system.only or one.name in system.only)]
+    written: dict[str, Written] = {}
+    for number in range(max(one.rounds.values(), default=1)):
+        for system in suited:
+            if number >= one.rounds.get(system.name, 1) or (wanted.resume and found.has(one.name, system.name, number)):
+                continue
+            if "put" not in written:
+                written["put"] = _written(one, folder)
+            if system.form not in written:
+                written[system.form] = as_paths(written["put"])
+            found = found.without(one.name, system.name, number)
+            begun = time.monotonic()
+            home = folder / f"{one.name}-{number}-{system.name.replace(', ', '-').replace(' ', '-')}"
+            figures = _measured(one, system, written[system.form], home)
+            took_s = time.monotonic() - begun
+            found.records.extend(Record(one.name, system.name, number, took_s, f) for f in figures)
+            save(found)
+            _say(f"{one.name}, {system.name}, round {number + 1}: {took_s:.0f} s: {_told(figures)}")
+    shutil.rmtree(folder / one.name, ignore_errors=True)
+    return found
+
+
+def _written(one: Load, folder: Path) -> Written:
+    _say(f"{one.name}: writing lines")
+    return write(one.mix, folder / one.name, int(time.time()))  # noqa: TID251 (carbon keeps points for a time)
+
+
+def _measured(one: Load, system: System, written: Written, home: Path) -> list[Figures]:
+    """On a system that is started for it; what failed is told in its place."""
+    now_s = int(time.time())  # noqa: TID251 (as above)
+    try:
+        with system.start(home, one.needs._replace(span_s=now_s - written.start_s)) as running:
+            figures = one.run(one, system, running, written)
+    except FAILURES as exc:
+        return [Figures(failed=f"{type(exc).__name__}: {exc}")]
+    shutil.rmtree(home, ignore_errors=True)
+    return figures
+
+
+def _told(figures: list[Figures]) -> str:
+    return "; ".join(
+        " ".join(f"{n}={v:.4g}" if isinstance(v, float) else f"{n}={v}" for n, v in f._asdict().items() if v)
+        for f in figures
+    )
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,74 @@
+"""VictoriaMetrics, Debian's, with its OpenTSDB listeners."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.lines import ROUND_S
+from bench.processes import Usage
+from bench.together.mixes import Sums
+from bench.together.systems import Answer, Needs, Question, answer_of
+from bench.victoria import Victoria as Peer
+from bench.victoria import running_victoria as running_peer
+
+SHOWN_S = 60  # until what was flushed is found by a query
+
+
+class Victoria:
+    """A running one. It tells senders of lines nothing, and keeps points in memory for a second or so."""
+
+    last = ""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._points = 0
+        self.port, self.http_port = peer.port, peer.http_port
+
+    def usage(self) -> Usage:
+        """What it has used so far."""
+        return self._peer.usage()
+
+    def store_cpu_s(self) -> float:
+        """It has no other processes."""
+        return 0.0
+
+    def await_stored(self, points: int) -> float:
+        """Its listeners count what came in; then it is told to write it to its files."""
+        self._points = points
+        return self._peer.await_stored(points)
+
+    def found(self, start_s: int, end_s: int) -> Sums:
+        """Of the points of that time."""
+        counts = [self._over_time(of, start_s, end_s) for of in ("count", "sum")]
+        return Sums(round(counts[0]), counts[1])
+
+    def _over_time(self, of: str, start_s: int, end_s: int) -> float:
+        query = f'sum({of}_over_time({{__name__=~".+"}}[{end_s - start_s}s]))'
+        found = self._peer.query("query", {"query": query, "time": end_s - 1, "nocache": 1})
+        return float(found[0]["value"][1]) if found else 0.0
+
+    def ask(self, question: Question) -> Answer:
+        """The answer to a query. Its windows end where those of the others begin."""
+        host = f',host="{question.host}"' if question.host else ""
+        selector = f'{{__name__="{question.metric}"{host}}}'
+        if question.host:
+            times = {"time": question.end_s - 1}
+            found = self._peer.query("query", {"query": f"{selector}[{question.end_s - question.start_s}s]", **times})
+        else:
+            step_s = question.step_s or ROUND_S
+            expression = f"avg_over_time({selector}[{step_s}s]) by (host)" if question.step_s else f"sum({selector})"
+            span = {"start": question.start_s + step_s - ROUND_S, "end": question.end_s - ROUND_S, "step": step_s}
+            found = self._peer.query("query_range", {"query": expression, **span, "nocache": 1})
+        return answer_of({one["metric"].get("host", ""): [float(value) for _, value in one["values"]] for one in found})
+
+    def merged_bytes(self) -> int:
+        """Of its parts, merged, without the index of series."""
+        return self._peer.merged_bytes(self._points)
+
+
+@contextmanager
+def running_victoria(home: Path, needs: Needs) -> Iterator[Victoria]:
+    """Start one with its state in `home`, and end it."""
+    del needs
+    with running_peer(home) as peer:
+        yield Victoria(peer)
