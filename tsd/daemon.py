@@ -28,6 +28,7 @@ from tsd.deadletters.log import DeadLetters
 from tsd.deadletters.replay import Replay, verbs
 from tsd.doors import control
 from tsd.doors.clients import QUOTAS, Clients, quotas_of
+from tsd.doors.crowd import Crowd
 from tsd.doors.listener import Limits, Listener
 from tsd.doors.replies import Budget
 from tsd.doors.signin import sign_in
@@ -36,7 +37,7 @@ from tsd.doors.tls import Tls
 from tsd.doors.visitor import Visitor
 from tsd.errors import CorruptRow, StoreError
 from tsd.ingest import compiled
-from tsd.ingest.folder import identity
+from tsd.ingest.folder import adopted, identity
 from tsd.ingest.growth import Growth
 from tsd.ingest.intake import Gate, Intake
 from tsd.ingest.journal import Journal, Segment
@@ -77,7 +78,11 @@ class Daemon:
         self.ledger = Ledger()
         self.gate = Gate()
         self.journal = Journal(
-            journal_folder(config), sync_interval_s=config.journal_sync_ms / 1000, max_bytes=config.journal_max_bytes
+            journal_folder(config),
+            sync_interval_s=config.journal_sync_ms / 1000,
+            max_bytes=config.journal_max_bytes,
+            owner=identity(state_folder(config)),
+            adopted=adopted(journal_folder(config)),
         )
         rules = name_rules(config)
         self.rows = OpenRows(SeriesTable(), rules)
@@ -157,6 +162,7 @@ class Daemon:
                 self.doorkeeper,
             )
         )
+        self.crowd = Crowd()
         self.listener = Listener(
             self._telnet,
             self.web.serve,
@@ -170,6 +176,7 @@ class Daemon:
             self.clients,
             self.tls,
             self.doorkeeper,
+            self.crowd,
         )
         self._powers = Powers(self.stats, partial(version_reply, by_loop=compiled.HAS), self.drop_caches, stop.set)
         self._rules = Rules(
@@ -223,7 +230,7 @@ class Daemon:
                 return
             first = rest
         session = TelnetSession(
-            stream, self.intake, self._powers, self._rules, self.tally, self._replies, visitor, keeper
+            stream, self.intake, self._powers, self._rules, self.tally, self._replies, visitor, keeper, self.crowd
         )
         await session.run(first, receive)
 

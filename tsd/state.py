@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
-FORMAT = 1  # of the folder; a newer daemon's is not touched, an older one's is used, and is of this format then
+# Of the folder; in 1 the journal's segments do not say whose they are. A newer daemon's folder is not touched, an older
+# one's is used, and is of this format then.
+FORMAT = 2
 
 
 class Kind(NamedTuple):

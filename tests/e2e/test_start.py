@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.command import ROOT, Done, Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tsd.codec.uid import COUNTER_ROW
+from tsd.state import FORMAT
 from tsd.store import Put
 
 pytestmark = pytest.mark.slow
@@ -68,7 +69,7 @@ def test_a_store_that_is_away_is_told_at_once(tmp_path: Path) -> None:
 def test_the_folder_of_a_newer_version_is_left_alone_by_all_commands(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     assert tsd.run("import", "-", stdin=b"sys.cpu %d 1 host=web01\n" % T).status == 0
-    (tsd.folder / "format").write_text("2\n")
+    (tsd.folder / "format").write_text("99\n")
     before = sorted((path, path.read_bytes()) for path in tsd.folder.rglob("*") if path.is_file())
     for words in (
         "serve",
@@ -82,8 +83,8 @@ def test_the_folder_of_a_newer_version_is_left_alone_by_all_commands(tmp_path: P
         done = tsd.run(*words.split(" "))
         assert (done.status, done.out) == (4, ""), words
         assert done.err == (
-            f"tsd: state folder {tsd.folder}: a newer version has used it, its format is 2, this version knows 1: run "
-            "the newer one, or give another folder with --data\n"
+            f"tsd: state folder {tsd.folder}: a newer version has used it, its format is 99, this version knows "
+            f"{FORMAT}: run the newer one, or give another folder with --data\n"
         ), words
     after = sorted((path, path.read_bytes()) for path in tsd.folder.rglob("*") if path.is_file())
     assert [path for path, _ in after] == [path for path, _ in before]

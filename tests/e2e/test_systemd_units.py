@@ -119,7 +119,7 @@ def test_what_does_not_get_better_by_itself_is_not_tried_again(tmp_path: Path, u
     statuses = {tsd.run("serve", "--port", "no").status}
     with tsd.serve():
         statuses.add(tsd.run("serve", "--port", "0").status)
-    (tmp_path / "state" / "format").write_text("2\n")
+    (tmp_path / "state" / "format").write_text("99\n")
     statuses.add(tsd.run("serve", "--port", "0").status)
     assert statuses == final
 

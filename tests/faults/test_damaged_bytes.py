@@ -22,9 +22,10 @@ BLOCKS = (
     b"put b 1356998400 3 h=b\n",
     b"put c 1356998400 4 h=c\nput c 1356998401 5 h=c\n",
 )
+OWN = "0123456789abcdef" * 2  # the state folder
 PARTS = [b"".join(frame([text], text.count(b"\n"))) for text in BLOCKS]
 STARTS = list(accumulate(map(len, PARTS), initial=HEADER_BYTES))  # of blocks; the last one is the segment's end
-WHOLE = header(STARTS[-1]) + b"".join(PARTS)
+WHOLE = header(STARTS[-1], OWN) + b"".join(PARTS)
 SOME = 36  # bytes: an identity, and what is behind it
 OTHER = b"put z 1356998400 9 h=z\n"
 
@@ -49,7 +50,7 @@ class Found(NamedTuple):
 
 def start(folder: Path) -> Found:
     with capture_logs() as logs:
-        journal = Journal(folder, sync_interval_s=1, max_bytes=1 << 30, disk=Unsynced())
+        journal = Journal(folder, sync_interval_s=1, max_bytes=1 << 30, owner=OWN, disk=Unsynced())
         segments = journal.recover()
         lines = b"".join(block.text for segment in segments for block in segment.blocks())
     assert sum(segment.lines for segment in segments) == lines.count(b"\n")
@@ -63,7 +64,7 @@ def damaged(folder: Path, text: bytes, number: int = 7) -> Found:
     path = folder / f"{number:016d}.journal"
     path.write_bytes(text)
     other = b"".join(frame([OTHER], 1))
-    (folder / f"{number + 1:016d}.journal").write_bytes(header(HEADER_BYTES + len(other)) + other)
+    (folder / f"{number + 1:016d}.journal").write_bytes(header(HEADER_BYTES + len(other), OWN) + other)
     found = start(folder)
     assert found.lines.endswith(OTHER)
     assert all(told.startswith(f"{path}: at byte ") for told in found.told)
@@ -133,7 +134,7 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
 def test_segments_are_taken_by_their_numbers_whatever_is_missing_between_them(tmp_path: Path) -> None:
     for number, text in ((12, BLOCKS[2]), (3, BLOCKS[0]), (9, BLOCKS[1])):
         part = b"".join(frame([text], text.count(b"\n")))
-        (tmp_path / f"{number:016d}.journal").write_bytes(header(HEADER_BYTES + len(part)) + part)
+        (tmp_path / f"{number:016d}.journal").write_bytes(header(HEADER_BYTES + len(part), OWN) + part)
     assert start(tmp_path) == Found(b"".join(BLOCKS), [], [])
 
 

@@ -62,6 +62,28 @@ async def test_the_journal_is_elsewhere_after_a_crash(tmp_path: Path) -> None:
     check_contents(await embedded_contents(state), [sender])
 
 
+async def test_a_segment_that_was_copied_out_of_another_journal(tmp_path: Path) -> None:
+    """It used to be stored as if it were the daemon's own."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    sender, other = Sender(Lines(0)), Sender(Lines(1))
+    for folder, who in ((first, sender), (second, other)):
+        async with served(folder, LONG) as daemon, trio.open_nursery() as nursery:
+            await daemon.ready()
+            nursery.start_soon(who.run, daemon.port)
+            await who.more_confirmed(LINES)
+            await daemon.kill()
+    [segment] = (first / "journal").glob("*.journal")
+    copy = second / "journal" / "0000000000000009.journal"
+    copy.write_bytes(segment.read_bytes())
+    async with served(second, LONG) as daemon:
+        await daemon.ready()
+        told = await daemon.logged("journal segment of another daemon, nothing of it is stored")
+        await daemon.terminate()
+    assert (told["level"], told["of"]) == ("error", (first / "id").read_text().strip())
+    assert Path(told["kept_in"]).read_bytes() == segment.read_bytes()
+    check_contents(await embedded_contents(second), [other])
+
+
 async def test_a_segment_of_which_nothing_is_left(tmp_path: Path) -> None:
     """It used to be removed without a word."""
     async with served(tmp_path, LONG) as daemon:

@@ -79,7 +79,11 @@ class Life:
         self.gate = makers.gate()
         self.ledger = Ledger()
         self.journal = makers.journal(
-            folder / "journal", sync_interval_s=plan.sync_interval_s, max_bytes=plan.journal_max_bytes, disk=disk
+            folder / "journal",
+            sync_interval_s=plan.sync_interval_s,
+            max_bytes=plan.journal_max_bytes,
+            owner="0" * 32,
+            disk=disk,
         )
         self.uids = makers.uids(line, "tsdb-uid", Widths())
         self.rows = makers.rows(SeriesTable(), NAMES)

@@ -63,15 +63,16 @@ def test_a_lock_that_a_killed_process_left_is_no_lock(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "format").write_text("2\n")
+    (tmp_path / "format").write_text(f"{FORMAT + 1}\n")
     for _ in range(2):
         with pytest.raises(NewerState) as caught, held(tmp_path):
             raise AssertionError("it is used")
         assert str(caught.value) == (
-            f"state folder {tmp_path}: a newer version has used it, its format is 2, this version knows 1: "
+            f"state folder {tmp_path}: a newer version has used it, its format is {FORMAT + 1}, this version knows "
+            f"{FORMAT}: "
             "run the newer one, or give another folder with --data"
         )
-    assert (tmp_path / "format").read_text() == "2\n"
+    assert (tmp_path / "format").read_text() == f"{FORMAT + 1}\n"
 
 
 def test_a_folder_of_an_older_version_is_used(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_a_folder_that_does_not_say_what_it_is_is_left_alone(tmp_path: Path, fou
             raise AssertionError("it is used")
         assert str(caught.value) == (
             f"state folder {tmp_path}: its format is {found!r}, wanted a number: {tmp_path}/format is damaged. If no "
-            "newer version has used the folder, write 1 into it"
+            f"newer version has used the folder, write {FORMAT} into it"
         )
         assert type(caught.value) is TsdError
     assert (tmp_path / "format").read_text("latin-1") == found + "\n"

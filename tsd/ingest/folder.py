@@ -4,9 +4,13 @@ where it is while lines may wait in it, so that no line is replayed into another
     state folder    id              32 hex digits, drawn once
                     journal-path    the journal's folder; absent where the last daemon left nothing in it
     journal folder  owner           the id, and the path of that state folder
+                    adopted         ids of others whose segments are to be stored here; absent where there are none
                     journal.lock    the process that uses it
                     N.journal       segments, N of 16 digits; N.new while one is made
-                    aside/          what was damaged
+                    aside/          what was damaged, or another's
+
+A segment says whose daemon wrote it (segment.py). One of another that turns up beside ours, by a copy or a mount, is
+put aside. Where the folder had no owner, an operator has removed that file to have the segments stored here.
 """
 
 import os
@@ -16,11 +20,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import structlog
+
 from tsd.errors import TsdError
+from tsd.ingest.segment import read_header
 from tsd.state import STATE, Kind, in_words, locked, write_whole
+
+log = structlog.get_logger(__name__)
 
 JOURNAL = Kind("journal folder", "tsd.journal.path")
 _SEGMENT = re.compile(r"[0-9]{16}")
+_IDENTITY = re.compile(r"[0-9a-f]{32}")
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -56,6 +66,7 @@ def held_journal(folder: Path, state: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):  # it is only remembered longer than need be
                 if not segment_paths(folder):
+                    _adopted(folder).unlink(missing_ok=True)
                     _remembered(state).unlink()
 
 
@@ -65,6 +76,27 @@ def identity(state: Path) -> str:
     if not path.exists() or not path.read_bytes().strip():
         write_whole(path, f"{secrets.token_hex(16)}\n".encode())
     return path.read_text("latin-1").strip()
+
+
+def adopted(folder: Path) -> frozenset[str]:
+    """Whose segments are stored here although another daemon wrote them."""
+    try:
+        return frozenset(_adopted(folder).read_text("latin-1").split())
+    except FileNotFoundError:
+        return frozenset()
+
+
+def _adopted(folder: Path) -> Path:
+    return folder / "adopted"
+
+
+def _adopt(folder: Path, own: str) -> None:
+    """Take what others wrote into a folder without owner for ours, from now on."""
+    found = {read_header(path).owner for path in segment_paths(folder) if path.is_file()} - {None, own}
+    others = sorted(other for other in found if other is not None)
+    if others:
+        log.warning("the journal had no owner: segments of other daemons are stored here", of=", ".join(others))
+        write_whole(_adopted(folder), "".join(f"{other}\n" for other in others).encode())
 
 
 def _owner(folder: Path) -> tuple[str, Path] | None:
@@ -91,6 +123,12 @@ def _claim(folder: Path, state: Path, own: str) -> None:
             f"journal folder {folder}: it belongs to state folder {owner[1]}, not to {state}; give another with "
             f"tsd.journal.path, or, to have its lines stored here, remove {folder / 'owner'}"
         )
+    if not _IDENTITY.fullmatch(own):
+        raise TsdError(
+            f"state folder {state}: its identity is {own!r}, wanted 32 hex digits: {state / 'id'} is damaged"
+        )
+    if owner is None:
+        _adopt(folder, own)  # before the folder is ours, or a crash would have them put aside
     if owner is None or owner[1] != state:
         write_whole(folder / "owner", f"{own}\n".encode() + os.fsencode(state))
 

@@ -8,7 +8,7 @@ a crash or an outage left: the writer takes it in again, oldest first. What else
 import errno
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -18,9 +18,10 @@ import structlog
 import trio
 
 from tsd.errors import TsdError
-from tsd.ingest.disk import REAL, Disk, unused, write_new
+from tsd.ingest.aside import cut_off, move_foreign
+from tsd.ingest.disk import REAL, Disk
 from tsd.ingest.folder import number_of, segment_path, segment_paths
-from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_blocks
+from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_blocks, read_header
 from tsd.latency import Latency
 
 log = structlog.get_logger(__name__)
@@ -28,7 +29,6 @@ log = structlog.get_logger(__name__)
 GROUP_BYTES = 4 << 20  # so many bytes are written without waiting for the interval to pass
 HURRY_S = 0.01  # between two groups, where somebody waits: the disk has others to serve
 RETRY_S = 1.0  # after the disk refused
-_CHUNK_BYTES = 1 << 20  # copied at once
 
 
 class Segment:
@@ -77,9 +77,14 @@ class Journal:
         *,
         sync_interval_s: float,
         max_bytes: int,
+        owner: str,
+        adopted: Collection[str] = (),
         disk: Disk = REAL,
     ) -> None:
+        """`owner`: the identity of the state folder that it belongs to; segments of others are not stored, unless they
+        are `adopted`."""
         self.folder = folder
+        self.owner = owner
         self.disk = disk
         self.max_bytes = max_bytes
         self.position = 0
@@ -88,7 +93,8 @@ class Journal:
         self.sync_times = Latency()  # of the disk
         self.wait_times = Latency()  # of a group's first line, until the group is on disk
         self.writing_since: float | None = None  # since when the disk is at one group of lines, by trio's clock
-        self.aside: list[Path] = []  # damaged parts found at the start
+        self.aside: list[Path] = []  # what was found at the start and is not stored: damaged parts, others' segments
+        self._known = {owner, *adopted}
         self._interval_s = sync_interval_s
         self._segments: dict[Path, Segment] = {}
         self.size = 0  # bytes of all segments, on disk or on the way
@@ -121,8 +127,8 @@ class Journal:
     def recover(self) -> list[Segment]:
         """Check what the folder holds; the segments that hold lines, oldest first. Call once, before anything else.
 
-        What is damaged is cut off, kept in `aside/` under a name that says where it was, and reported. Raises TsdError
-        where the disk does not do its part.
+        What is damaged is cut off, kept in `aside/` under a name that says where it was, and reported; likewise what
+        another state folder's daemon wrote. Raises TsdError where the disk does not do its part.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -145,6 +151,10 @@ class Journal:
     def _recover(self, path: Path) -> None:
         """Check a segment, and enter it if it holds lines."""
         self._next = (number_of(path) or 0) + 1
+        writer = read_header(path).owner
+        if writer is not None and writer not in self._known:
+            self.aside.append(move_foreign(self.disk, path, writer))
+            return
         segment = Segment(path)
         try:
             for block in segment.blocks():
@@ -162,31 +172,11 @@ class Journal:
             self.disk.remove(path)
 
     def set_aside(self, damage: Damage) -> int:
-        """Move a segment's damaged end out of it; how many whole lines are left. One that was cut in its header is
-        moved as a whole, even if nothing is left of it but its name."""
-        offset = damage.offset if damage.offset >= HEADER_BYTES else 0
-        whole = max(offset, HEADER_BYTES)
-        folder = self.folder / "aside"
-        folder.mkdir(exist_ok=True)
-        aside = unused(folder / f"{damage.path.stem}-from-byte-{offset}.journal")
-        with damage.path.open("rb") as file:
-            file.seek(offset)
-            size = write_new(self.disk, aside, iter(lambda: file.read(_CHUNK_BYTES), b""))
-        fd = self.disk.open(damage.path)
-        try:
-            self.disk.truncate(fd, whole)
-            self.disk.write(fd, [header(whole)], 0)
-            self.disk.sync(fd)
-        finally:
-            self.disk.close(fd)
-        kept = size > 0 or offset == 0
-        if kept:
-            self.aside.append(aside)
-        else:
-            self.disk.remove(aside)
-        say = log.error if damage.acknowledged else log.warning
-        say("journal segment damaged", what=str(damage), bytes_set_aside=size, kept_in=str(aside) if kept else None)
-        return sum(block.lines for block in read_blocks(damage.path))
+        """Move a segment's damaged end out of it; how many whole lines are left."""
+        left = cut_off(self.disk, damage, self.owner)
+        if left.kept is not None:
+            self.aside.append(left.kept)
+        return left.lines
 
     def append(self, lines: bytes, count: int) -> int:
         """Take whole lines; their position."""
@@ -312,14 +302,14 @@ class Journal:
             good = self.disk.write(fd, frame(group.blocks, group.lines), segment.good)
             self._sync(fd)
             # After that sync, or a power loss could leave a header that promises more than there is.
-            self.disk.write(fd, [header(good)], 0)
+            self.disk.write(fd, [header(good, self.owner)], 0)
             if group.last:
                 self._sync(fd)
             segment.good = good
         except OSError:
             with suppress(OSError):
                 self.disk.truncate(fd, segment.good)
-                self.disk.write(fd, [header(segment.good)], 0)
+                self.disk.write(fd, [header(segment.good, self.owner)], 0)
             self._close_file()
             raise
         if group.last:
@@ -360,7 +350,7 @@ class Journal:
         draft = segment.path.with_suffix(".new")
         fd = self.disk.create(draft)
         try:
-            self.disk.write(fd, [header(HEADER_BYTES)], 0)
+            self.disk.write(fd, [header(HEADER_BYTES, self.owner)], 0)
             self.disk.sync(fd)
         finally:
             self.disk.close(fd)

@@ -66,7 +66,7 @@ class Asked:
         self.error: StoreError | None = None
         self.takes_nothing = ""  # and why
         self.gate = Gate()
-        self.journal = Journal(Path("/nowhere"), sync_interval_s=1, max_bytes=1)
+        self.journal = Journal(Path("/nowhere"), sync_interval_s=1, max_bytes=1, owner="0" * 32)
 
     async def __call__(self) -> None:
         self.count += 1

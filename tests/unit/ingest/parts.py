@@ -48,7 +48,9 @@ class Parts:
         self.uptime_s = 1_000_000
         self.gate = Gate()
         self.ledger = Ledger()
-        self.journal = Journal(folder / "journal", sync_interval_s=0.001, max_bytes=int(str(chosen["max_bytes"])))
+        self.journal = Journal(
+            folder / "journal", sync_interval_s=0.001, max_bytes=int(str(chosen["max_bytes"])), owner="0" * 32
+        )
         self.uids = Uids(store, "tsdb-uid", Widths())
         self.rows = OpenRows(SeriesTable(), NameRules())
         names = SeriesNames(self.uids, Layout(), NameRules(), Creates(bool(chosen["metrics"]), True, True))

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from tsd.errors import DaemonRuns, TsdError
-from tsd.ingest.folder import held_journal
+from tsd.ingest.folder import adopted, held_journal
+from tsd.ingest.segment import header
 from tsd.state import held
 
 SEGMENT = "0000000000000003.journal"
@@ -85,6 +86,34 @@ def test_nor_one_after_the_other(places: Places) -> None:
     with both(places.other_state, places.journal):
         segment.unlink()
     assert "it belongs to state folder" in refused(places.state, places.journal)
+
+
+def test_who_removes_the_owner_has_the_lines_stored_here(places: Places) -> None:
+    segment = leave_lines(places.state, places.journal)
+    theirs = (places.state / "id").read_text().strip()
+    segment.write_bytes(header(100, theirs))
+    (places.journal / "owner").unlink()
+    for _ in range(2):  # also where the first start was cut off
+        with both(places.other_state, places.journal):
+            assert adopted(places.journal) == {theirs}
+    with both(places.other_state, places.journal):
+        segment.unlink()
+    assert adopted(places.journal) == frozenset()
+
+
+def test_a_segment_beside_ours_adopts_nobody(places: Places) -> None:
+    segment = leave_lines(places.state, places.journal)
+    segment.write_bytes(header(100, "f" * 32))
+    with both(places.state, places.journal):
+        assert adopted(places.journal) == frozenset()
+
+
+def test_an_identity_that_is_none_writes_nothing(places: Places) -> None:
+    places.state.mkdir()
+    (places.state / "id").write_text("mine\n")
+    assert refused(places.state, places.journal) == (
+        f"state folder {places.state}: its identity is 'mine', wanted 32 hex digits: {places.state}/id is damaged"
+    )
 
 
 def test_an_error_inside_gives_it_back_and_is_not_ours(places: Places) -> None:

@@ -3,7 +3,7 @@
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,14 +13,17 @@ from structlog.testing import capture_logs
 
 from tsd.errors import TsdError
 from tsd.ingest.journal import Journal, Segment
-from tsd.ingest.segment import HEADER_BYTES
+from tsd.ingest.segment import HEADER_BYTES, frame, header
 
 PATIENCE_S = 60  # bounds a failure
 LINE = b"put m 1356998400 1 host=web01\n"
 
 
-def make(folder: Path, sync_interval_s: float = 0.001) -> Journal:
-    return Journal(folder, sync_interval_s=sync_interval_s, max_bytes=1 << 30)
+OWN, OTHER = "0123456789abcdef" * 2, "f" * 32  # state folders
+
+
+def make(folder: Path, sync_interval_s: float = 0.001, owner: str = OWN, adopted: Collection[str] = ()) -> Journal:
+    return Journal(folder, sync_interval_s=sync_interval_s, max_bytes=1 << 30, owner=owner, adopted=adopted)
 
 
 def lines_of(segment: Segment) -> bytes:
@@ -153,7 +156,7 @@ async def test_a_damaged_end_is_set_aside_and_named(tmp_path: Path) -> None:
     [aside] = journal.aside
     assert aside.parent == tmp_path / "aside"
     assert path.read_bytes() + aside.read_bytes() == bytes(data[: len(path.read_bytes())]).replace(
-        data[:47], path.read_bytes()[:47]
+        data[:HEADER_BYTES], path.read_bytes()[:HEADER_BYTES]
     ) + bytes(data[len(path.read_bytes()) :])
     assert make(tmp_path).recover()[0].lines == 1  # the second start finds a whole segment
 
@@ -312,7 +315,7 @@ async def test_a_disk_that_takes_no_more_and_then_does(tmp_path: Path, monkeypat
     journal.recover()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(journal.run)
-        with largest_file(400):
+        with largest_file(450):
             await journal.wait_synced(journal.append(LINE * 3, 3))
             position = journal.append(LINE * 50, 50)
             while journal.trouble is None:
@@ -339,3 +342,54 @@ async def test_a_write_of_many_blocks_is_whole(tmp_path: Path) -> None:
     [path] = tmp_path.glob("*.journal")
     assert lines_of(Segment(path)) == LINE * 3001
     assert os.stat(path).st_size < 1.1 * len(LINE) * 3001
+
+
+async def test_a_segment_of_another_daemon_is_put_aside_and_named(tmp_path: Path) -> None:
+    """A file that was copied here, or a disk with others' on it: it used to be stored as if it were ours."""
+    other = make(tmp_path / "other", owner=OTHER)
+    other.recover()
+    await wait_written(other, b"put theirs 1356998400 1 h=a\n")
+    ours = make(tmp_path / "ours")
+    ours.recover()
+    await wait_written(ours, LINE)
+    [theirs] = (tmp_path / "other").glob("*.journal")
+    copy = tmp_path / "ours" / "0000000000000004.journal"
+    copy.write_bytes(theirs.read_bytes())
+    journal = make(tmp_path / "ours")
+    with capture_logs() as logs:
+        assert [lines_of(segment) for segment in journal.recover()] == [LINE]
+    kept = tmp_path / "ours" / "aside" / f"0000000000000004-of-{OTHER}.journal"
+    assert journal.aside == [kept]
+    assert kept.read_bytes() == theirs.read_bytes()
+    assert logs == [
+        {
+            "event": "journal segment of another daemon, nothing of it is stored",
+            "log_level": "error",
+            "path": str(copy),
+            "of": OTHER,
+            "kept_in": str(kept),
+        }
+    ]
+    assert not copy.exists()
+    kept.rename(copy)
+    [_, adopted] = make(tmp_path / "ours", adopted=[OTHER]).recover()
+    assert lines_of(adopted) == b"put theirs 1356998400 1 h=a\n"
+
+
+async def test_segments_of_the_first_version_are_taken(tmp_path: Path) -> None:
+    block = b"".join(frame([LINE], 1))
+    path = tmp_path / "0000000000000003.journal"
+    path.write_bytes(header(len(header(0, None)) + len(block), None) + block)
+    [segment] = make(tmp_path).recover()
+    assert lines_of(segment) == LINE
+    path.write_bytes(path.read_bytes() + b"block")
+    assert [lines_of(segment) for segment in make(tmp_path).recover()] == [LINE]  # its end was never confirmed
+    assert path.read_bytes().startswith(b"tsd-journal 1 ")
+
+
+async def wait_written(journal: Journal, lines: bytes) -> None:
+    """Have lines on disk, as a daemon leaves them that is killed."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        await journal.wait_synced(journal.append(lines, lines.count(b"\n")))
+        journal.close()

@@ -15,7 +15,7 @@ LINE = b"put m 1356998400 1 host=web01\n"
 
 
 def make(folder: Path, disk: Disk) -> Journal:
-    return Journal(folder, sync_interval_s=0.001, max_bytes=1 << 30, disk=disk)
+    return Journal(folder, sync_interval_s=0.001, max_bytes=1 << 30, owner="0" * 32, disk=disk)
 
 
 async def written(folder: Path, groups: list[bytes], disk: Disk) -> Path:
@@ -38,14 +38,14 @@ async def test_a_header_never_promises_what_no_sync_has_covered(tmp_path: Path) 
 
     class Watched(Disk):
         def sync(self, fd: int) -> None:
-            promised.append(int(os.pread(fd, HEADER_BYTES, 0).split()[3]))
+            promised.append(int(os.pread(fd, HEADER_BYTES, 0).split()[5]))
             assert promised[-1] in synced
             super().sync(fd)
             synced.add(os.fstat(fd).st_size)
 
     path = await written(tmp_path, [LINE, LINE * 2, LINE * 3], Watched())
     assert len(promised) == 4  # with that of the header, before the segment has its name
-    assert int(path.read_bytes().split()[3]) == path.stat().st_size
+    assert int(path.read_bytes().split()[5]) == path.stat().st_size
 
 
 async def test_a_segment_has_a_header_as_soon_as_it_has_its_name(tmp_path: Path) -> None:
