@@ -12,7 +12,7 @@ from types import FrameType
 import pytest
 import trio
 
-from tsd.torture.stuck import waiting
+from tsd.tasks import waiting
 
 MOST_S = 420.0  # for a test's own part; what it starts for the whole run has more
 REST_S = 60.0  # for a test that was told to end

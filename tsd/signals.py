@@ -1,4 +1,5 @@
-"""Signals → what the daemon does: SIGTERM and SIGINT end it, a second one at once; SIGHUP has files read again."""
+"""Signals → what the daemon does: SIGTERM and SIGINT end it, a second one at once; SIGHUP has files read again; SIGUSR1
+has it log where its tasks wait."""
 
 import os
 import signal
@@ -12,6 +13,7 @@ import trio
 
 from tsd.errors import TsdError
 from tsd.systemd import microseconds, notify
+from tsd.tasks import tell_tasks
 
 log = structlog.get_logger(__name__)
 
@@ -41,11 +43,13 @@ async def _heed(
     send, receive = trio.open_memory_channel[None](1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_reload_when_told, receive, reloads)
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1) as signals:
             task_status.started()
             async for number in signals:
                 log.info("signal", name=signal.Signals(number).name)
-                if number == signal.SIGHUP and not on_terminal:
+                if number == signal.SIGUSR1:
+                    tell_tasks()
+                elif number == signal.SIGHUP and not on_terminal:
                     with suppress(trio.WouldBlock):  # one waits already, and will see what this one would
                         send.send_nowait(None)
                 elif stop.is_set():

@@ -4,9 +4,15 @@ import os
 import socket
 from collections.abc import Callable, MutableMapping
 
+import structlog
 import trio
 
+from tsd.tasks import tell_tasks
+
+log = structlog.get_logger(__name__)
+
 LOOK_S = 10.0  # between looks at what comes forward
+STILL_LOOKS = 3  # without a step, until the log tells where tasks wait
 PATIENCE_S = 120.0  # that systemd waits for the next step, whatever the unit's own timeout
 
 
@@ -27,11 +33,17 @@ def notify(**state: str | int) -> None:
 
 async def keep_waiting(steps: Callable[[], int], status: Callable[[], str]) -> None:
     """Until cancelled, have systemd wait on for as long as `steps` goes up, and tell it the status: a start that comes
-    forward is not ended, one that stands still is, once the unit's own timeout has passed too."""
+    forward is not ended, one that stands still is, once the unit's own timeout has passed too. The log says by then
+    what it waits for."""
     before = None
+    still = 0
     while True:
         if (now := steps()) != before:
             notify(EXTEND_TIMEOUT_USEC=microseconds(PATIENCE_S), STATUS=status())
+            still = 0
+        elif (still := still + 1) % STILL_LOOKS == 0:
+            log.warning("nothing comes forward", at=status(), seconds=still * LOOK_S)
+            tell_tasks()
         before = now
         await trio.sleep(LOOK_S)
 

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
-from tests.faults.process import command, words_of
+from tests.faults.process import command, served, words_of
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run
 from tsd.config import Config, journal_folder
@@ -83,6 +83,16 @@ async def test_what_is_lost_is_found_out(tmp_path: Path) -> None:
     assert ledger.acknowledged == ledger.lost.count + ledger.replaced > 0
     assert ledger.lost.examples[0].startswith("put torture.vandal.0.")
     assert ledger.troubles == ["vandal: round torture.vandal.0 of seed 7"]
+
+
+async def test_a_daemon_that_is_asked_says_where_its_tasks_wait(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        await daemon.ready()
+        await daemon.tell_tasks()
+        told = daemon.events[-1]
+        assert told["event"] == "where tasks wait"
+        assert any("Writer.write_windows" in line for line in told["tasks"])
+        await daemon.terminate()
 
 
 async def test_a_daemon_that_ends_by_itself_is_no_success(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import wait_all_tasks_blocked
 
 from tsd.errors import StoreError
@@ -100,3 +101,14 @@ async def test_an_error_comes_out_as_it_is() -> None:
     with pytest.raises(StoreError, match=r"^gone$"):
         async with heeded(trio.Event(), trio.Event(), []):
             raise StoreError("gone")
+
+
+async def test_where_tasks_wait_is_told_to_who_asks_and_all_goes_on() -> None:
+    stop = trio.Event()
+    with capture_logs() as logs:
+        async with heeded(stop, trio.Event(), []):
+            send(signal.SIGUSR1)
+            send(signal.SIGTERM)
+            await stop.wait()
+    [told] = [log for log in logs if log["event"] == "where tasks wait"]
+    assert any("_heed" in line for line in told["tasks"])

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from tsd.systemd import LOOK_S, PATIENCE_S, keep_waiting, notify
+from tsd.systemd import LOOK_S, PATIENCE_S, STILL_LOOKS, keep_waiting, notify
 
 
 @pytest.fixture
@@ -63,3 +64,20 @@ async def test_more_time_is_asked_for_while_something_comes_forward(
         await trio.sleep(2 * LOOK_S)
         assert messages(systemd) == [asked + "2 of 3"]
         nursery.cancel_scope.cancel()
+
+
+async def test_what_stands_still_is_said_and_what_it_waits_for(autojump_clock: MockClock) -> None:
+    async def wait_for_the_store() -> None:
+        await trio.sleep_forever()
+
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_the_store)
+            nursery.start_soon(keep_waiting, lambda: 0, lambda: "0 of 3")
+            await trio.sleep(STILL_LOOKS * LOOK_S - 1)
+            assert logs == []
+            await trio.sleep(2)
+            nursery.cancel_scope.cancel()
+    still, told = logs
+    assert (still["event"], still["at"], still["seconds"]) == ("nothing comes forward", "0 of 3", STILL_LOOKS * LOOK_S)
+    assert any("wait_for_the_store" in line for line in told["tasks"])

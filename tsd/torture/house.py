@@ -65,6 +65,11 @@ class House:
         """Whether there was one."""
         return self._daemon is not None
 
+    async def tell_tasks(self) -> None:
+        """Have the daemon that runs log where its tasks wait."""
+        if self._daemon is not None:
+            await self._daemon.tell_tasks()
+
     @property
     def on_hbase(self) -> bool:
         """Which engine it is."""

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import signal
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +17,8 @@ from tsd.errors import TsdError
 from tsd.torture.forked import Forked
 
 PATIENCE_S = 60.0  # with a daemon that starts or ends
+WORD_S = 5.0  # with one that is to say where its tasks wait
+TASKS = "where tasks wait"  # how it says that
 
 
 class Fallen(TsdError):
@@ -76,7 +79,16 @@ class Daemon:
                     )
                 await self.news.wait()
             return found[0]
+        await self.tell_tasks()
         raise Fallen(f"a daemon has not said {' or '.join(wordings)!r} within {PATIENCE_S:g} s: {self.last_words()}")
+
+    async def tell_tasks(self) -> None:
+        """Have it log where its tasks wait, if it still can."""
+        before = len(self.events)
+        self.process.send_signal(signal.SIGUSR1)
+        with trio.move_on_after(WORD_S):
+            while self.alive and all(event["event"] != TASKS for event in self.events[before:]):
+                await self.news.wait()
 
     def last_words(self) -> str:
         """The end of what it wrote."""

@@ -119,7 +119,8 @@ class Run:
         now = Round(built, place, chance, lane.ledger, self._plan.knobs, senders)
         fault = (self._plan.faults or faults_for(hbase=built.on_hbase))[lane.fault]
         try:
-            async with bounded(ROUND_S + AGAIN * self._plan.knobs.outage_s[1], lane.folder / "stuck.txt") as scope:
+            limit_s = ROUND_S + AGAIN * self._plan.knobs.outage_s[1]
+            async with bounded(limit_s, lane.folder / "stuck.txt", built.tell_tasks) as scope:
                 await fault(now)
         finally:
             lane.senders += now.senders
