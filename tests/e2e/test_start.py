@@ -66,6 +66,30 @@ def test_a_store_that_is_away_is_told_at_once(tmp_path: Path) -> None:
         assert (told["level"], told["error"].partition(": ")[0]) == ("warning", "no gateway answers")
 
 
+def test_a_store_whose_log_lost_what_was_on_disk_is_not_used_in_silence(tmp_path: Path) -> None:
+    """A byte of the store's own write-ahead log is another. The journal has those lines no more."""
+    tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
+    with tsd.spawn() as served:
+        served.await_ready()
+        served.tell(b"".join(b"put sys.cpu %d %d host=web01\n" % (T + at, at) for at in range(100)))
+        served.flush()
+        served.kill()
+    store = tsd.folder / "store"
+    log = max(store.glob("*.log"), key=lambda path: path.stat().st_size)
+    damaged = bytearray(log.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    log.write_bytes(damaged)
+    for words in ("fsck --full-scan", "scan 1 sum sys.cpu", "serve --port 0"):
+        done = tsd.run(*words.split(" "))
+        assert (done.status != 0, done.out) == (True, ""), words
+        assert f"{store}: its write-ahead log is damaged: " in done.err, words
+        assert f"to go on without what was written after the damage, remove {store}/synced\n" in done.err, words
+    assert log.read_bytes() == damaged
+    (store / "synced").unlink()
+    assert tsd.run("fsck", "--full-scan").status == 0
+    assert (store / "damaged-wal" / log.name).read_bytes() == damaged
+
+
 def test_the_folder_of_a_newer_version_is_left_alone_by_all_commands(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     assert tsd.run("import", "-", stdin=b"sys.cpu %d 1 host=web01\n" % T).status == 0

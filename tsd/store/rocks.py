@@ -23,6 +23,7 @@ from tsd.store import Cell, Page, Put, Row
 from tsd.store.cells import CellPage
 from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of, split_cells
 from tsd.store.limits import check_row
+from tsd.store.opening import SyncedRecord, open_whole
 from tsd.store.stamps import Stamps
 
 SLICE_CELLS = 600  # the same where cells are read without a look at them, whole hours each: 3 ms
@@ -59,7 +60,8 @@ class Database:
         with self._answers():
             path.mkdir(parents=True, exist_ok=True)
             names = Rdict.list_cf(str(path), options) if (path / "CURRENT").exists() else []
-            self._rdict = Rdict(str(path), options, {name: options for name in names if name != SYSTEM})
+            self._on_disk = SyncedRecord(path)
+            self._rdict = open_whole(path, options, {name: options for name in names if name != SYSTEM}, self._on_disk)
             self._families = {name: self._open(name) for name in names if name != SYSTEM}
             self._system = self._rdict.get_column_family_handle(SYSTEM)
             self.stamps = Stamps(clock_ms, self._rdict.get(STAMPS))
@@ -127,7 +129,9 @@ class Database:
     def sync(self) -> None:
         """Have the disk keep what was written. It may run in a thread."""
         with self._answers():
+            reached = self._rdict.latest_sequence_number()
             self._rdict.flush_wal(True)
+            self._on_disk.note(reached)
 
     def close(self) -> None:
         """Close it for good, also where a part of that fails, which is raised in the end."""
@@ -144,7 +148,9 @@ class Database:
 
     def _leave(self) -> None:
         self._rdict.put(STAMPS, self.stamps.last_record())  # waits for room where `write` refuses
+        reached = self._rdict.latest_sequence_number()
         self._rdict.flush_wal(True)
+        self._on_disk.note(reached)
 
     @contextmanager
     def _answers(self) -> Iterator[None]:
@@ -341,7 +347,6 @@ def options(cache_bytes: int, memtable_bytes: int) -> rocksdict.Options:
     result.set_max_write_buffer_number(4)  # room for a window to be put at once while earlier ones are flushed
     result.set_db_write_buffer_size(4 * memtable_bytes)
     result.set_max_total_wal_size(8 * memtable_bytes)  # a table that is seldom written keeps no log for ever
-    result.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())  # no cell without those before it
     result.set_max_background_jobs(2)  # a flush and a compaction; the event loop wants a core too
     result.set_bytes_per_sync(1 << 20)  # the disk gets new files bit by bit: no sync waits for all of one
     result.set_avoid_unnecessary_blocking_io(True)  # background jobs remove old files
