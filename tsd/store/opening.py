@@ -35,22 +35,22 @@ class SyncedRecord:
         self.path = folder / "synced"
         self.number = self._read()
 
-    def _read(self) -> int:
-        """0 where it says nothing. One that is damaged is said to be so, and believed no more."""
+    def _read(self) -> int | None:
+        """None where it says nothing. One that is damaged is said to be so, and believed no more."""
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
-            return 0
+            return None
         match = _RECORD.fullmatch(text)
         if match is not None and _written(int(match[1])) == text:
             return int(match[1])
         if text:  # none: it was being made when the power was cut
             log.error("how far the store had been on disk is not known", path=str(self.path), got=repr(text[:60]))
-        return 0
+        return None
 
     def note(self, number: int) -> None:
         """A sync has covered all writes up to `number`. Where the disk refuses, it promises less than it could."""
-        if number <= self.number:
+        if self.number is not None and number <= self.number:
             return
         with suppress(OSError):
             fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -77,9 +77,11 @@ def open_whole(path: Path, options: Options, families: dict[str, Options], synce
             raise
         found = _open_cut(path, options, families, synced)
     reached = found.latest_sequence_number()
-    if reached < synced.number:
+    if synced.number is not None and reached < synced.number:
         found.close()
         raise _lost(path, reached, synced)
+    if not families:
+        synced.note(reached)  # a new one
     return found
 
 
@@ -89,9 +91,9 @@ def _open_cut(path: Path, options: Options, families: dict[str, Options], synced
     looked_at = Rdict(str(path), options, families, access_type=AccessType.read_only())  # an opening removes the logs
     reached = looked_at.latest_sequence_number()
     looked_at.close()
-    if reached < synced.number:
+    if synced.number is not None and reached < synced.number:
         raise _lost(path, reached, synced)
-    if synced.number:
+    if synced.number is not None:
         log.warning("the end of the store's write-ahead log, which no sync had covered, is cut off", path=str(path))
     else:
         kept = _keep_logs(path)

@@ -214,4 +214,5 @@ async def test_a_database_that_lost_writes_takes_no_more(tmp_path: Path) -> None
     process = await trio.to_thread.run_sync(child, "lose_log", tmp_path)
     said, _ = await trio.to_thread.run_sync(process.communicate)
     lost = f"{tmp_path} came back without its last writes, which must be sent again"
-    assert said.splitlines() == ["refused", f"told: {lost}", lost, f"told: {lost}", lost]
+    told = [line for line in said.splitlines() if "write-ahead log, which no sync had covered, is cut off" not in line]
+    assert told == ["refused", f"told: {lost}", lost, f"told: {lost}", lost]
