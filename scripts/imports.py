@@ -16,7 +16,7 @@ PACKAGE = "tsd"
 
 # The parts of the package, lowest first. A part may import those on lines above its own, and itself.
 ORDER = (
-    ("errors", "heap", "properties", "build", "credentials", "latency", "pattern_cost", "tasks"),
+    ("bytemap", "errors", "heap", "properties", "build", "credentials", "latency", "pattern_cost", "tasks"),
     ("codec",),
     ("setting", "opentsdb_keys"),
     ("access_settings", "limit_settings"),

@@ -1,11 +1,11 @@
 """Names on their way to their UIDs: the batch they go in, who is asked for each, and what is remembered of them."""
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import trio
 
+from tsd.bytemap import ByteMap
 from tsd.codec.uid import Kind, Uid
 from tsd.errors import TsdError
 
@@ -34,18 +34,31 @@ class Flight:
             self.names[name] = (*self.names.get(name, ()), permit)
 
 
-class Cache(dict[bytes, bytes]):
+class Cache:
     """A bounded mapping: when it is full, the half that came first leaves."""
 
     def __init__(self, bound: int) -> None:
-        super().__init__()
+        self.map = ByteMap()
         self._bound = bound
         self.overflows = 0
+        self.get = self.map.get
+        self.clear = self.map.clear
 
-    def __setitem__(self, key: bytes, value: bytes) -> None:
-        if len(self) >= self._bound and key not in self:
-            newer = list(islice(self.items(), len(self) // 2, None))
+    def __len__(self) -> int:
+        return len(self.map)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Have a key lead to a value."""
+        if len(self.map) >= self._bound and self.map.get(key) is None:
             self.overflows += 1
-            self.clear()
-            self.update(newer)
-        super().__setitem__(key, value)
+            self.map.drop_half()
+        self.map.put(key, value)
+
+    def parts(self, size: int) -> Iterator[dict[bytes, bytes]]:
+        """All that is kept, `size` of it at a time; when some was dropped meanwhile, no more."""
+        at, rebuilt = 0, self.map.rebuilt
+        while self.map.rebuilt == rebuilt:
+            part, at = self.map.items(at, size)
+            if not part:
+                return
+            yield dict(part)

@@ -20,10 +20,14 @@ async def recheck_forever(uids: Uids, period_s: float, on_change: Callable[[], N
 async def recheck(uids: Uids, period_s: float, on_change: Callable[[], None]) -> None:
     """One round, which takes a period. What the store does not answer waits for the next one."""
     overflows = uids.overflows
-    parts = list(uids.remembered())
-    pause_s = period_s / (len(parts) + 1)
-    for part in parts:
+    count = uids.parts
+    pause_s = period_s / (count + 1)
+    parts = uids.remembered()
+    for _ in range(count):
         await trio.sleep(pause_s)
+        part = next(parts, None)
+        if part is None:  # they were dropped
+            continue
         try:
             changed = await uids.changed(part)
         except StoreError as error:

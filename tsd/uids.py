@@ -8,12 +8,12 @@ the winner's UID; its own number stays unused.
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import islice
 from typing import NamedTuple
 
 import structlog
 import trio
 
+from tsd.bytemap import ByteMap
 from tsd.codec.uid import COUNTER_ROW, Kind, Uid, Widths, capacity, decode_counter, encode_uid
 from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted
 from tsd.store import Put, Store
@@ -95,10 +95,19 @@ class Uids:
         for table in self._kinds.values():
             table.drop_caches()
 
+    def by_name(self, kind: Kind) -> ByteMap:
+        """The UIDs that are kept of a kind, now and later, by name."""
+        return self._kinds[kind].by_name
+
     def remembered(self) -> Iterator[Remembered]:
-        """All that is kept, in parts that one call can look up."""
+        """All that is kept, in parts that one call can look up, each as it is when it is asked for."""
         for table in self._kinds.values():
             yield from table.remembered()
+
+    @property
+    def parts(self) -> int:
+        """In how many parts."""
+        return sum(table.parts for table in self._kinds.values())
 
     async def changed(self, part: Remembered) -> list[bytes]:
         """The names and UIDs in a part that lead elsewhere by now, or nowhere. Raises StoreError."""
@@ -163,8 +172,8 @@ class _KindTable:
         found: dict[bytes, Found] = {}
         wanted: dict[bytes, None] = {}
         for name in names:
-            if name in self._uid_of:
-                found[name] = Uid(self._uid_of[name])
+            if (uid := self._uid_of.get(name)) is not None:
+                found[name] = Uid(uid)
             else:
                 wanted[name] = None
         self._hits += len(found)
@@ -199,8 +208,8 @@ class _KindTable:
         self._drops_before = self.drops
         missing = []
         for name in flight.names:
-            if name in self._uid_of:
-                flight.found[name] = Uid(self._uid_of[name])
+            if (known := self._uid_of.get(name)) is not None:
+                flight.found[name] = Uid(known)
             else:
                 missing.append(name)
         for name, uid in (await self._read_uids(missing)).items():
@@ -313,8 +322,8 @@ class _KindTable:
         found: dict[bytes, bytes | NoSuchName] = {}
         wanted = []
         for uid in dict.fromkeys(uids):
-            if uid in self._name_of:
-                found[uid] = self._name_of[uid]
+            if (name := self._name_of.get(uid)) is not None:
+                found[uid] = name
             else:
                 wanted.append(uid)
         self._hits += len(found)
@@ -327,14 +336,19 @@ class _KindTable:
                 if uid in rows:
                     found[uid] = rows[uid][0].value
                     if drops == self.drops:
-                        self._name_of[uid] = rows[uid][0].value
+                        self._name_of.put(uid, rows[uid][0].value)
                 else:
                     found[uid] = NoSuchName(f"No such unique ID for '{self._kind.value}': {uid.hex()}")
         return found
 
+    @property
+    def by_name(self) -> ByteMap:
+        """What is kept, by name."""
+        return self._uid_of.map
+
     def _remember(self, name: bytes, uid: Found) -> None:
         if isinstance(uid, bytes) and self.drops == self._drops_before:
-            self._uid_of[name] = uid
+            self._uid_of.put(name, uid)
 
     async def read_counter(self) -> None:
         """Note the counter as the store has it."""
@@ -371,9 +385,13 @@ class _KindTable:
     def remembered(self) -> Iterator[Remembered]:
         """What is kept, a part at a time."""
         for column, cache in ((self._kind.id_column, self._uid_of), (self._kind.name_column, self._name_of)):
-            rows = iter(list(cache))
-            while part := list(islice(rows, LOOKUP_ROWS)):
-                yield Remembered(column, {row: cache[row] for row in part if row in cache})
+            for part in cache.parts(LOOKUP_ROWS):
+                yield Remembered(column, part)
+
+    @property
+    def parts(self) -> int:
+        """How many parts that is."""
+        return sum(-(-len(cache) // LOOKUP_ROWS) for cache in (self._uid_of, self._name_of))
 
     @property
     def overflows(self) -> int:
@@ -385,4 +403,12 @@ class _KindTable:
         used = 0 if self._random else min(self._used, capacity(self._width))
         available = 0 if self._random else capacity(self._width) - used
         cached = len(self._uid_of) + len(self._name_of)
-        return KindStatistics(self._hits, self._misses, cached, self._collisions, self._refused, used, available)
+        return KindStatistics(
+            self._hits + self._uid_of.map.looked_up,
+            self._misses,
+            cached,
+            self._collisions,
+            self._refused,
+            used,
+            available,
+        )

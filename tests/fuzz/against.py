@@ -127,7 +127,7 @@ class Contest:
             verdicts.update(judged.refused)
             for text, tags in judged.good.items():
                 named = b" ".join(sorted(b"=".join(pair) for pair in tags))
-                self.rows.table.enter(text, tags, KeyParts(text.metric, named))
+                self.rows.table.enter(text, KeyParts(text.metric, named))
             absorbed = self.rows.absorb(block, verdicts)
         return absorbed
 

@@ -100,7 +100,7 @@ def absorb_all(rows: OpenRows, block: bytes) -> tuple[bytes, list[tuple[int, str
                 verdicts[text] = error
             else:
                 tags = b" ".join(sorted(k + b"=" + v for k, v in read.tags))
-                rows.table.enter(text, read.tags, KeyParts(text.metric, tags))
+                rows.table.enter(text, KeyParts(text.metric, tags))
         absorbed = rows.absorb(block, verdicts)
     return absorbed.kept, [(at, error.reason, str(error)) for at, error in absorbed.rejects], absorbed.rest
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.property.test_rows import LINES, NUMBERS, PLAIN, TIMES
 from tsd.codec.columns import CELL_POINTS, Columns
-from tsd.codec.putline import NameRules, parse_put, split_tags
+from tsd.codec.putline import NameRules, parse_put
 from tsd.errors import BadLine
 from tsd.ingest import compiled
-from tsd.ingest.cells import encode, sorted_parts
+from tsd.ingest.cells import encode, series_slices, sorted_parts
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
 
@@ -77,7 +77,7 @@ def judge(table: SeriesTable, text: SeriesText, verdicts: dict[SeriesText, BadLi
     if len(text.tags) % 3 == 2:
         verdicts[text] = None
     else:
-        table.enter(text, tags, KeyParts(text.metric, b" ".join(sorted(b"=".join(pair) for pair in tags))))
+        table.enter(text, KeyParts(text.metric, b" ".join(sorted(b"=".join(pair) for pair in tags))))
 
 
 def check(*blocks: list[bytes]) -> None:
@@ -142,8 +142,8 @@ def test_points_make_the_same_cells(points: list[tuple[int, int, bool, int, int]
     for table in (plain, looped):
         for number in range(3):
             text = SeriesText(b"m", b"a=%d" % number)
-            table.enter(text, split_tags(text.tags), KeyParts(b"salted metric"[: number * 5], b"\0\0\1" * number))
-    parts = list(sorted_parts(columns, join=join))
+            table.enter(text, KeyParts(b"salted metric"[: number * 5], b"\0\0\1" * number))
+    parts = [part for index in series_slices(columns) for part in sorted_parts(columns, index, join=join)]
     assert sum(len(part.series) for part in parts) <= len(points)
     for part in parts:
         assert encode(part, plain, join) == encode(part, looped, join)
@@ -155,7 +155,7 @@ def test_a_row_of_many_points_is_cut_alike() -> None:
     columns = Columns(np.zeros(count, np.int32), instants, np.zeros(count, np.uint8), np.arange(count) % 100)
     tables = [SeriesTable(by_loop=by_loop) for by_loop in (False, True)]
     for table in tables:
-        table.enter(SeriesText(b"m", b"a=1"), ((b"a", b"1"),), KeyParts(b"m", b"a1"))
+        table.enter(SeriesText(b"m", b"a=1"), KeyParts(b"m", b"a1"))
     plain, looped = (encode(columns, table, join=True) for table in tables)
     assert len(plain) == 3
     assert plain == looped
@@ -183,7 +183,7 @@ def step(table: SeriesTable, what: str, one: object, other: int) -> int | None:
         return None
     assert isinstance(one, SeriesText)
     if what == "enter":
-        return table.enter(one, split_tags(one.tags), KeyParts(b"U", one.tags) if other else None)
+        return table.enter(one, KeyParts(b"U", one.tags) if other else None)
     number = table.find(one)
     if number is not None:
         if what == "touch":
@@ -217,7 +217,7 @@ def test_a_large_table_finds_what_it_has_while_others_come_and_go() -> None:
             numbers = []
             for at in range(3000):
                 text = SeriesText(b"metric.%d" % (at % 7), b"id=%d host=%d" % (at + generation * 1000, at))
-                numbers.append(table.enter(text, split_tags(text.tags), KeyParts(b"%d" % at, b"x" * 400)))
+                numbers.append(table.enter(text, KeyParts(b"%d" % at, b"x" * 400)))
             table.touch(np.array(numbers[::2], np.int32), 10 + generation)
             table.forget(before_s=10 + generation, held_since_s=1000)
     looped, plain = tables

@@ -20,6 +20,6 @@ def test_the_compiled_loops_are_built_and_read_a_cell() -> None:
     read = read_cells(columns, values, 2, 0, np.zeros(1, np.int64), np.array([5000]), np.zeros(1, np.bool_))
     assert (read.times.tolist(), read.bits.tolist(), read.floats.tolist()) == ([6000], [42], [False])
     rows = OpenRows(SeriesTable(by_loop=True), NameRules())
-    rows.table.enter(SeriesText(b"m", b"a=1"), ((b"a", b"1"),), KeyParts(b"m", b"a1"))
+    rows.table.enter(SeriesText(b"m", b"a=1"), KeyParts(b"m", b"a1"))
     assert rows.absorb(b"put m 1 2.5 a=1\n", {}).accepted == 1
     assert (rows.judged, [column.tolist() for column in rows.take()]) == (0, [[0], [2000], [11], [0x40200000]])

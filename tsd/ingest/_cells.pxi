@@ -37,7 +37,7 @@ cdef inline void append_point(Cell* cell, int64_t offset_ms, bint in_ms, int fla
 
 cdef bytes row_key(Texts texts, int32_t number, int64_t base):
     """Of the row of a series that is settled."""
-    assert texts.knows(number) and texts.series[number].settled and 0 <= base < <int64_t> 1 << 32, number
+    assert texts.knows(number) and texts.series[number].before_bytes != UNSETTLED and 0 <= base < <int64_t> 1 << 32, number
     cdef Series* one = &texts.series[number]
     cdef bytes row = PyBytes_FromStringAndSize(NULL, one.before_bytes + BASE_BYTES + one.after_bytes)
     cdef char* at = PyBytes_AS_STRING(row)

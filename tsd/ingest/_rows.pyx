@@ -8,12 +8,15 @@ they are: `Points.read` says where it stopped, and `tsd.codec.putline` judges th
 import os
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memchr, memcmp, memcpy
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
+from tsd._bytemap cimport ByteMap, Record
 from tsd.ingest._words cimport ODD, TAKEN, Key, hash_of, read_time, read_value, tsd_strtod
 
+include "_tags.pxi"
+include "_slots.pxi"
 include "_texts.pxi"
 include "_cells.pxi"
 
@@ -83,6 +86,9 @@ cdef inline int read_line(const char* at, const char* end, Line* line) noexcept 
     return TAKEN if at < end else ODD
 
 
+include "_known.pxi"
+
+
 cdef class Points:
     """Points in order of arrival: four columns (see `tsd.codec.columns.Columns`)."""
 
@@ -135,7 +141,7 @@ cdef class Points:
         assert 0 <= count <= self.count
         self.count = count
 
-    cdef int run(self, const char** place, const char* end, Line* line) noexcept nogil:
+    cdef int run(self, const char** place, const char* end, Line* line, KnownNames known, Py_ssize_t* room) noexcept:
         """Add the points of lines until one that is not a known series' plain put line; what it is."""
         cdef const char* at = place[0]
         cdef const char* stop
@@ -152,7 +158,11 @@ cdef class Points:
             number = self.texts.next_number(line.metric, line.metric_bytes, line.tags, line.tag_bytes)
             if number == NONE:
                 found = STRANGER
-                break
+                if known is not None and room[0] > 0:
+                    found = known.enter(self.texts, line, &number)
+                if found != TAKEN:
+                    break
+                room[0] -= 1
             found = self.add(number, line.instant, line.flags, line.bits)
             if found != TAKEN:
                 break
@@ -160,12 +170,13 @@ cdef class Points:
         place[0] = at
         return found
 
-    def read(self, bytes block not None, Py_ssize_t start, dict strangers):
+    def read(self, bytes block not None, Py_ssize_t start, dict strangers, KnownNames known, Py_ssize_t room):
         """Add the points of a block's lines from the offset `start` on, which is a line's; where that ended: behind the
         last line, or where a line stands that is not plain, or is no put line.
 
-        Lines of series that are not known end it too; where there are `strangers`, their texts are entered there, and
-        they are passed over. Raises MemoryError.
+        Series that are not known are entered, up to `room` of them, where all of their names are `known`. Lines of
+        others end it; where there are `strangers`, their texts are entered there, and they are passed over. Raises
+        MemoryError.
         """
         cdef const char* text = PyBytes_AS_STRING(block)
         cdef const char* at = text + start
@@ -174,7 +185,7 @@ cdef class Points:
         cdef int found
         assert 0 <= start <= PyBytes_GET_SIZE(block)
         while True:
-            found = self.run(&at, end, &line)
+            found = self.run(&at, end, &line, known, &room)
             if found == NO_MEMORY:
                 raise MemoryError
             if found != STRANGER or strangers is None:

@@ -5,6 +5,7 @@ cdef enum:
     FIRST = 2  # a number shows it
     NO_MEMORY = 4
     NONE = -1
+    UNSETTLED = 0xFFFF
     FEWEST_DEAD = 1 << 20  # bytes of the arena for which it is not worth to be packed
 
 cdef struct Entry:
@@ -15,16 +16,11 @@ cdef struct Entry:
     uint32_t marks  # 0: unused
     int32_t follower  # the entry that was looked up after this one, when last it was; NONE, or one that is unused by now
 
-cdef struct Slot:
-    uint32_t hash
-    int32_t entry  # NONE: empty
-
 cdef struct Series:
     uint64_t at  # of its key parts in the arena
-    uint16_t before_bytes
+    uint16_t before_bytes  # UNSETTLED: it has none
     uint16_t after_bytes
     int32_t entry  # of its first text; NONE: the number is free
-    bint settled
 
 
 cdef inline int grow(void** array, Py_ssize_t items, Py_ssize_t size) noexcept nogil:
@@ -37,19 +33,26 @@ cdef inline int grow(void** array, Py_ssize_t items, Py_ssize_t size) noexcept n
 
 
 cdef class Texts:
-    """Series texts → numbers; numbers → their first text and their key parts. Each byte of a text is held once."""
+    """Series texts → numbers; numbers → their first text and their key parts. Each byte of a text is held once.
+
+    A series is also found by its set of tags, in whatever order and however often a text has them."""
 
     cdef Key key
-    cdef Slot* slots  # open addressing, a power of two; the entry stands at its hash or behind it, with no gap between
-    cdef uint32_t mask
-    cdef uint32_t linked
+    cdef Slots texts  # entries, by their text
+    cdef Slots sets  # numbers, by the metric and the tags of their first text
     cdef Entry* entries
     cdef int32_t entry_room, entry_count, unused
     cdef int32_t last  # the entry that was looked up last; NONE at first
     cdef Series* series
-    cdef int32_t series_room, series_count
+    cdef int32_t series_room, series_count  # numbers ever given
+    cdef int32_t* free_numbers
+    cdef int32_t free_room, free_count
+    cdef int32_t* fresh  # numbers that the loop over lines gave, and their metrics'
+    cdef int32_t fresh_room, fresh_count
     cdef char* arena
     cdef uint64_t arena_room, arena_used, arena_dead
+    cdef TagList wanted, met  # of the text that is looked up, and of one that it is held against
+    cdef ByteMap metrics  # each metric that was ever entered: a number
     cdef object text_type, parts_type
 
     def __cinit__(self, text_type, parts_type):
@@ -58,24 +61,37 @@ cdef class Texts:
         seed = os.urandom(16)
         memcpy(&self.key, PyBytes_AS_STRING(seed), 16)
         self.unused = self.last = NONE
-        self.slots = new_slots(1024)
-        if self.slots == NULL:
+        self.metrics = ByteMap()
+        if start_slots(&self.texts) != TAKEN or start_slots(&self.sets) != TAKEN:
             raise MemoryError
-        self.mask = 1023
 
     def __dealloc__(self):
-        free(self.slots)
+        free(self.texts.at)
+        free(self.sets.at)
         free(self.entries)
         free(self.series)
+        free(self.free_numbers)
+        free(self.fresh)
         free(self.arena)
+        free(self.wanted.tags)
+        free(self.met.tags)
 
     @property
     def held(self):
         """Bytes of memory."""
         return (
-            (<uint64_t> self.mask + 1) * sizeof(Slot) + self.entry_room * sizeof(Entry)
+            (<uint64_t> self.texts.mask + self.sets.mask + 2) * sizeof(Slot) + self.entry_room * sizeof(Entry)
             + self.series_room * sizeof(Series) + self.arena_room
         )
+
+    def __len__(self):
+        """How many numbers have a text."""
+        return self.series_count - self.free_count
+
+    @property
+    def count(self):
+        """Numbers ever given: all are below."""
+        return self.series_count
 
     cdef inline uint32_t hash(self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t) noexcept nogil:
         return <uint32_t> hash_of(&self.key, metric, m, tags, t)
@@ -96,16 +112,17 @@ cdef class Texts:
         self, uint32_t hash, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t
     ) noexcept nogil:
         """The slot of a text; of one that is not there NONE."""
-        cdef uint32_t at = hash & self.mask
-        while self.slots[at].entry != NONE:
-            if self.slots[at].hash == hash and self.is_text(self.slots[at].entry, metric, m, tags, t):
+        cdef Slots* slots = &self.texts
+        cdef uint32_t at = hash & slots.mask
+        while slots.at[at].item != NONE:
+            if slots.at[at].hash == hash and self.is_text(slots.at[at].item, metric, m, tags, t):
                 return at
-            at = (at + 1) & self.mask
+            at = (at + 1) & slots.mask
         return NONE
 
     cdef inline int32_t number_of(self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t) noexcept nogil:
         cdef int64_t slot = self.slot_of(self.hash(metric, m, tags, t), metric, m, tags, t)
-        return NONE if slot == NONE else self.entries[self.slots[slot].entry].number
+        return NONE if slot == NONE else self.entries[self.texts.at[slot].item].number
 
     cdef inline int32_t next_number(
         self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t
@@ -118,11 +135,44 @@ cdef class Texts:
             slot = self.slot_of(self.hash(metric, m, tags, t), metric, m, tags, t)
             if slot == NONE:
                 return NONE
-            at = self.slots[slot].entry
-            if self.last != NONE:
-                self.entries[self.last].follower = at
+            at = self.texts.at[slot].item
+            self.follow(at)
         self.last = at
         return self.entries[at].number
+
+    cdef inline void follow(self, int32_t at) noexcept nogil:
+        """Expect an entry after the last one."""
+        if self.last != NONE:
+            self.entries[self.last].follower = at
+        self.last = at
+
+    cdef uint32_t set_hash(self, const char* metric, Py_ssize_t m, const TagList* list) noexcept nogil:
+        """Of a metric and a set of tags, in whatever order."""
+        cdef uint64_t sum = hash_of(&self.key, metric, m, NULL, 0)
+        cdef Py_ssize_t at
+        for at in range(list.count):
+            sum += hash_of(
+                &self.key, list.tags[at].key, list.tags[at].key_bytes, list.tags[at].value, list.tags[at].value_bytes
+            )
+        return <uint32_t> (sum >> 32)
+
+    cdef int64_t set_slot(self, uint32_t hash, const char* metric, Py_ssize_t m) noexcept nogil:
+        """The slot of the series with a metric and the tags in `wanted`; NONE where there is none."""
+        cdef Slots* slots = &self.sets
+        cdef uint32_t at = hash & slots.mask
+        cdef Entry* entry
+        while slots.at[at].item != NONE:
+            if slots.at[at].hash == hash:
+                entry = &self.entries[self.series[slots.at[at].item].entry]
+                if (
+                    entry.metric_bytes == <size_t> m
+                    and memcmp(self.arena + entry.at, metric, m) == 0
+                    and split_tags(self.arena + entry.at + m, entry.tag_bytes, &self.met) == TAKEN
+                    and same_tags(&self.wanted, &self.met)
+                ):
+                    return at
+            at = (at + 1) & slots.mask
+        return NONE
 
     def find(self, bytes metric not None, bytes tags not None):
         """The number a text leads to, -1 for none."""
@@ -130,14 +180,25 @@ cdef class Texts:
             PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags)
         )
 
-    def link(self, bytes metric not None, bytes tags not None, int32_t number, bint first):
-        """Have a text, which leads to none, lead to a number; `first`: the number shows it. Raises MemoryError, and
-        then nothing has changed."""
-        assert number >= 0 and self.find(metric, tags) == NONE and not (first and self.knows(number))
-        cdef Py_ssize_t m = PyBytes_GET_SIZE(metric), t = PyBytes_GET_SIZE(tags)
-        self.make_room(m + t, number)
+    def find_set(self, bytes metric not None, bytes tags not None):
+        """The number of the series that a well-formed text names, however the text is written that leads to it; -1 for
+        none. Raises MemoryError."""
+        cdef const char* m = PyBytes_AS_STRING(metric)
+        cdef int64_t slot
+        must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.wanted))
+        slot = self.set_slot(
+            self.set_hash(m, PyBytes_GET_SIZE(metric), &self.wanted), m, PyBytes_GET_SIZE(metric)
+        )
+        return NONE if slot == NONE else self.sets.at[slot].item
+
+    cdef int32_t new_entry(
+        self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t, int32_t number
+    ) noexcept nogil:
+        """Have a text, which leads to none, lead to a number; NONE where there is no memory, and nothing has changed."""
         cdef int32_t at = self.unused
         cdef Entry* entry
+        if self.make_entry_room(m + t) != TAKEN:
+            return NONE
         if at == NONE:
             at = self.entry_count
             self.entry_count += 1
@@ -147,57 +208,95 @@ cdef class Texts:
         entry.at = self.arena_used
         entry.metric_bytes, entry.tag_bytes = <uint32_t> m, <uint32_t> t
         entry.number, entry.marks, entry.follower = number, LINKED, NONE
-        memcpy(self.arena + entry.at, PyBytes_AS_STRING(metric), m)
-        memcpy(self.arena + entry.at + m, PyBytes_AS_STRING(tags), t)
+        memcpy(self.arena + entry.at, metric, m)
+        memcpy(self.arena + entry.at + m, tags, t)
         self.arena_used += m + t
-        place(self.slots, self.mask, self.hash(PyBytes_AS_STRING(metric), m, PyBytes_AS_STRING(tags), t), at)
-        self.linked += 1
-        if first:
-            entry.marks |= FIRST
-            self.series[number].entry = at
+        place(&self.texts, self.hash(metric, m, tags, t), at)
+        return at
 
-    cdef int make_room(self, Py_ssize_t text_bytes, int32_t number) except -1:
-        """For a text, and for a number; and for the text's slot, so that a third of all are empty."""
-        cdef Slot* slots
-        cdef uint32_t at
-        self.make_arena_room(text_bytes)
-        if self.unused == NONE and self.entry_count == self.entry_room:
-            if self.entry_room >= 1 << 30 or grow(
-                <void**> &self.entries, larger(self.entry_room, self.entry_room + 1), sizeof(Entry)
-            ):
-                raise MemoryError
-            self.entry_room = <int32_t> larger(self.entry_room, self.entry_room + 1)
-        if number >= self.series_room:
-            if grow(<void**> &self.series, larger(self.series_room, number + 1), sizeof(Series)):
-                raise MemoryError
-            self.series_room = <int32_t> larger(self.series_room, number + 1)
-        while self.series_count <= number:
-            self.series[self.series_count].entry = NONE
-            self.series[self.series_count].settled = False
+    cdef int32_t new_series(
+        self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t, uint32_t set_hash
+    ) noexcept nogil:
+        """A number for a text whose set of tags has none; NONE where there is no memory, and nothing has changed."""
+        cdef int32_t at, number
+        if self.make_series_room() != TAKEN:
+            return NONE
+        number = self.free_numbers[self.free_count - 1] if self.free_count else self.series_count
+        at = self.new_entry(metric, m, tags, t, number)
+        if at == NONE:
+            return NONE
+        if self.free_count:
+            self.free_count -= 1
+        else:
             self.series_count += 1
-        if (<uint64_t> self.linked + 1) * 3 > (<uint64_t> self.mask + 1) * 2:
-            slots = new_slots((<uint64_t> self.mask + 1) * 2)
-            if slots == NULL:
-                raise MemoryError
-            for at in range(self.mask + 1):
-                if self.slots[at].entry != NONE:
-                    place(slots, self.mask * 2 + 1, self.slots[at].hash, self.slots[at].entry)
-            free(self.slots)
-            self.slots, self.mask = slots, self.mask * 2 + 1
-        return 0
+        self.entries[at].marks |= FIRST
+        self.series[number].entry = at
+        self.series[number].before_bytes = UNSETTLED
+        place(&self.sets, set_hash, number)
+        return number
 
-    cdef int make_arena_room(self, Py_ssize_t size) except -1:
+    def link(self, bytes metric not None, bytes tags not None, int32_t number):
+        """Have another text, which leads to none, lead to a number. Raises MemoryError, and then nothing has changed."""
+        assert self.knows(number) and self.find(metric, tags) == NONE
+        cdef int32_t at = self.new_entry(
+            PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), number
+        )
+        if at == NONE:
+            raise MemoryError
+
+    def add(self, bytes metric not None, bytes tags not None):
+        """A number for a text that leads to none, nor does another of its tags. Raises MemoryError, and then nothing
+        has changed."""
+        assert self.find(metric, tags) == NONE and self.find_set(metric, tags) == NONE  # which fills `wanted`
+        cdef const char* m = PyBytes_AS_STRING(metric)
+        cdef int32_t number
+        must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.wanted))
+        number = self.new_series(
+            m, PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags),
+            self.set_hash(m, PyBytes_GET_SIZE(metric), &self.wanted),
+        )
+        if number == NONE:
+            raise MemoryError
+        return number
+
+    cdef int make_series_room(self) noexcept nogil:
+        """For one more, and for its number when it is free again."""
+        cdef int32_t room
+        if self.series_count == self.series_room:
+            if self.series_room >= 1 << 30:
+                return NO_MEMORY
+            room = <int32_t> larger(self.series_room, self.series_room + 1)
+            if grow(<void**> &self.series, room, sizeof(Series)):
+                return NO_MEMORY
+            self.series_room = room
+        return room_for_one(&self.sets)
+
+    cdef int make_entry_room(self, Py_ssize_t text_bytes) noexcept nogil:
+        cdef int32_t room
+        if self.make_arena_room(text_bytes) != TAKEN:
+            return NO_MEMORY
+        if self.unused == NONE and self.entry_count == self.entry_room:
+            if self.entry_room >= 1 << 30:
+                return NO_MEMORY
+            room = <int32_t> larger(self.entry_room, self.entry_room + 1)
+            if grow(<void**> &self.entries, room, sizeof(Entry)):
+                return NO_MEMORY
+            self.entry_room = room
+        return room_for_one(&self.texts)
+
+    cdef int make_arena_room(self, Py_ssize_t size) noexcept nogil:
         cdef uint64_t room
         if self.arena_used + size > self.arena_room and self.arena_dead > FEWEST_DEAD + self.arena_used // 2:
-            self.pack()
+            if self.pack() != TAKEN:
+                return NO_MEMORY
         if self.arena_used + size > self.arena_room:
             room = larger(self.arena_room, self.arena_used + size)
             if grow(<void**> &self.arena, room, 1):
-                raise MemoryError
+                return NO_MEMORY
             self.arena_room = room
-        return 0
+        return TAKEN
 
-    cdef int pack(self) except -1:
+    cdef int pack(self) noexcept nogil:
         """Give up what nobody uses of the arena."""
         cdef char* packed = NULL
         cdef uint64_t used = 0, room = larger(self.arena_used - self.arena_dead, 0)
@@ -205,7 +304,7 @@ cdef class Texts:
         cdef Entry* entry
         cdef Series* one
         if grow(<void**> &packed, room, 1):
-            raise MemoryError
+            return NO_MEMORY
         for at in range(self.entry_count):
             entry = &self.entries[at]
             if entry.marks:
@@ -214,13 +313,13 @@ cdef class Texts:
                 used += entry.metric_bytes + entry.tag_bytes
         for at in range(self.series_count):
             one = &self.series[at]
-            if one.settled:
+            if one.entry != NONE and one.before_bytes != UNSETTLED:
                 memcpy(packed + used, self.arena + one.at, one.before_bytes + one.after_bytes)
                 one.at = used
                 used += one.before_bytes + one.after_bytes
         free(self.arena)
         self.arena, self.arena_room, self.arena_used, self.arena_dead = packed, room, used, 0
-        return 0
+        return TAKEN
 
     cdef void unmark(self, int32_t at, uint32_t mark) noexcept:
         """Take a mark from an entry, which ends with its last."""
@@ -237,34 +336,38 @@ cdef class Texts:
         cdef const char* t = PyBytes_AS_STRING(tags)
         cdef Py_ssize_t m_bytes = PyBytes_GET_SIZE(metric), t_bytes = PyBytes_GET_SIZE(tags)
         cdef int64_t slot = self.slot_of(self.hash(m, m_bytes, t, t_bytes), m, m_bytes, t, t_bytes)
-        cdef uint32_t empty, at
-        if slot == NONE or self.entries[self.slots[slot].entry].number != number:
+        cdef int32_t entry
+        if slot == NONE or self.entries[self.texts.at[slot].item].number != number:
             return
-        self.unmark(self.slots[slot].entry, LINKED)
-        self.linked -= 1
-        empty = at = <uint32_t> slot
-        while True:  # those behind it move up, each as far as its hash lets it
-            at = (at + 1) & self.mask
-            if self.slots[at].entry == NONE:
-                break
-            if ((at - self.slots[at].hash) & self.mask) >= ((at - empty) & self.mask):
-                self.slots[empty] = self.slots[at]
-                empty = at
-        self.slots[empty].entry = NONE
+        entry = self.texts.at[slot].item
+        if self.entries[entry].marks & FIRST:
+            must(split_tags(t, t_bytes, &self.wanted))
+            self.leave_set(number, m, m_bytes)
+        remove(&self.texts, <uint32_t> slot)
+        self.unmark(entry, LINKED)
+
+    cdef void leave_set(self, int32_t number, const char* metric, Py_ssize_t m) noexcept:
+        """Have the tags in `wanted` lead nowhere, if they lead to this number."""
+        cdef int64_t slot = self.set_slot(self.set_hash(metric, m, &self.wanted), metric, m)
+        if slot != NONE and self.sets.at[slot].item == number:
+            remove(&self.sets, <uint32_t> slot)
 
     def unlink_all(self):
         """Have every text lead nowhere; numbers keep what they have."""
-        cdef Slot* slots = new_slots(1024)
+        cdef Slots texts, sets
         cdef int32_t at
-        if slots == NULL:
+        must(start_slots(&texts))
+        if start_slots(&sets) != TAKEN:
+            free(texts.at)
             raise MemoryError
-        free(self.slots)
-        self.slots, self.mask, self.linked = slots, 1023, 0
+        free(self.texts.at)
+        free(self.sets.at)
+        self.texts, self.sets = texts, sets
         for at in range(self.entry_count):
             if self.entries[at].marks & LINKED:
                 self.unmark(at, LINKED)
 
-    cdef bint knows(self, int64_t number) noexcept:
+    cdef bint knows(self, int64_t number) noexcept nogil:
         return 0 <= number < self.series_count and self.series[number].entry != NONE
 
     def text(self, int64_t number):
@@ -282,26 +385,36 @@ cdef class Texts:
         """The numbers that have a text."""
         return [at for at in range(self.series_count) if self.series[at].entry != NONE]
 
-    def settle(self, int64_t number, parts):
-        """Give a number key parts. Raises MemoryError, and then nothing has changed."""
-        cdef bytes before, after
-        before, after = parts
-        cdef Py_ssize_t b = PyBytes_GET_SIZE(before), a = PyBytes_GET_SIZE(after)
-        assert self.knows(number) and b < 1 << 16 and a < 1 << 16
-        self.make_arena_room(b + a)
-        cdef Series* one = &self.series[number]
-        if one.settled:
+    cdef char* settled(self, int32_t number, Py_ssize_t before, Py_ssize_t after) noexcept nogil:
+        """Where the key parts of a number are to be written; NULL where there is no memory."""
+        cdef Series* one
+        if self.make_arena_room(before + after) != TAKEN:
+            return NULL
+        one = &self.series[number]
+        if one.before_bytes != UNSETTLED:
             self.arena_dead += one.before_bytes + one.after_bytes
         one.at = self.arena_used
-        one.before_bytes, one.after_bytes, one.settled = <uint16_t> b, <uint16_t> a, True
-        memcpy(self.arena + one.at, PyBytes_AS_STRING(before), b)
-        memcpy(self.arena + one.at + b, PyBytes_AS_STRING(after), a)
-        self.arena_used += b + a
+        one.before_bytes, one.after_bytes = <uint16_t> before, <uint16_t> after
+        self.arena_used += before + after
+        return self.arena + one.at
+
+    def settle(self, int64_t number, parts):
+        """Give a number key parts, which a row key has room for (tsd.codec.rowkey.LONGEST_KEY). Raises MemoryError, and
+        then nothing has changed."""
+        cdef bytes before, after
+        cdef char* at
+        before, after = parts
+        assert self.knows(number) and PyBytes_GET_SIZE(before) < UNSETTLED and PyBytes_GET_SIZE(after) < UNSETTLED
+        at = self.settled(<int32_t> number, PyBytes_GET_SIZE(before), PyBytes_GET_SIZE(after))
+        if at == NULL:
+            raise MemoryError
+        memcpy(at, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before))
+        memcpy(at + PyBytes_GET_SIZE(before), PyBytes_AS_STRING(after), PyBytes_GET_SIZE(after))
 
     def parts(self, int64_t number):
         """Its key parts; None where it has none."""
         cdef Series* one
-        if not self.knows(number) or not self.series[number].settled:
+        if not self.knows(number) or self.series[number].before_bytes == UNSETTLED:
             return None
         one = &self.series[number]
         return self.parts_type(
@@ -310,31 +423,70 @@ cdef class Texts:
         )
 
     def drop(self, int64_t number):
-        """Free a number; its texts were unlinked before."""
+        """Free a number; its texts were unlinked before. Raises MemoryError, and then nothing has changed."""
+        cdef int32_t room
         if not self.knows(number):
             return
         cdef Series* one = &self.series[number]
+        if self.free_count == self.free_room:
+            room = <int32_t> larger(self.free_room, self.free_room + 1)
+            must(grow(<void**> &self.free_numbers, room, sizeof(int32_t)))
+            self.free_room = room
         self.unmark(one.entry, FIRST)
-        if one.settled:
+        if one.before_bytes != UNSETTLED:
             self.arena_dead += one.before_bytes + one.after_bytes
-        one.entry, one.settled = NONE, False
+        one.entry, one.before_bytes = NONE, UNSETTLED
+        self.free_numbers[self.free_count] = <int32_t> number
+        self.free_count += 1
+
+    cdef int32_t id_of_metric(self, const char* metric, Py_ssize_t size) noexcept:
+        """A number for a metric, from 1 on, which it keeps; NONE where there is no memory."""
+        cdef Record* record = self.metrics.look_up(metric, size)
+        cdef int32_t number
+        if record != NULL:
+            memcpy(&number, value_of(record), sizeof(number))
+            return number
+        number = <int32_t> len(self.metrics) + 1
+        return NONE if self.metrics.add(metric, size, <char*> &number, sizeof(number)) != TAKEN else number
+
+    def metric_id(self, bytes metric not None, *, bint enter):
+        """The number of a metric, from 1 on, which it keeps; of one that has none 0, unless it is to be entered. Raises
+        MemoryError."""
+        cdef Record* record = self.metrics.look_up(PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric))
+        cdef int32_t number
+        if record == NULL and not enter:
+            return 0
+        number = self.id_of_metric(PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric))
+        if number == NONE:
+            raise MemoryError
+        return number
+
+    def take_fresh(self):
+        """The numbers that the loop over lines gave since this was last asked, each with its metric's, as bytes."""
+        taken = PyBytes_FromStringAndSize(<const char*> self.fresh, self.fresh_count * sizeof(int32_t))
+        self.fresh_count = 0
+        return taken
+
+    cdef int make_fresh_room(self) noexcept nogil:
+        cdef int32_t room
+        if self.fresh_count + 2 > self.fresh_room:
+            room = <int32_t> larger(self.fresh_room, self.fresh_room + 2)
+            if grow(<void**> &self.fresh, room, sizeof(int32_t)):
+                return NO_MEMORY
+            self.fresh_room = room
+        return TAKEN
+
+    cdef void note_fresh(self, int32_t number, int32_t metric) noexcept nogil:
+        self.fresh[self.fresh_count] = number
+        self.fresh[self.fresh_count + 1] = metric
+        self.fresh_count += 2
 
 
-cdef Slot* new_slots(uint64_t count) noexcept:
-    """Empty ones; NULL where there is no memory, or no number for them."""
-    cdef Slot* slots = NULL if count > <uint64_t> 1 << 31 else <Slot*> calloc(count, sizeof(Slot))
-    cdef uint64_t at
-    if slots != NULL:
-        for at in range(count):
-            slots[at].entry = NONE
-    return slots
-
-
-cdef inline void place(Slot* slots, uint32_t mask, uint32_t hash, int32_t entry) noexcept nogil:
-    cdef uint32_t at = hash & mask
-    while slots[at].entry != NONE:
-        at = (at + 1) & mask
-    slots[at].hash, slots[at].entry = hash, entry
+cdef inline int must(int found) except -1:
+    if found == NO_MEMORY:
+        raise MemoryError
+    assert found == TAKEN, found
+    return found
 
 
 cdef inline uint64_t larger(uint64_t room, uint64_t wanted) noexcept nogil:

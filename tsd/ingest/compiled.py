@@ -14,3 +14,4 @@ else:
     Points = _rows.Points
     encode = _rows.encode
     Texts = _rows.Texts
+    KnownNames = _rows.KnownNames

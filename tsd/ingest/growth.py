@@ -3,11 +3,11 @@
 Only what is new is ever refused: a name that has a UID, and a series that is known, go on whatever the caps say.
 """
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection
 
 import trio
 
-from tsd.codec.putline import Tags
 from tsd.codec.uid import Kind
 from tsd.errors import NEW_NAMES, TOO_MANY_SERIES, BadLine
 from tsd.ingest.bucket import Bucket
@@ -67,15 +67,19 @@ class Growth:
         if self._bucket is not None:
             self._bucket.take(now_s=self._now_s())
 
-    def crowded_out(self, series: Mapping[SeriesText, Tags]) -> dict[SeriesText, BadLine]:
+    @property
+    def room(self) -> int:
+        """How many series may come that are not known."""
+        return max(self._max_series - len(self.table), 0) if self._max_series else sys.maxsize
+
+    def crowded_out(self, series: Collection[SeriesText]) -> dict[SeriesText, BadLine]:
         """Those of some series that are not known and have no room."""
         if not self._max_series:
             return {}
-        room = self._max_series - len(self.table)
-        if len(series) <= room:
+        if len(series) <= self.room:
             return {}
-        new = [text for text, tags in series.items() if not self.table.knows(text.metric, tags)]
-        return {text: self._too_many(text) for text in new[max(room, 0) :]}
+        new = [text for text in series if not self.table.knows(text)]
+        return {text: self._too_many(text) for text in new[self.room :]}
 
     def _too_many(self, text: SeriesText) -> BadLine:
         return BadLine(
@@ -102,7 +106,12 @@ class Permit:
                 self._source.named(kind, name)
         return why
 
-    def crowded_out(self, series: Mapping[SeriesText, Tags]) -> dict[SeriesText, BadLine]:
+    @property
+    def room(self) -> int:
+        """How many series may come that are not known."""
+        return self._growth.room
+
+    def crowded_out(self, series: Collection[SeriesText]) -> dict[SeriesText, BadLine]:
         """See Growth."""
         return self._growth.crowded_out(series)
 

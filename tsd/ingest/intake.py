@@ -1,11 +1,13 @@
 """One way in: whole put lines from a socket, a file or the journal are absorbed, and journaled in the same step."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
 import trio
 
+from tsd.codec.putline import Tags
 from tsd.errors import BadLine, CorruptRow, StoreError
 from tsd.ingest.growth import Growth, Permit
 from tsd.ingest.journal import Journal
@@ -36,6 +38,11 @@ class Gate:
         self._held: set[str] = set()
         self._opened = trio.Event()
         self._opened.set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything may come in."""
+        return not self._held
 
     @property
     def held(self) -> frozenset[str]:
@@ -79,37 +86,66 @@ async def absorb(
     be new; without one anything may.
     """
     verdicts: dict[SeriesText, BadLine | None] = {}
+    named = False
     while True:
-        absorbed = rows.absorb(block, verdicts)
+        known = len(rows.table)
+        absorbed = rows.absorb(block, verdicts, names.known, permit.room if permit is not None else sys.maxsize)
+        if permit is not None:
+            permit.met_series(len(rows.table) - known)
         if not absorbed.strangers:
             return absorbed
-        judged = await _judge(names, absorbed.strangers)
-        verdicts.update(judged.refused)
-        if permit is not None and (crowded_out := permit.crowded_out(judged.good)):
-            verdicts.update(crowded_out)
-            for text in crowded_out:
-                del judged.good[text]
+        good: Mapping[SeriesText, Tags] | None = None
         try:
-            resolved = await names.resolve(judged.good, permit)
+            if not named:
+                named = True
+                if await _name(names, absorbed.strangers, permit):
+                    continue
+            good = await _sift(names, absorbed.strangers, verdicts, permit)
+            resolved = await names.resolve(good, permit)
         except (StoreError, CorruptRow) as error:
             if most_unsettled is None:
                 raise
             error.with_traceback(None)  # trio's frame of a call in a thread holds the error: together they held a block
-            log.debug("series entered without UIDs", series=len(judged.good), because=str(error))
-            for text, tags in judged.good.items():
-                if len(rows.table.unsettled) < most_unsettled:
-                    rows.table.enter(text, tags, None)
+            log.debug("series entered without UIDs", series=len(absorbed.strangers), because=str(error))
+        else:
+            known = len(rows.table)
+            for text, parts in resolved.items():
+                if isinstance(parts, BadLine):
+                    verdicts[text] = parts
                 else:
-                    verdicts[text] = None
+                    rows.table.enter(text, parts)
+            if permit is not None:
+                permit.met_series(len(rows.table) - known)
             continue
-        known = len(rows.table)
-        for text, parts in resolved.items():
-            if isinstance(parts, BadLine):
-                verdicts[text] = parts
+        for text in good if good is not None else await _sift(names, absorbed.strangers, verdicts, permit):
+            if len(rows.table.unsettled) < most_unsettled:
+                rows.table.enter(text, None)
             else:
-                rows.table.enter(text, judged.good[text], parts)
-        if permit is not None:
-            permit.met_series(len(rows.table) - known)
+                verdicts[text] = None
+
+
+async def _name(names: SeriesNames, strangers: Sequence[SeriesText], permit: Permit | None) -> bool:
+    """Have as many strangers as possible entered by the next look at their lines; whether that may be some. Raises
+    StoreError, and CorruptRow."""
+    if permit is not None and len(strangers) > permit.room:
+        return False  # names of series that have no room get no UID
+    return await names.name(strangers, permit)
+
+
+async def _sift(
+    names: SeriesNames,
+    strangers: Sequence[SeriesText],
+    verdicts: dict[SeriesText, BadLine | None],
+    permit: Permit | None,
+) -> Mapping[SeriesText, Tags]:
+    """The strangers that are well-formed and have room; the others get their verdict."""
+    judged = await _judge(names, strangers)
+    verdicts.update(judged.refused)
+    if permit is not None and (crowded_out := permit.crowded_out(judged.good)):
+        verdicts.update(crowded_out)
+        for text in crowded_out:
+            del judged.good[text]
+    return judged.good
 
 
 async def _judge(names: SeriesNames, strangers: Sequence[SeriesText]) -> Judged:
@@ -183,6 +219,11 @@ class Intake:
         permit = Permit(self._growth, source)
         absorbed = await absorb(self._rows, self._names, block, most_unsettled=self._most_unsettled, permit=permit)
         return self._enter(absorbed, block, source)
+
+    def take_at_once(self, block: bytes, source: Source) -> Taken | None:
+        """Likewise, where nothing has to be waited for; None where a series is new, and then nothing was taken."""
+        absorbed = self._rows.absorb(block, {})
+        return None if absorbed.strangers else self._enter(absorbed, block, source)
 
     async def take_summaries_in(self, block: bytes, source: Source | None = None) -> Taken:
         """Likewise the lines of rollups and histograms in a block of nothing else."""

@@ -26,31 +26,42 @@ class LoopedRows:
         """Whether there are points of a metric."""
         return self._table.any_of(metric, np.frombuffer(self._points.numbers(), np.int32))
 
-    def absorb(self, block: bytes, verdicts: Verdicts) -> Absorbed:
+    def absorb(self, block: bytes, verdicts: Verdicts, names: "compiled.KnownNames | None", room: int) -> Absorbed:
         """See `OpenRows.absorb`. A line that the loop does not know is left where SLOW_LINES were dealt with before."""
         before = len(self._points)
         strangers: dict[SeriesText, None] | None = None if verdicts else {}  # a verdict is looked up line by line
+        known = None if verdicts else names
+        limit = len(self._table) + room
         try:
-            end = self._points.read(block, 0, strangers)
+            end = self._points.read(block, 0, strangers, known, room)
             if end < len(block):
-                absorbed = self._judge(block, end, before, strangers, verdicts)
+                absorbed = self._judge(block, end, before, strangers, verdicts, known, limit)
             else:
                 absorbed = Absorbed(len(self._points) - before, block, [], list(strangers or ()), b"")
         except BaseException:
             self._points.cut(before)
             raise
+        finally:
+            self._table.admit()
         if absorbed.strangers:
             self._points.cut(before)
             return Absorbed(0, b"", [], absorbed.strangers, b"")
         return absorbed
 
     def _judge(
-        self, block: bytes, at: int, before: int, known: dict[SeriesText, None] | None, verdicts: Verdicts
+        self,
+        block: bytes,
+        at: int,
+        before: int,
+        met: dict[SeriesText, None] | None,
+        verdicts: Verdicts,
+        names: "compiled.KnownNames | None",
+        limit: int,
     ) -> Absorbed:
-        """The rest of a block, from a line on where the loop stopped."""
+        """The rest of a block, from a line on where the loop stopped. Up to `limit` series are then known."""
         rejects: list[Reject] = []
         kept: list[bytes] = []
-        strangers = {} if known is None else known
+        strangers = {} if met is None else met
         judged = journaled = start = 0
         while is_put(block[at : at + 4]) and (end := block.find(b"\n", at)) >= 0:
             number = (
@@ -72,7 +83,7 @@ class LoopedRows:
                     journaled += 1
                 else:
                     self._points.append(*point)
-            at = self._points.read(block, end + 1, known)
+            at = self._points.read(block, end + 1, met, names, limit - len(self._table))
         kept.append(block[start:at])
         self.judged += judged
         accepted = len(self._points) - before + journaled

@@ -7,13 +7,21 @@ have one, then their tag values, so that a refused line leaves as little behind 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import trio
+
+from tsd.bytemap import PlainByteMap
 from tsd.codec.putline import NameRules, Tags, check_series, map_order, split_tags
 from tsd.codec.rowkey import Layout, join_pairs, salt_of
 from tsd.codec.uid import Kind
+from tsd.codec.words import LEGAL
 from tsd.errors import ILLEGAL_ARGUMENT, UIDS_EXHAUSTED, UNKNOWN_NAME, BadLine, NoSuchName, UidsExhausted, bare
+from tsd.ingest import compiled
 from tsd.ingest.series import KeyParts, SeriesText
 from tsd.uid_flight import Found, Permit
 from tsd.uids import Uids
+
+KINDS = (Kind.METRIC, Kind.TAGK, Kind.TAGV)
+AT_ONCE = 2000  # strangers that are looked at in one go: some milliseconds
 
 
 class Creates(NamedTuple):
@@ -43,6 +51,34 @@ class SeriesNames:
         self._layout = layout
         self._rules = rules
         self._creates = {Kind.METRIC: creates.metrics, Kind.TAGK: creates.tagks, Kind.TAGV: creates.tagvs}
+
+        self.known = self._known()  # for the compiled way in
+
+    def _known(self) -> "compiled.KnownNames | None":
+        """What enters series whose names all have UIDs, for as long as the caches keep them."""
+        metrics, tagks, tagvs = (self._uids.by_name(kind) for kind in KINDS)
+        if not compiled.HAS or isinstance(metrics, PlainByteMap):
+            return None
+        layout, legal = self._layout, LEGAL + self._rules.extra
+        return compiled.KnownNames(
+            metrics, tagks, tagvs, legal, self._rules.max_tags, layout.salt_width, layout.salt_buckets
+        )
+
+    async def name(self, strangers: Sequence[SeriesText], permit: Permit | None = None) -> bool:
+        """Look up, or assign, the UIDs of all names of well-formed series together, as `resolve` does; whether some
+        were, so that it is worth to look again who is a stranger. Where a name has none, those of the next kind wait
+        for `resolve`, which tells whose they are. Raises StoreError, as that does."""
+        if self.known is None:
+            return False
+        some = False
+        for at in range(0, len(strangers), AT_ONCE):
+            for kind, names in zip(KINDS, self.known.missing(strangers[at : at + AT_ONCE]), strict=True):
+                found = await self._ask(kind, names, permit)
+                some = some or any(isinstance(uid, bytes) for uid in found.values())
+                if any(isinstance(uid, Exception) for uid in found.values()):
+                    break
+            await trio.lowlevel.checkpoint()
+        return some
 
     def judge(self, texts: Iterable[SeriesText]) -> Judged:
         """Which of the texts are well-formed. Asks nobody."""

@@ -1,8 +1,11 @@
 """Put lines → points in their open rows: the hot path. What is done for a line, `tsd.ingest.looped` does in C where it
 was compiled, and `tsd.ingest.plain` elsewhere; both say of every line what `tsd.codec.putline` does."""
 
+import sys
+
 from tsd.codec.columns import Columns
 from tsd.codec.putline import NameRules
+from tsd.ingest import compiled
 from tsd.ingest.looped import LoopedRows
 from tsd.ingest.plain import PlainRows
 from tsd.ingest.putlines import POINT_BYTES, Absorbed, Verdicts
@@ -41,14 +44,21 @@ class OpenRows:
         """Whether there are points of a metric, or may be, where they are in the journal alone."""
         return not self.complete or metric in self.summaries.metrics or self._rows.holds(metric)
 
-    def absorb(self, block: bytes, verdicts: Verdicts) -> Absorbed:
-        """Take in the put lines that `block` (whole lines) starts with.
+    def absorb(
+        self, block: bytes, verdicts: Verdicts, names: "compiled.KnownNames | None" = None, room: int = sys.maxsize
+    ) -> Absorbed:
+        """Take in the put lines that `block` (whole lines) starts with. With `names`, series all of whose names they
+        know are entered on the way, up to `room` of them, as long as there are no verdicts.
 
         `verdicts` names the series that were strangers and are not entered. Either every line is dealt with, or none is
         and `strangers` says which series are wanted first. A line that wants a closer look is left, and with it all
         that follow, where SLOW_LINES lines were dealt with before.
         """
-        absorbed = self._rows.absorb(block, verdicts)
+        rows = self._rows
+        if isinstance(rows, LoopedRows):
+            absorbed = rows.absorb(block, verdicts, names, room)
+        else:
+            absorbed = rows.absorb(block, verdicts)
         self.points += absorbed.accepted
         self.complete &= not absorbed.journaled
         return absorbed

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.putline import Tags
+from tsd.codec.words import words_of
 from tsd.ingest import compiled
 
 
@@ -32,20 +32,43 @@ class Texts:
 
     def __init__(self) -> None:
         self.by_metric: dict[bytes, dict[bytes, int]] = {}  # read by the plain way in itself
+        self._sets: dict[bytes, int] = {}  # metric and sorted tags → number
         self._first: list[SeriesText | None] = []  # None: the number is free
         self._parts: list[KeyParts | None] = []
+        self._free: list[int] = []
+        self._metric_ids: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        """How many numbers have a text."""
+        return len(self._first) - len(self._free)
+
+    @property
+    def count(self) -> int:
+        """Numbers ever given: all are below."""
+        return len(self._first)
 
     def find(self, metric: bytes, tags: bytes) -> int:
         """The number a text leads to, -1 for none."""
         return self.by_metric.get(metric, {}).get(tags, -1)
 
-    def link(self, metric: bytes, tags: bytes, number: int, first: bool) -> None:
-        """Have a text, which leads to none, lead to a number; `first`: the number, which is free, shows it."""
-        if first:
-            if number >= len(self._first):
-                self._first.extend([None] * (number + 1 - len(self._first)))
-                self._parts.extend([None] * (number + 1 - len(self._parts)))
-            self._first[number] = SeriesText(metric, tags)
+    def find_set(self, metric: bytes, tags: bytes) -> int:
+        """The number of the series that a well-formed text names, however the text is written that leads to it; -1 for
+        none."""
+        return self._sets.get(_set_of(metric, tags), -1)
+
+    def add(self, metric: bytes, tags: bytes) -> int:
+        """A number for a text that leads to none, nor does another of its tags."""
+        number = self._free.pop() if self._free else len(self._first)
+        if number == len(self._first):
+            self._first.append(None)
+            self._parts.append(None)
+        self._first[number] = SeriesText(metric, tags)
+        self._sets[_set_of(metric, tags)] = number
+        self.link(metric, tags, number)
+        return number
+
+    def link(self, metric: bytes, tags: bytes, number: int) -> None:
+        """Have a text, which leads to none, lead to a number."""
         self.by_metric.setdefault(metric, {})[tags] = number
 
     def unlink(self, metric: bytes, tags: bytes, number: int) -> None:
@@ -55,10 +78,13 @@ class Texts:
             del texts[tags]
             if not texts:
                 del self.by_metric[metric]
+            if self._first[number] == (metric, tags):
+                del self._sets[_set_of(metric, tags)]
 
     def unlink_all(self) -> None:
         """Have every text lead nowhere; numbers keep what they have."""
         self.by_metric.clear()
+        self._sets.clear()
 
     def text(self, number: int) -> SeriesText | None:
         """The first text of a number; None where it is free."""
@@ -79,6 +105,13 @@ class Texts:
     def drop(self, number: int) -> None:
         """Free a number; its texts were unlinked before."""
         self._first[number] = self._parts[number] = None
+        self._free.append(number)
+
+    def metric_id(self, metric: bytes, *, enter: bool) -> int:
+        """The number of a metric, from 1 on, which it keeps; of one that has none 0, unless it is to be entered."""
+        if enter:
+            return self._metric_ids.setdefault(metric, len(self._metric_ids) + 1)
+        return self._metric_ids.get(metric, 0)
 
 
 class SeriesTable:
@@ -90,49 +123,38 @@ class SeriesTable:
     def __init__(self, *, by_loop: bool = compiled.HAS) -> None:
         """`by_loop`: for the compiled way in."""
         self.texts: Texts | compiled.Texts = compiled.Texts(SeriesText, KeyParts) if by_loop else Texts()
-        self._count = 0  # numbers ever given
         self._aliases: dict[int, list[SeriesText]] = {}
-        self._first_texts: dict[bytes, bytes] = {}  # sorted tags → the text they were first seen in
         self._seen = np.zeros(1024, np.uint32)
-        self._metric_numbers: dict[bytes, int] = {}  # of every metric ever entered, from 1
-        self._metric_of = np.zeros(1024, np.int32)  # by series
+        self._metric_of = np.zeros(1024, np.int32)  # by series: its metric's number
         self._births = np.zeros(1024, np.int64)  # by number: which series it was given to, counted
         self._born = 0
         self._now_s = 0
         self._orphans: list[int] = []  # no text leads to them any more; windows may still hold their points
-        self._free: list[int] = []
         self.unsettled: dict[int, SeriesText] = {}
         self.refused: set[int] = set()  # were entered, and may have no UIDs: their points cannot be stored
 
     def __len__(self) -> int:
-        return self._count - len(self._free)
-
-    @property
-    def tag_texts(self) -> int:
-        """Tag sets whose first text is remembered."""
-        return len(self._first_texts)
+        return len(self.texts)
 
     def find(self, text: SeriesText) -> int | None:
         """The number of a known text."""
         number = self.texts.find(*text)
         return None if number < 0 else number
 
-    def knows(self, metric: bytes, tags: Tags) -> bool:
-        """Whether a series is known, in whatever order its tags were sent."""
-        first = self._first_texts.get(_in_one_order(tags))
-        return first is not None and self.texts.find(metric, first) >= 0
+    def knows(self, text: SeriesText) -> bool:
+        """Whether the series of a well-formed text is known, in whatever order its tags were sent."""
+        return self.texts.find_set(*text) >= 0
 
-    def enter(self, text: SeriesText, tags: Tags, parts: KeyParts | None) -> int:
-        """Make `text` known; `parts` None where UIDs are still to come. The number of its series."""
+    def enter(self, text: SeriesText, parts: KeyParts | None) -> int:
+        """Make a well-formed text known; `parts` None where UIDs are still to come. The number of its series."""
         number = self.texts.find(*text)
         if number < 0:
-            # All texts of one tag set lead to the one it was first seen in, under every metric.
-            first = self._first_texts.setdefault(_in_one_order(tags), text.tags)
-            number = self.texts.find(text.metric, first)
+            number = self.texts.find_set(*text)
             if number < 0:
-                number = self._new(text.metric, first)
-            if text.tags != first:
-                self.texts.link(*text, number, False)
+                number = self.texts.add(*text)
+                self._begin(number, self.texts.metric_id(text.metric, enter=True))
+            else:
+                self.texts.link(*text, number)
                 self._aliases.setdefault(number, []).append(text)
         if parts is not None:
             self.settle(number, parts)
@@ -140,22 +162,31 @@ class SeriesTable:
             self.unsettled[number] = text
         return number
 
-    def _new(self, metric: bytes, first: bytes) -> int:
-        number = self._free[-1] if self._free else self._count
-        if number == len(self._seen):
+    def admit(self) -> None:
+        """Take note of series that the compiled loop over lines entered."""
+        if isinstance(self.texts, Texts):
+            return
+        if fresh := self.texts.take_fresh():
+            numbers, metrics = np.frombuffer(fresh, np.int32).reshape(-1, 2).T
+            self._make_room()
+            self._seen[numbers] = self._now_s
+            self._metric_of[numbers] = metrics
+            self._births[numbers] = np.arange(self._born + 1, self._born + 1 + len(numbers))
+            self._born += len(numbers)
+
+    def _begin(self, number: int, metric_id: int) -> None:
+        """Take note of one."""
+        self._make_room()
+        self._seen[number] = self._now_s
+        self._metric_of[number] = metric_id
+        self._born += 1
+        self._births[number] = self._born
+
+    def _make_room(self) -> None:
+        while self.texts.count > len(self._seen):
             self._seen = np.concatenate((self._seen, np.zeros_like(self._seen)))
             self._births = np.concatenate((self._births, np.zeros_like(self._births)))
             self._metric_of = np.concatenate((self._metric_of, np.zeros_like(self._metric_of)))
-        self.texts.link(metric, first, number, True)
-        if self._free:
-            self._free.pop()
-        else:
-            self._count += 1
-        self._seen[number] = self._now_s
-        self._metric_of[number] = self._metric_numbers.setdefault(metric, len(self._metric_numbers) + 1)
-        self._born += 1
-        self._births[number] = self._born
-        return number
 
     def settle(self, number: int, parts: KeyParts) -> None:
         """The UIDs of a series are known."""
@@ -182,8 +213,8 @@ class SeriesTable:
 
     def any_of(self, metric: bytes, numbers: NDArray[np.int32]) -> bool:
         """Whether one of these series is of that metric."""
-        wanted = self._metric_numbers.get(metric)
-        return wanted is not None and bool((self._metric_of[numbers] == wanted).any())
+        wanted = self.texts.metric_id(metric, enter=False)
+        return wanted != 0 and bool((self._metric_of[numbers] == wanted).any())
 
     def touch(self, numbers: NDArray[np.int32], now_s: int) -> None:
         """These series sent something."""
@@ -196,7 +227,7 @@ class SeriesTable:
         Their numbers will be used again, so no window that is still to be encoded may hold points of them: what was
         seen since `held_since_s` stays, which is when the oldest of those windows was sealed and touched.
         """
-        seen = self._seen[: self._count]
+        seen = self._seen[: self.texts.count]
         idle = np.flatnonzero(seen < min(before_s, held_since_s)).tolist()
         orphans, self._orphans = self._orphans, []
         for number in orphans:
@@ -207,8 +238,6 @@ class SeriesTable:
             self._unlink(number)
             self.texts.drop(number)
             self.refused.discard(number)
-        self._free.extend(gone)
-        self._drop_tag_texts(len(gone))
         return len(gone)
 
     def forget_texts(self) -> None:
@@ -219,7 +248,6 @@ class SeriesTable:
         """
         self.texts.unlink_all()
         self._aliases.clear()
-        self._first_texts.clear()
         self._orphans = self.texts.numbers()
 
     def _unlink(self, number: int) -> None:
@@ -228,13 +256,7 @@ class SeriesTable:
         for text in [first, *self._aliases.pop(number, [])] if first else []:
             self.texts.unlink(*text, number)
 
-    def _drop_tag_texts(self, forgotten: int) -> None:
-        """Rebuild the table of first texts once most of it may be of no use: it holds no count of users."""
-        if forgotten and len(self._first_texts) > 2 * len(self) + 1000:
-            used = {text.tags for number in self.texts.numbers() if (text := self.texts.text(number)) is not None}
-            self._first_texts = {key: first for key, first in self._first_texts.items() if first in used}
 
-
-def _in_one_order(tags: Tags) -> bytes:
-    """A tag set as one text, whatever the order of its tags."""
-    return b" ".join(b"=".join(pair) for pair in sorted(tags))
+def _set_of(metric: bytes, tags: bytes) -> bytes:
+    """A series as one text, whatever the order of its tags."""
+    return metric + b" " + b" ".join(sorted(dict.fromkeys(words_of(tags))))

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from tsd.codec.putline import split_tags
 from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
 
 
 def enter(table: SeriesTable, metric: bytes, tags: bytes, parts: KeyParts | None = None) -> int:
-    return table.enter(SeriesText(metric, tags), split_tags(tags), parts)
+    return table.enter(SeriesText(metric, tags), parts)
 
 
 PARTS = KeyParts(b"\0\0\1", b"\0\0\1\0\0\1")
@@ -86,10 +85,11 @@ def test_forgotten_texts_get_new_numbers_while_old_ones_keep_their_parts() -> No
     assert table.find(SeriesText(b"m", b"a=1")) == new
 
 
-def test_tag_texts_of_forgotten_series_do_not_pile_up() -> None:
+def test_forgotten_series_do_not_pile_up() -> None:
     table = SeriesTable()
     for generation in range(5):
         for number in range(2000):
-            enter(table, b"m", b"id=%d-%d" % (generation, number), PARTS)
-        table.forget(before_s=1, held_since_s=1)
-    assert table.tag_texts < 4000
+            enter(table, b"m", b"id=%d-%d a=1" % (generation, number), PARTS)
+        assert table.forget(before_s=1, held_since_s=1) == 2000
+    assert table.texts.count == 2000
+    assert not table.knows(SeriesText(b"m", b"a=1 id=3-7"))

@@ -215,7 +215,7 @@ async def test_a_series_that_a_replay_meets_is_not_idle_when_the_first_window_en
     """Its number would be given to the next series, and its points with it."""
     async with going(Parts(tmp_path, await make_store())) as parts:  # what was left is adopted
         text = SeriesText(b"m", b"host=b")
-        parts.rows.table.enter(text, ((b"host", b"b"),), KeyParts(SERIES[:3], SERIES[3:]))
+        parts.rows.table.enter(text, KeyParts(SERIES[:3], SERIES[3:]))
         await parts.take(line(0, 1))
         parts.writer.seal()
         assert parts.rows.table.find(text) is not None

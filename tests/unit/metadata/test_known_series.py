@@ -111,7 +111,7 @@ async def test_a_series_gets_its_marker_once_in_an_hour_and_its_metadata_once() 
 
     tracker = Tracker(world.store, "tsdb-meta", 0, lambda: clock[0], with_meta=True, on_new=note)
     table = SeriesTable()
-    one = table.enter(SeriesText(b"m", b"a=b"), ((b"a", b"b"),), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
+    one = table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
     await tracker.note(window([one, one]), table)
     await tracker.note(window([one]), table)
     assert tracker.marked == 1
@@ -131,7 +131,7 @@ async def test_a_marker_that_the_store_did_not_take_is_written_with_the_next_try
     world_store = Refusing(world.store)
     tracker = Tracker(world_store, "tsdb-meta", 0, lambda: NOW_S, with_meta=False)  # type: ignore[arg-type]
     table = SeriesTable()
-    one = table.enter(SeriesText(b"m", b"a=b"), ((b"a", b"b"),), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
+    one = table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
     with pytest.raises(StoreDown):
         await tracker.note(window([one]), table)
     world_store.refuses = False

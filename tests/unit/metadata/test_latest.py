@@ -19,7 +19,7 @@ def entered(table: SeriesTable, name: int) -> int:
     """The number of a series."""
     value = b"%d" % name
     parts = KeyParts(METRIC, b"\0\0\1" + name.to_bytes(3, "big"))
-    return table.enter(SeriesText(b"m", b"host=" + value), ((b"host", value),), parts)
+    return table.enter(SeriesText(b"m", b"host=" + value), parts)
 
 
 def window(points: list[tuple[int, int, int]]) -> Columns:
@@ -60,7 +60,7 @@ async def test_of_all_windows_the_newest_point_is_kept_and_of_one_time_the_last_
 async def test_salt_is_no_part_of_a_series(salt: bytes) -> None:
     table, latest = SeriesTable(), Latest(len(salt))
     parts = KeyParts(salt + METRIC, b"\0\0\1\0\0\2")
-    number = table.enter(SeriesText(b"m", b"a=b"), ((b"a", b"b"),), parts)
+    number = table.enter(SeriesText(b"m", b"a=b"), parts)
     await latest.note(window([(number, 10, 42)]), table, BEFORE_MS)
     assert list(latest.pairs_of(METRIC)) == [b"\0\0\1\0\0\2"]
 

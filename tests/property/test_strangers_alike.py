@@ -1,0 +1,101 @@
+"""Series never seen come in alike by the compiled way in and by the plain one: the same ones, with the same UIDs."""
+
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.ingest.parts import make_store
+from tsd.codec.putline import NameRules
+from tsd.codec.rowkey import Layout
+from tsd.codec.uid import Kind, Widths
+from tsd.ingest import compiled
+from tsd.ingest.growth import Growth, Permit
+from tsd.ingest.intake import absorb
+from tsd.ingest.names import Creates, SeriesNames
+from tsd.ingest.rows import OpenRows
+from tsd.ingest.series import SeriesTable
+from tsd.store import scan
+from tsd.uids import Uids
+
+pytestmark = pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only one way is there")
+
+NAMES = st.sampled_from(["a", "b", "host", "\u00e4", "t1", "t4", "a-_./9", "x:y", "\u00d7", "long" * 40])
+WORDS = st.one_of(
+    st.tuples(NAMES, NAMES).map("=".join),
+    st.sampled_from(["", "", "a", "a=", "=a", "a=b=c", "a\tb=c", "\u00aa=\u00ff"]),
+)
+TEXTS = st.tuples(NAMES, st.lists(WORDS, min_size=1, max_size=10).map(" ".join))
+BLOCKS = st.lists(st.lists(TEXTS, max_size=12), max_size=5)
+LAYOUTS = st.builds(
+    Layout,
+    st.builds(Widths, metric=st.integers(1, 8), tagk=st.integers(1, 4), tagv=st.integers(1, 4)),
+    salt_width=st.integers(0, 5),
+    salt_buckets=st.sampled_from([1, 20, 300]),
+)
+CREATES = st.sampled_from([Creates(True, True, True), Creates(False, True, True), Creates(True, False, True)])
+
+
+class Way:
+    """One way in, on a store of its own."""
+
+    def __init__(self, store: Any, layout: Layout, creates: Creates, *, by_loop: bool, most: int) -> None:
+        self.store = store
+        self.uids = Uids(store, "tsdb-uid", layout.widths)
+        self.names = SeriesNames(self.uids, layout, NameRules(b":"), creates)
+        self.rows = OpenRows(SeriesTable(by_loop=by_loop), NameRules(b":"))
+        self.growth = Growth(self.rows.table, max_series=most)
+        if not by_loop:
+            self.names.known = None
+
+    async def take(self, block: bytes) -> tuple[object, ...]:
+        absorbed = await absorb(self.rows, self.names, block, permit=Permit(self.growth, None))
+        return absorbed.accepted, absorbed.kept, [(at, str(error)) for at, error in absorbed.rejects]
+
+    async def outcome(self) -> tuple[object, ...]:
+        table = self.rows.table
+        series = [(table.text(number), table.parts(number)) for number in table.texts.numbers()]
+        stored = [row async for rows in scan(self.store, "tsdb-uid") for row in rows]
+        found = [table.knows(text) for text, _ in series if text is not None]
+        points = [column.tolist() for column in self.rows.take()]
+        return series, stored, found, self.growth.new_series, points
+
+
+def lines(texts: list[tuple[str, str]]) -> bytes:
+    return "".join(f"put {metric} 1356998400 {at} {tags}\n" for at, (metric, tags) in enumerate(texts)).encode(
+        "latin-1"
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@given(BLOCKS, LAYOUTS, CREATES, st.sampled_from([0, 0, 3]))
+def test_strangers_become_the_same_series(
+    blocks: list[list[tuple[str, str]]], layout: Layout, creates: Creates, most: int
+) -> None:
+    async def both() -> None:
+        stores = [await make_store(), await make_store()]
+        plain, looped = (
+            Way(store, layout, creates, by_loop=by_loop, most=most)
+            for store, by_loop in zip(stores, (False, True), strict=True)
+        )
+        for way in (plain, looped):
+            await way.uids.find_or_assign(Kind.METRIC, [b"a"])
+            await way.uids.find_or_assign(Kind.TAGK, [b"host", b"a"])
+        for block in blocks:
+            assert await plain.take(lines(block)) == await looped.take(lines(block))
+        assert await plain.outcome() == await looped.outcome()
+
+    trio.run(both)
+
+
+async def test_series_of_known_names_enter_in_the_loop_up_to_the_cap() -> None:
+    way = Way(await make_store(), Layout(), Creates(True, True, True), by_loop=True, most=150)
+    await way.take(lines([("m", f"host=h{number}") for number in range(100)]))
+    again = await way.take(lines([("m", f"host=h{number} a=h0") for number in range(100)]))
+    assert again[0] == 50
+    assert len(way.rows.table) == way.growth.new_series == 150
+    way.rows.table.forget(1, held_since_s=1)
+    assert (await way.take(lines([("m", "a=h0 host=h7")])))[0] == 1
+    assert way.rows.table.births(way.rows.take().series).tolist()[-1] == 151
