@@ -22,7 +22,7 @@ from tsd.cli.options import with_config
 from tsd.codec.columns import Columns
 from tsd.config import Config, Loaded, layout
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
-from tsd.ingest.cells import encode, sorted_parts
+from tsd.ingest.cells import encode, series_slices, sorted_parts
 from tsd.ingest.indexing import Indexer
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.lines import LineBuffer, TooLong
@@ -114,9 +114,11 @@ class Importer:
     async def write(self) -> None:
         """Write what was taken in."""
         await self.settle_daemon()
-        for part in sorted_parts(self._rows.take(), join=self._config.join_points):
-            await self._enter(part)
-            await self._put(encode(part, self._rows.table, self._config.join_points))
+        columns, join = self._rows.take(), self._config.join_points
+        for points in series_slices(columns):
+            for part in sorted_parts(columns, points, join=join):
+                await self._enter(part)
+                await self._put(encode(part, self._rows.table, join))
         await _patiently(self._ways.store.sync)
 
     async def _enter(self, columns: Columns) -> None:

@@ -1,7 +1,5 @@
 """A window's points → the cells to be written, row keys and all."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from tsd.codec.cell import COLUMN
@@ -14,18 +12,26 @@ from tsd.store import Put
 SLICE_POINTS = 50_000  # encoded in one go
 
 
-def sorted_parts(columns: Columns, *, join: bool) -> Iterator[Columns]:
-    """The points sorted (see `sort_columns`), in parts that do not cut a series, to be written one after the other.
+def series_slices(columns: Columns) -> list[Int64]:
+    """Which points go into each slice, by series and order of arrival: no series is in two of them, so they may be
+    written side by side.
 
-    Only the order is found for all at once. A part's columns are of a size that the processor's caches hold and malloc
+    Only the order is found for all at once. A slice's columns are of a size that the processor's caches hold and malloc
     has at hand; new memory for all of them takes longer to be zeroed than to be filled.
     """
     order = series_order(columns.series)
     start, count = 0, len(order)
+    slices = []
     while start < count:
         end = _end_of_series(columns.series, order, min(start + SLICE_POINTS, count))
-        yield from layers(sort_times(columns.at(order[start:end]), join=join))
+        slices.append(order[start:end])
         start = end
+    return slices
+
+
+def sorted_parts(columns: Columns, points: Int64, *, join: bool) -> list[Columns]:
+    """A slice's points sorted (see `sort_columns`), in parts to be written one after the other."""
+    return list(layers(sort_times(columns.at(points), join=join)))
 
 
 def _end_of_series(series: Int32, order: Int64, end: int) -> int:

@@ -9,15 +9,16 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import structlog
 import trio
 
-from tsd.codec.columns import Columns
+from tsd.codec.columns import Columns, Int64
 from tsd.errors import JOURNAL_DAMAGED, BadLine, CorruptRow, StoreError
-from tsd.ingest.cells import encode, sorted_parts
+from tsd.ingest.cells import encode, series_slices, sorted_parts
 from tsd.ingest.disk import unused, write_new
 from tsd.ingest.intake import Gate, absorb_whole
 from tsd.ingest.journal import Journal, Segment
@@ -32,12 +33,14 @@ from tsd.ingest.summaries import Summaries
 from tsd.ingest.summary_cells import SummaryCells
 from tsd.ingest.window import Contents, Window, Written
 from tsd.store import Put, Store
+from tsd.store.together import together
 
 log = structlog.get_logger(__name__)
 
 MOST_POINTS = 2_000_000  # of a window: bounds what sorting and encoding take
 FIRST_RETRY_S, LAST_RETRY_S = 0.2, 5.0
 NOTED_CELLS = 2000  # told of in one go
+SIDE_BY_SIDE = 3  # slices of a window that are under way
 
 
 class Writer:
@@ -64,9 +67,10 @@ class Writer:
         note: Callable[[Sequence[Put]], None] = lambda _: None,
         on_points: Callable[[Columns], Awaitable[None]] | None = None,
     ) -> None:
-        """`note` is told of the cells that were put, `on_points` of their points, sorted by series and time: before the
-        window is done with, and again where that fails with StoreError. `now_s` is the wall clock; `uptime_s` never
-        goes back: by it series that may be forgotten are told from those that waiting windows hold."""
+        """`note` is told of the cells that were put, `on_points` of their points, sorted by series and time, a part of
+        a window at a time: before the window is done with, and again where that fails with StoreError. `now_s` is the
+        wall clock; `uptime_s` never goes back: by it series that may be forgotten are told from those that waiting
+        windows hold."""
         self._rows = rows
         self._names = names
         self._journal = journal
@@ -93,6 +97,7 @@ class Writer:
         self._progress = trio.Event()
         self._finishing = False
         self._showing = trio.Lock()
+        self._telling = trio.Lock()  # those who are told await in the middle, and know of one slice at a time
         self.trouble: str | None = None  # why the store does not take cells, while it does not
         self.cells = 0
         self.retries = 0
@@ -269,14 +274,8 @@ class Writer:
         """Put a window's cells into the store, for good. Repeated as a whole where a part of it fails."""
         columns, summaries, refused = await self._read_window(window)
         lines = len(columns.series) + summaries.lines
-        parts = sorted_parts(columns, join=self._join)
-        while (part := await trio.to_thread.run_sync(next, parts, None)) is not None:
-            puts = await trio.to_thread.run_sync(encode, part, self._rows.table, self._join)
-            await self._store.put(self._table, puts)
-            self.cells += len(puts)
-            await self._tell(puts)
-            if self._on_points is not None:
-                await self._on_points(part)
+        slices = await trio.to_thread.run_sync(series_slices, columns)
+        await together(slices, partial(self._write_slice, columns), at_once=SIDE_BY_SIDE)
         for table, puts in summaries.slices():
             await self._store.put(table, puts)
             self.cells += len(puts)
@@ -286,6 +285,17 @@ class Writer:
         with _asked_again():
             await self._journal.remove(window.segment)
         return Written(lines, refused)
+
+    async def _write_slice(self, columns: Columns, points: Int64) -> None:
+        """Put the cells of a slice of a window's points: another's are sorted and encoded while these are put."""
+        for part in await trio.to_thread.run_sync(partial(sorted_parts, join=self._join), columns, points):
+            puts = await trio.to_thread.run_sync(encode, part, self._rows.table, self._join)
+            await self._store.put(self._table, puts)
+            self.cells += len(puts)
+            async with self._telling:
+                await self._tell(puts)
+                if self._on_points is not None:
+                    await self._on_points(part)
 
     async def _tell(self, puts: Sequence[Put]) -> None:
         """Tell of cells that were put, a millisecond's work at a time."""

@@ -15,11 +15,16 @@ class _Echo:
     """Numbers each message, and takes only the answer with its number and name: a later call would else get the answer
     of an earlier one, and void answers all look alike. thriftpy2 numbers every message 0 and looks at neither."""
 
+    def number(self, name: str) -> int:
+        """A number for a call, whose answer is the next that is awaited."""
+        self.numbers = getattr(self, "numbers", None) or count(1)
+        number: int = next(self.numbers) & 0x7FFFFFFF
+        self.sent = name, number
+        return number
+
     def write_message_begin(self, name: str, kind: int, _: int) -> None:
         """Begin a call."""
-        self.numbers = getattr(self, "numbers", None) or count(1)
-        self.sent = name, next(self.numbers) & 0x7FFFFFFF
-        super().write_message_begin(name, kind, self.sent[1])  # type: ignore[misc]
+        super().write_message_begin(name, kind, self.number(name))  # type: ignore[misc]
 
     def read_message_begin(self) -> tuple[str, int, int]:
         """Begin an answer."""
@@ -41,6 +46,10 @@ class Socket(TSocket):
     """A socket that takes back what was read from it."""
 
     given_back = b""
+
+    def send(self, request: bytes) -> None:
+        """Send a request past Thrift's buffer, which is empty between two calls."""
+        self.sock.sendall(request)
 
     def receive_into(self, room: memoryview) -> int:
         """Read some bytes past Thrift's buffer, which is empty once an answer was read."""

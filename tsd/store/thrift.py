@@ -28,6 +28,7 @@ from tsd.store.gateways import Address, NoAnswer
 from tsd.store.limits import check_column, check_row
 from tsd.store.messages import PROTOCOLS, Socket
 from tsd.store.rawcells import RawCells, flat, in_order, rows_of
+from tsd.store.requests import CREATE, HAS_LOOP, create_requests, put_call, put_request
 from tsd.store.rowanswers import OtherAnswer, RowAnswers
 
 BUFFER_BYTES = 64 << 10  # happybase's 4 KiB cost a fifth of the time of a put
@@ -46,7 +47,7 @@ LASTING = re.compile(
     r"DoNotRetryIOException|NoSuchColumnFamilyException|TableNotEnabledException|AccessDeniedException"
     r"|NamespaceNotFoundException|FailedSanityCheckException|InvalidTableNameException"
 )
-FAST_ROWS = ("buffered", "binary")  # what RowAnswers reads
+PLAIN = ("buffered", "binary")  # what RowAnswers reads, and requests are written in
 TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
 
 
@@ -65,7 +66,8 @@ class Connection:
         coded = PROTOCOLS[protocol](self._happybase.transport, decode_response=False)  # all is bytes, texts too
         self._happybase.client = TClient(api.Hbase, coded)
         self._coded = coded
-        self._answers = RowAnswers(self._socket.receive_into) if (transport, protocol) == FAST_ROWS else None
+        self._plain = (transport, protocol) == PLAIN
+        self._answers = RowAnswers(self._socket.receive_into) if self._plain else None
         try:
             self._happybase.open()
         except (OSError, TTransportException, UnicodeError) as exc:  # UnicodeError: a host name that cannot be one
@@ -132,6 +134,12 @@ class Connection:
 
     def put(self, table: str, cells: Sequence[Put], time_ms: int | None) -> None:
         """Write cells, those of a row beside each other."""
+        if self._plain and HAS_LOOP:
+            call = put_call(time_ms)
+            with self._naming(call, table):
+                self._socket.send(put_request(self._coded.number(call), table, cells, time_ms))
+                self._happybase.client._recv(call)
+            return
         batches = []
         mutations: list[Any] = []
         last = None
@@ -176,8 +184,18 @@ class Connection:
         )
 
     def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
-        """Write each cell if it is absent; which were."""
-        return [self.check_and_put(table, cell, None) for cell in cells]
+        """Write each cell if it is absent; which were. All are asked for before the first answer is read."""
+        if not self._plain:
+            return [self.check_and_put(table, cell, None) for cell in cells]
+        with self._naming(CREATE, table):
+            numbers = [self._coded.number(CREATE) for _ in cells]
+            self._socket.send(create_requests(numbers, table, cells))
+            return [self._created(number) for number in numbers]
+
+    def _created(self, number: int) -> bool:
+        """The answer to a create, in the order in which they were sent."""
+        self._coded.sent = CREATE, number
+        return bool(self._happybase.client._recv(CREATE))
 
     def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
         """Add to a counter; the sum."""

@@ -1,0 +1,3 @@
+from tsd.store import Put
+
+def mutate_rows(number: int, table: bytes, cells: list[Put], time_ms: int | None) -> bytes: ...
