@@ -9,7 +9,7 @@ import rocksdict  # noqa: TID251 (a benchmark's own order to RocksDB, not the da
 from bench.peers import Hbase
 from scripts.peers.hbase import HBASE, OPENS
 from scripts.peers.java import find_java, jars_of
-from tsd.store.rocks import options
+from tsd.store.rocks_options import options
 
 MERGE = Path(__file__).parent / "MergeFiles.java"
 

@@ -23,15 +23,17 @@ from tsd.store.batches import whole_rows
 from tsd.store.cells import CellPage, Cursor
 from tsd.store.changes import Told
 from tsd.store.counters import add, bytes_of
-from tsd.store.keyvalue import ABSENT, TIME_BYTES, cell_of, row_head, row_of, time_of, with_time
+from tsd.store.keyvalue import ABSENT, TIME_BYTES, cell_of, time_of
 from tsd.store.limits import check_row
 from tsd.store.pauses import pauses
-from tsd.store.rocks import Batch, Database, fill, options
+from tsd.store.rocks import Batch, Database, Place
+from tsd.store.rocks_options import options
 from tsd.store.timing import none_yet, timed
 from tsd.store.turns import Turns
 
 T = TypeVar("T")
 _row = itemgetter(0)
+_place = itemgetter(0, 1)
 
 BATCH_CELLS = 512  # of one write; longer ones cost no less a cell
 BATCH_BYTES = 256 << 10  # of values in one write
@@ -118,8 +120,7 @@ class EmbeddedStore:
         found: dict[bytes, list[Cell]] = {}
         places = ((row, column) for row in dict.fromkeys(rows) for column in sorted(set(columns)))
         while part := list(islice(places, GET_CELLS)):
-            keys = [row_head(row) + column for row, column in part]
-            values = await trio.to_thread.run_sync(self._database.read, table, keys)
+            values = await trio.to_thread.run_sync(self._database.read, table, part)
             for (row, column), value in zip(part, values, strict=True):
                 if value is not None:
                     found.setdefault(row, []).append(cell_of(column, value))
@@ -143,13 +144,12 @@ class EmbeddedStore:
         if stamp is None:
             stamp = stamps.next() if before is None else stamps.again(before)
         if not stamps.is_newest(stamp):
-            keys = [row_head(cell.row) + cell.column for cell in cells]
-            held = self._database.read(table, keys)
+            held = self._database.read(table, list(map(_place, cells)))
             cells = [cell for cell, value in zip(cells, held, strict=True) if time_of(value or ABSENT) <= stamp]
         if time_ms is not None:
             stamps.note(time_ms)
         batch = self._database.batch(table)
-        fill(batch, cells, stamp)
+        self._database.fill(batch, cells, stamp)
         self._write(batch, table, map(_row, cells))
         return stamp
 
@@ -158,21 +158,20 @@ class EmbeddedStore:
         """See Store."""
         await self._enter_writing("delete")
         self._database.require(table)
-        keys = (row_head(row) + column for row, names in columns.items() for column in names)
-        while part := list(islice(keys, BATCH_CELLS)):
+        places = ((row, column) for row, names in columns.items() for column in names)
+        while part := list(islice(places, BATCH_CELLS)):
             await self._patiently(partial(self._delete_now, table, part, up_to_ms))
             await trio.lowlevel.checkpoint()
 
-    def _delete_now(self, table: str, keys: list[bytes], up_to_ms: int | None) -> None:
+    def _delete_now(self, table: str, places: list[Place], up_to_ms: int | None) -> None:
         stamps = self._database.stamps
         bound = stamps.now() if up_to_ms is None else up_to_ms
         if not stamps.is_newest(bound):
-            held = self._database.read(table, keys)
-            keys = [key for key, value in zip(keys, held, strict=True) if value and time_of(value) <= bound]
+            held = self._database.read(table, places)
+            places = [place for place, value in zip(places, held, strict=True) if value and time_of(value) <= bound]
         batch = self._database.batch(table)
-        for key in keys:
-            batch.delete(key)
-        self._write(batch, table, (row_of(key)[0] for key in keys))
+        self._database.remove(batch, places)
+        self._write(batch, table, map(_row, places))
 
     @timed
     async def page(
@@ -243,14 +242,13 @@ class EmbeddedStore:
         """Write those cells, of different rows, that hold `expected` now; which they are. An absent one is empty."""
         stamp = self._database.stamps.now()
         batch = self._database.batch(table)
-        keys = [row_head(cell.row) + cell.column for cell in cells]
         done = []
-        for cell, key, value in zip(cells, keys, self._database.read(table, keys), strict=True):
+        for cell, value in zip(cells, self._database.read(table, list(map(_place, cells))), strict=True):
             check_row(cell.row)
             held = value or ABSENT
             done.append(held[TIME_BYTES:] == expected)
             if done[-1]:
-                batch.put(key, with_time(max(stamp, time_of(held)), cell.value))
+                self._database.fill(batch, [cell], max(stamp, time_of(held)))
         if any(done):
             self._write(batch, table, map(_row, cells))
             self._count["cells_put"] += sum(done)
@@ -261,16 +259,17 @@ class EmbeddedStore:
         """See Store. Durable on return."""
         await self._enter_writing("increment")
         check_row(row)
-        total = await self._patiently(partial(self._increment_now, table, row_head(row) + column, by))
+        total = await self._patiently(partial(self._increment_now, table, row, column, by))
         await self.sync()
         return total
 
-    def _increment_now(self, table: str, key: bytes, by: int) -> int:
-        [value] = self._database.read(table, [key])
+    def _increment_now(self, table: str, row: bytes, column: bytes, by: int) -> int:
+        [value] = self._database.read(table, [(row, column)])
         total = add(None if value is None else value[TIME_BYTES:], by)
         batch = self._database.batch(table)
-        batch.put(key, with_time(max(self._database.stamps.now(), time_of(value or ABSENT)), bytes_of(total)))
-        self._write(batch, table, [row_of(key)[0]])
+        stamp = max(self._database.stamps.now(), time_of(value or ABSENT))
+        self._database.fill(batch, [Put(row, column, bytes_of(total))], stamp)
+        self._write(batch, table, [row])
         return total
 
     @timed

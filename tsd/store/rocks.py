@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ from tsd.store.cells import CellPage
 from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of, split_cells
 from tsd.store.limits import check_row
 from tsd.store.opening import SyncedRecord, open_whole
+from tsd.store.packing import closed, is_name, is_short, name_of, open_all, opened
 from tsd.store.stamps import Stamps
 
 SLICE_CELLS = 600  # the same where cells are read without a look at them, whole hours each: 3 ms
@@ -31,11 +32,13 @@ CHUNK_CELLS = 1000  # read between two chances for others to run: about a millis
 READAHEAD_BYTES = 1 << 20
 PROBE_BYTES = 8 << 20  # about what RocksDB writes when it opens
 SYSTEM = "default"  # the column family that RocksDB always has
-STAMPS = b"stamps"  # its one key: the record of the Stamps
+STAMPS = b"stamps"  # one of its keys: the record of the Stamps
+NAMED = b"named"  # the other: there where no table ever had a long column in a key (see tsd.store.packing)
 LOCKED = re.compile("While lock file.*Resource temporarily unavailable|lock hold by current process")
 STALLED = re.compile("Result incomplete|Resource busy|Try again")
 
 Batch: TypeAlias = WriteBatch
+Place: TypeAlias = tuple[bytes, bytes]  # a row and a column
 
 
 class _Family(NamedTuple):
@@ -65,6 +68,9 @@ class Database:
             self._families = {name: self._open(name) for name in names if name != SYSTEM}
             self._system = self._rdict.get_column_family_handle(SYSTEM)
             self.stamps = Stamps(clock_ms, self._rdict.get(STAMPS))
+            if not names:
+                self._rdict.put(NAMED, NAMED)
+            self._older = self._rdict.get(NAMED) is None
             self.reached = self._rdict.latest_sequence_number()  # counts writes, over all openings
 
     def _open(self, name: str) -> _Family:
@@ -91,8 +97,22 @@ class Database:
         """Raise StoreError where there is no such table."""
         self._family(table)
 
-    def read(self, table: str, keys: list[bytes]) -> list[bytes | None]:
-        """The value of each key, None where there is none. It may run in a thread: it lets go of the interpreter."""
+    def read(self, table: str, places: Sequence[Place]) -> list[bytes | None]:
+        """The value of each row's column, None where there is none. It may run in a thread: it lets go of the
+        interpreter."""
+        names = [column if is_short(column) else name_of(column) for _, column in places]
+        keys = [row_head(row) + name for (row, _), name in zip(places, names, strict=True)]
+        found = self._values(table, keys)
+        for at, ((row, column), name, value) in enumerate(zip(places, names, found, strict=True)):
+            if name is column:
+                continue
+            if value is not None:
+                found[at] = opened(name, value)[1]
+            elif self._older:
+                [found[at]] = self._values(table, [row_head(row) + column])
+        return found
+
+    def _values(self, table: str, keys: list[bytes]) -> list[bytes | None]:
         family = self._family(table)
         with self._answers():
             return cast(list[bytes | None], family.rows.get(cast(list[str | int | float | bytes | bool], keys)))
@@ -107,6 +127,30 @@ class Database:
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(self._family(table).handle)
         return batch
+
+    def fill(self, batch: Batch, cells: Sequence[Put], time_ms: int) -> None:
+        """Put cells into a batch: the hot loop of every write."""
+        put, stamp = batch.put, time_ms.to_bytes(TIME_BYTES, "big")
+        last = head = b""
+        for row, column, value in cells:
+            if row != last or not row:
+                check_row(row)
+                last, head = row, row_head(row)
+            if is_short(column):
+                put(head + column, stamp + value)
+            else:
+                put(head + name_of(column), stamp + closed(column, value))
+                if self._older:
+                    batch.delete(head + column)
+
+    def remove(self, batch: Batch, places: Iterable[Place]) -> None:
+        """Put the deletion of cells into a batch."""
+        for row, column in places:
+            head = row_head(row)
+            if not is_short(column):
+                batch.delete(head + name_of(column))
+            if self._older or is_short(column):
+                batch.delete(head + column)
 
     def write(self, batch: Batch) -> None:
         """Write a batch, all or nothing, and the stamps' record with it if that is due."""
@@ -231,18 +275,22 @@ class View:
         at, read = self._at, 0
         found: dict[bytes, list[Cell]] = {}
         for row in rows:
-            head, cells = row_head(row), []
+            head, cells, named = row_head(row), [], False
             cut = len(head)
             at.seek(head)
             while at.valid() and (key := at.key()).startswith(head):
-                cells.append(cell_of(key[cut:], at.value()))
+                column, value = key[cut:], at.value()
+                if is_name(column):
+                    column, value = opened(column, value)
+                    named = True
+                cells.append(cell_of(column, value))
                 at.next()
                 read += 1
                 if read % CHUNK_CELLS == 0:
                     yield
             self._check()
             if cells:
-                found[row] = cells
+                found[row] = sorted(cells) if named else cells
         return found
 
     def page(
@@ -253,20 +301,25 @@ class View:
         rows: list[Row] = []
         cells: list[Cell] = []
         head = row_head(b"")  # no key starts with that
-        cut = 0
+        cut, named = 0, False
         at.seek(row_head(start))
         while at.valid():
             key = at.key()
             if not key.startswith(head):
                 row, head = row_of(key)
+                if named:
+                    cells.sort()
                 if len(rows) >= limit or size >= limit_bytes:
                     return Page(rows, row)
-                cut, cells = len(head), []
-            column = key[cut:]
+                cut, cells, named = len(head), [], False
+            column, value = key[cut:], b""
+            if is_name(column):
+                column, value = opened(column, at.value())
+                named = True
             if columns is None or column in columns:
                 if not cells:
                     rows.append(Row(row, cells))
-                value = at.value()
+                value = value or at.value()
                 size += len(value)
                 cells.append(cell_of(column, value))
             at.next()
@@ -274,6 +327,8 @@ class View:
             if read % CHUNK_CELLS == 0:
                 yield
         self._check()
+        if named:
+            cells.sort()
         return Page(rows, None)
 
     def cells(self, start: bytes, limit_bytes: int) -> Generator[CellPage | None, None, None]:
@@ -282,10 +337,12 @@ class View:
         keys: list[bytes] = []
         columns: list[bytes] = []
         values: list[bytes] = []
-        size, room = 0, self._cached_bytes
+        size, room, last = 0, self._cached_bytes, b""
         left = self._items(start)
         while part := self._slice(left):
+            since, last = len(keys), part[-1][0]
             got = split_cells(part, keys, columns, values)
+            got += open_all(keys, columns, values, since)
             size += got
             room -= got
             if size >= limit_bytes and (whole := bisect_left(keys, keys[-1])):  # the last row may go on
@@ -301,7 +358,7 @@ class View:
             else:
                 yield None
         if keys:  # `items` ends at a bad block as at the end; this one tells
-            self._at.seek(row_head(keys[-1]) + columns[-1] + b"\0")
+            self._at.seek(last + b"\0")
         else:
             self._at.seek(row_head(start))
         self._check()
@@ -312,47 +369,3 @@ class View:
         if not self._at.valid():
             with self._answers():
                 self._at.status()
-
-
-def fill(batch: Batch, cells: Sequence[Put], time_ms: int) -> None:
-    """Put cells into a batch: the hot loop of every write."""
-    put, stamp = batch.put, time_ms.to_bytes(TIME_BYTES, "big")
-    last = head = b""
-    for row, column, value in cells:
-        if row != last or not row:
-            check_row(row)
-            last, head = row, row_head(row)
-        put(head + column, stamp + value)
-
-
-def options(cache_bytes: int, memtable_bytes: int) -> rocksdict.Options:
-    """How RocksDB keeps every table. Over all of them it takes `cache_bytes` for blocks that were read, and up to four
-    times `memtable_bytes` for what was written."""
-    blocks = rocksdict.BlockBasedOptions()
-    blocks.set_block_cache(rocksdict.Cache(cache_bytes))
-    blocks.set_block_size(16 << 10)  # rows are read whole; larger blocks compress better
-    blocks.set_bloom_filter(10, False)  # a name without UID is asked for by its key: 1 in 100 costs a read
-    blocks.set_cache_index_and_filter_blocks(True)  # memory stays within the cache, however much is stored
-    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    result = rocksdict.Options(raw_mode=True)
-    result.create_if_missing(True)
-    result.create_missing_column_families(True)
-    result.set_block_based_table_factory(blocks)
-    # Cells are rewritten a few times while they sink, and then stay: the cheap compression first, the best one last.
-    result.set_compression_type(rocksdict.DBCompressionType.lz4())
-    result.set_bottommost_compression_type(rocksdict.DBCompressionType.zstd())
-    result.set_compaction_style(rocksdict.DBCompactionStyle.level())
-    result.set_level_compaction_dynamic_level_bytes(True)  # no more than a ninth of the space for what was replaced
-    result.set_write_buffer_size(memtable_bytes)
-    result.set_max_write_buffer_number(4)  # room for a window to be put at once while earlier ones are flushed
-    result.set_db_write_buffer_size(4 * memtable_bytes)
-    result.set_max_total_wal_size(8 * memtable_bytes)  # a table that is seldom written keeps no log for ever
-    result.set_max_background_jobs(2)  # a flush and a compaction; the event loop wants a core too
-    result.set_bytes_per_sync(1 << 20)  # the disk gets new files bit by bit: no sync waits for all of one
-    result.set_avoid_unnecessary_blocking_io(True)  # background jobs remove old files
-    result.set_max_open_files(512)  # half of what a process may usually have
-    result.set_max_log_file_size(1 << 20)
-    result.set_keep_log_file_num(2)
-    result.set_stats_dump_period_sec(0)
-    result.set_max_manifest_file_size(16 << 20)
-    return result

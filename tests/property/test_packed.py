@@ -1,0 +1,150 @@
+"""Packed cells: what comes back is what was packed, to the last bit; both twins make the same bytes; and bytes that
+nobody packed are refused."""
+
+import struct
+from zlib import crc32
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.peers.needs import need_compiled_loops
+from tsd.codec.cell import ms_qualifier, seconds_qualifier
+from tsd.codec.packed import CHECKSUM_BYTES, HAS_LOOP, LEAST_POINTS, pack, unpack
+from tsd.codec.words import FLOAT, encode_float, encode_integer
+from tsd.errors import CorruptRow
+
+TWINS = [False, True] if HAS_LOOP else [False]
+
+Number = tuple[int, bytes]  # flags and bytes
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+ODD_FLOATS = st.sampled_from((0.0, -0.0, 1e300, float("inf"), float("-inf"), float("nan"), 2.0**53, 0.1, 1e-9, 5e-324))
+
+
+def single(number: float) -> Number:
+    """As a float of 4 bytes, whatever that loses."""
+    try:
+        return FLOAT | 3, struct.pack(">f", number)
+    except OverflowError:
+        return FLOAT | 3, struct.pack(">f", float("inf"))
+
+
+def double(number: float) -> Number:
+    return FLOAT | 7, struct.pack(">d", number)
+
+
+def long(number: int) -> Number:
+    return 7, struct.pack(">q", number)
+
+
+def integer_or_float(number: float) -> Number:
+    """As a sender does who leaves out a decimal point that nothing follows."""
+    return encode_integer(int(number)) if number == int(number) else encode_float(number)
+
+
+def decimals(places: int) -> st.SearchStrategy[float]:
+    return st.integers(-(10**7), 10**7).map(lambda whole: whole / 10**places)
+
+
+def walk(steps: list[int]) -> list[int]:
+    """What steps lead to, from far away on."""
+    found, at = [], 1 << 40
+    for step in steps:
+        at += step
+        found.append(at)
+    return found
+
+
+def lists(of: st.SearchStrategy[Number]) -> st.SearchStrategy[list[Number]]:
+    return st.lists(of, min_size=LEAST_POINTS - 1, max_size=60)
+
+
+SERIES = st.one_of(
+    lists(INT64.map(encode_integer)),
+    lists(INT64.map(long)),
+    st.lists(st.integers(-300, 300), min_size=4, max_size=60).map(lambda found: list(map(encode_integer, walk(found)))),
+    st.lists(st.sampled_from((0, 0, 0, 0, 0, 0, 7, 1 << 30)), min_size=4, max_size=60).map(
+        lambda found: list(map(encode_integer, walk(found)))
+    ),
+    *(lists(decimals(places).map(way)) for places in (0, 1, 2, 5) for way in (encode_float, single, double)),
+    lists(decimals(1).map(integer_or_float)),
+    lists(st.floats(-1, 1).map(encode_float)),
+    lists(st.floats().map(double)),
+    lists(st.floats(width=32).map(single)),
+    lists(ODD_FLOATS.map(double)),
+    lists(st.one_of(ODD_FLOATS, st.integers(-(1 << 54), 1 << 54).map(float)).map(encode_float)),
+    lists(st.one_of(decimals(2).map(encode_float), INT64.map(encode_integer), decimals(2).map(single))),
+)
+STEPS = st.one_of(st.just(10), st.sampled_from((10, 10, 10, 10, 9, 11, 60)), st.integers(0, 59))
+
+
+@st.composite
+def cells(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """A qualifier and a value: as they are stored, but for times that may go beyond the hour and need not ascend."""
+    numbers = draw(SERIES)
+    in_ms = draw(st.booleans())
+    offset, qualifiers = draw(st.integers(0, 50)), []
+    step = draw(STEPS)
+    for flags, _ in numbers:
+        qualifiers.append(ms_qualifier(offset * 999, flags) if in_ms else seconds_qualifier(offset, flags))
+        offset = (offset + draw(st.one_of(st.just(step), STEPS))) % 3600
+    tail = draw(st.sampled_from((b"\0", b"\0", b"\1", b"", b"\2", b"\0\0")))
+    return b"".join(qualifiers), b"".join(value for _, value in numbers) + tail
+
+
+def test_the_compiled_loop_is_built() -> None:
+    need_compiled_loops()
+    assert HAS_LOOP
+
+
+@given(cells())
+@example((bytes.fromhex("0007001000200030"), bytes(8) + b"\1\2\3\0"))
+def test_a_cell_comes_back_to_the_last_bit_and_both_twins_pack_it_alike(cell: tuple[bytes, bytes]) -> None:
+    forms = [pack(*cell, by_loop=by_loop) for by_loop in TWINS]
+    assert len(set(forms)) == 1
+    if forms[0] is None:
+        return
+    for by_loop in TWINS:
+        assert unpack(b"12345678" + forms[0], 8, b"t:", by_loop=by_loop) == (b"t:" + cell[0], b"12345678" + cell[1])
+
+
+@given(st.binary(max_size=64), st.binary(max_size=80))
+def test_any_bytes_come_back_or_have_no_packed_form(qualifier: bytes, value: bytes) -> None:
+    forms = [pack(qualifier, value, by_loop=by_loop) for by_loop in TWINS]
+    assert len(set(forms)) == 1
+    if forms[0] is not None:
+        assert {unpack(forms[0], 0, b"", by_loop=by_loop) for by_loop in TWINS} == {(qualifier, value)}
+
+
+@given(cells(), st.data())
+def test_other_bytes_with_a_right_checksum_give_the_same_cell_or_none(
+    cell: tuple[bytes, bytes], data: st.DataObject
+) -> None:
+    packed = pack(*cell)
+    if packed is None:
+        return
+    body = bytearray(packed[:-CHECKSUM_BYTES])
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, min(len(body) - 1, 40)))] = data.draw(st.integers(0, 255))
+    body = body[: data.draw(st.one_of(st.just(len(body)), st.integers(0, len(body))))]
+    forged = bytes(body) + crc32(body).to_bytes(CHECKSUM_BYTES, "little")
+    found = set()
+    for by_loop in TWINS:
+        try:
+            found.add(unpack(forged, 0, b"", by_loop=by_loop))
+        except CorruptRow:
+            found.add((b"", b""))
+    assert len(found) == 1
+
+
+@given(cells(), st.data())
+def test_a_damaged_cell_is_refused(cell: tuple[bytes, bytes], data: st.DataObject) -> None:
+    packed = pack(*cell)
+    if packed is None:
+        return
+    at = data.draw(st.integers(0, len(packed) - 1))
+    damaged = packed[:at] + bytes((packed[at] ^ data.draw(st.integers(1, 255)),)) + packed[at + 1 :]
+    for by_loop in TWINS:
+        for text in (damaged, packed[:at]):
+            with pytest.raises(CorruptRow):
+                unpack(text, 0, b"", by_loop=by_loop)

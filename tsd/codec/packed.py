@@ -1,0 +1,288 @@
+"""Cells of many points ↔ few bytes (FORMATS.md §12): how the embedded store keeps them.
+
+Times and numbers stand in sequences of their own, numbers with decimals as whole ones: 21.37 as 2137 where every
+number of the cell has two digits at most behind the point. What comes back is the cell to the last bit, or the cell has
+no packed form. The compiled twin, _packed.pyx, makes the same bytes.
+"""
+
+import os
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsd.codec.cell import MS_MARK
+from tsd.codec.sequence import (
+    DIFFERENCES,
+    EVEN_STEPS,
+    NUMBERS,
+    SECOND_DIFFERENCES,
+    Int64,
+    Reader,
+    encode_sequence,
+    varint,
+)
+from tsd.codec.words import FLOAT, LENGTH
+from tsd.errors import CorruptRow
+
+try:
+    from tsd.codec import _packed
+except ImportError:  # no C compiler when it was installed
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare the two
+
+UInt8 = NDArray[np.uint8]
+Doubles = NDArray[np.float64]
+
+FORM = 1  # of these bytes; they begin with it
+CHECKSUM_BYTES = 4
+LEAST_POINTS, MOST_POINTS = 4, 1 << 16
+INTEGERS, DECIMALS, DOUBLE_BITS, SINGLE_BITS = range(4)  # what the numbers in the sequence are
+SHORTEST, WHOLE = 16, 17  # rules by which flags follow from a number; lower ones are the flags of all
+MOST_DECIMALS = 9
+_SINGLE, _DOUBLE = FLOAT | 3, FLOAT | 7
+_INTEGER_FLAGS, _FLOAT_FLAGS = (0, 1, 3, 7), (_SINGLE, _DOUBLE)
+_TYPES = {0: "i1", 1: ">i2", 3: ">i4", 7: ">i8", _SINGLE: ">i4", _DOUBLE: ">i8"}  # floats: their bits
+_BEYOND = float(1 << 53)
+_SECONDS_BEYOND, _MS_BEYOND = MS_MARK << 4, 1 << 22
+_NO_TAIL = 0  # else the last byte, and one
+
+
+class _Points(NamedTuple):
+    """The points of a cell."""
+
+    in_ms: bool
+    times: Int64
+    flags: UInt8
+    numbers: Int64  # integers, and the bits of floats
+    tail: int
+
+
+def pack(qualifier: bytes, value: bytes, *, by_loop: bool = HAS_LOOP) -> bytes | None:
+    """The packed form of a cell, None where it has none: where it holds few points, or one that is odd.
+
+    >>> packed = pack(bytes.fromhex("000000a0014001e0"), bytes.fromhex("0102030400"))
+    >>> packed.hex(), unpack(packed, 0, b"") == (bytes.fromhex("000000a0014001e0"), bytes.fromhex("0102030400"))
+    ('010200000403000a000000040001020003000000b6ec2a2d', True)
+    """
+    if by_loop:
+        found: bytes | None = _packed.pack(qualifier, value)
+        return found
+    with np.errstate(all="ignore"):  # numbers that overflow or are none are found out by what comes back
+        points = _read(qualifier, value)
+        rule = None if points is None else _rule(points)
+        if points is None or rule is None:
+            return None
+        kind, decimals, numbers = _whole_numbers(points, rule)
+    head = bytes((FORM, points.in_ms | points.tail << 1 | kind << 3, rule, decimals)) + varint(len(numbers))
+    times = encode_sequence(points.times, (DIFFERENCES, EVEN_STEPS))
+    packed = head + times + encode_sequence(numbers, (NUMBERS, DIFFERENCES, SECOND_DIFFERENCES))
+    return packed + crc32(packed).to_bytes(CHECKSUM_BYTES, "little")
+
+
+def unpack(stored: bytes, ahead: int, prefix: bytes, *, by_loop: bool = HAS_LOOP) -> tuple[bytes, bytes]:
+    """The qualifier behind `prefix`, and the value, of the packed form that stands in `stored` behind `ahead` bytes,
+    which the value then has in front of it, too. Raises CorruptRow."""
+    if by_loop:
+        found: tuple[bytes, bytes] = _packed.unpack(stored, ahead, prefix)
+        return found
+    packed, checksum = stored[ahead:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:]
+    if len(stored) < ahead + 9:
+        raise CorruptRow(f"a packed cell of {len(stored) - ahead} bytes")
+    if crc32(packed).to_bytes(CHECKSUM_BYTES, "little") != checksum:
+        raise CorruptRow(f"a packed cell's checksum is wrong: {stored[ahead:].hex()}")
+    form, what, rule, decimals = packed[:4]
+    kind = what >> 3
+    reader = Reader(packed, 4)
+    count = reader.varint()
+    if form != FORM or not _is_head(what, rule, decimals) or not LEAST_POINTS <= count <= MOST_POINTS:
+        raise CorruptRow(f"no packed cell starts like this: {packed[:8].hex()}")
+    times, numbers = reader.sequence(count), reader.sequence(count)
+    beyond = _MS_BEYOND if what & 1 else _SECONDS_BEYOND
+    if reader.at != len(packed) or times.min() < 0 or times.max() >= beyond:
+        raise CorruptRow(f"a packed cell breaks its form: {stored[ahead:].hex()}")
+    with np.errstate(all="ignore"):
+        flags, bits = _flags_and_bits(kind, rule, decimals, numbers)
+    tail = what >> 1 & 3
+    value = _value_of(flags, bits) + (bytes((tail - 1,)) if tail != _NO_TAIL else b"")
+    return prefix + _qualifier_of(bool(what & 1), times, flags), stored[:ahead] + value
+
+
+def _is_head(what: int, rule: int, decimals: int) -> bool:
+    """Whether kind, rule and decimals fit each other."""
+    kind = what >> 3
+    if what >> 1 & 3 > 2 or kind > SINGLE_BITS or decimals > MOST_DECIMALS or rule > WHOLE:
+        return False
+    rules = {
+        INTEGERS: (*_INTEGER_FLAGS, SHORTEST),
+        DECIMALS: (*_FLOAT_FLAGS, SHORTEST, WHOLE),
+        DOUBLE_BITS: (_DOUBLE, SHORTEST, WHOLE),
+        SINGLE_BITS: (_SINGLE,),
+    }
+    return rule in rules[kind]
+
+
+def _read(qualifier: bytes, value: bytes) -> _Points | None:
+    """The points of a cell whose times are all of one kind; None where it is another, or breaks FORMATS.md §5."""
+    in_ms = qualifier[:1] >= bytes((MS_MARK,))
+    width = 4 if in_ms else 2
+    count = len(qualifier) // width
+    if len(qualifier) % width or not LEAST_POINTS <= count <= MOST_POINTS:
+        return None
+    words = np.frombuffer(qualifier, ">u4" if in_ms else ">u2").astype(np.int64)
+    if in_ms:
+        if (words >> 28 != MS_MARK >> 4).any() or (words & 0x30).any():
+            return None
+        times = words >> 6 & _MS_BEYOND - 1
+    else:
+        times = words >> 4
+        if times.max() >= _SECONDS_BEYOND:
+            return None
+    flags = (words & (FLOAT | LENGTH)).astype(np.uint8)
+    ends = np.cumsum((flags & LENGTH).astype(np.int64) + 1)
+    end = int(ends[-1])
+    if not set(np.unique(flags).tolist()) <= set(_TYPES) or not end <= len(value) <= end + 1 or value[end:] > b"\1":
+        return None
+    content = np.frombuffer(value, np.uint8)
+    numbers = np.empty(count, np.int64)
+    for flag, at in _places(flags):
+        size = (flag & LENGTH) + 1
+        parts = content[(ends[at] - size)[:, None] + np.arange(size)]
+        numbers[at] = parts.reshape(-1).view(_TYPES[flag])
+    return _Points(in_ms, times, flags, numbers, value[end] + 1 if len(value) > end else _NO_TAIL)
+
+
+def _places(flags: UInt8) -> list[tuple[int, NDArray[np.intp]]]:
+    """Where each kind of number stands."""
+    return [(flag, np.flatnonzero(flags == flag)) for flag in np.unique(flags).tolist()]
+
+
+def _rule(points: _Points) -> int | None:
+    """By which rule the flags follow from the numbers, None where by none."""
+    flags, numbers = points.flags, points.numbers
+    if (flags == flags[0]).all():
+        return int(flags[0])
+    doubles, floats = _doubles(points), flags & FLOAT != 0
+    bare = np.where(floats, 0, numbers)
+    if (np.where(floats, _float_flags(doubles), _integer_flags(bare)) != flags).any():
+        return None
+    if floats.all() or not floats.any():
+        return SHORTEST
+    exact = (bare < 1 << 53) & (bare > -1 << 53)
+    return WHOLE if np.where(floats, ~_is_whole(doubles), exact).all() else None
+
+
+def _doubles(points: _Points) -> Doubles:
+    """The numbers as doubles, those with the bits of one as they are."""
+    doubles = points.numbers.astype(np.float64)
+    for flag, at in _places(points.flags):
+        if flag == _SINGLE:
+            doubles[at] = points.numbers[at].astype(np.int32).view(np.float32)
+        elif flag == _DOUBLE:
+            doubles.view(np.int64)[at] = points.numbers[at]
+    return doubles
+
+
+def _integer_flags(numbers: Int64) -> UInt8:
+    """Of the fewest bytes."""
+    flags = np.full(len(numbers), 7, np.uint8)
+    for flag, kind in ((3, np.int32), (1, np.int16), (0, np.int8)):
+        flags[numbers.astype(kind) == numbers] = flag
+    return flags
+
+
+def _float_flags(doubles: Doubles) -> UInt8:
+    """A single's where it holds the number exactly."""
+    return np.where(doubles.astype(np.float32) == doubles, np.uint8(_SINGLE), np.uint8(_DOUBLE))
+
+
+def _is_whole(doubles: Doubles) -> NDArray[np.bool_]:
+    whole: NDArray[np.bool_] = (np.abs(doubles) < _BEYOND) & (np.trunc(doubles) == doubles)
+    return whole
+
+
+def _whole_numbers(points: _Points, rule: int) -> tuple[int, int, Int64]:
+    """What stands for the numbers: of which kind, with how many decimals, and the whole numbers."""
+    if rule < _SINGLE or (rule == SHORTEST and not points.flags[0] & FLOAT):
+        return INTEGERS, 0, points.numbers
+    doubles = _doubles(points)
+    if (found := _decimals(doubles, single=rule == _SINGLE)) is not None:
+        return DECIMALS, *found
+    if rule == _SINGLE:
+        return SINGLE_BITS, 0, points.numbers ^ (points.numbers >> 63 & 0x7FFFFFFF)
+    bits = doubles.view(np.int64)
+    return DOUBLE_BITS, 0, bits ^ (bits >> 63 & 0x7FFFFFFFFFFFFFFF)
+
+
+def _decimals(doubles: Doubles, *, single: bool) -> tuple[int, Int64] | None:
+    """How many decimals all numbers have, and whole numbers that are them then; None where that is not exact."""
+    decimals = at = 0
+    whole, exact = _try_decimals(doubles, 0, single=single)
+    while len(failing := np.flatnonzero(~exact[at:])):
+        at += int(failing[0])
+        one = doubles[at : at + 1]
+        more = (d for d in range(decimals + 1, MOST_DECIMALS + 1) if _try_decimals(one, d, single=single)[1].all())
+        if (found := next(more, None)) is None:
+            return None
+        decimals = found
+        whole, exact = _try_decimals(doubles, decimals, single=single)
+    return (decimals, whole) if exact.all() else None
+
+
+def _try_decimals(doubles: Doubles, decimals: int, *, single: bool) -> tuple[Int64, NDArray[np.bool_]]:
+    """Whole numbers, and which of them come back to the last bit when divided."""
+    scaled = doubles * 10.0**decimals
+    small = np.abs(scaled) < _BEYOND
+    whole = np.rint(np.where(small, scaled, 0.0)).astype(np.int64)
+    back = whole / 10.0**decimals
+    if single:
+        return whole, small & (back.astype(np.float32).view(np.int32) == doubles.astype(np.float32).view(np.int32))
+    return whole, small & (back.view(np.int64) == doubles.view(np.int64))
+
+
+def _flags_and_bits(kind: int, rule: int, decimals: int, numbers: Int64) -> tuple[UInt8, Int64]:
+    """The flags of each number, and its bits."""
+    if kind == INTEGERS:
+        flags = _integer_flags(numbers)
+        if rule < SHORTEST:
+            if flags.max() > rule:
+                raise CorruptRow(f"a packed cell's integer does not stand on {rule + 1} bytes")
+            flags[:] = rule
+        return flags, numbers
+    if kind == SINGLE_BITS:
+        return np.full(len(numbers), rule, np.uint8), numbers ^ (numbers >> 63 & 0x7FFFFFFF)
+    if kind == DECIMALS:
+        doubles = numbers / 10.0**decimals
+    else:
+        doubles = (numbers ^ (numbers >> 63 & 0x7FFFFFFFFFFFFFFF)).view(np.float64)
+    flags = _float_flags(doubles) if rule >= SHORTEST else np.full(len(numbers), rule, np.uint8)
+    if rule == WHOLE:
+        whole = _is_whole(doubles)
+        flags[whole] = _integer_flags(doubles[whole].astype(np.int64))
+    bits = doubles.view(np.int64).copy()
+    for flag, at in _places(flags):
+        if flag == _SINGLE:
+            bits[at] = doubles[at].astype(np.float32).view(np.int32)
+        elif not flag & FLOAT:
+            bits[at] = doubles[at].astype(np.int64)
+    return flags, bits
+
+
+def _qualifier_of(in_ms: bool, times: Int64, flags: UInt8) -> bytes:
+    if in_ms:
+        return (MS_MARK << 24 | times << 6 | flags).astype(">u4").tobytes()
+    return (times << 4 | flags).astype(">u2").tobytes()
+
+
+def _value_of(flags: UInt8, bits: Int64) -> bytes:
+    sizes = (flags & LENGTH).astype(np.int64) + 1
+    ends = np.cumsum(sizes)
+    content = np.empty(int(ends[-1]), np.uint8)
+    for flag, at in _places(flags):
+        size = (flag & LENGTH) + 1
+        content[(ends[at] - size)[:, None] + np.arange(size)] = (
+            bits[at].astype(">i8").view(np.uint8).reshape(-1, 8)[:, 8 - size :]
+        )
+    return content.tobytes()
