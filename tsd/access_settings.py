@@ -14,6 +14,10 @@ class AccessSettings:
     network_allow: str = _key(
         "tsd.network.allow", "", "networks that may connect, with commas between: 10.0.0.0/8, fd00::/8. Empty: all"
     )
+    ipv6_prefix: int = _key(
+        "tsd.network.ipv6_prefix", 64, "bits of an IPv6 address that make a client: limits, quotas and failed "
+        "tries are counted by them. 128: each address by itself", "bits", low=16, high=128,
+    )  # fmt: skip
     authentication: bool = _key(
         "tsd.core.authentication.enable", False, "clients must show who they are, by what tsd.auth.file has"
     )

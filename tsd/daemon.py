@@ -132,7 +132,7 @@ class Daemon:
         self.tally = Tally()
         self.replayed = 0  # lines found in the journal at the start
         self.host = socket.gethostname()
-        self.clients = Clients(quotas_of(config), now_ms)
+        self.clients = Clients(quotas_of(config), now_ms, prefix=config.ipv6_prefix)
         self.tls = Tls(config, now_ms) if config.tls_certificate else None
         self.doorkeeper = Doorkeeper(config, now_ms)
         for warning in warnings(config, anonymous_roles(config), config.bind):

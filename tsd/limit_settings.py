@@ -12,12 +12,18 @@ LEAST_REJECTED = 1 << 20  # bytes for refused lines: the oldest leave a file at 
 def exemptions(text: str) -> tuple[tuple[Network, ...], frozenset[str]]:
     """Networks and accounts of `tsd.quota.exempt`; raises ValueError.
 
-    >>> exemptions("10.0.0.0/8, @collector, ::1")
-    ((IPv4Network('10.0.0.0/8'), IPv6Network('::1/128')), frozenset({'collector'}))
+    >>> exemptions("10.0.0.0/8, @collector, ::ffff:192.0.2.1")
+    ((IPv4Network('10.0.0.0/8'), IPv4Network('192.0.2.1/32')), frozenset({'collector'}))
     """
     words = [word for part in text.split(",") if (word := part.strip())]
-    networks = tuple(ip_network(word) for word in words if not word.startswith("@"))
+    networks = tuple(_unmapped(ip_network(word)) for word in words if not word.startswith("@"))
     return networks, frozenset(word[1:] for word in words if word.startswith("@"))
+
+
+def _unmapped(network: Network) -> Network:
+    """One of IPv4 that is written as of IPv6, as one of IPv4: so are addresses named."""
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    return network if mapped is None or network.prefixlen < 96 else IPv4Network((mapped, network.prefixlen - 96))
 
 
 @dataclass(frozen=True)

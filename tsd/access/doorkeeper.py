@@ -67,7 +67,7 @@ class Doorkeeper:
             (Role.ADMIN, read_networks(settings.admin_networks)),
         )
         self._strangers = anonymous_roles(settings)
-        self._guesses = Guesses()
+        self._guesses = Guesses(settings.ipv6_prefix)
         self._hashing = trio.CapacityLimiter(AT_ONCE)
         self._key = os.urandom(32)
         self._verified: OrderedDict[bytes, Account] = OrderedDict()

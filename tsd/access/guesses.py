@@ -42,7 +42,9 @@ class _Record:
 class Guesses:
     """The failed tries of all addresses."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: int) -> None:
+        """`prefix`: bits of an address of IPv6 that are one client's."""
+        self._prefix = prefix
         self._by_household: OrderedDict[str, _Record] = OrderedDict()
         self._told = 0
         self._told_since = -float("inf")
@@ -54,7 +56,7 @@ class Guesses:
 
     async def wait_turn(self, address: str) -> None:
         """Wait until a password of this address may be looked at. Raises TooManyTries."""
-        record = self._by_household.get(household(address))
+        record = self._by_household.get(household(address, self._prefix))
         if record is None:
             return
         now = trio.current_time()
@@ -66,7 +68,7 @@ class Guesses:
 
     async def failed(self, address: str, door: str, name: str) -> None:
         """Note a failed try, and hold its answer back. Each try has its own wait: they do not add up to a queue."""
-        key = household(address)
+        key = household(address, self._prefix)
         record = self._by_household.pop(key, None) or _Record()
         self._by_household[key] = record
         if len(self._by_household) > REMEMBERED:

@@ -68,13 +68,18 @@ def read_address(text: str) -> Address | None:
     return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
 
 
-def household(text: str) -> str:
-    """Who an address belongs to: of IPv6 a whole /64 is one customer's.
+def household(text: str, prefix: int) -> str:
+    """Who an address belongs to: of IPv6 one customer, and one machine, has all that begin with `prefix` bits (64
+    unless configured). Addresses of one link, and of this machine, are told apart.
 
-    >>> household("192.0.2.1"), household("2001:db8::1:2:3:4"), household("here")
-    ('192.0.2.1', '2001:db8::/64', 'here')
+    >>> household("192.0.2.1", 64), household("2001:db8::1:2:3:4", 64), household("::1", 64), household("here", 64)
+    ('192.0.2.1', '2001:db8::/64', '::1', 'here')
     """
     found = read_address(text)
-    if isinstance(found, IPv6Address):
-        return str(IPv6Network((found, 64), strict=False))
+    if (
+        isinstance(found, IPv6Address)
+        and prefix < found.max_prefixlen
+        and not (found.is_loopback or found.is_link_local)
+    ):
+        return str(IPv6Network((found, prefix), strict=False))
     return text if found is None else str(found)

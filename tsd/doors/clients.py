@@ -2,11 +2,12 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from ipaddress import ip_address
+from ipaddress import ip_network
 from typing import Any, NamedTuple
 
 import trio
 
+from tsd.access.networks import household
 from tsd.codec.uid import Kind
 from tsd.errors import BadLine
 from tsd.ingest.bucket import Bucket
@@ -15,6 +16,7 @@ from tsd.ingest.source import Refusal
 from tsd.limit_settings import LimitSettings, Network, exemptions
 
 REMEMBERED = 4096  # clients without a connection that have an account of their own
+AT_ONCE = 256  # more of them, before the oldest leave: to find them all are gone through
 BURST_S = 10  # so many seconds' worth of lines may come at once: agents send in bursts
 SHOWN_BYTES = 300  # of an example
 OTHERS = "others"
@@ -40,10 +42,14 @@ class Quotas(NamedTuple):
         if name.startswith("@"):
             return name[1:] in self.exempt_accounts
         try:
-            address = ip_address(name)
+            found = ip_network(name)
         except ValueError:
             return not name  # of no network: this process
-        return any(address in network for network in self.exempt)
+        return any(_lies_in(found, network) for network in self.exempt)
+
+
+def _lies_in(one: Network, other: Network) -> bool:
+    return type(one) is type(other) and one.subnet_of(other)  # type: ignore[arg-type] # of one version, then
 
 
 NO_QUOTAS = Quotas()
@@ -80,7 +86,7 @@ class Client:
     )  # fmt: skip
 
     def __init__(self, name: str, quotas: Quotas = NO_QUOTAS, now_ms: Callable[[], int] = lambda: 0) -> None:
-        """`name` is an address, or @ and an account."""
+        """`name` is an address, a network of IPv6 that is one client's, or @ and an account."""
         self.name = name
         self.now_ms = now_ms
         self.first_ms = self.last_ms = now_ms()
@@ -116,6 +122,13 @@ class Client:
     def may_connect(self) -> bool:
         """Whether it may have one connection more."""
         return not self._quotas.connections or self.connections < self._quotas.connections
+
+    @property
+    def may_be_forgotten(self) -> bool:
+        """Whether nobody is connected, and no quota has to catch up: to begin anew would give it more than its own."""
+        now_s = trio.current_time()
+        buckets = (self._lines_bucket, self._names_bucket)
+        return not (self.connections or self.pausing or any(one and not one.is_full(now_s=now_s) for one in buckets))
 
     def sent(self, lines: int) -> None:
         """So many lines of any kind came."""
@@ -197,31 +210,43 @@ class Statistics(NamedTuple):
 class Clients:
     """All accounts. Of clients that have no connection, those who were seen longest ago are summed up as others."""
 
-    def __init__(self, quotas: Quotas = NO_QUOTAS, now_ms: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, quotas: Quotas = NO_QUOTAS, now_ms: Callable[[], int] = lambda: 0, *, prefix: int = 128) -> None:
+        """`prefix`: bits of an address of IPv6 that are one client's."""
         self._quotas = quotas
+        self._prefix = prefix
         self._now_ms = now_ms
         self._by_name: OrderedDict[str, Client] = OrderedDict()
+        self._look_at = REMEMBERED + AT_ONCE  # so many, and some may be forgotten
         self._others = Client("", now_ms=now_ms)
         self._others.name = OTHERS
         self.forgotten = 0  # that are in others
         self.leaving = trio.Event()
 
+    def at(self, address: str) -> Client:
+        """The account of who is at an address. One that is exempt by itself has one of its own."""
+        return self.of(address if self._quotas.spares(address) else household(address, self._prefix))
+
     def of(self, name: str) -> Client:
-        """The account of an address, or of @ and an account's name; a new one where there is none."""
+        """The account of an address or a network, or of @ and an account's name; a new one where there is none."""
         client = self._by_name.get(name)
         if client is None:
             client = self._by_name[name] = Client(name, self._quotas, self._now_ms)
-            if len(self._by_name) > REMEMBERED:
-                self._forget_one()
+            if len(self._by_name) > self._look_at:
+                self._forget_some()
         else:
             self._by_name.move_to_end(name)
         return client
 
-    def _forget_one(self) -> None:
-        """Sum up the client that was seen longest ago, of those that have no connection."""
-        oldest = next((one for one in self._by_name.values() if not one.connections and not one.pausing), None)
-        if oldest is None:
-            return  # as many as have connections, which are bounded
+    def _forget_some(self) -> None:
+        """Sum up those clients that were seen longest ago, of those that have nothing to be remembered for."""
+        *idle, _ = (
+            client for client in self._by_name.values() if client.may_be_forgotten
+        )  # the last one has just come
+        for client in idle[: max(0, len(idle) + 1 - REMEMBERED)]:
+            self._sum_up(client)
+        self._look_at = len(self._by_name) + max(0, REMEMBERED - len(idle) - 1) + AT_ONCE
+
+    def _sum_up(self, oldest: Client) -> None:
         del self._by_name[oldest.name]
         self.forgotten += 1
         self._others.refused.update(oldest.refused)

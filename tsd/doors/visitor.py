@@ -125,4 +125,4 @@ def visitor_of(stream: trio.abc.Stream, clients: Clients) -> Visitor:
         address, port = GONE, 0
     if address.startswith(_MAPPED) and "." in address:
         address = address.removeprefix(_MAPPED)
-    return Visitor(address, port, clients.of(address), clients=clients)
+    return Visitor(address, port, clients.at(address), clients=clients)

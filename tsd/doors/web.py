@@ -13,7 +13,6 @@ from typing import NamedTuple
 import h11
 import trio
 
-from tsd.access.networks import household
 from tsd.doors import compression, pages
 from tsd.doors.bodies import Claim, Room, as_utf8, too_large, unpacked
 from tsd.doors.dispatch import LEGACY_JSON, READS, Dispatcher
@@ -164,7 +163,7 @@ class WebSession:
         target: Target | None = None
         began = trio.current_time()
         self._tally.requests += 1
-        async with self._room.claim(household(self._visitor.address)) as claim:
+        async with self._room.claim(self._visitor.at_address.name) as claim:
             try:
                 target = read_target(head.target.decode("ascii"))
                 visitor = await self._dispatcher.admit(head.method.decode("ascii"), target, headers, self._visitor)

@@ -40,6 +40,11 @@ class Bucket:
         self._fill(now_s)
         return max(0, int(self._tokens))
 
+    def is_full(self, *, now_s: float) -> bool:
+        """Whether all that was spent has come back."""
+        self._fill(now_s)
+        return self._tokens == self._burst
+
     def has(self, *, now_s: float) -> bool:
         """Whether a whole token is there."""
         return self.whole(now_s=now_s) > 0

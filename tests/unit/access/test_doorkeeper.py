@@ -158,7 +158,7 @@ async def test_a_password_is_worked_on_once_and_a_wrong_one_too(tmp_path: Path) 
 
 
 async def test_who_fails_waits_longer_each_time_and_others_do_not(autojump_clock: MockClock) -> None:
-    guesses = Guesses()
+    guesses = Guesses(64)
     waits = []
     for _ in range(8):
         began = trio.current_time()
@@ -176,7 +176,7 @@ async def test_who_fails_waits_longer_each_time_and_others_do_not(autojump_clock
 
 
 async def test_many_passwords_of_one_address_at_once_are_not_heard(autojump_clock: MockClock) -> None:
-    guesses = Guesses()
+    guesses = Guesses(64)
     for _ in range(5):
         await guesses.failed("2001:db8::1", "http", "a")
     heard = []
@@ -195,7 +195,7 @@ async def test_many_passwords_of_one_address_at_once_are_not_heard(autojump_cloc
 
 
 async def test_what_is_remembered_is_bounded(autojump_clock: MockClock) -> None:
-    guesses = Guesses()
+    guesses = Guesses(64)
     async with trio.open_nursery() as nursery:
         for at in range(4200):
             nursery.start_soon(guesses.failed, f"10.0.{at >> 8}.{at & 255}", "telnet", "")
