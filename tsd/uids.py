@@ -252,6 +252,7 @@ class _KindTable:
     async def _assign(self, names: Sequence[bytes], found: dict[bytes, Found]) -> None:
         """Give each name a UID: `found` gets it, or UidsExhausted."""
         left = list(names)
+        id_column, name_column = self._kind.id_column, self._kind.name_column
         for _ in range(ROUNDS):
             numbers = await self._numbers(len(left))
             for name in left[len(numbers) :]:
@@ -260,12 +261,12 @@ class _KindTable:
             pairs = [(name, encode_uid(n, self._width)) for name, n in zip(left, numbers, strict=False)]
             # UID → name before name → UID: dying in between wastes a number; the other order would publish a UID that
             # nobody can read.
-            reverse = [Put(uid, self._kind.name_column, name) for name, uid in pairs]
+            reverse = [Put(uid, name_column, name) for name, uid in pairs]
             ours = await self._create(reverse)
             self._collisions += ours.count(False)
             left = [name for (name, _), won in zip(pairs, ours, strict=True) if not won]
             pairs = [pair for pair, won in zip(pairs, ours, strict=True) if won]
-            forward = [Put(name, self._kind.id_column, uid) for name, uid in pairs]
+            forward = [Put(name, id_column, uid) for name, uid in pairs]
             ours = await self._create(forward)
             if self._describe is not None:
                 meta = self._describe(self._kind)

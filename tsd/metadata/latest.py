@@ -11,6 +11,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
+from tsd.bytemap import ByteMap
 from tsd.codec.columns import Columns
 from tsd.codec.words import FLOAT, LENGTH
 
@@ -62,7 +63,7 @@ class Latest:
         """`most` series are remembered; then those whose points are oldest are forgotten, half of all."""
         self._salt_width = salt_width
         self._most = most
-        self._slots: dict[bytes, dict[bytes, int]] = {}
+        self._slots: dict[bytes, ByteMap] = {}  # by metric UID, by tag pairs
         self._count = 0
         self._times = np.zeros(_GROWTH, np.int64)
         self._bits = np.zeros(_GROWTH, np.int64)
@@ -119,10 +120,11 @@ class Latest:
         """Where a series' newest point stands; a place is made where there is none."""
         series = self._slots.get(metric)
         if series is None:
-            series = self._slots[metric] = {}
-        slot = series.get(pairs)
-        if slot is None:
-            slot = series[pairs] = self._count
+            series = self._slots[metric] = ByteMap()
+        slot = series.number(pairs)
+        if slot < 0:
+            slot = self._count
+            series.put_number(pairs, slot)
             self._count += 1
             if slot == len(self._times):
                 self._grow(2 * slot)
@@ -139,12 +141,12 @@ class Latest:
 
     def pairs_of(self, metric: bytes) -> Collection[bytes]:
         """The tag pairs of a metric's series."""
-        return self._slots.get(metric, {}).keys()
+        return self._slots[metric].keys() if metric in self._slots else ()
 
     def slots_of(self, metric: bytes, pairs: Iterable[bytes]) -> Slots:
         """The slots of some series of a metric, those that are not known entered."""
-        known = self._slots.get(metric, {})
-        found = [slot if (slot := known.get(one)) is not None else self.slot(metric, one) for one in pairs]
+        known = self._slots.get(metric) or ByteMap()
+        found = [slot if (slot := known.number(one)) >= 0 else self.slot(metric, one) for one in pairs]
         return np.array(found, np.intp)
 
     def times_ms(self, slots: Slots) -> NDArray[np.int64]:
@@ -191,13 +193,20 @@ class Latest:
             array[: len(kept)] = array[kept]
         self._times[len(kept) :] = NO_TIME
         self.depth_h[len(kept) :] = -1
-        self._slots = {
-            metric: left
-            for metric, series in self._slots.items()
-            if (left := {pairs: int(moved[slot]) for pairs, slot in series.items() if moved[slot] >= 0})
-        }
+        slots = {metric: _moved(series, moved) for metric, series in self._slots.items()}
+        self._slots = {metric: series for metric, series in slots.items() if len(series)}
         self._count = len(kept)
         self._births[:] = 0  # every number finds its slot anew
+
+
+def _moved(series: ByteMap, moved: NDArray[np.int64]) -> ByteMap:
+    """Those of a metric's series whose slots have moved somewhere."""
+    left = ByteMap()
+    for pairs in series.keys():  # noqa: SIM118 - it is no dict
+        slot = int(moved[series.number(pairs)])
+        if slot >= 0:
+            left.put_number(pairs, slot)
+    return left
 
 
 def _as_doubles(flags: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[np.int64]:
