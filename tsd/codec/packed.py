@@ -65,7 +65,7 @@ def pack(qualifier: bytes, value: bytes, *, by_loop: bool = HAS_LOOP) -> bytes |
 
     >>> packed = pack(bytes.fromhex("000000a0014001e0"), bytes.fromhex("0102030400"))
     >>> packed.hex(), unpack(packed, 0, b"") == (bytes.fromhex("000000a0014001e0"), bytes.fromhex("0102030400"))
-    ('010200000403000a000000040001020003000000b6ec2a2d', True)
+    ('010200000401001400010202000ec1d6be', True)
     """
     if by_loop:
         found: bytes | None = _packed.pack(qualifier, value)
