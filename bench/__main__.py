@@ -17,6 +17,9 @@ from bench import series as series_module
 from bench import sync as sync_module
 from bench import windows as windows_module
 from bench.lines import Load
+from bench.together.readme import publish as publish_together
+from bench.together.readme import show as show_together
+from bench.together.records import load as load_together
 from bench.together.run import Wanted
 from bench.together.run import run as run_together
 
@@ -40,7 +43,16 @@ def together(scale: str, only: str, load_words: str, resume: bool) -> None:
         lambda name: not load_words or name in names,
         resume,
     )
-    run_together(wanted)
+    publish_together(run_together(wanted))
+
+
+@bench.command()
+def readme() -> None:
+    """Put what `all` found last into README.md, docs/figures.md and docs/figures/."""
+    found = load_together()
+    if found is None:
+        raise click.ClickException("nothing was measured: scripts/bench all")
+    show_together(found)
 
 
 @bench.command()

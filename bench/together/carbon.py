@@ -89,14 +89,14 @@ class Carbon:
 
     def _own(self, name: str) -> NDArray[np.void]:
         for path in self._whisper.glob(f"{OWN}/agents/*/{name}.wsp"):
-            return _points(path)
+            return points_of(path)
         return np.zeros(0, POINT)
 
     def found(self, start_s: int, end_s: int) -> Sums:
         """Of the points of that time, read from its files."""
         total = Sums(0, 0.0)
         for path in self._files():
-            points = _points(path)
+            points = points_of(path)
             points = points[(points["time"] >= start_s) & (points["time"] < end_s)]
             total += Sums(len(points), float(points["value"].sum()))
         return total
@@ -115,7 +115,7 @@ class Carbon:
         return sum(path.stat().st_blocks * 512 for path in self._files())
 
 
-def _points(path: Path) -> NDArray[np.void]:
+def points_of(path: Path) -> NDArray[np.void]:
     """Those of a whisper file with one archive: places that were never written have no time."""
     points = np.frombuffer(path.read_bytes()[HEAD_BYTES:], POINT)
     return points[points["time"] > 0]

@@ -65,14 +65,16 @@ class Influx:
         return 0.0
 
     def await_stored(self, points: int) -> float:
-        """Its listener writes batches one after the other, and counts what was written."""
+        """What its shards were given is in its log."""
         return wait_until("InfluxDB stores", lambda: self._stored() >= points)
 
     def _stored(self) -> int:
-        listeners = [
-            s for s in self._get("/debug/vars").values() if isinstance(s, dict) and s.get("name") == "opentsdb"
-        ]
-        return sum(listener["values"].get("pointsTx", 0) for listener in listeners)
+        return sum(values["writePointsOk"] for values in self._values("shard"))
+
+    def _values(self, kind: str) -> list[dict[str, int]]:
+        """Its own figures of each thing of a kind, of the database that lines come into."""
+        own = [one for one in self._get("/debug/vars").values() if isinstance(one, dict) and one.get("name") == kind]
+        return [one["values"] for one in own if one["tags"]["database"] == DATABASE]
 
     def found(self, start_s: int, end_s: int) -> Sums:
         """Of the points of that time."""
@@ -108,12 +110,8 @@ class Influx:
     def _is_merged(self) -> bool:
         written_out = not any(path.stat().st_size for path in (self._home / "wal" / DATABASE).rglob("*.wal"))
         files = self._files()
-        engines = [
-            s["values"]
-            for s in self._get("/debug/vars").values()
-            if isinstance(s, dict) and s.get("name") == "tsm1_engine"
-        ]
-        busy = any(v for e in engines for name, v in e.items() if name.endswith("CompactionsActive"))
+        engines = self._values("tsm1_engine")
+        busy = any(value for one in engines for name, value in one.items() if name.endswith("CompactionsActive"))
         return written_out and not busy and bool(files) and len(files) == len({path.parent for path in files})
 
     def _query(self, query: str) -> list[dict[str, Any]]:

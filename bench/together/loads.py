@@ -20,7 +20,7 @@ from bench.together.systems import Answer, Needs, Question, Running, System
 DAY_HOURS = 24
 BATCH = 1000  # points of a request
 AGAIN = 5  # times a query is asked again
-PROBES = 4  # connections that ask for `sync`
+PROBES = 4  # connections that ask for `sync` beside fast senders; beside small ones it is one, lest it costs more
 SHOWN_S = 60  # until what was flushed is found by a query
 GROWN = 1000  # series that warm up
 
@@ -77,12 +77,12 @@ def loads(size: Size, compared: tuple[str, str]) -> list[Load]:
     warm = max(5, size.points // 25)
     span_s = (size.points + warm) * ROUND_S
     day_s = size.day_hours * HOUR_S
-    few = Mix("steady", "steady series", size.series, size.points + warm, warm, 4, steady, span_s)
+    few = Mix("steady", f"{size.series:,} steady series", size.series, size.points + warm, warm, 4, steady, span_s)
     some = few._replace(pieces=size.churned + 10, warm=10, span_s=(size.churned + 10) * ROUND_S)
     late_mix = some._replace(name="late", title="late and unordered points", make=late)
     batches = some._replace(name="http", title=f"HTTP, {BATCH:,} points a request")
     churned = some._replace(name="churn", title="new series in every tenth line", make=churn)
-    worst = Mix("apart", "every line another series", size.apart, 6, 1, 4, apart, 6 * HOUR_S)
+    worst = Mix("apart", f"every line another series, of {size.apart:,}", size.apart, 6, 1, 4, apart, 6 * HOUR_S)
     day = Mix("day", "a day, one fat connection", size.day_series, size.day_hours, 0, 1, one_metric, day_s)
     grown = Mix("grow", "new series", size.grown[-1], len(size.grown) + 1, 1, 4, growing((GROWN, *size.grown)), HOUR_S)
     small = Pace(size.agents, METRICS_A_HOST, METRICS_A_HOST, 1.0, size.seconds)
@@ -141,7 +141,7 @@ def _half(load: Load, system: System, running: Running, written: Written) -> lis
     )
     points = written.total(middle, stop).points
     meter = Meter(running)
-    with _probing(running.port, written.start_s) as waits:
+    with _probing(running.port, written.start_s, PROBES) as waits:
         sent = deliver.flat(written.parts(middle, stop), running.port, running.last, seconds)
     figures = meter.figures(points, sent.start, sent.end)
     running.await_stored(written.total(0, stop).points + len(waits))
@@ -168,7 +168,7 @@ def _agents(load: Load, system: System, running: Running, written: Written) -> l
     _warm_up(running, written)
     known = written.total(0, 1)
     meter = Meter(running)
-    with _probing(running.port if system.sync else 0, written.start_s) as waits:
+    with _probing(running.port, written.start_s, 1 if system.sync else 0) as waits:
         sent = deliver.agents(load.pace, running.port, written.start_s + ROUND_S, in_paths=system.form == "path")
     running.await_stored(known.points + sent.points + len(waits))
     figures = meter.figures(sent.points, sent.start, sent.end)._replace(lines_per_s=None)
@@ -287,9 +287,8 @@ def _with_waits(figures: Figures, waits: list[float], sent_per_s: float) -> Figu
 
 
 @contextmanager
-def _probing(port: int, start_s: int) -> Iterator[list[float]]:
-    """While the block runs, some connections send a line and `sync`, and wait, over and over: seconds that each took.
-    They do not where there is no port."""
+def _probing(port: int, start_s: int, probes: int) -> Iterator[list[float]]:
+    """While the block runs, some connections send a line and `sync`, and wait, over and over: how many seconds."""
     waits: list[float] = []
     over = threading.Event()
 
@@ -302,7 +301,7 @@ def _probing(port: int, start_s: int) -> Iterator[list[float]]:
                 if over.is_set():
                     return
 
-    threads = [threading.Thread(target=probe, args=(number,)) for number in range(PROBES if port else 0)]
+    threads = [threading.Thread(target=probe, args=(number,)) for number in range(probes)]
     for thread in threads:
         thread.start()
     try:

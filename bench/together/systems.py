@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from bench.processes import Usage
 from bench.together.mixes import Sums
 
-PATIENCE_S = 900
+PATIENCE_S = 240
 LOOK_S = 0.02
 
 

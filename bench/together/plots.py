@@ -1,0 +1,121 @@
+"""What was measured → pictures, as SVG with text that stays text."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.together.records import Run
+from bench.together.tables import AT_A_PACE, DAY, GROW, STEADY, Of, cpu_us, median
+
+WIDTH, HEIGHT = 7.0, 2.6  # inches
+OURS, OTHERS, STORE = "#2a6f97", "#a9a9a9", "#d9d9d9"
+COLOURS = ("#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#00798c", "#7f7f7f", "#3d3d3d")
+
+
+def plots(run: Run) -> dict[str, Callable[[Path], None]]:
+    """Every picture by its name, and how it is written to a file."""
+    return {
+        "cpu": lambda file: _saved(_cpu(run), file),
+        "loads": lambda file: _saved(_loads(run), file),
+        "growth": lambda file: _saved(_growth(run), file),
+        "disk": lambda file: _saved(_disk(run), file),
+    }
+
+
+def draw(run: Run, folder: Path) -> list[Path]:
+    """Write them all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, write in plots(run).items():
+        files.append(folder / f"{name}.svg")
+        write(files[-1])
+    return files
+
+
+def _saved(figure: Figure, file: Path) -> None:
+    # Nothing in it but figures, so that the same ones give the same file.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tsd", "font.size": 8}):
+        figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+
+
+def _axes(columns: int = 1, height: float = HEIGHT) -> tuple[Figure, Sequence[Axes]]:
+    with mpl.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        axes = figure.subplots(1, columns, squeeze=False)[0]
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, list(axes)
+
+
+def _bars(axes: Axes, run: Run, load: str, of: Of, title: str, digits: int) -> None:
+    """One for each system, its figure beside it."""
+    found = [(name, value) for name in run.systems() if (value := median(run.figures(load, name), of)) is not None]
+    found.reverse()
+    colours = [OURS if name.startswith("tsd") else OTHERS for name, _ in found]
+    bars = axes.barh([name for name, _ in found], [value for _, value in found], color=colours)
+    axes.bar_label(bars, [f"{value:,.{digits}f}" for _, value in found], padding=2)
+    axes.set_title(title, loc="left")
+    axes.margins(x=0.2)
+
+
+def _cpu(run: Run) -> Figure:
+    figure, (speed, cpu) = _axes(2)
+    _bars(speed, run, STEADY, lambda f: f.lines_per_s and f.lines_per_s / 1000, "thousand lines/s until stored", 0)
+    _bars(cpu, run, STEADY, cpu_us, "CPU µs a line, with the store's", 2)
+    cpu.tick_params(labelleft=False)
+    return figure
+
+
+def _disk(run: Run) -> Figure:
+    figure, (axes,) = _axes(height=HEIGHT * 0.8)
+    _bars(axes, run, DAY, lambda f: f.disk_bytes, "bytes a point on disk, compacted", 2)
+    return figure
+
+
+def _loads(run: Run) -> Figure:
+    """CPU of a line under every load, a group of bars for each."""
+    loads = [name for name in run.titles if name not in (*AT_A_PACE, GROW)]
+    systems = [s for s in run.systems() if sum(bool(run.figures(load, s)) for load in loads) > 2]
+    figure, (axes,) = _axes(height=HEIGHT * 1.3)
+    width = 0.8 / max(1, len(systems))
+    for at, system in enumerate(systems):
+        heights = [median(run.figures(load, system), cpu_us) or 0.0 for load in loads]
+        places = [place + at * width for place in range(len(loads))]
+        axes.bar(places, heights, width, label=system, color=COLOURS[at % len(COLOURS)])
+    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(loads))], [_folded(run.titles[n]) for n in loads])
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    axes.set_title("CPU µs a line, with the store's (logarithmic)", loc="left")
+    if systems:
+        axes.legend(frameon=False, ncols=2)
+    return figure
+
+
+def _folded(title: str) -> str:
+    """On two lines."""
+    words = title.split()
+    middle = (len(words) + 1) // 2
+    return " ".join(words[:middle]) + "\n" + " ".join(words[middle:])
+
+
+def _growth(run: Run) -> Figure:
+    figure, (memory, speed) = _axes(2, HEIGHT * 1.2)
+    for at, system in enumerate(run.systems()):
+        steps = [f for f in run.figures(GROW, system) if f.series is not None]
+        if steps:
+            series = [f.series or 0 for f in steps]
+            style = {"label": system, "color": COLOURS[at % len(COLOURS)], "marker": "o", "markersize": 3.0}
+            memory.plot(series, [f.held_bytes or 0.0 for f in steps], **style)  # type: ignore[arg-type]
+            speed.plot(series, [f.lines_per_s or 0.0 for f in steps], **style)  # type: ignore[arg-type]
+    for axes, title in ((memory, "bytes held for a series"), (speed, "new series/s until stored")):
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.minorticks_off()
+        axes.set_xlabel("series")
+        axes.set_title(title, loc="left")
+    if speed.get_lines():
+        speed.legend(frameon=False, fontsize=7)
+    return figure

@@ -1,0 +1,59 @@
+"""Puts the latest figures where readers look: the summary into README.md, everything into docs/figures.md, and the
+pictures into docs/figures/."""
+
+import re
+from pathlib import Path
+
+from bench.report import OUT
+from bench.together.plots import draw
+from bench.together.records import Run
+from bench.together.run import EMBEDDED
+from bench.together.tables import STEADY, report, summary
+
+ROOT = Path(__file__).parents[2]
+BEGIN, END = "<!-- scripts/bench readme: begin -->", "<!-- scripts/bench readme: end -->"
+BETWEEN = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+PICTURES = {
+    "cpu": "Speed and CPU under the steady load",
+    "loads": "CPU under every load",
+    "growth": "From ten thousand series to a million",
+    "disk": "Bytes a point",
+}
+
+
+def publish(run: Run) -> None:
+    """Print the report and keep it, with its pictures, where benchmarks keep theirs."""
+    text = report(run)
+    (OUT / "all.md").write_text(f"{text}\n{_pictures('all', PICTURES)}")
+    draw(run, OUT / "all")
+    print(text)
+
+
+def show(run: Run, root: Path = ROOT) -> None:
+    """Write all three."""
+    draw(run, root / "docs" / "figures")
+    _between(root / "README.md", _short(run))
+    _between(root / "docs" / "figures.md", report(run) + "\n" + _pictures("figures", PICTURES))
+
+
+def _short(run: Run) -> str:
+    points = max((figures.points for figures in run.figures(STEADY, EMBEDDED)), default=0)
+    rounds = len(run.figures(STEADY, EMBEDDED))
+    head = (
+        f"{points:,} lines of {run.titles[STEADY]} on four connections, until all are stored (and were read back); "
+        f"medians of {rounds} rounds of tsd and VictoriaMetrics in turn, one of the others; {run.machine}."
+    )
+    return f"{head}\n\n{summary(run)}\n{_pictures('docs/figures', {'cpu': PICTURES['cpu']})}"
+
+
+def _pictures(folder: str, pictures: dict[str, str]) -> str:
+    return "\n".join(f"![{title}]({folder}/{name}.svg)\n" for name, title in pictures.items())
+
+
+def _between(file: Path, text: str) -> None:
+    """Between the marks; ValueError where they are not."""
+    before = file.read_text()
+    after, count = BETWEEN.subn(lambda _: f"{BEGIN}\n{text.strip()}\n{END}", before)
+    if count != 1:
+        raise ValueError(f"{file.name} has the marks {count} times")
+    file.write_text(after)
