@@ -1,12 +1,14 @@
 """The loads, and how each is put on a system that was just started: measured until all points are stored, and then
 every point is read back and counted, and values are added up."""
 
+import functools
 import itertools
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from bench.lines import METRICS_A_HOST, ROUND_S, series_text
@@ -63,7 +65,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "full": Size(10_000, 500, 50, 100_000, 1000, 20.0, (10_000, 100_000, 1_000_000), 100, DAY_HOURS, 5),
+    "full": Size(10_000, 500, 50, 50_000, 1000, 15.0, (10_000, 100_000, 1_000_000), 100, DAY_HOURS, 5),
     "small": Size(1000, 100, 20, 5000, 100, 4.0, (2000, 5000, 20_000), 20, 4, 2),
 }
 
@@ -82,11 +84,11 @@ def loads(size: Size, compared: tuple[str, str]) -> list[Load]:
     late_mix = some._replace(name="late", title="late and unordered points", make=late)
     batches = some._replace(name="http", title=f"HTTP, {BATCH:,} points a request")
     churned = some._replace(name="churn", title="new series in every tenth line", make=churn)
-    worst = Mix("apart", f"every line another series, of {size.apart:,}", size.apart, 6, 1, 4, apart, 6 * HOUR_S)
+    worst = Mix("apart", f"every line another series, of {size.apart:,}", size.apart, 11, 1, 4, apart, 11 * HOUR_S)
     day = Mix("day", "a day, one fat connection", size.day_series, size.day_hours, 0, 1, one_metric, day_s)
     grown = Mix("grow", "new series", size.grown[-1], len(size.grown) + 1, 1, 4, growing((GROWN, *size.grown)), HOUR_S)
     small = Pace(size.agents, METRICS_A_HOST, METRICS_A_HOST, 1.0, size.seconds)
-    paced = Pace(size.agents // 10, 100 * METRICS_A_HOST, 100 * METRICS_A_HOST, float(ROUND_S), max(size.seconds, 10.0))
+    paced = Pace(size.agents // 10, 100 * METRICS_A_HOST, 100 * METRICS_A_HOST, float(ROUND_S), float(ROUND_S))
     return [
         Load(few, _flat, rounds=dict.fromkeys(compared, size.rounds), shared=True),
         Load(
@@ -95,7 +97,7 @@ def loads(size: Size, compared: tuple[str, str]) -> list[Load]:
             suits=lambda s: s.sync,
             shared=True,
         ),
-        Load(worst, _flat),
+        Load(worst, _flat, shared=True),
         Load(churned, _flat),
         Load(late_mix, _flat),
         Load(batches, _batches, suits=lambda s: s.form == "put"),
@@ -188,8 +190,8 @@ def _grow(load: Load, system: System, running: Running, written: Written) -> lis
         meter = Meter(running)
         sent = deliver.flat(written.parts(at, at + 1), running.port, running.last)
         figures = meter.figures(written.total(at, at + 1).points, sent.start, running.await_stored(count))
-        _check(running, written, written.total(0, at + 1))
         held_bytes = (running.usage().now_mib - base_mib) * 2**20 / (count - GROWN)
+        _check(running, written, written.total(0, at + 1))
         found.append(figures._replace(series=count, held_bytes=held_bytes))
     return found
 
@@ -228,15 +230,19 @@ def _asked(running: Running, written: Written, question: Question) -> list[float
 
 def expected(written: Written, question: Question) -> Answer:
     """The answer to a question, from the lines. Means over a step are of equally many points each."""
+    return _expected(tuple(path.with_suffix(".put") for path in written.paths), question)
+
+
+@functools.cache
+def _expected(paths: tuple[Path, ...], question: Question) -> Answer:
     values, hosts, times = [], set(), set()
-    for path in written.paths:
-        for text in path.with_suffix(".put").read_bytes().splitlines():
-            _, _, time_s, value, host, *_ = text.split()
-            name = host.removeprefix(b"host=").decode()
-            if question.start_s <= int(time_s) < question.end_s and question.host in ("", name):
-                values.append(float(value))
-                hosts.add(name)
-                times.add(int(time_s) // (question.step_s or 1))
+    for text in itertools.chain.from_iterable(path.read_bytes().splitlines() for path in paths):
+        _, _, time_s, value, host, *_ = text.split()
+        name = host.removeprefix(b"host=").decode()
+        if question.start_s <= int(time_s) < question.end_s and question.host in ("", name):
+            values.append(float(value))
+            hosts.add(name)
+            times.add(int(time_s) // (question.step_s or 1))
     total = math.fsum(values)
     if question.step_s:
         return Answer(len(hosts), len(hosts) * len(times), total * ROUND_S / question.step_s)

@@ -106,10 +106,11 @@ def sums_of(text: bytes) -> Sums:
     return Sums(len(values), math.fsum(values))
 
 
-def as_paths(written: Written) -> Written:
-    """The same points in carbon's form: PATH VALUE TIME, tags' values being parts of the path."""
+def as_paths(written: Written, stop: int) -> Written:
+    """The same points of the first pieces in carbon's form: PATH VALUE TIME, tags' values being parts of the path."""
     paths, ends = [], []
-    for path, cut in zip(written.paths, written.ends, strict=True):
+    for path, whole in zip(written.paths, written.ends, strict=True):
+        cut = whole[:stop]
         own = path.with_suffix(".carbon")
         ends.append([0])
         with path.open("rb") as file, own.open("wb") as out:

@@ -61,8 +61,8 @@ class Run(NamedTuple):
         return list(dict.fromkeys(record.system for record in self.records))
 
     def has(self, load: str, system: str, number: int) -> bool:
-        """Whether it was measured."""
-        return any(r[:3] == (load, system, number) for r in self.records)
+        """Whether it was measured, and did not fail."""
+        return any(r[:3] == (load, system, number) and not r.figures.failed for r in self.records)
 
     def without(self, load: str, system: str, number: int) -> "Run":
         """But for one measurement, which is made anew."""

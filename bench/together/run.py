@@ -75,8 +75,8 @@ def systems(hbase: Callable[[], Hbase]) -> list[System]:
     return [
         System(EMBEDDED, running_tsd, sync=True),
         System(VICTORIA, running_victoria, lacks=_lacks(victoria_peer.PROGRAM, "victoria-metrics")),
-        System(PLAIN, partial(running_tsd, plain=True), sync=True, share=0.4, most_series=100_000),
-        System(INFLUX, running_influx, share=0.2, lacks=_lacks(influx.PROGRAM, "influxdb")),
+        System(PLAIN, partial(running_tsd, plain=True), sync=True, share=0.4, only=("steady", "half", "churn", "http")),
+        System(INFLUX, running_influx, share=0.4, lacks=_lacks(influx.PROGRAM, "influxdb")),
         System(
             CARBON,
             running_carbon,
@@ -87,7 +87,7 @@ def systems(hbase: Callable[[], Hbase]) -> list[System]:
             lacks=_lacks(carbon.PROGRAM, "graphite-carbon"),
         ),
         System(HBASE, lambda h, n: running_tsd(h, n, hbase()), sync=True, share=0.4, most_series=100_000, hbase=True),
-        System(OPENTSDB, lambda h, n: running_peer(h, n, hbase()), share=0.2, most_series=100_000, hbase=True),
+        System(OPENTSDB, lambda h, n: running_peer(h, n, hbase()), share=0.4, most_series=100_000, hbase=True),
         System(
             HBASE_PLAIN,
             lambda h, n: running_tsd(h, n, hbase(), plain=True),
@@ -133,7 +133,7 @@ def _load(one: Load, these: list[System], wanted: Wanted, found: Run, folder: Pa
             if "put" not in written:
                 written["put"] = _written(one, folder)
             if system.form not in written:
-                written[system.form] = as_paths(written["put"])
+                written[system.form] = as_paths(written["put"], one.stop(system))
             found = found.without(one.name, system.name, number)
             begun = time.monotonic()
             home = folder / f"{one.name}-{number}-{system.name.replace(', ', '-').replace(' ', '-')}"

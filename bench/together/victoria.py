@@ -56,7 +56,7 @@ class Victoria:
             found = self._peer.query("query", {"query": f"{selector}[{question.end_s - question.start_s}s]", **times})
         else:
             step_s = question.step_s or ROUND_S
-            expression = f"avg_over_time({selector}[{step_s}s]) by (host)" if question.step_s else f"sum({selector})"
+            expression = f"avg_over_time({selector}[{step_s}s])" if question.step_s else f"sum({selector})"
             span = {"start": question.start_s + step_s - ROUND_S, "end": question.end_s - ROUND_S, "step": step_s}
             found = self._peer.query("query_range", {"query": expression, **span, "nocache": 1})
         return answer_of({one["metric"].get("host", ""): [float(value) for _, value in one["values"]] for one in found})
