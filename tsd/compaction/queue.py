@@ -1,7 +1,7 @@
 """Rows that a daemon writes → those that will want compaction, oldest hour first.
 
 A row that is written as one cell wants none: it is only watched for a second one. Memory is that of the tag pairs of
-the rows of an hour or two, some 110 bytes a row, and bounded: what does not fit is counted, and left to a pass.
+the rows of an hour or two, some 50 bytes a row, and bounded: what does not fit is counted, and left to a pass.
 """
 
 import random
@@ -9,19 +9,86 @@ from collections.abc import Iterable
 
 from sortedcontainers import SortedDict
 
+from tsd.bytemap import ByteMap
 from tsd.codec.rowkey import BASE_BYTES, LAST_BASE, Layout, base_bytes
 from tsd.codec.times import HOUR_S
 from tsd.store import Put
 
+WATCHED, WAITING = 1, 2  # one cell so far; more
+GONE = 0
+_TAKEN_AT_ONCE = 64
+
 
 class _Hour:
-    """Rows of one hour that start alike: their tag pairs."""
+    """Rows of one hour that start alike, by their tag pairs. What is known of a row stands where it was first noted;
+    the few that come back after they went are held apart, so that a walk over the others meets each row once."""
 
-    __slots__ = ("waiting", "watched")
+    __slots__ = ("_ahead", "_back", "_closed", "_next", "_states", "waiting", "watched")
 
     def __init__(self) -> None:
-        self.watched: set[bytes] = set()  # one cell so far
-        self.waiting: set[bytes] = set()
+        self._states = ByteMap()
+        self._back: tuple[set[bytes], set[bytes], set[bytes]] = (set(), set(), set())  # by state
+        self._closed = False
+        self._next = {WATCHED: 0, WAITING: 0}  # places in the map: rows before are no more in that state
+        self._ahead: dict[int, list[bytes]] = {WATCHED: [], WAITING: []}  # rows before those places that may be
+        self.watched = self.waiting = 0  # rows
+
+    def state(self, pairs: bytes) -> int:
+        """WATCHED, WAITING, or GONE, as of a row that was never noted."""
+        state = self._states.number(pairs)
+        if state == WAITING or (state == WATCHED and not self._closed):
+            return state
+        if state >= 0:
+            return WAITING if pairs in self._back[WAITING] else WATCHED if pairs in self._back[WATCHED] else GONE
+        return GONE
+
+    def watch(self, pairs: bytes) -> None:
+        """A row that is gone, or was never noted, has one cell."""
+        self.watched += 1
+        self._enter(pairs, WATCHED)
+
+    def wait(self, pairs: bytes) -> None:
+        """A row wants compaction."""
+        self.waiting += 1
+        if self.state(pairs) == WATCHED:
+            self.watched -= 1
+            if pairs in self._back[WATCHED]:
+                self._back[WATCHED].remove(pairs)
+                self._back[WAITING].add(pairs)
+            else:
+                self._states.put_number(pairs, WAITING)
+        else:
+            self._enter(pairs, WAITING)
+
+    def _enter(self, pairs: bytes, state: int) -> None:
+        if self._states.number(pairs) < 0:
+            self._states.put_number(pairs, state)
+        else:
+            self._back[state].add(pairs)
+
+    def pop(self, state: int) -> bytes:
+        """A row in that state, of which there is one; it is gone. Those WAITING only while none is WATCHED."""
+        if state == WATCHED:
+            self.watched -= 1
+        else:
+            assert not self.watched
+            self.waiting -= 1
+        if self._back[state]:
+            return self._back[state].pop()
+        while True:
+            if not self._ahead[state]:
+                found, self._next[state] = self._states.items(self._next[state], _TAKEN_AT_ONCE)
+                self._ahead[state] = [pairs for pairs, _ in found]
+            pairs = self._ahead[state].pop()
+            if self._states.number(pairs) == state:
+                self._states.put_number(pairs, GONE)
+                return pairs
+
+    def close(self) -> None:
+        """Forget those that are watched."""
+        self._closed = True
+        self.watched = 0
+        self._back[WATCHED].clear()
 
 
 class RowQueue:
@@ -60,23 +127,21 @@ class RowQueue:
                 place = head[start:], head[:start]
                 hour = self._hours.get(place) or _Hour()
             pairs = row[end:]
-            if pairs not in hour.waiting:
+            if hour.state(pairs) != WAITING:
                 self._note(place, hour, pairs)
 
     def _note(self, place: tuple[bytes, bytes], hour: _Hour, pairs: bytes) -> None:
         """Take note of another cell of a row that does not wait yet."""
         old = int.from_bytes(place[0], "big") <= self._closed_s
-        if pairs in hour.watched:
-            hour.watched.remove(pairs)
-        elif self._has_room(place[0]):
+        if hour.state(pairs) != WATCHED:
+            if not self._has_room(place[0]):
+                return
             self._held += 1
             self._hours[place] = hour
             if not old:
-                hour.watched.add(pairs)
+                hour.watch(pairs)
                 return
-        else:
-            return
-        hour.waiting.add(pairs)
+        hour.wait(pairs)
         self.waiting += 1
 
     def _has_room(self, base: bytes) -> bool:
@@ -89,9 +154,9 @@ class RowQueue:
         if place[0] <= base:
             return False
         if hour.watched:
-            hour.watched.pop()
+            hour.pop(WATCHED)
         else:
-            hour.waiting.pop()
+            hour.pop(WAITING)
             self.waiting -= 1
         self._held -= 1
         if not hour.watched and not hour.waiting:
@@ -115,8 +180,8 @@ class RowQueue:
         last_s = over_s - HOUR_S
         for place in list(self._hours.irange(maximum=(base_bytes(last_s + 1), b""), inclusive=(True, False))):
             hour = self._hours[place]
-            self._held -= len(hour.watched)
-            hour.watched.clear()
+            self._held -= hour.watched
+            hour.close()
             if not hour.waiting:
                 del self._hours[place]
         self._closed_s = max(self._closed_s, last_s)
@@ -133,7 +198,7 @@ class RowQueue:
         places = list(self._hours.irange((base, b""), (base + b"\0", b"")))
         while places and len(taken) < count:
             chosen = random.sample(places, min(count - len(taken), len(places)))
-            taken += [place[1] + base + self._hours[place].waiting.pop() for place in chosen]
+            taken += [place[1] + base + self._hours[place].pop(WAITING) for place in chosen]
             emptied = {place for place in chosen if not self._hours[place].waiting}
             for place in emptied:
                 del self._hours[place]

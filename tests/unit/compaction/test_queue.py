@@ -1,8 +1,11 @@
 """Which rows a daemon compacts, and in what order."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit.compaction.parts import key
 from tsd.codec.rowkey import Layout, row_key
@@ -111,3 +114,48 @@ def test_of_metrics_with_a_row_each_all_are_taken() -> None:
     taken = [rows.take(20, HOUR + 3600) for _ in range(3)]
     assert [len(part) for part in taken] == [20, 20, 9]
     assert sorted(row for part in taken for row in part) == many
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("note"), st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=12)),
+        st.tuples(st.just("take"), st.tuples(st.integers(0, 5), st.integers(0, 5))),
+        st.tuples(st.just("put back"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(STEPS, st.sampled_from([3, 7, ALL]))
+def test_rows_wait_once_each_however_they_come_and_go(steps: list[tuple[str, Any]], limit: int) -> None:
+    rows = queue(limit=limit, started_s=HOUR)
+    cells: dict[bytes, int] = {}  # of each row that is in the queue
+    closed = HOUR - 1
+    taken: list[bytes] = []
+    for what, given_ in steps:
+        if what == "note":
+            noted = [key(HOUR + 3600 * hour, number) for hour, number in given_]
+            rows.note(puts(*noted))
+            for row in noted:
+                cells[row] = cells.get(row, int.from_bytes(row[3:7], "big") <= closed) + 1
+        elif what == "take":
+            count, hour = given_
+            taken = rows.take(count, HOUR + 3600 * hour)
+            closed = max(closed, HOUR + 3600 * (hour - 1))
+            assert len(set(taken)) == len(taken) <= count
+            assert limit < ALL or all(cells.pop(row) > 1 for row in taken)
+            cells = {row: n for row, n in cells.items() if n > 1 or int.from_bytes(row[3:7], "big") > closed}
+        else:
+            rows.put_back(taken)
+            cells |= dict.fromkeys(taken, 2)
+            taken = []
+        if limit == ALL:
+            assert rows.waiting == sum(n > 1 for n in cells.values())
+        assert rows.waiting <= limit
+    waiting = rows.waiting
+    left = rows.take(ALL, HOUR + 3600 * 9)
+    assert len(set(left)) == len(left) == waiting
+    if limit == ALL:
+        assert sorted(left) == sorted(row for row, n in cells.items() if n > 1)
+    assert (rows.waiting, rows.hours) == (0, 0)
