@@ -5,6 +5,7 @@ One process sends put lines at a steady pace over many connections, as agents do
 """
 
 import json
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,15 +14,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import trio
-
 from bench.daemon import Daemon, serving
 from bench.lines import START_S, series_text
 from bench.report import machine, publish, spread, table
 from bench.telnet import Telnet
 
 HOUR_S = 3600
-TICK_S = 1.0  # each connection sends this often
+PIECE_BYTES = 64 << 10
+LEAST_REST_S = 0.001  # of the sender: packets that are due by then go together
 
 
 class Pace(NamedTuple):
@@ -29,6 +29,7 @@ class Pace(NamedTuple):
 
     connections: int
     lines_per_s: int  # of each connection
+    packets_per_s: int = 1  # that they come in
 
 
 class Figures(NamedTuple):
@@ -41,7 +42,7 @@ class Figures(NamedTuple):
     p99_ms: float
 
 
-PACES = [Pace(4, 0), Pace(4, 50_000), Pace(1000, 10), Pace(1000, 100)]
+PACES = [Pace(4, 0), Pace(4, 50_000), Pace(1000, 10), Pace(1000, 10, 10), Pace(1000, 100)]
 
 
 def sync(seconds: int) -> None:
@@ -75,6 +76,7 @@ def measure(daemon: Daemon, pace: Pace, seconds: float, probes: int = 1) -> Figu
     ) as sender:
         assert sender.stdout is not None
         sender.stdout.readline()  # all are connected, and have introduced their series
+        daemon.flush()  # what is done once for a series is done
         with Telnet(daemon.port) as telnet:
             cpu, lines, start = daemon.usage().cpu_s, telnet.stats()["ledger.received"], time.monotonic()
             waits = _probe(daemon.port, start + seconds, probes)
@@ -105,32 +107,38 @@ def _probe(port: int, end: float, probes: int) -> list[float]:
     return waits
 
 
-async def _send(port: int, pace: Pace) -> None:
+def _send(port: int, pace: Pace) -> None:
     """What the sending process does: it staggers its connections over the tick, so that nobody sends in step."""
-    introduced = 0
+    agents = [_Agent(port, number, pace) for number in range(pace.connections)]
+    for agent in agents:
+        agent.connection.recv(PIECE_BYTES)  # its names are known
+    print("ready", flush=True)
+    rest, start, packets_per_s = threading.Event(), time.monotonic(), pace.connections * pace.packets_per_s
+    sent = 0
+    while True:
+        due = int((time.monotonic() - start) * packets_per_s)
+        for number in range(sent, due):
+            agents[number % pace.connections].send()
+        sent = max(sent, due)
+        rest.wait(LEAST_REST_S)
 
-    async def agent(number: int) -> None:
-        nonlocal introduced
-        hosts = [series_text(number * 10 + metric) for metric in range(10)]
-        at = START_S
-        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(b"".join(_line(host, at) for host in hosts) + b"sync\n")
-            await stream.receive_some()
-            introduced += 1
-            if introduced == pace.connections:
-                print("ready", flush=True)
-            first = trio.current_time() + TICK_S * number / pace.connections
-            for tick in range(1_000_000):
-                await trio.sleep_until(first + tick * TICK_S)
-                lines = []
-                for n in range(pace.lines_per_s):
-                    at += n % 10 == 0
-                    lines.append(_line(hosts[n % 10], at))
-                await stream.send_all(b"".join(lines))
 
-    async with trio.open_nursery() as nursery:
-        for number in range(pace.connections):
-            nursery.start_soon(agent, number)
+class _Agent:
+    """One that sends the same series over and over, each a second later than before."""
+
+    def __init__(self, port: int, number: int, pace: Pace) -> None:
+        self.connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._hosts = [series_text(number * 10 + metric) for metric in range(10)]
+        self._lines = pace.lines_per_s // pace.packets_per_s
+        self._sent = 0
+        self.connection.sendall(b"".join(_line(host, START_S) for host in self._hosts) + b"sync\n")
+
+    def send(self) -> None:
+        """Its next packet."""
+        numbers = range(self._sent, self._sent + self._lines)
+        self.connection.sendall(b"".join([_line(self._hosts[n % 10], START_S + 1 + n // 10) for n in numbers]))
+        self._sent += self._lines
 
 
 def _line(host: tuple[str, str], at: int) -> bytes:
@@ -139,4 +147,4 @@ def _line(host: tuple[str, str], at: int) -> bytes:
 
 if __name__ == "__main__":
     arguments = json.loads(sys.argv[1])
-    trio.run(_send, arguments[0], Pace(*arguments[1]))
+    _send(arguments[0], Pace(*arguments[1]))

@@ -11,6 +11,7 @@ from tsd.access.doorkeeper import Doorkeeper
 from tsd.access.guesses import TooManyTries
 from tsd.access.needs import COMMANDS, suffices
 from tsd.codec.putline import NameRules
+from tsd.doors.crowd import Crowd
 from tsd.doors.replies import Budget, Replies
 from tsd.doors.signin import FAILURE, MOST_TRIES, SUCCESS, try_line
 from tsd.doors.visitor import Visitor
@@ -27,7 +28,9 @@ _RUN = re.compile(rb"((?:put(?: [^\n]*+)?\n){1,1000}+)|((?:(?:rollup|histogram)(
 TURN_LINES = 250  # commands, or so, before others get their turn
 _COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "diediedie")
 _WRITES = ("put", "rollup", "histogram")
+FEW_BYTES = 4 << 10  # of one read: some 60 put lines
 FAT_BYTES = 64 << 10  # of a block: a millisecond or so where the loop over lines is not compiled
+CALM_READS = 2  # of nothing but a few good put lines, and a connection stands in the crowd
 LINGER_S = 30  # how long a client that is done sending may take to read its last replies
 
 
@@ -74,8 +77,11 @@ class TelnetSession:
         budget: Budget,
         visitor: Visitor,
         doorkeeper: Doorkeeper | None = None,
+        crowd: Crowd | None = None,
     ) -> None:
+        """Without a `crowd` its own task reads whatever it sends."""
         self._stream = stream
+        self._crowd = crowd if isinstance(stream, trio.SocketStream) else None
         self._doorkeeper = doorkeeper
         self._tries = 0
         self.visitor = visitor
@@ -89,6 +95,8 @@ class TelnetSession:
         self._turn = 0
         self._over = False
         self._dying = False
+        self._lines = LineBuffer(rules.max_line)
+        self._calm = 0  # reads in a row that brought nothing but good put lines
         self._names = [
             name
             for name in _COMMANDS
@@ -116,7 +124,7 @@ class TelnetSession:
 
     async def _read(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
         """Take what the client sends, to its end."""
-        lines = LineBuffer(self._rules.max_line)
+        lines = self._lines
         pieces = lines.feed(first)
         since: float | None = None  # when the line began that is not whole yet
         try:
@@ -126,6 +134,7 @@ class TelnetSession:
                 if not self._still_holds():
                     await self._replies.say(FAILURE)
                     return
+                self._calm += 1
                 while pieces and not self._over:
                     await self._take(pieces.pop(0))
                 if self._over:
@@ -136,7 +145,7 @@ class TelnetSession:
                     since = trio.current_time()
                 self.visitor.line_since = since
                 # Nothing of what was taken is held while the client is waited for: many wait.
-                data = await receive()
+                data = await self._next(receive)
                 self.visitor.line_since = None
                 if not data:
                     return
@@ -145,6 +154,43 @@ class TelnetSession:
         finally:
             if lines.tail and not self._over:
                 self._tally.cut_lines += 1
+
+    async def _next(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
+        """What is to be gone through next: what comes, or what the crowd's reader has left of it."""
+        crowd, stream = self._crowd, self._stream
+        calm = self._calm >= CALM_READS and not self._lines.tail
+        if calm and crowd is not None and isinstance(stream, trio.SocketStream):
+            self.visitor.silent_since = trio.current_time()
+            data = await crowd.stand(stream, self)
+            self.visitor.silent_since = None
+            if data is not None:
+                return data
+            await self.visitor.rest()
+            await self._intake.gate.passed()
+        return await receive()
+
+    @property
+    def may_be_read(self) -> bool:
+        """See Member."""
+        visitor = self.visitor
+        return (
+            self._calm > 0
+            and self._intake.gate.is_open
+            and not visitor.client.debt_s
+            and (visitor.badge is None or self._still_holds())
+        )
+
+    def take(self, data: bytes) -> bytes:
+        """See Member."""
+        visitor = self.visitor
+        visitor.client.bytes += len(data)
+        if len(data) >= FEW_BYTES or not self._lines.is_whole(data):
+            return data
+        taken = self._intake.take_at_once(data, visitor)
+        if taken is None:
+            return data
+        visitor.silent_since = trio.current_time()
+        return self._answer(taken)
 
     def _still_holds(self) -> bool:
         """Whether what somebody has shown was not taken back since."""
@@ -159,6 +205,8 @@ class TelnetSession:
         elif not self._takes_points:
             await self._go_through(piece)
         else:
+            if len(piece) >= FEW_BYTES:
+                self._calm = 0
             if len(piece) >= FAT_BYTES:
                 await self.visitor.turn()
             await self._go_through(self._answer(await self._intake.take_in(piece, self.visitor)))
@@ -195,6 +243,7 @@ class TelnetSession:
 
     async def _yield_after(self, lines: int) -> None:
         """Let others have their turn, if these lines complete one of ours."""
+        self._calm = 0
         self._turn += lines
         if self._turn >= TURN_LINES:
             self._turn = 0
@@ -210,6 +259,7 @@ class TelnetSession:
         return taken.rest
 
     def _refuse(self, command: bytes, error: BadLine) -> None:
+        self._calm = 0
         if not self._replies.refused(command, error):
             self._tally.summed_up += 1
 

@@ -41,6 +41,17 @@ class LineBuffer:
         self.tail = data[cut:]
         return self._bound_tail(self._without_long_lines(block.replace(b"\r\n", b"\n") if b"\r" in block else block))
 
+    def is_whole(self, data: bytes) -> bool:
+        """Whether `feed` would return `data` as it is, in one block, and hold nothing. Nothing is fed.
+
+        >>> lines = LineBuffer(1024)
+        >>> lines.is_whole(b"put m 17 1 a=b\\n"), lines.is_whole(b"help\\r\\n"), lines.is_whole(b"put m 17")
+        (True, False, False)
+        """
+        if self.tail or self._skipping or not data.endswith(b"\n") or b"\r" in data:
+            return False
+        return len(data) <= self._max + 1 or self._without_long_lines(data) == [data]
+
     def _bound_tail(self, found: list[bytes | TooLong]) -> list[bytes | TooLong]:
         if len(self.tail) > self._max + 1:  # a CR may still be its last byte
             self.tail = b""
