@@ -272,6 +272,8 @@ class Meter:
 
 
 def _warm_up(running: Running, written: Written) -> None:
+    if not written.mix.warm:
+        return
     deliver.flat(written.parts(0, written.mix.warm), running.port, running.last)
     running.await_stored(written.total(0, written.mix.warm).points)
 
