@@ -38,6 +38,7 @@ GET_ROWS = 100  # asked for with one call, with all their columns
 GET_CELLS = 1000  # the same, where columns are named
 CREATE_CELLS = 50  # created over a connection before it is given back
 IN_FLIGHT = 4  # parts of one call
+CREATES_IN_FLIGHT = 8  # each is one row's, and waits for HBase's log: it syncs for all that wait at once
 ONCE = {Connection.check_and_put, Connection.create, Connection.increment}  # what a repetition would do again
 FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES = 0.1, 2.0, 5  # for a busy HBase: 3 to 5 s in all
 
@@ -62,9 +63,9 @@ class HBaseStore:
         may be silent, `transport` ("buffered", "framed") and `protocol` ("binary", "compact") are as it was started."""
         self._connect = partial(Connection, timeout_s=timeout_s, transport=transport, protocol=protocol)
         self._gateways: Gateways[Connection] = Gateways(gateways, trio.current_time)
+        self._connections = connections
         self._slots = trio.Semaphore(connections, max_value=connections)
         self._threads = trio.CapacityLimiter(connections)  # a thread for each slot: nobody waits here
-        self._in_flight = min(IN_FLIGHT, connections)
         self._count: Counter[str] = Counter()
         self.took = none_yet()
         self._stamps_rise_at = 0.0  # by the monotonic clock
@@ -180,7 +181,7 @@ class HBaseStore:
     async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
         """See Store."""
         parts = (cells[at : at + CREATE_CELLS] for at in range(0, len(cells), CREATE_CELLS))
-        done = await self._spread(Connection.create, ((table, part) for part in parts))
+        done = await self._spread(Connection.create, ((table, part) for part in parts), at_once=CREATES_IN_FLIGHT)
         return [new for part in done for new in part]
 
     @timed
@@ -203,7 +204,9 @@ class HBaseStore:
         gateways = {"connections_opened": self._gateways.opened, "gateways_down": self._gateways.down}
         return MappingProxyType({**self._count, **gateways})
 
-    async def _spread(self, method: Callable[..., T], parts: Iterable[tuple[object, ...]]) -> list[T]:
+    async def _spread(
+        self, method: Callable[..., T], parts: Iterable[tuple[object, ...]], *, at_once: int = IN_FLIGHT
+    ) -> list[T]:
         """What `method` answers for each of `parts`, in their order; a few are asked at once. Raises the first error,
         when the others in flight have ended; no more are begun."""
         answers: dict[int, T] = {}
@@ -219,7 +222,7 @@ class HBaseStore:
                     nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
-            for _ in range(self._in_flight):
+            for _ in range(min(at_once, self._connections)):
                 nursery.start_soon(work)
         if errors:
             try:
