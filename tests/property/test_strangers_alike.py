@@ -99,3 +99,12 @@ async def test_series_of_known_names_enter_in_the_loop_up_to_the_cap() -> None:
     way.rows.table.forget(1, held_since_s=1)
     assert (await way.take(lines([("m", "a=h0 host=h7")])))[0] == 1
     assert way.rows.table.births(way.rows.take().series).tolist()[-1] == 151
+
+
+async def test_a_refused_name_costs_one_look_up_with_each_block() -> None:
+    way = Way(await make_store(), Layout(), Creates(True, True, False), by_loop=True, most=0)
+    await way.take(lines([("m", "host=a")]))
+    before = way.uids.statistics()[Kind.TAGV].misses
+    accepted, _, rejects = await way.take(lines([("m", "host=b"), ("m", "host=b a=c"), ("m", "host=b")]))
+    assert (accepted, len(rejects)) == (0, 3)
+    assert way.uids.statistics()[Kind.TAGV].misses == before + 2  # names

@@ -12,7 +12,7 @@ from tsd.errors import BadLine, CorruptRow, StoreError
 from tsd.ingest.growth import Growth, Permit
 from tsd.ingest.journal import Journal
 from tsd.ingest.ledger import Ledger
-from tsd.ingest.names import Judged, SeriesNames
+from tsd.ingest.names import Judged, Named, SeriesNames
 from tsd.ingest.putlines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesText
@@ -20,6 +20,8 @@ from tsd.ingest.source import Refusal, Source
 from tsd.ingest.summaries import Summaries, SummaryRules
 
 log = structlog.get_logger(__name__)
+
+NOBODY = Named(False, {})
 
 
 class Taken(NamedTuple):
@@ -86,7 +88,7 @@ async def absorb(
     be new; without one anything may.
     """
     verdicts: dict[SeriesText, BadLine | None] = {}
-    named = False
+    named: Named | None = None
     while True:
         known = len(rows.table)
         absorbed = rows.absorb(block, verdicts, names.known, permit.room if permit is not None else sys.maxsize)
@@ -96,12 +98,13 @@ async def absorb(
             return absorbed
         good: Mapping[SeriesText, Tags] | None = None
         try:
-            if not named:
-                named = True
-                if await _name(names, absorbed.strangers, permit):
+            if named is None:
+                named = NOBODY  # if that fails
+                named = await _name(names, absorbed.strangers, permit)
+                if named.some:
                     continue
             good = await _sift(names, absorbed.strangers, verdicts, permit)
-            resolved = await names.resolve(good, permit)
+            resolved = await names.resolve(good, permit, named.without)
         except (StoreError, CorruptRow) as error:
             if most_unsettled is None:
                 raise
@@ -124,11 +127,10 @@ async def absorb(
                 verdicts[text] = None
 
 
-async def _name(names: SeriesNames, strangers: Sequence[SeriesText], permit: Permit | None) -> bool:
-    """Have as many strangers as possible entered by the next look at their lines; whether that may be some. Raises
-    StoreError, and CorruptRow."""
+async def _name(names: SeriesNames, strangers: Sequence[SeriesText], permit: Permit | None) -> Named:
+    """Have as many strangers as possible entered by the next look at their lines. Raises StoreError, and CorruptRow."""
     if permit is not None and len(strangers) > permit.room:
-        return False  # names of series that have no room get no UID
+        return NOBODY  # names of series that have no room get no UID
     return await names.name(strangers, permit)
 
 

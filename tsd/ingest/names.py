@@ -39,6 +39,16 @@ class Judged(NamedTuple):
     refused: dict[SeriesText, BadLine]
 
 
+Without = Mapping[Kind, dict[bytes, Found]]  # names that have no UID, and why
+
+
+class Named(NamedTuple):
+    """What became of the names of strangers."""
+
+    some: bool  # whether any of them has a UID, so that it is worth to look again who is a stranger
+    without: Without
+
+
 class _Finder(Protocol):
     def __call__(self, text: SeriesText) -> Sequence[Found]: ...
 
@@ -64,21 +74,22 @@ class SeriesNames:
             metrics, tagks, tagvs, legal, self._rules.max_tags, layout.salt_width, layout.salt_buckets
         )
 
-    async def name(self, strangers: Sequence[SeriesText], permit: Permit | None = None) -> bool:
-        """Look up, or assign, the UIDs of all names of well-formed series together, as `resolve` does; whether some
-        were, so that it is worth to look again who is a stranger. Where a name has none, those of the next kind wait
-        for `resolve`, which tells whose they are. Raises StoreError, as that does."""
+    async def name(self, strangers: Sequence[SeriesText], permit: Permit | None = None) -> Named:
+        """Look up, or assign, the UIDs of all names of well-formed series together, as `resolve` does. Where a name has
+        none, those of the next kind wait for `resolve`, which tells whose they are. Raises StoreError, as that does."""
+        named = Named(False, {kind: {} for kind in KINDS})
         if self.known is None:
-            return False
-        some = False
+            return named
         for at in range(0, len(strangers), AT_ONCE):
             for kind, names in zip(KINDS, self.known.missing(strangers[at : at + AT_ONCE]), strict=True):
-                found = await self._ask(kind, names, permit)
-                some = some or any(isinstance(uid, bytes) for uid in found.values())
-                if any(isinstance(uid, Exception) for uid in found.values()):
+                found = await self._ask(kind, names, permit, named.without)
+                without = {name: error for name, error in found.items() if isinstance(error, Exception)}
+                named = Named(named.some or len(without) < len(found), named.without)
+                named.without[kind].update(without)
+                if without:
                     break
             await trio.lowlevel.checkpoint()
-        return some
+        return named
 
     def judge(self, texts: Iterable[SeriesText]) -> Judged:
         """Which of the texts are well-formed. Asks nobody."""
@@ -94,33 +105,39 @@ class SeriesNames:
         return judged
 
     async def resolve(
-        self, series: Mapping[SeriesText, Tags], permit: Permit | None = None
+        self, series: Mapping[SeriesText, Tags], permit: Permit | None = None, without: Without | None = None
     ) -> dict[SeriesText, KeyParts | BadLine]:
         """Key parts of well-formed series, UIDs assigned where that is allowed, or why there are none; `permit` is
-        asked for each new name. Raises StoreError, and then part of the UIDs may have been assigned."""
+        asked for each new name, but for those of which it is known that they are `without`. Raises StoreError, and then
+        part of the UIDs may have been assigned."""
         while True:
             generation = self._uids.generation
-            verdicts = await self._resolve(series, permit)
+            verdicts = await self._resolve(series, permit, without or {})
             if generation == self._uids.generation:
                 return verdicts
             # The caches were dropped meanwhile: what was found before may be what they were dropped for.
 
     async def _resolve(
-        self, series: Mapping[SeriesText, Tags], permit: Permit | None
+        self, series: Mapping[SeriesText, Tags], permit: Permit | None, without: Without
     ) -> dict[SeriesText, KeyParts | BadLine]:
         verdicts: dict[SeriesText, KeyParts | BadLine] = {}
-        metrics = await self._ask(Kind.METRIC, [text.metric for text in series], permit)
+        metrics = await self._ask(Kind.METRIC, [text.metric for text in series], permit, without)
         left = self._sift(series, verdicts, lambda text: [metrics[text.metric]])
-        tagks = await self._ask(Kind.TAGK, [tagk for text in left for tagk, _ in series[text]], permit)
+        tagks = await self._ask(Kind.TAGK, [tagk for text in left for tagk, _ in series[text]], permit, without)
         left = self._sift(left, verdicts, lambda text: [tagks[tagk] for tagk, _ in series[text]])
-        tagvs = await self._ask(Kind.TAGV, [tagv for text in left for _, tagv in series[text]], permit)
+        tagvs = await self._ask(Kind.TAGV, [tagv for text in left for _, tagv in series[text]], permit, without)
         left = self._sift(left, verdicts, lambda text: [tagvs[tagv] for _, tagv in series[text]])
         for text in left:
             pairs = join_pairs((_uid(tagks[tagk]), _uid(tagvs[tagv])) for tagk, tagv in series[text])
             verdicts[text] = self._parts(_uid(metrics[text.metric]), pairs)
         return verdicts
 
-    async def _ask(self, kind: Kind, names: Sequence[bytes], permit: Permit | None) -> Mapping[bytes, Found]:
+    async def _ask(
+        self, kind: Kind, names: Sequence[bytes], permit: Permit | None, without: Without
+    ) -> Mapping[bytes, Found]:
+        if told := without.get(kind):
+            others = [name for name in names if name not in told]
+            return {**told, **await self._ask(kind, others, permit, {})}
         if not names:
             return {}
         if self._creates[kind]:
