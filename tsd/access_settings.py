@@ -18,6 +18,14 @@ class AccessSettings:
         "tsd.network.ipv6_prefix", 64, "bits of an IPv6 address that make a client: limits, quotas and failed "
         "tries are counted by them. 128: each address by itself", "bits", low=16, high=128,
     )  # fmt: skip
+    announcing: str = _key(
+        "tsd.network.proxy_protocol", "", "networks of balancers whose connections begin with a header of the PROXY "
+        "protocol (version 1 or 2), and must: who it names is the client. Empty: none"
+    )  # fmt: skip
+    forwarding: str = _key(
+        "tsd.http.trusted_proxies", "", "networks of HTTP proxies whose X-Forwarded-For and Forwarded are believed. "
+        "Empty: none"
+    )  # fmt: skip
     authentication: bool = _key(
         "tsd.core.authentication.enable", False, "clients must show who they are, by what tsd.auth.file has"
     )

@@ -12,6 +12,8 @@ def contradictions(settings: AccessSettings) -> Iterator[tuple[set[str], str]]:
     """What single settings cannot tell: the keys that it is about, and a sentence."""
     texts: dict[str, tuple[Callable[[str], object], str]] = {
         "tsd.network.allow": (read_networks, settings.network_allow),
+        "tsd.network.proxy_protocol": (read_networks, settings.announcing),
+        "tsd.http.trusted_proxies": (read_networks, settings.forwarding),
         "tsd.access.read_networks": (read_networks, settings.read_networks),
         "tsd.access.write_networks": (read_networks, settings.write_networks),
         "tsd.access.admin_networks": (read_networks, settings.admin_networks),

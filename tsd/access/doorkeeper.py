@@ -8,7 +8,7 @@ import hmac
 import os
 from base64 import b64decode
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from tsd.access.accounts import NAME, Account, read_accounts, read_roles
+from tsd.access.forwarded import client_of
 from tsd.access.guesses import Guesses, TooManyTries
 from tsd.access.networks import read_networks
 from tsd.access.roles import Principal, Role
@@ -61,6 +62,8 @@ class Doorkeeper:
         self._path = Path(settings.auth_file)
         self._now_ms = now_ms
         self._allowed = read_networks(settings.network_allow)
+        self._announcing = read_networks(settings.announcing)
+        self._forwarding = read_networks(settings.forwarding)
         self._networks = (
             (Role.READ, read_networks(settings.read_networks)),
             (Role.WRITE, read_networks(settings.write_networks)),
@@ -87,6 +90,18 @@ class Doorkeeper:
             return True
         self._outside += 1
         return False
+
+    def announces(self, address: str) -> bool:
+        """Whether it is a balancer's, who says in the PROXY protocol whose connection it is."""
+        return bool(self._announcing) and self._announcing.has(address)
+
+    def forwards(self, address: str) -> bool:
+        """Whether it is a proxy's, whose requests are others': they are asked for one by one who they are."""
+        return bool(self._forwarding) and self._forwarding.has(address)
+
+    def behind(self, address: str, headers: Mapping[str, str]) -> str:
+        """The address that a request comes from, which came from `address`. Raises ValueError."""
+        return client_of(headers, address, self._forwarding) if self.forwards(address) else address
 
     def stranger(self, address: str) -> Principal:
         """Who has not shown who it is."""

@@ -60,6 +60,10 @@ class Dispatcher:
         self._routes = {key: endpoint for key, endpoint in routes.items() if _is_there(key, rules)}
         self.failures = 0  # errors of ours
 
+    def sender(self, headers: Mapping[str, str], visitor: Visitor) -> Visitor:
+        """Who is behind a request that came from `visitor`; raises Refused."""
+        return visitor if self._permits is None else self._permits.sender(headers, visitor)
+
     async def admit(self, method: str, target: Target, headers: Mapping[str, str], visitor: Visitor) -> Visitor:
         """Who sends a request of which only the head has come; raises Refused where it may not go on. Browsers ask by
         OPTIONS what they may ask, and show nothing then."""

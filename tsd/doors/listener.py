@@ -12,10 +12,12 @@ import trio
 from tsd.access.certificates import names_in
 from tsd.access.doorkeeper import Doorkeeper
 from tsd.doors import descriptors
-from tsd.doors.clients import Client, Clients
+from tsd.doors.announced import NoHeader, read_announced
+from tsd.doors.clients import Clients
+from tsd.doors.crowd import Crowd
 from tsd.doors.replies import Unread
 from tsd.doors.tls import CAPITALS, Encrypted, Tls, say_goodbye
-from tsd.doors.visitor import Visitor, visitor_of
+from tsd.doors.visitor import Visitor, visitor_at, visitor_of
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +60,6 @@ class _Visit:
         self.stream = stream
         self.scope = scope
         self.visitor = visitor
-        self.silent_since: float | None = None  # None: it is our turn, not the client's
         self.silent = False
         self.slow = False
 
@@ -74,13 +75,16 @@ class Listener:
         clients: Clients,
         tls: Tls | None = None,
         doorkeeper: Doorkeeper | None = None,
+        crowd: Crowd | None = None,
     ) -> None:
+        """`crowd` is read while there are connections."""
         self._telnet = telnet
         self._http = http
         self._limits = limits
         self._clients = clients
         self._tls = tls
         self._doorkeeper = doorkeeper
+        self._crowd = crowd
         self._visits: set[_Visit] = set()
         self._accepting = trio.CancelScope()
         self.ended = trio.Event()
@@ -89,12 +93,16 @@ class Listener:
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve until `drain` was called and the last connection has ended, or until cancelled."""
-        async with trio.open_nursery() as visits:
-            with self._accepting:
-                async with trio.open_nursery() as doors:
-                    if self._limits.silence_s or self._limits.line_s:
-                        doors.start_soon(self._sweep)
-                    await trio.serve_listeners(self._visit, list(listeners), handler_nursery=visits)
+        async with trio.open_nursery() as reading:
+            if self._crowd is not None:
+                reading.start_soon(self._crowd.run)
+            async with trio.open_nursery() as visits:
+                with self._accepting:
+                    async with trio.open_nursery() as doors:
+                        if self._limits.silence_s or self._limits.line_s:
+                            doors.start_soon(self._sweep)
+                        await trio.serve_listeners(self._visit, list(listeners), handler_nursery=visits)
+            reading.cancel_scope.cancel()
         self.ended.set()
 
     def drain(self) -> None:
@@ -110,16 +118,11 @@ class Listener:
     async def _visit(self, stream: trio.SocketStream) -> None:
         """One connection. Whatever goes wrong in it ends it, and nothing else."""
         self._total += 1
-        visitor = visitor_of(stream, self._clients)
-        client = visitor.at_address
-        if self._doorkeeper is not None:
-            if not self._doorkeeper.admits(visitor.address):
-                await trio.aclose_forcefully(stream)
-                return
-            visitor.principal = self._doorkeeper.stranger(visitor.address)
-        if not self._has_room(stream, client):
+        visitor = await self._seen_in(stream)
+        if visitor is None or not self._has_room(stream, visitor):
             await trio.aclose_forcefully(stream)
             return
+        client = visitor.at_address
         client.connections += 1
         client.connections_total += 1
         with trio.CancelScope() as scope:
@@ -145,9 +148,32 @@ class Listener:
         self._silent += visit.silent
         self._slow += visit.slow
 
-    def _has_room(self, stream: trio.SocketStream, client: Client) -> bool:
-        """Whether one more may stay, of all and of this client."""
-        if not client.may_connect:
+    async def _seen_in(self, stream: trio.SocketStream) -> Visitor | None:
+        """Who has connected; None where nobody is let in."""
+        visitor, keeper = visitor_of(stream, self._clients), self._doorkeeper
+        if keeper is None:
+            return visitor
+        if keeper.announces(visitor.address):
+            try:
+                found = await read_announced(stream.socket)
+            except NoHeader as error:
+                self._failed += 1
+                log.warning("a balancer's connection without the PROXY protocol", peer=visitor.peer, got=str(error))
+                return None
+            except OSError:
+                self._reset += 1
+                return None
+            if found is not None:
+                visitor = visitor_at(*found, self._clients)
+        if not keeper.forwards(visitor.address) and not keeper.admits(visitor.address):
+            return None
+        visitor.principal = keeper.stranger(visitor.address)
+        return visitor
+
+    def _has_room(self, stream: trio.SocketStream, visitor: Visitor) -> bool:
+        """Whether one more may stay, of all and of this client. A proxy has as many as it has clients."""
+        client = visitor.at_address
+        if not client.may_connect and not (self._doorkeeper and self._doorkeeper.forwards(visitor.address)):
             self._crowded += 1
             log.warning("a connection too many of one address was closed", address=client.name, open=client.connections)
         elif (self._limits.connections and len(self._visits) >= self._limits.connections) or (
@@ -167,7 +193,7 @@ class Listener:
         if not self._limits.no_delay:  # trio's streams send at once unless told otherwise
             stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 0)
 
-        visit.silent_since = trio.current_time()
+        visit.visitor.silent_since = trio.current_time()
         opened = stream if self._tls is None else await self._tls.opened(stream)
         if opened is None:
             return
@@ -188,14 +214,14 @@ class Listener:
 
     async def _speak(self, visit: _Visit, stream: trio.SocketStream | Encrypted) -> None:
         """Find out what a client speaks, and speak it to the end."""
-        room = LEAST_BYTES
+        room, visitor = LEAST_BYTES, visit.visitor
 
         async def receive() -> bytes:
             nonlocal room
-            visit.silent_since = trio.current_time()
+            visitor.silent_since = trio.current_time()
             data = await stream.receive_some(room)
-            visit.silent_since = None
-            visit.visitor.client.bytes += len(data)
+            visitor.silent_since = None
+            visitor.client.bytes += len(data)
             if len(data) == room:
                 room = min(2 * room, MOST_BYTES)
             elif len(data) < room // 4:
@@ -203,8 +229,10 @@ class Listener:
             return bytes(data)
 
         first = await receive()
-        if first:
-            await (self._http if first[0] in CAPITALS else self._telnet)(stream, first, receive, visit.visitor)
+        if first and first[0] in CAPITALS:
+            await self._http(stream, first, receive, visitor)
+        elif first and (self._doorkeeper is None or self._doorkeeper.admits(visitor.address)):  # as a proxy it was
+            await self._telnet(stream, first, receive, visitor)
 
     async def _sweep(self) -> None:
         """End connections that were silent for too long, or in a line for too long. Those that we do not read from are
@@ -216,9 +244,10 @@ class Listener:
             silent_since = now_s - (limits.silence_s or math.inf)
             line_since = now_s - (limits.line_s or math.inf)
             for visit in self._visits:
-                if visit.silent_since is not None and visit.silent_since < silent_since:
+                visitor = visit.visitor
+                if visitor.silent_since is not None and visitor.silent_since < silent_since:
                     visit.silent = True
-                elif visit.visitor.line_since is not None and visit.visitor.line_since < line_since:
+                elif visitor.line_since is not None and visitor.line_since < line_since:
                     visit.slow = True
                 else:
                     continue

@@ -31,6 +31,20 @@ class Permits:
         self._needs = needs
         self._cors = cors
 
+    def sender(self, headers: Headers, visitor: Visitor) -> Visitor:
+        """Who is behind a request: who its connection is from, or by what a trusted proxy says. Raises Refused."""
+        if not self._doorkeeper.forwards(visitor.address):
+            return visitor
+        try:
+            address = self._doorkeeper.behind(visitor.address, headers)
+        except ValueError as error:
+            raise Refused(400, "Bad request", f"Whose request it is cannot be told: {error}") from error
+        if not self._doorkeeper.admits(address):
+            raise Refused(403, "Forbidden", "Nobody is let in from this address")
+        if address == visitor.address:
+            return visitor
+        return visitor.from_behind(address, self._doorkeeper.stranger(address))
+
     async def identified(self, headers: Headers, visitor: Visitor) -> Visitor:
         """Who sends a request, by what it carries; its connection's visitor where it carries nothing. Raises
         Refused."""

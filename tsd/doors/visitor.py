@@ -20,7 +20,8 @@ class Visitor:
     """The other end of a connection, and who it has shown to be. It is the Source of its lines."""
 
     __slots__ = (
-        "_clients", "_own", "address", "badge", "keeps_refused", "line_since", "port", "principal", "secured", "shown",
+        "_clients", "_last_behind", "_own", "address", "badge", "keeps_refused", "line_since", "port", "principal",
+        "secured", "shown", "silent_since",
     )  # fmt: skip
 
     def __init__(
@@ -43,7 +44,9 @@ class Visitor:
         self.badge: Badge | None = None  # what it has shown; None: nothing
         self.shown: tuple[str, Visitor] | None = None  # what one of its requests carried last, and who that is
         self.line_since: float | None = None  # when the line began whose end it is waited for; None: no line
+        self.silent_since: float | None = None  # since when it sends nothing; None: it is our turn, not the client's
         self._own = client
+        self._last_behind: Visitor | None = None
         self._clients = clients
 
     def known_by(self, badge: Badge | None, principal: Principal) -> "Visitor":
@@ -59,6 +62,15 @@ class Visitor:
         )
         other.badge = badge
         return other
+
+    def from_behind(self, address: str, principal: Principal) -> "Visitor":
+        """Whose request this end sent on, as a proxy. What the proxy itself has shown is not theirs."""
+        if self._last_behind is None or self._last_behind.address != address:
+            client = self._own if self._clients is None else self._clients.at(address)
+            self._last_behind = Visitor(
+                address, 0, client, principal=principal, secured=self.secured, clients=self._clients
+            )
+        return self._last_behind
 
     @property
     def peer(self) -> str:
@@ -123,6 +135,11 @@ def visitor_of(stream: trio.abc.Stream, clients: Clients) -> Visitor:
         address, port, *_ = stream.socket.getpeername()
     except OSError:
         address, port = GONE, 0
+    return visitor_at(address, port, clients)
+
+
+def visitor_at(address: str, port: int, clients: Clients) -> Visitor:
+    """Who is at an address."""
     if address.startswith(_MAPPED) and "." in address:
         address = address.removeprefix(_MAPPED)
     return Visitor(address, port, clients.at(address), clients=clients)

@@ -163,10 +163,15 @@ class WebSession:
         target: Target | None = None
         began = trio.current_time()
         self._tally.requests += 1
-        async with self._room.claim(self._visitor.at_address.name) as claim:
+        try:
+            sender = self._dispatcher.sender(headers, self._visitor)
+        except Refused as error:
+            await self._send(self._dispatcher.refuse(error), headers, last=True)
+            return
+        async with self._room.claim(sender.at_address.name) as claim:
             try:
                 target = read_target(head.target.decode("ascii"))
-                visitor = await self._dispatcher.admit(head.method.decode("ascii"), target, headers, self._visitor)
+                visitor = await self._dispatcher.admit(head.method.decode("ascii"), target, headers, sender)
                 body = await self._read_body(headers, claim)
             except (Refused, _Unchunked) as error:
                 response = UNCHUNKED if isinstance(error, _Unchunked) else self._dispatcher.refuse(error, target)
@@ -179,7 +184,7 @@ class WebSession:
                 target.params,
                 headers,
                 body,
-                self._visitor.peer,
+                visitor.peer,
                 target.is_api,
                 target.split,
                 visitor,

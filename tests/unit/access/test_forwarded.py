@@ -1,0 +1,66 @@
+"""Whose a proxy's request is: what the proxies say is believed, and nothing that stands before it."""
+
+import pytest
+
+from tsd.access.forwarded import client_of
+from tsd.access.networks import read_networks
+
+TRUSTED = read_networks("10.0.0.0/8, fd00::/8")
+PEER = "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("headers", "wanted"),
+    [
+        ({}, PEER),
+        ({"x-forwarded-for": "192.0.2.7"}, "192.0.2.7"),
+        ({"x-forwarded-for": "127.0.0.1, 192.0.2.7"}, "192.0.2.7"),  # what the client wrote itself
+        ({"x-forwarded-for": "nonsense!, 192.0.2.7"}, "192.0.2.7"),
+        ({"x-forwarded-for": "192.0.2.7, 10.1.2.3,10.0.0.2"}, "192.0.2.7"),
+        ({"x-forwarded-for": "10.5.5.5"}, "10.5.5.5"),
+        ({"x-forwarded-for": "192.0.2.7:4711"}, "192.0.2.7"),
+        ({"x-forwarded-for": "[2001:db8::1]:4711"}, "2001:db8::1"),
+        ({"x-forwarded-for": "2001:db8::1"}, "2001:db8::1"),
+        ({"x-forwarded-for": "::ffff:192.0.2.7"}, "192.0.2.7"),
+        ({"forwarded": "for=192.0.2.7;proto=https;by=10.0.0.1"}, "192.0.2.7"),
+        ({"forwarded": 'by=x; For="[2001:db8::1]:4711" , for=10.0.0.3'}, "2001:db8::1"),
+        ({"forwarded": "for=_hidden, for=192.0.2.7"}, "192.0.2.7"),
+        ({"forwarded": "for=192.0.2.7", "x-forwarded-for": "1.1.1.1, 192.0.2.7"}, "192.0.2.7"),
+    ],
+)
+def test_the_last_who_is_no_proxy(headers: dict[str, str], wanted: str) -> None:
+    assert client_of(headers, PEER, TRUSTED) == wanted
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-forwarded-for": ""},
+        {"x-forwarded-for": "unknown"},
+        {"x-forwarded-for": "192.0.2.7, "},
+        {"x-forwarded-for": "192.0.2.256"},
+        {"x-forwarded-for": "192.0.2.7:port"},
+        {"x-forwarded-for": "fe80::1%eth0"},
+        {"x-forwarded-for": "host.example"},
+        {"x-forwarded-for": ", ".join(["10.0.0.2"] * 100)},
+        {"forwarded": ""},
+        {"forwarded": "192.0.2.7"},
+        {"forwarded": "for=unknown"},
+        {"forwarded": "for=_hidden"},
+        {"forwarded": "proto=http"},
+        {"forwarded": "for=192.0.2.7;for=192.0.2.8"},
+        {"forwarded": "for=192.0.2.7;"},
+        {"forwarded": 'for="192.0.2.7'},
+        {"forwarded": "for=192.0.2.7 for=192.0.2.8"},
+        {"forwarded": "for=127.0.0.1", "x-forwarded-for": "192.0.2.7"},  # written by the client, and passed on
+    ],
+)
+def test_what_cannot_be_told_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"address|Forwarded|hops"):
+        client_of(headers, PEER, TRUSTED)
+
+
+def test_a_long_header_takes_no_long_time() -> None:
+    for text in ("for=" * 16000, 'for="' + "\\" * 64000, "a" * 64000, "for=1.1.1.1;" * 5000, '"' * 64000):
+        with pytest.raises(ValueError, match="Forwarded"):
+            client_of({"forwarded": text}, PEER, TRUSTED)

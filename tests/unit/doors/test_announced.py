@@ -1,0 +1,174 @@
+"""Behind balancers and proxies: limits, networks and accounts go by who is behind them; nobody else can say so."""
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.running import Client, Running, running
+from tsd.doors.announced import SIGNATURE, Announced, NoHeader, belonging, is_whole, read_header
+
+T = 1_500_000_000
+V4 = bytes([192, 0, 2, 7, 10, 0, 0, 1]) + struct.pack("!HH", 4711, 4242)
+V6 = bytes.fromhex("20010db8" + "0" * 23 + "1" + "0" * 31 + "1") + struct.pack("!HH", 4711, 4242)
+FIRST = b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 4242\r\n"
+
+
+def second(body: bytes, command: int = 0x21, family: int = 0x11) -> bytes:
+    return SIGNATURE + struct.pack("!BBH", command, family, len(body)) + body
+
+
+GOOD = [
+    (FIRST, Announced("192.0.2.7", 4711)),
+    (b"PROXY TCP6 2001:db8::1 ::1 4711 4242\r\n", Announced("2001:db8::1", 4711)),
+    (b"PROXY UNKNOWN\r\n", None),
+    (b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", None),
+    (second(V4), Announced("192.0.2.7", 4711)),
+    (second(V4 + b"\x03\x00\x04abcd"), Announced("192.0.2.7", 4711)),  # something attached
+    (second(V6, family=0x21), Announced("2001:db8::1", 4711)),
+    (second(bytes(10) + b"\xff\xff" + V4[:4] + bytes(20), family=0x21), Announced("192.0.2.7", 0)),
+    (second(b"", command=0x20, family=0), None),  # its own
+    (second(b"x" * 216, family=0x31), None),
+    (second(b"", family=0), None),
+]
+BAD = [
+    b"GET / HTTP/1.1\r\n",
+    b"put m 1 1 a=b\n",
+    b"\x16\x03\x01",
+    b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 4242\n",
+    b"PROXY TCP4 192.0.2.7 10.0.0.1 4711\r\n",
+    b"PROXY TCP4 192.0.2.777 10.0.0.1 4711 4242\r\n",
+    b"PROXY TCP4 2001:db8::1 ::1 4711 4242\r\n",
+    b"PROXY TCP6 192.0.2.7 10.0.0.1 4711 4242\r\n",
+    b"PROXY TCP4 192.0.2.7 10.0.0.1 70000 4242\r\n",
+    b"PROXY UDP4 192.0.2.7 10.0.0.1 4711 4242\r\n",
+    b"PROXY " + b"x" * 200,
+    b"proxy TCP4 192.0.2.7 10.0.0.1 4711 4242\r\n",
+    second(V4, command=0x11),
+    second(V4, command=0x22),
+    second(V4, family=0x12),
+    second(V4[:-1]),
+    second(bytes(4000)),
+]
+
+
+def parse(text: bytes, step: int) -> tuple[Announced | None, bytes]:
+    """What a header says of which `step` bytes come at a time, and what is behind it."""
+    head, at = b"", 0
+    while not is_whole(head):
+        there = text[at : at + step]
+        assert there, head
+        count = belonging(head, there)
+        assert 0 < count <= len(there)
+        head += there[:count]
+        at += count
+    return read_header(head), text[at:]
+
+
+@pytest.mark.parametrize(("header", "wanted"), GOOD)
+def test_a_header_in_any_pieces(header: bytes, wanted: Announced | None) -> None:
+    for step in (1, 7, 4000):
+        for rest in (b"put m 1 1 a=b\n", b"", b"PROXY UNKNOWN\r\n", second(V4)):
+            assert parse(header + rest, step) == (wanted, rest)
+
+
+@pytest.mark.parametrize("header", BAD)
+def test_what_is_none_is_refused_as_soon_as_that_is_known(header: bytes) -> None:
+    for step in (1, 4000):
+        with pytest.raises(NoHeader):
+            parse(header, step)
+
+
+BALANCED = {"tsd.network.proxy_protocol": "127.0.0.0/8"}
+PROXIED = {"tsd.http.trusted_proxies": "127.0.0.0/8"}
+
+
+def names(daemon: Running) -> set[str]:
+    return {client.name for client in daemon.daemon.clients if client.lines}
+
+
+async def request(client: Client, target: str, body: bytes = b"", header: str = "") -> int:
+    """Send a request; how it is answered."""
+    lines = [header] if header else []
+    lines += ["Host: tsd", f"Content-Length: {len(body)}"]
+    await client.send(f"{'POST' if body else 'GET'} {target} HTTP/1.1\r\n".encode())
+    await client.send("".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body)
+    head = (await client.read_until(b"\r\n\r\n")).lower()
+    length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+    await client.read_bytes(length)
+    return int(head.split(b" ")[1])
+
+
+async def test_who_is_behind_a_balancer_is_the_client(tmp_path: Path) -> None:
+    settings = {
+        **BALANCED, "tsd.network.allow": "192.0.2.0/24,2001:db8::/32", "tsd.network.connections_per_address": "1"
+    }  # fmt: skip
+    point = b'{"metric":"m","timestamp":%d,"value":2,"tags":{"a":"c"}}' % T
+    async with (
+        running(tmp_path, settings) as daemon,
+        daemon.client() as telnet,
+        daemon.client() as http,
+        daemon.client() as outside,
+        daemon.client() as one_more,
+    ):
+        await telnet.send(FIRST)
+        assert await telnet.ask(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        await http.send(second(V6, family=0x21))
+        assert await request(http, "/api/put", point) == 204
+        assert names(daemon) == {"192.0.2.7", "2001:db8::/64"}
+        await outside.send(b"PROXY TCP4 203.0.113.1 10.0.0.1 4711 4242\r\nversion\n")
+        assert await closed(outside)
+        await one_more.send(FIRST + b"version\n")
+        assert await closed(one_more)
+
+
+async def closed(client: Client) -> bool:
+    """Whether nothing came but the end."""
+    with trio.fail_after(60):
+        try:
+            return await client.read_to_end() == b""
+        except trio.BrokenResourceError:
+            return True
+
+
+@pytest.mark.parametrize("first", [b"version\n", b"GET / HTTP/1.1\r\nHost: tsd\r\n\r\n"])
+async def test_a_balancer_must_say_it_and_nobody_else_may(tmp_path: Path, first: bytes) -> None:
+    async with running(tmp_path / "a", BALANCED) as daemon, daemon.client() as client:
+        await client.send(first)
+        assert await closed(client)
+    async with (
+        running(tmp_path / "b", {"tsd.network.proxy_protocol": "192.0.2.1"}) as daemon,
+        daemon.client() as client,
+    ):
+        await client.send(FIRST + b"version\n")
+        assert b"net.opentsdb" not in await client.read_to_end()
+        assert not names(daemon) & {"192.0.2.7"}
+
+
+async def test_who_is_behind_a_proxy_is_the_client(tmp_path: Path) -> None:
+    settings = {
+        **PROXIED, "tsd.network.allow": "192.0.2.0/24", "tsd.access.write_networks": "192.0.2.7",
+        "tsd.network.connections_per_address": "1",
+    }  # fmt: skip
+    point = json.dumps({"metric": "m", "timestamp": T, "value": 1, "tags": {"a": "b"}}).encode()
+    async with running(tmp_path, settings) as daemon, daemon.client() as client, daemon.client() as other:
+        told = [
+            await request(client, "/api/put", point, "X-Forwarded-For: 10.9.9.9, 192.0.2.7"),
+            await request(client, "/api/put", point, "Forwarded: for=192.0.2.8"),
+        ]
+        assert told == [204, 403]
+        assert names(daemon) == {"192.0.2.7"}
+        for header in ("X-Forwarded-For: 203.0.113.9", ""):  # the proxy itself is not let in, either
+            async with daemon.client() as stranger:
+                assert await request(stranger, "/version", header=header) == 403
+        assert await request(other, "/version", header="X-Forwarded-For: not an address") == 400
+        async with daemon.client() as telnet:
+            await telnet.send(b"version\n")
+            assert await closed(telnet)
+
+
+async def test_a_header_of_somebody_who_is_no_proxy_means_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, {"tsd.access.write_networks": "192.0.2.7"}) as daemon, daemon.client() as client:
+        assert await request(client, "/api/put", b"[]", "X-Forwarded-For: 192.0.2.7") == 403
