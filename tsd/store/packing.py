@@ -23,29 +23,26 @@ _AS_IT_IS = b"\0"
 _PACKED = bytes((FORM,))
 
 
-def is_short(column: bytes) -> bool:
-    """Whether a column stands in its key as it is.
-
-    >>> is_short(b"t:\\0\\0"), is_short(bytes(34)), is_short(bytes(14) + b"\\xff")
-    (True, False, False)
-    """
-    return len(column) < NAME_BYTES or (len(column) < LONG_BYTES and not is_name(column))
-
-
 def is_name(column: bytes) -> bool:
     """Whether what stands in a key is the name of another column. No column that stands there as it is looks so."""
     return len(column) == NAME_BYTES and column[-1] == _MARK
 
 
-def name_of(column: bytes) -> bytes:
-    """What stands in the key for a column that is not short."""
+def stands_as(column: bytes) -> bytes:
+    """What stands in the key for a column: itself, or its name if it is long. Less than NAME_BYTES are never long.
+
+    >>> stands_as(b"t:\\0\\0"), stands_as(bytes(34)).hex()
+    (b't:\\x00\\x00', '0000000000003f027a2dc29b6cb7ff')
+    """
+    if len(column) < NAME_BYTES or (len(column) < LONG_BYTES and not is_name(column)):
+        return column
     return b"%b%b\xff" % (column[:_SHOWN_BYTES], blake2b(column, digest_size=_HASH_BYTES).digest())
 
 
 def closed(column: bytes, value: bytes, *, packing: bool = HAS_LOOP) -> bytes:
     """The content that stands under a name: column and value. `packing`: packed where that is less.
 
-    >>> opened(name_of(bytes(40)), bytes(8) + closed(bytes(40), b"v")) == (bytes(40), bytes(8) + b"v")
+    >>> opened(stands_as(bytes(40)), bytes(8) + closed(bytes(40), b"v")) == (bytes(40), bytes(8) + b"v")
     True
     """
     size = len(column) + len(value)

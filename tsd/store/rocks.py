@@ -24,7 +24,7 @@ from tsd.store.cells import CellPage
 from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of, split_cells
 from tsd.store.limits import check_row
 from tsd.store.opening import SyncedRecord, open_whole
-from tsd.store.packing import closed, is_name, is_short, name_of, open_all, opened
+from tsd.store.packing import NAME_BYTES, closed, is_name, open_all, opened, stands_as
 from tsd.store.stamps import Stamps
 
 SLICE_CELLS = 600  # the same where cells are read without a look at them, whole hours each: 3 ms
@@ -100,17 +100,19 @@ class Database:
     def read(self, table: str, places: Sequence[Place]) -> list[bytes | None]:
         """The value of each row's column, None where there is none. It may run in a thread: it lets go of the
         interpreter."""
-        names = [column if is_short(column) else name_of(column) for _, column in places]
+        names = [column if len(column) < NAME_BYTES else stands_as(column) for _, column in places]
         keys = [row_head(row) + name for (row, _), name in zip(places, names, strict=True)]
         found = self._values(table, keys)
-        for at, ((row, column), name, value) in enumerate(zip(places, names, found, strict=True)):
-            if name is column:
-                continue
-            if value is not None:
-                found[at] = opened(name, value)[1]
-            elif self._older:
-                [found[at]] = self._values(table, [row_head(row) + column])
+        for at, name in enumerate(names):
+            if len(name) == NAME_BYTES and is_name(name):
+                found[at] = self._opened(table, places[at], name, found[at])
         return found
+
+    def _opened(self, table: str, place: Place, name: bytes, value: bytes | None) -> bytes | None:
+        """What stands under a name, or in an older database under the column itself."""
+        if value is not None:
+            return opened(name, value)[1]
+        return self._values(table, [row_head(place[0]) + place[1]])[0] if self._older else None
 
     def _values(self, table: str, keys: list[bytes]) -> list[bytes | None]:
         family = self._family(table)
@@ -136,10 +138,10 @@ class Database:
             if row != last or not row:
                 check_row(row)
                 last, head = row, row_head(row)
-            if is_short(column):
+            if len(column) < NAME_BYTES or (name := stands_as(column)) is column:
                 put(head + column, stamp + value)
             else:
-                put(head + name_of(column), stamp + closed(column, value))
+                put(head + name, stamp + closed(column, value))
                 if self._older:
                     batch.delete(head + column)
 
@@ -147,10 +149,12 @@ class Database:
         """Put the deletion of cells into a batch."""
         for row, column in places:
             head = row_head(row)
-            if not is_short(column):
-                batch.delete(head + name_of(column))
-            if self._older or is_short(column):
+            if len(column) < NAME_BYTES or (name := stands_as(column)) is column:
                 batch.delete(head + column)
+            else:
+                batch.delete(head + name)
+                if self._older:
+                    batch.delete(head + column)
 
     def write(self, batch: Batch) -> None:
         """Write a batch, all or nothing, and the stamps' record with it if that is due."""
@@ -280,7 +284,7 @@ class View:
             at.seek(head)
             while at.valid() and (key := at.key()).startswith(head):
                 column, value = key[cut:], at.value()
-                if is_name(column):
+                if len(column) == NAME_BYTES and is_name(column):
                     column, value = opened(column, value)
                     named = True
                 cells.append(cell_of(column, value))
@@ -313,7 +317,7 @@ class View:
                     return Page(rows, row)
                 cut, cells, named = len(head), [], False
             column, value = key[cut:], b""
-            if is_name(column):
+            if len(column) == NAME_BYTES and is_name(column):
                 column, value = opened(column, at.value())
                 named = True
             if columns is None or column in columns:
