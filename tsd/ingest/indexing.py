@@ -25,7 +25,8 @@ class Indexer:
             return
         missing = int(numbers[-1]) + 1 - len(self._births)
         if missing > 0:
-            self._births = np.append(self._births, np.zeros(max(missing, len(self._births)), np.int64))
+            known, self._births = self._births, np.zeros(len(self._births) + max(missing, len(self._births)), np.int64)
+            self._births[: len(known)] = known
         births = table.births(numbers)
         new = births != self._births[numbers]
         fresh = numbers[new].tolist()

@@ -183,10 +183,13 @@ class SeriesTable:
         self._births[number] = self._born
 
     def _make_room(self) -> None:
-        while self.texts.count > len(self._seen):
-            self._seen = np.concatenate((self._seen, np.zeros_like(self._seen)))
-            self._births = np.concatenate((self._births, np.zeros_like(self._births)))
-            self._metric_of = np.concatenate((self._metric_of, np.zeros_like(self._metric_of)))
+        if self.texts.count > (size := len(self._seen)):
+            more = max(2 * size, self.texts.count)
+            seen, births, metric_of = self._seen, self._births, self._metric_of
+            # Zeros take no memory before they are written to.
+            self._seen, self._births = np.zeros(more, np.uint32), np.zeros(more, np.int64)
+            self._metric_of = np.zeros(more, np.int32)
+            self._seen[:size], self._births[:size], self._metric_of[:size] = seen, births, metric_of
 
     def settle(self, number: int, parts: KeyParts) -> None:
         """The UIDs of a series are known."""

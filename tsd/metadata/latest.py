@@ -68,14 +68,29 @@ class Latest:
         self._times = np.zeros(_GROWTH, np.int64)
         self._bits = np.zeros(_GROWTH, np.int64)
         self._floats = np.zeros(_GROWTH, np.bool_)
-        self.checked_ms = np.zeros(_GROWTH, np.int64)  # by slot
-        self.depth_h = np.full(_GROWTH, -1, np.int32)  # by slot; -1: never
-        self._slot_of = np.zeros(_GROWTH, np.int64)  # by the series table's numbers
+        self._checks: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # from the first question for them on
+        self._slot_of = np.zeros(_GROWTH, np.int32)  # by the series table's numbers
         self._births = np.zeros(_GROWTH, np.int64)  # to know a number that was given to another series
         self.forgotten = 0  # series
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def checked_ms(self) -> NDArray[np.int64]:
+        """By slot: when somebody last looked into the store."""
+        return self._looks()[0]
+
+    @property
+    def depth_h(self) -> NDArray[np.int32]:
+        """By slot: how far back that was; -1: nobody did."""
+        return self._looks()[1]
+
+    def _looks(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        if self._checks is None:
+            size = len(self._times)
+            self._checks = np.zeros(size, np.int64), np.full(size, -1, np.int32)
+        return self._checks
 
     async def note(self, columns: Columns, table: Numbered, before_ms: int) -> None:
         """Take the newest points of a written window, which is sorted by series and time. Those from `before_ms` on
@@ -132,8 +147,10 @@ class Latest:
 
     def _grow(self, size: int) -> None:
         self._times, self._bits = _grown(self._times, size), _grown(self._bits, size)
-        self._floats, self.checked_ms = _grown(self._floats, size), _grown(self.checked_ms, size)
-        self.depth_h = _grown(self.depth_h, size, -1)
+        self._floats = _grown(self._floats, size)
+        if self._checks is not None:
+            more = np.full(size - len(self.depth_h), -1, np.int32)
+            self._checks = _grown(self.checked_ms, size), np.concatenate((self.depth_h, more))
 
     def metrics(self) -> Collection[bytes]:
         """The metrics of which there are series."""
@@ -180,7 +197,7 @@ class Latest:
         self._count = 0
         self._births[:] = 0
         self._times[:] = NO_TIME
-        self.depth_h[:] = -1
+        self._checks = None
 
     def _forget_half(self) -> None:
         """Forget the series whose points are oldest."""
@@ -189,10 +206,11 @@ class Latest:
         moved = np.full(self._count, -1, np.int64)
         moved[kept] = np.arange(len(kept))
         self.forgotten += self._count - len(kept)
-        for array in (self._times, self._bits, self._floats, self.checked_ms, self.depth_h):
+        for array in (self._times, self._bits, self._floats, *(self._checks or ())):
             array[: len(kept)] = array[kept]
         self._times[len(kept) :] = NO_TIME
-        self.depth_h[len(kept) :] = -1
+        if self._checks is not None:
+            self.depth_h[len(kept) :] = -1
         slots = {metric: _moved(series, moved) for metric, series in self._slots.items()}
         self._slots = {metric: series for metric, series in slots.items() if len(series)}
         self._count = len(kept)
@@ -219,6 +237,8 @@ def _as_doubles(flags: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[np
     return doubles
 
 
-def _grown(array: NDArray[_T], size: int, fill: int = 0) -> NDArray[_T]:
-    more = np.full(size - len(array), fill, array.dtype)
-    return np.concatenate((array, more))
+def _grown(array: NDArray[_T], size: int) -> NDArray[_T]:
+    """With zeros behind, which take no memory before they are written to."""
+    grown = np.zeros(size, array.dtype)
+    grown[: len(array)] = array
+    return grown
