@@ -20,7 +20,7 @@ from tsd.torture.senders import Sender
 from tsd.torture.stuck import bounded
 from tsd.torture.verdict import Account
 
-ROUND_S = 120.0  # that a round may take, and so many times its outage: the backlog is to be stored, too
+ROUND_S = 360.0  # that a round may take, and so many times its outage: the backlog is to be stored, too
 AGAIN = 3
 ASKED_POINTS = 200_000  # more are not asked for by queries as well
 THOROUGH_POINTS = 1_000_000  # of more, cells are read but not checked byte by byte
