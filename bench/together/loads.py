@@ -17,7 +17,21 @@ from bench.together import deliver
 from bench.together.deliver import Pace
 from bench.together.mixes import HOUR_S, Mix, Sums, Written, apart, churn, growing, late, one_metric, steady
 from bench.together.records import Figures
-from bench.together.systems import Answer, Needs, Question, Running, System
+from bench.together.systems import (
+    CARBON,
+    EMBEDDED,
+    HBASE,
+    HBASE_PLAIN,
+    INFLUX,
+    OPENTSDB,
+    PLAIN,
+    VICTORIA,
+    Answer,
+    Needs,
+    Question,
+    Running,
+    System,
+)
 
 DAY_HOURS = 24
 BATCH = 1000  # points of a request
@@ -36,7 +50,7 @@ class Load(NamedTuple):
     pace: Pace | None = None
     rounds: dict[str, int] = {}  # noqa: RUF012 (of systems that are measured more than once)
     suits: Callable[[System], bool] = lambda _: True
-    shared: bool = False  # whether slow systems get a share only
+    shares: dict[str, float] = {}  # noqa: RUF012 (of the points, for systems that get a part only)
 
     @property
     def name(self) -> str:
@@ -45,8 +59,7 @@ class Load(NamedTuple):
 
     def stop(self, system: System) -> int:
         """How many pieces that system is given."""
-        share = system.share if self.shared else 1.0
-        return self.mix.warm + max(2, round(self.mix.measured * share))
+        return self.mix.warm + max(2, round(self.mix.measured * self.shares.get(system.name, 1.0)))
 
 
 class Size(NamedTuple):
@@ -74,8 +87,11 @@ class Wrong(Exception):
     """A system does not hold what it was sent: its figures mean nothing."""
 
 
-def loads(size: Size, compared: tuple[str, str]) -> list[Load]:
-    """All of them, the most important first. `compared` systems are run several times under the steady load."""
+def loads(size: Size) -> list[Load]:
+    """All of them, the most important first. Those that are compared most are run several times: the first one that
+    comes to an HBase pays for its start."""
+    slow = {PLAIN: 0.4, INFLUX: 0.4, CARBON: 0.1, HBASE: 0.2, OPENTSDB: 0.2, HBASE_PLAIN: 0.2}
+    on_hbase = dict.fromkeys((HBASE, OPENTSDB), min(size.rounds, 3))
     warm = max(5, size.points // 25)
     span_s = (size.points + warm) * ROUND_S
     day_s = size.day_hours * HOUR_S
@@ -90,14 +106,14 @@ def loads(size: Size, compared: tuple[str, str]) -> list[Load]:
     small = Pace(size.agents, METRICS_A_HOST, METRICS_A_HOST, 1.0, size.seconds)
     paced = Pace(size.agents // 10, 100 * METRICS_A_HOST, 100 * METRICS_A_HOST, float(ROUND_S), float(ROUND_S))
     return [
-        Load(few, _flat, rounds=dict.fromkeys(compared, size.rounds), shared=True),
+        Load(few, _flat, rounds={**dict.fromkeys((EMBEDDED, VICTORIA), size.rounds), **on_hbase}, shares=slow),
         Load(
             few._replace(name="half", title="half of the speed, `sync` meanwhile"),
             _half,
             suits=lambda s: s.sync,
-            shared=True,
+            shares=slow,
         ),
-        Load(worst, _flat, shared=True),
+        Load(worst, _flat, rounds=on_hbase, shares={CARBON: 0.2}),
         Load(churned, _flat),
         Load(late_mix, _flat),
         Load(batches, _batches, suits=lambda s: s.form == "put"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.report import OUT
 from bench.together.plots import draw
 from bench.together.records import Run
-from bench.together.run import EMBEDDED
+from bench.together.systems import EMBEDDED
 from bench.together.tables import STEADY, report, summary
 
 ROOT = Path(__file__).parents[2]

@@ -22,20 +22,19 @@ from bench.together.loads import SIZES, Load, Wrong, loads
 from bench.together.mixes import Written, as_paths, write
 from bench.together.ours import running_peer, running_tsd
 from bench.together.records import Figures, Record, Run, load, save
-from bench.together.systems import System
+from bench.together.systems import (
+    CARBON,
+    EMBEDDED,
+    HBASE,
+    HBASE_PLAIN,
+    INFLUX,
+    OPENTSDB,
+    PLAIN,
+    VICTORIA,
+    System,
+)
 from bench.together.victoria import running_victoria
 
-EMBEDDED, PLAIN, VICTORIA, INFLUX, CARBON, HBASE, HBASE_PLAIN, OPENTSDB = (
-    "tsd, embedded",
-    "tsd, embedded, nothing compiled",
-    "VictoriaMetrics",
-    "InfluxDB",
-    "carbon",
-    "tsd, HBase",
-    "tsd, HBase, nothing compiled",
-    "OpenTSDB 2.4.1, HBase",
-)
-COMPARED = (EMBEDDED, VICTORIA)
 INSTALL = "apt-get install --no-install-recommends"
 # What ends one measurement, not all of them.
 FAILURES = (Wrong, RuntimeError, AssertionError, OSError, ValueError, SystemExit, subprocess.SubprocessError)
@@ -64,7 +63,7 @@ def run(wanted: Wanted) -> Run:
                 _say(f"{system.name} is left out: {system.lacks}")
         for beside in (False, True):
             these = [system for system in some if system.hbase is beside and not system.lacks]
-            for one in loads(size, COMPARED):
+            for one in loads(size):
                 if these and wanted.loads(one.name):
                     found = _load(one, these, wanted, found, folder)
     return found
@@ -75,25 +74,23 @@ def systems(hbase: Callable[[], Hbase]) -> list[System]:
     return [
         System(EMBEDDED, running_tsd, sync=True),
         System(VICTORIA, running_victoria, lacks=_lacks(victoria_peer.PROGRAM, "victoria-metrics")),
-        System(PLAIN, partial(running_tsd, plain=True), sync=True, share=0.4, only=("steady", "half", "churn", "http")),
-        System(INFLUX, running_influx, share=0.4, lacks=_lacks(influx.PROGRAM, "influxdb")),
+        System(PLAIN, partial(running_tsd, plain=True), sync=True, only=("steady", "half", "churn", "http")),
+        System(INFLUX, running_influx, lacks=_lacks(influx.PROGRAM, "influxdb")),
         System(
             CARBON,
             running_carbon,
             form="path",
             answers=False,
-            share=0.1,
             most_series=10_000,  # half a millisecond of CPU for each new file
             only=("steady", "apart", "churn", "late", "connections", "day", "grow"),
             lacks=_lacks(carbon.PROGRAM, "graphite-carbon"),
         ),
-        System(HBASE, lambda h, n: running_tsd(h, n, hbase()), sync=True, share=0.4, most_series=100_000, hbase=True),
-        System(OPENTSDB, lambda h, n: running_peer(h, n, hbase()), share=0.4, most_series=100_000, hbase=True),
+        System(HBASE, lambda h, n: running_tsd(h, n, hbase()), sync=True, most_series=100_000, hbase=True),
+        System(OPENTSDB, lambda h, n: running_peer(h, n, hbase()), most_series=100_000, hbase=True),
         System(
             HBASE_PLAIN,
             lambda h, n: running_tsd(h, n, hbase(), plain=True),
             sync=True,
-            share=0.2,
             hbase=True,
             only=("steady", "apart"),
         ),
@@ -106,7 +103,7 @@ def _lacks(program: str | None, package: str) -> str:
 
 def _begun(wanted: Wanted) -> Run:
     """What there is of a run of this scale."""
-    titles = {one.name: one.mix.title for one in loads(SIZES[wanted.scale], COMPARED)}
+    titles = {one.name: one.mix.title for one in loads(SIZES[wanted.scale])}
     before = load()
     if before is None or before.scale != wanted.scale:
         return Run(wanted.scale, machine(), versions(), titles, [])

@@ -10,6 +10,16 @@ from typing import NamedTuple, Protocol
 from bench.processes import Usage
 from bench.together.mixes import Sums
 
+EMBEDDED, PLAIN, VICTORIA, INFLUX, CARBON, HBASE, HBASE_PLAIN, OPENTSDB = (
+    "tsd, embedded",
+    "tsd, embedded, nothing compiled",
+    "VictoriaMetrics",
+    "InfluxDB",
+    "carbon",
+    "tsd, HBase",
+    "tsd, HBase, nothing compiled",
+    "OpenTSDB 2.4.1, HBase",
+)
 PATIENCE_S = 240
 LOOK_S = 0.02
 
@@ -81,7 +91,6 @@ class System(NamedTuple):
     form: str = "put"  # of the lines: put or path
     answers: bool = True  # queries
     sync: bool = False  # whether it says when a line is on disk
-    share: float = 1.0  # of the steady load's points that it is given: the slow ones get less
     most_series: int = 1_000_000  # in the load that grows
     hbase: bool = False  # whether it runs on HBase
     only: tuple[str, ...] = ()  # loads; all where empty

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bench.report import table
 from bench.together.records import Figures, Run
-from bench.together.run import EMBEDDED, OPENTSDB, VICTORIA
+from bench.together.systems import CARBON, EMBEDDED, INFLUX, OPENTSDB, VICTORIA
 
 STEADY, HALF, DAY, GROW = "steady", "half", "day", "grow"
 AT_A_PACE = ("half", "connections", "paced")
@@ -14,8 +14,8 @@ NONE = ""
 # What stands for `sync` where there is none.
 ACKNOWLEDGES = {
     VICTORIA: "none: a point is in memory for a second or so",
-    "InfluxDB": "none for lines: a batch is in a log, fsynced, within a second",
-    "carbon": "none: points are in memory until written, and are never fsynced",
+    INFLUX: "none for lines: a batch is in a log, fsynced, within a second",
+    CARBON: "none: points are in memory until written, and are never fsynced",
     OPENTSDB: "none: points wait for a batch, then they are HBase's",
 }
 Of = Callable[[Figures], float | None]

@@ -12,7 +12,8 @@ from bench.together.loads import SIZES, expected, loads, questions
 from bench.together.mixes import Mix, Sums, apart, as_paths, churn, growing, late, steady, sums_of, write
 from bench.together.readme import BEGIN, END, show
 from bench.together.records import Figures, Record, Run, load, save
-from bench.together.run import COMPARED, EMBEDDED, OPENTSDB, VICTORIA, systems
+from bench.together.run import systems
+from bench.together.systems import EMBEDDED, OPENTSDB, VICTORIA
 from bench.together.tables import report, summary
 
 NOW_S = 1_700_000_000
@@ -83,7 +84,7 @@ def test_bodies_hold_so_many_points() -> None:
 
 
 def test_answers_are_told_from_the_lines(tmp_path: Path) -> None:
-    day = next(one for one in loads(SIZES["small"], COMPARED) if one.name == "day")
+    day = next(one for one in loads(SIZES["small"]) if one.name == "day")
     written = write(day.mix._replace(series=4, pieces=2, span_s=2 * 3600), tmp_path, NOW_S)
     one, all_of_an_hour, day_s = (expected(written, question) for question in questions(written))
     assert one[:2] == (1, 360)
@@ -107,7 +108,7 @@ def small_run() -> Run:
             (VICTORIA, 500.0, 1.0, None),
             (OPENTSDB, 50.0, 9.0, 11.0),
         )
-        for number in range(3 if name in COMPARED else 1)
+        for number in range(3 if name != OPENTSDB else 1)
     ]
     records += [
         Record("grow", EMBEDDED, 0, 1.0, Figures(n, 10.0, 1.0, None, 50.0, series=n, held_bytes=400.0))
@@ -117,7 +118,7 @@ def small_run() -> Run:
     records.append(Record("day", EMBEDDED, 0, 1.0, Figures(10, 10.0, 1.0, disk_bytes=1.75, queries_ms=asked)))
     records.append(Record("half", EMBEDDED, 0, 1.0, Figures(10, sent_per_s=500.0, cores=0.25, sync_p50_ms=99.0)))
     records.append(Record("late", VICTORIA, 0, 1.0, Figures(failed="Wrong: 9 are stored")))
-    titles = {one.name: one.mix.title for one in loads(SIZES["small"], COMPARED)}
+    titles = {one.name: one.mix.title for one in loads(SIZES["small"])}
     return Run("small", "a machine", {VICTORIA: "1.79"}, titles, records)
 
 
