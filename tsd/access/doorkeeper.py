@@ -17,10 +17,11 @@ import trio
 
 from tsd.access.accounts import NAME, Account, read_accounts, read_roles
 from tsd.access.forwarded import client_of
-from tsd.access.guesses import Guesses, TooManyTries
+from tsd.access.guesses import Guesses
 from tsd.access.networks import read_networks
 from tsd.access.roles import Principal, Role
 from tsd.access.secret import LONGEST, NOBODYS, PREFIX, Named, Password, Token, kept_token, looks_like_token
+from tsd.access.turns import Turns
 from tsd.access_settings import AccessSettings
 from tsd.errors import TsdError
 
@@ -31,7 +32,6 @@ T = TypeVar("T")
 LOOK_S = 2  # between looks at the file
 VERIFIED = 4096  # passwords that were right, remembered by a digest that means nothing outside this process
 WRONG = 1024  # likewise, that were not
-AT_ONCE, MOST_WAITING = 1, 16  # passwords that are worked on, and that wait for it
 OPEN_TO_ALL = Role.READ | Role.WRITE
 
 
@@ -71,7 +71,7 @@ class Doorkeeper:
         )
         self._strangers = anonymous_roles(settings)
         self._guesses = Guesses(settings.ipv6_prefix)
-        self._hashing = trio.CapacityLimiter(AT_ONCE)
+        self._hashing = Turns(settings.ipv6_prefix)
         self._key = os.urandom(32)
         self._verified: OrderedDict[bytes, Account] = OrderedDict()
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
@@ -191,17 +191,24 @@ class Doorkeeper:
         if digest in wrong:
             return None
         await self._guesses.wait_turn(address)
-        if self._hashing.statistics().tasks_waiting >= MOST_WAITING:
-            raise TooManyTries("too many passwords are being looked at: try again")
+        async with self._hashing.turn(address):
+            account = await self._looked_at(name, secret)
+        if account is None:
+            _remember(wrong, digest, None, WRONG)
+        else:
+            _remember(verified, digest, account, VERIFIED)
+            self._hashing.note_good(address)
+        return account
+
+    async def _looked_at(self, name: str, secret: str) -> Account | None:
+        """Whose password it is."""
         accounts: Sequence[Account | None] = self._by_name.get(name) or [None]
         for account in accounts:
             kept = account.secret if account is not None else NOBODYS
             assert isinstance(kept, Password)
             self.hashed += 1
-            if await trio.to_thread.run_sync(kept.fits, secret, limiter=self._hashing) and account is not None:
-                _remember(verified, digest, account, VERIFIED)
+            if await trio.to_thread.run_sync(kept.fits, secret) and account is not None:
                 return account
-        _remember(wrong, digest, None, WRONG)
         return None
 
     # ---- for doors

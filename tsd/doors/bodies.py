@@ -1,16 +1,19 @@
 """Bodies of requests: uncompressed within a limit, and as UTF-8. And the room that all of them have together."""
 
 import codecs
+import math
 import zlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
 from tsd.errors import Refused
 
 SHARES = 4  # one client may take so many parts of it at most
+LEAST_RATE = 64 << 10  # bytes a second
+GRACE_S, WHOLE_S = 5, 20  # while others wait: that a body may begin to come in, and then come whole in
 IN_THREAD_BYTES = 64 << 10  # compressed: from here on it would hold up the others
 STEP_BYTES = 1 << 20  # uncompressed at once
 MEMBERS = 16  # of one gzip body: each costs a copy of what follows
@@ -32,6 +35,42 @@ class Claim:
         self._room = room
         self._client = client
         self.taken = 0
+        self._scope = trio.CancelScope()
+        self._due = math.inf
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """While the body comes. Raises TooSlowError where others wait for room, and it comes so slowly that it would
+        keep them from it for long."""
+        self._begun = trio.current_time()
+        self.got(0)
+        try:
+            with self._room.held_by(self), self._scope:
+                yield
+        finally:
+            self._due = math.inf
+        if self._scope.cancelled_caught:
+            raise trio.TooSlowError
+
+    def got(self, size: int) -> None:
+        """So much of the body has come."""
+        worth_s = min(size / LEAST_RATE, WHOLE_S * size / max(1, self.taken))
+        self._due = self._begun + GRACE_S + worth_s
+        if self._scope.deadline != math.inf:
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Others wait: come as fast as is due, or give it up."""
+        self._scope.deadline = self._due
+
+    @property
+    def is_late(self) -> bool:
+        """Whether less has come than is due."""
+        return self._due <= trio.current_time()
+
+    def relax(self) -> None:
+        """Nobody waits."""
+        self._scope.deadline = math.inf
 
     async def take(self, amount: int) -> None:
         """Wait for so many bytes at once: for a request that holds none yet, as two that wait for each other's would
@@ -45,6 +84,7 @@ class Claim:
         more = amount - self.taken
         if more > 0:
             if not self._room.has(self._client, more):
+                self._room.hurry_late()
                 raise Refused(OVERLOADED, "Too many requests", "The memory for bodies of requests is taken; send again")
             self._room.add(self._client, more)
             self.taken = amount
@@ -60,6 +100,24 @@ class Room:
         self.used = 0
         self._clients: Counter[str] = Counter()
         self._waiting: deque[tuple[str, int, trio.Event]] = deque()
+        self._receiving: set[Claim] = set()
+
+    @contextmanager
+    def held_by(self, claim: Claim) -> Iterator[None]:
+        """While a body comes."""
+        self._receiving.add(claim)
+        if self._waiting:
+            claim.hurry()
+        try:
+            yield
+        finally:
+            self._receiving.remove(claim)
+
+    def hurry_late(self) -> None:
+        """Have those give up their room who are behind what is due, for one who cannot wait."""
+        for claim in self._receiving:
+            if claim.is_late:
+                claim.hurry()
 
     @asynccontextmanager
     async def claim(self, client: str) -> AsyncIterator[Claim]:
@@ -83,14 +141,22 @@ class Room:
             return
         place = (client, amount, trio.Event())
         self._waiting.append(place)
+        for claim in self._receiving:
+            claim.hurry()
         try:
             await place[2].wait()
         except trio.Cancelled:
             if place[2].is_set():  # given in the same moment
                 self._give_back(client, amount)
             else:
-                self._waiting.remove(place)
+                self._leave(place)
             raise
+
+    def _leave(self, place: tuple[str, int, trio.Event]) -> None:
+        self._waiting.remove(place)
+        if not self._waiting:
+            for claim in self._receiving:
+                claim.relax()
 
     def add(self, client: str, amount: int) -> None:
         """Note what was taken."""
@@ -104,7 +170,7 @@ class Room:
             del self._clients[client]
         for place in list(self._waiting):
             if self.has(place[0], place[1]):
-                self._waiting.remove(place)
+                self._leave(place)
                 self.add(place[0], place[1])
                 place[2].set()
 

@@ -79,8 +79,16 @@ class Permits:
             raise self._denied(need, visitor)
         if need and not need & Role.READ:
             self._check_origin(headers)
-        elif "jsonp" in target.params and visitor.principal.name and _is_foreign(headers):
+        elif "jsonp" in target.params and visitor.principal.name and not self._may_pad(need, headers, visitor):
             raise _foreign(headers)
+
+    def _may_pad(self, need: Role, headers: Headers, visitor: Visitor) -> bool:
+        """Whether an answer to somebody who is known may be a script, which any page may load, and read, with what a
+        browser keeps of that somebody. Without TLS browsers do not say which page it is: only what strangers may ask
+        for as well is then told so."""
+        if headers.get("sec-fetch-site", "").strip().lower() == "same-origin":
+            return True
+        return not _is_foreign(headers) and suffices(self._doorkeeper.stranger(visitor.address).roles, need)
 
     def _denied(self, need: Role, visitor: Visitor) -> Refused:
         if visitor.principal.name:

@@ -14,7 +14,7 @@ import h11
 import trio
 
 from tsd.doors import compression, pages
-from tsd.doors.bodies import Claim, Room, as_utf8, too_large, unpacked
+from tsd.doors.bodies import LEAST_RATE, Claim, Room, as_utf8, too_large, unpacked
 from tsd.doors.dispatch import LEGACY_JSON, READS, Dispatcher
 from tsd.doors.exchange import HTML, JSON, Request, Response
 from tsd.doors.latency import Latencies
@@ -33,7 +33,6 @@ PIECE_BYTES = 64 << 10  # sent at once: a client has shown that it reads when it
 TURN_CHUNKS = 100  # of one body, before others get their turn
 CHUNK_BYTES = 64 << 10  # claimed at once for a body of unknown length
 HUNG_UP_S = 2  # how long a question is still worked on after its client has closed its side: some only half
-LEAST_RATE = 64 << 10  # bytes a second: so much longer than `patience_s` a large body may take
 BAD_REQUEST, TIMED_OUT, INTERNAL = 400, 408, 500
 PUTS = frozenset({"api/put", "api/rollup", "api/histogram"})
 QUERIES = frozenset({"api/query", "q"})
@@ -215,7 +214,7 @@ class WebSession:
         """What comes next of a request that has begun. Raises TooSlowError once it takes too long as a whole."""
         with trio.fail_at(self._begin()):
             data = await receive()
-        self._deadline += len(data) / LEAST_RATE
+        self._deadline += len(data) / LEAST_RATE  # so much longer than `patience_s` a large body may take
         return data
 
     def _begin(self) -> float:
@@ -227,6 +226,17 @@ class WebSession:
     async def _read_body(self, headers: Mapping[str, str], claim: Claim) -> bytes:
         """The body, uncompressed and in UTF-8. Raises Refused, TooSlowError."""
         await self._claim_body(headers, claim)
+        with claim.receiving():
+            found = await self._receive_body(claim)
+        if not found:
+            return b""
+        body = bytes(found)
+        del found
+        body = await unpacked(body, headers.get("content-encoding", ""), self._bounds.body, claim)
+        return await as_utf8(body, headers.get("content-type", ""), self._bounds.body)
+
+    async def _receive_body(self, claim: Claim) -> bytearray:
+        """The body as it comes."""
         found = bytearray()  # and no list: a client may make its chunks as small as it likes
         chunks = 0
         while not isinstance(event := await self._next_event(), h11.EndOfMessage):
@@ -237,15 +247,11 @@ class WebSession:
                 raise too_large(self._bounds.body)
             if len(found) > claim.taken:
                 claim.grow(len(found) + CHUNK_BYTES)
+            claim.got(len(found))
             chunks += 1
             if chunks % TURN_CHUNKS == 0:
                 await trio.lowlevel.checkpoint()
-        if not found:
-            return b""
-        body = bytes(found)
-        del found
-        body = await unpacked(body, headers.get("content-encoding", ""), self._bounds.body, claim)
-        return await as_utf8(body, headers.get("content-type", ""), self._bounds.body)
+        return found
 
     async def _claim_body(self, headers: Mapping[str, str], claim: Claim) -> None:
         """Find room for what is announced, before it is sent. Raises RemoteProtocolError for a length that is announced

@@ -15,6 +15,7 @@ from tsd.access.guesses import LONGEST_S, Guesses, TooManyTries
 from tsd.access.networks import read_networks
 from tsd.access.roles import Role
 from tsd.access.secret import Named, Password, kept_password, kept_token, new_token
+from tsd.access.turns import MOST_WAITING, Turns
 from tsd.config import Given, read_settings
 from tsd.errors import TsdError
 
@@ -155,6 +156,62 @@ async def test_a_password_is_worked_on_once_and_a_wrong_one_too(tmp_path: Path) 
     assert keeper.hashed == first + 1
     assert await keeper.by_header(basic("a", "x" * 100_000), HERE) is None
     assert keeper.hashed == first + 1  # nobody has such a password
+
+
+async def test_who_has_signed_in_before_goes_first(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A crowd that sends wrong passwords from many addresses used to have everybody wait for it, or be sent away."""
+    turns = Turns(64)
+    turns.note_good("2001:db8::1")
+    went: list[str] = []
+    release = trio.Event()
+
+    async def sign_in(address: str) -> None:
+        try:
+            async with turns.turn(address):
+                went.append(address)
+                await release.wait()
+        except TooManyTries:
+            went.append("sent away")
+
+    async with trio.open_nursery() as nursery:
+        for number in range(MOST_WAITING + 3):
+            nursery.start_soon(sign_in, f"192.0.2.{number}")
+            await wait_all_tasks_blocked()
+        nursery.start_soon(sign_in, "2001:db8::2")  # its neighbour
+        await wait_all_tasks_blocked()
+        assert went == ["192.0.2.0", "sent away", "sent away"]
+        release.set()
+    assert went[3] == "2001:db8::2"
+    assert went[4:] == [f"192.0.2.{number}" for number in range(1, MOST_WAITING + 1)]
+
+
+async def test_who_goes_away_leaves_its_turn_to_the_next(autojump_clock: MockClock) -> None:
+    turns = Turns(64)
+    went = []
+
+    async def sign_in(number: int, scope: trio.CancelScope) -> None:
+        with scope:
+            async with turns.turn("192.0.2.1"):
+                went.append(number)
+                await trio.sleep(1)
+
+    scopes = [trio.CancelScope() for _ in range(4)]
+    async with trio.open_nursery() as nursery:
+        for number, scope in enumerate(scopes):
+            nursery.start_soon(sign_in, number, scope)
+            await wait_all_tasks_blocked()
+        scopes[1].cancel()
+        scopes[0].cancel()  # in the moment in which the second one would be called
+        await trio.sleep(5)
+    assert went == [0, 2, 3]
+
+
+async def test_a_right_password_makes_its_address_known(tmp_path: Path) -> None:
+    keeper = doorkeeper(tmp_path, [Account("a", Role.READ, quick("correct horse"))])
+    await keeper.by_header(basic("a", "wrong"), "192.0.2.9")
+    assert not keeper._hashing.knows("192.0.2.9")
+    await keeper.by_header(basic("a", "correct horse"), HERE)
+    assert keeper._hashing.knows(HERE)
 
 
 async def test_who_fails_waits_longer_each_time_and_others_do_not(autojump_clock: MockClock) -> None:

@@ -1,20 +1,21 @@
 """Bodies both ways: in chunks, compressed, too large, and more than there is room for."""
 
 import gzip
+import math
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import trio
 
 from tests.unit.doors.web_parts import BOUNDS, Served, chunked, echo, get, hear, post, serving
-from tsd.doors.bodies import MEMBERS, Room
-from tsd.doors.clients import Client
+from tsd.doors.bodies import GRACE_S, MEMBERS, Room
+from tsd.doors.clients import Clients
 from tsd.doors.compression import LEAST_BYTES
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Request, Response
-from tsd.doors.visitor import Visitor, here
+from tsd.doors.visitor import here, visitor_at
 from tsd.doors.web import TURN_CHUNKS, UNCHUNKED_BYTES, Bounds, Tally, WebSession
 
 MUCH = b'{"metric":"sys.cpu","value":42}' * 3000
@@ -60,10 +61,11 @@ async def test_a_network_of_ipv6_has_one_share(autojump_clock: trio.abc.Clock) -
     room = Room(4000)
     dispatcher = Dispatcher({"echo": echo}, Rules(), Cors("", ""))
     heads = get("/echo", "Content-Length: 1000", method="POST")
+    clients = Clients(prefix=64)
     async with trio.open_nursery() as nursery:
         for number in range(8):
             ours, _ = trio.testing.memory_stream_pair()
-            visitor = Visitor(f"2001:db8::{number}", 1, Client(""))
+            visitor = visitor_at(f"2001:db8::{number}", 1, clients)
             session = WebSession(ours, dispatcher, BOUNDS, room, Tally(), visitor)
             nursery.start_soon(session.run, heads, trio.sleep_forever)
         await trio.testing.wait_all_tasks_blocked()
@@ -189,6 +191,53 @@ async def test_who_finds_no_room_in_time_is_told(autojump_clock: trio.abc.Clock)
         await first.send_whole(post("/api/slow", bytes(100_000)))
         assert (await served.ask(post("/api/slow", bytes(100_000)))).status == 408
         assert (await hear(first)).status == 204
+
+
+async def test_who_announces_much_and_sends_little_makes_room_for_others(autojump_clock: trio.abc.Clock) -> None:
+    """Four addresses could hold the memory of all bodies for as long as a request may take."""
+    room = Room(4 << 20)
+    dispatcher = Dispatcher({"echo": echo}, Rules(), Cors("", ""))
+    clients = Clients()
+    ended: dict[str, tuple[float, bytes]] = {}
+
+    async def send(address: str, parts: Sequence[tuple[float, int]]) -> None:
+        """A body of a megabyte, of which so many bytes come after so many seconds each."""
+        ours, theirs = trio.testing.memory_stream_pair()
+        coming = iter(parts)
+
+        async def receive() -> bytes:
+            pause_s, size = next(coming, (math.inf, 0))
+            await trio.sleep(pause_s)
+            return bytes(size)
+
+        session = WebSession(ours, dispatcher, BOUNDS, room, Tally(), visitor_at(address, 1, clients))
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run, get("/echo", f"Content-Length: {1 << 20}", method="POST"), receive)
+            heard = await theirs.receive_some()
+            nursery.cancel_scope.cancel()
+        ended[address] = (trio.current_time() - began, bytes(heard).split(b" ")[1])
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(send, f"10.0.0.{number}", [(1, 1)] * 100)
+        nursery.start_soon(send, "10.0.1.1", [(1, 1 << 16)] * 16)  # as slow as it may be
+        await trio.testing.wait_all_tasks_blocked()
+        assert room.used == 4 << 20
+        nursery.start_soon(send, "10.0.2.1", [(0, 1 << 20)])
+    assert ended["10.0.1.1"][1] == ended["10.0.2.1"][1] == b"200"
+    assert ended["10.0.2.1"][0] <= GRACE_S + 1
+    assert {status for _, status in ended.values()} == {b"200", b"408"}
+    assert room.used == 0
+
+
+async def test_alone_who_is_slow_may_take_its_time(autojump_clock: trio.abc.Clock) -> None:
+    async with serving({"api/echo": echo}) as served, served.client() as client:
+        request = post("/api/echo", bytes(1000))
+        await client.send_whole(request[:-900])
+        await trio.sleep(BOUNDS.patience_s * 0.9)
+        await client.send(request[-900:])
+        assert (await hear(client)).status == 200
 
 
 async def test_a_room_is_given_in_order_and_back_when_nobody_wants_it() -> None:
