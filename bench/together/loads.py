@@ -101,14 +101,16 @@ def loads(size: Size) -> list[Load]:
     batches = some._replace(name="http", title=f"HTTP, {BATCH:,} points a request")
     churned = some._replace(name="churn", title="new series in every tenth line", make=churn)
     worst = Mix("apart", f"every line another series, of {size.apart:,}", size.apart, 11, 1, 4, apart, 11 * HOUR_S)
-    day = Mix("day", "a day, one fat connection", size.day_series, size.day_hours, 0, 1, one_metric, day_s)
+    day = Mix(
+        "day", "a day of few series, one fat connection", size.day_series, size.day_hours, 0, 1, one_metric, day_s
+    )
     grown = Mix("grow", "new series", size.grown[-1], len(size.grown) + 1, 1, 4, growing((GROWN, *size.grown)), HOUR_S)
     small = Pace(size.agents, METRICS_A_HOST, METRICS_A_HOST, 1.0, size.seconds)
     paced = Pace(size.agents // 10, 100 * METRICS_A_HOST, 100 * METRICS_A_HOST, float(ROUND_S), float(ROUND_S))
     return [
         Load(few, _flat, rounds={**dict.fromkeys((EMBEDDED, VICTORIA), size.rounds), **on_hbase}, shares=slow),
         Load(
-            few._replace(name="half", title="half of the speed, `sync` meanwhile"),
+            few._replace(name="half", title="half of its speed, 4 connections"),
             _half,
             suits=lambda s: s.sync,
             shares=slow,

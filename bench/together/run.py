@@ -56,7 +56,7 @@ def run(wanted: Wanted) -> Run:
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         hbase = cache(lambda: stack.enter_context(running_hbase(folder / "hbase", ONE_REGION)))
-        found = _begun(wanted)
+        found, begun = _begun(wanted), time.monotonic()
         some = [system for system in systems(hbase) if wanted.systems(system.name)]
         for system in some:
             if system.lacks:
@@ -66,6 +66,7 @@ def run(wanted: Wanted) -> Run:
             for one in loads(size):
                 if these and wanted.loads(one.name):
                     found = _load(one, these, wanted, found, folder)
+    _say(f"all of it took {(time.monotonic() - begun) / 60:.0f} minutes")
     return found
 
 

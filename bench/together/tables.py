@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bench.report import table
 from bench.together.records import Figures, Run
-from bench.together.systems import CARBON, EMBEDDED, INFLUX, OPENTSDB, VICTORIA
+from bench.together.systems import CARBON, INFLUX, OPENTSDB, VICTORIA
 
 STEADY, HALF, DAY, GROW = "steady", "half", "day", "grow"
 AT_A_PACE = ("half", "connections", "paced")
@@ -51,7 +51,7 @@ def cpu_us(figures: Figures) -> float | None:
 
 def summary(run: Run) -> str:
     """The steady load, and what belongs to no other: the table for the README."""
-    head = ["", "lines/s", "× OpenTSDB", "CPU µs a line", "× VictoriaMetrics", "HBase's CPU µs", "peak MiB"]
+    head = ["", "lines/s", "× OpenTSDB's", "CPU µs a line", "× VictoriaMetrics'", "HBase's CPU µs", "peak MiB"]
     rows = []
     for system in run.systems():
         some = run.figures(STEADY, system)
@@ -82,6 +82,20 @@ def _held(run: Run, system: str) -> str:
     """Bytes a series of the largest number of them."""
     steps = [f for f in run.figures(GROW, system) if f.series is not None]
     return f"{steps[-1].held_bytes:,.0f}" if steps else NONE
+
+
+def sizes(run: Run) -> str:
+    """How much was measured: data points of most systems, and of those that were given less."""
+    rows = []
+    for load, title in run.titles.items():
+        given = {
+            system: max(f.points for f in found) for system in run.systems() if (found := run.figures(load, system))
+        }
+        most = max(given.values(), default=0)
+        less = [f"{system}: {points:,}" for system, points in given.items() if points < most]
+        if given:
+            rows.append([title, f"{most:,}", "; ".join(less)])
+    return table(["", "data points", "fewer"], rows)
 
 
 def by_load(run: Run, of: Of, digits: int, loads: Sequence[str]) -> str:
@@ -158,13 +172,11 @@ def failures(run: Run) -> str:
 
 def report(run: Run) -> str:
     """All of it."""
-    points = {load: next((f.points for f in run.figures(load, EMBEDDED)), 0) for load in run.titles}
     flat = [load for load in run.titles if load not in (*AT_A_PACE, GROW)]
-    sizes = "; ".join(f"{title}: {points[load]:,}" for load, title in run.titles.items() if points[load])
     parts = [
-        f"{run.machine}. {_versions(run)} Sizes: {run.scale}; points of the embedded daemon: {sizes}. Medians "
-        "(least–greatest) of several rounds, one round elsewhere. The same lines for all (of the steady series slow "
-        "systems get the first part only); every point was read back before a figure counted.",
+        f"{run.machine}. {_versions(run)} Medians, and (least–greatest) of three rounds or more. The same "
+        "lines for all, of some loads slow systems get the first part only. Every point was read back first.",
+        f"**Loads**{'' if run.scale == 'full' else f', {run.scale}'}\n\n{sizes(run)}",
         f"**{run.titles.get(STEADY, '')}**, until every point is stored, and the rest in short\n\n{summary(run)}",
         f"**Lines/s until stored**\n\n{by_load(run, lambda f: f.lines_per_s, 0, flat)}",
         f"**CPU µs a line, the system's and its store's**\n\n{by_load(run, cpu_us, 2, flat)}",
