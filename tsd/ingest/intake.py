@@ -10,7 +10,7 @@ import trio
 from tsd.codec.putline import Tags
 from tsd.errors import BadLine, CorruptRow, StoreError
 from tsd.ingest.growth import Growth, Permit
-from tsd.ingest.journal import Journal
+from tsd.ingest.journal import GROUP_BYTES, Journal
 from tsd.ingest.ledger import Ledger
 from tsd.ingest.names import Judged, Named, SeriesNames
 from tsd.ingest.putlines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
@@ -262,6 +262,12 @@ class Intake:
         source.took(accepted, refusals)
         if refusals and source.keeps_refused:
             self._on_refused(source, refusals)
+
+    async def drained(self) -> None:
+        """Return once the disk has most of what came. Whoever sends much at a time asks before it is taken in: else all
+        others wait for its megabytes to be written whenever they wait for a line of theirs."""
+        while self._journal.pending > 2 * GROUP_BYTES:  # one that is being written, and the next
+            await self._journal.progressed()
 
     async def synced(self, position: int, *, hurry: bool = False) -> None:
         """Return once the lines up to `position` are on disk; `hurry`: sooner than `tsd.journal.sync_interval` says."""

@@ -1,6 +1,7 @@
 """Whatever one connection sends, the others get their turn: no flood is gone through without a pause."""
 
 import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from trio.testing import memory_stream_pair
 from tests.running import Running, running
 from tests.unit.doors.test_telnet import BAD, GOOD, OPTIONS, RULES, VERSION, T, session, tell
 from tsd.doors.clients import Clients
+from tsd.doors.listener import MOST_BYTES
 from tsd.doors.visitor import Visitor
+from tsd.ingest.disk import Disk
+from tsd.ingest.journal import GROUP_BYTES
 from tsd.ingest.putlines import SLOW_LINES
 from tsd.settings import Mode
 
@@ -162,3 +166,32 @@ async def test_another_connection_is_answered_before_the_floods_last_line(daemon
             received.append(refused)
     in_between = [now for now in received if 0 < now < FLOOD]
     assert len(in_between) > 3
+
+
+async def test_who_sends_much_waits_for_the_disk_before_others_do(daemon: Running) -> None:
+    """All that one client had sent stood before each line of the others: half a second, at 350 MB/s."""
+    much = 12 << 20
+    may_sync = threading.Event()
+
+    class Held(Disk):
+        def sync(self, fd: int) -> None:
+            may_sync.wait(DEADLINE_S)
+            super().sync(fd)
+
+    journal, ledger = daemon.daemon.journal, daemon.daemon.ledger
+    journal.disk = Held()
+    lines = GOOD * (much // len(GOOD))
+    async with daemon.client() as flooding, daemon.client() as other, trio.open_nursery() as nursery:
+        nursery.start_soon(flooding.send, lines)
+        try:
+            while journal.pending <= 2 * GROUP_BYTES:
+                await trio.lowlevel.checkpoint()
+            await other.send(GOOD + b"version\n")
+            await other.read_until(b"\n")
+            assert daemon.daemon.gate.is_open
+            assert journal.pending <= 2 * GROUP_BYTES + MOST_BYTES + len(GOOD)
+        finally:
+            may_sync.set()
+        assert (await other.ask(b"")).endswith(b"synced 1\n")
+        while ledger.received < len(lines) // len(GOOD) + 1:
+            await trio.lowlevel.checkpoint()
