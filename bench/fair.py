@@ -5,7 +5,9 @@ Clients are told apart by address, so each has one of its own on the loopback. T
 
 import itertools
 import json
+import random
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import trustme
+
 from bench.daemon import Daemon, serving
 from bench.lines import START_S, series_text
 from bench.report import machine, publish, spread, table
@@ -24,7 +28,7 @@ from bench.report import machine, publish, spread, table
 QUOTA = 2000  # lines/s of one client
 TIMES = 100  # its quota, that the bad one sends
 OTHERS = 20  # small clients, each of which sends ten lines and `sync` over and over
-PAUSE_S = 0.05  # of a small client, between an answer and its next lines
+PAUSE_S = 0.03, 0.12  # of a small client, between an answer and its next lines: no two stay in step
 SETTINGS = {
     "tsd.quota.lines_per_second": str(QUOTA),
     "tsd.quota.new_names_per_minute": "1000",
@@ -54,6 +58,7 @@ CLIENTS = {
     "names made up, quota": Bad("names", LIMITED, 4),
     "names made up, no quota": Bad("names", EXEMPT, 4),
     "200 connections, a byte each now and then": Bad("slow", EXEMPT, 200),
+    "TLS connections, as many as it can open": Bad("handshakes", EXEMPT, 16),
 }
 
 
@@ -73,7 +78,8 @@ def fair(pairs: int, seconds: float, wanted: Callable[[str], bool]) -> None:
         for number, (name, bad) in enumerate(CLIENTS.items()):
             if not wanted(name):
                 continue
-            with serving(Path(folder) / str(number), SETTINGS) as daemon:
+            keys = _keys(Path(folder)) if bad.kind == "handshakes" else {}
+            with serving(Path(folder) / str(number), {**SETTINGS, **keys}) as daemon:
                 _waits(daemon, 1.0)  # the names
                 found[name] = [_pair(daemon, bad, seconds, first_bad=bool(pair % 2)) for pair in range(pairs)]
             print(f"bench: {name}: {found[name]}", file=sys.stderr)
@@ -91,6 +97,15 @@ def fair(pairs: int, seconds: float, wanted: Callable[[str], bool]) -> None:
         f"pairs in turn, medians (least–greatest); {machine()}.\n\n"
     )
     publish("fair", note + table(head, [_row(name, some) for name, some in found.items()]), found)
+
+
+def _keys(folder: Path) -> dict[str, str]:
+    """Settings for a port that speaks TLS too, with the key that costs most of those in use."""
+    issued = trustme.CA().issue_cert("127.0.0.1", key_type=trustme.KeyType.RSA)
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    return {"tsd.tls.certificate": str(certificate), "tsd.tls.key": str(key)}
 
 
 def _row(name: str, pairs: list[tuple[Waits, Waits]]) -> list[str]:
@@ -135,9 +150,10 @@ def _waits(daemon: Daemon, seconds: float) -> Waits:
 
 
 def _ask(port: int, number: int, end: float, waits: list[float]) -> None:
-    """A small client: lines and `sync`, a short rest, and again."""
+    """A small client: lines and `sync`, a short rest, and again. Its first wait does not count: all begin at once, and
+    who was first is answered at once where nobody else sends."""
     texts = [series_text(number * 10 + metric) for metric in range(10)]
-    rest = threading.Event()
+    rest, chance = threading.Event(), random.Random(number)
     with _connected(port, f"127.0.1.{number + 1}") as connection:
         for at in itertools.count():
             lines = "".join(f"put {metric} {START_S + at % 3600} {at}.5 {tags}\n" for metric, tags in texts)
@@ -147,8 +163,9 @@ def _ask(port: int, number: int, end: float, waits: list[float]) -> None:
             connection.sendall(lines.encode() + b"sync\n")
             answer = connection.recv(PIECE_BYTES)
             assert answer.startswith(b"synced "), answer
-            waits.append((time.monotonic() - asked) * 1000)
-            rest.wait(PAUSE_S)
+            if at:
+                waits.append((time.monotonic() - asked) * 1000)
+            rest.wait(chance.uniform(*PAUSE_S))
 
 
 @contextmanager
@@ -229,6 +246,17 @@ def _slow(connection: socket.socket, number: int, bad: Bad) -> None:
         rest.wait(0.2 + number % 10 / 20)
 
 
+def _handshakes(connection: socket.socket, number: int, bad: Bad) -> None:
+    """One TLS connection after the other, each agreed on and closed."""
+    del number
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    port = connection.getpeername()[1]
+    while True:
+        with _connected(port, bad.address) as plain, context.wrap_socket(plain) as encrypted:
+            encrypted.version()
+
+
 DEEDS: dict[str, Callable[[socket.socket, int, Bad], None]] = {
     "paced": _paced,
     "flood": _flood,
@@ -236,6 +264,7 @@ DEEDS: dict[str, Callable[[socket.socket, int, Bad], None]] = {
     "deaf": _deaf,
     "names": _names,
     "slow": _slow,
+    "handshakes": _handshakes,
 }
 
 
