@@ -1,5 +1,6 @@
 """Runs every system under every load, in turn, and keeps what it finds."""
 
+import resource
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,8 @@ def run(wanted: Wanted) -> Run:
     """Run it, and keep every figure as soon as it is there. Systems that need HBase come last: it takes part in nobody
     else's measurement."""
     size = SIZES[wanted.scale]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a thousand agents: what is started here inherits it
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         hbase = cache(lambda: stack.enter_context(running_hbase(folder / "hbase", ONE_REGION)))
