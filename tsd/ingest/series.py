@@ -131,6 +131,7 @@ class SeriesTable:
         self._now_s = 0
         self._orphans: list[int] = []  # no text leads to them any more; windows may still hold their points
         self.unsettled: dict[int, SeriesText] = {}
+        self.forgotten = 0  # how often all texts were
         self.refused: set[int] = set()  # were entered, and may have no UIDs: their points cannot be stored
 
     def __len__(self) -> int:
@@ -210,6 +211,16 @@ class SeriesTable:
         """The first text seen of a series."""
         return self.texts.text(number)
 
+    def as_one(self, numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+        """These numbers, settled ones, but one for each series: its texts may have been forgotten on the way."""
+        first: dict[KeyParts, int] = {}
+        same = np.arange(self.texts.count, dtype=np.int32)
+        for number in np.unique(numbers).tolist():
+            parts = self.texts.parts(number)
+            if parts is not None:
+                same[number] = first.setdefault(parts, number)
+        return same[numbers]
+
     def births(self, numbers: NDArray[np.int32]) -> NDArray[np.int64]:
         """For each number one that changes when it is given to another series; never 0."""
         return self._births[numbers]
@@ -246,9 +257,10 @@ class SeriesTable:
     def forget_texts(self) -> None:
         """Look every series up again when it next comes (names may have changed their UIDs), under a new number.
 
-        Numbers in use stay. No window may be open: it would have points of one series under two numbers, and nobody
-        could tell which came later.
+        Numbers in use stay. A window that is open, or read again, meanwhile has points of one series under two numbers,
+        and nobody could tell which came later: see `as_one`.
         """
+        self.forgotten += 1
         self.texts.unlink_all()
         self._aliases.clear()
         self._orphans = self.texts.numbers()

@@ -305,12 +305,17 @@ class Writer:
 
     async def _read_window(self, window: Window) -> Contents:
         """A window's points, all of series with UIDs, and the lines that are refused by now."""
+        table = self._rows.table
+        forgotten = table.forgotten
         if window.columns is not None:
             contents = Contents(window.columns, window.summaries, [])
         else:
             contents = await self._read_again(window)
         while not await self._settle(contents.columns):  # line by line, those of such series are refused
             contents = await self._read_again(window)
+        if table.forgotten != forgotten:
+            columns = contents.columns
+            contents = contents._replace(columns=columns._replace(series=table.as_one(columns.series)))
         return contents
 
     async def _settle(self, columns: Columns) -> bool:

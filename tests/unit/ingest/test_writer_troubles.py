@@ -1,15 +1,18 @@
 """What a window may run into on its way: dropped caches, series without UIDs, segments that cannot be read."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.unit.ingest.parts import BASE, SERIES, Parts, going, line, make_store
 from tests.wavering import Fault
 from tsd.codec.uid import COUNTER_ROW, Kind, encode_counter
+from tsd.ingest.journal import Segment
 from tsd.ingest.names import Judged
 from tsd.ingest.putlines import SLOW_LINES
+from tsd.ingest.segment import Block
 from tsd.ingest.series import KeyParts, SeriesText
 from tsd.ingest.writer import Window
 from tsd.store import Put
@@ -219,3 +222,31 @@ async def test_a_series_that_a_replay_meets_is_not_idle_when_the_first_window_en
         await parts.take(line(0, 1))
         parts.writer.seal()
         assert parts.rows.table.find(text) is not None
+
+
+async def test_names_that_are_dropped_while_a_window_is_read_again_make_no_two_series_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its points came under two numbers, in two cells of one row, and which was the later could not be told."""
+    store = await make_store()
+    before = Parts(tmp_path, store)
+    before.journal.recover()
+    blocks = [[line(0, 1), line(1, 1)], [line(1, 2)], [line(0, 3), line(2, 3)]]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(before.journal.run)
+        for block in blocks:
+            await before.journal.wait_synced((await before.take(*block)).position)
+        before.journal.close()
+    after = Parts(tmp_path, store)
+    read = Segment.blocks
+
+    def meddled(segment: Segment) -> Iterator[Block]:
+        for block in read(segment):
+            yield block
+            after.rows.table.forget_texts()  # as `dropcaches` has it
+
+    monkeypatch.setattr(Segment, "blocks", meddled)
+    async with going(after):
+        assert await after.writer.flush()
+        assert after.writer.cells == 1
+    assert list((await after.stored()).values()) == [3, 2, 3]
