@@ -135,25 +135,25 @@ def unpack(bytes stored, Py_ssize_t ahead, bytes prefix):
     cdef Source source
     cdef void* block = NULL
     cdef uint32_t checksum
-    cdef bytes column, value
+    cdef bytes packed, column, value
     cdef char* out
     if size < ahead + 9:
         raise CorruptRow(f"a packed cell of {size - ahead} bytes")
     memcpy(&checksum, text + size - 4, 4)
-    if <uint32_t> checksum_of(stored[ahead : size - 4]) != checksum:
+    packed = PyBytes_FromStringAndSize(<const char*> text + ahead, size - 4 - ahead)
+    if <uint32_t> checksum_of(packed) != checksum:
         raise CorruptRow(f"a packed cell's checksum is wrong: {stored[ahead:].hex()}")
     source.at, source.end = text + ahead, text + size - 4
     if read_head(&source, &cell):
         raise CorruptRow(f"no packed cell starts like this: {stored[ahead : ahead + 8].hex()}")
     make_room(&room, &block, cell.count)
     try:
-        with nogil:
-            if (
-                take_sequence(&source, &room, room.times, cell.count) == 0
-                and take_sequence(&source, &room, room.numbers, cell.count) == 0
-                and source.at == source.end
-            ):
-                value_size = to_flags(&room, &cell)
+        if (
+            take_sequence(&source, &room, room.times, cell.count) == 0
+            and take_sequence(&source, &room, room.numbers, cell.count) == 0
+            and source.at == source.end
+        ):
+            value_size = to_flags(&room, &cell)
         width = 4 if cell.in_ms else 2
         if value_size >= 0:
             column = PyBytes_FromStringAndSize(NULL, before + width * cell.count)

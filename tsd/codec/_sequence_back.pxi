@@ -33,13 +33,19 @@ cdef int take_bits(Source* source, uint64_t* numbers, Py_ssize_t count, int widt
     """Numbers of `width` bits; with `add` they are the low bits of what is there."""
     cdef uint64_t bit = 0, number, mask = (<uint64_t> 1 << width) - 1 if width < 64 else <uint64_t> -1
     cdef const uint8_t* at
-    cdef Py_ssize_t i, size = (count * width + 7) // 8
+    cdef Py_ssize_t i, near = 0, size = (count * width + 7) // 8
     if width > 64 or source.end - source.at < size:
         return -1
     if not add:
         memset(numbers, 0, count * 8)
+    if 0 < width <= 57 and source.end - source.at >= 8:  # up to `near` eight bytes are there, and hold a number whole
+        near = min(count, (source.end - source.at - 8) * 8 // width)
+        for i in range(near):
+            memcpy(&number, source.at + (bit >> 3), 8)
+            numbers[i] = numbers[i] << width | number >> (bit & 7) & mask
+            bit += width
     if width:
-        for i in range(count):
+        for i in range(near, count):
             at = source.at + (bit >> 3)
             number = word_at(at, source.end) >> (bit & 7)
             if width + (bit & 7) > 64:
