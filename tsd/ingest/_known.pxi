@@ -96,18 +96,18 @@ cdef class KnownNames:
         found = self.join_pairs(&texts.wanted, &pairs)
         if found != TAKEN:
             return found
-        hash = texts.set_hash(line.metric, line.metric_bytes, &texts.wanted)
-        if texts.set_slot(hash, line.metric, line.metric_bytes) != NONE:
-            return STRANGER
         metric_id = texts.id_of_metric(line.metric, line.metric_bytes)
+        if metric_id == NONE:
+            return NO_MEMORY
+        hash = texts.set_hash(line.metric, line.metric_bytes, &texts.wanted)
+        if texts.set_slot(hash, metric_id) != NONE:
+            return STRANGER
         if (
-            metric_id == NONE or texts.make_fresh_room() != TAKEN
-            or texts.make_arena_room(
-                line.metric_bytes + line.tag_bytes + self.salt_width + metric.value_bytes + pairs
-            ) != TAKEN
+            texts.make_fresh_room() != TAKEN
+            or texts.make_arena_room(line.tag_bytes + self.salt_width + metric.value_bytes + pairs) != TAKEN
         ):
             return NO_MEMORY
-        number[0] = texts.new_series(line.metric, line.metric_bytes, line.tags, line.tag_bytes, hash)
+        number[0] = texts.new_series(metric_id, line.metric, line.metric_bytes, line.tags, line.tag_bytes, hash)
         if number[0] == NONE:
             return NO_MEMORY
         parts = texts.settled(number[0], self.salt_width + metric.value_bytes, pairs)  # there is room

@@ -1,19 +1,21 @@
 # The look-up of series, a part of _rows.pyx: one piece with the loop over lines, which it is compiled into.
 
 cdef enum:
-    LINKED = 1  # lines find it
-    FIRST = 2  # a number shows it
     NO_MEMORY = 4
     NONE = -1
     UNSETTLED = 0xFFFF
+    RECORD_UNIT = 4  # of a ByteMap
     FEWEST_DEAD = 1 << 20  # bytes of the arena for which it is not worth to be packed
 
+cdef uint32_t LINKED = 1 << 30  # a mark: lines find it
+cdef uint32_t FIRST = 1 << 31  # a mark: a number shows it
+cdef uint32_t METRIC = LINKED - 1  # what is left for a metric's number
+
 cdef struct Entry:
-    uint64_t at  # in the arena: the metric, then the tags
-    uint32_t metric_bytes
+    uint64_t at  # of the tags in the arena
     uint32_t tag_bytes
+    uint32_t metric  # its number, and the marks; without any it is unused
     int32_t number  # of an unused one: the next unused
-    uint32_t marks  # 0: unused
     int32_t follower  # the entry that was looked up after this one, when last it was; NONE, or one that is unused by now
 
 cdef struct Series:
@@ -52,7 +54,9 @@ cdef class Texts:
     cdef char* arena
     cdef uint64_t arena_room, arena_used, arena_dead
     cdef TagList wanted, met  # of the text that is looked up, and of one that it is held against
-    cdef ByteMap metrics  # each metric that was ever entered: a number
+    cdef ByteMap metrics  # each metric that was ever entered: a number, from 1
+    cdef uint32_t* metric_at  # by that number: where it stands in their map, counted in RECORD_UNITs
+    cdef int32_t metric_room
     cdef object text_type, parts_type
 
     def __cinit__(self, text_type, parts_type):
@@ -73,6 +77,7 @@ cdef class Texts:
         free(self.free_numbers)
         free(self.fresh)
         free(self.arena)
+        free(self.metric_at)
         free(self.wanted.tags)
         free(self.met.tags)
 
@@ -102,11 +107,17 @@ cdef class Texts:
         """Whether an entry in use is of a text."""
         cdef Entry* entry = &self.entries[at]
         return (
-            entry.metric_bytes == <size_t> m
-            and entry.tag_bytes == <size_t> t
-            and memcmp(self.arena + entry.at, metric, m) == 0
-            and memcmp(self.arena + entry.at + m, tags, t) == 0
+            entry.tag_bytes == <size_t> t
+            and memcmp(self.arena + entry.at, tags, t) == 0
+            and self.is_metric(entry.metric & METRIC, metric, m)
         )
+
+    cdef inline const Record* metric_record(self, uint32_t id) noexcept nogil:
+        return <const Record*> (self.metrics.arena + <uint64_t> self.metric_at[id] * RECORD_UNIT)
+
+    cdef inline bint is_metric(self, uint32_t id, const char* metric, Py_ssize_t m) noexcept nogil:
+        cdef const Record* record = self.metric_record(id)
+        return record.key_bytes == <size_t> m and memcmp(<const char*> record + sizeof(Record), metric, m) == 0
 
     cdef inline int64_t slot_of(
         self, uint32_t hash, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t
@@ -131,7 +142,7 @@ cdef class Texts:
         came after the last one before, and its place in memory is at hand."""
         cdef int32_t at = NONE if self.last == NONE else self.entries[self.last].follower
         cdef int64_t slot
-        if at == NONE or not self.entries[at].marks & LINKED or not self.is_text(at, metric, m, tags, t):
+        if at == NONE or not self.entries[at].metric & LINKED or not self.is_text(at, metric, m, tags, t):
             slot = self.slot_of(self.hash(metric, m, tags, t), metric, m, tags, t)
             if slot == NONE:
                 return NONE
@@ -156,8 +167,8 @@ cdef class Texts:
             )
         return <uint32_t> (sum >> 32)
 
-    cdef int64_t set_slot(self, uint32_t hash, const char* metric, Py_ssize_t m) noexcept nogil:
-        """The slot of the series with a metric and the tags in `wanted`; NONE where there is none."""
+    cdef int64_t set_slot(self, uint32_t hash, uint32_t metric) noexcept nogil:
+        """The slot of the series with a metric (its number) and the tags in `wanted`; NONE where there is none."""
         cdef Slots* slots = &self.sets
         cdef uint32_t at = hash & slots.mask
         cdef Entry* entry
@@ -165,9 +176,8 @@ cdef class Texts:
             if slots.at[at].hash == hash:
                 entry = &self.entries[self.series[slots.at[at].item].entry]
                 if (
-                    entry.metric_bytes == <size_t> m
-                    and memcmp(self.arena + entry.at, metric, m) == 0
-                    and split_tags(self.arena + entry.at + m, entry.tag_bytes, &self.met) == TAKEN
+                    entry.metric & METRIC == metric
+                    and split_tags(self.arena + entry.at, entry.tag_bytes, &self.met) == TAKEN
                     and same_tags(&self.wanted, &self.met)
                 ):
                     return at
@@ -184,20 +194,22 @@ cdef class Texts:
         """The number of the series that a well-formed text names, however the text is written that leads to it; -1 for
         none. Raises MemoryError."""
         cdef const char* m = PyBytes_AS_STRING(metric)
+        cdef uint32_t id = self.metric_id(metric, enter=False)
         cdef int64_t slot
+        if id == 0:
+            return NONE
         must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.wanted))
-        slot = self.set_slot(
-            self.set_hash(m, PyBytes_GET_SIZE(metric), &self.wanted), m, PyBytes_GET_SIZE(metric)
-        )
+        slot = self.set_slot(self.set_hash(m, PyBytes_GET_SIZE(metric), &self.wanted), id)
         return NONE if slot == NONE else self.sets.at[slot].item
 
     cdef int32_t new_entry(
-        self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t, int32_t number
+        self, uint32_t id, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t, int32_t number
     ) noexcept nogil:
-        """Have a text, which leads to none, lead to a number; NONE where there is no memory, and nothing has changed."""
+        """Have a text, whose metric has the number `id`, and which leads to none, lead to a number; NONE where there is
+        no memory, and nothing has changed."""
         cdef int32_t at = self.unused
         cdef Entry* entry
-        if self.make_entry_room(m + t) != TAKEN:
+        if self.make_entry_room(t) != TAKEN:
             return NONE
         if at == NONE:
             at = self.entry_count
@@ -206,30 +218,29 @@ cdef class Texts:
             self.unused = self.entries[at].number
         entry = &self.entries[at]
         entry.at = self.arena_used
-        entry.metric_bytes, entry.tag_bytes = <uint32_t> m, <uint32_t> t
-        entry.number, entry.marks, entry.follower = number, LINKED, NONE
-        memcpy(self.arena + entry.at, metric, m)
-        memcpy(self.arena + entry.at + m, tags, t)
-        self.arena_used += m + t
+        entry.metric, entry.tag_bytes = id | LINKED, <uint32_t> t
+        entry.number, entry.follower = number, NONE
+        memcpy(self.arena + entry.at, tags, t)
+        self.arena_used += t
         place(&self.texts, self.hash(metric, m, tags, t), at)
         return at
 
     cdef int32_t new_series(
-        self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t, uint32_t set_hash
+        self, uint32_t id, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t, uint32_t set_hash
     ) noexcept nogil:
         """A number for a text whose set of tags has none; NONE where there is no memory, and nothing has changed."""
         cdef int32_t at, number
         if self.make_series_room() != TAKEN:
             return NONE
         number = self.free_numbers[self.free_count - 1] if self.free_count else self.series_count
-        at = self.new_entry(metric, m, tags, t, number)
+        at = self.new_entry(id, metric, m, tags, t, number)
         if at == NONE:
             return NONE
         if self.free_count:
             self.free_count -= 1
         else:
             self.series_count += 1
-        self.entries[at].marks |= FIRST
+        self.entries[at].metric |= FIRST
         self.series[number].entry = at
         self.series[number].before_bytes = UNSETTLED
         place(&self.sets, set_hash, number)
@@ -239,7 +250,7 @@ cdef class Texts:
         """Have another text, which leads to none, lead to a number. Raises MemoryError, and then nothing has changed."""
         assert self.knows(number) and self.find(metric, tags) == NONE
         cdef int32_t at = self.new_entry(
-            PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), number
+            self.metric_id(metric, enter=True), PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), number
         )
         if at == NONE:
             raise MemoryError
@@ -249,10 +260,10 @@ cdef class Texts:
         has changed."""
         assert self.find(metric, tags) == NONE and self.find_set(metric, tags) == NONE  # which fills `wanted`
         cdef const char* m = PyBytes_AS_STRING(metric)
-        cdef int32_t number
+        cdef int32_t number, id = self.metric_id(metric, enter=True)
         must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.wanted))
         number = self.new_series(
-            m, PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags),
+            id, m, PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags),
             self.set_hash(m, PyBytes_GET_SIZE(metric), &self.wanted),
         )
         if number == NONE:
@@ -307,10 +318,10 @@ cdef class Texts:
             return NO_MEMORY
         for at in range(self.entry_count):
             entry = &self.entries[at]
-            if entry.marks:
-                memcpy(packed + used, self.arena + entry.at, entry.metric_bytes + entry.tag_bytes)
+            if entry.metric & (LINKED | FIRST):
+                memcpy(packed + used, self.arena + entry.at, entry.tag_bytes)
                 entry.at = used
-                used += entry.metric_bytes + entry.tag_bytes
+                used += entry.tag_bytes
         for at in range(self.series_count):
             one = &self.series[at]
             if one.entry != NONE and one.before_bytes != UNSETTLED:
@@ -324,9 +335,9 @@ cdef class Texts:
     cdef void unmark(self, int32_t at, uint32_t mark) noexcept:
         """Take a mark from an entry, which ends with its last."""
         cdef Entry* entry = &self.entries[at]
-        entry.marks &= ~mark
-        if entry.marks == 0:
-            self.arena_dead += entry.metric_bytes + entry.tag_bytes
+        entry.metric &= ~mark
+        if entry.metric & (LINKED | FIRST) == 0:
+            self.arena_dead += entry.tag_bytes
             entry.number = self.unused
             self.unused = at
 
@@ -340,15 +351,15 @@ cdef class Texts:
         if slot == NONE or self.entries[self.texts.at[slot].item].number != number:
             return
         entry = self.texts.at[slot].item
-        if self.entries[entry].marks & FIRST:
+        if self.entries[entry].metric & FIRST:
             must(split_tags(t, t_bytes, &self.wanted))
-            self.leave_set(number, m, m_bytes)
+            self.leave_set(number, self.set_hash(m, m_bytes, &self.wanted), self.entries[entry].metric & METRIC)
         remove(&self.texts, <uint32_t> slot)
         self.unmark(entry, LINKED)
 
-    cdef void leave_set(self, int32_t number, const char* metric, Py_ssize_t m) noexcept:
+    cdef void leave_set(self, int32_t number, uint32_t hash, uint32_t metric) noexcept:
         """Have the tags in `wanted` lead nowhere, if they lead to this number."""
-        cdef int64_t slot = self.set_slot(self.set_hash(metric, m, &self.wanted), metric, m)
+        cdef int64_t slot = self.set_slot(hash, metric)
         if slot != NONE and self.sets.at[slot].item == number:
             remove(&self.sets, <uint32_t> slot)
 
@@ -364,7 +375,7 @@ cdef class Texts:
         free(self.sets.at)
         self.texts, self.sets = texts, sets
         for at in range(self.entry_count):
-            if self.entries[at].marks & LINKED:
+            if self.entries[at].metric & LINKED:
                 self.unmark(at, LINKED)
 
     cdef bint knows(self, int64_t number) noexcept nogil:
@@ -373,12 +384,14 @@ cdef class Texts:
     def text(self, int64_t number):
         """The first text of a number; None where it is free."""
         cdef Entry* entry
+        cdef const Record* metric
         if not self.knows(number):
             return None
         entry = &self.entries[self.series[number].entry]
+        metric = self.metric_record(entry.metric & METRIC)
         return self.text_type(
-            PyBytes_FromStringAndSize(self.arena + entry.at, entry.metric_bytes),
-            PyBytes_FromStringAndSize(self.arena + entry.at + entry.metric_bytes, entry.tag_bytes),
+            PyBytes_FromStringAndSize(<const char*> metric + sizeof(Record), metric.key_bytes),
+            PyBytes_FromStringAndSize(self.arena + entry.at, entry.tag_bytes),
         )
 
     def numbers(self):
@@ -446,7 +459,14 @@ cdef class Texts:
         if record != NULL:
             memcpy(&number, value_of(record), sizeof(number))
             return number
-        number = <int32_t> len(self.metrics) + 1
+        number = <int32_t> self.metrics.count + 1
+        if <uint32_t> number == METRIC or self.metrics.used // RECORD_UNIT > <uint64_t> 0xFFFFFFFF:
+            return NONE
+        if number >= self.metric_room:
+            if grow(<void**> &self.metric_at, larger(self.metric_room, number + 1), sizeof(uint32_t)):
+                return NONE
+            self.metric_room = <int32_t> larger(self.metric_room, number + 1)
+        self.metric_at[number] = <uint32_t> (self.metrics.used // RECORD_UNIT)
         return NONE if self.metrics.add(metric, size, <char*> &number, sizeof(number)) != TAKEN else number
 
     def metric_id(self, bytes metric not None, *, bint enter):
