@@ -116,6 +116,21 @@ def test_without_a_daemon_they_are_listed_and_not_sent(tmp_path: Path) -> None:
     assert tsd.run("top", "--once").status == 3
 
 
+def test_of_a_line_that_is_too_long_the_beginning_is_kept_and_never_sent(tmp_path: Path) -> None:
+    """Nothing of it was: nobody could tell what had been lost. Its beginning may look like a whole line of another."""
+    tsd = Tsd(tmp_path / "state")
+    beginning = f"put sys.c {T} 1 host=x"
+    with tsd.serve() as served:
+        assert b"line too long" in tell(served, beginning.encode() + b"y" * 20_000 + b"\nauth " + b"s" * 20_000 + b"\n")
+        done = tsd.run("rejected", "--replay")
+        assert (done.status, done.out.splitlines()[0]) == (1, "0 lines taken, 2 refused again")
+    point, other = listed(tsd)
+    assert (str(point["line"]).rstrip("y"), len(str(point["line"])), point["cut"]) == (beginning, 300, -1)
+    assert other["line"] == ""
+    assert "yyy … and more\n" in tsd.run("rejected").out
+    assert f"\n{beginning}" not in "\n" + tsd.run("rejected", "--export").out
+
+
 def test_lines_that_the_writer_could_not_store_are_listed_too(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     (tsd.folder / "refused").mkdir(parents=True)

@@ -117,14 +117,16 @@ async def _settle(config: Config) -> None:
 def _show(entry: Entry, *, export_lines: bool, as_json: bool) -> None:
     refused = entry.refused
     if export_lines:
-        click.echo(refused.bytes)
+        # The beginning of a line may look like another whole one.
+        click.echo(b"# cut: " + refused.bytes if refused.cut else refused.bytes)
     elif as_json:
         click.echo(msgspec.json.encode(told(entry)))
     else:
         who = f"{refused.peer} {refused.account}".rstrip()
         state = " (taken since)" if entry.taken else ""
         click.echo(f"{_date(refused.time)} {who} {entry.reason}{state}: {_visible(entry.message)}")
-        click.echo(f"    {_visible(refused.shown)}" + (f" … {refused.cut} bytes more" if refused.cut else ""))
+        more = f" … {refused.cut} bytes more" if refused.cut > 0 else " … and more" if refused.cut else ""
+        click.echo(f"    {_visible(refused.shown)}{more}")
 
 
 def told(entry: Entry) -> dict[str, Any]:

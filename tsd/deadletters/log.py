@@ -16,8 +16,10 @@ import structlog
 import trio
 
 from tsd.deadletters.folder import file_path, files
-from tsd.deadletters.records import LINE_BYTES, LeftOut, Outcome, Record, Replayed, encode_records, refused
+from tsd.deadletters.records import LINE_BYTES, UNCOUNTED, LeftOut, Outcome, Record, Replayed, encode_records, refused
+from tsd.errors import LINE_TOO_LONG
 from tsd.ingest.bucket import Bucket
+from tsd.ingest.lines import START_BYTES
 from tsd.ingest.source import Refusal, Source
 
 log = structlog.get_logger(__name__)
@@ -88,7 +90,8 @@ class DeadLetters:
         for line, error in refusals[:count]:
             # Not the error itself, whose frames hold a whole block.
             kept = line[:LINE_BYTES]
-            cut = len(line) - len(kept)
+            only_start = error.reason == LINE_TOO_LONG and len(line) <= START_BYTES
+            cut = UNCOUNTED if only_start else len(line) - len(kept)
             self._letters.append(_Letter(now_ms, error.reason, str(error), peer, account, kept, cut))
             self._waiting_bytes += len(kept)
         if count < len(refusals):

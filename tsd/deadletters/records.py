@@ -11,6 +11,7 @@ from tsd.errors import TsdError
 
 LINE_BYTES = 32 << 10  # of a line; longer ones (points of HTTP) are cut
 MESSAGE_CHARACTERS = 500
+UNCOUNTED = -1  # of a telnet line that was too long only the beginning is kept, while the rest comes
 
 
 class Refused(msgspec.Struct, tag_field="kind", tag="refused", frozen=True, gc=False):
@@ -22,7 +23,7 @@ class Refused(msgspec.Struct, tag_field="kind", tag="refused", frozen=True, gc=F
     peer: str  # address and port it came from
     account: str  # empty: none was shown
     line: str
-    cut: int = 0  # bytes that are missing at its end
+    cut: int = 0  # bytes that are missing at its end; UNCOUNTED: some
 
     @property
     def bytes(self) -> bytes:

@@ -200,7 +200,8 @@ class TelnetSession:
     async def _take(self, piece: bytes | TooLong) -> None:
         if isinstance(piece, TooLong):
             error = BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
-            self._intake.refuse(error, b"", self.visitor)
+            is_point = piece.start.partition(b" ")[0].decode("latin-1") in _WRITES  # what else it was may be a secret
+            self._intake.refuse(error, piece.start if is_point else b"", self.visitor)
             self._refuse(b"put", error)
         elif not self._takes_points:
             await self._go_through(piece)

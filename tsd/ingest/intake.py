@@ -252,7 +252,7 @@ class Intake:
         return Taken(absorbed.accepted, absorbed.rejects, absorbed.rest, self._journal.position)
 
     def refuse(self, error: BadLine, text: bytes = b"", source: Source | None = None) -> None:
-        """Count a line that never got so far, as one that was too long; `text` is what is known of it."""
+        """Count a line that never got so far, as one that was too long; `text` is what is kept of it."""
         self._ledger.received += 1
         self._ledger.refuse(error.reason)
         if source is not None:

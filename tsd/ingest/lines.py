@@ -2,11 +2,14 @@
 
 from typing import NamedTuple
 
+START_BYTES = 300  # of a line that is too long, to know it by
+
 
 class TooLong(NamedTuple):
-    """A line of more than `limit` bytes stood here, and was skipped."""
+    """A line of more than `limit` bytes stood here, and was skipped but for its `start`."""
 
     limit: int
+    start: bytes
 
 
 class LineBuffer:
@@ -54,10 +57,13 @@ class LineBuffer:
 
     def _bound_tail(self, found: list[bytes | TooLong]) -> list[bytes | TooLong]:
         if len(self.tail) > self._max + 1:  # a CR may still be its last byte
+            found.append(self._too_long(self.tail))
             self.tail = b""
             self._skipping = True
-            found.append(TooLong(self._max))
         return found
+
+    def _too_long(self, start: bytes) -> TooLong:
+        return TooLong(self._max, start[: min(START_BYTES, self._max)])
 
     def _without_long_lines(self, block: bytes) -> list[bytes | TooLong]:
         """The block, cut where a line is too long. Looks at every `max_line`-th byte or so only."""
@@ -68,7 +74,7 @@ class LineBuffer:
             if end < 0:
                 if at > start:
                     found.append(block[start:at])
-                found.append(TooLong(self._max))
+                found.append(self._too_long(block[at : at + START_BYTES]))
                 start = at = block.index(b"\n", at) + 1
             else:
                 at = end + 1

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsd.ingest.lines import LineBuffer, TooLong
+from tsd.ingest.lines import START_BYTES, LineBuffer, TooLong
 
 LIMIT = 64
 
@@ -34,14 +34,26 @@ def fed(*pieces: bytes) -> tuple[list[bytes | TooLong], bytes]:
         (b"\n\n", [b"\n\n"], b""),
         (b"x" * LIMIT + b"\n", [b"x" * LIMIT + b"\n"], b""),
         (b"x" * LIMIT + b"\r\n", [b"x" * LIMIT + b"\n"], b""),
-        (b"x" * (LIMIT + 1) + b"\nok\n", [TooLong(LIMIT), b"ok\n"], b""),
-        (b"a\n" + b"x" * 500 + b"\nb\n" + b"y" * 300 + b"\n", [b"a\n", TooLong(LIMIT), b"b\n", TooLong(LIMIT)], b""),
-        (b"x" * 500, [TooLong(LIMIT)], b""),
+        (b"x" * (LIMIT + 1) + b"\nok\n", [TooLong(LIMIT, b"x" * LIMIT), b"ok\n"], b""),
+        (
+            b"a\n" + b"x" * 500 + b"\nb\n" + b"y" * 300 + b"\n",
+            [b"a\n", TooLong(LIMIT, b"x" * LIMIT), b"b\n", TooLong(LIMIT, b"y" * LIMIT)],
+            b"",
+        ),
+        (b"x" * 500, [TooLong(LIMIT, b"x" * LIMIT)], b""),
     ],
 )
 def test_whole_and_byte_by_byte_give_the_same(sent: bytes, blocks: list[bytes | TooLong], tail: bytes) -> None:
     assert fed(sent) == (blocks, tail)
     assert fed(*(sent[at : at + 1] for at in range(len(sent)))) == (blocks, tail)
+
+
+def test_of_a_long_line_enough_is_kept_to_know_it_by() -> None:
+    buffer = LineBuffer(16384)
+    for piece in (b"put sys.cpu 1 1 " + b"x" * 20000, b"y" * 20000):
+        found = buffer.feed(piece)
+        assert found in ([TooLong(16384, b"put sys.cpu 1 1 " + b"x" * (START_BYTES - 16))], [])
+    assert buffer.tail == b""
 
 
 LINES = st.lists(st.binary(max_size=90).map(lambda line: line.replace(b"\n", b"") + b"\n"), max_size=12)
@@ -58,4 +70,5 @@ def test_any_way_of_tearing_gives_the_same(lines: list[bytes], tail: bytes, data
     kept = [line for out in whole if isinstance(out, bytes) for line in out.split(b"\n")[:-1]]
     bare = [line[:-1].removesuffix(b"\r") for line in lines]
     assert kept == [line for line in bare if len(line) <= LIMIT]
-    assert sum(isinstance(out, TooLong) for out in whole) == len(bare) - len(kept)
+    starts = [out.start for out in whole if isinstance(out, TooLong)]
+    assert starts == [line[:LIMIT] for line in bare if len(line) > LIMIT]
