@@ -1,7 +1,7 @@
 """Lines and requests that nobody should send, by chance, in any number.
 
     python -m tests.fuzz lines 10000000 -j 2       against the slow reference, in each of the two ways in
-    python -m tests.fuzz requests 1000000          against a daemon: HTTP, first bytes of everything, TLS
+    python -m tests.fuzz requests 1000000 -j 2     against a daemon each: HTTP, first bytes of everything, TLS
 
 `--seed` begins elsewhere; a failure says how to repeat it.
 """
@@ -21,10 +21,11 @@ import trio
 from tqdm import tqdm
 
 from tests.fuzz.against import Contest, rows_by
-from tests.fuzz.flood import flood
+from tests.fuzz.flood import Came, flood
 from tsd.ingest import compiled
 
 PART_LINES = 100_000  # that share a seed
+PART_REQUESTS = 50_000  # that share a seed and a daemon
 
 
 class Part(NamedTuple):
@@ -65,22 +66,34 @@ def lines(count: int, seed: int, jobs: int) -> None:
 
 @main.command()
 @click.argument("count", type=int)
-@click.option("--seed", default=1)
-def requests(count: int, seed: int) -> None:
-    """So many requests, to a daemon in this process."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+@click.option("--seed", default=1, help="of the first part; each has its own")
+@click.option("-j", "--jobs", default=1, help="processes")
+def requests(count: int, seed: int, jobs: int) -> None:
+    """So many requests, to a daemon in each process."""
     begun = time.monotonic()
-    with TemporaryDirectory(prefix="fuzz-") as folder, tqdm(total=count, unit=" requests", mininterval=10) as bar:
-
-        def tell(sent: int) -> None:
-            bar.update(sent - bar.n)
-
-        came = trio.run(flood, Path(folder), count, seed, tell)
+    parts = [(seed + at // PART_REQUESTS, min(PART_REQUESTS, count - at)) for at in range(0, count, PART_REQUESTS)]
+    sent = connections = answered = grown = 0
+    with ProcessPoolExecutor(jobs) as pool, tqdm(total=count, unit=" requests", mininterval=10) as bar:
+        for came in pool.map(drown, parts):
+            bar.update(came.requests)
+            sent, connections, answered = sent + came.requests, connections + came.connections, answered + came.answered
+            grown = max(grown, came.grown)
     click.echo(
-        f"{came.requests:,} requests over {came.connections:,} connections, {came.answered:,} answered; no task and no "
-        f"connection is left, stored points are as before; memory {came.grown >> 20:+,} MiB; "
-        f"{time.monotonic() - begun:.0f} s"
+        f"{sent:,} requests over {connections:,} connections, {answered:,} answered; no task and no connection is "
+        f"left, stored points are as before; memory {grown >> 20:+,} MiB at most; {time.monotonic() - begun:.0f} s"
     )
+
+
+def drown(part: tuple[int, int]) -> Came:
+    """What a part's requests came to."""
+    seed, count = part
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with TemporaryDirectory(prefix="fuzz-") as folder:
+        try:
+            return trio.run(flood, Path(folder), count, seed)
+        except Exception as exc:
+            exc.add_note(f"python -m tests.fuzz requests {count} --seed {seed}")
+            raise
 
 
 def play(part: Part) -> dict[str, int]:

@@ -3,7 +3,6 @@
 import os
 import random
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,22 +57,21 @@ class Flood:
         """Connections that were told something."""
         return sum(wire.answered for wire in self._wires)
 
-    async def play(self, requests: int, tell: Callable[[int], None]) -> None:
-        """Go on until so many were sent; `tell` hears of every connection. Raises Bad."""
+    async def play(self, requests: int) -> None:
+        """Go on until so many were sent. Raises Bad."""
 
         async def worker(wire: Wire) -> None:
             while self.sent < requests:
                 self.connections += 1
                 await wire.connect()
-                tell(self.sent)
 
         async with trio.open_nursery() as nursery:
             for wire in self._wires:
                 nursery.start_soon(worker, wire)
 
 
-async def flood(folder: Path, requests: int, seed: int, tell: Callable[[int], None] = lambda _: None) -> Came:
-    """So many requests; `tell` hears now and then how many there were. Raises Bad."""
+async def flood(folder: Path, requests: int, seed: int) -> Came:
+    """So many requests. Raises Bad."""
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     leaf = authority.issue_cert(HOST, key_type=trustme.KeyType.ECDSA)
     leaf.private_key_and_cert_chain_pem.write_to_path(str(folder / "both.pem"))
@@ -89,9 +87,9 @@ async def flood(folder: Path, requests: int, seed: int, tell: Callable[[int], No
             raise Bad(f"what is to be kept is not there: {points} of 100 points")
         tasks = await settled(daemon)
         drawn = Flood(daemon.port, client, seed)
-        await drawn.play(min(requests, WARM), tell)
+        await drawn.play(min(requests, WARM))
         warm = memory()
-        await drawn.play(requests, tell)
+        await drawn.play(requests)
         left = await settled(daemon) - tasks
         if left > 0:
             raise Bad(f"{left} tasks are left")
