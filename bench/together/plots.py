@@ -1,17 +1,21 @@
 """What was measured → pictures, as SVG with text that stays text."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from bench.together.records import Run
 from bench.together.tables import AT_A_PACE, DAY, GROW, STEADY, Of, cpu_us, median
 
 WIDTH, HEIGHT = 7.0, 2.6  # inches
-OURS, OTHERS, STORE = "#2a6f97", "#a9a9a9", "#d9d9d9"
+SMALL, TITLE = 7, 9  # points
+OURS, OTHERS = "#2a6f97", "#a9a9a9"
 COLOURS = ("#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#00798c", "#7f7f7f", "#3d3d3d")
 
 
@@ -47,6 +51,7 @@ def _axes(columns: int = 1, height: float = HEIGHT) -> tuple[Figure, Sequence[Ax
         axes = figure.subplots(1, columns, squeeze=False)[0]
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
+        one.tick_params(labelsize=SMALL)
     return figure, list(axes)
 
 
@@ -56,9 +61,21 @@ def _bars(axes: Axes, run: Run, load: str, of: Of, title: str, digits: int) -> N
     found.reverse()
     colours = [OURS if name.startswith("tsd") else OTHERS for name, _ in found]
     bars = axes.barh([name for name, _ in found], [value for _, value in found], color=colours)
-    axes.bar_label(bars, [f"{value:,.{digits}f}" for _, value in found], padding=2)
-    axes.set_title(title, loc="left")
+    axes.bar_label(bars, [f"{value:,.{digits}f}" for _, value in found], padding=2, fontsize=SMALL)
+    axes.set_title(title, loc="left", fontsize=TITLE)
     axes.margins(x=0.2)
+
+
+def _plain(axis: Axis) -> None:
+    """Numbers as people write them, at 1, 2 and 5 of each power of ten."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if _decades(axis) < 2 else (1.0,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def _decades(axis: Axis) -> float:
+    low, high = axis.get_view_interval()
+    return math.log10(high / low) if low > 0 else 0.0
 
 
 def _cpu(run: Run) -> Figure:
@@ -66,6 +83,8 @@ def _cpu(run: Run) -> Figure:
     _bars(speed, run, STEADY, lambda f: f.lines_per_s and f.lines_per_s / 1000, "thousand lines/s until stored", 0)
     _bars(cpu, run, STEADY, cpu_us, "CPU µs a line, with the store's", 2)
     cpu.tick_params(labelleft=False)
+    cpu.set_xscale("log")
+    _plain(cpu.xaxis)
     return figure
 
 
@@ -87,10 +106,10 @@ def _loads(run: Run) -> Figure:
         axes.bar(places, heights, width, label=system, color=COLOURS[at % len(COLOURS)])
     axes.set_xticks([place + 0.4 - width / 2 for place in range(len(loads))], [_folded(run.titles[n]) for n in loads])
     axes.set_yscale("log")
-    axes.minorticks_off()
-    axes.set_title("CPU µs a line, with the store's (logarithmic)", loc="left")
+    _plain(axes.yaxis)
+    axes.set_title("CPU µs a line, with the store's", loc="left", fontsize=TITLE)
     if systems:
-        axes.legend(frameon=False, ncols=2)
+        figure.legend(frameon=False, ncols=4, loc="outside lower center", fontsize=SMALL)
     return figure
 
 
@@ -113,9 +132,12 @@ def _growth(run: Run) -> Figure:
     for axes, title in ((memory, "bytes held for a series"), (speed, "new series/s until stored")):
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.minorticks_off()
-        axes.set_xlabel("series")
-        axes.set_title(title, loc="left")
+        axes.set_xlabel("series", fontsize=SMALL)
+        axes.set_title(title, loc="left", fontsize=TITLE)
+        _plain(axes.xaxis)
+        _plain(axes.yaxis)
     if speed.get_lines():
-        speed.legend(frameon=False, fontsize=7)
+        figure.legend(
+            *speed.get_legend_handles_labels(), frameon=False, ncols=4, loc="outside lower center", fontsize=SMALL
+        )
     return figure
