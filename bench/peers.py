@@ -20,6 +20,7 @@ from tsd.assembly import opened_store, tables
 from tsd.config import Config, Given, read_settings
 
 STORED_S = 600
+BODY_BYTES = 4 << 20
 BUFFERED_MS = 100  # OpenTSDB's longest wait for more of a batch; its default of 1 s would lengthen a short run
 
 
@@ -97,6 +98,8 @@ def running_opentsdb(home: Path, beside: Hbase, settings: Mapping[str, str]) -> 
         **{key: value for key, value in settings.items() if key.endswith("_table")},
         "hbase.rpcs.buffered_flush_interval": str(BUFFERED_MS),
         "tsd.storage.hbase.prefetch_meta": "true",
+        "tsd.http.request.enable_chunked": "true",  # bodies that come in several packets
+        "tsd.http.request.max_chunk": str(BODY_BYTES),
         # The lines are of a past hour: it would begin to compact their rows at once, which tsd's cells do not ask for.
         "tsd.storage.enable_compaction": "false",
     }
