@@ -168,14 +168,27 @@ class House:
         raise Unexpected(f"{before.get(OPEN)} connections are open {ALONE_S:g} s after their clients have hung up")
 
     async def flush(self) -> None:
-        """Return once everything that was received is stored. Raises Unexpected where that takes too long."""
-        with trio.move_on_after(PATIENCE_S):
-            while True:
-                async with self.asked() as caller:
-                    if await caller.ask("flush"):
-                        return
+        """Return once everything that was received is stored. Raises Unexpected where that stands still."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_storing)
+            while not await self._flushed():  # noqa: ASYNC110 - of another process
                 await trio.sleep(LOOK_S)
-        raise Unexpected(f"not everything is stored after {PATIENCE_S:g} s: {_of_ledger(await self.stats())}")
+            nursery.cancel_scope.cancel()
+
+    async def _flushed(self) -> bool:
+        async with self.asked() as caller:
+            return bool(await caller.ask("flush"))
+
+    async def _watch_storing(self) -> None:
+        """Raise Unexpected once no more was stored for too long: a backlog takes its time."""
+        stored, since = -1, trio.current_time()
+        while True:
+            found = await self.stats()
+            if found["ledger.stored"] != stored:
+                stored, since = found["ledger.stored"], trio.current_time()
+            elif trio.current_time() > since + PATIENCE_S:
+                raise Unexpected(f"not everything is stored, and no more for {PATIENCE_S:g} s: {_of_ledger(found)}")
+            await trio.sleep(LOOK_S)
 
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
