@@ -32,8 +32,8 @@ BLOCKS = st.lists(st.lists(TEXTS, max_size=12), max_size=5)
 LAYOUTS = st.builds(
     Layout,
     st.builds(Widths, metric=st.integers(1, 8), tagk=st.integers(1, 4), tagv=st.integers(1, 4)),
-    salt_width=st.integers(0, 5),
-    salt_buckets=st.sampled_from([1, 20, 300]),
+    salt_width=st.integers(0, 8),
+    salt_buckets=st.sampled_from([1, 20, 300, 1 << 40]),
 )
 CREATES = st.sampled_from([Creates(True, True, True), Creates(False, True, True), Creates(True, False, True)])
 

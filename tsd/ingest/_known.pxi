@@ -18,7 +18,7 @@ cdef class KnownNames:
         Py_ssize_t most_tags, int salt_width, uint32_t salt_buckets,
     ):
         """Each kind's UIDs by name; the characters that names may have."""
-        assert 0 <= salt_width < 8 and salt_buckets > 0
+        assert 0 <= salt_width <= 8 and salt_buckets > 0
         self.metrics, self.tagks, self.tagvs = metrics, tagks, tagvs
         self.most_tags, self.salt_width, self.salt_buckets = most_tags, salt_width, salt_buckets
         for byte in legal:

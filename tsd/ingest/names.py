@@ -70,9 +70,8 @@ class SeriesNames:
         if not compiled.HAS or isinstance(metrics, PlainByteMap):
             return None
         layout, legal = self._layout, LEGAL + self._rules.extra
-        return compiled.KnownNames(
-            metrics, tagks, tagvs, legal, self._rules.max_tags, layout.salt_width, layout.salt_buckets
-        )
+        buckets = min(layout.salt_buckets, (1 << 32) - 1)  # more than there are hashes make no difference
+        return compiled.KnownNames(metrics, tagks, tagvs, legal, self._rules.max_tags, layout.salt_width, buckets)
 
     async def name(self, strangers: Sequence[SeriesText], permit: Permit | None = None) -> Named:
         """Look up, or assign, the UIDs of all names of well-formed series together, as `resolve` does. Where a name has

@@ -1,8 +1,13 @@
 """Texts, their numbers, and when both are forgotten."""
 
 import numpy as np
+import pytest
 
+from tsd.codec.rowkey import LONGEST_KEY, Layout, most_tags
+from tsd.ingest import compiled
 from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
+
+needs_loop = pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only one way is there")
 
 
 def enter(table: SeriesTable, metric: bytes, tags: bytes, parts: KeyParts | None = None) -> int:
@@ -93,3 +98,15 @@ def test_forgotten_series_do_not_pile_up() -> None:
         assert table.forget(before_s=1, held_since_s=1) == 2000
     assert table.texts.count == 2000
     assert not table.knows(SeriesText(b"m", b"a=1 id=3-7"))
+
+
+@pytest.mark.parametrize("by_loop", [False, pytest.param(True, marks=needs_loop)])
+def test_the_longest_key_parts_have_room(by_loop: bool) -> None:
+    """No series has longer ones: a setting of more tags than a row key has room for is refused at the start."""
+    table = SeriesTable(by_loop=by_loop)
+    parts = KeyParts(bytes(8) + b"m" * 8, b"kv" * (most_tags(Layout()) * 3))
+    assert LONGEST_KEY - 16 < len(parts.before + parts.after) <= LONGEST_KEY + 16
+    text = SeriesText(b"m", b" ".join(b"k%d=v" % number for number in range(200)))
+    number = table.enter(text, parts)
+    assert table.parts(number) == parts
+    assert table.knows(SeriesText(b"m", b" ".join(reversed(text.tags.split()))))
