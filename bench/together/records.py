@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.report import OUT
+from bench.together.systems import NAMES
 
 FILE = OUT / "all.json"
 
@@ -57,8 +58,8 @@ class Run(NamedTuple):
         return [r.figures for r in self.records if (r.load, r.system) == (load, system)]
 
     def systems(self) -> list[str]:
-        """In the order in which they were met."""
-        return list(dict.fromkeys(record.system for record in self.records))
+        """Those that were measured."""
+        return sorted({record.system for record in self.records}, key=NAMES.index)
 
     def has(self, load: str, system: str, number: int) -> bool:
         """Whether it was measured, and did not fail."""

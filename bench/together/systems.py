@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from bench.processes import Usage
 from bench.together.mixes import Sums
 
-EMBEDDED, PLAIN, VICTORIA, INFLUX, CARBON, HBASE, HBASE_PLAIN, OPENTSDB = (
+NAMES = EMBEDDED, PLAIN, VICTORIA, INFLUX, CARBON, HBASE, HBASE_PLAIN, OPENTSDB = (
     "tsd, embedded",
     "tsd, embedded, nothing compiled",
     "VictoriaMetrics",
