@@ -25,6 +25,7 @@ MOST_LINES = 500  # confirmed to one client before a kill
 SOON_S = 0.05  # a kill's moment is drawn from so long a time
 AGAIN = 0.25  # of kills that are followed by another one before or soon after the next daemon serves
 PACE = 400.0  # lines a second and client, where a fault takes its time
+LONG_S = 60.0  # an outage that is longer comes after as many times more lines: it takes in as many
 MANY_SLOTS = 300  # series of one client that sends much
 BAD_EACH = 3  # bad clients of each kind
 JUMPS_MS = (1, 999, 60_000, 3_600_000, 5 * 3_600_000, 30 * 86_400_000)
@@ -156,11 +157,11 @@ async def outage(now: Round) -> None:
     house, knobs = now.house, now.knobs
     shortest, longest = knobs.outage_s
     await house.up(now.chance, LASTING_MS)
+    away_s = now.chance.uniform(shortest, longest)
     async with now.load():
-        before = await _warm_up(now)
+        before = await _warm_up(now, round(knobs.full_load * max(away_s / LONG_S, 1)))
         house.gateways_do = Mode.REFUSE
         now.did("outage")
-        away_s = now.chance.uniform(shortest, longest)
         with trio.move_on_after(away_s):
             while True:
                 now.ledger.measure("memory, of its level before", house.daemon.resident_bytes() / before)
@@ -171,9 +172,9 @@ async def outage(now: Round) -> None:
     now.ledger.measure("outage, s", away_s)
 
 
-async def _warm_up(now: Round) -> int:
+async def _warm_up(now: Round, lines: int) -> int:
     """The highest level of memory under full load, in bytes, from when caches and allocator have what they take."""
-    share = now.knobs.full_load // len(now.senders) // 2
+    share = lines // len(now.senders) // 2
     await now.some(share)
     wanted = [sender.confirmed_count + share for sender in now.senders]
     highest = now.house.daemon.resident_bytes()
