@@ -1,45 +1,89 @@
 # A packed form → its cell, as tsd.codec.packed has it. Included by _packed.pyx.
 
-cdef Py_ssize_t to_flags(Scratch* room, Cell* cell) noexcept nogil:
-    """Numbers from the integers, and flags by the rule; how many bytes the numbers take, -1 where they break it."""
-    cdef Py_ssize_t i, size = 0
-    cdef double power = POWERS[cell.decimals], number
-    cdef int64_t bits
+cdef inline uint8_t* put_number(uint8_t* to, int flags, uint64_t bits) noexcept nogil:
+    """The last bytes of a number, as many as the flags say; behind them may be others of no meaning."""
+    bits = SWAP64(bits << 8 * (7 - (flags & 7)))
+    memcpy(to, &bits, 8)
+    return to + (flags & 7) + 1
+
+
+cdef Py_ssize_t put_integers(uint8_t* to, Scratch* room, Cell* cell) noexcept nogil:
+    """Flags of integers, and their bytes; how many these are, -1 where one breaks the rule."""
+    cdef uint8_t* start = to
     cdef int flags
-    if cell.kind == INTEGER:
-        for i in range(cell.count):
-            flags = shortest_flags(room.numbers[i])
-            if cell.rule < SHORTEST:
-                if flags > cell.rule:
-                    return -1
-                flags = cell.rule
-            room.flags[i] = flags
-            size += flags + 1
-        return size
-    if cell.kind == DECIMAL:
-        for i in range(cell.count):
-            room.doubles[i] = <double> room.numbers[i] / power
-    elif cell.kind == DOUBLE:
-        for i in range(cell.count):
-            bits = room.numbers[i]
-            bits ^= bits >> 63 & <int64_t> 0x7FFFFFFFFFFFFFFFLL
-            room.numbers[i] = bits
-            memcpy(room.doubles + i, &bits, 8)
-    else:
-        for i in range(cell.count):
-            bits = room.numbers[i]
-            room.numbers[i] = bits ^ (bits >> 63 & <int64_t> 0x7FFFFFFF)
-    if cell.rule < SHORTEST:
-        memset(room.flags, cell.rule, cell.count)
-        return cell.count * ((cell.rule & 7) + 1)
+    cdef Py_ssize_t i
     for i in range(cell.count):
-        number = room.doubles[i]
-        if cell.rule == WHOLE and is_whole(number):
-            flags = shortest_flags(<int64_t> number)
-        else:
-            flags = SINGLE_FLAGS if <double> <float> number == number else DOUBLE_FLAGS
+        flags = shortest_flags(room.numbers[i])
+        if cell.rule < SHORTEST:
+            if flags > cell.rule:
+                return -1
+            flags = cell.rule
         room.flags[i] = flags
-        size += (flags & 7) + 1
+        to = put_number(to, flags, <uint64_t> room.numbers[i])
+    return to - start
+
+
+cdef inline double as_double(int64_t number, int kind, double power) noexcept nogil:
+    cdef double found
+    if kind == DECIMAL:
+        return <double> number / power
+    number ^= number >> 63 & <int64_t> 0x7FFFFFFFFFFFFFFFLL
+    memcpy(&found, &number, 8)
+    return found
+
+
+cdef Py_ssize_t put_floats(uint8_t* to, Scratch* room, Cell* cell, int kind, int rule) noexcept nogil:
+    """The same of numbers some of which are floats. `kind` and `rule` are the cell's, known where this is built in."""
+    cdef uint8_t* start = to
+    cdef double power = POWERS[cell.decimals], number
+    cdef float single
+    cdef uint64_t long_word
+    cdef uint32_t word
+    cdef int flags
+    cdef Py_ssize_t i
+    for i in range(cell.count):
+        number = as_double(room.numbers[i], kind, power)
+        single = <float> number
+        memcpy(&long_word, &number, 8)
+        memcpy(&word, &single, 4)
+        flags = rule
+        if rule >= SHORTEST:
+            flags = SINGLE_FLAGS if <double> single == number else DOUBLE_FLAGS
+            if rule == WHOLE and is_whole(number):
+                long_word = <uint64_t> <int64_t> number
+                flags = shortest_flags(<int64_t> number)
+        room.flags[i] = flags
+        to = put_number(to, flags, word if flags == SINGLE_FLAGS else long_word)
+    return to - start
+
+
+cdef Py_ssize_t put_singles(uint8_t* to, Scratch* room, Cell* cell) noexcept nogil:
+    """The same of the bits of singles."""
+    cdef uint8_t* start = to
+    cdef int64_t bits
+    cdef Py_ssize_t i
+    for i in range(cell.count):
+        bits = room.numbers[i]
+        room.flags[i] = SINGLE_FLAGS
+        to = put_number(to, SINGLE_FLAGS, <uint64_t> (bits ^ (bits >> 63 & <int64_t> 0x7FFFFFFF)))
+    return to - start
+
+
+cdef Py_ssize_t put_values(uint8_t* to, Scratch* room, Cell* cell) noexcept nogil:
+    """Flags and value of a cell; how many bytes the value has, -1 where its numbers break the rule. There is room for
+    eight bytes a number and eight more."""
+    cdef Py_ssize_t size
+    if cell.kind == INTEGER:
+        size = put_integers(to, room, cell)
+    elif cell.kind == SINGLE:
+        size = put_singles(to, room, cell)
+    elif cell.kind == DECIMAL and cell.rule == SHORTEST:
+        size = put_floats(to, room, cell, DECIMAL, SHORTEST)
+    else:
+        size = put_floats(to, room, cell, cell.kind, cell.rule)
+    if size >= 0 and cell.tail:
+        to[size] = cell.tail - 1
+        size += 1
     return size
 
 
@@ -60,41 +104,6 @@ cdef int write_qualifier(uint8_t* to, Scratch* room, Cell* cell) noexcept nogil:
         memcpy(to + 2 * i, &word, 2)
         high = max(high, <uint32_t> room.times[i])
     return beyond != 0 or high >= 0xF00
-
-
-cdef void write_values(uint8_t* to, Scratch* room, Cell* cell) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef int flags
-    cdef uint64_t long_word
-    cdef uint32_t word
-    cdef float single
-    cdef int64_t whole
-    for i in range(cell.count):
-        flags = room.flags[i]
-        if flags == DOUBLE_FLAGS:
-            if cell.kind == DOUBLE:
-                long_word = <uint64_t> room.numbers[i]
-            else:
-                memcpy(&long_word, room.doubles + i, 8)
-            long_word = SWAP64(long_word)
-            memcpy(to, &long_word, 8)
-            to += 8
-        elif flags == SINGLE_FLAGS:
-            if cell.kind == SINGLE:
-                word = <uint32_t> room.numbers[i]
-            else:
-                single = <float> room.doubles[i]
-                memcpy(&word, &single, 4)
-            word = SWAP32(word)
-            memcpy(to, &word, 4)
-            to += 4
-        else:
-            whole = room.numbers[i] if cell.kind == INTEGER else <int64_t> room.doubles[i]
-            long_word = SWAP64(<uint64_t> whole)
-            memcpy(to, <uint8_t*> &long_word + 7 - flags, flags + 1)
-            to += flags + 1
-    if cell.tail:
-        to[0] = cell.tail - 1
 
 
 cdef int read_head(Source* source, Cell* cell) noexcept nogil:

@@ -137,6 +137,7 @@ def unpack(bytes stored, Py_ssize_t ahead, bytes prefix):
     cdef uint32_t checksum
     cdef bytes packed, column, value
     cdef char* out
+    cdef uint8_t* content = NULL
     if size < ahead + 9:
         raise CorruptRow(f"a packed cell of {size - ahead} bytes")
     memcpy(&checksum, text + size - 4, 4)
@@ -153,17 +154,18 @@ def unpack(bytes stored, Py_ssize_t ahead, bytes prefix):
             and take_sequence(&source, &room, room.numbers, cell.count) == 0
             and source.at == source.end
         ):
-            value_size = to_flags(&room, &cell)
+            content = <uint8_t*> room.rests  # of no more use, nor is what follows it
+            value_size = put_values(content, &room, &cell)
         width = 4 if cell.in_ms else 2
         if value_size >= 0:
             column = PyBytes_FromStringAndSize(NULL, before + width * cell.count)
             out = PyBytes_AS_STRING(column)
             memcpy(out, PyBytes_AS_STRING(prefix), before)
             if write_qualifier(<uint8_t*> out + before, &room, &cell) == 0:
-                value = PyBytes_FromStringAndSize(NULL, ahead + value_size + (cell.tail > 0))
+                value = PyBytes_FromStringAndSize(NULL, ahead + value_size)
                 out = PyBytes_AS_STRING(value)
                 memcpy(out, text, ahead)
-                write_values(<uint8_t*> out + ahead, &room, &cell)
+                memcpy(out + ahead, content, value_size)
                 return column, value
         raise CorruptRow(f"a packed cell breaks its form: {stored[ahead:].hex()}")
     finally:
