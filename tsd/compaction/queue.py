@@ -42,6 +42,17 @@ class _Hour:
             return WAITING if pairs in self._back[WAITING] else WATCHED if pairs in self._back[WATCHED] else GONE
         return GONE
 
+    def meet(self, pairs: bytes, state: int) -> bool:
+        """Take note of a row that was never noted; whether it was that."""
+        if self._states.number(pairs) >= 0:
+            return False
+        self._states.put_number(pairs, state)
+        if state == WATCHED:
+            self.watched += 1
+        else:
+            self.waiting += 1
+        return True
+
     def watch(self, pairs: bytes) -> None:
         """A row that is gone, or was never noted, has one cell."""
         self.watched += 1
@@ -119,16 +130,25 @@ class RowQueue:
     def note(self, puts: Iterable[Put]) -> None:
         """Take note of cells that were written."""
         start, end = self._start, self._end
+        met: dict[bytes, tuple[tuple[bytes, bytes], _Hour]] = {}  # series stand as they came: metrics take turns
         last = None
         for row, _, _ in puts:
             head = row[:end]
             if head != last:
                 last = head
-                place = head[start:], head[:start]
-                hour = self._hours.get(place) or _Hour()
+                if head not in met:
+                    place = head[start:], head[:start]
+                    met[head] = place, self._hours.get(place) or _Hour()
+                place, hour = met[head]
+                known = place in self._hours
+                state = WAITING if int.from_bytes(place[0], "big") <= self._closed_s else WATCHED
             pairs = row[end:]
-            if hour.state(pairs) != WAITING:
+            if known and self._held < self._limit and hour.meet(pairs, state):  # most rows of most calls
+                self._held += 1
+                self.waiting += state == WAITING
+            elif hour.state(pairs) != WAITING:
                 self._note(place, hour, pairs)
+                known = place in self._hours
 
     def _note(self, place: tuple[bytes, bytes], hour: _Hour, pairs: bytes) -> None:
         """Take note of another cell of a row that does not wait yet."""
