@@ -68,6 +68,12 @@ class BusyGateway:
         """Thrift's."""
         self._answer(None)
 
+    def checkAndPut(  # noqa: N802
+        self, table: bytes, row: bytes, column: bytes, value: bytes, mput: object, attributes: object
+    ) -> bool:
+        """Thrift's."""
+        return bool(self._answer(row != b"taken"))
+
     def atomicIncrement(self, table: bytes, row: bytes, column: bytes, by: int) -> int:  # noqa: N802
         """Thrift's."""
         return int(self._answer(by))

@@ -373,6 +373,17 @@ async def test_a_busy_hbase_may_have_counted() -> None:
         await store.aclose()
 
 
+async def test_of_creates_that_are_sent_together_one_is_refused() -> None:
+    cells = [Put(row, COLUMN, b"v") for row in (b"a", b"taken", b"b")]
+    with BusyGateway(refusals=1) as gateway:
+        store = HBaseStore([gateway.address])
+        with pytest.raises(StoreDown, match="whether create was done is not known"):
+            await store.create("cells", cells)
+        assert await store.create("cells", cells) == [True, False, True]
+        assert store.statistics()["connections_opened"] == 2  # nobody reads on behind a refusal
+        await store.aclose()
+
+
 @pytest.mark.parametrize("transport", ["buffered", "framed"])
 @pytest.mark.parametrize("protocol", ["binary", "compact"])
 async def test_a_gateway_is_spoken_to_as_it_was_started(transport: str, protocol: str) -> None:
@@ -380,5 +391,6 @@ async def test_a_gateway_is_spoken_to_as_it_was_started(transport: str, protocol
         store = HBaseStore([gateway.address], transport=transport, protocol=protocol)
         assert [await store.increment("cells", ROW, COLUMN, by) for by in (1, 2**40, -1)] == [1, 2**40, -1]
         await store.put("cells", [Put(b"\xff\x80", b"t:\xff\0", b"\x80" * 100_000)])
+        assert await store.create("cells", [Put(b"a", b"t:", b""), Put(b"taken", b"t:", b"")]) == [True, False]
         assert store.statistics()["connections_opened"] == 1
         await store.aclose()
