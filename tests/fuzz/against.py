@@ -9,11 +9,14 @@ from tests.fuzz.lines import Lines
 from tsd.codec.columns import sort_columns
 from tsd.codec.putline import NameRules
 from tsd.codec.rowkey import Layout
+from tsd.codec.uid import Widths
 from tsd.errors import INVALID_VALUE, BadLine
 from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.ingest.names import Creates, SeriesNames
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
+from tsd.store.memory import MemoryStore
+from tsd.uids import Uids
 
 MAX_LINE = 1024
 RULES = NameRules()
@@ -48,7 +51,7 @@ class Contest:
         self._make_rows = make_rows
         self._chance = chance
         self._drawn = Lines(chance)
-        uids: Any = None  # names are judged, and no UID is asked for
+        uids = Uids(MemoryStore(lambda: 0), "tsdb-uid", Widths())  # names are judged, and no UID is asked for
         self._names = SeriesNames(uids, Layout(), RULES, Creates(metrics=True, tagks=True, tagvs=True))
         self.rows = make_rows()
         self._wanted: dict[PointKey, Point] = {}
