@@ -209,8 +209,8 @@ def _grow(load: Load, system: System, running: Running, written: Written) -> lis
         sent = deliver.flat(written.parts(at, at + 1), running.port, running.last)
         figures = meter.figures(written.total(at, at + 1).points, sent.start, running.await_stored(count))
         held_bytes = (running.usage().now_mib - base_mib) * 2**20 / (count - GROWN)
-        _check(running, written, written.total(0, at + 1))
         found.append(figures._replace(series=count, held_bytes=held_bytes))
+    _check(running, written, written.total(0, load.mix.warm + len(found)))
     return found
 
 
