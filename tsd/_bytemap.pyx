@@ -76,7 +76,7 @@ cdef class ByteMap:
             if moved == NULL:
                 return NO_MEMORY
             self.arena, self.room = <char*> moved, room
-        if (<uint64_t> self.count + 1) * 3 > (<uint64_t> self.mask + 1) * 2:
+        if (<uint64_t> self.count + 1) * 5 > (<uint64_t> self.mask + 1) * 4:  # a fifth is empty
             if self.grow_places((<uint64_t> self.mask + 1) * 2) != DONE:
                 return NO_MEMORY
         record = <Record*> (self.arena + self.used)

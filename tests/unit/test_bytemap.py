@@ -1,0 +1,50 @@
+"""Bytes → bytes in C and in Python: the same of everything."""
+
+import random
+
+import pytest
+
+from tsd.bytemap import HAS, ByteMap, PlainByteMap
+
+pytestmark = pytest.mark.skipif(not HAS, reason="no C compiler when tsd was installed: only one is there")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_both_lead_to_the_same(seed: int) -> None:
+    chance = random.Random(seed)
+    packed, plain = ByteMap(), PlainByteMap()
+    for at in range(10_000):
+        key, value = chance.randbytes(chance.choice([0, 1, 2, 3])), chance.randbytes(4)
+        if chance.random() < 0.5:
+            packed.put(key, value)
+            plain.put(key, value)
+        assert packed.get(key) == plain.get(key)
+        if at % 3000 == 2999:
+            packed.drop_half()
+            plain.drop_half()
+    assert len(packed) == len(plain)
+    assert packed.keys() == plain.keys()
+    assert packed.items(0, 1 << 30)[0] == plain.items(0, 1 << 30)[0]
+
+
+def test_items_come_in_parts_and_a_value_of_another_length_takes_its_place() -> None:
+    packed = ByteMap()
+    for number in range(10):
+        packed.put(b"k%d" % number, b"v")
+    first, at = packed.items(0, 4)
+    second, at = packed.items(at, 100)
+    assert [key for key, _ in first + second] == packed.keys()
+    assert packed.items(at, 100)[0] == []
+    rebuilt = packed.rebuilt
+    packed.put(b"k3", b"longer")
+    assert (packed.get(b"k3"), len(packed), packed.rebuilt) == (b"longer", 10, rebuilt + 1)
+    packed.clear()
+    assert (len(packed), packed.get(b"k3"), packed.keys()) == (0, None, [])
+
+
+def test_numbers_and_how_little_they_take() -> None:
+    packed = ByteMap()
+    for number in range(50_000):
+        packed.put_number(b"%018d" % number, number)
+    assert [packed.number(b"%018d" % number) for number in (0, 49_999, 50_000)] == [0, 49_999, -1]
+    assert packed.held < 50_000 * 60
