@@ -87,12 +87,13 @@ async def test_a_quota_is_one_for_all_connections_of_a_client(autojump_clock: Mo
 
 async def test_over_the_port_all_lines_of_a_paused_client_arrive(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.quota.lines_per_second": "300"}) as daemon, daemon.client() as client:
+        began_s = trio.current_time()
         for block in range(3):
             await client.send_whole(b"".join(put(block * 1100 + n) for n in range(1100)))
         assert await client.ask(b"") == b"synced 3300\n"
         us = await about_us(daemon)
         assert (us["accepted"], us["lines"]) == (3300, 3301)
-        assert us["paused_ms"] > 0
+        assert us["paused_ms"] > 0 or trio.current_time() - began_s > 1  # so long the 300 beyond the burst take to come
 
 
 async def test_the_end_of_the_daemon_waits_for_no_quota(tmp_path: Path) -> None:
