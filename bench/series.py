@@ -1,21 +1,35 @@
 """What a series costs: memory while it is held, and time until a new one's point is on disk with its UIDs.
 
 Each series sends one point, so all that is counted beyond the daemon's own is what it keeps for them: texts, UIDs, row
-key parts. It is read once the window that they came in has been written.
+key parts, the newest point, the row that is watched. It is read once the window that they came in has been written.
+What the embedded store holds of the last writes until they are in a file (128 MiB at most) is no series': as much is
+written before.
+
+Processor time is that of the daemon, with the threads of the store: until all is on disk in the journal, its UIDs in
+their table; and until all points, and the entries of the series index, are written too.
 """
 
+import random
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.daemon import serving
+import trio
+
+from bench.daemon import Daemon, serving
 from bench.lines import Load
 from bench.peers import running_hbase
 from bench.processes import usage
 from bench.report import machine, publish, spread, table
 from bench.sender import send
+from tsd.assembly import control_path
+from tsd.store import Put
+from tsd.store.remote import Caller, RemoteStore
 
+WINDOW_MS = 600_000  # so that on a busy machine, too, series come in within one, and are written behind it
 WARM_UP = Load(series=1000, points=10, connections=4, seed=3)  # of other times; what is not the series' is there then
+
+MEMTABLES_MIB = 128  # that the embedded store has at most
 
 
 class Figures(NamedTuple):
@@ -23,6 +37,7 @@ class Figures(NamedTuple):
 
     series_per_s: float
     cpu_us: float  # a series
+    stored_us: float  # of CPU, a series, until all is stored
     held_bytes: float  # a series
     peak_mib: float
 
@@ -47,17 +62,40 @@ def series(counts: list[int], on_hbase: bool) -> None:
                 engine,
                 spread([figures.series_per_s], 0),
                 spread([figures.cpu_us], 1),
+                spread([figures.stored_us], 1),
                 spread([figures.held_bytes], 0),
                 spread([figures.peak_mib], 0),
             ]
         )
-    head = ["series", "store", "new series/s until on disk", "CPU µs/series", "bytes held/series", "peak MiB"]
+    head = [
+        "series",
+        "store",
+        "new series/s until on disk",
+        "CPU µs/series",
+        "CPU µs until stored",
+        "bytes held/series",
+        "peak MiB",
+    ]
     publish("series", f"One point a series, 4 connections; {machine()}.\n\n" + table(head, rows), found)
 
 
+async def _fill_memtables(daemon: Daemon) -> None:
+    """Have the embedded store hold as much of what was written as it may, a megabyte at a time: of a table that nothing
+    else here is written to or read from."""
+    caller = await Caller.connect(control_path(daemon.config))
+    store = RemoteStore(caller)
+    chance = random.Random(1)
+    for at in range(MEMTABLES_MIB * 5 // 4):
+        value = chance.randbytes(1 << 14)
+        await store.put(daemon.config.tree_table, [Put(b"%d %d" % (at, n), b"t:x", value) for n in range(64)])
+    await caller.aclose()
+
+
 def _run(count: int, settings: dict[str, str], folder: Path) -> Figures:
-    with serving(folder, settings) as daemon:
+    with serving(folder, {"tsd.storage.flush_interval": str(WINDOW_MS), **settings}) as daemon:
         send(WARM_UP, daemon.port, "sync")
+        if not settings:
+            trio.run(_fill_memtables, daemon)
         daemon.flush()
         before = daemon.usage()
         known = daemon.stats()["series.known"]
@@ -72,6 +110,7 @@ def _run(count: int, settings: dict[str, str], folder: Path) -> Figures:
         return Figures(
             new / (sent.end - sent.start),
             (registered.cpu_s - before.cpu_s) / new * 1e6,
+            (after.cpu_s - before.cpu_s) / new * 1e6,
             (after.now_mib - before.now_mib) * 2**20 / new,
             after.peak_mib,
         )
