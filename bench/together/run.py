@@ -1,5 +1,6 @@
 """Runs every system under every load, in turn, and keeps what it finds."""
 
+import http.client
 import resource
 import shutil
 import subprocess
@@ -35,10 +36,22 @@ from bench.together.systems import (
     System,
 )
 from bench.together.victoria import running_victoria
+from tsd.errors import TsdError
 
 INSTALL = "apt-get install --no-install-recommends"
 # What ends one measurement, not all of them.
-FAILURES = (Wrong, RuntimeError, AssertionError, OSError, ValueError, SystemExit, subprocess.SubprocessError)
+FAILURES = (
+    Wrong,
+    TsdError,
+    ExceptionGroup,
+    RuntimeError,
+    AssertionError,
+    OSError,
+    ValueError,
+    http.client.HTTPException,
+    SystemExit,
+    subprocess.SubprocessError,
+)
 
 
 class Wanted(NamedTuple):
