@@ -56,20 +56,17 @@ class Victoria:
 
     def merged_bytes(self, points: int) -> int:
         """What its points take, without the index of series, once it has merged its files into as few as it can."""
-        self._await_parts(points, 1 << 30)
-        self._get("/internal/force_merge")
-        parts = self._await_parts(points, 1)
-        return sum(path.stat().st_size for part in parts for path in part.iterdir())
-
-    def _await_parts(self, points: int, most: int) -> list[Path]:
-        """Folders of files that hold so many points, which their names begin with, once there are so few a month."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            self._get("/internal/force_flush")
-            parts = list(self._home.glob("data/*/*/*_*_*"))
+            for order in (
+                "force_flush",
+                "force_merge",
+            ):  # again and again: a merge that already runs has one passed over
+                self._get(f"/internal/{order}")
+            parts = list(self._home.glob("data/*/*/*_*_*"))  # each name begins with how many points it holds
             months = {part.parent.name for part in parts}
-            if sum(int(part.name.partition("_")[0]) for part in parts) == points and len(parts) <= most * len(months):
-                return parts
+            if sum(int(part.name.partition("_")[0]) for part in parts) == points and len(parts) == len(months):
+                return sum(path.stat().st_size for part in parts for path in part.iterdir())
         raise SystemExit("VictoriaMetrics does not merge its files: the figures mean nothing")
 
     def _points(self, start_s: int, end_s: int) -> int:
