@@ -124,7 +124,7 @@ def answer(
         taking.feed(batch)
     points: list[Any] = taking.finish(len(series))
     if asked.rate is not None:
-        points = [rate_of(own, asked.rate, corrected=corrected) for own in points]
+        points = [rate_of(own, asked.rate, scan.start_ms, corrected=corrected) for own in points]
     shown = output_range(*bounds, asked.downsample, corrected=corrected)
     answers = []
     for group in groups:

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 
 from scripts.peers.java import fetch, find_java
 from tests.peers.needs import need_peer
 from tests.query_series import Question, questions
 from tests.query_vectors import Asked, Value, answer
-from tsd.query.model import Fill
 from tsd.query.ranges import output_range, scan_range
 
 pytestmark = pytest.mark.opentsdb
@@ -107,7 +106,4 @@ def test_series_become_what_opentsdb_makes_of_them(iterators: Iterators, questio
 @law
 @given(question=questions(by_calendar=True))
 def test_calendar_buckets_are_opentsdb_s_in_every_zone(iterators: Iterators, question: Question) -> None:
-    spec, rate = question.asked.downsample, question.asked.rate
-    # Known to differ, seldom: 12h-sum-zero in New York, 0.0 at its 19:00 and 1.0 at its midnight, dropResets.
-    assume(not (spec and spec.fill is Fill.ZERO and rate and rate.drop_resets))
     compare(iterators, question)

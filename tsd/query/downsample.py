@@ -149,7 +149,7 @@ class Downsampler:
         series, stamps, values = self._found()
         grid = self._buckets.filled()
         if self._fill is not Fill.NONE and grid is not None:
-            if self._corrected or self._spec.calendar:  # else the one before it leads the rates
+            if self._corrected:  # else the one before it leads the rates
                 grid = grid[grid >= self._scan.start_ms]
             return self._filled(series, stamps, values, grid, series_count)
         order = in_order(series, series_count)

@@ -1,0 +1,16 @@
+"""Rates of series that are filled by calendar: the bucket before the first one that is answered leads them."""
+
+from tests.query_vectors import Asked, answer
+from tsd.query.durations import read_downsample
+from tsd.query.model import RateOptions
+
+
+def test_the_first_rate_is_that_from_what_the_bucket_before_was_filled_with() -> None:
+    """As OpenTSDB's iterators have it. It used to be that from a 0 in 1970, which the other series' rates were added
+    to where later resets are dropped."""
+    spec = read_downsample("5h-last-zero", zone="Asia/Kolkata", use_calendar=True)
+    options = RateOptions(counter=True, drop_resets=True)
+    asked = Asked("m", "mimmax", 1356998461000, 1357257600000, spec, options, {}, {}, True)
+    [points] = answer([{1356998400000: 7}, {1357097400000: 1.0}], [range(2)], asked)
+    assert points[1357014600000] == 7 / 18000
+    assert points[1357032600000] == 0.0
