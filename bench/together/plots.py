@@ -68,6 +68,8 @@ def _bars(axes: Axes, run: Run, load: str, of: Of, title: str, digits: int) -> N
 
 def _plain(axis: Axis) -> None:
     """Numbers as people write them, at 1, 2 and 5 of each power of ten."""
+    if not (axis.axes.patches or axis.axes.lines):
+        return  # nothing was measured
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if _decades(axis) < 2 else (1.0,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
@@ -83,7 +85,8 @@ def _cpu(run: Run) -> Figure:
     _bars(speed, run, STEADY, lambda f: f.lines_per_s and f.lines_per_s / 1000, "thousand lines/s until stored", 0)
     _bars(cpu, run, STEADY, cpu_us, "CPU µs a line, with the store's", 2)
     cpu.tick_params(labelleft=False)
-    cpu.set_xscale("log")
+    if cpu.patches:
+        cpu.set_xscale("log")
     _plain(cpu.xaxis)
     return figure
 
@@ -105,7 +108,8 @@ def _loads(run: Run) -> Figure:
         places = [place + at * width for place in range(len(loads))]
         axes.bar(places, heights, width, label=system, color=COLOURS[at % len(COLOURS)])
     axes.set_xticks([place + 0.4 - width / 2 for place in range(len(loads))], [_folded(run.titles[n]) for n in loads])
-    axes.set_yscale("log")
+    if systems:
+        axes.set_yscale("log")
     _plain(axes.yaxis)
     axes.set_title("CPU µs a line, with the store's", loc="left", fontsize=TITLE)
     if systems:
@@ -130,8 +134,9 @@ def _growth(run: Run) -> Figure:
             memory.plot(series, [f.held_bytes or 0.0 for f in steps], **style)  # type: ignore[arg-type]
             speed.plot(series, [f.lines_per_s or 0.0 for f in steps], **style)  # type: ignore[arg-type]
     for axes, title in ((memory, "bytes held for a series"), (speed, "new series/s until stored")):
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        if axes.lines:
+            axes.set_xscale("log")
+            axes.set_yscale("log")
         axes.set_xlabel("series", fontsize=SMALL)
         axes.set_title(title, loc="left", fontsize=TITLE)
         _plain(axes.xaxis)
