@@ -3,6 +3,7 @@
 import http.client
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -69,6 +70,7 @@ def run(wanted: Wanted) -> Run:
     size = SIZES[wanted.scale]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a thousand agents: what is started here inherits it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it ends what it started
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         hbase = cache(lambda: stack.enter_context(running_hbase(folder / "hbase", ONE_REGION)))
