@@ -22,7 +22,7 @@ from tsd.doors.web import Statistics as WebStatistics
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, REASONS, UNKNOWN_NAME
 from tsd.ingest import compiled
 from tsd.ingest.journal import Statistics as JournalStatistics
-from tsd.uids import KindStatistics
+from tsd.uid_flight import KindStatistics
 
 
 class Stat(NamedTuple):

@@ -1,7 +1,7 @@
 """Names on their way to their UIDs: the batch they go in, who is asked for each, and what is remembered of them."""
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -32,6 +32,25 @@ class Flight:
         """Take names along. One that several want gets its UID if any of them may."""
         for name in names:
             self.names[name] = (*self.names.get(name, ()), permit)
+
+
+class KindStatistics(NamedTuple):
+    """A kind's numbers at a moment."""
+
+    hits: int
+    misses: int
+    cached: int
+    collisions: int
+    refused: int
+    used: int  # the counter as last seen
+    available: int
+
+
+class Remembered(NamedTuple):
+    """Cells of the UID table as they were when they were read."""
+
+    column: bytes
+    values: dict[bytes, bytes]  # by row
 
 
 class Cache:

@@ -8,7 +8,6 @@ the winner's UID; its own number stays unused.
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import NamedTuple
 
 import structlog
 import trio
@@ -17,7 +16,7 @@ from tsd.bytemap import ByteMap
 from tsd.codec.uid import COUNTER_ROW, Kind, Uid, Widths, capacity, decode_counter, encode_uid
 from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted
 from tsd.store import Put, Store
-from tsd.uid_flight import Cache, Flight, Found, Permit
+from tsd.uid_flight import Cache, Flight, Found, KindStatistics, Permit, Remembered
 
 log = structlog.get_logger(__name__)
 
@@ -27,25 +26,6 @@ RECHECKS = 5  # reads after a create whose answer was lost
 WARN_AT = (0.5, 0.75, 0.9, 0.95, 0.99)  # parts of a kind's UIDs in use
 
 Describe = Callable[[Kind], bytes] | None  # the metadata of a new UID, where it gets some
-
-
-class KindStatistics(NamedTuple):
-    """A kind's numbers at a moment."""
-
-    hits: int
-    misses: int
-    cached: int
-    collisions: int
-    refused: int
-    used: int  # the counter as last seen
-    available: int
-
-
-class Remembered(NamedTuple):
-    """Cells of the UID table as they were when they were read."""
-
-    column: bytes
-    values: dict[bytes, bytes]  # by row
 
 
 class Uids:

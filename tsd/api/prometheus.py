@@ -25,7 +25,7 @@ from tsd.loop_lag import LoopLag
 from tsd.stats import Stat
 from tsd.store import Store
 from tsd.store.timing import Timed
-from tsd.uids import KindStatistics
+from tsd.uid_flight import KindStatistics
 
 LE = [*map(str, BOUNDS_S), "+Inf"]
 
