@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import trio
 import trustme
+from trio.testing import wait_all_tasks_blocked
 
 from tests.faults.ledger import check_ledger
 from tests.faults.test_http_fuzz import SETTINGS, TIMES, Drawing
@@ -104,6 +105,7 @@ async def settled(daemon: Running) -> int:
     with trio.move_on_after(SETTLE_S):
         while daemon.daemon.listener.statistics().open:  # noqa: ASYNC110 - a socket's end has no event
             await trio.sleep(0.01)
+        await wait_all_tasks_blocked()  # the last one's task has still to end
         return trio.lowlevel.current_statistics().tasks_living
     raise Bad(f"{daemon.daemon.listener.statistics().open} connections are still open")
 
