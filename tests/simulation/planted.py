@@ -93,10 +93,15 @@ class BlindUids(Uids):
 
 
 class StuckGate(Gate):
-    """Forgets to open where it was held for two reasons."""
+    """Opens once only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_opened = False
 
     def release(self, why: str) -> None:
-        if self._held == {why}:
+        if not (self._held == {why} and self._has_opened):
+            self._has_opened |= self._held == {why}
             super().release(why)
 
 

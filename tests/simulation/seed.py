@@ -22,7 +22,7 @@ from tests.simulation.daemon import Makers
 from tests.simulation.world import World
 
 SHM = Path("/dev/shm")
-MOST_STEPS = 300_000  # of tasks; a run that takes more stands still
+MOST_STEPS = 30_000  # of tasks; a run that takes more stands still: they take 2,000 at most
 
 
 class Outcome(NamedTuple):
