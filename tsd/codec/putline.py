@@ -22,6 +22,8 @@ from tsd.errors import ILLEGAL_ARGUMENT, BadLine
 
 Tags = tuple[tuple[bytes, bytes], ...]
 
+ORDER_TAGS, ORDER_BYTES = 16, 1024  # of sets whose order is kept: refused lines have sets, too, of any size
+
 
 class NameRules(NamedTuple):
     """What a series may be called."""
@@ -135,7 +137,9 @@ def map_order(tags: Tags) -> Tags:
     """Tags in the order OpenTSDB visits them: it checks, shows and gives UIDs in this order."""
     if len(tags) < 2:
         return tags
-    order = _order(tuple([tagk for tagk, _ in tags]))
+    tagks = tuple([tagk for tagk, _ in tags])
+    kept = len(tagks) <= ORDER_TAGS and sum(map(len, tagks)) <= ORDER_BYTES
+    order = (_order if kept else _order.__wrapped__)(tagks)
     return tuple([tags[at] for at in order])
 
 

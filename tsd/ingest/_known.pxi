@@ -85,7 +85,7 @@ cdef class KnownNames:
         cdef int32_t metric_id
         cdef Record* metric
         cdef char* parts
-        cdef int found = split_tags(line.tags, line.tag_bytes, &texts.wanted)
+        cdef int found = split_tags(line.tags, line.tag_bytes, &texts.wanted, self.most_tags)
         if found != TAKEN:
             return STRANGER if found == ODD else found
         if not self.may_be(line.metric, line.metric_bytes, &texts.wanted):
@@ -146,7 +146,7 @@ cdef class KnownNames:
         cdef Tag* tag
         cdef int found
         for metric, tags in strangers:
-            found = split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.list)
+            found = split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.list, self.most_tags)
             if found == ODD or found == TAKEN and not self.may_be(
                 PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), &self.list
             ):

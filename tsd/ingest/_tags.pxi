@@ -12,8 +12,13 @@ cdef struct TagList:
     Py_ssize_t count, room
 
 
-cdef int split_tags(const char* at, Py_ssize_t size, TagList* list) noexcept nogil:
-    """The tags of a text, a repeated one once. ODD where it is not well-formed, NO_MEMORY."""
+cdef enum:
+    ANY_NUMBER = 0x7fffffff  # of tags: of texts that were judged before
+
+
+cdef int split_tags(const char* at, Py_ssize_t size, TagList* list, Py_ssize_t most) noexcept nogil:
+    """The tags of a text, a repeated one once. ODD where it is not well-formed or has more than `most`, which bounds
+    the time it takes; NO_MEMORY."""
     cdef const char* end = at + size
     cdef const char* stop
     cdef const char* equals
@@ -36,6 +41,8 @@ cdef int split_tags(const char* at, Py_ssize_t size, TagList* list) noexcept nog
         at = stop
         there = tag_of(list, &tag)
         if there == NULL:
+            if list.count == most:
+                return ODD
             if list.count == list.room:
                 if grow(<void**> &list.tags, list.room * 2 + 8, sizeof(Tag)):
                     return NO_MEMORY

@@ -177,7 +177,7 @@ cdef class Texts:
                 entry = &self.entries[self.series[slots.at[at].item].entry]
                 if (
                     entry.metric & METRIC == metric
-                    and split_tags(self.arena + entry.at, entry.tag_bytes, &self.met) == TAKEN
+                    and split_tags(self.arena + entry.at, entry.tag_bytes, &self.met, ANY_NUMBER) == TAKEN
                     and same_tags(&self.wanted, &self.met)
                 ):
                     return at
@@ -198,7 +198,7 @@ cdef class Texts:
         cdef int64_t slot
         if id == 0:
             return NONE
-        must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.wanted))
+        must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.wanted, ANY_NUMBER))
         slot = self.set_slot(self.set_hash(m, PyBytes_GET_SIZE(metric), &self.wanted), id)
         return NONE if slot == NONE else self.sets.at[slot].item
 
@@ -261,7 +261,7 @@ cdef class Texts:
         assert self.find(metric, tags) == NONE and self.find_set(metric, tags) == NONE  # which fills `wanted`
         cdef const char* m = PyBytes_AS_STRING(metric)
         cdef int32_t number, id = self.metric_id(metric, enter=True)
-        must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.wanted))
+        must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.wanted, ANY_NUMBER))
         number = self.new_series(
             id, m, PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags),
             self.set_hash(m, PyBytes_GET_SIZE(metric), &self.wanted),
@@ -352,7 +352,7 @@ cdef class Texts:
             return
         entry = self.texts.at[slot].item
         if self.entries[entry].metric & FIRST:
-            must(split_tags(t, t_bytes, &self.wanted))
+            must(split_tags(t, t_bytes, &self.wanted, ANY_NUMBER))
             self.leave_set(number, self.set_hash(m, m_bytes, &self.wanted), self.entries[entry].metric & METRIC)
         remove(&self.texts, <uint32_t> slot)
         self.unmark(entry, LINKED)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tsd.codec import putline
 from tsd.codec.putline import NameRules, PutLine, parse_put, show_tags, split_tags
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, BadLine
 
@@ -63,3 +64,13 @@ def test_tags_are_shown_in_a_maps_order_and_kept_in_the_senders() -> None:
     tags = split_tags(b"t1=v t4=v t1=v")
     assert tags == ((b"t1", b"v"), (b"t4", b"v"))
     assert show_tags(tags) == "{t4=v, t1=v}"
+
+
+def test_of_large_sets_of_tags_no_order_is_kept() -> None:
+    """Refused lines have sets of any size: a thousand of them were kept."""
+    many = tuple((b"k%d" % at, b"v") for at in range(2000))
+    long = ((b"a" * 2000, b"v"), (b"b", b"v"))
+    before = putline._order.cache_info().currsize
+    assert show_tags(many).count("=") == 2000
+    assert show_tags(long).count("=") == 2
+    assert putline._order.cache_info().currsize == before
