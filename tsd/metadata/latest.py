@@ -72,6 +72,7 @@ class Latest:
         self._slot_of = np.zeros(_GROWTH, np.int32)  # by the series table's numbers
         self._births = np.zeros(_GROWTH, np.int64)  # to know a number that was given to another series
         self.forgotten = 0  # series
+        self._drops = 0  # how often places were given up
 
     def __len__(self) -> int:
         return self._count
@@ -120,7 +121,13 @@ class Latest:
             self._slot_of = _grown(self._slot_of, size)
         if self._count + len(numbers) > self._most:
             self._forget_half()
-        births = table.births(numbers)
+        drops = -1
+        while drops != self._drops:  # what was entered before everything was forgotten has no slot
+            drops = self._drops
+            await self._enter(numbers, table)
+
+    async def _enter(self, numbers: NDArray[np.int32], table: Numbered) -> None:
+        births, drops = table.births(numbers), self._drops
         new = numbers[births != self._births[numbers]].tolist()
         for at in range(0, len(new), NEW_SERIES):
             for number in new[at : at + NEW_SERIES]:
@@ -129,6 +136,8 @@ class Latest:
                     metric = parts.before[self._salt_width :]
                     self._slot_of[number] = self.slot(metric, parts.after)
             await trio.lowlevel.checkpoint()
+            if drops != self._drops:
+                return
         self._births[numbers] = births
 
     def slot(self, metric: bytes, pairs: bytes) -> int:
@@ -193,6 +202,7 @@ class Latest:
 
     def drop(self) -> None:
         """Forget everything: names may have other UIDs by now, or points may have been deleted."""
+        self._drops += 1
         self._slots.clear()
         self._count = 0
         self._births[:] = 0
@@ -201,6 +211,7 @@ class Latest:
 
     def _forget_half(self) -> None:
         """Forget the series whose points are oldest."""
+        self._drops += 1
         order = np.argsort(self._times[: self._count], kind="stable")
         kept = np.sort(order[self._count // 2 :])
         moved = np.full(self._count, -1, np.int64)

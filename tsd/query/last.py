@@ -71,6 +71,7 @@ class LastPoints:
         span = Span(self._now_ms(), self._look_back_h if back_h is None else back_h)
         slots = self._slots(series)
         await self._look(series, slots, span)
+        slots = self._slots(series)  # anew: everything may have been forgotten meanwhile
         times = self._latest.times_ms(slots)
         oldest = NO_TIME + 1 if back_h is None else span.start_ms
         points = self._latest.points(slots.tolist())
@@ -89,10 +90,10 @@ class LastPoints:
             known &= np.maximum(times, self._latest.checked_ms[slots]) > span.now_ms - self._trust_ms
         unknown = np.flatnonzero(~known).tolist()
         for at in range(0, len(unknown), ROWS):
-            part = {series[index]: int(slots[index]) for index in unknown[at : at + ROWS]}
-            found = await self._newest(list(part), span)
-            for one, slot in part.items():
-                self._latest.take(slot, found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
+            part = list(dict.fromkeys(series[index] for index in unknown[at : at + ROWS]))
+            found = await self._newest(part, span)
+            for one in part:  # by name: slots may be others' by now
+                self._latest.take(self._latest.slot(*one), found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
 
     async def _newest(self, wanted: Sequence[Series], span: Span) -> dict[Series, LastPoint]:
         """The newest points that rows hold, hour by hour from the present one back."""

@@ -1,6 +1,9 @@
 """The newest points of series: from memory where it can be trusted, from rows where it cannot."""
 
+from collections.abc import Sequence
+
 import pytest
+import trio
 from hypothesis import given
 
 from tests.property.codec_rows import anything
@@ -9,6 +12,7 @@ from tsd.api import last
 from tsd.codec.cell import COLUMN, seconds_qualifier
 from tsd.codec.merge import MergeRules, StoredCell, merge
 from tsd.codec.row import points
+from tsd.codec.rowkey import Layout
 from tsd.codec.times import HOUR_S
 from tsd.codec.tsuid import tsuid_row
 from tsd.codec.uid import Widths
@@ -17,6 +21,7 @@ from tsd.metadata.known import KnownSeries
 from tsd.metadata.latest import LastPoint, Latest
 from tsd.query.last import LastPoints, last_of
 from tsd.store import Put
+from tsd.store.memory import MemoryStore
 
 HOUR = NOW_MS // 1000 // HOUR_S * HOUR_S
 
@@ -152,3 +157,29 @@ def test_the_last_point_of_a_row_is_that_of_all_its_points(cells: list[StoredCel
         return
     wanted = points(b"", cells, rules)
     assert last_of(row) == (wanted[-1] if wanted else None)
+
+
+async def test_what_is_forgotten_while_the_store_is_asked_gives_no_series_anothers_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    latest = Latest(0)
+    known = LastPoints(
+        MemoryStore(lambda: NOW_MS), "tsdb", Layout(), latest, lambda: NOW_MS, look_back_h=1, trust_ms=None
+    )
+    metric, one, other = b"\0\0\1", b"\0\0\1\0\0\1", b"\0\0\1\0\0\2"
+    found = LastPoint(NOW_MS - 5000, 111)
+
+    async def newest(wanted: Sequence[tuple[bytes, bytes]], _span: object) -> dict[tuple[bytes, bytes], LastPoint]:
+        await trio.lowlevel.checkpoint()
+        latest.drop()
+        latest.slot(metric, other)  # somebody else's is the first now
+        return {series: found for series in wanted if series[1] == one}
+
+    monkeypatch.setattr(known, "_newest", newest)
+    assert await known.of([(metric, one)], None) == [found]
+    monkeypatch.setattr(known, "_newest", lambda *_: nothing())
+    assert await known.of([(metric, other)], None) == [None]
+
+
+async def nothing() -> dict[tuple[bytes, bytes], LastPoint]:
+    return {}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from tsd.codec.columns import Columns, sort_columns
 from tsd.codec.times import instant
 from tsd.codec.words import FLOAT
 from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
-from tsd.metadata.latest import NO_TIME, LastPoint, Latest
+from tsd.metadata.latest import NEW_SERIES, NO_TIME, LastPoint, Latest
 
 BEFORE_MS = 1 << 42
 METRIC = b"\0\0\1"
@@ -114,3 +115,24 @@ async def test_past_the_bound_those_are_forgotten_that_were_quiet_longest() -> N
     assert newest(latest, 7) == LastPoint(17_000, 7)
     assert newest(latest, 8) == LastPoint(50_000, 8)
     assert newest(latest, 3) is None
+
+
+async def test_what_is_forgotten_while_series_are_entered_gives_no_series_anothers_points() -> None:
+    table, latest = SeriesTable(), Latest(0)
+    count = 2 * NEW_SERIES
+    numbers = [entered(table, name) for name in range(count)]
+
+    async def forget() -> None:
+        while not len(latest):
+            await trio.lowlevel.checkpoint()
+        latest.drop()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            latest.note, window([(number, 1, at) for at, number in enumerate(numbers)]), table, BEFORE_MS
+        )
+        nursery.start_soon(forget)
+    half = numbers[: count // 2]
+    await latest.note(window([(number, 2, at) for at, number in enumerate(half)]), table, BEFORE_MS)
+    found = [newest(latest, name) for name in range(count)]
+    assert found == [LastPoint(2000 if name < count // 2 else 1000, name) for name in range(count)]
