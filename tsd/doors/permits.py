@@ -79,7 +79,7 @@ class Permits:
             raise self._denied(need, visitor)
         if need and not need & Role.READ:
             self._check_origin(headers)
-        elif "jsonp" in target.params and visitor.principal.name and not self._may_pad(need, headers, visitor):
+        if "jsonp" in target.params and visitor.principal.name and not self._may_pad(need, headers, visitor):
             raise _foreign(headers)
 
     def _may_pad(self, need: Role, headers: Headers, visitor: Visitor) -> bool:

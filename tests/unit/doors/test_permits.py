@@ -21,10 +21,10 @@ QUERY = "/api/suggest?type=metrics&jsonp=f"
 SAME = {"sec-fetch-site": "same-origin"}
 
 
-async def may(folder: Path, headers: dict[str, str], *, anonymous: str, shown: bool = True) -> bool:
+async def may(folder: Path, headers: dict[str, str], *, anonymous: str, shown: bool = True, query: str = QUERY) -> bool:
     """Whether a question with a callback is answered."""
     token = new_token()
-    write_lines(folder / "accounts", [str(Account("a", Role.READ, kept_token(token)))])
+    write_lines(folder / "accounts", [str(Account("a", Role.READ | Role.WRITE | Role.ADMIN, kept_token(token)))])
     given = {
         "tsd.core.authentication.enable": "true",
         "tsd.auth.file": str(folder / "accounts"),
@@ -37,7 +37,7 @@ async def may(folder: Path, headers: dict[str, str], *, anonymous: str, shown: b
     stranger.principal = keeper.stranger(stranger.address)
     told = {"host": "tsd", **headers} | ({"authorization": f"Bearer {token}"} if shown else {})
     visitor = await permits.identified(told, stranger)
-    target = read_target(QUERY)
+    target = read_target(query)
     try:
         permits.check(target.key, "GET", target, told, visitor)
     except Refused:
@@ -61,6 +61,12 @@ async def test_no_page_reads_with_what_a_browser_keeps_of_somebody(
     tmp_path: Path, headers: dict[str, str], anonymous: str, wanted: bool
 ) -> None:
     assert await may(tmp_path, headers, anonymous=anonymous) is wanted
+
+
+@pytest.mark.parametrize("path", ["/logs?json", "/api/stats/threads?a=b", "/api/uid/assign?metric=evil"])
+async def test_nor_what_wants_more_than_reading(tmp_path: Path, path: str) -> None:
+    assert not await may(tmp_path, {}, anonymous="", query=f"{path}&jsonp=f")
+    assert await may(tmp_path, SAME, anonymous="", query=f"{path}&jsonp=f")
 
 
 async def test_who_needs_to_show_nothing_may_have_it_as_ever(tmp_path: Path) -> None:
