@@ -33,7 +33,7 @@ class Claim:
 
     def __init__(self, room: "Room", client: str) -> None:
         self._room = room
-        self._client = client
+        self.client = client
         self.taken = 0
         self._scope = trio.CancelScope()
         self._due = math.inf
@@ -76,17 +76,17 @@ class Claim:
         """Wait for so many bytes at once: for a request that holds none yet, as two that wait for each other's would
         wait for ever."""
         assert not self.taken
-        await self._room.wait(self._client, amount)
+        await self._room.wait(self.client, amount)
         self.taken = amount
 
     def grow(self, amount: int) -> None:
         """Have `amount` bytes in all; raises Refused where that is more than there are."""
         more = amount - self.taken
         if more > 0:
-            if not self._room.has(self._client, more):
-                self._room.hurry_late()
+            if not self._room.has(self.client, more):
+                self._room.hurry_late(self.client, more)
                 raise Refused(OVERLOADED, "Too many requests", "The memory for bodies of requests is taken; send again")
-            self._room.add(self._client, more)
+            self._room.add(self.client, more)
             self.taken = amount
 
 
@@ -106,18 +106,32 @@ class Room:
     def held_by(self, claim: Claim) -> Iterator[None]:
         """While a body comes."""
         self._receiving.add(claim)
-        if self._waiting:
-            claim.hurry()
+        self._press()
         try:
             yield
         finally:
             self._receiving.remove(claim)
 
-    def hurry_late(self) -> None:
+    def hurry_late(self, client: str, amount: int) -> None:
         """Have those give up their room who are behind what is due, for one who cannot wait."""
         for claim in self._receiving:
-            if claim.is_late:
+            if claim.is_late and (claim.client == client or not self._has_its_share(client, amount)):
                 claim.hurry()
+
+    def _has_its_share(self, client: str, amount: int) -> bool:
+        """Whether so much more is kept from a client by what it has itself: nobody else's room is of use to it."""
+        own = self._clients[client]
+        return own != 0 and own + amount > self._share
+
+    def _press(self) -> None:
+        """Have those hurry whose room somebody waits for, and the others take their time."""
+        bound = {client for client, amount, _ in self._waiting if self._has_its_share(client, amount)}
+        all_of_them = any(not self._has_its_share(client, amount) for client, amount, _ in self._waiting)
+        for claim in self._receiving:
+            if all_of_them or claim.client in bound:
+                claim.hurry()
+            else:
+                claim.relax()
 
     @asynccontextmanager
     async def claim(self, client: str) -> AsyncIterator[Claim]:
@@ -141,8 +155,7 @@ class Room:
             return
         place = (client, amount, trio.Event())
         self._waiting.append(place)
-        for claim in self._receiving:
-            claim.hurry()
+        self._press()
         try:
             await place[2].wait()
         except trio.Cancelled:
@@ -154,9 +167,7 @@ class Room:
 
     def _leave(self, place: tuple[str, int, trio.Event]) -> None:
         self._waiting.remove(place)
-        if not self._waiting:
-            for claim in self._receiving:
-                claim.relax()
+        self._press()
 
     def add(self, client: str, amount: int) -> None:
         """Note what was taken."""
@@ -173,6 +184,8 @@ class Room:
                 self._leave(place)
                 self.add(place[0], place[1])
                 place[2].set()
+        if self._waiting:
+            self._press()
 
 
 async def unpacked(body: bytes, coding: str, limit: int, claim: Claim) -> bytes:

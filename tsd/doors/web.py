@@ -193,7 +193,8 @@ class WebSession:
             else:
                 response = await self._dispatcher.answer(request, target)
             padded = request.has("jsonp") and response.content_type in (JSON, LEGACY_JSON)
-            await self._send(response, headers, padded=padded)
+            del request, body  # who takes the answer slowly keeps no room from others
+        await self._send(response, headers, padded=padded)
         self._tally.note(target.key, response.status, (trio.current_time() - began) * 1000)
 
     # ---- what comes
