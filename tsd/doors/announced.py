@@ -62,7 +62,7 @@ def belonging(head: bytes, there: bytes) -> int:
             raise NoHeader(f"a header of {wanted} bytes, more than {MOST_BYTES}")
         return min(len(there), wanted - len(head))
     if data[: len(FIRST)] != FIRST[: len(data)]:
-        raise NoHeader(f"it begins with {data[:20]!r}")
+        raise NoHeader(f"it begins with {data[:4]!r}")  # no more: a token may follow
     end = data.find(b"\n", 0, MOST_FIRST) + 1
     if not end and len(data) >= MOST_FIRST:
         raise NoHeader(f"a line that does not end within {MOST_FIRST} bytes")

@@ -86,6 +86,7 @@ class Listener:
         self._doorkeeper = doorkeeper
         self._crowd = crowd
         self._visits: set[_Visit] = set()
+        self._arriving: set[trio.SocketStream] = set()  # of whom it is not known yet who they are
         self._accepting = trio.CancelScope()
         self.ended = trio.Event()
         self._total = self._rejected = self._closed = self._reset = self._silent = self._failed = 0
@@ -110,15 +111,19 @@ class Listener:
         for `sync` believes it delivered. `ended` is set when all have gone."""
         self._accepting.cancel()
         self._clients.leave()
-        for visit in self._visits:
+        for stream in (*self._arriving, *(visit.stream for visit in self._visits)):
             with suppress(OSError):  # the client was faster
                 # Linux gives out what has come, and then says that there is no more, also to those who wait.
-                visit.stream.socket.shutdown(trio.socket.SHUT_RD)
+                stream.socket.shutdown(trio.socket.SHUT_RD)
 
     async def _visit(self, stream: trio.SocketStream) -> None:
         """One connection. Whatever goes wrong in it ends it, and nothing else."""
         self._total += 1
-        visitor = await self._seen_in(stream)
+        self._arriving.add(stream)
+        try:
+            visitor = await self._seen_in(stream)
+        finally:
+            self._arriving.remove(stream)
         if visitor is None or not self._has_room(stream, visitor):
             await trio.aclose_forcefully(stream)
             return

@@ -65,12 +65,12 @@ class Visitor:
 
     def from_behind(self, address: str, principal: Principal) -> "Visitor":
         """Whose request this end sent on, as a proxy. What the proxy itself has shown is not theirs."""
-        if self._last_behind is None or self._last_behind.address != address:
-            client = self._own if self._clients is None else self._clients.at(address)
-            self._last_behind = Visitor(
-                address, 0, client, principal=principal, secured=self.secured, clients=self._clients
-            )
-        return self._last_behind
+        client = self._own if self._clients is None else self._clients.at(address)  # it may have been forgotten since
+        last = self._last_behind
+        if last is None or last.address != address or last.at_address is not client:
+            last = Visitor(address, 0, client, principal=principal, secured=self.secured, clients=self._clients)
+            self._last_behind = last
+        return last
 
     @property
     def peer(self) -> str:
