@@ -76,6 +76,8 @@ def open_all(keys: list[bytes], columns: list[bytes], values: list[bytes], since
         before = len(columns[at]) + len(values[at])
         columns[at], values[at] = opened(columns[at], values[at])
         grown += len(columns[at]) + len(values[at]) - before
+    if 0 < since < len(keys):
+        named.append(since)  # the last one before may have been named, and had none behind it yet
     for at in named:
         if _is_out_of_place(keys, columns, at):
             _sort_row(keys, columns, values, at)
