@@ -41,7 +41,9 @@ def options(unit: str) -> Iterator[tuple[str, str]]:
 def test_systemd_finds_nothing_wrong(copies: Path, program: Callable[[str], Path]) -> None:
     command: list[str | Path] = [program("systemd-analyze"), "verify", *(copies / name for name in UNITS)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    others = re.compile(r"(/usr)?/lib/systemd/")  # units that are installed here are read, too
+    ours = [line for line in done.stderr.splitlines() if not others.match(line)]
+    assert (done.returncode, done.stdout, ours) == (0, "", [])
 
 
 @pytest.mark.parametrize("unit", SERVICES)

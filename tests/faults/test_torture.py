@@ -89,8 +89,7 @@ async def test_a_daemon_that_is_asked_says_where_its_tasks_wait(tmp_path: Path) 
     async with served(tmp_path) as daemon:
         await daemon.ready()
         await daemon.tell_tasks()
-        told = daemon.events[-1]
-        assert told["event"] == "where tasks wait"
+        told = await daemon.logged("where tasks wait")
         assert any("Writer.write_windows" in line for line in told["tasks"])
         await daemon.terminate()
 

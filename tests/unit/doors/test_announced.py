@@ -101,7 +101,8 @@ async def request(client: Client, target: str, body: bytes = b"", header: str = 
     return int(head.split(b" ")[1])
 
 
-async def test_who_is_behind_a_balancer_is_the_client(tmp_path: Path) -> None:
+async def test_who_is_behind_a_balancer_is_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tsd.doors.announced.PATIENCE_S", 600)  # all connect first, and speak one after the other
     settings = {
         **BALANCED, "tsd.network.allow": "192.0.2.0/24,2001:db8::/32", "tsd.network.connections_per_address": "1"
     }  # fmt: skip

@@ -131,13 +131,13 @@ async def test_nothing_is_read_while_the_gate_is_shut(daemon: Running) -> None:
 
 
 async def test_who_is_over_its_quota_rests(tmp_path: Path) -> None:
-    lines = 100
+    first, lines = 140, 280  # its debt lasts longer than a slow machine stands still
     async with running(tmp_path, {"tsd.quota.lines_per_second": "5"}) as daemon, standing(daemon) as client:
-        await client.send(GOOD * 50)
-        await until(lambda: daemon.daemon.ledger.received == CALM + 50)
-        await client.send(GOOD * (lines - 50))
+        await client.send(GOOD * first)
+        await until(lambda: daemon.daemon.ledger.received == CALM + first)
+        await client.send(GOOD * (lines - first))
         await until(lambda: daemon.daemon.clients.statistics().pausing == 1)
-        assert daemon.daemon.ledger.received == CALM + 50
+        assert daemon.daemon.ledger.received == CALM + first
     assert daemon.daemon.ledger.received == CALM + lines  # the end waits for no quota
 
 
