@@ -158,7 +158,7 @@ class TelnetSession:
     async def _next(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
         """What is to be gone through next: what comes, or what the crowd's reader has left of it."""
         crowd, stream = self._crowd, self._stream
-        calm = self._calm >= CALM_READS and not self._lines.tail
+        calm = self._calm >= CALM_READS and self._lines.is_between
         if calm and crowd is not None and isinstance(stream, trio.SocketStream):
             self.visitor.silent_since = trio.current_time()
             data = await crowd.stand(stream, self)
@@ -185,6 +185,7 @@ class TelnetSession:
         visitor = self.visitor
         visitor.client.bytes += len(data)
         if len(data) >= FEW_BYTES or not self._lines.is_whole(data):
+            self._calm = 0  # or a long line that is skipped would come through the crowd, packet by packet
             return data
         taken = self._intake.take_at_once(data, visitor)
         if taken is None:

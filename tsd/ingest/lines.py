@@ -44,6 +44,11 @@ class LineBuffer:
         self.tail = data[cut:]
         return self._bound_tail(self._without_long_lines(block.replace(b"\r\n", b"\n") if b"\r" in block else block))
 
+    @property
+    def is_between(self) -> bool:
+        """Whether the next byte begins a line."""
+        return not self.tail and not self._skipping
+
     def is_whole(self, data: bytes) -> bool:
         """Whether `feed` would return `data` as it is, in one block, and hold nothing. Nothing is fed.
 
