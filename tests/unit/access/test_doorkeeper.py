@@ -277,7 +277,7 @@ async def test_a_change_of_the_file_is_noticed(tmp_path: Path, mock_clock: MockC
     async def look() -> None:
         await wait_all_tasks_blocked()
         mock_clock.jump(LOOK_S)
-        for _ in range(2):  # one thread looks, another reads
+        for _ in range(4):  # threads look, look again, and read
             await wait_all_tasks_blocked()
             await wait_all_threads_completed()
         await wait_all_tasks_blocked()
