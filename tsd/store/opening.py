@@ -2,7 +2,9 @@
 
 RocksDB reads its log up to the first byte that is not as written, and forgets what is behind: right for what a power
 loss has torn, which no sync had covered, but not for a disk that changed a byte in the middle. So the number of the
-last write that a sync covered is kept in a file beside the database, and an opening must come at least as far:
+last write that a sync covered is kept in a file beside the database, and an opening must come at least as far. That
+number is a maximum over all logs: an older one, which other tables still need, is held to the size that RocksDB's
+manifest tells (see tsd.store.rocks_options).
 
     store/synced        "synced 000000000123 crc 00000000"; without it there is nothing to compare with
     store/damaged-wal   logs of an opening without it that could not be read to their ends
@@ -20,11 +22,13 @@ import structlog
 from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
 
 from tsd.errors import StoreError
+from tsd.store.rocks_options import OPEN_FILES
 
 log = structlog.get_logger(__name__)
 
 _RECORD = re.compile(rb"synced (\d{12,}) crc ([0-9a-f]{8})\n")
 _CORRUPTION = re.compile("^Corruption: ")
+_LOG_GONE = re.compile("^Corruption: .*(ahead of WALs|Missing WAL|Size mismatch: WAL)")
 
 
 class SyncedRecord:
@@ -86,9 +90,14 @@ def open_whole(path: Path, options: Options, families: dict[str, Options], synce
 
 
 def _open_cut(path: Path, options: Options, families: dict[str, Options], synced: SyncedRecord) -> Rdict:
-    """The database up to where its log is damaged."""
+    """The database up to where its log is damaged; or, where it has no such state, without what cannot be read."""
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
-    looked_at = Rdict(str(path), options, families, access_type=AccessType.read_only())  # an opening removes the logs
+    try:  # an opening removes the logs
+        looked_at = Rdict(str(path), options, families, access_type=AccessType.read_only())
+    except Exception as exc:
+        if not _LOG_GONE.search(str(exc)):
+            raise
+        return _open_holed(path, options, families, synced, str(exc))
     reached = looked_at.latest_sequence_number()
     looked_at.close()
     if synced.number is not None and reached < synced.number:
@@ -102,6 +111,32 @@ def _open_cut(path: Path, options: Options, families: dict[str, Options], synced
             path=str(path), writes=reached, kept_in=str(kept),
         )  # fmt: skip
     return Rdict(str(path), options, families)
+
+
+def _open_holed(path: Path, options: Options, families: dict[str, Options], synced: SyncedRecord, reason: str) -> Rdict:
+    """The database without what its logs have lost in their middle: an older one, whose later writes one table has on
+    disk already and another has not."""
+    if synced.number is not None:
+        raise StoreError(
+            f"{path}: its write-ahead log is damaged: {reason.rstrip('.')}. Restore a backup; or, to go on "
+            f"without the writes that cannot be read, remove {synced.path}"
+        )
+    kept = _keep_logs(path)
+    log.error(
+        "the store's write-ahead log is damaged, the writes that cannot be read are lost: see what `tsd fsck` finds",
+        path=str(path), error=reason, kept_in=str(kept),
+    )  # fmt: skip
+    Rdict(str(path), _skipping(), families).close()  # what can be read is in the tables then, and the logs are gone
+    return Rdict(str(path), options, families)
+
+
+def _skipping() -> Options:
+    """Of a database that takes from its logs all that can be read, and asks for no size of them. Opened read-only with
+    them, RocksDB 9.8 ends the process: it would write that no sizes are kept any more."""
+    result = Options(raw_mode=True)
+    result.set_wal_recovery_mode(DBRecoveryMode.skip_any_corrupted_record())
+    result.set_max_open_files(OPEN_FILES)
+    return result
 
 
 def _keep_logs(path: Path) -> Path:

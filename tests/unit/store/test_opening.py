@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from rocksdict import Options  # noqa: TID251 - as versions before had them
 from structlog.testing import capture_logs
 
 from tsd.errors import StoreError
-from tsd.store import Family, Put, Table
+from tsd.store import Family, Put, Table, rocks_options
 from tsd.store.embedded import EmbeddedStore
 
 TABLE = Table("t", (Family(b"t"),))
@@ -116,3 +117,90 @@ async def test_a_record_that_is_damaged_is_named_and_not_believed(crashed: Crash
     with capture_logs() as logs:
         assert await rows(crashed.folder) == WRITES
     assert [event["event"] for event in logs] == ["how far the store had been on disk is not known"]
+
+
+class Older(NamedTuple):
+    """A store as a crash leaves it: one table is in files up to the newest log, the other only in the log before."""
+
+    folder: Path
+    log: Path  # that one; all of it was synced
+
+
+async def crash_between(running: Path, folder: Path) -> Older:
+    store = await EmbeddedStore.open(running, lambda: 1)
+    await store.create_tables([TABLE, Table("flushed", (Family(b"t"),))])
+    [log] = sorted(running.glob("*.log"))[-1:]
+    for at in range(WRITES):
+        for table in ("t", "flushed"):
+            await store.put(table, [Put(b"r%02d" % at, b"c", b"v" * 20)])
+    await store.sync()
+    store._database._families["flushed"].rows.flush()
+    await store.put("flushed", [Put(b"new", b"c", b"v")])
+    await store.sync()
+    shutil.copytree(running, folder, ignore=lambda _, names: {"LOCK"} & set(names))
+    await store.aclose()
+    return Older(folder, folder / log.name)
+
+
+@pytest.fixture
+async def older(tmp_path: Path) -> Older:
+    return await crash_between(tmp_path / "running", tmp_path / "store")
+
+
+def first_records(text: bytes, most: int) -> bytes:
+    """The whole records of a log, which fit in one block, up to `most` bytes: checksum, length, kind, content."""
+    end = 0
+    while (after := end + 7 + int.from_bytes(text[end + 4 : end + 6], "little")) <= most:
+        end = after
+    return text[:end]
+
+
+def changed_within(text: bytes) -> bytes:
+    return text[: len(text) // 2] + bytes([text[len(text) // 2] ^ 0xFF]) + text[len(text) // 2 + 1 :]
+
+
+async def test_two_logs_that_are_whole_are_read(older: Older) -> None:
+    with capture_logs() as logs:
+        assert await rows(older.folder) == WRITES
+    assert logs == []
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut", "changed"])
+async def test_an_older_log_that_is_not_whole_is_told_and_can_be_given_up(older: Older, harm: str) -> None:
+    """The number of the last write tells nothing of it: the newest log has that. It used to be opened without a word,
+    or refused without a way out."""
+    text = older.log.read_bytes()
+    if harm == "missing":
+        older.log.unlink()
+    else:
+        older.log.write_bytes(first_records(text, len(text) // 2) if harm == "cut" else changed_within(text))
+    there = {log.name: log.read_bytes() for log in older.folder.glob("*.log")}
+    for _ in range(2):
+        with pytest.raises(
+            StoreError,
+            match=f": its write-ahead log is damaged: Corruption: .*[^.]. Rest.* remove {older.folder}/synced$",
+        ):
+            await EmbeddedStore.open(older.folder, lambda: 1)
+    assert {log.name: log.read_bytes() for log in older.folder.glob("*.log")} == there
+    (older.folder / "synced").unlink()
+    with capture_logs() as logs:
+        left = await rows(older.folder)
+    assert left == 0 if harm == "missing" else 0 < left < WRITES
+    assert [event["log_level"] for event in logs] == ["error"]
+    assert "tsd fsck" in logs[0]["event"]
+    assert {log.name: log.read_bytes() for log in (older.folder / "damaged-wal").iterdir()} == there
+    with capture_logs() as logs:
+        assert await rows(older.folder) == left
+    assert logs == []
+
+
+async def test_a_store_that_kept_no_sizes_of_logs_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(rocks_options, "_tracked", lambda: Options(raw_mode=True))
+        left = await crash_between(tmp_path / "running", tmp_path / "store")
+    for _ in range(2):
+        with capture_logs() as logs:
+            assert await rows(left.folder) == WRITES
+        assert logs == []
