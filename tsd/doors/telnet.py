@@ -210,8 +210,8 @@ class TelnetSession:
             if len(piece) >= FEW_BYTES:
                 self._calm = 0
             if len(piece) >= FAT_BYTES:
-                await self._intake.drained()
                 await self.visitor.turn()
+                await self._intake.drained()
             await self._go_through(self._answer(await self._intake.take_in(piece, self.visitor)))
 
     async def _go_through(self, block: bytes) -> None:

@@ -214,6 +214,7 @@ class Intake:
         self._summaries = summaries
         self._growth = growth or Growth(rows.table)
         self._on_refused = on_refused
+        self._draining = trio.Lock()
 
     async def take_in(self, block: bytes, source: Source | None = None) -> Taken:
         """Absorb the put lines that `block` (whole lines) starts with, and journal the accepted ones. Where many of
@@ -265,9 +266,11 @@ class Intake:
 
     async def drained(self) -> None:
         """Return once the disk has most of what came. Whoever sends much at a time asks before it is taken in: else all
-        others wait for its megabytes to be written whenever they wait for a line of theirs."""
-        while self._journal.pending > 2 * GROUP_BYTES:  # one that is being written, and the next
-            await self._journal.progressed()
+        others wait for its megabytes to be written whenever they wait for a line of theirs. Of many that ask,
+        one at a time is let through: what it takes in at once counts for the next."""
+        async with self._draining:
+            while self._journal.pending > 2 * GROUP_BYTES:  # one that is being written, and the next
+                await self._journal.progressed()
 
     async def synced(self, position: int, *, hurry: bool = False) -> None:
         """Return once the lines up to `position` are on disk; `hurry`: sooner than `tsd.journal.sync_interval` says."""

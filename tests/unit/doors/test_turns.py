@@ -3,6 +3,7 @@
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -168,9 +169,10 @@ async def test_another_connection_is_answered_before_the_floods_last_line(daemon
     assert len(in_between) > 3
 
 
-async def test_who_sends_much_waits_for_the_disk_before_others_do(daemon: Running) -> None:
+@pytest.mark.parametrize("senders", [1, 8])
+async def test_who_sends_much_waits_for_the_disk_before_others_do(daemon: Running, senders: int) -> None:
     """All that one client had sent stood before each line of the others: half a second, at 350 MB/s."""
-    much = 12 << 20
+    much = (16 << 20) // senders
     may_sync = threading.Event()
 
     class Held(Disk):
@@ -181,8 +183,10 @@ async def test_who_sends_much_waits_for_the_disk_before_others_do(daemon: Runnin
     journal, ledger = daemon.daemon.journal, daemon.daemon.ledger
     journal.disk = Held()
     lines = GOOD * (much // len(GOOD))
-    async with daemon.client() as flooding, daemon.client() as other, trio.open_nursery() as nursery:
-        nursery.start_soon(flooding.send, lines)
+    async with AsyncExitStack() as clients, daemon.client() as other, trio.open_nursery() as nursery:
+        for _ in range(senders):
+            flooding = await clients.enter_async_context(daemon.client())
+            nursery.start_soon(flooding.send, lines)
         try:
             while journal.pending <= 2 * GROUP_BYTES:
                 await trio.lowlevel.checkpoint()
@@ -193,5 +197,5 @@ async def test_who_sends_much_waits_for_the_disk_before_others_do(daemon: Runnin
         finally:
             may_sync.set()
         assert (await other.ask(b"")).endswith(b"synced 1\n")
-        while ledger.received < len(lines) // len(GOOD) + 1:
+        while ledger.received < senders * len(lines) // len(GOOD) + 1:
             await trio.lowlevel.checkpoint()
