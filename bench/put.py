@@ -10,14 +10,14 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
+from bench.at_once import Done, at_once
 from bench.daemon import Daemon, serving
 from bench.lines import Load, rounds
 from bench.report import machine, publish, spread, table
-from bench.sender import Sent, send
+from bench.sender import send
 
 NO_CONTENT = 204
 
@@ -54,11 +54,11 @@ def _await(daemon: Daemon, points: int) -> int:
     return points
 
 
-def _post(load: Load, port: int, batch: int) -> Sent:
+def _post(load: Load, port: int, batch: int) -> Done:
     done = subprocess.run(
         [sys.executable, "-m", "bench.put", json.dumps([load, port, batch])], check=True, stdout=subprocess.PIPE
     )
-    return Sent(*json.loads(done.stdout))
+    return Done(*json.loads(done.stdout))
 
 
 def bodies(load: Load, connection: int, batch: int) -> list[bytes]:
@@ -76,27 +76,24 @@ def main() -> None:
     arguments, port, batch = json.loads(sys.argv[1])
     load = Load(*arguments)
     texts = [bodies(load, number, batch) for number in range(load.connections)]  # before the clock starts
-    ready = threading.Barrier(load.connections + 1)
 
-    def deliver(requests: list[bytes]) -> None:
+    def delivery(requests: list[bytes]) -> Callable[[], str]:
         connection = http.client.HTTPConnection("127.0.0.1", port)
         connection.connect()
-        ready.wait()
-        for body in requests:
-            connection.request("POST", "/api/put", body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            assert response.status == NO_CONTENT, response.read()
-            response.read()
-        connection.close()
 
-    threads = [threading.Thread(target=deliver, args=(requests,)) for requests in texts]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    start = time.monotonic()
-    for thread in threads:
-        thread.join()
-    print(json.dumps(Sent(start, time.monotonic(), [])))
+        def deliver() -> str:
+            for body in requests:
+                connection.request("POST", "/api/put", body, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                assert response.status == NO_CONTENT, response.read()
+                response.read()
+            connection.close()
+            return ""
+
+        return deliver
+
+    done = at_once([delivery(requests) for requests in texts])
+    print(json.dumps(done))
 
 
 if __name__ == "__main__":

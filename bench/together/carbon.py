@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bench.lines import ROUND_S
 from bench.processes import Usage, usage
 from bench.together.mixes import Sums
-from bench.together.systems import Answer, Needs, Question, free_ports, listening, wait_until
+from bench.together.systems import Needs, free_ports, listening, wait_until
 
 PROGRAM = shutil.which("carbon-cache")
 OWN = "carbon"  # the first part of the paths of its own figures
@@ -105,10 +105,6 @@ class Carbon:
         for folder in self._whisper.iterdir():
             if folder.name != OWN:
                 yield from folder.rglob("*.wsp")
-
-    def ask(self, question: Question) -> Answer:
-        """It answers none: that is another program's."""
-        raise NotImplementedError(question.name)
 
     def merged_bytes(self) -> int:
         """Of its files as they are: a point has its place from the start."""

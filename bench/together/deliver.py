@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from bench.at_once import Done, at_once
 from bench.lines import ROUND_S, series_text
 from bench.together.mixes import Sums, plain, sums_of
 
@@ -78,24 +79,8 @@ def _run(*words: object) -> Sent:
 # ---- what the process does
 
 
-def _at_once(deliveries: list[Callable[[], str]]) -> Sent:
-    """Call them, each in a thread of its own."""
-    ready = threading.Barrier(len(deliveries) + 1)
-    answers: list[str] = []
-
-    def deliver(one: Callable[[], str]) -> None:
-        ready.wait()
-        answers.append(one())
-
-    threads = [threading.Thread(target=deliver, args=(one,)) for one in deliveries]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    start = time.monotonic()
-    for thread in threads:
-        thread.join()
-    assert len(answers) == len(deliveries), "a connection failed"
-    return Sent(start, time.monotonic(), 0, 0.0, answers)
+def _sent(done: Done) -> Sent:
+    return Sent(done.start, done.end, 0, 0.0, done.answers)
 
 
 def _flat(parts: list[Part], port: int, last: str, seconds: float) -> Sent:
@@ -114,7 +99,7 @@ def _flat(parts: list[Part], port: int, last: str, seconds: float) -> Sent:
 
         return deliver
 
-    return _at_once([delivery(*part) for part in parts])
+    return _sent(at_once([delivery(*part) for part in parts]))
 
 
 def _text(path: str, begin: int, end: int) -> memoryview:
@@ -148,7 +133,7 @@ def _http(parts: list[Part], port: int, batch: int) -> Sent:
 
         return deliver
 
-    return _at_once([delivery(list(bodies(bytes(_text(*part)), batch))) for part in parts])
+    return _sent(at_once([delivery(list(bodies(bytes(_text(*part)), batch))) for part in parts]))
 
 
 def bodies(text: bytes, batch: int) -> list[bytes]:

@@ -27,6 +27,7 @@ from bench.together.systems import (
     PLAIN,
     VICTORIA,
     Answer,
+    Answering,
     Needs,
     Question,
     Running,
@@ -217,7 +218,7 @@ def _grow(load: Load, system: System, running: Running, written: Written) -> lis
 def _day(load: Load, system: System, running: Running, written: Written) -> list[Figures]:
     """Then it is asked, and then its files are merged."""
     (figures,) = _flat(load, system, running, written)
-    if system.answers:
+    if isinstance(running, Answering):  # carbon does not: that is another program's
         figures = figures._replace(queries_ms={q.name: _asked(running, written, q) for q in questions(written)})
     return [figures._replace(disk_bytes=running.merged_bytes() / figures.points)]
 
@@ -233,7 +234,7 @@ def questions(written: Written) -> list[Question]:
     ]
 
 
-def _asked(running: Running, written: Written, question: Question) -> list[float]:
+def _asked(running: Answering, written: Written, question: Question) -> list[float]:
     """How long it took at first, and again and again, in ms. The answer must be what was sent."""
     taken = []
     wanted = expected(written, question)

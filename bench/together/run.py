@@ -99,7 +99,6 @@ def systems(hbase: Callable[[], Hbase]) -> list[System]:
             CARBON,
             running_carbon,
             form="path",
-            answers=False,
             most_series=10_000,  # half a millisecond of CPU for each new file
             only=("steady", "apart", "churn", "late", "connections", "day", "grow"),
             lacks=_lacks(carbon.PROGRAM, "graphite-carbon"),

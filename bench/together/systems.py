@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from bench.processes import Usage
 from bench.together.mixes import Sums
@@ -67,12 +67,17 @@ class Running(Protocol):
         """Of all points of that time, read back."""
         ...
 
-    def ask(self, question: Question) -> Answer:
-        """The answer to a query."""
-        ...
-
     def merged_bytes(self) -> int:
         """What points take on disk after all that it does to make that less. Nothing else can be asked afterwards."""
+        ...
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A system that answers queries."""
+
+    def ask(self, question: Question) -> Answer:
+        """The answer to one."""
         ...
 
 
@@ -89,7 +94,6 @@ class System(NamedTuple):
     name: str
     start: Callable[[Path, Needs], AbstractContextManager[Running]]
     form: str = "put"  # of the lines: put or path
-    answers: bool = True  # queries
     sync: bool = False  # whether it says when a line is on disk
     most_series: int = 1_000_000  # in the load that grows
     hbase: bool = False  # whether it runs on HBase
