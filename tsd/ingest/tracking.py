@@ -7,6 +7,7 @@ hour in which the series is written: so the marker's time leads OpenTSDB to the 
 from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
+import trio
 from numpy.typing import NDArray
 
 from tsd.codec.columns import Columns
@@ -81,10 +82,13 @@ class Tracker:
                 Put(tsuid, TS_META, encode_ts_meta(TsMeta(tsuid.hex().upper(), created_s=now))) for tsuid in missing
             ]
             if puts:
-                created = await self._store.create(self._meta_table, puts)
-                new = [tsuid for tsuid, ours in zip(missing, created, strict=True) if ours]
-                if new and self._on_new is not None:
-                    await self._on_new(new)
+                with trio.CancelScope(
+                    shield=True
+                ):  # who is given up in between finds them there next time, told to nobody
+                    created = await self._store.create(self._meta_table, puts)
+                    new = [tsuid for tsuid, ours in zip(missing, created, strict=True) if ours]
+                    if new and self._on_new is not None:
+                        await self._on_new(new)
 
     def _tsuids(self, numbers: NDArray[np.int32], table: SeriesTable) -> list[bytes]:
         """Their TSUIDs, each once."""

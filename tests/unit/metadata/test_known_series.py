@@ -1,9 +1,11 @@
 """Which series are found: of any tags, each once, wherever they are known from; and OpenTSDB's markers."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import trio
 
 from tests.unit.metadata.asking import NOW_MS, World, at_once, make_world
 from tsd.api import lookup
@@ -150,3 +152,21 @@ class Refusing:
         if self.refuses:
             raise StoreDown("as the test wants")
         await self.store.put(table, cells)
+
+
+async def test_new_series_are_told_of_also_where_their_writer_is_given_up_meanwhile() -> None:
+    """The next try finds their metadata there: nobody would be told."""
+    world = await make_world()
+    told: list[bytes] = []
+    with trio.CancelScope() as scope:
+
+        async def note(tsuids: Sequence[bytes]) -> None:
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+            told.extend(tsuids)
+
+        tracker = Tracker(world.store, "tsdb-meta", 0, lambda: NOW_S, with_meta=True, on_new=note)
+        table = SeriesTable()
+        one = table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
+        await tracker.note(window([one]), table)
+    assert told == [b"\0\0\1\0\0\1\0\0\1"]
