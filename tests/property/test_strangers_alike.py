@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.ingest.parts import make_store
@@ -36,6 +36,8 @@ LAYOUTS = st.builds(
     salt_buckets=st.sampled_from([1, 20, 300, 1 << 40]),
 )
 CREATES = st.sampled_from([Creates(True, True, True), Creates(False, True, True), Creates(True, False, True)])
+
+NARROW, ALL = Layout(Widths(metric=1, tagk=1, tagv=1)), Creates(True, True, True)
 
 
 class Way:
@@ -70,6 +72,8 @@ def lines(texts: list[tuple[str, str]]) -> bytes:
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@example([[("a", "a=a \u00aa=\u00ff")], [("a", "a=a"), ("a", "a=b"), ("a", "\u00aa=\u00ff")]], NARROW, ALL, 3)
+@example([[("a", "a=a \u00aa=\u00ff")], [("a", ""), ("a", "a=b"), ("a", "\u00aa=\u00ff")]], NARROW, ALL, 0)
 @given(BLOCKS, LAYOUTS, CREATES, st.sampled_from([0, 0, 3]))
 def test_strangers_become_the_same_series(
     blocks: list[list[tuple[str, str]]], layout: Layout, creates: Creates, most: int

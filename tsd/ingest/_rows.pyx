@@ -175,8 +175,8 @@ cdef class Points:
         last line, or where a line stands that is not plain, or is no put line.
 
         Series that are not known are entered, up to `room` of them, where all of their names are `known`. Lines of
-        others end it; where there are `strangers`, their texts are entered there, and they are passed over. Raises
-        MemoryError.
+        others end it; where there are `strangers`, their texts are entered there, and they are passed over, with all
+        new ones behind the first: series are entered in the order of their lines. Raises MemoryError.
         """
         cdef const char* text = PyBytes_AS_STRING(block)
         cdef const char* at = text + start
@@ -195,6 +195,7 @@ cdef class Points:
                 PyBytes_FromStringAndSize(line.tags, line.tag_bytes),
             )
             strangers[stranger] = None
+            room = 0
             at = line.tags + line.tag_bytes + 1
 
     def numbers(self):

@@ -83,7 +83,8 @@ class LoopedRows:
                     journaled += 1
                 else:
                     self._points.append(*point)
-            at = self._points.read(block, end + 1, met, names, limit - len(self._table))
+            room = 0 if strangers else limit - len(self._table)
+            at = self._points.read(block, end + 1, met, names, room)
         kept.append(block[start:at])
         self.judged += judged
         accepted = len(self._points) - before + journaled
