@@ -16,6 +16,8 @@ from tests.running import Running, running
 from tests.unit.api.asking import ask, tell
 from tests.unit.doors.web_parts import Heard
 
+pytestmark = pytest.mark.slow
+
 SECRET = "root-of-all-secrets"
 BASE = 1_500_000_000
 Q = f"/q?start={BASE}&end={BASE + 60}&m=sum:a.b"

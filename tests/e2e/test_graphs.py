@@ -10,6 +10,8 @@ import pytest
 
 from tests.e2e.command import HOST, PATIENCE_S, Served, Tsd
 
+pytestmark = pytest.mark.slow
+
 START_S = 1356998400
 ASKED = f"/q?start={START_S}&end={START_S + 600}&m=sum:graph.cpu"
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.e2e.command import Done, Tsd
 
+pytestmark = pytest.mark.slow
+
 START_S = 1356998400
 LINES = [
     "cmd.cpu 1356998400 1 host=web01 dc=lga",
@@ -52,7 +54,6 @@ def test_json_is_that_of_the_api(filled: Tsd) -> None:
     assert [group["dps"] for group in json.loads(answer)] == [{"1356998400": 1}, {"1356998400": 10}]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "begin"), [("graph.png", b"\x89PNG"), ("graph.svg", b"<?xml")])
 def test_a_picture_is_drawn(filled: Tsd, tmp_path: Path, name: str, begin: bytes) -> None:
     assert query(filled, "--graph", tmp_path / name, "1356998400", "1356998500", "sum", "cmd.mem") == []

@@ -137,6 +137,7 @@ def test_without_java_or_maven_a_start_says_how_to_get_them(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "outcome"), [({}, "1 skipped"), ({"CI": "true"}, "1 error"), ({"CI": "false"}, "1 skipped")]
 )

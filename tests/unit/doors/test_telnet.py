@@ -368,6 +368,7 @@ LINES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(lines=st.lists(LINES, max_size=40), data=st.data())
 def test_any_lines_torn_in_any_way_are_answered_alike_and_accounted_for(

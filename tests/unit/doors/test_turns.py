@@ -47,6 +47,7 @@ def deadline() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [Mode.READ_WRITE, Mode.READ_ONLY])
 @pytest.mark.parametrize(
     "line",
