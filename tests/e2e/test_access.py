@@ -13,6 +13,8 @@ from tsd.access.roles import Role
 from tsd.access.secret import kept_password, kept_token, new_token
 from tsd.doors.signin import MOST_TRIES
 
+pytestmark = pytest.mark.slow
+
 PUT = b"put a.b 1500000000 1 host=a\n"
 JSON = b'{"metric":"a.b","timestamp":1500000000,"value":1,"tags":{"host":"a"}}'
 

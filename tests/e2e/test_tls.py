@@ -16,6 +16,8 @@ from tsd.access.accounts import Account, write_lines
 from tsd.access.roles import Role
 from tsd.access.secret import Named
 
+pytestmark = pytest.mark.slow
+
 HOST = "tsd.test"
 
 
