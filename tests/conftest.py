@@ -20,8 +20,10 @@ from tests.peers.needs import full_run, need_peer, need_program
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
 
 settings.register_profile("quick", max_examples=30)
-if not full_run():
-    settings.load_profile("quick")  # examples of each property; a full run tries hypothesis' usual number
+settings.register_profile("full", derandomize=True)
+# Examples of each property: few, and new ones every time; in a full run hypothesis' usual number, and the same ones, so
+# that what passes once passes again. New ones in plenty: scripts/test --full --hypothesis-profile=default.
+settings.load_profile("full" if full_run() else "quick")
 
 MARKED_BY = {"hbase": "hbase", "opentsdb": "opentsdb", "opentsdb_shared": "opentsdb", "program": "clients"}
 LONG_FIRST = ("opentsdb", "hbase", "clients", "slow")

@@ -23,11 +23,11 @@ def reference(series: Sequence[Series], asked: Asked) -> dict[int, Value]:
     read: list[Series] = [{t: v for t, v in sorted(one.items()) if scan.start_ms <= t < scan.stop_ms} for one in series]
     if asked.downsample:
         read = [downsampled(one, asked.downsample, bounds, scan) for one in read]
-    read = [{t: v for t, v in one.items() if t >= scan.start_ms} for one in read]
     firsts: list[float | None] = [None] * len(read)
     if asked.rate is not None:
         for number, one in enumerate(read):
-            firsts[number], read[number] = rated(one, asked.rate)
+            firsts[number], read[number] = rated(one, asked.rate, scan)
+    read = [{t: v for t, v in one.items() if t >= scan.start_ms} for one in read]
     merged = merged_series(read, firsts, asked.aggregator, scan, asked.rate is not None)
     shown = output_range(*bounds, asked.downsample)
     return {time: value for time, value in merged.items() if time in shown}
@@ -68,13 +68,14 @@ def by_calendar(one: Series, spec: Calendar, scan: ScanRange) -> tuple[Callable[
     grid = [base]
     while (following := calendar.after(grid[-1], spec)) < stop:
         grid.append(following)
-    return lambda time: max(start for start in own if start <= time) if time >= first else None, grid
+    return lambda time: max((start for start in own if start <= time), default=own[0]) if time >= first else None, grid
 
 
-def rated(one: Series, options: RateOptions) -> tuple[float | None, Series]:
-    """The meaningless first rate, and the others."""
+def rated(one: Series, options: RateOptions, scan: ScanRange) -> tuple[float | None, Series]:
+    """The first rate, from what a bucket before the scan was filled with, or a meaningless one; and the others."""
+    before: list[tuple[int, Value]] = [(0, 0), *((t, v) for t, v in one.items() if t < scan.start_ms)]
     rates = {}
-    for (t0, v0), (t1, v1) in pairwise([(0, 0), *one.items()]):
+    for (t0, v0), (t1, v1) in pairwise([before[-1], *((t, v) for t, v in one.items() if t >= scan.start_ms)]):
         whole = isinstance(v0, int) and isinstance(v1, int)
         change = wrap(int(v1) - int(v0)) if whole else float(v1) - float(v0)
         seconds = (t1 - t0) / 1000.0

@@ -107,7 +107,8 @@ class ByCalendar:
         if self._spec.unit in calendar.EXACT:
             step = self._spec.number * UNITS_MS[self._spec.unit]
             start = np.repeat(firsts, lengths[rows])
-            return start + (batch.times - start) // step * step
+            into: Int64 = np.maximum(batch.times - start, 0)
+            return start + into // step * step
         labels = np.empty(len(batch.times), np.int64)
         for first in np.unique(firsts).tolist():
             self._label(batch, rows[firsts == first], first, labels)
@@ -117,11 +118,11 @@ class ByCalendar:
         """Fill in the labels of the rows of series whose first bucket starts at `first`."""
         begins, ends = batch.starts[rows], batch.starts[rows + 1]
         edges = self._reaching(first, int(batch.times[ends - 1].max()))
-        low, high = (edges[np.searchsorted(edges, batch.times[at], "right") - 1] for at in (begins, ends - 1))
+        low, high = (_started(edges, batch.times[at]) for at in (begins, ends - 1))
         labels[spread(begins, ends - begins)] = np.repeat(low, ends - begins)
         for row in np.flatnonzero(low != high).tolist():
             part = slice(begins[row], ends[row])
-            labels[part] = edges[np.searchsorted(edges, batch.times[part], "right") - 1]
+            labels[part] = _started(edges, batch.times[part])
 
     def _known(self, batch: Batch, rows: Int64) -> Int64:
         """Where the first bucket of each row's series starts; of a series that is new its first point says so."""
@@ -153,6 +154,13 @@ class ByCalendar:
 
     def filled_count(self) -> int:
         return (self._scan.stop_ms - self._scan.start_ms) // (self._spec.number * UNITS_MS[self._spec.unit]) + 1
+
+
+def _started(edges: Int64, times: Int64) -> Int64:
+    """The last bucket to have begun at each time. Before the first one: that one, as where clocks change it may begin
+    after the point that it is the first one for.
+    """
+    return edges[np.maximum(np.searchsorted(edges, times, "right") - 1, 0)]
 
 
 def steps(start_ms: int, past_ms: int, spec: Calendar) -> Int64:

@@ -30,34 +30,44 @@ def find_zone(name: str) -> ZoneInfo:
 
 @lru_cache(4096)
 def base(time_ms: int, calendar: Calendar) -> int:
-    """The start of the bucket that holds a time: from the anchor in steps, until one more would pass it.
+    """The start of the bucket that holds a time: from the anchor in steps until past it, and one step back.
+
+    What that step leads to is Java's: where the bucket after ends a gap in the wall clock, this one begins as late in
+    the day as that, be it later than the time itself.
 
     >>> base(1362800000000, Calendar(1, "d", "UTC")) == 1362787200000
     True
     """
     zone = find_zone(calendar.zone)
     start = _anchor(time_ms, calendar.number, calendar.unit, zone)
+    if start == time_ms:
+        return start
     if calendar.unit == "w":
-        return start  # whatever the number, weeks are stepped one by one from the first day of this very week
+        calendar = calendar._replace(number=1)  # whatever the number, weeks are stepped one by one
     if calendar.unit in EXACT:
         step = calendar.number * UNITS_MS[calendar.unit]
-        return start + (time_ms - start) // step * step
-    while (following := after(start, calendar)) <= time_ms:
-        start = following
-    return start
+        return start + max((time_ms - start) // step, -1) * step
+    while start <= time_ms:
+        start = _stepped(start, calendar, 1)
+    return _stepped(start, calendar, -1)
 
 
 @lru_cache(4096)
 def after(start_ms: int, calendar: Calendar) -> int:
     """The start of the bucket after the one that starts at `start_ms`."""
+    return _stepped(start_ms, calendar, 1)
+
+
+def _stepped(start_ms: int, calendar: Calendar, sign: int) -> int:
+    """A bucket's length later, or (-1) earlier."""
+    number = calendar.number * sign
     if calendar.unit in EXACT:
-        return start_ms + calendar.number * UNITS_MS[calendar.unit]
+        return start_ms + number * UNITS_MS[calendar.unit]
     zone = find_zone(calendar.zone)
     if calendar.unit in ("d", "w"):
-        return _plus_days(start_ms, calendar.number * (7 if calendar.unit == "w" else 1), zone)
-    months = calendar.number * (12 if calendar.unit == "y" else 1)
+        return _plus_days(start_ms, number * (7 if calendar.unit == "w" else 1), zone)
     wall = _wall(start_ms, zone)
-    year, month = divmod(wall.year * 12 + wall.month - 1 + months, 12)
+    year, month = divmod(wall.year * 12 + wall.month - 1 + number * (12 if calendar.unit == "y" else 1), 12)
     return _instant(_on(wall, year, month + 1), zone)
 
 
@@ -78,26 +88,41 @@ def _anchor(time_ms: int, number: int, unit: str, zone: ZoneInfo) -> int:
         return _start_of(_HALVES[unit][0 if fits else 1], time_ms, zone)
     if unit == "d":
         return _start_of("n" if number == 1 else "y", time_ms, zone)
-    return _start_of("w" if unit == "w" else "y", time_ms, zone)
+    if unit == "w":
+        return _start_of("w", time_ms, zone) if number <= 2 else _january_week(time_ms, zone)
+    return _start_of("y", time_ms, zone)
 
 
 def _start_of(unit: str, time_ms: int, zone: ZoneInfo) -> int:
     """The first moment of the second, minute, hour, day, week, month or year that holds a time."""
     wall = _wall(time_ms, zone)
     if unit in ("s", "m", "h"):
-        # Not by the wall clock: the second of two equal hours would lead to the wrong one.
-        zero = _EPOCH + ((wall - _EPOCH) // timedelta(milliseconds=UNITS_MS[unit])) * timedelta(
-            milliseconds=UNITS_MS[unit]
-        )
-        return time_ms - (wall - zero) // _MS
+        part = timedelta(milliseconds=UNITS_MS[unit])
+        return _instant(_EPOCH + (wall - _EPOCH) // part * part, zone)
     day = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     if unit == "w":
-        day -= timedelta(days=(day.weekday() + 1) % 7)  # back to Sunday
+        day = _week_of(day)
     elif unit == "n":
         day = day.replace(day=1)
     elif unit == "y":
         day = day.replace(month=1, day=1)
     return _instant(day, zone)
+
+
+def _january_week(time_ms: int, zone: ZoneInfo) -> int:
+    """The week that is as far into January as a time's week is into its month: Java keeps the number of that week.
+
+    Where only Sundays are midnights of a bucket, this changes nothing; a midnight that a gap in the wall clock has
+    moved since January stays moved.
+    """
+    wall = _wall(time_ms, zone).replace(hour=0, minute=0, second=0, microsecond=0)
+    first = _week_of(wall.replace(day=1))
+    return _instant(_week_of(wall.replace(month=1, day=1)) + (_week_of(wall) - first), zone)
+
+
+def _week_of(day: datetime) -> datetime:
+    """The Sunday on or before."""
+    return day - timedelta(days=(day.weekday() + 1) % 7)
 
 
 def _plus_days(start_ms: int, days: int, zone: ZoneInfo) -> int:

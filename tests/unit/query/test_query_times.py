@@ -5,8 +5,9 @@ from datetime import UTC
 import pytest
 
 from tsd.errors import BadQuery
+from tsd.query.calendar import base
 from tsd.query.durations import read_downsample, read_duration
-from tsd.query.model import Fill
+from tsd.query.model import Calendar, Fill
 from tsd.query.times import find_zone, read_time
 
 NOW_MS = 1_356_998_400_000
@@ -89,3 +90,13 @@ def test_calendar_buckets_are_those_of_the_zone() -> None:
     assert read_downsample("2nc-max", zone="Asia/Kabul").calendar == (2, "n", "Asia/Kabul")
     assert read_downsample("1d-max", zone="Asia/Kabul", use_calendar=True).calendar == (1, "d", "Asia/Kabul")
     assert read_downsample("1d-max", zone="Asia/Kabul").calendar is None
+
+
+def test_a_day_before_a_gap_at_midnight_begins_as_late_as_that_gap_ends() -> None:
+    """As OpenTSDB's: it steps until past the time, which ends in the gap, and back by a day. In São Paulo clocks went
+    from midnight to 1:00 on 2014-10-19."""
+    saturday_ms, hour_ms = 1413601200000, 3_600_000
+    day = Calendar(1, "d", "America/Sao_Paulo")
+    assert base(saturday_ms + 1, day) == saturday_ms + hour_ms
+    assert base(saturday_ms, day) == saturday_ms + hour_ms
+    assert base(saturday_ms - 1, day) == saturday_ms - 24 * hour_ms
