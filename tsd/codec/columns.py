@@ -34,7 +34,7 @@ class Columns(NamedTuple):
     flags: UInt8  # float bit and length of the value
     bits: Int64  # the value's bytes, right-aligned: a signed integer, or a float's raw bits
 
-    def at(self, index: NDArray[np.bool_] | NDArray[np.int64] | slice) -> "Columns":
+    def at(self, index: NDArray[np.bool_] | Int32 | Int64 | slice) -> "Columns":
         """The points an index picks."""
         return Columns(self.series[index], self.instants[index], self.flags[index], self.bits[index])
 

@@ -95,10 +95,15 @@ class LoopedRows:
         taken = self._points.take()
         if taken is None:
             return Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
-        series, instants, flags, bits = taken
-        return Columns(
-            np.frombuffer(series, np.int32),
-            np.frombuffer(instants, np.int64),
-            np.frombuffer(flags, np.uint8),
-            np.frombuffer(bits, np.int64),
-        )
+        return columns_of(taken)
+
+
+def columns_of(buffers: tuple[memoryview, memoryview, memoryview, memoryview]) -> Columns:
+    """Columns that are in memory of the loop's."""
+    series, instants, flags, bits = buffers
+    return Columns(
+        np.frombuffer(series, np.int32),
+        np.frombuffer(instants, np.int64),
+        np.frombuffer(flags, np.uint8),
+        np.frombuffer(bits, np.int64),
+    )
