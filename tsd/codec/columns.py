@@ -155,6 +155,13 @@ def _last_of_each_qualifier(columns: Columns) -> Columns:
     return columns.at(np.sort(order[last]))
 
 
+def series_ends(columns: Columns) -> Int64:
+    """Where each series' last point stands, of points sorted by series."""
+    if not len(columns.series):
+        return np.empty(0, np.int64)
+    return np.append(np.flatnonzero(columns.series[1:] != columns.series[:-1]), len(columns.series) - 1)
+
+
 def layers(columns: Columns) -> Iterator[Columns]:
     """Sorted points in parts that have a time of a series once, to be written one after the other: of several cells for
     one time, the last to arrive must have the latest stamp."""
