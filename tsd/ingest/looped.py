@@ -48,6 +48,17 @@ class LoopedRows:
             return Absorbed(0, b"", [], absorbed.strangers, b"")
         return absorbed
 
+    def absorb_plain(self, block: bytes) -> int | None:
+        """See `OpenRows.absorb_plain`."""
+        before = len(self._points)
+        end = 0
+        try:
+            end = self._points.read(block, 0, None, None, 0)
+        finally:
+            if end < len(block):
+                self._points.cut(before)
+        return len(self._points) - before if end == len(block) else None
+
     def _judge(
         self,
         block: bytes,
