@@ -3,7 +3,6 @@
 cdef extern from *:
     """
     #include <stdint.h>
-    #define PREFETCH(place) __builtin_prefetch(place)
     #include <stdlib.h>
     #include <sys/mman.h>
     /* Memory that is filled from its start: large pages, where there are any, save a fault for every 4 KiB. */
@@ -19,7 +18,6 @@ cdef extern from *:
     }
     """
     void* tsd_large(size_t size) nogil
-    void PREFETCH(const void* place) nogil
 
 cdef enum:
     POINT_BYTES = 21

@@ -15,6 +15,12 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 from tsd._bytemap cimport ByteMap, Record
 from tsd.ingest._words cimport ODD, TAKEN, Key, hash_of, read_time, read_value, tsd_strtod
 
+cdef extern from *:
+    """
+    #define PREFETCH(place) __builtin_prefetch(place)
+    """
+    void PREFETCH(const void* place) nogil
+
 include "_tags.pxi"
 include "_slots.pxi"
 include "_texts.pxi"
