@@ -162,7 +162,7 @@ class Daemon:
                 self.doorkeeper,
             )
         )
-        self.crowd = Crowd()
+        self.crowd = Crowd(self.intake.take_plain)
         self.listener = Listener(
             self._telnet,
             self.web.serve,

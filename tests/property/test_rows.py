@@ -117,6 +117,24 @@ def cells_of(rows: OpenRows) -> dict[tuple[bytes, bytes, int], Point]:
 
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(st.one_of(PLAIN, PLAIN, GOOD), max_size=8), st.lists(st.one_of(PLAIN, GOOD, OTHER), max_size=1))
+def test_plain_lines_are_taken_in_all_of_them_or_none(by_loop: bool, lines: list[bytes], others: list[bytes]) -> None:
+    rows = OpenRows(SeriesTable(by_loop=by_loop), RULES)
+    absorb_all(rows, b"".join(line + b"\n" for line in lines[: len(lines) // 2 * 2]))  # a last one may be a stranger's
+    rows.take()
+    block = b"".join(line + b"\n" for line in lines + others)
+    accepted = rows.absorb_plain(block)
+    points = [column.tolist() for column in rows.take()]
+    if accepted is None:
+        assert points == [[], [], [], []]
+        return
+    again = rows.absorb(block, {})
+    assert again == (accepted, block, [], [], b"", 0)
+    assert points == [column.tolist() for column in rows.take()]
+
+
+@BOTH_WAYS
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(LINES, LINES, st.booleans())
 def test_blocks_are_judged_and_joined_as_their_lines_are(
     by_loop: bool, first: list[bytes], second: list[bytes], known: bool

@@ -143,10 +143,38 @@ def test_points_make_the_same_cells(points: list[tuple[int, int, bool, int, int]
         for number in range(3):
             text = SeriesText(b"m", b"a=%d" % number)
             table.enter(text, KeyParts(b"salted metric"[: number * 5], b"\0\0\1" * number))
-    parts = [part for index in series_slices(columns) for part in sorted_parts(columns, index, join=join)]
+    parts, others = (
+        [
+            part
+            for index in series_slices(columns, by_loop=by_loop)
+            for part in sorted_parts(columns, index, join=join, by_loop=by_loop)
+        ]
+        for by_loop in (True, False)
+    )
+    assert [[c.tolist() for c in part] for part in parts] == [[c.tolist() for c in part] for part in others]
     assert sum(len(part.series) for part in parts) <= len(points)
     for part in parts:
         assert encode(part, plain, join) == encode(part, looped, join)
+
+
+@pytest.mark.parametrize("count", [1, 1025, 70_000])
+def test_points_stay_as_they_are_while_more_come(count: int) -> None:
+    rows = OpenRows(SeriesTable(by_loop=True), RULES)
+    number = rows.table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"m", b"ab"))
+    block = b"".join(b"put m %d %d a=b\n" % (1356998400 + at, at) for at in range(count))
+    assert rows.absorb(block, {}).accepted == count
+    series, instants, _, bits = rows.take()
+    assert (series == number).all()
+    assert (instants == (1356998400 + np.arange(count)) * 2000).all()
+    assert (bits == np.arange(count)).all()
+
+
+def test_slices_of_more_series_than_points() -> None:
+    series = np.array([900_000, 3, 900_000, 70_000, 3], np.int32)
+    columns = Columns(series, np.arange(5) * 2000, np.zeros(5, np.uint8), np.arange(5))
+    for by_loop in (True, False):
+        [places] = series_slices(columns, by_loop=by_loop)
+        assert places.tolist() == [1, 4, 3, 0, 2]
 
 
 def test_a_row_of_many_points_is_cut_alike() -> None:

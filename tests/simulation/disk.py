@@ -43,6 +43,7 @@ class SimulatedDisk(Disk):
 
     def __init__(self, chance: random.Random, on_death: Callable[[], None]) -> None:
         """`on_death` is told when a crash comes in the middle of a call."""
+        super().__init__()
         self.full = False  # it takes no bytes
         self.broken = False  # it does not sync
         self.crash_in: int | None = None

@@ -9,7 +9,7 @@ cdef inline int shortest_flags(int64_t number) noexcept nogil:
 
 
 cdef inline bint is_whole(double number) noexcept nogil:
-    return fabs(number) < BEYOND and trunc(number) == number
+    return fabs(number) < BEYOND and <double> <int64_t> number == number
 
 
 cdef int read_times(const uint8_t* qualifier, Py_ssize_t size, Scratch* room, Cell* cell) noexcept nogil:
@@ -110,8 +110,7 @@ cdef inline bint try_decimal(double number, double power, bint single, int64_t* 
     cdef float short_back, short_number
     if not fabs(scaled) < BEYOND:
         return False
-    scaled = rint(scaled)
-    found[0] = <int64_t> scaled
+    found[0] = NEAREST(scaled)
     back = <double> found[0] / power
     if single:
         short_back, short_number = <float> back, <float> number

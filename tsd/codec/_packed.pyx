@@ -3,7 +3,7 @@
 same cell, and the same cell from the same bytes."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.math cimport fabs, rint, trunc
+from libc.math cimport fabs
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
@@ -19,6 +19,13 @@ cdef extern from *:
     #define SWAP16(x) __builtin_bswap16(x)
     #define SWAP32(x) __builtin_bswap32(x)
     #define SWAP64(x) __builtin_bswap64(x)
+    #if defined(__SSE2__) && defined(__x86_64__) /* one instruction; rint is a call */
+    #include <emmintrin.h>
+    #define NEAREST(x) _mm_cvtsd_si64(_mm_set_sd(x))
+    #else
+    #include <math.h>
+    #define NEAREST(x) ((int64_t) rint(x))
+    #endif
     #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
     #error "written for little-endian processors"
     #endif
@@ -28,6 +35,7 @@ cdef extern from *:
     uint32_t SWAP16(uint32_t) nogil
     uint32_t SWAP32(uint32_t) nogil
     uint64_t SWAP64(uint64_t) nogil
+    int64_t NEAREST(double) nogil
 
 cdef enum:
     FORM = 1

@@ -184,7 +184,9 @@ cdef uint8_t* put_sequence(
     best = (<uint64_t> m * k + 7) // 8
     k_mean = others = -1
     mean = least
-    if span < WIDE:
+    if span == 0:  # times at an even pace: to tell the least is all there is to it
+        pass
+    elif span < WIDE:
         total = 0
         for at in range(m):
             room.some[at] = <uint64_t> rests[at] - <uint64_t> least

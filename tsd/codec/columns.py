@@ -34,7 +34,7 @@ class Columns(NamedTuple):
     flags: UInt8  # float bit and length of the value
     bits: Int64  # the value's bytes, right-aligned: a signed integer, or a float's raw bits
 
-    def at(self, index: NDArray[np.bool_] | NDArray[np.int64] | slice) -> "Columns":
+    def at(self, index: NDArray[np.bool_] | Int32 | Int64 | slice) -> "Columns":
         """The points an index picks."""
         return Columns(self.series[index], self.instants[index], self.flags[index], self.bits[index])
 
@@ -153,6 +153,13 @@ def _last_of_each_qualifier(columns: Columns) -> Columns:
         | (ordered.flags[1:] != ordered.flags[:-1])
     )
     return columns.at(np.sort(order[last]))
+
+
+def series_ends(columns: Columns) -> Int64:
+    """Where each series' last point stands, of points sorted by series."""
+    if not len(columns.series):
+        return np.empty(0, np.int64)
+    return np.append(np.flatnonzero(columns.series[1:] != columns.series[:-1]), len(columns.series) - 1)
 
 
 def layers(columns: Columns) -> Iterator[Columns]:

@@ -1,18 +1,21 @@
 """Many connections that send a little now and then, read by one task.
 
 To wake a task of trio's for each packet costs many times what its few lines cost. So connections that have sent nothing
-but a few good put lines at a time stand together under one epoll: a task goes through those that have something, and
-hands each packet to its connection's own `take`. What that leaves, and whatever wants time, the connection's own task
-goes on with, outside the crowd.
+but a few good put lines at a time stand together under one epoll: a task reads from those that have something, and
+takes in what they sent together. Where that will not do, each packet is handed to its connection's own `take`, and what
+that leaves, and whatever wants time, the connection's own task goes on with, outside the crowd.
 """
 
 import math
 import os
 import select
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import outcome
 import trio
+
+from tsd.ingest.intake import Taken
 
 READ_BYTES = 8 << 10  # of one packet: who sends more at once is no small sender
 PASS_READS = 100  # packets, before others get their turn: one or two milliseconds
@@ -26,8 +29,22 @@ class Member(Protocol):
     def may_be_read(self) -> bool:
         """Whether it may be read from without any wait."""
 
+    def may_share(self, data: bytes) -> bool:
+        """Whether what came is whole lines, which may be taken in with others'."""
+
+    def shared(self, data: bytes, position: int, now_s: float) -> None:
+        """What came, put lines alone, was taken in with others', up to that position of the journal."""
+
     def take(self, data: bytes) -> bytes:
         """Take in what came; what is left of it for the connection's own task, nothing where it stays in the crowd."""
+
+
+class Packet(NamedTuple):
+    """What came from one of them."""
+
+    fd: int
+    member: Member
+    data: bytes
 
 
 class _Place(NamedTuple):
@@ -44,9 +61,11 @@ class _Word(NamedTuple):
 class Crowd:
     """Those who stand in it, by descriptor."""
 
-    def __init__(self) -> None:
+    def __init__(self, take_plain: Callable[[bytes], Taken | None]) -> None:
+        """`take_plain` takes in good put lines of many; None: it took none of them."""
         self._epoll = select.epoll()
         self._places: dict[int, _Place] = {}
+        self._take_plain = take_plain
 
     def __len__(self) -> int:
         return len(self._places)
@@ -83,26 +102,66 @@ class Crowd:
             passed_s = trio.current_time()
 
     def _go_through(self, ready: list[tuple[int, int]]) -> None:
-        """Read once from each that has something. What goes wrong ends one connection: its task hears of it."""
+        """Read once from each that has something, and take it in."""
+        packets: list[Packet] = []
         for fd, _ in ready:
+            member = self._places[fd].member
             try:
-                word = self._read(fd)
+                if not member.may_be_read:
+                    self._call(fd, None)
+                    continue
+                data = os.read(fd, READ_BYTES)
+                shared = member.may_share(data)
+            except BlockingIOError:  # the kernel has thrown away what came: it was damaged on its way
+                continue
+            except OSError as error:
+                broken = trio.BrokenResourceError(f"the connection broke: {error.strerror}")
+                broken.__cause__ = error
+                self._end(fd, broken)
             except Exception as error:  # noqa: BLE001 (this is the connections' boundary)
-                trio.lowlevel.reschedule(self._leave(fd), outcome.Error(error))
+                self._end(fd, error)
             else:
-                if word is not None:
-                    trio.lowlevel.reschedule(self._leave(fd), outcome.Value(word))
+                packet = Packet(fd, member, data)
+                if shared:
+                    packets.append(packet)
+                else:
+                    self._hand_over(packet)
+        self._take_in(packets)
 
-    def _read(self, fd: int) -> _Word | None:
-        """Read once from a connection; None where its task is not wanted."""
-        member = self._places[fd].member
-        if not member.may_be_read:
-            return _Word(None)
+    def _take_in(self, packets: list[Packet]) -> None:
+        """Take packets in together, or in halves, until what wants to be taken alone is alone."""
+        if len(packets) < 2:
+            for packet in packets:
+                self._hand_over(packet)
+            return
         try:
-            data = os.read(fd, READ_BYTES)
-        except BlockingIOError:  # the kernel has thrown away what came: it was damaged on its way
-            return None
-        except OSError as error:
-            raise trio.BrokenResourceError(f"the connection broke: {error.strerror}") from error
-        left = member.take(data) if data else b""
-        return _Word(left) if left or not data else None
+            taken = self._take_plain(b"".join([packet.data for packet in packets]))
+        except Exception:  # noqa: BLE001 (whose fault it is shows when it is alone; to take lines twice does no harm)
+            taken = None
+        if taken is None:
+            half = len(packets) // 2
+            self._take_in(packets[:half])
+            self._take_in(packets[half:])
+            return
+        now_s = trio.current_time()
+        for packet in packets:
+            packet.member.shared(packet.data, taken.position, now_s)
+
+    def _hand_over(self, packet: Packet) -> None:
+        """Have a connection take its own packet, and call its task where something is left of it, or it has ended."""
+        fd, member, data = packet
+        try:
+            left = member.take(data) if data else b""
+        except Exception as error:  # noqa: BLE001 (this is the connections' boundary)
+            self._end(fd, error)
+        else:
+            if left or not data:
+                self._call(fd, left)
+
+    def _call(self, fd: int, data: bytes | None) -> None:
+        """Have a connection's task go on."""
+        trio.lowlevel.reschedule(self._leave(fd), outcome.Value(_Word(data)))
+
+    def _end(self, fd: int, error: Exception) -> None:
+        """What goes wrong ends one connection: its task hears of it."""
+        trio.lowlevel.reschedule(self._leave(fd), outcome.Error(error))

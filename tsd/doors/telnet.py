@@ -180,6 +180,21 @@ class TelnetSession:
             and (visitor.badge is None or self._still_holds())
         )
 
+    def may_share(self, data: bytes) -> bool:
+        """See Member."""
+        return len(data) < FEW_BYTES and data.startswith(b"put ") and self._lines.is_whole(data)
+
+    def shared(self, data: bytes, position: int, now_s: float) -> None:
+        """See Member."""
+        lines, visitor = data.count(b"\n"), self.visitor
+        client = visitor.client
+        client.bytes += len(data)
+        client.took(lines, ())
+        visitor.silent_since = now_s
+        self._accepted += lines
+        self._tally.accepted += lines
+        self._position = position
+
     def take(self, data: bytes) -> bytes:
         """See Member."""
         visitor = self.visitor

@@ -7,6 +7,8 @@ from tsd._bytemap import ByteMap
 from tsd.ingest.series import KeyParts, SeriesText
 from tsd.store import Put
 
+Buffers = tuple[memoryview[int], memoryview[int], memoryview[int], memoryview[int]]
+
 class Texts:
     def __init__(self, text_type: type[SeriesText], parts_type: type[KeyParts]) -> None: ...
     def __len__(self) -> int: ...
@@ -50,7 +52,7 @@ class Points:
         self, block: bytes, start: int, strangers: dict[SeriesText, None] | None, known: KnownNames | None, room: int
     ) -> int: ...
     def numbers(self) -> bytes: ...
-    def take(self) -> tuple[memoryview[int], memoryview[int], memoryview[int], memoryview[int]] | None: ...
+    def take(self) -> Buffers | None: ...
 
 def encode(
     texts: Texts,
@@ -62,3 +64,11 @@ def encode(
     column: bytes,
     put_type: type[Put],
 ) -> list[Put]: ...
+def order(series: NDArray[np.int32], numbers: int) -> memoryview[int]: ...
+def picked(
+    series: NDArray[np.int32],
+    instants: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    bits: NDArray[np.int64],
+    places: NDArray[np.int32],
+) -> tuple[Buffers, bool]: ...

@@ -9,52 +9,23 @@ import os
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from tsd._bytemap cimport ByteMap, Record
 from tsd.ingest._words cimport ODD, TAKEN, Key, hash_of, read_time, read_value, tsd_strtod
 
+cdef extern from *:
+    """
+    #define PREFETCH(place) __builtin_prefetch(place)
+    """
+    void PREFETCH(const void* place) nogil
+
 include "_tags.pxi"
 include "_slots.pxi"
 include "_texts.pxi"
 include "_cells.pxi"
-
-cdef class Memory:
-    """What malloc gave, to be read as an array; freed with it."""
-
-    cdef char* start
-    cdef Py_ssize_t size
-    cdef Py_ssize_t stride
-
-    def __dealloc__(self):
-        free(self.start)
-
-    def __getbuffer__(self, Py_buffer* buffer, int flags):
-        self.stride = 1
-        buffer.buf = self.start
-        buffer.obj = self
-        buffer.len = self.size
-        buffer.readonly = 0
-        buffer.format = "B"
-        buffer.ndim = 1
-        buffer.itemsize = 1
-        buffer.shape = &self.size
-        buffer.strides = &self.stride
-        buffer.suboffsets = NULL
-        buffer.internal = NULL
-
-    def __releasebuffer__(self, Py_buffer* buffer):
-        pass
-
-
-cdef Memory wrapped(void* start, Py_ssize_t size):
-    """Memory that owns `start` from now on."""
-    cdef Memory memory = Memory.__new__(Memory)
-    memory.start = <char*> start
-    memory.size = size
-    return memory
-
+include "_columns.pxi"
 
 
 cdef enum:
@@ -66,9 +37,23 @@ cdef struct Line:
     Py_ssize_t metric_bytes
     const char* tags
     Py_ssize_t tag_bytes
+    const char* time  # the word that `instant` was read from last, and its blank; NULL: none
+    Py_ssize_t time_bytes
     int64_t instant
     int64_t bits
     int flags
+
+
+cdef inline bint is_same(const char* some, const char* others, Py_ssize_t size) noexcept nogil:
+    cdef uint64_t[2] words
+    cdef uint64_t[2] held
+    if not 8 <= size <= 16:
+        return memcmp(some, others, size) == 0
+    memcpy(&words[0], some, 8)
+    memcpy(&held[0], others, 8)
+    memcpy(&words[1], some + size - 8, 8)
+    memcpy(&held[1], others + size - 8, 8)
+    return words[0] == held[0] and words[1] == held[1]
 
 
 cdef inline int read_line(const char* at, const char* end, Line* line) noexcept nogil:
@@ -79,7 +64,15 @@ cdef inline int read_line(const char* at, const char* end, Line* line) noexcept 
         return ODD
     line.metric_bytes = at - line.metric
     at += 1
-    if read_time(&at, &line.instant) != TAKEN or read_value(&at, &line.flags, &line.bits) != TAKEN:
+    if line.time != NULL and at + line.time_bytes <= end and is_same(at, line.time, line.time_bytes):
+        at += line.time_bytes  # agents send many lines of one time
+    else:
+        line.time = at
+        if read_time(&at, &line.instant) != TAKEN:
+            line.time = NULL
+            return ODD
+        line.time_bytes = at - line.time
+    if read_value(&at, &line.flags, &line.bits) != TAKEN:
         return ODD
     line.tags = at
     line.tag_bytes = end - at
@@ -93,20 +86,14 @@ cdef class Points:
     """Points in order of arrival: four columns (see `tsd.codec.columns.Columns`)."""
 
     cdef Texts texts
-    cdef int32_t* series
-    cdef int64_t* instants
-    cdef uint8_t* flags
-    cdef int64_t* bits
+    cdef Columns columns
     cdef Py_ssize_t count, room
 
     def __cinit__(self, Texts texts not None):
         self.texts = texts
 
     def __dealloc__(self):
-        free(self.series)
-        free(self.instants)
-        free(self.flags)
-        free(self.bits)
+        free(self.columns.start)
 
     def __len__(self):
         return self.count
@@ -114,21 +101,27 @@ cdef class Points:
     cdef inline int add(self, int32_t series, int64_t instant, int flags, int64_t bits) noexcept nogil:
         if self.count == self.room and self.make_room() != TAKEN:
             return NO_MEMORY
-        self.series[self.count] = series
-        self.instants[self.count] = instant
-        self.flags[self.count] = <uint8_t> flags
-        self.bits[self.count] = bits
+        self.columns.series[self.count] = series
+        self.columns.instants[self.count] = instant
+        self.columns.flags[self.count] = <uint8_t> flags
+        self.columns.bits[self.count] = bits
         self.count += 1
         return TAKEN
 
     cdef int make_room(self) noexcept nogil:
-        cdef Py_ssize_t room = larger(self.room, self.room + 1)
-        if (
-            grow(<void**> &self.series, room, sizeof(int32_t)) or grow(<void**> &self.instants, room, sizeof(int64_t))
-            or grow(<void**> &self.flags, room, sizeof(uint8_t)) or grow(<void**> &self.bits, room, sizeof(int64_t))
-        ):
+        """Have more. What is not few is soon a window's: memory for all of that is taken at once, and used as it fills,
+        instead of copied from one to another that is larger."""
+        cdef Columns more
+        cdef Py_ssize_t room = larger(self.room, 1024 if self.room < FEW_POINTS else MANY_POINTS)
+        if new_columns(&more, room) != TAKEN:
             return NO_MEMORY
-        self.room = room
+        if self.count:
+            memcpy(more.series, self.columns.series, self.count * sizeof(int32_t))
+            memcpy(more.instants, self.columns.instants, self.count * sizeof(int64_t))
+            memcpy(more.flags, self.columns.flags, self.count)
+            memcpy(more.bits, self.columns.bits, self.count * sizeof(int64_t))
+        free(self.columns.start)
+        self.columns, self.room = more, room
         return TAKEN
 
     def append(self, int32_t series, int64_t instant, int flags, int64_t bits):
@@ -183,6 +176,7 @@ cdef class Points:
         cdef const char* end = text + PyBytes_GET_SIZE(block)
         cdef Line line
         cdef int found
+        line.time = NULL
         assert 0 <= start <= PyBytes_GET_SIZE(block)
         while True:
             found = self.run(&at, end, &line, known, &room)
@@ -200,21 +194,15 @@ cdef class Points:
 
     def numbers(self):
         """The series of all points, as bytes."""
-        return PyBytes_FromStringAndSize(<const char*> self.series, self.count * sizeof(int32_t))
+        return PyBytes_FromStringAndSize(<const char*> self.columns.series, self.count * sizeof(int32_t))
 
     def take(self):
         """The columns, which are empty then; None where they are."""
         if self.count == 0:
             return None
-        cdef Memory series = wrapped(NULL, self.count * sizeof(int32_t))
-        cdef Memory instants = wrapped(NULL, self.count * sizeof(int64_t))
-        cdef Memory flags = wrapped(NULL, self.count * sizeof(uint8_t))
-        cdef Memory bits = wrapped(NULL, self.count * sizeof(int64_t))
-        series.start, instants.start = <char*> self.series, <char*> self.instants
-        flags.start, bits.start = <char*> self.flags, <char*> self.bits
-        self.series, self.instants, self.flags, self.bits = NULL, NULL, NULL, NULL
-        self.count = self.room = 0
-        return memoryview(series), memoryview(instants), memoryview(flags), memoryview(bits)
+        taken = given_away(&self.columns, self.count)
+        self.columns.start, self.count, self.room = NULL, 0, 0
+        return taken
 
 
 cdef char* _stop

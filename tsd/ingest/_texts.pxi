@@ -149,7 +149,11 @@ cdef class Texts:
             at = self.texts.at[slot].item
             self.follow(at)
         self.last = at
-        return self.entries[at].number
+        at = self.entries[at].follower
+        if at != NONE:  # memory brings what the next lines are held against while they are read
+            PREFETCH(self.arena + self.entries[at].at)
+            PREFETCH(&self.entries[self.entries[at].follower])
+        return self.entries[self.last].number
 
     cdef inline void follow(self, int32_t at) noexcept nogil:
         """Expect an entry after the last one."""

@@ -6,20 +6,24 @@ from tsd.codec.cell import COLUMN
 from tsd.codec.columns import CELL_POINTS, Columns, Int32, Int64, encode_cells, layers, series_order, sort_times
 from tsd.codec.rowkey import BASE_BYTES
 from tsd.ingest import compiled
+from tsd.ingest.looped import columns_of
 from tsd.ingest.series import SeriesTable, Texts
 from tsd.store import Put
 
 SLICE_POINTS = 50_000  # encoded in one go
+SPARSE = 4  # times as many series as points: to count each one's points takes longer than to sort
+
+Places = Int32 | Int64
 
 
-def series_slices(columns: Columns) -> list[Int64]:
+def series_slices(columns: Columns, *, by_loop: bool = compiled.HAS) -> list[Places]:
     """Which points go into each slice, by series and order of arrival: no series is in two of them, so they may be
     written side by side.
 
     Only the order is found for all at once. A slice's columns are of a size that the processor's caches hold and malloc
     has at hand; new memory for all of them takes longer to be zeroed than to be filled.
     """
-    order = series_order(columns.series)
+    order = _counted_order(columns.series) if by_loop else series_order(columns.series)
     start, count = 0, len(order)
     slices = []
     while start < count:
@@ -29,12 +33,27 @@ def series_slices(columns: Columns) -> list[Int64]:
     return slices
 
 
-def sorted_parts(columns: Columns, points: Int64, *, join: bool) -> list[Columns]:
+def sorted_parts(columns: Columns, points: Places, *, join: bool, by_loop: bool = compiled.HAS) -> list[Columns]:
     """A slice's points sorted (see `sort_columns`), in parts to be written one after the other."""
-    return list(layers(sort_times(columns.at(points), join=join)))
+    if by_loop:
+        taken, tidy = compiled.picked(*columns, points.astype(np.int32, copy=False))
+        columns = columns_of(taken)
+        if tidy:
+            return [columns]
+    else:
+        columns = columns.at(points)
+    return list(layers(sort_times(columns, join=join)))
 
 
-def _end_of_series(series: Int32, order: Int64, end: int) -> int:
+def _counted_order(series: Int32) -> Places:
+    """What `series_order` says."""
+    numbers = int(series.max()) + 1 if len(series) else 0
+    if numbers > SPARSE * len(series):
+        return series_order(series)
+    return np.frombuffer(compiled.order(series, numbers), np.int32)
+
+
+def _end_of_series(series: Int32, order: Places, end: int) -> int:
     """The first place from `end` on where another series begins than the one before `end`."""
     last = series[order[end - 1]]
     while end < len(order):

@@ -15,3 +15,5 @@ else:
     encode = _rows.encode
     Texts = _rows.Texts
     KnownNames = _rows.KnownNames
+    order = _rows.order
+    picked = _rows.picked

@@ -10,14 +10,19 @@ from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 
+from tsd.ingest.direct import PAGE_BYTES, DirectWriter, cut
 from tsd.state import sync_folder
 
 _PARTS = 512  # of one writev
+_MUCH_BYTES = 256 << 10  # of one write
 
 
 class Disk:
     """The real one. A change is there for readers at once, and survives a crash once its file, or where a name changed
     its folder, was synced."""
+
+    def __init__(self) -> None:
+        self._direct = DirectWriter()
 
     def create(self, path: Path, *, only_new: bool = False) -> int:
         """A descriptor of an empty file; with `only_new` there must be none of that name."""
@@ -31,8 +36,16 @@ class Disk:
     def write(self, fd: int, parts: Sequence[bytes], at: int) -> int:
         """Write all of `parts` from byte `at` on, and where they end. A short write, as on a nearly full disk, is gone
         on with until it fails: a part may then be written."""
+        views = [memoryview(part) for part in parts if part]
+        if sum(map(len, views)) >= _MUCH_BYTES:
+            head, views = cut(views, -at % PAGE_BYTES)
+            views, at = self._direct.write(fd, views, self._write(fd, head, at))
+        return self._write(fd, views, at)
+
+    def _write(self, fd: int, parts: list[memoryview], at: int) -> int:
+        """By way of the page cache."""
         for first in range(0, len(parts), _PARTS):
-            left = [memoryview(part) for part in parts[first : first + _PARTS] if part]
+            left = parts[first : first + _PARTS]
             while left:
                 written = os.pwritev(fd, left, at)
                 at += written

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tsd.codec.columns import Columns
+from tsd.codec.columns import Columns, series_ends
 from tsd.ingest.series import SeriesTable
 from tsd.series_index import SeriesIndex
 
@@ -19,8 +19,8 @@ class Indexer:
         self.entered = 0
 
     async def note(self, columns: Columns, table: SeriesTable) -> None:
-        """Enter the new series of a window's points. Raises StoreError; then it may be repeated."""
-        numbers = np.unique(columns.series)
+        """Enter the new series of a window's points, sorted by series. Raises StoreError; then it may be repeated."""
+        numbers = columns.series[series_ends(columns)]
         if not len(numbers):
             return
         missing = int(numbers[-1]) + 1 - len(self._births)

@@ -228,6 +228,12 @@ class Intake:
         absorbed = self._rows.absorb(block, {})
         return None if absorbed.strangers else self._enter(absorbed, block, source)
 
+    def take_plain(self, block: bytes) -> Taken | None:
+        """Likewise what several sources sent, who are told by whoever knows which part is whose; None also where a line
+        wants a closer look."""
+        accepted = self._rows.absorb_plain(block)
+        return None if accepted is None else self._enter(Absorbed(accepted, block, [], [], b""), block, None)
+
     async def take_summaries_in(self, block: bytes, source: Source | None = None) -> Taken:
         """Likewise the lines of rollups and histograms in a block of nothing else."""
         permit = Permit(self._growth, source)

@@ -40,7 +40,7 @@ class LineBuffer:
         if not cut:
             self.tail += data
             return self._bound_tail([])
-        block = self.tail + data[:cut]
+        block = b"".join((self.tail, memoryview(data)[:cut])) if self.tail else data[:cut]  # copied once, if at all
         self.tail = data[cut:]
         return self._bound_tail(self._without_long_lines(block.replace(b"\r\n", b"\n") if b"\r" in block else block))
 

@@ -48,6 +48,17 @@ class LoopedRows:
             return Absorbed(0, b"", [], absorbed.strangers, b"")
         return absorbed
 
+    def absorb_plain(self, block: bytes) -> int | None:
+        """See `OpenRows.absorb_plain`."""
+        before = len(self._points)
+        end = 0
+        try:
+            end = self._points.read(block, 0, None, None, 0)
+        finally:
+            if end < len(block):
+                self._points.cut(before)
+        return len(self._points) - before if end == len(block) else None
+
     def _judge(
         self,
         block: bytes,
@@ -95,10 +106,15 @@ class LoopedRows:
         taken = self._points.take()
         if taken is None:
             return Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
-        series, instants, flags, bits = taken
-        return Columns(
-            np.frombuffer(series, np.int32),
-            np.frombuffer(instants, np.int64),
-            np.frombuffer(flags, np.uint8),
-            np.frombuffer(bits, np.int64),
-        )
+        return columns_of(taken)
+
+
+def columns_of(buffers: tuple[memoryview, memoryview, memoryview, memoryview]) -> Columns:
+    """Columns that are in memory of the loop's."""
+    series, instants, flags, bits = buffers
+    return Columns(
+        np.frombuffer(series, np.int32),
+        np.frombuffer(instants, np.int64),
+        np.frombuffer(flags, np.uint8),
+        np.frombuffer(bits, np.int64),
+    )

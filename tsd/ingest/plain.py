@@ -60,6 +60,11 @@ class PlainRows:
         absorbed = self._absorb_lines(block[: len(block) - len(rest)], puts, verdicts)
         return absorbed if absorbed.strangers else absorbed._replace(rest=rest)
 
+    def absorb_plain(self, block: bytes) -> int | None:
+        """See `OpenRows.absorb_plain`."""
+        absorbed = self._absorb_columns(block, block.split(b"\n")[:-1])
+        return None if absorbed is None or absorbed.strangers else absorbed.accepted
+
     def _absorb_columns(self, block: bytes, lines: list[bytes]) -> Absorbed | None:
         """The whole block at once; None where a line wants a closer look."""
         try:

@@ -63,6 +63,14 @@ class OpenRows:
         self.complete &= not absorbed.journaled
         return absorbed
 
+    def absorb_plain(self, block: bytes) -> int | None:
+        """Take in `block` where all of its lines are plain put lines of series that are known: how many they are. None
+        where one is not; then nothing was taken in."""
+        accepted = self._rows.absorb_plain(block)
+        if accepted is not None:
+            self.points += accepted
+        return accepted
+
     def take(self) -> Columns:
         """All points that are here, in order of arrival; none are left."""
         self.points, self.complete = 0, True

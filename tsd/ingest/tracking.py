@@ -10,7 +10,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from tsd.codec.columns import Columns
+from tsd.codec.columns import Columns, series_ends
 from tsd.codec.meta import NO_COUNT, TS_COUNTER, TS_META, TsMeta, encode_ts_meta
 from tsd.codec.times import HOUR_S
 from tsd.ingest.series import SeriesTable
@@ -44,11 +44,12 @@ class Tracker:
         self.marked = 0
 
     async def note(self, columns: Columns, table: SeriesTable) -> None:
-        """Mark the series of a written window where it is time. Raises StoreError; then it may be repeated."""
+        """Mark the series of a written window, sorted by series, where it is time. Raises StoreError; then it may be
+        repeated."""
         if not len(columns.series):
             return
         hour = self._now_s() // HOUR_S
-        numbers = np.unique(columns.series)
+        numbers = columns.series[series_ends(columns)]
         self._make_room(int(numbers[-1]) + 1)
         births = table.births(numbers)
         met = births != self._births[numbers]

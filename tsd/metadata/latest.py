@@ -12,7 +12,7 @@ import trio
 from numpy.typing import NDArray
 
 from tsd.bytemap import ByteMap
-from tsd.codec.columns import Columns
+from tsd.codec.columns import Columns, series_ends
 from tsd.codec.words import FLOAT, LENGTH
 
 NEW_SERIES = 2000  # entered in one go: a millisecond's work
@@ -96,11 +96,12 @@ class Latest:
     async def note(self, columns: Columns, table: Numbered, before_ms: int) -> None:
         """Take the newest points of a written window, which is sorted by series and time. Those from `before_ms` on
         are left out: a clock that is wrong would hide all points that follow."""
-        if (columns.instants >= before_ms << 1).any():
+        ends = series_ends(columns)
+        if (columns.instants[ends] >= before_ms << 1).any():
             columns = columns.at(columns.instants < before_ms << 1)
-        if not len(columns.series):
+            ends = series_ends(columns)
+        if not len(ends):
             return
-        ends = np.flatnonzero(np.diff(columns.series, append=-1))
         numbers = columns.series[ends]
         await self._enter_new(numbers, table)
         slots = self._slot_of[numbers]

@@ -1,9 +1,10 @@
 """Small senders that one task reads for: what they send, and what they are told, is as if each had its own."""
 
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,49 @@ async def test_who_sends_a_few_good_lines_stays_in_the_crowd(daemon: Running) ->
         accounts = [one for one in daemon.daemon.clients if one.connections]
         sent = (2 * CALM + CALM + CALM * 10) * len(GOOD) + 2 * len(b"sync\n")
         assert [(one.accepted, one.bytes) for one in accounts] == [(3 * CALM + CALM * 10, sent)]
+
+
+def say(client: Client, data: bytes) -> None:
+    """Send at once: nothing is read in between."""
+    assert os.write(client.stream.socket.fileno(), data) == len(data)
+
+
+async def test_what_many_send_is_taken_in_together(daemon: Running) -> None:
+    ledger, journal = daemon.daemon.ledger, daemon.daemon.journal
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(standing(daemon)) for _ in range(6)]
+        received, position = ledger.received, journal.position
+        for number, client in enumerate(clients):
+            say(client, GOOD * (number + 1))
+        await until(lambda: ledger.received == received + 21)
+        assert len(daemon.daemon.crowd) == 6
+        assert journal.position == position + 21
+        for number, client in enumerate(clients):
+            assert await client.ask(b"") == b"synced %d\n" % (CALM + number + 1)
+
+
+async def test_of_what_many_send_each_answers_for_its_own(daemon: Running) -> None:
+    """A line that is refused, a series that is new and a command are nobody else's."""
+    ledger = daemon.daemon.ledger
+    sent = [GOOD, GOOD * 2, BAD, GOOD * 3, b"put new %d 1 a=b\n" % T, b"version\n", GOOD + BAD + GOOD, GOOD[:-3], GOOD]
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(standing(daemon)) for _ in sent]
+        received = ledger.received
+        for client, text in zip(clients, sent, strict=True):
+            say(client, text)
+        await until(lambda: ledger.received == received + 12)
+        for client, text in zip(clients, sent, strict=True):
+            if text == GOOD[:-3]:
+                await client.send(GOOD[-3:])
+            accepted = CALM + (text + b"\n").count(b"put") - text.count(BAD)
+            if BAD in text:
+                assert await client.read_until(REFUSED) == REFUSED
+            answer = await client.ask(b"")
+            assert answer.endswith(b"synced %d\n" % accepted)
+            assert (answer == b"synced %d\n" % accepted) == (text != b"version\n")
+        assert ledger.received == received + 13
+        [account] = [one for one in daemon.daemon.clients if one.connections]
+        assert (account.refused.total(), account.accepted) == (2, ledger.received - 2)
 
 
 async def test_each_is_told_of_its_own_refused_lines(daemon: Running) -> None:

@@ -1,0 +1,75 @@
+"""Much that is written at once goes past the page cache, and into the file as little does."""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from tsd.ingest.direct import PAGE_BYTES, DirectWriter, cut
+from tsd.ingest.disk import Disk
+
+MUCH = [bytes([number % 251]) * size for number, size in enumerate([57, 300_001, 1, 4096, 900_000, 70, 8191])]
+TEXT = b"".join(MUCH)
+
+
+@pytest.mark.parametrize("at", [0, 1, PAGE_BYTES - 1, PAGE_BYTES, 3 * PAGE_BYTES + 17])
+def test_the_same_bytes_at_the_same_place(tmp_path: Path, at: int) -> None:
+    disk = Disk()
+    path = tmp_path / "file"
+    fd = disk.create(path)
+    before = os.urandom(at)
+    assert disk.write(fd, [before], 0) == at
+    assert disk.write(fd, MUCH, at) == at + len(TEXT)
+    assert disk.write(fd, [b"", b"little"], at + len(TEXT)) == at + len(TEXT) + 6
+    assert disk.write(fd, MUCH, at + len(TEXT) + 6) == at + 2 * len(TEXT) + 6
+    disk.write(fd, [b"head"], 0)
+    disk.sync(fd)
+    disk.close(fd)
+    assert path.read_bytes() == b"head" + (before + TEXT + b"little" + TEXT)[4:]
+
+
+def test_all_that_fills_pages_is_written_so_where_it_can_be(tmp_path: Path) -> None:
+    """By a file system that cannot, nothing is."""
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    parts = [memoryview(part) for part in MUCH]
+    left = DirectWriter().write(fd, parts, 0)
+    whole = len(TEXT) // PAGE_BYTES * PAGE_BYTES
+    assert (left.at, b"".join(left.parts)) in [(whole, TEXT[whole:]), (0, TEXT)]
+    assert (tmp_path / "file").read_bytes() == TEXT[: left.at]
+    os.close(fd)
+
+
+def test_what_cannot_write_so_is_written_to_as_ever() -> None:
+    writer = DirectWriter()
+    fd = os.open("/dev/null", os.O_RDWR)
+    parts = [memoryview(part) for part in MUCH]
+    for _ in range(2):
+        assert writer.write(fd, parts, 0) == (parts, 0)
+    assert Disk().write(fd, MUCH, 0) == len(TEXT)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("room", [700_000, 170 * PAGE_BYTES])
+def test_a_file_that_has_no_room_for_all_of_it(tmp_path: Path, room: int) -> None:
+    disk = Disk()
+    path = tmp_path / "file"
+    fd = disk.create(path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            disk.write(fd, MUCH, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == TEXT[: path.stat().st_size]
+    assert disk.write(fd, MUCH, 0) == len(TEXT)
+    disk.close(fd)
+    assert path.read_bytes() == TEXT
+
+
+def test_parts_are_cut_anywhere() -> None:
+    parts = [memoryview(part) for part in (b"ab", b"c", b"def")]
+    for size in range(7):
+        first, others = cut(parts, size)
+        assert (b"".join(first), b"".join(others)) == (b"abcdef"[:size], b"abcdef"[size:])
