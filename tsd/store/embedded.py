@@ -118,7 +118,8 @@ class EmbeddedStore:
         if columns is None:
             return await _with_breaks(self._database.view(table).get(rows))
         found: dict[bytes, list[Cell]] = {}
-        places = ((row, column) for row in dict.fromkeys(rows) for column in sorted(set(columns)))
+        wanted = sorted(set(columns))
+        places = ((row, column) for row in dict.fromkeys(rows) for column in wanted)
         while part := list(islice(places, GET_CELLS)):
             values = await trio.to_thread.run_sync(self._database.read, table, part)
             for (row, column), value in zip(part, values, strict=True):
