@@ -1,5 +1,7 @@
 """A window's points → the cells to be written, row keys and all."""
 
+from operator import itemgetter
+
 import numpy as np
 
 from tsd.codec.cell import COLUMN
@@ -10,6 +12,7 @@ from tsd.ingest.series import SeriesTable, Texts
 from tsd.store import Put
 
 SLICE_POINTS = 50_000  # encoded in one go
+_row = itemgetter(0)
 
 
 def series_slices(columns: Columns) -> list[Int64]:
@@ -46,9 +49,17 @@ def _end_of_series(series: Int32, order: Int64, end: int) -> int:
 
 
 def encode(columns: Columns, table: SeriesTable, join: bool) -> list[Put]:
-    """The cells of sorted points, with their row keys."""
-    if not isinstance(table.texts, Texts):
-        return compiled.encode(table.texts, *columns, CELL_POINTS if join else 1, COLUMN, Put)
+    """The cells of points that are sorted by series and time, by row: an engine that sorts what it is given takes half
+    the time for them. Cells of one row are in order of time."""
+    if isinstance(table.texts, Texts):
+        puts = _encode_plainly(columns, table, join)
+    else:
+        puts = compiled.encode(table.texts, *columns, CELL_POINTS if join else 1, COLUMN, Put)
+    puts.sort(key=_row)
+    return puts
+
+
+def _encode_plainly(columns: Columns, table: SeriesTable, join: bool) -> list[Put]:
     puts: list[Put] = []
     bases: dict[int, bytes] = {}
     for number, base, qualifier, value in encode_cells(columns, join=join):

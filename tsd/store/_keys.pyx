@@ -4,7 +4,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
-from libc.string cimport memchr, memcpy
+from libc.string cimport memcpy
 
 cdef extern from "Python.h":
     PyObject* PyTuple_GET_ITEM(object, Py_ssize_t)
@@ -18,12 +18,9 @@ cdef inline bytes item(object cell, Py_ssize_t at):
 
 
 cdef Py_ssize_t zeros(const char* text, Py_ssize_t size) noexcept nogil:
-    cdef Py_ssize_t found = 0
-    cdef const char* end = text + size
-    cdef const char* at = <const char*> memchr(text, 0, size)
-    while at != NULL:
-        found += 1
-        at = <const char*> memchr(at + 1, 0, end - at - 1)
+    cdef Py_ssize_t found = 0, at
+    for at in range(size):
+        found += text[at] == 0
     return found
 
 
