@@ -82,11 +82,12 @@ def _alike(rows: list[bytes], start: int, width: int) -> dict[bytes, list[bytes]
 
 def _of_one_length(prefix: bytes, some: list[bytes]) -> Iterator[Put]:
     """The entries of some series in rows that start alike: one, if all have as many tags."""
-    for size in {*map(len, some)}:
-        same = sorted(pairs for pairs in some if len(pairs) == size)
+    sizes = {*map(len, some)}
+    for size in sizes:
+        same = some if len(sizes) == 1 else [pairs for pairs in some if len(pairs) == size]
         if len(same) == 1:
             yield Put(prefix + same[0], ALONE, PRESENT)
-        else:  # in their order, so that they are the same entry if they are entered again after a failure
+        else:
             joined = b"".join(same)
             yield Put(prefix + same[0], SHARED + blake2b(joined, digest_size=_HASH_BYTES).digest(), joined)
 
