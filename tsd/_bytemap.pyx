@@ -223,15 +223,18 @@ cdef class ByteMap:
 def by_start(list rows not None, Py_ssize_t size):
     """Rows by what they start with, in order of entry: the rest of each."""
     cdef dict found = {}
-    cdef bytes row, start
+    cdef bytes row, start = None
+    cdef list rests = None
     cdef const char* text
-    cdef Py_ssize_t length
-    cdef object rests
+    cdef Py_ssize_t length, cut
     for row in rows:
         text, length = PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row)
-        start = PyBytes_FromStringAndSize(text, min(size, length))
-        rests = found.get(start)
-        if rests is None:
-            rests = found[start] = []
-        (<list> rests).append(PyBytes_FromStringAndSize(text + min(size, length), max(length - size, 0)))
+        cut = min(size, length)
+        # Rows mostly come in their order: many that start alike.
+        if start is None or PyBytes_GET_SIZE(start) != cut or memcmp(PyBytes_AS_STRING(start), text, cut) != 0:
+            start = PyBytes_FromStringAndSize(text, cut)
+            rests = found.get(start)
+            if rests is None:
+                rests = found[start] = []
+        rests.append(PyBytes_FromStringAndSize(text + cut, length - cut))
     return found

@@ -40,7 +40,8 @@ cdef int add(dict found, bytes prefix, bytes pairs) except -1:
 def alike(list rows not None, Py_ssize_t start, Py_ssize_t width):
     """The series of own rows by all that rows of other entries start with: their metric and none of their tags, and
     each but their own."""
-    cdef bytes row, pairs, prefix, none = bytes(width)
+    cdef bytes row, pairs, prefix, none = bytes(width), whole = None
+    cdef list same = None
     cdef dict found = {}
     cdef const char* text
     cdef Py_ssize_t size, at
@@ -48,9 +49,10 @@ def alike(list rows not None, Py_ssize_t start, Py_ssize_t width):
         text, size = PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row)
         assert size >= start + 2 * width, row
         pairs = PyBytes_FromStringAndSize(text + start + width, size - start - width)
-        prefix = PyBytes_FromStringAndSize(text, start + width)
-        memcpy(PyBytes_AS_STRING(prefix) + start, PyBytes_AS_STRING(none), width)
-        add(found, prefix, pairs)
+        if whole is None or memcmp(PyBytes_AS_STRING(whole), text, start) != 0:  # another metric than the one before
+            whole = PyBytes_FromStringAndSize(text, start) + none
+            same = found.setdefault(whole, [])
+        same.append(pairs)
         for at in range(start + width, size - width + 1, width):
             if memcmp(text + at, text + start, width) != 0:
                 prefix = PyBytes_FromStringAndSize(text, start + width)
