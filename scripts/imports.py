@@ -24,7 +24,7 @@ ORDER = (
     ("access",),
     ("config", "log", "state", "systemd"),
     ("store",),
-    ("uid_flight",),
+    ("uid_flight", "series_entries"),
     ("uids",),
     ("metadata", "rollups", "histograms", "series_index"),
     ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace", "uid_recheck", "loop_lag"),

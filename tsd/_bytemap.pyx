@@ -145,6 +145,29 @@ cdef class ByteMap:
         """Have a key lead to a number, from 0 on."""
         self.put(key, PyBytes_FromStringAndSize(<char*> &number, sizeof(int32_t)))
 
+    def enter(self, list keys not None, int32_t number, int32_t step):
+        """The number of each key; -1 of one that had none: it has `number` now, the next one `step` more."""
+        cdef list found = []
+        cdef bytes key
+        cdef Py_ssize_t k
+        cdef int32_t had
+        cdef Record* record
+        for key in keys:
+            k = PyBytes_GET_SIZE(key)
+            record = self.look_up(PyBytes_AS_STRING(key), k)
+            had = -1
+            if record != NULL:
+                assert record.value_bytes == sizeof(int32_t)
+                memcpy(&had, <char*> record + sizeof(Record) + k, sizeof(int32_t))
+            else:
+                if k >= 1 << 31:
+                    raise ValueError("too long")
+                if self.add(PyBytes_AS_STRING(key), k, <char*> &number, sizeof(int32_t)) != DONE:
+                    raise MemoryError
+                number += step
+            found.append(had)
+        return found
+
     def keys(self):
         """All keys, in order of entry."""
         return [key for key, _ in self.items(0, self.count)[0]]
@@ -195,3 +218,23 @@ cdef class ByteMap:
         self.arena, other.arena = other.arena, self.arena
         self.key = other.key
         self.mask, self.count, self.room, self.used = other.mask, other.count, other.room, other.used
+
+
+def by_start(list rows not None, Py_ssize_t size):
+    """Rows by what they start with, in order of entry: the rest of each."""
+    cdef dict found = {}
+    cdef bytes row, start = None
+    cdef list rests = None
+    cdef const char* text
+    cdef Py_ssize_t length, cut
+    for row in rows:
+        text, length = PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row)
+        cut = min(size, length)
+        # Rows mostly come in their order: many that start alike.
+        if start is None or PyBytes_GET_SIZE(start) != cut or memcmp(PyBytes_AS_STRING(start), text, cut) != 0:
+            start = PyBytes_FromStringAndSize(text, cut)
+            rests = found.get(start)
+            if rests is None:
+                rests = found[start] = []
+        rests.append(PyBytes_FromStringAndSize(text + cut, length - cut))
+    return found

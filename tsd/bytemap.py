@@ -35,6 +35,21 @@ class PlainByteMap:
         """The number of a key; -1: none."""
         return self._held.get(key, -1)  # type: ignore[no-any-return]
 
+    def enter(self, keys: list[bytes], number: int, step: int) -> list[int]:
+        """The number of each key; -1 of one that had none: it has `number` now, the next one `step` more.
+
+        >>> names = PlainByteMap()
+        >>> names.enter([b"a", b"b", b"a"], 7, 1), names.number(b"b")
+        ([-1, -1, 7], 8)
+        """
+        found = []
+        for key in keys:
+            found.append(self._held.get(key, -1))
+            if found[-1] < 0:
+                self._held[key] = number
+                number += step
+        return found
+
     def keys(self) -> list[bytes]:
         """All keys, in order of entry."""
         return list(self._held)
@@ -57,7 +72,21 @@ class PlainByteMap:
         self.rebuilt += 1
 
 
-if HAS:  # noqa: SIM108 - as types they must be named so
+def plain_by_start(rows: list[bytes], size: int) -> dict[bytes, list[bytes]]:
+    """Rows by what they start with, in order of entry: the rest of each. In C: `by_start`.
+
+    >>> plain_by_start([b"ax", b"b", b"ay"], 1)
+    {b'a': [b'x', b'y'], b'b': [b'']}
+    """
+    found: dict[bytes, list[bytes]] = {}
+    for row in rows:
+        found.setdefault(row[:size], []).append(row[size:])
+    return found
+
+
+if HAS:
     ByteMap = _bytemap.ByteMap
+    by_start = _bytemap.by_start
 else:
     ByteMap = PlainByteMap  # type: ignore[misc,assignment]
+    by_start = plain_by_start

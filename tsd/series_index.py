@@ -1,9 +1,12 @@
 """Which series a metric has, by each of their tags: so that a query for one host reads that host's rows alone.
 
-A table of the daemon's own, beside OpenTSDB's. For each series it has one row for each tag, and one without: metric
-UID, the tag's pair of UIDs (zeros where there is none), all tag pairs. Series are entered when they are first written;
-what was stored before, or by others, is found in the data table's row keys by `rebuild`. Until that is done the index
-says that it is not complete. Series whose rows were deleted stay: whoever looks for their rows finds none.
+A table of the daemon's own, beside OpenTSDB's, whose rows start with a metric's UID and a tag's pair of UIDs, or zeros
+for the metric as a whole: see tsd.series_entries. Series are entered when they are first written; what was stored
+before, or by others, is found in the data table's row keys by `rebuild`. Until that is done the index says that it is
+not complete. Series whose rows were deleted stay: whoever looks for their rows finds none.
+
+A series' own entry is written last: what breaks off before is done again when the series is next written, and the
+store's sync, before the window with its points is done with, covers its entries, too.
 """
 
 import math
@@ -11,7 +14,6 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from contextlib import aclosing
-from itertools import islice
 from typing import NamedTuple
 
 import structlog
@@ -19,17 +21,17 @@ import trio
 
 from tsd.codec.rowkey import Layout, after
 from tsd.errors import StoreError
+from tsd.series_entries import OWN, other_entries, own_entries, own_rows, series_in
 from tsd.store import Put, Store
 from tsd.store.cells import PAGE_BYTES, cell_pages
 
 log = structlog.get_logger(__name__)
 
-ENTRY = b"t:s"
-PRESENT = b"\1"
 STATE_ROW = b"\0"  # no metric: UIDs count from 1, and rows of series are longer
-WANTED, DONE = b"t:wanted", b"t:done"  # the index is complete where both say the same
+WANTED, DONE = b"t:wanted", b"t:done"  # the index is complete where both say the same, the second behind its form
 FIRST = b"0"
-BATCH = 1000  # series entered with one call
+FORM = b"2:"  # without it: of a version that knew no shared entries, has none, and does not take this for complete
+BATCH = 2000  # series to be entered with one call
 KNOWN = 1_000_000  # series remembered while the data table is read
 ENTRY_BYTES = 20  # of an entry, at least
 CHECK_S = 30.0  # from one look at whether the index is complete to the next
@@ -55,29 +57,31 @@ class SeriesIndex:
         self._answers: OrderedDict[bytes, _Answer] = OrderedDict()  # by metric and tag
         self._held = 0  # series in them
         self._entered = 0  # times that series were: what was read across one may be without them
+        self._is_of_form = False  # whether no older version takes it for complete
         self._complete_until = -math.inf
 
-    async def add(self, series: Iterable[tuple[bytes, bytes]]) -> None:
-        """Enter series, each a metric UID and joined tag pairs; again does no harm. Raises StoreError."""
-        width = self._layout.widths.pair
-        left = iter(series)
-        while part := list(islice(left, BATCH)):
-            rows = [metric + self._all + pairs for metric, pairs in part]
-            rows += [
-                metric + pairs[at : at + width] + pairs for metric, pairs in part for at in range(0, len(pairs), width)
-            ]
-            rows.sort()  # those that stand beside each other are entered in less time
-            self._forget_all(rows)
-            await self._store.put(self._table, [Put(row, ENTRY, PRESENT) for row in rows])
-            self._entered += 1
-            self._forget_all(rows)  # what was read meanwhile may be without them
+    async def add(self, series: dict[bytes, list[bytes]]) -> None:
+        """Enter up to BATCH series, of each metric's UID joined tag pairs; again does no harm. Raises StoreError."""
+        await self._take_over()
+        widths = self._layout.widths
+        rows = own_rows(series, widths)
+        known = await self._store.get(self._table, rows, columns=[OWN])
+        new = [row for row in rows if row not in known] if known else rows
+        if not new:
+            return
+        shared = other_entries(new, widths)
+        self._forget_all(new, shared)
+        await self._store.put(self._table, shared)
+        await self._store.put(self._table, own_entries(new))
+        self._entered += 1
+        self._forget_all(new, shared)  # what was read meanwhile may be without them
 
-    def _forget_all(self, rows: Iterable[bytes]) -> None:
+    def _forget_all(self, rows: Iterable[bytes], others: Iterable[Put]) -> None:
         """Forget the answers that should have these entries."""
         if self._answers:
             end = self._layout.widths.metric + self._layout.widths.pair
-            for row in rows:
-                self._forget(row[:end])
+            for prefix in {row[:end] for row in (*rows, *(put.row for put in others))}:
+                self._forget(prefix)
 
     def _forget(self, prefix: bytes) -> None:
         if prefix in self._answers:
@@ -88,15 +92,27 @@ class SeriesIndex:
         now = trio.current_time()
         if now < self._complete_until:
             return True
+        await self._take_over()
         wanted, done = await self._state()
-        if done == wanted:
+        if done == FORM + wanted:
             self._complete_until = now + REMEMBERED_S
-        return done == wanted
+        return done == FORM + wanted
 
     async def _state(self) -> tuple[bytes, bytes | None]:
         rows = await self._store.get(self._table, [STATE_ROW])
         cells = {cell.column: cell.value for cell in rows.get(STATE_ROW, ())}
         return cells.get(WANTED, FIRST), cells.get(DONE)
+
+    async def _take_over(self) -> None:
+        """Say of an index that an older version made complete that it has another form from now on."""
+        if not self._is_of_form:
+            wanted, done = await self._state()
+            if done == wanted:
+                await self._say_done(wanted)
+            self._is_of_form = True
+
+    async def _say_done(self, wanted: bytes) -> None:
+        await self._store.put(self._table, [Put(STATE_ROW, DONE, FORM + wanted)])
 
     async def outdate(self) -> None:
         """Say that rows of other series come in from elsewhere: all of the data table is to be read again. Raises
@@ -110,18 +126,19 @@ class SeriesIndex:
         prefix = metric + (pair or self._all)
         if (known := self._answers.get(prefix)) and known.until > trio.current_time():
             return known.series if len(known.series) <= most else None
-        found: list[bytes] = []
+        found: set[bytes] = set()
         until, entered = trio.current_time() + REMEMBERED_S, self._entered
         limit = min(PAGE_BYTES, (most + 1) * ENTRY_BYTES)
         pages_of = cell_pages(self._store, self._table, prefix, after(prefix), limit_bytes=limit)
         async with aclosing(pages_of) as pages:
             async for page in pages:
-                found += [key[len(prefix) :] for key in page.keys]
+                found.update(series_in(page, len(prefix)))
                 if len(found) > most:
                     return None
+        series = sorted(found)
         if entered == self._entered:
-            self._remember(prefix, _Answer(found, until))
-        return found
+            self._remember(prefix, _Answer(series, until))
+        return series
 
     def _remember(self, prefix: bytes, answer: "_Answer") -> None:
         self._forget(prefix)
@@ -169,12 +186,20 @@ class SeriesIndex:
                     known.clear()
                 known |= tsuids
                 cut = base_at - start
-                new = [(one[:cut], one[cut:]) for one in tsuids if len(one) > cut and not (len(one) - cut) % width]
-                await self.add(new)
+                new = [one for one in tsuids if len(one) > cut and not (len(one) - cut) % width]
+                for at in range(0, len(new), BATCH):
+                    await self.add(_by_metric(new[at : at + BATCH], cut))
                 count += len(new)
                 await trio.sleep(trio.current_time() - began)
                 began = trio.current_time()
-        await self._store.put(self._table, [Put(STATE_ROW, DONE, wanted)])
+        await self._say_done(wanted)
         if count:
             log.info("the series index is complete", series=count)
         return count
+
+
+def _by_metric(tsuids: Iterable[bytes], width: int) -> dict[bytes, list[bytes]]:
+    found: dict[bytes, list[bytes]] = {}
+    for one in tsuids:
+        found.setdefault(one[:width], []).append(one[width:])
+    return found

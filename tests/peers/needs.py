@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tsd import series_entries
 from tsd.ingest import compiled as ingest_compiled
 from tsd.query import compiled
-from tsd.store.keyvalue import HAS_LOOP
+from tsd.store import filling, keyvalue
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Debian's, where they are not called like the program
@@ -74,7 +75,9 @@ def _lacking(name: str) -> str:
 
 def need_compiled_loops() -> None:
     """Skip the test, or in a full run fail it, where the compiled loops were not built."""
-    if not (compiled.HAS and ingest_compiled.HAS and HAS_LOOP):
+    if not (
+        compiled.HAS and ingest_compiled.HAS and keyvalue.HAS_LOOP and filling.HAS_LOOP and series_entries.HAS_LOOP
+    ):
         _give_up("the compiled loops are not there: a C compiler is wanted when tsd is installed, and TSD_PURE unset")
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tsd.bytemap import HAS, ByteMap, PlainByteMap
+from tsd.bytemap import HAS, ByteMap, PlainByteMap, by_start, plain_by_start
 
 pytestmark = pytest.mark.skipif(not HAS, reason="no C compiler when tsd was installed: only one is there")
 
@@ -48,3 +48,23 @@ def test_numbers_and_how_little_they_take() -> None:
         packed.put_number(b"%018d" % number, number)
     assert [packed.number(b"%018d" % number) for number in (0, 49_999, 50_000)] == [0, 49_999, -1]
     assert packed.held < 50_000 * 60
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_many_are_entered_at_once(step: int) -> None:
+    chance = random.Random(step)
+    packed, plain = ByteMap(), PlainByteMap()
+    for number in range(0, 5000, 100):
+        keys = [chance.randbytes(chance.choice([0, 1, 2])) for _ in range(100)]
+        assert packed.enter(keys, number, step) == plain.enter(keys, number, step)
+    assert len(packed) == len(plain)
+    assert [(key, packed.number(key)) for key in packed.keys()] == [(key, plain.number(key)) for key in plain.keys()]  # noqa: SIM118
+
+
+@pytest.mark.parametrize("size", [0, 2, 9])
+def test_rows_come_apart_by_what_they_start_with(size: int) -> None:
+    chance = random.Random(size)
+    rows = [bytes(chance.choices(b"ab", k=chance.randint(0, 5))) for _ in range(200)]
+    found = by_start(rows, size)
+    assert list(found.items()) == list(plain_by_start(rows, size).items())
+    assert sorted(start + rest for start, some in found.items() for rest in some) == sorted(rows)

@@ -6,17 +6,20 @@ the rows of an hour or two, some 50 bytes a row, and bounded: what does not fit 
 
 import random
 from collections.abc import Iterable
+from operator import itemgetter
 
 from sortedcontainers import SortedDict
 
-from tsd.bytemap import ByteMap
+from tsd.bytemap import ByteMap, by_start
 from tsd.codec.rowkey import BASE_BYTES, LAST_BASE, Layout, base_bytes
 from tsd.codec.times import HOUR_S
 from tsd.store import Put
 
 WATCHED, WAITING = 1, 2  # one cell so far; more
 GONE = 0
+NEVER = -1  # noted
 _TAKEN_AT_ONCE = 64
+_row = itemgetter(0)
 
 
 class _Hour:
@@ -42,16 +45,15 @@ class _Hour:
             return WAITING if pairs in self._back[WAITING] else WATCHED if pairs in self._back[WATCHED] else GONE
         return GONE
 
-    def meet(self, pairs: bytes, state: int) -> bool:
-        """Take note of a row that was never noted; whether it was that."""
-        if self._states.number(pairs) >= 0:
-            return False
-        self._states.put_number(pairs, state)
+    def meet(self, rows: list[bytes], state: int) -> list[int]:
+        """Take note of those rows that were never noted; of each -1 if it was not, else a state: WAITING where it does,
+        and any where it does not."""
+        found = self._states.enter(rows, state, 0)
         if state == WATCHED:
-            self.watched += 1
+            self.watched += found.count(NEVER)
         else:
-            self.waiting += 1
-        return True
+            self.waiting += found.count(NEVER)
+        return found
 
     def watch(self, pairs: bytes) -> None:
         """A row that is gone, or was never noted, has one cell."""
@@ -130,30 +132,32 @@ class RowQueue:
     def note(self, puts: Iterable[Put]) -> None:
         """Take note of cells that were written."""
         start, end = self._start, self._end
-        met: dict[bytes, tuple[tuple[bytes, bytes], _Hour]] = {}  # series stand as they came: metrics take turns
-        last = None
-        for row, _, _ in puts:
-            head = row[:end]
-            if head != last:
-                last = head
-                if head not in met:
-                    place = head[start:], head[:start]
-                    met[head] = place, self._hours.get(place) or _Hour()
-                place, hour = met[head]
-                known = place in self._hours
-                state = WAITING if int.from_bytes(place[0], "big") <= self._closed_s else WATCHED
-            pairs = row[end:]
-            if known and self._held < self._limit and hour.meet(pairs, state):  # most rows of most calls
-                self._held += 1
-                self.waiting += state == WAITING
-            elif hour.state(pairs) != WAITING:
-                self._note(place, hour, pairs)
-                known = place in self._hours
+        for head, rows in by_start(list(map(_row, puts)), end).items():
+            place = head[start:], head[:start]
+            if self._held + len(rows) > self._limit:
+                for pairs in rows:
+                    self._note(place, pairs)
+                continue
+            hour = self._hours.get(place)
+            if hour is None:
+                hour = self._hours[place] = _Hour()
+            state = WAITING if int.from_bytes(place[0], "big") <= self._closed_s else WATCHED
+            found = hour.meet(rows, state)
+            met = found.count(NEVER)
+            self._held += met
+            self.waiting += met * (state == WAITING)
+            for pairs, was in zip(rows, found, strict=True):
+                if was not in (NEVER, WAITING):  # most rows of most calls are
+                    self._note(place, pairs)
 
-    def _note(self, place: tuple[bytes, bytes], hour: _Hour, pairs: bytes) -> None:
-        """Take note of another cell of a row that does not wait yet."""
+    def _note(self, place: tuple[bytes, bytes], pairs: bytes) -> None:
+        """Take note of a cell of a row."""
         old = int.from_bytes(place[0], "big") <= self._closed_s
-        if hour.state(pairs) != WATCHED:
+        hour = self._hours.get(place) or _Hour()
+        state = hour.state(pairs)
+        if state == WAITING:
+            return
+        if state != WATCHED:
             if not self._has_room(place[0]):
                 return
             self._held += 1

@@ -35,6 +35,18 @@ cdef inline void append_point(Cell* cell, int64_t offset_ms, bint in_ms, int fla
     cell.in_ms += in_ms
 
 
+cdef object new_put(type put_type, bytes row, bytes column, bytes value):
+    """As put_type(row, column, value), a tuple with names, which takes a call of Python that is left out here."""
+    cdef object made = PyType_GenericAlloc(put_type, 3)
+    Py_INCREF(row)
+    PyTuple_SET_ITEM(made, 0, row)
+    Py_INCREF(column)
+    PyTuple_SET_ITEM(made, 1, column)
+    Py_INCREF(value)
+    PyTuple_SET_ITEM(made, 2, value)
+    return made
+
+
 cdef bytes row_key(Texts texts, int32_t number, int64_t base):
     """Of the row of a series that is settled."""
     assert texts.knows(number) and texts.series[number].before_bytes != UNSETTLED and 0 <= base < <int64_t> 1 << 32, number
@@ -50,7 +62,8 @@ cdef bytes row_key(Texts texts, int32_t number, int64_t base):
 
 def encode(
     Texts texts not None, const int32_t[::1] series, const int64_t[::1] instants, const uint8_t[::1] flags,
-    const int64_t[::1] bits, Py_ssize_t cell_points, bytes column not None, put_type,
+    const int64_t[::1] bits, Py_ssize_t cell_points, bytes column not None,
+    type put_type not None,
 ):
     """The cells of sorted points of settled series: a `put_type` of row, column and value for each row and at most
     `cell_points` points. `column` stands before every qualifier."""
@@ -60,6 +73,7 @@ def encode(
     cdef Cell cell
     cdef list puts = []
     assert instants.shape[0] == count and flags.shape[0] == count and bits.shape[0] == count and cell_points > 0
+    assert issubclass(put_type, tuple), put_type
     cell.qualifiers = <char*> realloc(NULL, head + room * 4 + 1)
     cell.values = <char*> realloc(NULL, room * 8 + 1)
     try:
@@ -82,7 +96,8 @@ def encode(
                 cell.values[cell.value_bytes] = 0 < cell.in_ms < cell.points
                 cell.value_bytes += 1
             puts.append(
-                put_type(
+                new_put(
+                    put_type,
                     row_key(texts, number, hour * HOUR_S),
                     PyBytes_FromStringAndSize(cell.qualifiers, cell.qualifier_bytes),
                     PyBytes_FromStringAndSize(cell.values, cell.value_bytes),

@@ -57,11 +57,12 @@ cdef class Texts:
     cdef ByteMap metrics  # each metric that was ever entered: a number, from 1
     cdef uint32_t* metric_at  # by that number: where it stands in their map, counted in RECORD_UNITs
     cdef int32_t metric_room
-    cdef object text_type, parts_type
+    cdef object text_type, parts_type, tags_type
 
-    def __cinit__(self, text_type, parts_type):
-        """`text_type` is made of metric and tags, `parts_type` of what stands before and behind the base time."""
-        self.text_type, self.parts_type = text_type, parts_type
+    def __cinit__(self, text_type, parts_type, tags_type):
+        """`text_type` is made of metric and tags, `parts_type` of what stands before and behind the base time,
+        `tags_type` of the numbers and the tag pairs of some series."""
+        self.text_type, self.parts_type, self.tags_type = text_type, parts_type, tags_type
         seed = os.urandom(16)
         memcpy(&self.key, PyBytes_AS_STRING(seed), 16)
         self.unused = self.last = NONE
@@ -438,6 +439,25 @@ cdef class Texts:
             PyBytes_FromStringAndSize(self.arena + one.at, one.before_bytes),
             PyBytes_FromStringAndSize(self.arena + one.at + one.before_bytes, one.after_bytes),
         )
+
+    def tags_of(self, const int32_t[::1] numbers, Py_ssize_t ahead):
+        """Of those series that have key parts, by metric UID, the numbers and joined tag pairs; `ahead` bytes of salt
+        stand before a metric's UID."""
+        cdef Series* one
+        cdef Py_ssize_t at
+        cdef bytes metric
+        cdef dict found = {}
+        for at in range(numbers.shape[0]):
+            if not self.knows(numbers[at]) or self.series[numbers[at]].before_bytes == UNSETTLED:
+                continue
+            one = &self.series[numbers[at]]
+            metric = PyBytes_FromStringAndSize(self.arena + one.at + ahead, max(one.before_bytes - ahead, 0))
+            some = found.get(metric)
+            if some is None:
+                some = found[metric] = self.tags_type([], [])
+            (<list> some[0]).append(numbers[at])
+            (<list> some[1]).append(PyBytes_FromStringAndSize(self.arena + one.at + one.before_bytes, one.after_bytes))
+        return found
 
     def drop(self, int64_t number):
         """Free a number; its texts were unlinked before. Raises MemoryError, and then nothing has changed."""

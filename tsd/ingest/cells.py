@@ -1,5 +1,7 @@
 """A window's points → the cells to be written, row keys and all."""
 
+from operator import itemgetter
+
 import numpy as np
 
 from tsd.codec.cell import COLUMN
@@ -14,6 +16,7 @@ SLICE_POINTS = 50_000  # encoded in one go
 SPARSE = 4  # times as many series as points: to count each one's points takes longer than to sort
 
 Places = Int32 | Int64
+_row = itemgetter(0)
 
 
 def series_slices(columns: Columns, *, by_loop: bool = compiled.HAS) -> list[Places]:
@@ -65,9 +68,17 @@ def _end_of_series(series: Int32, order: Places, end: int) -> int:
 
 
 def encode(columns: Columns, table: SeriesTable, join: bool) -> list[Put]:
-    """The cells of sorted points, with their row keys."""
-    if not isinstance(table.texts, Texts):
-        return compiled.encode(table.texts, *columns, CELL_POINTS if join else 1, COLUMN, Put)
+    """The cells of points that are sorted by series and time, by row: an engine that sorts what it is given takes half
+    the time for them. Cells of one row are in order of time."""
+    if isinstance(table.texts, Texts):
+        puts = _encode_plainly(columns, table, join)
+    else:
+        puts = compiled.encode(table.texts, *columns, CELL_POINTS if join else 1, COLUMN, Put)
+    puts.sort(key=_row)
+    return puts
+
+
+def _encode_plainly(columns: Columns, table: SeriesTable, join: bool) -> list[Put]:
     puts: list[Put] = []
     bases: dict[int, bytes] = {}
     for number, base, qualifier, value in encode_cells(columns, join=join):

@@ -4,9 +4,7 @@ import numpy as np
 
 from tsd.codec.columns import Columns, series_ends
 from tsd.ingest.series import SeriesTable
-from tsd.series_index import SeriesIndex
-
-SLICE = 1000  # series looked at in one go
+from tsd.series_index import BATCH, SeriesIndex
 
 
 class Indexer:
@@ -29,9 +27,9 @@ class Indexer:
             self._births[: len(known)] = known
         births = table.births(numbers)
         new = births != self._births[numbers]
-        fresh = numbers[new].tolist()
-        for at in range(0, len(fresh), SLICE):
-            parts = [table.parts(number) for number in fresh[at : at + SLICE]]
-            await self._index.add([(one.before[self._salt_width :], one.after) for one in parts if one is not None])
+        fresh = numbers[new]
+        for at in range(0, len(fresh), BATCH):
+            series = table.tags_of(fresh[at : at + BATCH], self._salt_width)
+            await self._index.add({metric: some.pairs for metric, some in series.items()})
         self._births[numbers] = births
         self.entered += len(fresh)

@@ -27,6 +27,13 @@ class KeyParts(NamedTuple):
     after: bytes  # tag pairs
 
 
+class TagsOf(NamedTuple):
+    """Some series of one metric."""
+
+    numbers: list[int]
+    pairs: list[bytes]  # joined, of each
+
+
 class Texts:
     """Series texts → numbers; numbers → their first text and their key parts. In C: `tsd.ingest._rows.Texts`."""
 
@@ -102,6 +109,18 @@ class Texts:
         """Its key parts; None where it has none."""
         return self._parts[number]
 
+    def tags_of(self, numbers: NDArray[np.int32], ahead: int) -> "dict[bytes, TagsOf]":
+        """Of those series that have key parts, by metric UID, the numbers and joined tag pairs; `ahead` bytes of salt
+        stand before a metric's UID."""
+        found: dict[bytes, TagsOf] = {}
+        for number in numbers.tolist():
+            parts = self._parts[number]
+            if parts is not None:
+                some = found.setdefault(parts.before[ahead:], TagsOf([], []))
+                some.numbers.append(number)
+                some.pairs.append(parts.after)
+        return found
+
     def drop(self, number: int) -> None:
         """Free a number; its texts were unlinked before."""
         self._first[number] = self._parts[number] = None
@@ -122,7 +141,7 @@ class SeriesTable:
 
     def __init__(self, *, by_loop: bool = compiled.HAS) -> None:
         """`by_loop`: for the compiled way in."""
-        self.texts: Texts | compiled.Texts = compiled.Texts(SeriesText, KeyParts) if by_loop else Texts()
+        self.texts: Texts | compiled.Texts = compiled.Texts(SeriesText, KeyParts, TagsOf) if by_loop else Texts()
         self._aliases: dict[int, list[SeriesText]] = {}
         self._seen = np.zeros(1024, np.uint32)
         self._metric_of = np.zeros(1024, np.int32)  # by series: its metric's number
@@ -206,6 +225,10 @@ class SeriesTable:
     def parts(self, number: int) -> KeyParts | None:
         """What row keys of a series are made of; None while its UIDs are not known."""
         return self.texts.parts(number)
+
+    def tags_of(self, numbers: NDArray[np.int32], salt_width: int) -> dict[bytes, TagsOf]:
+        """The tag pairs of those series whose UIDs are known, by metric UID."""
+        return self.texts.tags_of(numbers, salt_width)
 
     def text(self, number: int) -> SeriesText | None:
         """The first text seen of a series."""

@@ -4,7 +4,7 @@ What stood in the store before this daemon started it does not know, and in tabl
 all; `checked_ms` and `depth_h` say when, and how far back, somebody looked there for a series.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -23,17 +23,17 @@ Slots = NDArray[np.intp]
 _T = TypeVar("_T", bound=np.generic)
 
 
-class Parts(Protocol):
-    """What a series' row keys are made of."""
+class Tags(Protocol):
+    """Series of one metric."""
 
     @property
-    def before(self) -> bytes:
-        """Salt and metric UID."""
+    def numbers(self) -> list[int]:
+        """By which they are known."""
         ...
 
     @property
-    def after(self) -> bytes:
-        """Tag pairs."""
+    def pairs(self) -> list[bytes]:
+        """The joined tag pairs of each."""
         ...
 
 
@@ -44,8 +44,8 @@ class Numbered(Protocol):
         """For each number one that changes when it is given to another series; never 0."""
         ...
 
-    def parts(self, number: int) -> Parts | None:
-        """What row keys of a series are made of; None while its UIDs are not known."""
+    def tags_of(self, numbers: NDArray[np.int32], salt_width: int) -> Mapping[bytes, Tags]:
+        """The tag pairs of those series whose UIDs are known, by metric UID."""
         ...
 
 
@@ -129,31 +129,35 @@ class Latest:
 
     async def _enter(self, numbers: NDArray[np.int32], table: Numbered) -> None:
         births, drops = table.births(numbers), self._drops
-        new = numbers[births != self._births[numbers]].tolist()
+        new = numbers[births != self._births[numbers]]
         for at in range(0, len(new), NEW_SERIES):
-            for number in new[at : at + NEW_SERIES]:
-                parts = table.parts(number)
-                if parts is not None:
-                    metric = parts.before[self._salt_width :]
-                    self._slot_of[number] = self.slot(metric, parts.after)
+            for metric, some in table.tags_of(new[at : at + NEW_SERIES], self._salt_width).items():
+                self._slot_of[some.numbers] = self._slots_for(metric, some.pairs)
             await trio.lowlevel.checkpoint()
             if drops != self._drops:
                 return
         self._births[numbers] = births
 
-    def slot(self, metric: bytes, pairs: bytes) -> int:
-        """Where a series' newest point stands; a place is made where there is none."""
+    def _slots_for(self, metric: bytes, pairs: list[bytes]) -> list[int]:
+        """Where the newest points of a metric's series stand; places are made where there are none."""
+        if not pairs:
+            return []
         series = self._slots.get(metric)
         if series is None:
             series = self._slots[metric] = ByteMap()
-        slot = series.number(pairs)
-        if slot < 0:
-            slot = self._count
-            series.put_number(pairs, slot)
-            self._count += 1
-            if slot == len(self._times):
-                self._grow(2 * slot)
-        return slot
+        slots = series.enter(pairs, self._count, 1)
+        if -1 in slots:
+            for at, slot in enumerate(slots):
+                if slot < 0:
+                    slots[at] = self._count
+                    self._count += 1
+            if self._count > len(self._times):
+                self._grow(max(self._count, 2 * len(self._times)))
+        return slots
+
+    def slot(self, metric: bytes, pairs: bytes) -> int:
+        """Where a series' newest point stands; a place is made where there is none."""
+        return self._slots_for(metric, [pairs])[0]
 
     def _grow(self, size: int) -> None:
         self._times, self._bits = _grown(self._times, size), _grown(self._bits, size)
@@ -172,9 +176,7 @@ class Latest:
 
     def slots_of(self, metric: bytes, pairs: Iterable[bytes]) -> Slots:
         """The slots of some series of a metric, those that are not known entered."""
-        known = self._slots.get(metric) or ByteMap()
-        found = [slot if (slot := known.number(one)) >= 0 else self.slot(metric, one) for one in pairs]
-        return np.array(found, np.intp)
+        return np.array(self._slots_for(metric, [*pairs]), np.intp)
 
     def times_ms(self, slots: Slots) -> NDArray[np.int64]:
         """The times of the newest points; NO_TIME where there is none."""

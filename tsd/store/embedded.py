@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import trio
 
@@ -118,12 +118,12 @@ class EmbeddedStore:
         if columns is None:
             return await _with_breaks(self._database.view(table).get(rows))
         found: dict[bytes, list[Cell]] = {}
-        places = ((row, column) for row in dict.fromkeys(rows) for column in sorted(set(columns)))
+        places = product(dict.fromkeys(rows), sorted(set(columns)))
         while part := list(islice(places, GET_CELLS)):
             values = await trio.to_thread.run_sync(self._database.read, table, part)
-            for (row, column), value in zip(part, values, strict=True):
-                if value is not None:
-                    found.setdefault(row, []).append(cell_of(column, value))
+            for at in [at for at, value in enumerate(values) if value is not None]:  # of many that are new none is
+                (row, column), value = part[at], values[at]
+                found.setdefault(row, []).append(cell_of(column, cast(bytes, value)))
         return found
 
     @timed
@@ -242,13 +242,16 @@ class EmbeddedStore:
         """Write those cells, of different rows, that hold `expected` now; which they are. An absent one is empty."""
         stamp = self._database.stamps.now()
         batch = self._database.batch(table)
-        done = []
+        done, free = [], []
         for cell, value in zip(cells, self._database.read(table, list(map(_place, cells))), strict=True):
             check_row(cell.row)
             held = value or ABSENT
             done.append(held[TIME_BYTES:] == expected)
-            if done[-1]:
-                self._database.fill(batch, [cell], max(stamp, time_of(held)))
+            if done[-1] and time_of(held) <= stamp:
+                free.append(cell)
+            elif done[-1]:
+                self._database.fill(batch, [cell], time_of(held))
+        self._database.fill(batch, free, stamp)
         if any(done):
             self._write(batch, table, map(_row, cells))
             self._count["cells_put"] += sum(done)

@@ -21,10 +21,10 @@ from tsd.errors import DaemonRuns, NoTable, StoreBusy, StoreError, TsdError
 from tsd.state import lock_holder
 from tsd.store import Cell, Page, Put, Row
 from tsd.store.cells import CellPage
+from tsd.store.filling import fill, keys_of
 from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of, split_cells
-from tsd.store.limits import check_row
 from tsd.store.opening import SyncedRecord, open_whole
-from tsd.store.packing import NAME_BYTES, closed, is_name, open_all, opened, stands_as
+from tsd.store.packing import NAME_BYTES, is_name, open_all, opened, stands_as
 from tsd.store.stamps import Stamps
 
 SLICE_CELLS = 600  # the same where cells are read without a look at them, whole hours each: 3 ms
@@ -100,12 +100,10 @@ class Database:
     def read(self, table: str, places: Sequence[Place]) -> list[bytes | None]:
         """The value of each row's column, None where there is none. It may run in a thread: it lets go of the
         interpreter."""
-        names = [column if len(column) < NAME_BYTES else stands_as(column) for _, column in places]
-        keys = [row_head(row) + name for (row, _), name in zip(places, names, strict=True)]
+        keys, named = keys_of(places)
         found = self._values(table, keys)
-        for at, name in enumerate(names):
-            if len(name) == NAME_BYTES and is_name(name):
-                found[at] = self._opened(table, places[at], name, found[at])
+        for at, name in named:
+            found[at] = self._opened(table, places[at], name, found[at])
         return found
 
     def _opened(self, table: str, place: Place, name: bytes, value: bytes | None) -> bytes | None:
@@ -131,19 +129,8 @@ class Database:
         return batch
 
     def fill(self, batch: Batch, cells: Sequence[Put], time_ms: int) -> None:
-        """Put cells into a batch: the hot loop of every write."""
-        put, stamp = batch.put, time_ms.to_bytes(TIME_BYTES, "big")
-        last = head = b""
-        for row, column, value in cells:
-            if row != last or not row:
-                check_row(row)
-                last, head = row, row_head(row)
-            if len(column) < NAME_BYTES or (name := stands_as(column)) is column:
-                put(head + column, stamp + value)
-            else:
-                put(head + name, stamp + closed(column, value))
-                if self._older:
-                    batch.delete(head + column)
+        """Put cells into a batch."""
+        fill(batch.put, batch.delete if self._older else None, cells, time_ms)
 
     def remove(self, batch: Batch, places: Iterable[Place]) -> None:
         """Put the deletion of cells into a batch."""

@@ -110,3 +110,20 @@ def test_the_longest_key_parts_have_room(by_loop: bool) -> None:
     number = table.enter(text, parts)
     assert table.parts(number) == parts
     assert table.knows(SeriesText(b"m", b" ".join(reversed(text.tags.split()))))
+
+
+@pytest.mark.parametrize("by_loop", [False, pytest.param(True, marks=needs_loop)])
+def test_the_tags_of_many_series_stand_by_metric(by_loop: bool) -> None:
+    table = SeriesTable(by_loop=by_loop)
+    for number, metric in enumerate([b"m", b"n", b"m", b"m"]):
+        enter(table, metric, b"a=%d" % number, KeyParts(b"\7" + metric, b"%d" % number))
+    enter(table, b"n", b"b=1")  # without UIDs yet
+    found = table.tags_of(np.array([3, 4, 1, 0, 3], np.int32), 1)
+    assert {metric: (*some,) for metric, some in found.items()} == {
+        b"m": ([3, 0, 3], [b"3", b"0", b"3"]),
+        b"n": ([1], [b"1"]),
+    }
+    table.refuse(4)
+    table.touch(np.array([0, 1, 2], np.int32), 9)
+    table.forget(before_s=9, held_since_s=9)
+    assert table.tags_of(np.array([3, 4], np.int32), 0) == {}

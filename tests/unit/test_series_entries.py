@@ -1,0 +1,74 @@
+"""Entries of the index of series: the same by the compiled loops, and every series under each of its tags."""
+
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsd.codec.uid import Widths
+from tsd.series_entries import ALONE, HAS_LOOP, OWN, SHARED, other_entries, own_entries, own_rows, series_in
+from tsd.store import Put
+from tsd.store.cells import CellPage
+
+WIDTHS = [Widths(), Widths(1, 2, 1), Widths(4, 1, 8)]
+
+
+@st.composite
+def many(draw: st.DrawFn) -> tuple[Widths, dict[bytes, list[bytes]]]:
+    """Series by metric, few names of each kind."""
+    widths = draw(st.sampled_from(WIDTHS))
+    kinds = [st.integers(1, 5).map(lambda uid, size=size: uid.to_bytes(size, "big")) for size in widths]  # type: ignore[misc]
+    pairs = st.dictionaries(kinds[1], kinds[2], min_size=1, max_size=4).map(
+        lambda tags: b"".join(tagk + tagv for tagk, tagv in sorted(tags.items()))
+    )
+    return widths, draw(st.dictionaries(kinds[0], st.lists(pairs, min_size=1, max_size=9, unique=True), max_size=3))
+
+
+def read(entries: list[Put], ahead: int, prefix_bytes: int) -> dict[bytes, list[bytes]]:
+    """The series by what rows start with, as a scan of each of these starts finds them."""
+    found = {}
+    for prefix, some in groupby(sorted(entries), key=lambda entry: entry.row[:prefix_bytes]):
+        rows, columns, values = (list(column) for column in zip(*some, strict=True))
+        page = CellPage(rows, columns, [bytes(ahead) + value for value in values], ahead, [], None)
+        found[prefix] = sorted(series_in(page, prefix_bytes))
+    return found
+
+
+@given(many(), st.sampled_from([0, 8]))
+def test_each_series_stands_once_under_each_tag_and_under_none(
+    made: tuple[Widths, dict[bytes, list[bytes]]], ahead: int
+) -> None:
+    widths, series = made
+    rows = own_rows(series, widths)
+    entries = own_entries(rows) + other_entries(rows, widths)
+    wanted: dict[bytes, list[bytes]] = {}
+    for metric, some in series.items():
+        for pairs in sorted(some):
+            tags = {pairs[at : at + widths.pair] for at in range(0, len(pairs), widths.pair)}
+            for pair in {bytes(widths.pair), *tags}:
+                wanted.setdefault(metric + pair, []).append(pairs)
+    assert read(entries, ahead, widths.metric + widths.pair) == wanted
+    assert len({(entry.row, entry.column) for entry in entries}) == len(entries)
+
+
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
+@given(many())
+def test_both_ways_make_the_same_entries(made: tuple[Widths, dict[bytes, list[bytes]]]) -> None:
+    widths, series = made
+    rows = own_rows(series, widths, by_loop=True)
+    assert rows == own_rows(series, widths, by_loop=False)
+    assert other_entries(rows, widths, by_loop=True) == other_entries(rows, widths, by_loop=False)
+
+
+def test_a_thousand_hosts_cost_an_entry_each_and_a_few() -> None:
+    hosts = [b"\0\0\1" + number.to_bytes(3, "big") for number in range(10, 1010)]
+    rows = own_rows({b"met": [b"\0\0\2\0\0\1" + host for host in hosts]}, Widths())
+    assert [row[3:9] for row in rows] == hosts
+    others = other_entries(rows, Widths())
+    assert [(entry.row[3:9], entry.column[:3], len(entry.value)) for entry in others] == [
+        (bytes(6), SHARED, 12_000),
+        (b"\0\0\2\0\0\1", SHARED, 12_000),
+    ]
+    assert {entry.column for entry in own_entries(rows)} == {OWN}
+    assert [entry.column for entry in other_entries(rows[:1], Widths())] == [ALONE, ALONE]

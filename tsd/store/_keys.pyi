@@ -1,0 +1,13 @@
+from collections.abc import Callable, Sequence
+
+from tsd.store import Put
+
+def put_cells(
+    put: Callable[[bytes, bytes], None],
+    cells: Sequence[Put],
+    stamp: bytes,
+    short_bytes: int,
+    longest_row: int,
+    put_other: Callable[[Put], None],
+) -> None: ...
+def keys_of(places: Sequence[tuple[bytes, bytes]], short_bytes: int, others: list[int]) -> list[bytes]: ...

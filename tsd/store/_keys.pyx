@@ -1,0 +1,74 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The compiled twins of what makes keys of cells for RocksDB (see tsd.store.keys)."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    PyObject* PyTuple_GET_ITEM(object, Py_ssize_t)
+
+
+cdef inline bytes item(object cell, Py_ssize_t at):
+    """Of a tuple, or of what is made after one."""
+    if not PyTuple_Check(cell) or PyTuple_GET_SIZE(cell) <= at:
+        raise TypeError(f"no cell: {cell!r}")
+    return <bytes?> <object> PyTuple_GET_ITEM(cell, at)
+
+
+cdef Py_ssize_t zeros(const char* text, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t found = 0, at
+    for at in range(size):
+        found += text[at] == 0
+    return found
+
+
+cdef char* escape(char* to, const char* text, Py_ssize_t size) noexcept nogil:
+    """Write a row as keys have it; where that ends."""
+    cdef Py_ssize_t at
+    for at in range(size):
+        to[0] = text[at]
+        to += 1
+        if text[at] == 0:
+            to[0] = <char> 0xFF
+            to += 1
+    to[0], to[1] = 0, 1
+    return to + 2
+
+
+cdef bytes key_of(bytes row, bytes column):
+    cdef const char* text = PyBytes_AS_STRING(row)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(row), more = PyBytes_GET_SIZE(column)
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, size + zeros(text, size) + 2 + more)
+    memcpy(escape(PyBytes_AS_STRING(made), text, size), PyBytes_AS_STRING(column), more)
+    return made
+
+
+def put_cells(put, cells not None, bytes stamp not None, Py_ssize_t short_bytes, Py_ssize_t longest_row, put_other):
+    """Have `put` take key and value of each cell, `put_other` the cell where its column is not shorter than that, or
+    its row not to be taken as it is."""
+    cdef bytes row, column, value, content
+    cdef Py_ssize_t ahead = PyBytes_GET_SIZE(stamp)
+    for cell in cells:
+        row, column, value = item(cell, 0), item(cell, 1), item(cell, 2)
+        if PyBytes_GET_SIZE(column) >= short_bytes or not 0 < PyBytes_GET_SIZE(row) <= longest_row:
+            put_other(cell)
+            continue
+        content = PyBytes_FromStringAndSize(NULL, ahead + PyBytes_GET_SIZE(value))
+        memcpy(PyBytes_AS_STRING(content), PyBytes_AS_STRING(stamp), ahead)
+        memcpy(PyBytes_AS_STRING(content) + ahead, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+        put(key_of(row, column), content)
+
+
+def keys_of(places not None, Py_ssize_t short_bytes, list others not None):
+    """The key of each row's column; the numbers of those whose columns are not shorter than that are added to
+    `others`."""
+    cdef bytes column
+    cdef list keys = []
+    for place in places:
+        column = item(place, 1)
+        if PyBytes_GET_SIZE(column) >= short_bytes:
+            others.append(len(keys))
+        keys.append(key_of(item(place, 0), column))
+    return keys
