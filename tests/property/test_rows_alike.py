@@ -1,5 +1,7 @@
 """The compiled way in and the plain one say the same of every byte string, and know the same series."""
 
+from itertools import groupby
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +15,7 @@ from tsd.ingest import compiled
 from tsd.ingest.cells import encode, series_slices, sorted_parts
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
+from tsd.store import Put
 
 pytestmark = pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only one way is there")
 
@@ -146,7 +149,22 @@ def test_points_make_the_same_cells(points: list[tuple[int, int, bool, int, int]
     parts = [part for index in series_slices(columns) for part in sorted_parts(columns, index, join=join)]
     assert sum(len(part.series) for part in parts) <= len(points)
     for part in parts:
-        assert encode(part, plain, join) == encode(part, looped, join)
+        puts = encode(part, looped, join)
+        assert sorted(puts) == sorted(encode(part, plain, join))
+        assert all(type(put) is Put for put in puts)
+        assert [row for row, _ in groupby(put.row for put in puts)] == list(dict.fromkeys(put.row for put in puts))
+
+
+def test_rows_of_a_metric_and_an_hour_stand_together() -> None:
+    table = SeriesTable(by_loop=True)
+    for number in range(4):
+        parts = KeyParts(b"\0\0" + bytes([number % 2]), bytes([number]))
+        table.enter(SeriesText(b"m", b"a=%d" % number), parts)
+    series, hours = np.divmod(np.arange(8), 2)
+    instants = (1356998400000 + hours * 3600_000) << 1
+    columns = Columns(series.astype(np.int32), instants, np.zeros(8, np.uint8), np.arange(8))
+    rows = [put.row for put in encode(columns, table, join=True)]
+    assert rows == sorted(rows)
 
 
 def test_a_row_of_many_points_is_cut_alike() -> None:

@@ -5,7 +5,7 @@ the rows of an hour or two, some 50 bytes a row, and bounded: what does not fit 
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sortedcontainers import SortedDict
 
@@ -42,16 +42,15 @@ class _Hour:
             return WAITING if pairs in self._back[WAITING] else WATCHED if pairs in self._back[WATCHED] else GONE
         return GONE
 
-    def meet(self, pairs: bytes, state: int) -> bool:
-        """Take note of a row that was never noted; whether it was that."""
-        if self._states.number(pairs) >= 0:
-            return False
-        self._states.put_number(pairs, state)
+    def meet(self, puts: Sequence[Put], at: int, end: int, state: int, room: int) -> tuple[int, int]:
+        """Take note of rows from a place in `puts` on that start alike, up to `end`: of those that were never noted,
+        `room` at most, and those that wait already. The place of the first other one, and how many were new."""
+        at, new = self._states.put_rest(puts, at, end, state, WAITING, room)
         if state == WATCHED:
-            self.watched += 1
+            self.watched += new
         else:
-            self.waiting += 1
-        return True
+            self.waiting += new
+        return at, new
 
     def watch(self, pairs: bytes) -> None:
         """A row that is gone, or was never noted, has one cell."""
@@ -127,28 +126,28 @@ class RowQueue:
         """The base time of the oldest row that it holds."""
         return int.from_bytes(self._hours.peekitem(0)[0][0], "big") if self._hours else None
 
-    def note(self, puts: Iterable[Put]) -> None:
+    def note(self, puts: Sequence[Put]) -> None:
         """Take note of cells that were written."""
         start, end = self._start, self._end
-        met: dict[bytes, tuple[tuple[bytes, bytes], _Hour]] = {}  # series stand as they came: metrics take turns
-        last = None
-        for row, _, _ in puts:
+        met: dict[bytes, tuple[tuple[bytes, bytes], _Hour, int]] = {}  # series stand as they came: metrics take turns
+        at = 0
+        while at < len(puts):
+            row = puts[at].row
             head = row[:end]
-            if head != last:
-                last = head
-                if head not in met:
-                    place = head[start:], head[:start]
-                    met[head] = place, self._hours.get(place) or _Hour()
-                place, hour = met[head]
-                known = place in self._hours
+            if head not in met:
+                place = head[start:], head[:start]
                 state = WAITING if int.from_bytes(place[0], "big") <= self._closed_s else WATCHED
-            pairs = row[end:]
-            if known and self._held < self._limit and hour.meet(pairs, state):  # most rows of most calls
-                self._held += 1
-                self.waiting += state == WAITING
-            elif hour.state(pairs) != WAITING:
-                self._note(place, hour, pairs)
-                known = place in self._hours
+                met[head] = place, self._hours.get(place) or _Hour(), state
+            place, hour, state = met[head]
+            if place in self._hours:
+                at, new = hour.meet(puts, at, end, state, max(self._limit - self._held, 0))  # most rows of most calls
+                self._held += new
+                self.waiting += new if state == WAITING else 0
+                if at == len(puts) or (row := puts[at].row)[:end] != head:
+                    continue
+            if hour.state(row[end:]) != WAITING:
+                self._note(place, hour, row[end:])
+            at += 1
 
     def _note(self, place: tuple[bytes, bytes], hour: _Hour, pairs: bytes) -> None:
         """Take note of another cell of a row that does not wait yet."""
@@ -209,7 +208,7 @@ class RowQueue:
     def put_back(self, rows: Iterable[bytes]) -> None:
         """Have rows wait again that were taken."""
         closed_s, self._closed_s = self._closed_s, LAST_BASE  # whatever their hour: that they want it is known
-        self.note(Put(row, b"", b"") for row in rows)
+        self.note([Put(row, b"", b"") for row in rows])
         self._closed_s = closed_s
 
     def _take_of(self, base: bytes, count: int) -> list[bytes]:
