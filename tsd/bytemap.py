@@ -46,15 +46,17 @@ class PlainByteMap:
         >>> PlainByteMap().put_rest([(b"ab", b"", b""), (b"ac", b"", b""), (b"bc", b"", b"")], 0, 1, 7, 8, 100)
         (2, 2)
         """
-        first, entered = cells[at][0][:head], 0
+        first, entered, held = cells[at][0][:head], 0, self._held
         for place in range(at, len(cells)):
             row = cells[place][0]
-            known = self.number(row[head:])
-            if row[:head] != first or known not in (-1, passed) or (known < 0 and entered == most):
+            if row[:head] != first:
                 return place, entered
-            if known < 0:
-                self.put_number(row[head:], number)
+            known = held.get(row[head:])
+            if known is None and entered < most:
+                held[row[head:]] = number
                 entered += 1
+            elif known != passed:
+                return place, entered
         return len(cells), entered
 
     def keys(self) -> list[bytes]:

@@ -149,14 +149,16 @@ def test_points_make_the_same_cells(points: list[tuple[int, int, bool, int, int]
     parts = [part for index in series_slices(columns) for part in sorted_parts(columns, index, join=join)]
     assert sum(len(part.series) for part in parts) <= len(points)
     for part in parts:
-        puts = encode(part, looped, join)
-        assert sorted(puts) == sorted(encode(part, plain, join))
-        assert all(type(put) is Put for put in puts)
-        assert [row for row, _ in groupby(put.row for put in puts)] == list(dict.fromkeys(put.row for put in puts))
+        by_table = [encode(part, table, join) for table in (plain, looped)]
+        assert sorted(by_table[0]) == sorted(by_table[1])
+        for puts in by_table:
+            assert all(type(put) is Put for put in puts)
+            assert [row for row, _ in groupby(put.row for put in puts)] == list(dict.fromkeys(put.row for put in puts))
 
 
-def test_rows_of_a_metric_and_an_hour_stand_together() -> None:
-    table = SeriesTable(by_loop=True)
+@pytest.mark.parametrize("by_loop", [False, True])
+def test_rows_of_a_metric_and_an_hour_stand_together(by_loop: bool) -> None:
+    table = SeriesTable(by_loop=by_loop)
     for number in range(4):
         parts = KeyParts(b"\0\0" + bytes([number % 2]), bytes([number]))
         table.enter(SeriesText(b"m", b"a=%d" % number), parts)

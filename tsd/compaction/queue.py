@@ -140,9 +140,10 @@ class RowQueue:
                 met[head] = place, self._hours.get(place) or _Hour(), state
             place, hour, state = met[head]
             if place in self._hours:
-                at, new = hour.meet(puts, at, end, state, max(self._limit - self._held, 0))  # most rows of most calls
+                at, new = hour.meet(puts, at, end, state, self._limit - self._held)  # most rows of most calls
                 self._held += new
-                self.waiting += new if state == WAITING else 0
+                if state == WAITING:
+                    self.waiting += new
                 if at == len(puts) or (row := puts[at].row)[:end] != head:
                     continue
             if hour.state(row[end:]) != WAITING:
