@@ -169,6 +169,15 @@ def test_rows_of_a_metric_and_an_hour_stand_together(by_loop: bool) -> None:
     assert rows == sorted(rows)
 
 
+def test_the_loop_puts_rows_in_order() -> None:
+    table = SeriesTable(by_loop=True)
+    for number in range(4):
+        table.enter(SeriesText(b"m", b"a=%d" % number), KeyParts(b"salt", b"tagk" + bytes([9 - number]) + b"tagk"))
+    columns = Columns(np.arange(4, dtype=np.int32), np.full(4, 1356998400000 << 1), np.zeros(4, np.uint8), np.arange(4))
+    rows = [put.row for put in encode(columns, table, join=True)]
+    assert rows == sorted(rows)
+
+
 def test_a_row_of_many_points_is_cut_alike() -> None:
     instants = (1356998400000 + np.arange(CELL_POINTS * 2 + 7)) << 1 | 1
     count = len(instants)

@@ -11,7 +11,7 @@ cdef extern from "Python.h":
 
 
 cdef struct Run:
-    uint64_t place  # of its row among others: a few bytes of salt and metric, then the base time
+    uint64_t place[3]  # of its row among others: a few bytes of salt and metric, the base time, some tags
     Py_ssize_t start  # its first point
     Py_ssize_t end
 
@@ -72,23 +72,34 @@ cdef inline object triple(type kind, bytes first, bytes second, bytes third):
     return made
 
 
-cdef uint64_t place_of(Texts texts, int32_t number, int64_t base):
+cdef inline uint64_t word_of(const char* text, Py_ssize_t size) noexcept nogil:
+    """The first eight bytes of some, as a number that sorts as they do."""
+    cdef uint64_t word = 0
+    cdef int at
+    for at in range(8):
+        word = word << 8 | (<uint8_t> text[at] if at < size else 0)
+    return word
+
+
+cdef int find_place(Texts texts, int32_t number, int64_t base, uint64_t* place) except -1:
     """What the row key of a series that is settled starts with, about."""
     assert texts.knows(number) and texts.series[number].before_bytes != UNSETTLED, number
     cdef Series* one = &texts.series[number]
-    cdef uint64_t place = 0
-    cdef int at
-    for at in range(BASE_BYTES):
-        place = place << 8 | (<uint8_t> texts.arena[one.at + at] if at < one.before_bytes else 0)
-    return place << 32 | <uint64_t> base
+    cdef char* after = texts.arena + one.at + one.before_bytes
+    place[0] = word_of(texts.arena + one.at, min(one.before_bytes, BASE_BYTES)) | <uint64_t> base
+    place[1] = word_of(after, one.after_bytes)
+    place[2] = word_of(after + 8, <Py_ssize_t> one.after_bytes - 8)
+    return 0
 
 
 cdef int by_place(const void* one, const void* other) noexcept nogil:
     """Which run comes first: those of a series and hour stay in their order."""
     cdef Run* a = <Run*> one
     cdef Run* b = <Run*> other
-    if a.place != b.place:
-        return -1 if a.place < b.place else 1
+    cdef int at
+    for at in range(3):
+        if a.place[at] != b.place[at]:
+            return -1 if a.place[at] < b.place[at] else 1
     return -1 if a.start < b.start else 1
 
 
@@ -103,7 +114,8 @@ cdef Py_ssize_t find_runs(
         number = series[at]
         hour = instants[at] // (HOUR_S * 2000)
         first, end = hour * (HOUR_S * 2000), (hour + 1) * (HOUR_S * 2000)
-        runs[found].place, runs[found].start = place_of(texts, number, hour * HOUR_S), at
+        find_place(texts, number, hour * HOUR_S, runs[found].place)
+        runs[found].start = at
         runs[found].end = min(count, at + cell_points)
         while at < runs[found].end and series[at] == number and first <= instants[at] < end:
             at += 1
@@ -117,8 +129,8 @@ def encode(
     const int64_t[::1] bits, Py_ssize_t cell_points, bytes column not None, type put_type not None,
 ):
     """The cells of sorted points of settled series: a `put_type` of row, column and value for each row and at most
-    `cell_points` points. `column` stands before every qualifier. Rows of a metric and an hour stand together: a store
-    that keeps rows in order finds their places sooner."""
+    `cell_points` points. `column` stands before every qualifier. Rows are in order, but for those that only late tags
+    tell apart: a store that keeps them in order finds their places sooner."""
     cdef Py_ssize_t count = series.shape[0], at, head = PyBytes_GET_SIZE(column), room = min(cell_points, count)
     cdef Py_ssize_t number, cells
     cdef int64_t hour
