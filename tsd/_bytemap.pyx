@@ -168,6 +168,34 @@ cdef class ByteMap:
             found.append(had)
         return found
 
+    def put_rest(
+        self, cells not None, Py_ssize_t start, Py_ssize_t head, int32_t number, int32_t passed, uint64_t most
+    ):
+        """See PlainByteMap."""
+        cdef list listed = cells if isinstance(cells, list) else list(cells)
+        cdef Py_ssize_t at, size
+        cdef uint64_t entered = 0
+        cdef Record* record
+        cdef char* key
+        cdef bytes row, first = listed[start][0]
+        for at in range(start, len(listed)):
+            row = listed[at][0]
+            key, size = PyBytes_AS_STRING(row) + head, PyBytes_GET_SIZE(row) - head
+            if size < 0 or memcmp(PyBytes_AS_STRING(row), PyBytes_AS_STRING(first), head) != 0:
+                return at, entered
+            record = self.look_up(key, size)
+            if record != NULL:
+                assert record.value_bytes == sizeof(int32_t)
+                if memcmp(<char*> record + sizeof(Record) + size, &passed, sizeof(int32_t)) != 0:
+                    return at, entered
+            elif entered == most:
+                return at, entered
+            elif self.add(key, size, <char*> &number, sizeof(int32_t)) != DONE:
+                raise MemoryError
+            else:
+                entered += 1
+        return len(listed), entered
+
     def keys(self):
         """All keys, in order of entry."""
         return [key for key, _ in self.items(0, self.count)[0]]

@@ -1,6 +1,7 @@
 """Bytes → bytes where there may be millions: in C two pieces of memory, a third of what a `dict` takes."""
 
 import os
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -49,6 +50,29 @@ class PlainByteMap:
                 self._held[key] = number
                 number += step
         return found
+
+    def put_rest(
+        self, cells: Sequence[tuple[bytes, bytes, bytes]], at: int, head: int, number: int, passed: int, most: int
+    ) -> tuple[int, int]:
+        """Take the rows of cells from a place on, for as long as their first `head` bytes are the same: what is behind
+        is a key. One that is not there is given a number, `most` of them; one that has `passed` is passed over. The
+        place of the row that is the first not to be dealt with so, and how many got their number.
+
+        >>> PlainByteMap().put_rest([(b"ab", b"", b""), (b"ac", b"", b""), (b"bc", b"", b"")], 0, 1, 7, 8, 100)
+        (2, 2)
+        """
+        first, entered, held = cells[at][0][:head], 0, self._held
+        for place in range(at, len(cells)):
+            row = cells[place][0]
+            if row[:head] != first:
+                return place, entered
+            known = held.get(row[head:])
+            if known is None and entered < most:
+                held[row[head:]] = number
+                entered += 1
+            elif known != passed:
+                return place, entered
+        return len(cells), entered
 
     def keys(self) -> list[bytes]:
         """All keys, in order of entry."""

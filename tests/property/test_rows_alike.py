@@ -1,5 +1,7 @@
 """The compiled way in and the plain one say the same of every byte string, and know the same series."""
 
+from itertools import groupby
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +15,7 @@ from tsd.ingest import compiled
 from tsd.ingest.cells import encode, series_slices, sorted_parts
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
+from tsd.store import Put
 
 pytestmark = pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only one way is there")
 
@@ -154,7 +157,33 @@ def test_points_make_the_same_cells(points: list[tuple[int, int, bool, int, int]
     assert [[c.tolist() for c in part] for part in parts] == [[c.tolist() for c in part] for part in others]
     assert sum(len(part.series) for part in parts) <= len(points)
     for part in parts:
-        assert encode(part, plain, join) == encode(part, looped, join)
+        by_table = [encode(part, table, join) for table in (plain, looped)]
+        assert sorted(by_table[0]) == sorted(by_table[1])
+        for puts in by_table:
+            assert all(type(put) is Put for put in puts)
+            assert [row for row, _ in groupby(put.row for put in puts)] == list(dict.fromkeys(put.row for put in puts))
+
+
+@pytest.mark.parametrize("by_loop", [False, True])
+def test_rows_of_a_metric_and_an_hour_stand_together(by_loop: bool) -> None:
+    table = SeriesTable(by_loop=by_loop)
+    for number in range(4):
+        parts = KeyParts(b"\0\0" + bytes([number % 2]), bytes([number]))
+        table.enter(SeriesText(b"m", b"a=%d" % number), parts)
+    series, hours = np.divmod(np.arange(8), 2)
+    instants = (1356998400000 + hours * 3600_000) << 1
+    columns = Columns(series.astype(np.int32), instants, np.zeros(8, np.uint8), np.arange(8))
+    rows = [put.row for put in encode(columns, table, join=True)]
+    assert rows == sorted(rows)
+
+
+def test_the_loop_puts_rows_in_order() -> None:
+    table = SeriesTable(by_loop=True)
+    for number in range(4):
+        table.enter(SeriesText(b"m", b"a=%d" % number), KeyParts(b"salt", b"tagk" + bytes([9 - number]) + b"tagk"))
+    columns = Columns(np.arange(4, dtype=np.int32), np.full(4, 1356998400000 << 1), np.zeros(4, np.uint8), np.arange(4))
+    rows = [put.row for put in encode(columns, table, join=True)]
+    assert rows == sorted(rows)
 
 
 @pytest.mark.parametrize("count", [1, 1025, 70_000])

@@ -5,21 +5,18 @@ the rows of an hour or two, some 50 bytes a row, and bounded: what does not fit 
 """
 
 import random
-from collections.abc import Iterable
-from operator import itemgetter
+from collections.abc import Iterable, Sequence
 
 from sortedcontainers import SortedDict
 
-from tsd.bytemap import ByteMap, by_start
+from tsd.bytemap import ByteMap
 from tsd.codec.rowkey import BASE_BYTES, LAST_BASE, Layout, base_bytes
 from tsd.codec.times import HOUR_S
 from tsd.store import Put
 
 WATCHED, WAITING = 1, 2  # one cell so far; more
 GONE = 0
-NEVER = -1  # noted
 _TAKEN_AT_ONCE = 64
-_row = itemgetter(0)
 
 
 class _Hour:
@@ -45,15 +42,15 @@ class _Hour:
             return WAITING if pairs in self._back[WAITING] else WATCHED if pairs in self._back[WATCHED] else GONE
         return GONE
 
-    def meet(self, rows: list[bytes], state: int) -> list[int]:
-        """Take note of those rows that were never noted; of each -1 if it was not, else a state: WAITING where it does,
-        and any where it does not."""
-        found = self._states.enter(rows, state, 0)
+    def meet(self, puts: Sequence[Put], at: int, end: int, state: int, room: int) -> tuple[int, int]:
+        """Take note of rows from a place in `puts` on that start alike, up to `end`: of those that were never noted,
+        `room` at most, and those that wait already. The place of the first other one, and how many were new."""
+        at, new = self._states.put_rest(puts, at, end, state, WAITING, room)
         if state == WATCHED:
-            self.watched += found.count(NEVER)
+            self.watched += new
         else:
-            self.waiting += found.count(NEVER)
-        return found
+            self.waiting += new
+        return at, new
 
     def watch(self, pairs: bytes) -> None:
         """A row that is gone, or was never noted, has one cell."""
@@ -129,35 +126,34 @@ class RowQueue:
         """The base time of the oldest row that it holds."""
         return int.from_bytes(self._hours.peekitem(0)[0][0], "big") if self._hours else None
 
-    def note(self, puts: Iterable[Put]) -> None:
+    def note(self, puts: Sequence[Put]) -> None:
         """Take note of cells that were written."""
         start, end = self._start, self._end
-        for head, rows in by_start(list(map(_row, puts)), end).items():
-            place = head[start:], head[:start]
-            if self._held + len(rows) > self._limit:
-                for pairs in rows:
-                    self._note(place, pairs)
-                continue
-            hour = self._hours.get(place)
-            if hour is None:
-                hour = self._hours[place] = _Hour()
-            state = WAITING if int.from_bytes(place[0], "big") <= self._closed_s else WATCHED
-            found = hour.meet(rows, state)
-            met = found.count(NEVER)
-            self._held += met
-            self.waiting += met * (state == WAITING)
-            for pairs, was in zip(rows, found, strict=True):
-                if was not in (NEVER, WAITING):  # most rows of most calls are
-                    self._note(place, pairs)
+        met: dict[bytes, tuple[tuple[bytes, bytes], _Hour, int]] = {}  # series stand as they came: metrics take turns
+        at = 0
+        while at < len(puts):
+            row = puts[at].row
+            head = row[:end]
+            if head not in met:
+                place = head[start:], head[:start]
+                state = WAITING if int.from_bytes(place[0], "big") <= self._closed_s else WATCHED
+                met[head] = place, self._hours.get(place) or _Hour(), state
+            place, hour, state = met[head]
+            if place in self._hours:
+                at, new = hour.meet(puts, at, end, state, self._limit - self._held)  # most rows of most calls
+                self._held += new
+                if state == WAITING:
+                    self.waiting += new
+                if at == len(puts) or (row := puts[at].row)[:end] != head:
+                    continue
+            if hour.state(row[end:]) != WAITING:
+                self._note(place, hour, row[end:])
+            at += 1
 
-    def _note(self, place: tuple[bytes, bytes], pairs: bytes) -> None:
-        """Take note of a cell of a row."""
+    def _note(self, place: tuple[bytes, bytes], hour: _Hour, pairs: bytes) -> None:
+        """Take note of another cell of a row that does not wait yet."""
         old = int.from_bytes(place[0], "big") <= self._closed_s
-        hour = self._hours.get(place) or _Hour()
-        state = hour.state(pairs)
-        if state == WAITING:
-            return
-        if state != WATCHED:
+        if hour.state(pairs) != WATCHED:
             if not self._has_room(place[0]):
                 return
             self._held += 1
@@ -213,7 +209,7 @@ class RowQueue:
     def put_back(self, rows: Iterable[bytes]) -> None:
         """Have rows wait again that were taken."""
         closed_s, self._closed_s = self._closed_s, LAST_BASE  # whatever their hour: that they want it is known
-        self.note(Put(row, b"", b"") for row in rows)
+        self.note([Put(row, b"", b"") for row in rows])
         self._closed_s = closed_s
 
     def _take_of(self, base: bytes, count: int) -> list[bytes]:

@@ -4,6 +4,18 @@ cdef enum:
     HOUR_S = 3600
     BASE_BYTES = 4
 
+
+cdef extern from "Python.h":
+    object PyType_GenericAlloc(type kind, Py_ssize_t items)
+    void PyTuple_SET_ITEM(object made, Py_ssize_t at, PyObject* item)
+
+
+cdef struct Run:
+    uint64_t place[3]  # of its row among others: a few bytes of salt and metric, the base time, some tags
+    Py_ssize_t start  # its first point
+    Py_ssize_t end
+
+
 cdef struct Cell:
     char* qualifiers
     char* values
@@ -35,18 +47,6 @@ cdef inline void append_point(Cell* cell, int64_t offset_ms, bint in_ms, int fla
     cell.in_ms += in_ms
 
 
-cdef object new_put(type put_type, bytes row, bytes column, bytes value):
-    """As put_type(row, column, value), a tuple with names, which takes a call of Python that is left out here."""
-    cdef object made = PyType_GenericAlloc(put_type, 3)
-    Py_INCREF(row)
-    PyTuple_SET_ITEM(made, 0, row)
-    Py_INCREF(column)
-    PyTuple_SET_ITEM(made, 1, column)
-    Py_INCREF(value)
-    PyTuple_SET_ITEM(made, 2, value)
-    return made
-
-
 cdef bytes row_key(Texts texts, int32_t number, int64_t base):
     """Of the row of a series that is settled."""
     assert texts.knows(number) and texts.series[number].before_bytes != UNSETTLED and 0 <= base < <int64_t> 1 << 32, number
@@ -60,50 +60,115 @@ cdef bytes row_key(Texts texts, int32_t number, int64_t base):
     return row
 
 
-def encode(
-    Texts texts not None, const int32_t[::1] series, const int64_t[::1] instants, const uint8_t[::1] flags,
-    const int64_t[::1] bits, Py_ssize_t cell_points, bytes column not None,
-    type put_type not None,
-):
-    """The cells of sorted points of settled series: a `put_type` of row, column and value for each row and at most
-    `cell_points` points. `column` stands before every qualifier."""
-    cdef Py_ssize_t count = series.shape[0], at = 0, head = PyBytes_GET_SIZE(column), room = min(cell_points, count)
+cdef inline object triple(type kind, bytes first, bytes second, bytes third):
+    """A named tuple of a kind that has three fields; its own `__new__` is a function in Python."""
+    made = PyType_GenericAlloc(kind, 3)
+    Py_INCREF(first)
+    Py_INCREF(second)
+    Py_INCREF(third)
+    PyTuple_SET_ITEM(made, 0, <PyObject*> first)
+    PyTuple_SET_ITEM(made, 1, <PyObject*> second)
+    PyTuple_SET_ITEM(made, 2, <PyObject*> third)
+    return made
+
+
+cdef inline uint64_t word_of(const char* text, Py_ssize_t size) noexcept nogil:
+    """The first eight bytes of some, as a number that sorts as they do."""
+    cdef uint64_t word = 0
+    cdef int at
+    for at in range(8):
+        word = word << 8 | (<uint8_t> text[at] if at < size else 0)
+    return word
+
+
+cdef int find_place(Texts texts, int32_t number, int64_t base, uint64_t* place) except -1:
+    """What the row key of a series that is settled starts with, about."""
+    assert texts.knows(number) and texts.series[number].before_bytes != UNSETTLED, number
+    cdef Series* one = &texts.series[number]
+    cdef char* after = texts.arena + one.at + one.before_bytes
+    place[0] = word_of(texts.arena + one.at, min(one.before_bytes, BASE_BYTES)) | <uint64_t> base
+    place[1] = word_of(after, one.after_bytes)
+    place[2] = word_of(after + 8, <Py_ssize_t> one.after_bytes - 8)
+    return 0
+
+
+cdef int by_place(const void* one, const void* other) noexcept nogil:
+    """Which run comes first: those of a series and hour stay in their order."""
+    cdef Run* a = <Run*> one
+    cdef Run* b = <Run*> other
+    cdef int at
+    for at in range(3):
+        if a.place[at] != b.place[at]:
+            return -1 if a.place[at] < b.place[at] else 1
+    return -1 if a.start < b.start else 1
+
+
+cdef Py_ssize_t find_runs(
+    Texts texts, const int32_t[::1] series, const int64_t[::1] instants, Py_ssize_t cell_points, Run* runs
+) except -1:
+    """Which points go into which cell: how many cells that are."""
+    cdef Py_ssize_t count = series.shape[0], at = 0, found = 0
     cdef int64_t hour, first, end
     cdef int32_t number
+    while at < count:
+        number = series[at]
+        hour = instants[at] // (HOUR_S * 2000)
+        first, end = hour * (HOUR_S * 2000), (hour + 1) * (HOUR_S * 2000)
+        find_place(texts, number, hour * HOUR_S, runs[found].place)
+        runs[found].start = at
+        runs[found].end = min(count, at + cell_points)
+        while at < runs[found].end and series[at] == number and first <= instants[at] < end:
+            at += 1
+        runs[found].end = at
+        found += 1
+    return found
+
+
+def encode(
+    Texts texts not None, const int32_t[::1] series, const int64_t[::1] instants, const uint8_t[::1] flags,
+    const int64_t[::1] bits, Py_ssize_t cell_points, bytes column not None, type put_type not None,
+):
+    """The cells of sorted points of settled series: a `put_type` of row, column and value for each row and at most
+    `cell_points` points. `column` stands before every qualifier. Rows are in order, but for those that only late tags
+    tell apart: a store that keeps them in order finds their places sooner."""
+    cdef Py_ssize_t count = series.shape[0], at, head = PyBytes_GET_SIZE(column), room = min(cell_points, count)
+    cdef Py_ssize_t number, cells
+    cdef int64_t hour
     cdef Cell cell
+    cdef Run* runs = <Run*> malloc(count * sizeof(Run) + 1)
     cdef list puts = []
+    assert issubclass(put_type, tuple)
     assert instants.shape[0] == count and flags.shape[0] == count and bits.shape[0] == count and cell_points > 0
-    assert issubclass(put_type, tuple), put_type
-    cell.qualifiers = <char*> realloc(NULL, head + room * 4 + 1)
-    cell.values = <char*> realloc(NULL, room * 8 + 1)
+    cell.qualifiers = <char*> malloc(head + room * 4 + 1)
+    cell.values = <char*> malloc(room * 8 + 1)
     try:
-        if cell.qualifiers == NULL or cell.values == NULL:
+        if runs == NULL or cell.qualifiers == NULL or cell.values == NULL:
             raise MemoryError
         memcpy(cell.qualifiers, PyBytes_AS_STRING(column), head)
-        while at < count:
-            number = series[at]
+        cells = find_runs(texts, series, instants, cell_points, runs)
+        qsort(runs, cells, sizeof(Run), by_place)
+        for number in range(cells):
+            at = runs[number].start
             hour = instants[at] // (HOUR_S * 2000)
-            first, end = hour * (HOUR_S * 2000), (hour + 1) * (HOUR_S * 2000)
             cell.qualifier_bytes, cell.value_bytes, cell.points, cell.in_ms = head, 0, 0, 0
-            while (
-                at < count and cell.points < cell_points and series[at] == number and first <= instants[at] < end
-            ):
+            for at in range(at, runs[number].end):
                 append_point(
-                    &cell, (instants[at] - first) >> 1, instants[at] & 1, flags[at] & 15, <uint64_t> bits[at]
+                    &cell, (instants[at] - hour * (HOUR_S * 2000)) >> 1, instants[at] & 1, flags[at] & 15,
+                    <uint64_t> bits[at],
                 )
-                at += 1
             if cell.points > 1:
                 cell.values[cell.value_bytes] = 0 < cell.in_ms < cell.points
                 cell.value_bytes += 1
             puts.append(
-                new_put(
+                triple(
                     put_type,
-                    row_key(texts, number, hour * HOUR_S),
+                    row_key(texts, series[at], hour * HOUR_S),
                     PyBytes_FromStringAndSize(cell.qualifiers, cell.qualifier_bytes),
                     PyBytes_FromStringAndSize(cell.values, cell.value_bytes),
                 )
             )
     finally:
+        free(runs)
         free(cell.qualifiers)
         free(cell.values)
     return puts

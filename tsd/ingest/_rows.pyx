@@ -8,10 +8,9 @@ they are: `Points.read` says where it stopped, and `tsd.codec.putline` judges th
 import os
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_SET_ITEM
+from cpython.ref cimport Py_INCREF, PyObject
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from tsd._bytemap cimport ByteMap, Record
@@ -22,9 +21,6 @@ cdef extern from *:
     #define PREFETCH(place) __builtin_prefetch(place)
     """
     void PREFETCH(const void* place) nogil
-
-cdef extern from "Python.h":
-    object PyType_GenericAlloc(type, Py_ssize_t)
 
 include "_tags.pxi"
 include "_slots.pxi"

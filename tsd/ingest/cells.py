@@ -1,12 +1,11 @@
 """A window's points → the cells to be written, row keys and all."""
 
-from operator import itemgetter
-
 import numpy as np
 
 from tsd.codec.cell import COLUMN
 from tsd.codec.columns import CELL_POINTS, Columns, Int32, Int64, encode_cells, layers, series_order, sort_times
 from tsd.codec.rowkey import BASE_BYTES
+from tsd.codec.times import HOUR
 from tsd.ingest import compiled
 from tsd.ingest.looped import columns_of
 from tsd.ingest.series import SeriesTable, Texts
@@ -14,9 +13,9 @@ from tsd.store import Put
 
 SLICE_POINTS = 50_000  # encoded in one go
 SPARSE = 4  # times as many series as points: to count each one's points takes longer than to sort
+MANY_POINTS = 16  # of a cell
 
 Places = Int32 | Int64
-_row = itemgetter(0)
 
 
 def series_slices(columns: Columns, *, by_loop: bool = compiled.HAS) -> list[Places]:
@@ -68,22 +67,32 @@ def _end_of_series(series: Int32, order: Places, end: int) -> int:
 
 
 def encode(columns: Columns, table: SeriesTable, join: bool) -> list[Put]:
-    """The cells of points that are sorted by series and time, by row: an engine that sorts what it is given takes half
-    the time for them. Cells of one row are in order of time."""
-    if isinstance(table.texts, Texts):
-        puts = _encode_plainly(columns, table, join)
-    else:
-        puts = compiled.encode(table.texts, *columns, CELL_POINTS if join else 1, COLUMN, Put)
-    puts.sort(key=_row)
-    return puts
-
-
-def _encode_plainly(columns: Columns, table: SeriesTable, join: bool) -> list[Put]:
+    """The cells of sorted points, with their row keys. Rows of a metric and an hour stand together, as they do in a
+    store: HBase takes a third less time for each, as it finds their places sooner."""
+    if not isinstance(table.texts, Texts):
+        return compiled.encode(table.texts, *columns, CELL_POINTS if join else 1, COLUMN, Put)
     puts: list[Put] = []
     bases: dict[int, bytes] = {}
-    for number, base, qualifier, value in encode_cells(columns, join=join):
+    for number, base, qualifier, value in encode_cells(_by_place(columns, table), join=join):
         parts = table.parts(number)
         assert parts is not None, number  # the caller settled every series
         base_bytes = bases.get(base) or bases.setdefault(base, base.to_bytes(BASE_BYTES, "big"))
         puts.append(Put(parts.before + base_bytes + parts.after, COLUMN + qualifier, value))
     return puts
+
+
+def _by_place(columns: Columns, table: SeriesTable) -> Columns:
+    """Sorted points by metric, hour, series and time; as they are, where cells have so many that rows matter little."""
+    hours = columns.instants // HOUR
+    same = (columns.series[1:] == columns.series[:-1]) & (hours[1:] == hours[:-1])
+    if np.count_nonzero(~same) * MANY_POINTS < len(hours):
+        return columns
+    starts = np.flatnonzero(np.diff(columns.series, prepend=-1))
+    ranks: dict[bytes, int] = {}
+    found = []
+    for number in columns.series[starts].tolist():
+        parts = table.parts(number)
+        assert parts is not None, number  # the caller settled every series
+        found.append(ranks.setdefault(parts.before, len(ranks)))
+    rank = np.repeat(np.array(found, np.int32), np.diff(starts, append=len(hours)))
+    return columns.at(np.lexsort((hours, rank)))
