@@ -35,7 +35,7 @@ _HASH_BYTES = 8  # of what a shared entry has: two of one row do not take each o
 def own_rows(series: dict[bytes, list[bytes]], widths: Widths, *, by_loop: bool = HAS_LOOP) -> list[bytes]:
     """The row of its own entry for each series; of each metric's UID the joined tag pairs of its series are given.
 
-    >>> host, dc = b"\0\0\1\0\0\7", b"\0\0\2\0\0\3"
+    >>> host, dc = b"\\0\\0\\1\\0\\0\\7", b"\\0\\0\\2\\0\\0\\3"
     >>> own_rows({b"met": [dc + host]}, Widths()) == [b"met" + host + dc + host]
     True
     """

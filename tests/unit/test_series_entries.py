@@ -1,10 +1,9 @@
 """Entries of the index of series: the same by the compiled loops, and every series under each of its tags."""
 
+import random
 from itertools import groupby
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tsd.codec.uid import Widths
 from tsd.series_entries import ALONE, HAS_LOOP, OWN, SHARED, other_entries, own_entries, own_rows, series_in
@@ -14,15 +13,17 @@ from tsd.store.cells import CellPage
 WIDTHS = [Widths(), Widths(1, 2, 1), Widths(4, 1, 8)]
 
 
-@st.composite
-def many(draw: st.DrawFn) -> tuple[Widths, dict[bytes, list[bytes]]]:
+def many(chance: random.Random, widths: Widths) -> dict[bytes, list[bytes]]:
     """Series by metric, few names of each kind."""
-    widths = draw(st.sampled_from(WIDTHS))
-    kinds = [st.integers(1, 5).map(lambda uid, size=size: uid.to_bytes(size, "big")) for size in widths]  # type: ignore[misc]
-    pairs = st.dictionaries(kinds[1], kinds[2], min_size=1, max_size=4).map(
-        lambda tags: b"".join(tagk + tagv for tagk, tagv in sorted(tags.items()))
-    )
-    return widths, draw(st.dictionaries(kinds[0], st.lists(pairs, min_size=1, max_size=9, unique=True), max_size=3))
+
+    def uid(size: int) -> bytes:
+        return chance.randint(1, 5).to_bytes(size, "big")
+
+    def pairs() -> bytes:
+        tags = {uid(widths.tagk): uid(widths.tagv) for _ in range(chance.randint(1, 4))}
+        return b"".join(tagk + tags[tagk] for tagk in sorted(tags))
+
+    return {uid(widths.metric): [*{pairs() for _ in range(chance.randint(1, 9))}] for _ in range(chance.randint(0, 3))}
 
 
 def read(entries: list[Put], ahead: int, prefix_bytes: int) -> dict[bytes, list[bytes]]:
@@ -35,11 +36,11 @@ def read(entries: list[Put], ahead: int, prefix_bytes: int) -> dict[bytes, list[
     return found
 
 
-@given(many(), st.sampled_from([0, 8]))
-def test_each_series_stands_once_under_each_tag_and_under_none(
-    made: tuple[Widths, dict[bytes, list[bytes]]], ahead: int
-) -> None:
-    widths, series = made
+@pytest.mark.parametrize("widths", WIDTHS, ids=str)
+@pytest.mark.parametrize("seed", range(30))
+def test_each_series_stands_once_under_each_tag_and_under_none(seed: int, widths: Widths) -> None:
+    chance = random.Random(seed)
+    series, ahead = many(chance, widths), chance.choice([0, 8])
     rows = own_rows(series, widths)
     entries = own_entries(rows) + other_entries(rows, widths)
     wanted: dict[bytes, list[bytes]] = {}
@@ -53,9 +54,10 @@ def test_each_series_stands_once_under_each_tag_and_under_none(
 
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
-@given(many())
-def test_both_ways_make_the_same_entries(made: tuple[Widths, dict[bytes, list[bytes]]]) -> None:
-    widths, series = made
+@pytest.mark.parametrize("widths", WIDTHS, ids=str)
+@pytest.mark.parametrize("seed", range(30))
+def test_both_ways_make_the_same_entries(seed: int, widths: Widths) -> None:
+    series = many(random.Random(seed), widths)
     rows = own_rows(series, widths, by_loop=True)
     assert rows == own_rows(series, widths, by_loop=False)
     assert other_entries(rows, widths, by_loop=True) == other_entries(rows, widths, by_loop=False)
