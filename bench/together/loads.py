@@ -93,6 +93,7 @@ def loads(size: Size) -> list[Load]:
     comes to an HBase pays for its start."""
     slow = {PLAIN: 0.4, INFLUX: 0.4, CARBON: 0.1, HBASE: 0.2, OPENTSDB: 0.2, HBASE_PLAIN: 0.2}
     on_hbase = dict.fromkeys((HBASE, OPENTSDB), min(size.rounds, 3))
+    rows_on_hbase = dict.fromkeys((HBASE, OPENTSDB), size.rounds)  # rows by the million: two rounds warm its Java
     warm = max(5, size.points // 25)
     span_s = (size.points + warm) * ROUND_S
     day_s = size.day_hours * HOUR_S
@@ -116,7 +117,7 @@ def loads(size: Size) -> list[Load]:
             suits=lambda s: s.sync,
             shares=slow,
         ),
-        Load(worst, _flat, rounds=on_hbase, shares={CARBON: 0.2}),
+        Load(worst, _flat, rounds=rows_on_hbase, shares={CARBON: 0.2}),
         Load(churned, _flat),
         Load(late_mix, _flat),
         Load(batches, _batches, suits=lambda s: s.form == "put"),
