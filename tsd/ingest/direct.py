@@ -28,7 +28,7 @@ class DirectWriter:
     def __init__(self) -> None:
         self._buffer: mmap | None = None
         self._in_use = threading.Lock()
-        self._refused = False
+        self._refused = not hasattr(os, "O_DIRECT")
 
     def write(self, fd: int, parts: list[memoryview], at: int) -> Left:
         """Write what it can of `parts` from byte `at` on, a multiple of PAGE_BYTES. Raises OSError, and then a part may
