@@ -246,23 +246,3 @@ cdef class ByteMap:
         self.arena, other.arena = other.arena, self.arena
         self.key = other.key
         self.mask, self.count, self.room, self.used = other.mask, other.count, other.room, other.used
-
-
-def by_start(list rows not None, Py_ssize_t size):
-    """Rows by what they start with, in order of entry: the rest of each."""
-    cdef dict found = {}
-    cdef bytes row, start = None
-    cdef list rests = None
-    cdef const char* text
-    cdef Py_ssize_t length, cut
-    for row in rows:
-        text, length = PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row)
-        cut = min(size, length)
-        # Rows mostly come in their order: many that start alike.
-        if start is None or PyBytes_GET_SIZE(start) != cut or memcmp(PyBytes_AS_STRING(start), text, cut) != 0:
-            start = PyBytes_FromStringAndSize(text, cut)
-            rests = found.get(start)
-            if rests is None:
-                rests = found[start] = []
-        rests.append(PyBytes_FromStringAndSize(text + cut, length - cut))
-    return found

@@ -96,21 +96,7 @@ class PlainByteMap:
         self.rebuilt += 1
 
 
-def plain_by_start(rows: list[bytes], size: int) -> dict[bytes, list[bytes]]:
-    """Rows by what they start with, in order of entry: the rest of each. In C: `by_start`.
-
-    >>> plain_by_start([b"ax", b"b", b"ay"], 1)
-    {b'a': [b'x', b'y'], b'b': [b'']}
-    """
-    found: dict[bytes, list[bytes]] = {}
-    for row in rows:
-        found.setdefault(row[:size], []).append(row[size:])
-    return found
-
-
-if HAS:
+if HAS:  # noqa: SIM108 - as types they must be named so
     ByteMap = _bytemap.ByteMap
-    by_start = _bytemap.by_start
 else:
     ByteMap = PlainByteMap  # type: ignore[misc,assignment]
-    by_start = plain_by_start

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tsd.bytemap import HAS, ByteMap, PlainByteMap, by_start, plain_by_start
+from tsd.bytemap import HAS, ByteMap, PlainByteMap
 
 pytestmark = pytest.mark.skipif(not HAS, reason="no C compiler when tsd was installed: only one is there")
 
@@ -71,12 +71,3 @@ def test_many_are_entered_at_once(step: int) -> None:
         assert packed.enter(keys, number, step) == plain.enter(keys, number, step)
     assert len(packed) == len(plain)
     assert [(key, packed.number(key)) for key in packed.keys()] == [(key, plain.number(key)) for key in plain.keys()]  # noqa: SIM118
-
-
-@pytest.mark.parametrize("size", [0, 2, 9])
-def test_rows_come_apart_by_what_they_start_with(size: int) -> None:
-    chance = random.Random(size)
-    rows = [bytes(chance.choices(b"ab", k=chance.randint(0, 5))) for _ in range(200)]
-    found = by_start(rows, size)
-    assert list(found.items()) == list(plain_by_start(rows, size).items())
-    assert sorted(start + rest for start, some in found.items() for rest in some) == sorted(rows)
