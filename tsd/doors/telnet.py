@@ -158,7 +158,7 @@ class TelnetSession:
     async def _next(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
         """What is to be gone through next: what comes, or what the crowd's reader has left of it."""
         crowd, stream = self._crowd, self._stream
-        calm = self._calm >= CALM_READS and self._lines.is_between
+        calm = self._takes_points and self._calm >= CALM_READS and self._lines.is_between
         if calm and crowd is not None and isinstance(stream, trio.SocketStream):
             self.visitor.silent_since = trio.current_time()
             data = await crowd.stand(stream, self)
@@ -174,7 +174,8 @@ class TelnetSession:
         """See Member."""
         visitor = self.visitor
         return (
-            self._calm > 0
+            self._takes_points
+            and self._calm > 0
             and self._intake.gate.is_open
             and not visitor.client.debt_s
             and (visitor.badge is None or self._still_holds())

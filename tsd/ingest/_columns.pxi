@@ -33,9 +33,10 @@ cdef struct Columns:
     uint8_t* flags
 
 
-cdef int new_columns(Columns* columns, Py_ssize_t room) noexcept nogil:
-    """Have memory for so many points: none of it is touched."""
-    columns.start = <char*> tsd_large(room * POINT_BYTES)
+cdef int new_columns(Columns* columns, Py_ssize_t room, bint to_stay=False) noexcept nogil:
+    """Have memory for so many points: none of it is touched. What is to stay as it is takes no large pages: it would
+    fill none of them."""
+    columns.start = <char*> (malloc(room * POINT_BYTES) if to_stay else tsd_large(room * POINT_BYTES))
     if columns.start == NULL:
         return NO_MEMORY
     columns.instants = <int64_t*> columns.start
@@ -45,17 +46,30 @@ cdef int new_columns(Columns* columns, Py_ssize_t room) noexcept nogil:
     return TAKEN
 
 
+cdef void copy_columns(Columns* to, Columns* columns, Py_ssize_t count) noexcept nogil:
+    """So many points."""
+    if count:
+        memcpy(to.series, columns.series, count * sizeof(int32_t))
+        memcpy(to.instants, columns.instants, count * sizeof(int64_t))
+        memcpy(to.flags, columns.flags, count)
+        memcpy(to.bits, columns.bits, count * sizeof(int64_t))
+
+
 cdef tuple given_away(Columns* columns, Py_ssize_t count):
     """The columns of so many points for numpy, in its order of them; they free the memory."""
     cdef Memory memory = Memory.__new__(Memory)
     cdef Py_ssize_t bits = <char*> columns.bits - columns.start, series = <char*> columns.series - columns.start
     cdef Py_ssize_t flags = <char*> columns.flags - columns.start
     memory.start, memory.size = columns.start, flags + count
-    whole = memoryview(memory)
-    return (
-        whole[series : series + count * 4], whole[: count * 8], whole[flags : flags + count],
-        whole[bits : bits + count * 8],
-    )
+    try:
+        whole = memoryview(memory)
+        return (
+            whole[series : series + count * 4], whole[: count * 8], whole[flags : flags + count],
+            whole[bits : bits + count * 8],
+        )
+    except MemoryError:
+        memory.start = NULL  # it stays where it was
+        raise
 
 
 cdef class Memory:

@@ -116,14 +116,13 @@ cdef class Points:
         cdef Py_ssize_t room = larger(self.room, 1024 if self.room < FEW_POINTS else MANY_POINTS)
         if new_columns(&more, room) != TAKEN:
             return NO_MEMORY
-        if self.count:
-            memcpy(more.series, self.columns.series, self.count * sizeof(int32_t))
-            memcpy(more.instants, self.columns.instants, self.count * sizeof(int64_t))
-            memcpy(more.flags, self.columns.flags, self.count)
-            memcpy(more.bits, self.columns.bits, self.count * sizeof(int64_t))
-        free(self.columns.start)
-        self.columns, self.room = more, room
+        self.move_to(&more, room)
         return TAKEN
+
+    cdef void move_to(self, Columns* other, Py_ssize_t room) noexcept nogil:
+        copy_columns(other, &self.columns, self.count)
+        free(self.columns.start)
+        self.columns, self.room = other[0], room
 
     def append(self, int32_t series, int64_t instant, int flags, int64_t bits):
         """Add a point that was read elsewhere."""
@@ -198,9 +197,13 @@ cdef class Points:
         return PyBytes_FromStringAndSize(<const char*> self.columns.series, self.count * sizeof(int32_t))
 
     def take(self):
-        """The columns, which are empty then; None where they are."""
+        """The columns, which are empty then; None where they are. They hold no more memory than their points take, or
+        not much: many may wait."""
+        cdef Columns exact
         if self.count == 0:
             return None
+        if self.count < self.room // 2 and new_columns(&exact, self.count, True) == TAKEN:
+            self.move_to(&exact, self.count)
         taken = given_away(&self.columns, self.count)
         self.columns.start, self.count, self.room = NULL, 0, 0
         return taken

@@ -8,11 +8,13 @@ import errno
 import fcntl
 import os
 import threading
+from collections import deque
 from mmap import mmap
 from typing import NamedTuple
 
 PAGE_BYTES = 4096  # what offsets, lengths and memory are multiples of; hardly a disk wants more
 _BUFFER_BYTES = 1 << 20
+_CANNOT = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}  # as some file systems answer
 
 
 class Left(NamedTuple):
@@ -31,39 +33,49 @@ class DirectWriter:
         self._refused = not hasattr(os, "O_DIRECT")
 
     def write(self, fd: int, parts: list[memoryview], at: int) -> Left:
-        """Write what it can of `parts` from byte `at` on, a multiple of PAGE_BYTES. Raises OSError, and then a part may
-        be written."""
-        left = Left(parts, at)
+        """Write what it can of `parts` from byte `at` on, a multiple of PAGE_BYTES. What is left is for the page cache,
+        which says what is wrong if anything is: a part of it may be written already."""
         if self._refused or not self._in_use.acquire(blocking=False):
-            return left
+            return Left(parts, at)
+        left, size = deque(parts), sum(map(len, parts))
         try:
             flags = fcntl.fcntl(fd, fcntl.F_GETFL)
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
             try:
-                while size := min(sum(map(len, left.parts)), _BUFFER_BYTES) // PAGE_BYTES * PAGE_BYTES:
-                    begun, left = left.at, self._write(fd, left, size)
-                    if left.at < begun + size:  # the disk is nearly full
+                while wanted := min(size, _BUFFER_BYTES) // PAGE_BYTES * PAGE_BYTES:
+                    written = self._write(fd, left, wanted, at)
+                    size -= written
+                    at += written
+                    if written < wanted:  # the disk is nearly full
                         break
             finally:
                 fcntl.fcntl(fd, fcntl.F_SETFL, flags)
         except OSError as exc:
-            if exc.errno != errno.EINVAL:
-                raise
-            self._refused = True
+            self._refused = exc.errno in _CANNOT
         finally:
             self._in_use.release()
-        return left
+        return Left(list(left), at)
 
-    def _write(self, fd: int, left: Left, size: int) -> Left:
-        """Write so many bytes, at most."""
+    def _write(self, fd: int, left: deque[memoryview], wanted: int, at: int) -> int:
+        """Write so many bytes, at most: how many. They are no longer `left`."""
         self._buffer = self._buffer or mmap(-1, _BUFFER_BYTES)
-        filled = 0
-        for part in cut(left.parts, size)[0]:
+        taken: list[memoryview] = []
+        filled = written = 0
+        while filled < wanted:
+            part = left.popleft()
+            if len(part) > wanted - filled:
+                left.appendleft(part[wanted - filled :])
+                part = part[: wanted - filled]
             self._buffer[filled : filled + len(part)] = part
             filled += len(part)
-        with memoryview(self._buffer) as buffer, buffer[:size] as whole:
-            written = os.pwrite(fd, whole, left.at)
-        return Left(cut(left.parts, written)[1], left.at + written)
+            taken.append(part)
+        try:
+            with memoryview(self._buffer) as buffer, buffer[:wanted] as whole:
+                written = os.pwrite(fd, whole, at)
+        finally:
+            if written < wanted:
+                left.extendleft(reversed(cut(taken, written)[1]))
+        return written
 
 
 def cut(parts: list[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:

@@ -185,6 +185,25 @@ async def test_who_is_over_its_quota_rests(tmp_path: Path) -> None:
     assert daemon.daemon.ledger.received == CALM + lines  # the end waits for no quota
 
 
+@pytest.mark.parametrize(
+    ("settings", "access"),
+    [({}, {"tsd.access.anonymous": "read"}), ({"tsd.mode": "ro"}, {"tsd.access.anonymous": "read,write"})],
+)
+async def test_who_may_not_write_writes_nothing_there_either(
+    tmp_path: Path, settings: dict[str, str], access: dict[str, str]
+) -> None:
+    """A line too long, which is skipped packet by packet, looked like packets of good lines once it was over."""
+    async with running(tmp_path, settings, access=access) as daemon, daemon.client() as client:
+        await daemon.daemon.intake.take_in(GOOD)  # of a series that is known
+        position, sent = daemon.daemon.journal.position, 0
+        for part in (*[b"x" * 9000] * (CALM + 3), b"\n", *[GOOD] * CALM):
+            await client.send(part)
+            sent += len(part)
+            await until(lambda: [one.bytes for one in daemon.daemon.clients] == [sent])  # noqa: B023 - awaited here
+        assert daemon.daemon.journal.position == position
+        assert len(daemon.daemon.crowd) == 0
+
+
 @given(
     st.lists(st.sampled_from([b"a", b"bb", b"\r", b"\n", b"c" * 9])).map(b"".join),
     st.lists(st.sampled_from([b"a", b"\n", b"c" * 9, b"\r\n"])).map(b"".join),

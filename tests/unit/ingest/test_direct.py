@@ -50,6 +50,28 @@ def test_what_cannot_write_so_is_written_to_as_ever() -> None:
     os.close(fd)
 
 
+def test_what_is_wrong_with_a_file_is_said_by_the_page_cache(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    writer = DirectWriter()
+    parts = [memoryview(part) for part in MUCH]
+    fd = os.open(path, os.O_RDONLY)
+    left = writer.write(fd, parts, 0)
+    assert (b"".join(left.parts), left.at) == (TEXT, 0)
+    with pytest.raises(OSError, match="descriptor"):
+        Disk().write(fd, MUCH, 0)
+    os.close(fd)
+
+
+def test_many_small_parts_are_many_pages(tmp_path: Path) -> None:
+    small = [bytes([number % 251]) * (number % 90 + 1) for number in range(20_000)]
+    disk = Disk()
+    fd = disk.create(tmp_path / "file")
+    assert disk.write(fd, small, 5) == 5 + sum(map(len, small))
+    disk.close(fd)
+    assert (tmp_path / "file").read_bytes() == bytes(5) + b"".join(small)
+
+
 @pytest.mark.parametrize("room", [700_000, 170 * PAGE_BYTES])
 def test_a_file_that_has_no_room_for_all_of_it(tmp_path: Path, room: int) -> None:
     disk = Disk()
