@@ -16,6 +16,7 @@ from tsd.config import Backend, Config, gateways, layout, state_folder
 from tsd.ingest.names import Creates
 from tsd.ingest.summaries import SummaryRules
 from tsd.query.names import AGGREGATORS
+from tsd.series_index import SeriesIndex
 from tsd.store import Family, Store, Table
 from tsd.store.embedded import EmbeddedStore
 from tsd.store.hbase import HBaseStore
@@ -66,10 +67,12 @@ async def opened_store(config: Config, on_loss: Callable[[str], None] = lambda _
 
     `on_loss` is told when writes that it had taken, but not synced, are gone; it takes no more then."""
     store: Store
+    doubtful = False
     if config.backend is Backend.EMBEDDED:
         store = await EmbeddedStore.open(
             state_folder(config) / "store", now_ms, cache_bytes=config.cache_bytes, on_loss=on_loss
         )
+        doubtful = store.may_lack_writes
     else:
         store = HBaseStore(
             gateways(config),
@@ -81,6 +84,8 @@ async def opened_store(config: Config, on_loss: Callable[[str], None] = lambda _
     try:
         if config.backend is Backend.EMBEDDED:
             await store.create_tables(tables(config))
+        if doubtful:
+            await SeriesIndex(store, config.series_table, layout(config)).outdate()
         yield store
     finally:
         with trio.CancelScope(shield=True):

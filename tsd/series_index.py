@@ -32,6 +32,7 @@ WANTED, DONE = b"t:wanted", b"t:done"  # the index is complete where both say th
 FIRST = b"0"
 FORM = b"2:"  # without it: of a version that knew no shared entries, has none, and does not take this for complete
 BATCH = 2000  # series to be entered with one call
+MANY = 20_000  # series: to sort them takes long enough for others to notice
 KNOWN = 1_000_000  # series remembered while the data table is read
 ENTRY_BYTES = 20  # of an entry, at least
 CHECK_S = 30.0  # from one look at whether the index is complete to the next
@@ -60,28 +61,31 @@ class SeriesIndex:
         self._is_of_form = False  # whether no older version takes it for complete
         self._complete_until = -math.inf
 
-    async def add(self, series: dict[bytes, list[bytes]]) -> None:
-        """Enter up to BATCH series, of each metric's UID joined tag pairs; again does no harm. Raises StoreError."""
+    async def add(self, series: dict[bytes, list[bytes]], *, again: bool = False) -> None:
+        """Enter up to BATCH series, of each metric's UID joined tag pairs; `again` also where they seem to be there,
+        which does no harm. Raises StoreError."""
         await self._take_over()
         widths = self._layout.widths
         rows = own_rows(series, widths)
-        known = await self._store.get(self._table, rows, columns=[OWN])
+        known = {} if again else await self._store.get(self._table, rows, columns=[OWN])
         new = [row for row in rows if row not in known] if known else rows
-        if not new:
-            return
         shared = other_entries(new, widths)
-        self._forget_all(new, shared)
-        await self._store.put(self._table, shared)
-        await self._store.put(self._table, own_entries(new))
+        self._forget_all(series)
+        if new:
+            await self._store.put(self._table, shared)
+            await self._store.put(self._table, own_entries(new))
         self._entered += 1
-        self._forget_all(new, shared)  # what was read meanwhile may be without them
+        self._forget_all(series)  # what was read meanwhile may be without them; others may have entered them, too
 
-    def _forget_all(self, rows: Iterable[bytes], others: Iterable[Put]) -> None:
-        """Forget the answers that should have these entries."""
-        if self._answers:
-            end = self._layout.widths.metric + self._layout.widths.pair
-            for prefix in {row[:end] for row in (*rows, *(put.row for put in others))}:
-                self._forget(prefix)
+    def _forget_all(self, series: dict[bytes, list[bytes]]) -> None:
+        """Forget the answers that should have these series."""
+        if not self._answers:
+            return
+        width = self._layout.widths.pair
+        for metric, some in series.items():
+            self._forget(metric + self._all)
+            for pair in {one[at : at + width] for one in some for at in range(0, len(one), width)}:
+                self._forget(metric + pair)
 
     def _forget(self, prefix: bytes) -> None:
         if prefix in self._answers:
@@ -135,7 +139,7 @@ class SeriesIndex:
                 found.update(series_in(page, len(prefix)))
                 if len(found) > most:
                     return None
-        series = sorted(found)
+        series = await trio.to_thread.run_sync(sorted, found) if len(found) > MANY else sorted(found)
         if entered == self._entered:
             self._remember(prefix, _Answer(series, until))
         return series
@@ -188,7 +192,7 @@ class SeriesIndex:
                 cut = base_at - start
                 new = [one for one in tsuids if len(one) > cut and not (len(one) - cut) % width]
                 for at in range(0, len(new), BATCH):
-                    await self.add(_by_metric(new[at : at + BATCH], cut))
+                    await self.add(_by_metric(new[at : at + BATCH], cut), again=True)
                 count += len(new)
                 await trio.sleep(trio.current_time() - began)
                 began = trio.current_time()

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
-# Of the folder; in 1 the journal's segments do not say whose they are, and up to 2 the embedded store packs no cells. A
-# newer daemon's folder is not touched, an older one's is used, and is of this format then.
-FORMAT = 3
+# Of the folder; in 1 the journal's segments do not say whose they are, up to 2 the embedded store packs no cells, and
+# up to 3 no series share entries of its index. A newer daemon's folder is not touched, an older one's is used, and is
+# of this format then.
+FORMAT = 4
 
 
 class Kind(NamedTuple):

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import trio
 import trio.lowlevel
@@ -19,6 +20,7 @@ import trio.lowlevel
 from tests.faults.process import command, served, words_of
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run
+from tests.peers.tables import FAMILIES
 from tsd.config import Config, journal_folder
 from tsd.torture.faults import Round
 from tsd.torture.house import Ground
@@ -116,6 +118,19 @@ async def test_a_daemon_that_ends_by_itself_is_no_success(tmp_path: Path) -> Non
     words = f"NOT GOOD. Logs, journals and stores are in {work}; to do it again: --seed 7 --faults clients"
     assert words in done.stderr.decode()
     assert (work / "clients-0" / "daemon.log").exists()
+
+
+async def test_tables_of_another_run_are_left_alone(hbase: RunningHbase, tmp_path: Path) -> None:
+    """Two that shared tables took each other's points for invented ones."""
+    name = f"twice{uuid4().hex[:8]}"
+    hbase.tables.create(f"{name}-tsdb", FAMILIES["data"])
+    where = {"folder": tmp_path / name, "data": tmp_path / "state"}
+    options = [word for key, value in where.items() for word in (f"--{key}", value)]
+    done = await command("torture", "--faults", "clock=1", *options, *words_of(on_hbase(hbase)))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert f"{name}-tsdb: the table is there already".encode() in done.stderr
+    assert [one for one in hbase.tables.tables() if one.startswith(name)] == [f"{name}-tsdb"]
+    hbase.tables.drop(f"{name}-tsdb")
 
 
 def ignore() -> None:

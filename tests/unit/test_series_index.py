@@ -7,9 +7,9 @@ import pytest
 
 from tsd.codec.rowkey import Layout
 from tsd.errors import StoreDown
-from tsd.series_entries import ALONE, PRESENT
+from tsd.series_entries import ALONE, OWN, PRESENT
 from tsd.series_index import DONE, FIRST, STATE_ROW, SeriesIndex
-from tsd.store import Family, Put, Table, scan
+from tsd.store import Cell, Family, Put, Table, scan
 from tsd.store.memory import MemoryStore
 
 TABLE = "series"
@@ -117,3 +117,39 @@ async def done(store: MemoryStore) -> bytes:
     """What says that it is complete."""
     [cell] = (await store.get(TABLE, [STATE_ROW], columns=[DONE]))[STATE_ROW]
     return cell.value
+
+
+async def test_what_another_entered_shows_once_it_is_entered_here_too() -> None:
+    store = await a_store()
+    index, other = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    assert await index.with_tag(METRIC, HOST_A, 9) == []
+    await other.add({METRIC: [HOST_A]})
+    await index.add({METRIC: [HOST_A]})
+    assert await index.with_tag(METRIC, HOST_A, 9) == [HOST_A]
+    assert await index.with_tag(METRIC, b"", 9) == [HOST_A]
+
+
+async def test_filled_anew_it_has_again_what_was_lost_of_it() -> None:
+    """However it was: a log that was damaged in its middle, a backup of no one moment."""
+    store = await a_store()
+    await store.create_tables([Table("data", (Family(b"t"),))])
+    series = [HOST_A + CPU_0, HOST_B + CPU_0]
+    await store.put("data", [Put(METRIC + bytes(4) + one, b"t:\0\0", b"\1") for one in series])
+    index = SeriesIndex(store, TABLE, Layout())
+    await index.add({METRIC: series})
+    own = {row.key for row in [row async for rows in scan(store, TABLE) for row in rows] if OWN in _columns(row.cells)}
+    async for rows in scan(store, TABLE):
+        for row in rows:
+            if row.key not in own | {STATE_ROW}:
+                await store.delete(TABLE, {row.key: _columns(row.cells)}, up_to_ms=None)
+    assert await SeriesIndex(store, TABLE, Layout()).with_tag(METRIC, b"", 9) == []
+    await index.outdate()
+    assert await index.rebuild("data") == 2
+    found = SeriesIndex(store, TABLE, Layout())
+    assert await found.complete()
+    for pair in (b"", CPU_0):
+        assert await found.with_tag(METRIC, pair, 9) == series
+
+
+def _columns(cells: Sequence[Cell]) -> list[bytes]:
+    return [cell.column for cell in cells]

@@ -18,6 +18,7 @@ from tsd.assembly import opened_store, tables
 from tsd.cli.options import with_config
 from tsd.cli.progress import Progress
 from tsd.config import Backend, Config, Loaded, state_folder
+from tsd.errors import TsdError
 from tsd.store.hbase import HBaseStore
 from tsd.torture.faults import ANYWHERE, ON_HBASE, USUAL, BadPlan, Knobs, chosen
 from tsd.torture.house import Ground
@@ -155,6 +156,12 @@ async def _ground(config: Config, folder: Path) -> AsyncIterator[tuple[Ground, l
     async with opened_store(own) as store:
         assert isinstance(store, HBaseStore)
         made = await store.create_tables(tables(own))
+        if others := sorted({table.name for table in tables(own)} - set(made)):
+            await store.drop_tables(made)
+            raise TsdError(
+                f"{others[0]}: the table is there already, of a run that goes on, or whose tables were kept: wanted "
+                f"tables of our own. Give another --folder, or drop the tables of {prefix}…"
+            )
         try:
             yield Ground(config, prefix, own, store), dropping
         finally:

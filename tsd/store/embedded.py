@@ -70,6 +70,11 @@ class EmbeddedStore:
         self._broken: str | None = None
         self._told: dict[str, Told] = {}
 
+    @property
+    def may_lack_writes(self) -> bool:
+        """Whether nobody knows if it still has all that was written to it: somebody wanted what there is."""
+        return self._database.may_lack_writes
+
     @classmethod
     async def open(
         cls,

@@ -64,6 +64,7 @@ class Database:
             path.mkdir(parents=True, exist_ok=True)
             names = Rdict.list_cf(str(path), options) if (path / "CURRENT").exists() else []
             self._on_disk = SyncedRecord(path)
+            self.may_lack_writes = bool(names) and self._on_disk.number is None  # of its middle: see `open_whole`
             self._rdict = open_whole(path, options, {name: options for name in names if name != SYSTEM}, self._on_disk)
             self._families = {name: self._open(name) for name in names if name != SYSTEM}
             self._system = self._rdict.get_column_family_handle(SYSTEM)

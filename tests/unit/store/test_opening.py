@@ -9,7 +9,10 @@ import pytest
 from rocksdict import Options  # noqa: TID251 - as versions before had them
 from structlog.testing import capture_logs
 
+from tsd.assembly import opened_store
+from tsd.config import Config, layout
 from tsd.errors import StoreError
+from tsd.series_index import SeriesIndex
 from tsd.store import Family, Put, Table, rocks_options
 from tsd.store.embedded import EmbeddedStore
 
@@ -204,3 +207,20 @@ async def test_a_store_that_kept_no_sizes_of_logs_is_taken_over(
         with capture_logs() as logs:
             assert await rows(left.folder) == WRITES
         assert logs == []
+
+
+async def test_where_writes_may_be_gone_the_index_of_series_is_filled_anew(tmp_path: Path) -> None:
+    config = Config(path=str(tmp_path))
+
+    async def complete(*, rebuilt: bool = False) -> bool:
+        async with opened_store(config) as store:
+            index = SeriesIndex(store, config.series_table, layout(config))
+            if rebuilt:
+                await index.rebuild(config.data_table)
+            await store.sync()
+            return await index.complete()
+
+    assert await complete(rebuilt=True)
+    assert await complete()
+    (tmp_path / "store" / "synced").unlink()
+    assert not await complete()
