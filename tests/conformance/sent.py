@@ -2,6 +2,7 @@
 
 import random
 import struct
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -169,6 +170,20 @@ def last_of_each_instant(lines: Iterable[Sent]) -> dict[Series, dict[int, Sent]]
     found: dict[Series, dict[int, Sent]] = {}
     for sent in lines:
         found.setdefault(sent.series, {})[sent.instant_ms] = sent
+    return found
+
+
+def waves(lines: Iterable[Sent]) -> list[list[Sent]]:
+    """The same lines, in their order but for those of an instant that came before: the second ones of all such instants
+    after all first ones, and so on. Each wave has an instant of a series once."""
+    found: list[list[Sent]] = []
+    met: Counter[tuple[Series, int]] = Counter()
+    for sent in lines:
+        which = met[sent.series, sent.instant_ms]
+        met[sent.series, sent.instant_ms] += 1
+        if which == len(found):
+            found.append([])
+        found[which].append(sent)
     return found
 
 

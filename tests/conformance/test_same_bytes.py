@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conformance.sent import Generator, Sent, Series, block, flags_of, last_of_each_instant, series
+from tests.conformance.sent import Generator, Sent, Series, block, flags_of, last_of_each_instant, series, waves
 from tests.conformance.stored import NamedRow, named_rows, pieces
 from tests.e2e.command import Tsd, ask, on_hbase
 from tests.peers.hbase import RunningHbase
@@ -40,7 +40,8 @@ class Theirs(NamedTuple):
 def theirs(hbase: RunningHbase, opentsdb_shared: Callable[..., Opentsdb]) -> Theirs:
     """An OpenTSDB got the lines, and left each point in a cell of its own: some instants have several.
 
-    What is sent again is sent when what came before is stored: HBase may apply OpenTSDB's batches in another order.
+    What is sent of an instant again is sent when what came before is stored: HBase may apply OpenTSDB's batches in
+    another order.
     """
     generator = Generator(20130101, SERIES, HOURS, millis=MILLIS, plain=True)
     first = generator.lines(LINES)
@@ -53,7 +54,8 @@ def theirs(hbase: RunningHbase, opentsdb_shared: Callable[..., Opentsdb]) -> The
     tables = hbase.new_tables()
     peer = opentsdb_shared(tables, **{"tsd.storage.enable_compaction": "false"})
     for part in parts:
-        assert peer.send(block(part)) == b""
+        for wave in waves(part):
+            assert peer.send(block(wave)) == b""
     return Theirs(parts, tables, named_rows(hbase, tables))
 
 
