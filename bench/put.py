@@ -5,21 +5,18 @@ sent one after the other on each connection, as agents send them: the next one w
 on disk.
 """
 
-import http.client
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from bench.at_once import Done, at_once
 from bench.daemon import Daemon, serving
 from bench.lines import Load, rounds
+from bench.posting import posting
 from bench.report import machine, publish, spread, table
 from bench.sender import send
-
-NO_CONTENT = 204
 
 
 def put(load: Load, batches: tuple[int, ...], times: int) -> None:
@@ -77,22 +74,7 @@ def main() -> None:
     load = Load(*arguments)
     texts = [bodies(load, number, batch) for number in range(load.connections)]  # before the clock starts
 
-    def delivery(requests: list[bytes]) -> Callable[[], str]:
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        connection.connect()
-
-        def deliver() -> str:
-            for body in requests:
-                connection.request("POST", "/api/put", body, {"Content-Type": "application/json"})
-                response = connection.getresponse()
-                assert response.status == NO_CONTENT, response.read()
-                response.read()
-            connection.close()
-            return ""
-
-        return deliver
-
-    done = at_once([delivery(requests) for requests in texts])
+    done = at_once([posting(requests, port) for requests in texts])
     print(json.dumps(done))
 
 

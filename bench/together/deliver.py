@@ -4,7 +4,6 @@
 batch after the other; `agents`: many connections at a small pace, for some seconds.
 """
 
-import http.client
 import json
 import mmap
 import socket
@@ -20,11 +19,11 @@ import trio
 
 from bench.at_once import Done, at_once
 from bench.lines import ROUND_S, series_text
+from bench.posting import posting
 from bench.together.mixes import Sums, plain, sums_of
 
 BLOCK_BYTES = 256 << 10
 STEP_S = 0.02  # of a pace
-NO_CONTENT = 204
 
 
 class Sent(NamedTuple):
@@ -118,22 +117,7 @@ def _blocks(text: memoryview, seconds: float) -> Any:
 
 
 def _http(parts: list[Part], port: int, batch: int) -> Sent:
-    def delivery(requests: list[bytes]) -> Callable[[], str]:
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        connection.connect()
-
-        def deliver() -> str:
-            for body in requests:
-                connection.request("POST", "/api/put", body, {"Content-Type": "application/json"})
-                response = connection.getresponse()
-                assert response.status == NO_CONTENT, response.read()
-                response.read()
-            connection.close()
-            return ""
-
-        return deliver
-
-    return _sent(at_once([delivery(list(bodies(bytes(_text(*part)), batch))) for part in parts]))
+    return _sent(at_once([posting(list(bodies(bytes(_text(*part)), batch)), port) for part in parts]))
 
 
 def bodies(text: bytes, batch: int) -> list[bytes]:
