@@ -145,8 +145,8 @@ cdef class ByteMap:
         """Have a key lead to a number, from 0 on."""
         self.put(key, PyBytes_FromStringAndSize(<char*> &number, sizeof(int32_t)))
 
-    def enter(self, list keys not None, int32_t number, int32_t step):
-        """The number of each key; -1 of one that had none: it has `number` now, the next one `step` more."""
+    def enter(self, list keys not None, int32_t number):
+        """See PlainByteMap."""
         cdef list found = []
         cdef bytes key
         cdef Py_ssize_t k
@@ -155,18 +155,18 @@ cdef class ByteMap:
         for key in keys:
             k = PyBytes_GET_SIZE(key)
             record = self.look_up(PyBytes_AS_STRING(key), k)
-            had = -1
             if record != NULL:
                 assert record.value_bytes == sizeof(int32_t)
                 memcpy(&had, <char*> record + sizeof(Record) + k, sizeof(int32_t))
+            elif k >= 1 << 31:
+                raise ValueError("too long")
+            elif self.add(PyBytes_AS_STRING(key), k, <char*> &number, sizeof(int32_t)) != DONE:
+                raise MemoryError
             else:
-                if k >= 1 << 31:
-                    raise ValueError("too long")
-                if self.add(PyBytes_AS_STRING(key), k, <char*> &number, sizeof(int32_t)) != DONE:
-                    raise MemoryError
-                number += step
+                had = number
+                number += 1
             found.append(had)
-        return found
+        return found, number
 
     def put_rest(
         self, cells not None, Py_ssize_t start, Py_ssize_t head, int32_t number, int32_t passed, uint64_t most

@@ -36,20 +36,18 @@ class PlainByteMap:
         """The number of a key; -1: none."""
         return self._held.get(key, -1)  # type: ignore[no-any-return]
 
-    def enter(self, keys: list[bytes], number: int, step: int) -> list[int]:
-        """The number of each key; -1 of one that had none: it has `number` now, the next one `step` more.
+    def enter(self, keys: list[bytes], number: int) -> tuple[list[int], int]:
+        """The number of each key, and the first one that is not given: who had none has `number`, the next one more.
 
-        >>> names = PlainByteMap()
-        >>> names.enter([b"a", b"b", b"a"], 7, 1), names.number(b"b")
-        ([-1, -1, 7], 8)
+        >>> PlainByteMap().enter([b"a", b"b", b"a"], 7)
+        ([7, 8, 7], 9)
         """
         found = []
         for key in keys:
-            found.append(self._held.get(key, -1))
-            if found[-1] < 0:
-                self._held[key] = number
-                number += step
-        return found
+            had = self._held.setdefault(key, number)
+            number += had == number
+            found.append(had)
+        return found, number
 
     def put_rest(
         self, cells: Sequence[tuple[bytes, bytes, bytes]], at: int, head: int, number: int, passed: int, most: int

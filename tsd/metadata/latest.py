@@ -145,14 +145,9 @@ class Latest:
         series = self._slots.get(metric)
         if series is None:
             series = self._slots[metric] = ByteMap()
-        slots = series.enter(pairs, self._count, 1)
-        if -1 in slots:
-            for at, slot in enumerate(slots):
-                if slot < 0:
-                    slots[at] = self._count
-                    self._count += 1
-            if self._count > len(self._times):
-                self._grow(max(self._count, 2 * len(self._times)))
+        slots, self._count = series.enter(pairs, self._count)
+        if self._count > len(self._times):
+            self._grow(max(self._count, 2 * len(self._times)))
         return slots
 
     def slot(self, metric: bytes, pairs: bytes) -> int:
