@@ -1,13 +1,9 @@
-"""Series → the entries of their index (see tsd.series_index), and back.
+"""Series → the entries of their index (see tsd.series_index), and back (FORMATS.md §13).
 
 Each series has an entry of its own, and by it is known to be entered: under the one of its tags whose value has the
 highest UID, as of what there is much of the UIDs are high: under a host stand fewer series than under a data centre.
 Under its other tags, and under none, the series that are entered together share entries, so that a new one costs one
 entry and a part of a few, not one more than it has tags. Who reads meets a series again where it was entered twice.
-
-    metric UID, pair (zeros: none), all pairs    t:o          01: the series' own entry
-                                                 t:s          01: another of it alone; all are, of older versions
-                                                 t:g<hash>    all pairs of several series, as long as the key's each
 """
 
 import os

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tsd.codec.columns import Columns
+from tsd.codec.columns import Columns, series_ends
 from tsd.codec.times import HOUR_S
 from tsd.config import Backend, Config, layout
 from tsd.ingest.indexing import Indexer
@@ -79,10 +79,11 @@ class SeriesWatch:
         """Take note of a written window's points, sorted by series and time. Raises StoreError."""
         next_hour_ms = (self._now_ms() // 1000 // HOUR_S + 1) * HOUR_S * 1000
         await self.latest.note(columns, self._table, next_hour_ms)
+        numbers = columns.series[series_ends(columns)]
         if self.indexer is not None:
-            await self.indexer.note(columns, self._table)
+            await self.indexer.note(numbers, self._table)
         if self.tracker is not None:
-            await self.tracker.note(columns, self._table)
+            await self.tracker.note(numbers, self._table)
 
     def forget(self) -> None:
         """Look into the store again from now on: names or points may have gone."""

@@ -12,11 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from tsd import series_entries
+from tsd import bytemap, series_entries
+from tsd.codec import packed
 from tsd.ingest import compiled as ingest_compiled
 from tsd.query import compiled
-from tsd.store import filling, keyvalue
+from tsd.store import filling, keyvalue, requests
 
+LOOPS = {  # of setup.py's modules: whether it was built and is in use
+    "tsd._bytemap": bytemap.HAS,
+    "tsd._entries": series_entries.HAS_LOOP,
+    "tsd.codec._packed": packed.HAS_LOOP,
+    "tsd.ingest._rows": ingest_compiled.HAS,
+    "tsd.query._fast": compiled.HAS,
+    "tsd.store._keys": filling.HAS_LOOP,
+    "tsd.store._requests": requests.HAS_LOOP,
+    "tsd.store._split": keyvalue.HAS_LOOP,
+}
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Debian's, where they are not called like the program
 PACKAGES = {
@@ -75,9 +86,7 @@ def _lacking(name: str) -> str:
 
 def need_compiled_loops() -> None:
     """Skip the test, or in a full run fail it, where the compiled loops were not built."""
-    if not (
-        compiled.HAS and ingest_compiled.HAS and keyvalue.HAS_LOOP and filling.HAS_LOOP and series_entries.HAS_LOOP
-    ):
+    if not all(LOOPS.values()):
         _give_up("the compiled loops are not there: a C compiler is wanted when tsd is installed, and TSD_PURE unset")
 
 

@@ -177,8 +177,9 @@ def test_rows_of_a_metric_and_an_hour_stand_together(by_loop: bool) -> None:
     assert rows == sorted(rows)
 
 
-def test_the_loop_puts_rows_in_order() -> None:
-    table = SeriesTable(by_loop=True)
+@pytest.mark.parametrize("by_loop", [False, True])
+def test_cells_are_in_order_of_their_rows(by_loop: bool) -> None:
+    table = SeriesTable(by_loop=by_loop)
     for number in range(4):
         table.enter(SeriesText(b"m", b"a=%d" % number), KeyParts(b"salt", b"tagk" + bytes([9 - number]) + b"tagk"))
     columns = Columns(np.arange(4, dtype=np.int32), np.full(4, 1356998400000 << 1), np.zeros(4, np.uint8), np.arange(4))

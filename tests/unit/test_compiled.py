@@ -1,13 +1,21 @@
 """The compiled loops, which a full run must not do without."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 
-from tests.peers.needs import need_compiled_loops
+from tests.peers.needs import LOOPS, need_compiled_loops
 from tsd.codec.putline import NameRules
 from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
 from tsd.query.compiled import read_cells
 from tsd.store.keyvalue import row_head, split_cells
+
+
+def test_none_is_left_out_of_what_a_full_run_needs() -> None:
+    setup = Path(__file__).parents[2] / "setup.py"
+    assert re.findall(r'Extension\("([\w.]+)"', setup.read_text()) == sorted(LOOPS)
 
 
 def test_the_compiled_loops_are_built_and_read_a_cell() -> None:

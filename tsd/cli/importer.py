@@ -19,7 +19,7 @@ from tqdm import tqdm
 from tsd.assembly import creates, name_rules
 from tsd.cli.access import Access, access
 from tsd.cli.options import with_config
-from tsd.codec.columns import Columns
+from tsd.codec.columns import Columns, series_ends
 from tsd.config import Config, Loaded, layout
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.cells import encode, series_slices, sorted_parts
@@ -124,7 +124,7 @@ class Importer:
     async def _enter(self, columns: Columns) -> None:
         """Enter series into the index before they have rows: what comes in between finds them."""
         if (indexer := self._indexer) is not None:
-            await _patiently(lambda: indexer.note(columns, self._rows.table))
+            await _patiently(lambda: indexer.note(columns.series[series_ends(columns)], self._rows.table))
 
     async def _put(self, puts: list[Put]) -> None:
         await _patiently(lambda: self._ways.store.put(self._config.data_table, puts))

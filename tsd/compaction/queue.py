@@ -129,7 +129,7 @@ class RowQueue:
     def note(self, puts: Sequence[Put]) -> None:
         """Take note of cells that were written."""
         start, end = self._start, self._end
-        met: dict[bytes, tuple[tuple[bytes, bytes], _Hour, int]] = {}  # series stand as they came: metrics take turns
+        met: dict[bytes, tuple[tuple[bytes, bytes], _Hour, int]] = {}  # of rows put back metrics take turns
         at = 0
         while at < len(puts):
             row = puts[at].row

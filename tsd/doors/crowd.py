@@ -111,7 +111,7 @@ class Crowd:
                     self._call(fd, None)
                     continue
                 data = os.read(fd, READ_BYTES)
-                shared = member.may_share(data)
+                shared = len(ready) > 1 and member.may_share(data)
             except BlockingIOError:  # the kernel has thrown away what came: it was damaged on its way
                 continue
             except OSError as error:

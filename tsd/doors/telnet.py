@@ -188,13 +188,10 @@ class TelnetSession:
     def shared(self, data: bytes, position: int, now_s: float) -> None:
         """See Member."""
         lines, visitor = data.count(b"\n"), self.visitor
-        client = visitor.client
-        client.bytes += len(data)
-        client.took(lines, ())
+        visitor.client.bytes += len(data)
+        visitor.took(lines, ())
         visitor.silent_since = now_s
-        self._accepted += lines
-        self._tally.accepted += lines
-        self._position = position
+        self._answer(Taken(lines, [], b"", position))
 
     def take(self, data: bytes) -> bytes:
         """See Member."""

@@ -3,6 +3,7 @@
 cdef enum:
     HOUR_S = 3600
     BASE_BYTES = 4
+    HEAD_BYTES = 4  # of salt and metric that count for the order
     TURN_CELLS = 2000  # made before others may have the interpreter's lock: half a millisecond
 
 
@@ -83,11 +84,12 @@ cdef inline uint64_t word_of(const char* text, Py_ssize_t size) noexcept nogil:
 
 
 cdef int find_place(Texts texts, int32_t number, int64_t base, uint64_t* place) except -1:
-    """What the row key of a series that is settled starts with, about."""
+    """What the row key of a series that is settled starts with, as far as it counts for the order: all of the default
+    widths, the first bytes of wider ones."""
     assert texts.knows(number) and texts.series[number].before_bytes != UNSETTLED, number
     cdef Series* one = &texts.series[number]
     cdef char* after = texts.arena + one.at + one.before_bytes
-    place[0] = word_of(texts.arena + one.at, min(one.before_bytes, BASE_BYTES)) | <uint64_t> base
+    place[0] = word_of(texts.arena + one.at, min(one.before_bytes, HEAD_BYTES)) | <uint64_t> base
     place[1] = word_of(after, one.after_bytes)
     place[2] = word_of(after + 8, <Py_ssize_t> one.after_bytes - 8)
     return 0
@@ -130,8 +132,8 @@ def encode(
     const int64_t[::1] bits, Py_ssize_t cell_points, bytes column not None, type put_type not None,
 ):
     """The cells of sorted points of settled series: a `put_type` of row, column and value for each row and at most
-    `cell_points` points. `column` stands before every qualifier. Rows are in order, but for those that only late tags
-    tell apart: a store that keeps them in order finds their places sooner."""
+    `cell_points` points. `column` stands before every qualifier. Rows are in order as far as `find_place` tells them apart: a
+    store that keeps them in order finds their places sooner."""
     cdef Py_ssize_t count = series.shape[0], at, head = PyBytes_GET_SIZE(column), room = min(cell_points, count)
     cdef Py_ssize_t number, cells
     cdef int64_t hour

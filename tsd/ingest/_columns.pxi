@@ -154,4 +154,8 @@ def picked(
             to.flags[at], to.bits[at] = flags[place], bits[place]
             if at > 0 and to.series[at] == to.series[at - 1] and to.instants[at] >> 1 <= to.instants[at - 1] >> 1:
                 tidy = False
-    return given_away(&to, count), tidy
+    try:
+        return given_away(&to, count), tidy
+    except MemoryError:
+        free(to.start)
+        raise

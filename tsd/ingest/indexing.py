@@ -1,8 +1,8 @@
 """Series that are written for the first time → the series index."""
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tsd.codec.columns import Columns, series_ends
 from tsd.ingest.series import SeriesTable
 from tsd.series_index import BATCH, SeriesIndex
 
@@ -16,9 +16,8 @@ class Indexer:
         self._births = np.zeros(1024, np.int64)  # by the series table's numbers: the series that was entered
         self.entered = 0
 
-    async def note(self, columns: Columns, table: SeriesTable) -> None:
-        """Enter the new series of a window's points, sorted by series. Raises StoreError; then it may be repeated."""
-        numbers = columns.series[series_ends(columns)]
+    async def note(self, numbers: NDArray[np.int32], table: SeriesTable) -> None:
+        """Enter those series that are new, each given once, in order. Raises StoreError; then it may be repeated."""
         if not len(numbers):
             return
         missing = int(numbers[-1]) + 1 - len(self._births)

@@ -10,7 +10,6 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from tsd.codec.columns import Columns, series_ends
 from tsd.codec.meta import NO_COUNT, TS_COUNTER, TS_META, TsMeta, encode_ts_meta
 from tsd.codec.times import HOUR_S
 from tsd.ingest.series import SeriesTable
@@ -43,13 +42,12 @@ class Tracker:
         self._hours = np.zeros(1024, np.int64)  # in which each was marked last
         self.marked = 0
 
-    async def note(self, columns: Columns, table: SeriesTable) -> None:
-        """Mark the series of a written window, sorted by series, where it is time. Raises StoreError; then it may be
-        repeated."""
-        if not len(columns.series):
+    async def note(self, numbers: NDArray[np.int32], table: SeriesTable) -> None:
+        """Mark series that were written, each given once, in order, where it is time. Raises StoreError; then it may
+        be repeated."""
+        if not len(numbers):
             return
         hour = self._now_s() // HOUR_S
-        numbers = columns.series[series_ends(columns)]
         self._make_room(int(numbers[-1]) + 1)
         births = table.births(numbers)
         met = births != self._births[numbers]
@@ -83,9 +81,8 @@ class Tracker:
                 Put(tsuid, TS_META, encode_ts_meta(TsMeta(tsuid.hex().upper(), created_s=now))) for tsuid in missing
             ]
             if puts:
-                with trio.CancelScope(
-                    shield=True
-                ):  # who is given up in between finds them there next time, told to nobody
+                # Who is given up in between would find them there next time, told to nobody.
+                with trio.CancelScope(shield=True):
                     created = await self._store.create(self._meta_table, puts)
                     new = [tsuid for tsuid, ours in zip(missing, created, strict=True) if ours]
                     if new and self._on_new is not None:

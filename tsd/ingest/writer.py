@@ -16,7 +16,7 @@ import numpy as np
 import structlog
 import trio
 
-from tsd.codec.columns import Columns, Int64
+from tsd.codec.columns import Columns, Int32
 from tsd.errors import JOURNAL_DAMAGED, BadLine, CorruptRow, StoreError
 from tsd.ingest.cells import encode, series_slices, sorted_parts
 from tsd.ingest.disk import unused, write_new
@@ -286,7 +286,7 @@ class Writer:
             await self._journal.remove(window.segment)
         return Written(lines, refused)
 
-    async def _write_slice(self, columns: Columns, points: Int64) -> None:
+    async def _write_slice(self, columns: Columns, points: Int32) -> None:
         """Put the cells of a slice of a window's points: another's are sorted and encoded while these are put."""
         for part in await trio.to_thread.run_sync(partial(sorted_parts, join=self._join), columns, points):
             puts = await trio.to_thread.run_sync(encode, part, self._rows.table, self._join)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twins of what makes keys of cells for RocksDB (see tsd.store.keys)."""
+"""The compiled twins of what makes keys of cells for RocksDB (see tsd.store.filling)."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
@@ -11,7 +11,7 @@ cdef extern from "Python.h":
 
 
 cdef inline bytes item(object cell, Py_ssize_t at):
-    """Of a tuple, or of what is made after one."""
+    """A field of a tuple, named or not. Raises TypeError for anything else, or where it is no bytes."""
     if not PyTuple_Check(cell) or PyTuple_GET_SIZE(cell) <= at:
         raise TypeError(f"no cell: {cell!r}")
     return <bytes?> <object> PyTuple_GET_ITEM(cell, at)

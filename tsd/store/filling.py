@@ -42,7 +42,7 @@ def fill(
         row, column, value = cell
         check_row(row)
         head = row_head(row)
-        name = column if len(column) < NAME_BYTES else stands_as(column)
+        name = stands_as(column)
         if name is column:
             put(head + column, stamp + value)
         else:

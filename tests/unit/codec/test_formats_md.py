@@ -10,6 +10,7 @@ import pytest
 import tsd
 import tsd.codec
 from tests.unit.codec.codec_rows import KEY, cells
+from tsd import series_entries
 from tsd.codec.cell import Point
 from tsd.codec.merge import StoredCell
 from tsd.errors import TsdError
@@ -27,7 +28,7 @@ def names() -> dict[str, object]:
     found: dict[str, object] = {"h": bytes.fromhex, "cells": cells, "KEY": KEY}
     for module in pkgutil.iter_modules(tsd.codec.__path__):
         found |= vars(importlib.import_module(f"tsd.codec.{module.name}"))
-    return found
+    return found | vars(series_entries)
 
 
 def shown(result: object) -> str:
@@ -51,7 +52,7 @@ def test_example(expression: str, wanted: str) -> None:
 def test_every_section_has_examples_and_is_numbered_in_order() -> None:
     sections = re.split(r"^## §(\d+) ", PAGE.read_text("utf-8"), flags=re.MULTILINE)[1:]
     numbers, texts = sections[::2], sections[1::2]
-    assert [int(number) for number in numbers] == list(range(1, 13))
+    assert [int(number) for number in numbers] == list(range(1, 14))
     assert [number for number, text in zip(numbers, texts, strict=True) if "```formats" not in text] == []
 
 

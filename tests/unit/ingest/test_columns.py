@@ -4,9 +4,8 @@ import pytest
 
 from tsd.ingest import compiled
 from tsd.ingest.looped import columns_of
+from tsd.ingest.putlines import POINT_BYTES
 from tsd.ingest.series import SeriesTable
-
-POINT_BYTES = 21
 
 
 @pytest.mark.skipif(not compiled.HAS, reason="nothing is compiled")

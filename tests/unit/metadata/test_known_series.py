@@ -114,11 +114,11 @@ async def test_a_series_gets_its_marker_once_in_an_hour_and_its_metadata_once() 
     tracker = Tracker(world.store, "tsdb-meta", 0, lambda: clock[0], with_meta=True, on_new=note)
     table = SeriesTable()
     one = table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
-    await tracker.note(window([one, one]), table)
-    await tracker.note(window([one]), table)
+    await tracker.note(np.array([one], np.int32), table)
+    await tracker.note(np.array([one], np.int32), table)
     assert tracker.marked == 1
     clock[0] += HOUR_S
-    await tracker.note(window([one]), table)
+    await tracker.note(np.array([one], np.int32), table)
     assert tracker.marked == 2
     tsuid = b"\0\0\1\0\0\1\0\0\1"
     [(row, cells)] = (await markers(world.store)).items()
@@ -135,9 +135,9 @@ async def test_a_marker_that_the_store_did_not_take_is_written_with_the_next_try
     table = SeriesTable()
     one = table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
     with pytest.raises(StoreDown):
-        await tracker.note(window([one]), table)
+        await tracker.note(np.array([one], np.int32), table)
     world_store.refuses = False
-    await tracker.note(window([one]), table)
+    await tracker.note(np.array([one], np.int32), table)
     assert len(await markers(world.store)) == 1
 
 
@@ -168,5 +168,5 @@ async def test_new_series_are_told_of_also_where_their_writer_is_given_up_meanwh
         tracker = Tracker(world.store, "tsdb-meta", 0, lambda: NOW_S, with_meta=True, on_new=note)
         table = SeriesTable()
         one = table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
-        await tracker.note(window([one]), table)
+        await tracker.note(np.array([one], np.int32), table)
     assert told == [b"\0\0\1\0\0\1\0\0\1"]

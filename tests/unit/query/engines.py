@@ -6,7 +6,7 @@ from typing import Any
 
 from tsd.codec.annotation import Annotation, annotation_qualifier, annotation_row, encode_annotation
 from tsd.codec.cell import COLUMN, FAMILY
-from tsd.codec.columns import sort_columns
+from tsd.codec.columns import series_ends, sort_columns
 from tsd.codec.putline import NameRules
 from tsd.codec.rowkey import Layout
 from tsd.codec.uid import ID_FAMILY, NAME_FAMILY
@@ -89,7 +89,7 @@ class House:
         absorbed = await absorb_whole(rows, names, "".join(f"put {line}\n" for line in lines).encode())
         assert not absorbed.rejects, absorbed.rejects
         columns = sort_columns(rows.take(), join=True)
-        await Indexer(self.index, self.layout.salt_width).note(columns, rows.table)
+        await Indexer(self.index, self.layout.salt_width).note(columns.series[series_ends(columns)], rows.table)
         await self.store.put(DATA, encode(columns, rows.table, True))
 
     async def annotate(self, note: Annotation) -> None:
