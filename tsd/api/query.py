@@ -1,6 +1,6 @@
 """/api/query: what was asked → the engine → its answer as JSON; and the list of the queries that run."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,11 +18,11 @@ from tsd.query.body import read_body
 from tsd.query.durations import MOST_DIGITS
 from tsd.query.echo import echo
 from tsd.query.engine import ANSWER_BYTES, Engine
-from tsd.query.gexp.engine import metric_queries
+from tsd.query.gexp.engine import read_extra
 from tsd.query.limits import Share
 from tsd.query.model import Query
 from tsd.query.running import Registry, Running, was_cancelled
-from tsd.query.uri import read_m, read_uri
+from tsd.query.uri import read_uri
 
 LARGE = 5_000  # points: an answer of more is written in a thread, part by part
 GROUP_POINTS = 50  # that the head of a group takes the time of
@@ -42,20 +42,12 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
 
     async def query(request: Request) -> Response:
         wanted = read_query(request, rules, now_ms())
-        with ExitStack() as until_sent:
-            running = until_sent.enter_context(registry.entered(wanted, request.peer, request.headers))
-            try:
-                found = await engine.run(wanted, running=running)
-                response = await written(found, engine, arrays=request.has("arrays"))
-            except Refused as error:
-                running.status, running.error = error.status, error.message
-                raise told_twice(error) from error
-            running.status = response.status
-            if isinstance(response.body, bytes):
-                running.sent = True
-                return response
-            parts = _listed(response.body, running, until_sent.pop_all())
-            return replace(response, body=MadeOf(parts, response.body))
+
+        async def answered(running: Running) -> Response:
+            found = await engine.run(wanted, running=running)
+            return written(found, engine, arrays=request.has("arrays"))
+
+        return await until_sent(answered, registry, wanted, request)
 
     async def listed(request: Request) -> Response:
         if check_method(request, "GET", "POST", "DELETE") == "DELETE":
@@ -63,6 +55,25 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
         return answer(queries(registry))
 
     return {"api/query": query, "api/stats/query": listed}
+
+
+async def until_sent(
+    answered: Callable[[Running], Awaitable[Response]], registry: Registry, wanted: Query, request: Request
+) -> Response:
+    """What `answered` makes of a request, listed as its query until that is sent. Raises what it does."""
+    with ExitStack() as listing:
+        running = listing.enter_context(registry.entered(wanted, request.peer, request.headers))
+        try:
+            response = await answered(running)
+        except Refused as error:
+            running.status, running.error = error.status, error.message
+            raise told_twice(error) from error
+        running.status = response.status
+        if isinstance(response.body, bytes):
+            running.sent = True
+            return response
+        parts = _listed(response.body, running, listing.pop_all())
+        return replace(response, body=MadeOf(parts, response.body))
 
 
 def read_query(request: Request, rules: Rules, now_ms: int) -> Query:
@@ -77,12 +88,12 @@ def read_query(request: Request, rules: Rules, now_ms: int) -> Query:
         if wanted.delete:
             check_deletion(request)
         return wanted
-    extra = [read_m(text) for text in metric_queries(request.params)]
+    extra = read_extra(request.params, corrected=rules.corrected)
     wanted = read_uri(request.params, now_ms, corrected=rules.corrected, extra=extra)
     return replace(wanted, delete=True) if method == "DELETE" else wanted
 
 
-async def written(found: Answer, engine: Engine, *, arrays: bool) -> Response:
+def written(found: Answer, engine: Engine, *, arrays: bool) -> Response:
     """An answer as a response, written while it is sent if it is large: until then it counts as the engine's memory.
     Raises BadQuery where JSON cannot hold it."""
     size = sum(len(group.points.times) + GROUP_POINTS for sub in found.subs for group in sub.groups)
@@ -90,23 +101,36 @@ async def written(found: Answer, engine: Engine, *, arrays: bool) -> Response:
         return Response(200, b"".join(write_answer(found, arrays=arrays)))
     share = engine.memory.share()
     share.hold(size * ANSWER_BYTES)
-    return Response(200, _in_threads(found, arrays, engine.threads, share))
+    return Response(200, InThreads(lambda: write_answer(found, arrays=arrays), engine.threads, share))
 
 
-async def _in_threads(
-    found: Answer, arrays: bool, threads: trio.CapacityLimiter, share: Share
-) -> AsyncGenerator[bytes, None]:
-    def first() -> tuple[Iterator[bytes], bytes | None]:
-        parts = write_answer(found, arrays=arrays)
-        return parts, next(parts, None)
+class InThreads(AsyncIterator[bytes]):
+    """Parts that are made in threads, one after the other. What they are made of is held until nobody wants more."""
 
-    try:
-        parts, part = await trio.to_thread.run_sync(first, limiter=threads)
-        while part is not None:
-            yield part
-            part = await trio.to_thread.run_sync(next, parts, None, limiter=threads)
-    finally:
-        share.release()
+    def __init__(self, begin: Callable[[], Iterator[bytes]], threads: trio.CapacityLimiter, share: Share) -> None:
+        self._begin = begin
+        self._threads = threads
+        self._share = share
+        self._parts: Iterator[bytes] | None = None
+
+    async def __anext__(self) -> bytes:
+        try:
+            part = await trio.to_thread.run_sync(self._next, limiter=self._threads)
+            if part is None:
+                raise StopAsyncIteration
+        except BaseException:
+            self._share.release()
+            raise
+        return part
+
+    def _next(self) -> bytes | None:
+        if self._parts is None:
+            self._parts = self._begin()
+        return next(self._parts, None)
+
+    async def aclose(self) -> None:
+        """Nobody wants more."""
+        self._share.release()
 
 
 async def _listed(parts: AsyncIterator[bytes], running: Running, until_sent: ExitStack) -> AsyncGenerator[bytes, None]:

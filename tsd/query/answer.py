@@ -38,7 +38,7 @@ def write_answer(
     cut = [[in_range(group.points, query, sub.sub.downsample) for group in sub.groups] for sub in answer.subs]
     for points in (points for sub in cut for points in sub):
         _check_finite(points)
-    return _gathered(_elements(answer, cut, _Layout(query, arrays=arrays), clock))
+    return gathered(_elements(answer, cut, _Layout(query, arrays=arrays), clock))
 
 
 def in_range(points: Points, query: Query, downsample: Downsample | None) -> Points:
@@ -114,7 +114,7 @@ def _last_of_each(points: Points, divisor: int) -> Points:
     return points if last.all() else points.at(last)
 
 
-def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in larger parts."""
     waiting: list[bytes] = []
     size = 0

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from tsd.errors import BadQuery
 from tsd.query.filters import make_filter, read_filter
 from tsd.query.model import NO_COUNTER_MAX, Filter, Query, RateOptions, SubQuery
-from tsd.query.uri import Params, is_corrected, read_float, rollup_usage, shortest_float
+from tsd.query.uri import Params, is_corrected, read_float, rollup_usage, said_of_corrected, shortest_float
 from tsd.query.validate import Draft, as_mistake, check, without_duplicates
 
 MISSING = "Missing message content"
@@ -59,7 +59,7 @@ def read_body(
     corrected = is_corrected(params, default=corrected)
     try:
         top = dict(_members(body))
-        corrected = _flag(top.get("corrected", corrected), "corrected")
+        corrected = _flag(said_of_corrected(top, corrected), "corrected")
         query, zone = _frame(top, corrected=corrected)
         drafts = _drafts(top.get("queries"), corrected=corrected)
         if drafts is None:

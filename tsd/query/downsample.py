@@ -176,9 +176,10 @@ class Downsampler:
         inside = np.append(grid, _NEVER)[places] == stamps
         there = np.zeros((series_count, len(grid)), np.bool_)
         there[series[inside], places[inside]] = True
-        if self._fill is Fill.SCALAR and not there.all():
+        scalar = 0.0 if self._fill is Fill.ZERO else self._spec.scalar
+        if self._fill is Fill.SCALAR and scalar is None and not there.all():
             raise BadQuery("unhandled fill policy")
-        filled = np.full(there.shape, 0.0 if self._fill is Fill.ZERO else np.nan)
+        filled = np.full(there.shape, np.nan if scalar is None else scalar)
         filled[series[inside], places[inside]] = values[inside]
         floats = np.ones(len(grid), np.bool_)
         return [Points(grid, row, floats) for row in filled.view(np.int64)]

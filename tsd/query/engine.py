@@ -114,17 +114,19 @@ class Engine:
     async def run(self, query: Query, *, running: Running | None = None) -> Answer:
         """The answer. Raises BadQuery where it cannot be answered as it was asked, takes too long or is cancelled by
         way of `running`, and StoreError."""
+        return await self.work(lambda job: job.answer(query), running=running)
+
+    async def work(self, task: Callable[["Job"], Awaitable[T]], *, running: Running | None = None) -> T:
+        """What `task` returns: one request's queries, and what is made of their answers, within the time and the memory
+        that one query has. Raises what `run` does."""
         async with self._slots:
             started = trio.current_time()
-            share = self.memory.share()
+            job = Job(self, running)
             try:
                 with self._bounded(running) as scope:
-                    answer = await self._answer(query, share)
-                    if running is not None:
-                        running.stats.update(totals(answer))
-                    return answer
+                    return await task(job)
             finally:
-                share.release()
+                job.release()
         if running is not None and running.cancelled:
             raise was_cancelled()
         assert scope.cancelled_caught
@@ -148,7 +150,8 @@ class Engine:
             finally:
                 running.scopes.discard(scope)
 
-    async def _answer(self, query: Query, share: Share) -> Answer:
+    async def answer(self, query: Query, share: Share) -> Answer:
+        """The answer, which `share` holds from then on; a job's part."""
         plans = [await self._planner.plan(query, sub) for sub in query.queries]
         await self._write_open_rows(plans)
         read_ms = self._now_ms()
@@ -166,6 +169,7 @@ class Engine:
             )
         if query.delete:
             await remove_rows(self._store, self._table, doomed, read_ms=read_ms)
+        share.hold(held)  # no more than what is answered
         return Answer(query, subs, notes)
 
     async def _write_open_rows(self, plans: Sequence[Plan]) -> None:
@@ -188,13 +192,13 @@ class Engine:
         read = trio.current_time()
         assembly = Assembly(query, plan, selection.wanted, gathered, self._layout, check_going_on)
         series = len(selection.wanted)
-        share.add(await self._in_thread(series, assembly.sort_out) * GROUP_BYTES)
+        share.add(await self.in_thread(series, assembly.sort_out) * GROUP_BYTES)
         sorted_out = trio.current_time()
         for size, work in assembly.slices():
-            await self._in_thread(size, work)
+            await self.in_thread(size, work)
         merged = trio.current_time()
         await assembly.learn(self._uids, selection.nameless)
-        groups = await self._in_thread(series, lambda: assembly.groups(metric))
+        groups = await self.in_thread(series, lambda: assembly.groups(metric))
         selection.resolved += assembly.resolved
         tally = gathered.tally
         answer = SubAnswer(
@@ -232,7 +236,7 @@ class Engine:
         )
         gathering = Gathering(query, plan, selection, self._layout, bounds, hold, self.threads)
         await self._read(query, plan, gathering, selection)
-        return await self._in_thread(gathering.tally.points, gathering.finish)
+        return await self.in_thread(gathering.tally.points, gathering.finish)
 
     async def _metric_name(self, plan: Plan) -> str:
         if plan.metric is None:
@@ -259,11 +263,55 @@ class Engine:
         ranges = key_ranges(self._layout, plan, scan_parts(self._layout, plan, scans, sieve))
         await read_ranges(self._store, self._table, ranges, gathering.take, at_once=scans, sieve=sieve)
 
-    async def _in_thread(self, points: int, work: Callable[[], T]) -> T:
+    async def in_thread(self, points: int, work: Callable[[], T]) -> T:
         """What `work` returns; in a thread where it has many points to do."""
         if points <= SMALL:
             return work()
         return await trio.to_thread.run_sync(work, limiter=self.threads)
+
+
+class Job:
+    """One request at work: its queries, what is made of their answers, and what all of that holds."""
+
+    def __init__(self, engine: Engine, running: Running | None) -> None:
+        self._engine = engine
+        self._running = running
+        self._answers: list[Share] = []
+        self._made = engine.memory.share()
+
+    async def answer(self, query: Query) -> Answer:
+        """The answer to one of its queries, held until the job is done. Raises BadQuery, StoreError."""
+        share = self._engine.memory.share()
+        self._answers.append(share)
+        answer = await self._engine.answer(query, share)
+        if self._running is not None:
+            self._running.stats.update(totals(answer))
+        return answer
+
+    async def in_thread(self, size: int, work: Callable[[], T]) -> T:
+        """What `work` returns; in a thread of the engine's where it has many values to do. It calls `check` often."""
+        return await self._engine.in_thread(size, work)
+
+    def check(self) -> None:
+        """Raise Cancelled where the job is to end."""
+        check_going_on()
+
+    def hold(self, size: int) -> None:
+        """What is made of the answers takes so many bytes more, or fewer; raises BadQuery where that is too much."""
+        if trio.lowlevel.in_trio_run():
+            self._made.add(size)
+        else:
+            trio.from_thread.run_sync(self._made.add, size)
+
+    @property
+    def held(self) -> int:
+        """Bytes of everything."""
+        return self._made.held + sum(share.held for share in self._answers)
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        for share in (self._made, *self._answers):
+            share.release()
 
 
 def check_going_on() -> None:

@@ -110,6 +110,11 @@ class Share:
         self._memory = memory
         self._held = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes."""
+        return self._held
+
     def hold(self, size: int) -> None:
         """From now on the query holds so many bytes; raises BadQuery where that is too much for all of them."""
         others = self._memory.held - self._held

@@ -30,7 +30,7 @@ class Fill(Enum):
     NAN = "nan"
     NULL = "null"
     ZERO = "zero"
-    SCALAR = "scalar"  # OpenTSDB reads it and then fails at the first empty bucket
+    SCALAR = "scalar"  # without a number OpenTSDB reads it, and then fails at the first empty bucket
 
 
 class Calendar(NamedTuple):
@@ -49,6 +49,7 @@ class Downsample(NamedTuple):
     function: str  # an aggregator's name
     fill: Fill = Fill.NONE
     calendar: Calendar | None = None
+    scalar: float | None = None  # what Fill.SCALAR fills with, where a request could say it
 
     @property
     def is_all(self) -> bool:

@@ -4,6 +4,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
+from typing import TypeVar
 
 from tsd.codec.words import parse_double
 from tsd.errors import BadLine, BadQuery
@@ -12,11 +13,12 @@ from tsd.query.filters import identity, read_filter
 from tsd.query.model import NO_COUNTER_MAX, Filter, Query, RateOptions, SubQuery
 from tsd.query.validate import Draft, as_mistake, check, check_sub, without_duplicates
 
-CORRECTED = "corrected"
+CORRECTED = ("corrected", "tsd.query.corrected")  # among parameters, and in bodies
 _OFF = ("false", "0", "no", "off")
 _LONG = re.compile(rf"[-+]?[0-9]{{1,{MOST_DIGITS}}}")
 _ROLLUPS = ("ROLLUP_RAW", "ROLLUP_NOFALLBACK", "ROLLUP_FALLBACK", "ROLLUP_FALLBACK_RAW")
 
+T = TypeVar("T")
 Params = Mapping[str, Sequence[str]]
 
 
@@ -86,7 +88,17 @@ def is_corrected(params: Params, *, default: bool) -> bool:
     >>> is_corrected({"corrected": [""]}, default=False), is_corrected({"corrected": ["false"]}, default=True)
     (True, False)
     """
-    return _last(params, CORRECTED).lower() not in _OFF if CORRECTED in params else default
+    said = [values[-1] for name in CORRECTED if (values := params.get(name))]
+    return said[0].lower() not in _OFF if said else default
+
+
+def said_of_corrected(members: Mapping[str, T], default: T) -> T:
+    """The same of a body's members: what stands there, whatever it is.
+
+    >>> said_of_corrected({"tsd.query.corrected": "true"}, False)
+    'true'
+    """
+    return next((members[name] for name in CORRECTED if name in members), default)
 
 
 def read_m(text: str, *, corrected: bool = False) -> Draft:

@@ -44,7 +44,7 @@ def ask(expressions: Mapping[str, str], *, corrected: bool, **more: Any) -> dict
     asked = read_request(json.dumps(body).encode(), corrected=False)
     query, subs = to_query(asked, 0)
     answer = Answer(query, [SubAnswer(sub, FOUND[sub.metric or ""]) for sub in query.queries])
-    outputs: dict[str, Any] = json.loads(write_outputs(Evaluation(asked, answer, subs).outputs(), asked))
+    outputs: dict[str, Any] = json.loads(b"".join(write_outputs(Evaluation(asked, answer, subs).outputs(), asked)))
     return outputs
 
 

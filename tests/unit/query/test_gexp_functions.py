@@ -1,6 +1,6 @@
 """Functions of `gexp`: what differs from OpenTSDB where a request wants it corrected, and bounds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -30,16 +30,32 @@ def group(metric: str, host: int, values: Mapping[int, float]) -> Group:
     return Group(metric, {"host": f"h{host}"}, [], [uid + b"\0\0\1" + pair[b"\0\0\1"]], points(values), tag_uids=pair)
 
 
+class Job:
+    """Finds groups by metric, and does everything at once."""
+
+    def __init__(self, found: Mapping[str, list[Group]]) -> None:
+        self._found = found
+        self.ran: list[Query] = []
+        self.held: list[int] = []  # bytes, each time
+
+    async def answer(self, query: Query) -> Answer:
+        self.ran.append(query)
+        return Answer(query, [SubAnswer(sub, self._found[sub.metric or ""]) for sub in query.queries])
+
+    async def in_thread(self, _: int, work: Callable[[], list[SubAnswer]]) -> list[SubAnswer]:
+        return work()
+
+    def check(self) -> None:
+        pass
+
+    def hold(self, size: int) -> None:
+        self.held.append((self.held or [0])[-1] + size)
+
+
 def answer(texts: Sequence[str], found: Mapping[str, list[Group]], **flags: str) -> list[tuple[str, dict[int, float]]]:
     """Names and points of the groups that expressions make of groups by metric."""
     asked = read_gexp({**RANGE, "exp": list(texts), **{k: [v] for k, v in flags.items()}}, 0, corrected=False)
-    ran: list[Query] = []
-
-    async def run(query: Query) -> Answer:
-        ran.append(query)
-        return Answer(query, [SubAnswer(sub, found[sub.metric or ""]) for sub in query.queries])
-
-    coroutine = run_gexp(asked, run)
+    coroutine = run_gexp(asked, Job(found))
     with pytest.raises(StopIteration) as done:
         coroutine.send(None)
     shown = []

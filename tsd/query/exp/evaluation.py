@@ -4,6 +4,7 @@ Variables are doubles, so nearly everything is. What a choice between literals l
 by moment: integers divide as such, and a result that is no double in the end is refused, as OpenTSDB does.
 """
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -56,6 +57,15 @@ def evaluate(expression: Expression, variables: Mapping[str, Float64], shape: tu
                     del stack[-operands:]
                     stack.append(_operate(sign, taken))
     return _result(stack.pop(), shape)
+
+
+def depth(expression: Expression) -> int:
+    """How many values there are at once while it is evaluated."""
+    deepest = now = 0
+    for step in expression.steps:
+        now += 1 if not isinstance(step, Operation) or step.sign == "=" else 1 - step.operands
+        deepest = max(deepest, now)
+    return deepest
 
 
 def _operate(sign: str, operands: Sequence[Value]) -> Value:
@@ -245,7 +255,20 @@ def _as_truth(data: Any) -> Bool:
 
 
 def _double(data: Any) -> Any:
-    return data.astype(np.float64) if isinstance(data, np.ndarray) else float(data)
+    if not isinstance(data, np.ndarray):
+        return _nearest(data)
+    return np.asarray(_nearest_each(data) if data.dtype == object else data, dtype=np.float64)
+
+
+def _nearest(number: float) -> float:
+    """The double; an integer beyond all of them is infinite, as in Java."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+_nearest_each = np.frompyfunc(_nearest, 1, 1)
 
 
 def _is_float(kind: Kind) -> bool:

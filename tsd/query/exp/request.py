@@ -4,20 +4,21 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tsd.errors import BadQuery
-from tsd.query.body import LARGEST
+from tsd.query.body import LARGEST, NO_PARAMS
 from tsd.query.durations import read_duration
 from tsd.query.exp.language import BadExpression, Expression, parse
 from tsd.query.filters import make_filter
-from tsd.query.model import Filter, Query, SubQuery
+from tsd.query.model import Fill, Filter, Query, SubQuery
 from tsd.query.names import AGGREGATORS, NONE
 from tsd.query.times import read_time
-from tsd.query.validate import Draft, check, what_counts, without_duplicates
+from tsd.query.uri import Params, is_corrected, said_of_corrected
+from tsd.query.validate import MOST_SUBS, Draft, as_mistake, check, what_counts, without_duplicates
 
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9]*|[0-9][A-Za-z0-9]+")
 _POLICIES = ("none", "nan", "null", "zero", "scalar")
@@ -112,34 +113,54 @@ class ExpRequest:
     corrected: bool
 
 
-def read_request(body: bytes, *, corrected: bool) -> ExpRequest:
-    """The request of a body, checked as far as it can be without data; raises BadQuery with status 500."""
+def read_request(body: bytes, *, params: Params = NO_PARAMS, corrected: bool) -> ExpRequest:
+    """The request of a body, checked as far as it can be without data. `corrected` is the configured default, which the
+    body and `params` may change. Raises BadQuery, with status 500 unless corrected."""
     if len(body) > LARGEST:
         raise BadQuery(f"Query of {len(body)} bytes, wanted at most {LARGEST}", status=413)
+    corrected = is_corrected(params, default=corrected)
+    try:
+        top = _members(body)
+        corrected = _flag(said_of_corrected(top, corrected))
+        found = _request(top, corrected=corrected)
+        _check_ids(found)
+    except BadQuery as exc:
+        raise as_mistake(exc, corrected=corrected) from exc
+    return found
+
+
+def _members(body: bytes) -> dict[str, Any]:
     if not body.strip():
         raise _wrong("Incoming data was null or empty")
     try:
-        top = _object(json.loads(body), "the query")
+        return _object(json.loads(body), "the query")
     except (ValueError, RecursionError) as exc:
         raise _wrong(str(exc)) from exc
+
+
+def _request(top: Mapping[str, Any], *, corrected: bool) -> ExpRequest:
     if top.get("time") is None:
         raise _wrong("missing time")
-    corrected = _flag(top.get("corrected", corrected))
-    found = ExpRequest(
+    return ExpRequest(
         name=_text(top.get("name")),
         time=_time(_object(top["time"], "time")),
-        filters=_each(top.get("filters"), _filter_set, "filters"),
+        filters=_each(top.get("filters"), partial(_filter_set, corrected=corrected), "filters"),
         metrics=_each(top.get("metrics"), _metric, "metrics") or (),
         formulas=_each(top.get("expressions"), partial(_formula, doubles=corrected), "expressions"),
         outputs=_each(top.get("outputs"), _output, "outputs"),
         corrected=corrected,
     )
-    _check_ids(found)
-    return found
 
 
 def to_query(request: ExpRequest, now_ms: int, *, local: tzinfo | None = None) -> tuple[Query, list[int]]:
     """The metrics as sub queries, those that are equal once, and which one each metric has. Raises BadQuery."""
+    try:
+        return _to_query(request, now_ms, local)
+    except BadQuery as exc:
+        raise as_mistake(exc, corrected=request.corrected) from exc
+
+
+def _to_query(request: ExpRequest, now_ms: int, local: tzinfo | None) -> tuple[Query, list[int]]:
     time = request.time
     sets = {each.id: each for each in request.filters or ()}
     drafts = [_draft(request, metric, sets) for metric in request.metrics]
@@ -147,9 +168,23 @@ def to_query(request: ExpRequest, now_ms: int, *, local: tzinfo | None = None) -
     places = {what_counts(one, corrected=request.corrected): at for at, one in enumerate(kept)}
     frame = Query(0, 0, (), time.start, time.end or "", no_annotations=True, corrected=request.corrected)
     _check_range(request, now_ms, local)
-    return check(frame, kept, now_ms, time.zone or "", local=local), [
-        places[what_counts(draft, corrected=request.corrected)] for draft in drafts
+    query = check(frame, kept, now_ms, time.zone or "", local=local)
+    return _with_scalar(query, request), [places[what_counts(each, corrected=request.corrected)] for each in drafts]
+
+
+def _with_scalar(query: Query, request: ExpRequest) -> Query:
+    """The query whose downsamplers know what they fill with."""
+    downsampler = request.time.downsampler
+    if not request.corrected or downsampler is None or downsampler.fill is None:
+        return query
+    scalar = downsampler.fill.value
+    subs = [
+        replace(sub, downsample=sub.downsample and sub.downsample._replace(scalar=scalar))
+        if sub.downsample and sub.downsample.fill is Fill.SCALAR
+        else sub
+        for sub in query.queries
     ]
+    return replace(query, queries=tuple(subs))
 
 
 def _draft(request: ExpRequest, metric: Metric, sets: Mapping[str, FilterSet]) -> Draft:
@@ -175,8 +210,8 @@ def _check_range(request: ExpRequest, now_ms: int, local: tzinfo | None) -> None
     """A range that is none is a 500 here."""
     time = request.time
     try:
-        start = read_time(time.start, now_ms, time.zone or "", local=local, corrected=request.corrected)
-        end = read_time(time.end, now_ms, time.zone or "", local=local) if time.end else now_ms
+        read = partial(read_time, now_ms=now_ms, zone=time.zone or "", local=local, corrected=request.corrected)
+        start, end = read(time.start), read(time.end) if time.end else now_ms
     except BadQuery as exc:
         raise _wrong("Invalid time") from exc
     if end <= start:
@@ -212,19 +247,19 @@ def _downsampler(found: Mapping[str, Any]) -> Downsampler:
     return Downsampler(interval, aggregator, fill)
 
 
-def _filter_set(found: Mapping[str, Any], index: int) -> FilterSet:
+def _filter_set(found: Mapping[str, Any], index: int, *, corrected: bool) -> FilterSet:
     name = _text(found.get("id")) or ""
     if not _ID.fullmatch(name) or found.get("tags") is None:
         raise _wrong(f"Invalid filter at index {index}")
-    filters = _each(found["tags"], lambda tag, _: _filter(tag), "tags") or ()
+    filters = _each(found["tags"], lambda tag, _: _filter(tag, corrected=corrected), "tags") or ()
     return FilterSet(name, tuple(filters), _flag(found.get("explicitTags")))
 
 
-def _filter(found: Mapping[str, Any]) -> Filter:
+def _filter(found: Mapping[str, Any], *, corrected: bool) -> Filter:
     tagk, kind, expression = (_text(found.get(name)) or "" for name in ("tagk", "type", "filter"))
     group_by = _flag(found.get("groupBy")) or _flag(found.get("group_by"))
     try:
-        return make_filter(tagk, kind, expression, group_by=group_by)
+        return make_filter(tagk, kind, expression, group_by=group_by, corrected=corrected)
     except BadQuery as exc:
         raise _wrong(exc.message) from exc
 
@@ -306,6 +341,8 @@ def _check_ids(request: ExpRequest) -> None:
         if metric.filter and metric.filter not in known:
             raise _wrong(f"unrecognized filter id {metric.filter} in metric {metric.id}")
     formulas = request.formulas or ()
+    if len(formulas) > MOST_SUBS:
+        raise BadQuery(f"{len(formulas)} expressions, wanted at most {MOST_SUBS}", status=413)
     variables = [each.id for each in request.metrics] + [each.id for each in formulas]
     _unique(variables, "Duplicated variable or expression id: ")
     there = set(variables)

@@ -1,6 +1,6 @@
 """Series of several variables side by side: which belong together, and tables of their times and values."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,8 +10,10 @@ from tsd.query.answers import Group
 from tsd.query.exp.request import Join
 from tsd.query.points import Float64, Int64
 
+MOST_ROWS = 1024  # of a block: each of them takes its time
 
-@dataclass
+
+@dataclass(slots=True)
 class Series:
     """One series of a variable: of a metric a group, of an expression a result."""
 
@@ -69,25 +71,39 @@ def all_times(series: Sequence[Series]) -> Int64:
     if not series:
         return np.empty(0, np.int64)
     first = series[0].times
-    if all(np.array_equal(first, each.times) for each in series[1:]):
+    if all(each.times is first or np.array_equal(first, each.times) for each in series[1:]):
         return first
     return np.unique(np.concatenate([each.times for each in series]))
 
 
-def spread(series: Sequence[Series | None], times: Int64, fill: float, absent: float) -> Float64:
-    """Values at `times`, one row of them for each series: `fill` where one has none there, or NaN; `absent` in all of
-    one that there is not."""
-    table = np.full((len(series), len(times)), fill)
+def spread(table: Float64, series: Sequence[Series | None], times: Int64, fill: float, absent: float) -> None:
+    """Write values at `times` into a table, one row of them for each series: `fill` where one has none there, or NaN;
+    `absent` in all of one that there is not."""
+    table.fill(fill)
     for row, each in zip(table, series, strict=True):
         if each is None:
             row[:] = absent
             continue
-        usable = ~np.isnan(each.values)
-        if usable.all() and len(each.times) == len(times):  # its times are all there are
-            row[:] = each.values
+        first, stop = np.searchsorted(each.times, (times[0], times[-1] + 1)) if len(times) else (0, 0)
+        values = each.values[first:stop]
+        usable = ~np.isnan(values)
+        if usable.all() and len(values) == len(times):  # its times are all there are
+            row[:] = values
         else:
-            row[places(each.times, times)[usable]] = each.values[usable]
-    return table
+            row[places(each.times[first:stop], times)[usable]] = values[usable]
+
+
+def blocks(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, slice]]:
+    """A table in parts of about so many values: some rows, or some of one.
+
+    >>> list(blocks((3, 4), 8))
+    [(slice(0, 2, None), slice(0, 4, None)), (slice(2, 3, None), slice(0, 4, None))]
+    """
+    rows, columns = shape
+    high, wide = min(max(1, most // max(1, columns)), MOST_ROWS), max(1, most)
+    for top in range(0, rows, high):
+        for left in range(0, columns, wide):
+            yield slice(top, min(top + high, rows)), slice(left, min(left + wide, columns))
 
 
 def places(some: Int64, times: Int64) -> NDArray[np.intp]:

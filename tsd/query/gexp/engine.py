@@ -1,20 +1,44 @@
 """`gexp` requests: their metric queries are run like any other, then functions are applied to what they found."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import tzinfo
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from tsd.codec.annotation import Annotation
 from tsd.errors import BadQuery
 from tsd.query.answers import Answer, Group, SubAnswer
+from tsd.query.engine import ANSWER_BYTES, GROUP_BYTES
 from tsd.query.gexp.functions import FUNCTIONS, SHIFTS, Setting, shift_ms
 from tsd.query.gexp.grammar import Call, MetricQuery, parse
 from tsd.query.gexp.tops import Span
 from tsd.query.model import Query
 from tsd.query.ranges import output_range
-from tsd.query.uri import Params, is_corrected, read_m, read_uri
+from tsd.query.uri import Params, is_corrected, read_drafts, read_m, read_uri
+from tsd.query.validate import Draft, as_mistake, what_counts, without_duplicates
 
-Run = Callable[[Query], Awaitable[Answer]]
+RANKINGS = frozenset({"highestMax", "highestCurrent"})  # which look at all series together
+WORKING_BYTES = 128  # of a point that a function is at, meanwhile
+
+
+class Job(Protocol):
+    """What runs queries, and functions over their answers (the engine's)."""
+
+    async def answer(self, query: Query) -> Answer:
+        """The answer to a query, which is held."""
+        ...
+
+    async def in_thread(self, size: int, work: Callable[[], list[SubAnswer]]) -> list[SubAnswer]:
+        """What `work` returns."""
+        ...
+
+    def check(self) -> None:
+        """Raise what is to end the work."""
+        ...
+
+    def hold(self, size: int) -> None:
+        """What is made takes so many bytes more, or fewer; raises BadQuery where that is too much."""
+        ...
 
 
 class Asked(NamedTuple):
@@ -32,26 +56,48 @@ def read_gexp(params: Params, now_ms: int, *, corrected: bool, local: tzinfo | N
     equal ones are one: corrected, each has its own.
     """
     corrected = is_corrected(params, default=corrected)
-    calls, queries = parse(params.get("exp", ()), FUNCTIONS.__contains__)
-    extra = [read_m(text, corrected=corrected) for text in queries]
+    try:
+        calls, queries = parse(params.get("exp", ()), FUNCTIONS.__contains__)
+        extra = [read_m(text, corrected=corrected) for text in queries]
+    except BadQuery as exc:
+        raise as_mistake(exc, corrected=corrected) from exc
     query = read_uri(params, now_ms, corrected=corrected, local=local, extra=extra)
-    own = len(query.queries) - len(queries) if corrected else 0
-    return Asked(calls, query, [own + index for index in range(len(queries))])
+    if not corrected:
+        return Asked(calls, query, range(len(queries)))
+    kept = without_duplicates([*read_drafts(params, corrected=True), *extra], corrected=True)
+    places = {what_counts(one, corrected=True): at for at, one in enumerate(kept)}
+    return Asked(calls, query, [places[what_counts(one, corrected=True)] for one in extra])
 
 
-def metric_queries(params: Params) -> list[str]:
-    """The metric queries in `exp`, as `m` would have them: what /api/query answers. Raises BadQuery."""
-    return parse(params.get("exp", ()), FUNCTIONS.__contains__).queries
+def read_extra(params: Params, *, corrected: bool) -> list[Draft]:
+    """The metric queries in `exp`, which /api/query answers like those of `m`; `corrected` is the configured default.
+    Raises BadQuery."""
+    corrected = is_corrected(params, default=corrected)
+    try:
+        queries = parse(params.get("exp", ()), FUNCTIONS.__contains__).queries
+        return [read_m(text, corrected=corrected) for text in queries]
+    except BadQuery as exc:
+        raise as_mistake(exc, corrected=corrected) from exc
 
 
-async def run_gexp(asked: Asked, run: Run) -> Answer:
+async def run_gexp(asked: Asked, job: Job) -> Answer:
     """The answer: the series that the expressions make, expression by expression. Raises BadQuery."""
     query = asked.query
-    shifts = {shift for call in asked.calls for _, shift in _queries(call, 0, corrected=query.corrected)}
-    answers = {shift: await run(_shifted(query, shift)) for shift in sorted(shifts)}
-    setting = Setting(_span(query), query.corrected)
-    subs = [_evaluated(call, answers, asked.subs, setting) for call in asked.calls]
-    return Answer(query, subs, answers[0].global_annotations if 0 in answers else ())
+    wanted: dict[int, set[int]] = {}  # by how much they are shifted, in ms: places of sub queries
+    for call in asked.calls:
+        for one, shift in _queries(call, 0, corrected=query.corrected):
+            wanted.setdefault(shift, set()).add(asked.subs[one.place])
+    notes: Sequence[Annotation] = ()
+    found: dict[int, Mapping[int, SubAnswer]] = {}
+    for shift in sorted(wanted):
+        places = sorted(wanted[shift]) if shift else range(len(query.queries))
+        answer = await job.answer(_shifted(query, shift, places))
+        found[shift] = dict(zip(places, answer.subs, strict=True))
+        notes = notes if shift else answer.global_annotations
+    work = _Work(found, asked.subs, Setting(_span(query), query.corrected, job.check), job.hold)
+    points = sum(len(group.points.times) for subs in found.values() for sub in subs.values() for group in sub.groups)
+    made = await job.in_thread(points * len(asked.calls), lambda: [work.evaluated(call) for call in asked.calls])
+    return Answer(query, made, notes)
 
 
 def _span(query: Query) -> Span:
@@ -73,34 +119,76 @@ def _queries(call: Call, shift: int, *, corrected: bool) -> Iterator[tuple[Metri
             yield from _queries(operand, shift, corrected=corrected)
 
 
-def _shifted(query: Query, shift: int) -> Query:
-    """The same query of earlier times. TSUIDs tell which metric comes first."""
-    return replace(query, start_ms=query.start_ms - shift, end_ms=query.end_ms - shift, show_tsuids=True)
+def _shifted(query: Query, shift: int, places: Sequence[int]) -> Query:
+    """Some sub queries of a query, of earlier times. TSUIDs tell which metric comes first. Raises BadQuery."""
+    start_ms, end_ms = query.start_ms - shift, query.end_ms - shift
+    if start_ms < 0:
+        raise BadQuery(f"Invalid timestamp: {start_ms}")
+    queries = tuple(query.queries[place] for place in places)
+    return replace(query, start_ms=start_ms, end_ms=end_ms, queries=queries, show_tsuids=True)
 
 
-def _evaluated(call: Call, answers: Mapping[int, Answer], subs: Sequence[int], setting: Setting) -> SubAnswer:
-    """The groups of one expression, under the sub query of its first metric query."""
-    found: list[SubAnswer] = []
+class _Work:
+    """The functions of a request, over what its queries found."""
 
-    def groups_of(operand: Call | MetricQuery, shift: int) -> list[Group]:
-        if isinstance(operand, Call):
-            if operand.function in SHIFTS:
-                shift += shift_ms(operand.words, corrected=setting.corrected)
-            inner = [groups_of(each, shift) for each in operand.operands]
-            return FUNCTIONS[operand.function](inner, operand.words, setting)
-        place = subs[operand.place]
-        answer = answers[shift].subs
-        if place >= len(answer):
-            raise BadQuery(f"Index {place} out of bounds for length {len(answer)}")
-        found.append(answer[place])
-        return [_moved(group, shift) for group in answer[place].groups]
+    def __init__(
+        self,
+        found: Mapping[int, Mapping[int, SubAnswer]],
+        subs: Sequence[int],
+        setting: Setting,
+        hold: Callable[[int], None],
+    ) -> None:
+        """What was found by how much it is shifted, in ms, and by the sub query's place."""
+        self._found = found
+        self._subs = subs
+        self._setting = setting
+        self._hold = hold
 
-    groups = groups_of(call, 0)
-    if not found:
-        raise BadQuery("Missing sub queries")
-    return replace(found[0], groups=groups, warnings=[text for sub in found for text in sub.warnings])
+    def evaluated(self, call: Call) -> SubAnswer:
+        """The groups of one expression, under the sub query of its first metric query. Raises BadQuery."""
+        found: list[SubAnswer] = []
+        groups, _ = self._made(call, 0, found)
+        if not found:
+            raise BadQuery("Missing sub queries")
+        return replace(found[0], groups=groups, warnings=[text for sub in found for text in sub.warnings])
+
+    def _made(self, call: Call, shift: int, found: list[SubAnswer]) -> tuple[list[Group], int]:
+        """The groups that a call makes, and the bytes that are held for them."""
+        if call.function in SHIFTS:
+            shift += shift_ms(call.words, corrected=self._setting.corrected)
+        given: list[list[Group]] = []
+        held = 0
+        for operand in call.operands:
+            made = self._made(operand, shift, found) if isinstance(operand, Call) else self._read(operand, shift, found)
+            given.append(made[0])
+            held += made[1]
+        every = [group for groups in given for group in groups]
+        points = [len(group.points.times) for group in every]
+        at_once = sum(points) if call.function in RANKINGS else max(points, default=0)
+        meanwhile = _bytes(every) + at_once * WORKING_BYTES  # no function makes more than it was given
+        self._hold(meanwhile)
+        groups = FUNCTIONS[call.function](given, call.words, self._setting)
+        size = _bytes(groups)
+        self._hold(size - meanwhile - held)
+        return groups, size
+
+    def _read(self, query: MetricQuery, shift: int, found: list[SubAnswer]) -> tuple[list[Group], int]:
+        place, subs = self._subs[query.place], self._found[shift]
+        if place not in subs:
+            raise BadQuery(f"Index {place} out of bounds for length {len(subs)}")
+        found.append(subs[place])
+        groups = subs[place].groups
+        if not shift:
+            return groups, 0
+        size = _bytes(groups)
+        self._hold(size)
+        return [_moved(group, shift) for group in groups], size
+
+
+def _bytes(groups: Sequence[Group]) -> int:
+    return sum(len(group.points.times) * ANSWER_BYTES + GROUP_BYTES for group in groups)
 
 
 def _moved(group: Group, shift: int) -> Group:
     points = group.points
-    return replace(group, points=points._replace(times=points.times + shift)) if shift else group
+    return replace(group, points=points._replace(times=points.times + shift))

@@ -1,7 +1,7 @@
 """The functions of `gexp` over the groups that queries found (query.md §19)."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from tsd.errors import BadQuery
 from tsd.query.answers import Group
-from tsd.query.durations import MOST_DIGITS, read_duration
+from tsd.query.durations import read_duration
 from tsd.query.gexp.pairs import Fold, combined
 from tsd.query.gexp.tops import Span, by_current, by_maximum
-from tsd.query.gexp.windows import moving_average, read_window
+from tsd.query.gexp.windows import NO_INTEGER, moving_average, read_integer, read_window
 from tsd.query.javamath import truncated
 from tsd.query.points import Points, doubles_as_points
 
@@ -26,18 +26,19 @@ class Setting(NamedTuple):
 
     span: Span
     corrected: bool
+    check: Callable[[], None] = lambda: None  # called often: raises what is to end them
 
 
 Groups = Sequence[Group]
 Function = Callable[[Sequence[Groups], Sequence[str], Setting], list[Group]]
 
 
-def absolute(operands: Sequence[Groups], _: Sequence[str], __: Setting) -> list[Group]:
+def absolute(operands: Sequence[Groups], _: Sequence[str], setting: Setting) -> list[Group]:
     """|v|, of the type it has."""
-    return [_with_points(group, _absolute(group.points)) for group in _flat(operands)]
+    return [_with_points(group, _absolute(group.points)) for group in _flat(operands, setting)]
 
 
-def scale(operands: Sequence[Groups], words: Sequence[str], _: Setting) -> list[Group]:
+def scale(operands: Sequence[Groups], words: Sequence[str], setting: Setting) -> list[Group]:
     """v · factor: an integer's stays one where the factor is whole."""
     if not words:
         raise BadQuery("Missing scaling factor")
@@ -47,7 +48,7 @@ def scale(operands: Sequence[Groups], words: Sequence[str], _: Setting) -> list[
         factor = float(words[0])
     except ValueError as exc:
         raise BadQuery("Invalid parameter, must be an integer or floating point") from exc
-    return [_with_points(group, _scaled(group.points, factor)) for group in _flat(operands)]
+    return [_with_points(group, _scaled(group.points, factor)) for group in _flat(operands, setting)]
 
 
 def alias(operands: Sequence[Groups], words: Sequence[str], setting: Setting) -> list[Group]:
@@ -56,7 +57,7 @@ def alias(operands: Sequence[Groups], words: Sequence[str], setting: Setting) ->
         raise BadQuery("Missing the alias")
     name = ",".join(words)
     found = []
-    for group in _flat(operands):
+    for group in _flat(operands, setting):
         points = group.points if setting.corrected else _absolute(group.points)
         found.append(replace(group, metric=_named(name, group), tags={}, aggregate_tags=[], points=points))
     return found
@@ -67,29 +68,34 @@ def average(operands: Sequence[Groups], words: Sequence[str], setting: Setting) 
     if not words:
         raise BadQuery("Missing moving average window size")
     window = read_window(words[0])
-    return [_with_points(group, moving_average(setting.span.cut(group.points), window)) for group in _flat(operands)]
+    return [
+        _with_points(group, moving_average(setting.span.cut(group.points), window, setting.check))
+        for group in _flat(operands, setting)
+    ]
 
 
 def highest_max(operands: Sequence[Groups], words: Sequence[str], setting: Setting) -> list[Group]:
     """The series with the highest maxima, in this order."""
     count = _top(words)
-    groups = _with_some(operands)
-    order = by_maximum([group.points for group in groups], setting.span, corrected=setting.corrected)
+    groups = _with_some(operands, setting)
+    series = [group.points for group in groups]
+    order = by_maximum(series, setting.span, corrected=setting.corrected, check=setting.check)
     return [groups[place] for place in order[:count]]
 
 
 def highest_current(operands: Sequence[Groups], words: Sequence[str], setting: Setting) -> list[Group]:
     """The series with the highest last values, in this order."""
     count = _top(words)
-    groups = _with_some(operands)
-    order = by_current([group.points for group in groups], setting.span, corrected=setting.corrected)
+    groups = _with_some(operands, setting)
+    series = [group.points for group in groups]
+    order = by_current(series, setting.span, corrected=setting.corrected, check=setting.check)
     return [groups[place] for place in order[:count]]
 
 
 def time_shift(operands: Sequence[Groups], words: Sequence[str], setting: Setting) -> list[Group]:
     """What `shift_ms` made the queries read, at the times asked for; in OpenTSDB it always fails."""
     shift_ms(words, corrected=setting.corrected)
-    return _flat(operands)
+    return list(_flat(operands, setting))
 
 
 def shift_ms(words: Sequence[str], *, corrected: bool) -> int:
@@ -101,6 +107,8 @@ def shift_ms(words: Sequence[str], *, corrected: bool) -> int:
     found = _SHIFT.fullmatch(words[0])
     if found is None:
         raise BadQuery(f"Invalid Parameter: {words[0]}")
+    if read_integer(found[1]) is None:
+        raise BadQuery(f'For input string: "{found[1]}"')
     if not corrected:
         raise BadQuery(f"unknown time unit={found[2]}")
     unit = found[2].removesuffix("'")
@@ -111,7 +119,7 @@ def _folding(fold: Fold) -> Function:
     def function(operands: Sequence[Groups], _: Sequence[str], setting: Setting) -> list[Group]:
         if not 2 <= len(operands) <= 26:
             raise BadQuery(f"Must have 2 to 26 series, got {len(operands)} instead")
-        return combined(operands, fold, corrected=setting.corrected)
+        return combined(operands, fold, corrected=setting.corrected, check=setting.check)
 
     return function
 
@@ -119,21 +127,26 @@ def _folding(fold: Fold) -> Function:
 def _top(words: Sequence[str]) -> int:
     if not words:
         raise BadQuery("Need aggregation window for moving average")  # in these words
-    if not words[0].isascii() or not words[0].isdigit() or len(words[0]) > MOST_DIGITS:
+    if not words[0].isascii() or not words[0].isdigit():
         raise BadQuery(f"Unparseable top n value: {words[0]}")
-    count = int(words[0])
+    count = read_integer(words[0])
+    if count is None:
+        raise BadQuery(NO_INTEGER)
     if count < 1:
         raise BadQuery(f"Top n value must be greater than zero: {count}")
     return count
 
 
-def _flat(operands: Sequence[Groups]) -> list[Group]:
-    return [group for groups in operands for group in groups]
+def _flat(operands: Sequence[Groups], setting: Setting) -> Iterator[Group]:
+    for groups in operands:
+        for group in groups:
+            setting.check()
+            yield group
 
 
-def _with_some(operands: Sequence[Groups]) -> list[Group]:
+def _with_some(operands: Sequence[Groups], setting: Setting) -> list[Group]:
     """Those that have points."""
-    return [group for group in _flat(operands) if len(group.points.times)]
+    return [group for group in _flat(operands, setting) if len(group.points.times)]
 
 
 def _with_points(group: Group, points: Points) -> Group:

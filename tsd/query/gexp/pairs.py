@@ -1,6 +1,6 @@
 """`sum`, `difference`, `multiply` and `divide`: series of several operands, joined by their tags (query.md §19)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import reduce
 
@@ -20,13 +20,16 @@ class Fold(Enum):
     QUOTIENT = "/"
 
 
-def combined(operands: Sequence[Sequence[Group]], fold: Fold, *, corrected: bool) -> list[Group]:
+def combined(
+    operands: Sequence[Sequence[Group]], fold: Fold, *, corrected: bool, check: Callable[[], None] = lambda: None
+) -> list[Group]:
     """One group for each set of tags that any operand has, in the order of their UIDs; an operand without it counts
     as 0. OpenTSDB pairs points by their places; corrected, by their times, those that all operands with the series
-    have. Raises BadQuery."""
+    have. `check` is called often, and raises what is to end it. Raises BadQuery."""
     sides = [{_key(group.tag_uids): group for group in groups} for groups in operands]
     found = []
     for key in sorted({key for side in sides for key in side}):
+        check()
         groups = [side.get(key) for side in sides]
         found.append(_group(groups, fold, corrected=corrected))
     return found
