@@ -1,7 +1,8 @@
 """Expressions over hand-made series: what a request gets where it wants OpenTSDB's accidents left out."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,14 @@ import pytest
 from tsd.errors import BadQuery
 from tsd.query.answers import Answer, Group, SubAnswer
 from tsd.query.body import LARGEST
+from tsd.query.exp import engine
 from tsd.query.exp.answer import write_outputs
 from tsd.query.exp.engine import Evaluation
-from tsd.query.exp.request import read_request, to_query
+from tsd.query.exp.language import parse
+from tsd.query.exp.order import in_order
+from tsd.query.exp.request import Formula, Join, read_request, to_query
+from tsd.query.exp.series import blocks
+from tsd.query.model import Downsample, Fill, Filter, Query
 from tsd.query.points import doubles_as_points
 from tsd.query.validate import MOST_SUBS
 
@@ -133,6 +139,10 @@ def test_requests_that_are_refused(change: Mapping[str, Any], message: str) -> N
         to_query(read_request(json.dumps(body).encode(), corrected=False), 0)
     assert refused.value.status == 500
     assert message in refused.value.message
+    with pytest.raises(BadQuery) as refused:
+        to_query(read_request(json.dumps(body).encode(), params={"corrected": [""]}, corrected=False), 0)
+    assert refused.value.status == 400
+    assert message in refused.value.message
 
 
 def test_a_request_has_so_many_metrics_and_bytes_at_most() -> None:
@@ -148,6 +158,118 @@ def test_a_request_has_so_many_metrics_and_bytes_at_most() -> None:
         with pytest.raises(BadQuery, match="wanted at most") as refused:
             make()
         assert refused.value.status == 413
+
+
+def formulas(texts: Mapping[str, str]) -> list[Formula]:
+    return [Formula(name, text, Join(), None, parse(text)) for name, text in texts.items()]
+
+
+class Counted(tuple[str, ...]):
+    """Names that know how often they were gone through."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        type(self).looks += 1
+        return super().__iter__()
+
+
+def test_each_expression_is_looked_at_once_for_circles() -> None:
+    """Each of its next two, of which the first is made of the second too: twice the ways with each more."""
+    count = 60
+    texts = {f"e{n}": f"e{n + 1} + e{n + 2}" if n < count - 2 else "a" for n in range(count)}
+    each = [
+        replace(one, expression=one.expression._replace(names=Counted(one.expression.names)))
+        for one in formulas(texts)
+    ]  # fmt: skip
+    assert [one.id for one in in_order(each)][2:] == [f"e{n}" for n in reversed(range(count - 2))]
+    assert Counted.looks == count
+
+
+def test_expressions_of_expressions_may_go_as_deep_as_they_are_many() -> None:
+    """Deeper than Python's stack."""
+    count = MOST_SUBS
+    texts = {f"e{n}": f"e{n + 1} + 0" if n < count - 1 else "a" for n in range(count)}
+    assert rows(ask(texts, corrected=False, outputs=[{"id": "e0"}])) == rows(ask({"e": "a"}, corrected=False))
+    with pytest.raises(BadQuery, match="2001 expressions, wanted at most 2000") as refused:
+        ask({f"e{n}": "a" for n in range(count + 1)}, corrected=False)
+    assert refused.value.status == 413
+
+
+def test_only_what_is_needed_is_evaluated() -> None:
+    texts = {"e": "f + a", "f": "a * 2", "g": "a > b ? 1 : 0"}
+    assert rows(ask(texts, corrected=False, outputs=[{"id": "e"}])) == [[0, 3.0, 9.0], [60, 6.0, "NaN"]]
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 100])
+def test_in_parts_or_at_once_the_results_are_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [ask({"e": "a + b * 2", "f": "e - a"}, corrected=corrected) for corrected in (False, True)]
+    monkeypatch.setattr(engine, "blocks", lambda shape, _: blocks(shape, most))
+    assert [ask({"e": "a + b * 2", "f": "e - a"}, corrected=corrected) for corrected in (False, True)] == whole
+
+
+def test_what_is_held_is_told_beforehand_and_looked_at_between_parts() -> None:
+    """300 series of 30 points, all at times of their own: the table is 300 times as large."""
+    found = [group("m.a", host, {host + 300 * at: 1.0 for at in range(30)}) for host in range(300)]
+    body = {
+        "time": {"start": T, "end": T + 9000, "aggregator": "sum"},
+        "metrics": [{"id": "a", "metric": "m.a"}],
+        "expressions": [{"id": "e", "expr": "a * 2"}],
+    }
+    asked = read_request(json.dumps(body).encode(), corrected=False)
+    query, subs = to_query(asked, 0)
+    held: list[int] = [0]
+    looks: list[int] = []
+    answer = Answer(query, [SubAnswer(query.queries[0], found)])
+    evaluation = Evaluation(
+        asked, answer, subs, hold=lambda size: held.append(held[-1] + size), check=lambda: looks.append(held[-1])
+    )
+    [shown] = evaluation.outputs()
+    assert shown.table.values.shape == (300, 9000)
+    assert shown.table.values.nbytes < held[-1] < 2 * shown.table.values.nbytes
+    assert any(look > shown.table.values.nbytes for look in looks)
+
+    def refuse(size: int) -> None:
+        if size > 1 << 20:
+            raise BadQuery("too much")
+
+    with pytest.raises(BadQuery, match="too much"):
+        Evaluation(asked, answer, subs, hold=refuse).outputs()
+
+
+def test_integers_beyond_all_doubles_are_infinite() -> None:
+    assert rows(ask({"e": f"a * 1{'0' * 400}", "f": f"a - 1{'0' * 400}"}, corrected=False))[0] == [
+        0, "Infinity", "Infinity",
+    ]  # fmt: skip
+
+
+def corrected_query(**more: Any) -> Query:
+    body = {
+        "time": {"start": T, "end": T + 600, "aggregator": "sum"},
+        "metrics": [{"id": "a", "metric": "m.a"}],
+        "corrected": True,
+    }
+    return to_query(read_request(json.dumps(body | more).encode(), corrected=False), 0)[0]
+
+
+def test_corrected_both_ends_may_have_decimals() -> None:
+    query = corrected_query(time={"start": f"{T}.5", "end": f"{T + 1}.25", "aggregator": "sum"})
+    assert (query.start_ms, query.end_ms) == (T * 1000 + 500, T * 1000 + 1250)
+
+
+def test_corrected_the_downsampler_fills_with_its_number() -> None:
+    downsampler = {"interval": "1m", "aggregator": "avg", "fillPolicy": {"policy": "scalar", "value": 7}}
+    query = corrected_query(time={"start": T, "end": T + 600, "aggregator": "sum", "downsampler": downsampler})
+    assert query.queries[0].downsample == Downsample("1m-avg-scalar", 60_000, "avg", Fill.SCALAR, scalar=7.0)
+
+
+def test_corrected_a_filter_may_be_not_key() -> None:
+    wanted = {"type": "not_key", "tagk": "host", "filter": ""}
+    filters = [{"id": "f", "tags": [wanted]}]
+    query = corrected_query(filters=filters, metrics=[{"id": "a", "metric": "m.a", "filter": "f"}])
+    assert query.queries[0].filters == (Filter("host", "not_key", ""),)
+    with pytest.raises(BadQuery, match="Could not find a tag value filter of the type: not_key"):
+        corrected_query(filters=filters, corrected=False)
 
 
 def test_a_fill_that_no_double_can_hold_is_refused() -> None:

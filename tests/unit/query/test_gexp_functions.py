@@ -1,5 +1,6 @@
 """Functions of `gexp`: what differs from OpenTSDB where a request wants it corrected, and bounds."""
 
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 
 from tsd.errors import BadQuery
 from tsd.query.answers import Answer, Group, SubAnswer
+from tsd.query.gexp import windows
 from tsd.query.gexp.engine import read_gexp, run_gexp
 from tsd.query.gexp.functions import FUNCTIONS
 from tsd.query.gexp.grammar import parse
+from tsd.query.gexp.tops import Span, by_current, by_maximum
+from tsd.query.gexp.windows import Window, moving_average
 from tsd.query.model import Query
 from tsd.query.points import Points
 
@@ -105,10 +109,89 @@ def test_a_metric_query_has_the_first_s_result_or_corrected_its_own() -> None:
     assert answer(["scale(sum:a,2)"], UNEVEN, m="sum:b", corrected="") == [("a", {0: 2, 60: 4, 120: -6})]
 
 
+@pytest.mark.parametrize(
+    ("texts", "more", "wanted"),
+    [
+        (["difference(sum:a,sum:b)", "scale(sum:a,2)"], {}, [0, 1, 0]),
+        (["scale(sum:a,2)", "scale(sum:a,3)"], {"m": ["sum:b"]}, [1, 1]),
+        (["scale(sum:a,2)"], {"m": ["sum:a", "sum:b"]}, [0]),
+        (["scale(sum:c,2)", "scale(sum:b,2)"], {"m": ["sum:a", "sum:b", "sum:a"], "tsuid": ["sum:01"]}, [3, 2]),
+    ],
+)
+def test_corrected_each_metric_query_has_its_own_result(
+    texts: list[str], more: Mapping[str, Sequence[str]], wanted: list[int]
+) -> None:
+    asked = read_gexp({**RANGE, **more, "exp": texts}, 0, corrected=True)
+    assert asked.subs == wanted
+
+
+def test_corrected_a_metric_query_that_comes_again_does_not_move_others() -> None:
+    found = {name: [group(name, 1, {0: value, 10: value})] for name, value in (("a", 1), ("b", 100))}
+    assert answer(["difference(sum:a,sum:b)", "scale(sum:a,2)"], found, corrected="") == [
+        ("a", {0: -99.0, 10: -99.0}),
+        ("a", {0: 2, 10: 2}),
+    ]
+
+
 def test_the_highest_are_ranked_by_columns_or_corrected_by_their_own_points() -> None:
     found = {"a": [group("a", 1, {0: 5, 60: 6}), group("a", 2, {0: 1, 600: 2}), group("a", 3, {300: 100, 600: 100})]}
     assert [metric_points[1] for metric_points in answer(["highestMax(sum:a,1)"], found)] == [{0: 1, 600: 2}]
     assert [one[1] for one in answer(["highestMax(sum:a,1)"], found, corrected="")] == [{300: 100, 600: 100}]
+
+
+def test_the_highest_are_found_without_a_table_of_all() -> None:
+    """Of series at times of their own it would be far larger than their points."""
+    series = [points({host + 300 * at: host for at in range(20)}) for host in range(300)]
+    span = Span(T * 1000, (T + 6000) * 1000)
+    for ranked in (by_maximum, by_current):
+        tracemalloc.start()
+        try:
+            assert len(ranked(series, span, corrected=False)) == len(series)
+            assert tracemalloc.get_traced_memory()[1] < 300 * 6000 * 8 / 4
+        finally:
+            tracemalloc.stop()
+
+
+def plainly(values: Sequence[float], window: int) -> list[float]:
+    """Means of windows of points, one addition after the other, from the newest on."""
+    means = []
+    for end in range(1, len(values) + 1):
+        total = 0.0
+        for value in reversed(values[max(0, end - window) : end]):
+            total += value
+        means.append(total / window if end >= window else 0.0)
+    return means
+
+
+@pytest.mark.parametrize("kind", ["integers", "halves", "decimals", "large", "small"])
+def test_moving_averages_are_those_of_one_addition_after_the_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "_BLOCK", 16)
+    lot = np.random.default_rng(5)
+    draw = {
+        "integers": lambda: lot.integers(-1000, 1000, 90).astype(np.float64),
+        "halves": lambda: lot.integers(-1000, 1000, 90) / 8,
+        "decimals": lambda: np.round(lot.normal(0, 1000, 90), 1),
+        "large": lambda: lot.choice([1e308, -1e308, 1.0, np.inf], 90, p=[0.3, 0.3, 0.39, 0.01]),
+        "small": lambda: lot.integers(-9, 9, 90) * 5e-324,
+    }[kind]()
+    series = points({at: float(value) for at, value in enumerate(draw)})
+    for window in (1, 2, 7, 40, 90, 91):
+        found = moving_average(series, Window(points=window)).doubles()
+        np.testing.assert_array_equal(found, plainly(draw.tolist(), window))
+        by_time = moving_average(series, Window(length_ms=window * 1000)).doubles()
+        wanted = plainly(draw.tolist(), window)
+        wanted[:window] = [0.0] * len(wanted[:window])  # 0.0 too where the window begins with the first point
+        np.testing.assert_array_equal(by_time, wanted)
+
+
+def test_a_moving_average_costs_no_more_where_its_window_is_long() -> None:
+    """Where the order of additions cannot show, there is one for a point; else it is looked at whether to go on."""
+    looks: list[int] = []
+    for factor, wanted in ((1.0, 0), (0.1, 9)):
+        looks.clear()
+        series = points({at: at * factor for at in range(20_000)})
+        moving_average(series, Window(points=2000), lambda: looks.append(1))
+        assert len(looks) == wanted
 
 
 def test_texts_are_bounded() -> None:
@@ -150,12 +233,31 @@ def test_what_is_no_expression_is_told(text: str, message: str) -> None:
         ("timeShift(sum:a,1min)", "Invalid timeshift parameter: eg '10min'"),
         ("timeShift(sum:a,'x')", "Invalid Parameter: 'x'"),
         ("alias(sum:a)", "Missing the alias"),
+        ("movingAverage(sum:a,99999999999999999999)", "Invalid parameter, must be an integer"),
+        ("movingAverage(sum:a,2147483648)", "Invalid parameter, must be an integer"),
+        (
+            "movingAverage(sum:a,'99999999999999999999d')",
+            "Unable to parse moving window parameter: '99999999999999999999d'",
+        ),
+        ("movingAverage(sum:a,'5')", "Unknown time unit= in window='5'"),
+        ("highestMax(sum:a,2147483648)", "Invalid parameter, must be an integer"),
+        ("timeShift(sum:a,'9999999999min')", 'For input string: "9999999999"'),
     ],
 )
 def test_words_that_are_wrong_are_told_as_by_opentsdb(text: str, message: str) -> None:
     with pytest.raises(BadQuery) as told:
         answer([text], UNEVEN)
     assert (told.value.status, told.value.message) == (400, message)
+
+
+def test_the_largest_numbers_are_windows_like_any() -> None:
+    for window in ("2147483647", "'2147483647d'"):
+        assert answer([f"movingAverage(sum:a,{window})"], UNEVEN) == [("a", {0: 0.0, 60: 0.0, 120: 0.0})]
+
+
+def test_a_shift_to_before_1970_is_refused() -> None:
+    with pytest.raises(BadQuery, match="Invalid timestamp: -"):
+        answer(["shift(sum:a,'99y')"], UNEVEN, corrected="")
 
 
 def test_corrected_the_bucket_that_holds_the_start_is_averaged_too() -> None:

@@ -36,6 +36,14 @@ def test_a_scalar_fill_fails_where_it_is_needed_and_only_there() -> None:
                 taking.finish(1)
 
 
+def test_a_scalar_fill_that_knows_its_number_fills_with_it() -> None:
+    scan = ScanRange(BASE_S, BASE_S + 3600)
+    taking = Downsampler(read_downsample("30m-sum-scalar")._replace(scalar=7.0), BASE_MS, BASE_MS + 3_600_000, scan)
+    for batch in batches([{BASE_MS: 1}], scan, 10):
+        taking.feed(batch)
+    assert from_points(taking.finish(1)[0]) == {BASE_MS: 1.0, BASE_MS + 1_800_000: 7.0}
+
+
 def test_a_zone_that_does_not_exist_is_refused() -> None:
     spec = read_downsample("1dc-sum", zone="Nope/Zone")
     with pytest.raises(BadQuery, match="The timezone specification could not be found"):

@@ -1,0 +1,243 @@
+"""/api/query/exp and /api/query/gexp over HTTP: what ends them, what they hold, what is told of them."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from tests.running import Client
+from tests.unit.doors.web_parts import Heard, Served, get, hear, post, serving
+from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, House
+from tsd.api import exp, query
+from tsd.api.query import LARGE, InThreads
+from tsd.codec.cell import COLUMN
+from tsd.query.engine import Settings
+from tsd.query.limits import Limits, Memory
+from tsd.query.running import GONE, Registry
+from tsd.store import Put, scan
+
+SPAN = f"start={START_S}&end={START_S + 7199}"
+WANTED: Mapping[str, Any] = {
+    "time": {"start": START_S, "end": START_S + 7199, "aggregator": "sum"},
+    "metrics": [{"id": "a", "metric": "sys.cpu"}],
+}
+SUM = "sum:sys.cpu"
+# Few points, and many moments that are filled: without an end to it, some seconds' work.
+MUCH = WANTED | {
+    "time": {
+        **WANTED["time"],
+        "aggregator": "none",
+        "downsampler": {"interval": "1s", "aggregator": "avg", "fillPolicy": {"policy": "zero"}},
+    },
+    "expressions": [{"id": f"e{n}", "expr": "a" + " + a * 2" * 80} for n in range(100)],
+    "corrected": True,
+}
+
+PATIENCE_S = 60
+
+
+class Place:
+    """Endpoints over a store in memory."""
+
+    def __init__(self, house: House, registry: Registry, served: Served) -> None:
+        self.house = house
+        self.registry = registry
+        self.served = served
+
+    async def exp(self, body: Mapping[str, Any], params: str = "") -> Heard:
+        return await self.served.ask(post(f"/api/query/exp?{params}", json.dumps(body).encode()))
+
+    async def gexp(self, *texts: str, params: str = "") -> Heard:
+        exps = "".join(f"&exp={text}" for text in texts)
+        return await self.served.ask(get(f"/api/query/gexp?{SPAN}{exps}&{params}"))
+
+
+@asynccontextmanager
+async def place(lines: Sequence[str] = FEW, settings: Settings | None = None) -> AsyncIterator[Place]:
+    house = await House.build(lines, settings=settings)
+    registry = Registry(lambda: NOW_MS)
+    parts = house.engine, registry, query.Rules(), lambda: NOW_MS
+    async with serving({**query.routes(*parts), **exp.routes(*parts)}) as served:
+        yield Place(house, registry, served)
+
+
+async def evaluating(place: Place, then: Callable[[Client], Awaitable[None]]) -> None:
+    """Have an evaluation that takes long, and `then`; it is in a thread of the engine's, and in none of others."""
+    with trio.fail_after(PATIENCE_S):
+        await _evaluating(place, then)
+
+
+async def _evaluating(place: Place, then: Callable[[Client], Awaitable[None]]) -> None:
+    async with place.served.client() as client:
+        await client.send(post("/api/query/exp", json.dumps(MUCH).encode()))
+        while not (place.registry.running and place.house.engine.threads.borrowed_tokens):
+            await trio.lowlevel.checkpoint()
+        assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
+        await then(client)
+
+
+async def test_an_evaluation_can_be_cancelled() -> None:
+    async with place() as there:
+
+        async def cancel(client: Client) -> None:
+            [running] = there.registry.running
+            running.cancel()
+            assert (await hear(client)).status == 503
+
+        await evaluating(there, cancel)
+        assert there.registry.counts == {"succeeded": 0, "failed": 0, "cancelled": 1}
+        assert there.house.engine.memory.held == 0
+
+
+async def test_an_evaluation_ends_with_its_client() -> None:
+    async with place() as there:
+
+        async def leave(client: Client) -> None:
+            client.reset()
+            while there.registry.running:
+                await trio.lowlevel.checkpoint()
+
+        await evaluating(there, leave)
+        assert [(one.error, one.status) for one in there.registry.ended] == [(GONE, 0)]
+        assert there.house.engine.threads.borrowed_tokens == 0
+
+
+async def test_an_evaluation_ends_when_its_time_is_over() -> None:
+    async with place(settings=Settings(Limits(timeout_ms=100))) as there:
+        heard = await there.exp(MUCH)
+    assert heard.status == 408
+    assert heard.json["error"]["message"].startswith("Sorry, your query timed out. Time limit: 100 ms")
+
+
+async def test_functions_end_when_their_time_is_over() -> None:
+    lines = [f"m {START_S + at // 10} {at}.1 host={at % 10}" for at in range(20_000)]
+    async with place(lines, Settings(Limits(timeout_ms=200))) as there:
+        nested = "movingAverage(" * 30 + "none:m" + ",900)" * 30
+        heard = await there.gexp(nested)
+    assert heard.status == 408
+
+
+async def test_a_circle_is_told_before_anything_is_read() -> None:
+    async with place() as there:
+        heard = await there.exp(WANTED | {"expressions": [{"id": "ee", "expr": "a + ee"}]})
+        assert (heard.status, heard.json["error"]["message"]) == (400, "Self referencing expression found: ee")
+        assert there.house.flushed == []
+
+
+async def test_tables_count_as_memory() -> None:
+    """Series whose times are their own: a table of them is far larger than their points."""
+    lines = [f"m {START_S * 1000 + at} 1 host=h{at % 100}" for at in range(3000)]
+    settings = Settings(memory_bytes=2 << 20)
+    each = WANTED | {
+        "time": {**WANTED["time"], "aggregator": "none"},
+        "metrics": [{"id": "a", "metric": "m"}],
+        "expressions": [{"id": "e1", "expr": "a * 2"}],
+    }
+    async with place(lines, settings) as there:
+        for outputs in ([{"id": "e1"}], [{"id": "a"}]):
+            heard = await there.exp(each | {"outputs": outputs})
+            assert heard.status == 413
+            assert "tsd.query.memory_limit" in heard.json["error"]["message"]
+        assert there.house.engine.memory.held == 0
+        assert there.house.engine.memory.refused == 2
+        assert (await there.exp(each | {"time": WANTED["time"]})).status == 200
+
+
+async def test_what_functions_make_counts_as_memory() -> None:
+    lines = [f"m {START_S + at} {at} host=x" for at in range(3000)]
+    async with place(lines, Settings(memory_bytes=1 << 20)) as there:
+        assert (await there.gexp("scale(sum:m,2)", params="corrected")).status == 200
+        for texts in (["scale(sum:m,2)"] * 30, [f"shift(sum:m,'{n}s')" for n in range(1, 20)]):
+            heard = await there.gexp(*texts, params="corrected")
+            assert heard.status == 413
+            assert "tsd.query.memory_limit" in heard.json["error"]["message"]
+        assert there.house.engine.memory.held == 0
+
+
+async def test_a_large_answer_is_held_until_it_is_sent() -> None:
+    lines = [f"m {START_S + at} {at} host=x" for at in range(2 * LARGE)]
+    wanted = WANTED | {"time": {**WANTED["time"], "end": START_S + 2 * LARGE}, "metrics": [{"id": "a", "metric": "m"}]}
+    async with place(lines) as there:
+        heard = await there.exp(wanted)
+        assert heard.headers["transfer-encoding"] == "chunked"
+        [shown] = heard.json["outputs"]
+        assert shown["dps"] == [[(START_S + at) * 1000, float(at)] for at in range(2 * LARGE)]
+        assert there.house.engine.memory.held == 0
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_answer_that_nobody_wants_more_of_is_not_held(begun: bool) -> None:
+    """Also where nothing of it was asked for: a generator would not hear of that."""
+    memory = Memory(100)
+    share = memory.share()
+    share.hold(50)
+    parts = InThreads(lambda: iter([b"a", b"b"]), trio.CapacityLimiter(1), share)
+    if begun:
+        assert await anext(parts) == b"a"
+    assert memory.held == 50
+    await parts.aclose()
+    assert memory.held == 0
+
+
+async def test_an_error_of_an_evaluation_is_told_of_its_query() -> None:
+    async with place() as there:
+        assert (await there.exp(WANTED | {"expressions": [{"id": "e1", "expr": "a > 1 ? 1 : 0"}]})).status == 400
+        assert (await there.gexp(f"scale({SUM})")).status == 400
+    assert there.registry.counts == {"succeeded": 0, "failed": 2, "cancelled": 0}
+    assert [(one.status, one.error, one.sent) for one in there.registry.ended] == [
+        (400, "Missing scaling factor", False),
+        (400, "Expression returned a result of type: java.lang.Integer for e1: a > 1 ? 1 : 0", False),
+    ]
+
+
+async def test_shifts_are_one_query_and_read_what_they_need() -> None:
+    async with place([*FEW, f"mem {START_S} 1 host=x"]) as there:
+        texts = f"shift({SUM},'1min')", f"shift({SUM},'2min')", "absolute(sum:mem)"
+        assert (await there.gexp(*texts, params="corrected")).status == 200
+        assert there.registry.counts["succeeded"] == 1
+        assert len(there.house.flushed) == 4  # one for each shift, and two for what is not shifted
+
+
+async def test_warnings_are_the_last_key() -> None:
+    async with place() as there:
+        assert list((await there.exp(WANTED)).json) == ["outputs", "query"]
+        [key] = {row.key async for page in scan(there.house.store, DATA) for row in page[:1]}
+        await there.house.store.put(DATA, [Put(key, COLUMN + b"\0\7", b"\1\2\3")])
+        answer = (await there.exp(WANTED)).json
+    assert list(answer) == ["outputs", "query", "warnings"]
+    assert answer["warnings"]
+
+
+@pytest.mark.parametrize("name", ["corrected", "tsd.query.corrected"])
+async def test_a_request_is_corrected_by_a_parameter_and_by_its_body(name: str) -> None:
+    upper = WANTED | {"metrics": [{"id": "AA", "metric": "sys.cpu"}], "expressions": [{"id": "e1", "expr": "AA * 2"}]}
+    async with place() as there:
+        assert (await there.exp(upper)).status == 400
+        assert (await there.exp(upper, name)).status == 200
+        assert (await there.exp(upper | {name: True})).status == 200
+        assert (await there.exp(upper | {name: False}, name)).status == 400
+        shift = partial(there.gexp, f"shift({SUM},'1min')")
+        assert (await shift()).status == 400
+        assert (await shift(params=name)).status == 200
+        assert (await shift(params=f"{name}=false")).status == 400
+
+
+async def test_a_mistake_in_an_expression_is_the_client_s_when_corrected() -> None:
+    wrong = WANTED | {"expressions": [{"id": "e1", "expr": "a +"}]}
+    async with place() as there:
+        for params, status in (("", 500), ("corrected", 400)):
+            assert (await there.exp(wrong, params)).status == status
+            for text in ("scale(sum:a", "nosuch(sum:a)", "scale(sum:sys.cpu{host=,2)"):
+                assert (await there.gexp(text, params=params)).status == status
+            extra = await there.served.ask(get(f"/api/query?{SPAN}&exp=scale(sum:a&{params}"))
+            assert extra.status == status
+
+
+async def test_a_long_body_is_read_beside_the_loop() -> None:
+    async with place() as there:
+        assert (await there.exp(WANTED | {"name": "n" * exp.LONG})).json["query"]["name"] == "n" * exp.LONG
+        assert (await there.exp(WANTED | {"name": "n" * exp.LONG, "time": None})).status == 500
