@@ -2,9 +2,12 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import trio
 
 from tsd.errors import BadConfig, BadQuery
 
@@ -19,6 +22,15 @@ class Bounds(NamedTuple):
 
 
 UNBOUNDED = Bounds()
+
+
+class Allowance(NamedTuple):
+    """What a sub query may fetch and hold, and where its work is done."""
+
+    bounds: Bounds
+    hold: Callable[[int], None]  # is told how many bytes are kept, and may raise BadQuery
+    threads: trio.CapacityLimiter
+    check: Callable[[], None]  # called in a thread: raises what is to end the work
 
 
 class Override(NamedTuple):
