@@ -197,7 +197,7 @@ class Engine:
             found = await self._summaries.histograms(query, plan, selection, metric, allowance)
             if found is not None:
                 counts = _counts(found[1], selection)
-                return _sub_answer(plan, *found, selection, stats=counts), [], _kept(found[0])
+                return _answered(plan, *found, selection, stats=counts), [], _kept(found[0])
         gathered = await self._gather(query, plan, selection, allowance)
         read = trio.current_time()
         assembly = Assembly(query, plan, selection.wanted, gathered, self._layout, check_going_on)
@@ -210,7 +210,7 @@ class Engine:
         await assembly.learn(self._uids, selection.nameless)
         groups = await self._in_thread(series, lambda: assembly.groups(metric))
         selection.resolved += assembly.resolved
-        answer = _sub_answer(
+        answer = _answered(
             plan,
             groups,
             gathered.tally,
@@ -281,7 +281,7 @@ def check_going_on() -> None:
         trio.from_thread.check_cancelled()
 
 
-def _sub_answer(
+def _answered(
     plan: Plan,
     groups: list[Group],
     tally: Tally,
