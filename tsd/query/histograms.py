@@ -25,7 +25,7 @@ from tsd.query.answers import Group
 from tsd.query.assembling import names_of
 from tsd.query.buckets import buckets_of
 from tsd.query.gathering import MOST_WARNINGS, POINT_BYTES, SERIES_BYTES, Tally
-from tsd.query.groups import common_tags, grouped
+from tsd.query.groups import CommonTags, common_tags, grouped
 from tsd.query.limits import Allowance, check_fetched
 from tsd.query.model import Query, SubQuery
 from tsd.query.names import NONE
@@ -165,7 +165,9 @@ class HistogramReader:
             allowance.hold(held)
             answers = await _threaded(allowance, partial(answers_of, merged, plan.sub, allowance.check))
             pairs = [selection.wanted[number] for number in members]
-            found += await self._named(query, plan, metric, pairs, answers, selection)
+            common = await _threaded(allowance, partial(common_tags, pairs, self._layout.widths))
+            tsuids = [(plan.metric or b"") + one for one in pairs] if query.show_tsuids else ()
+            found += await self._named(metric, common, tsuids, answers, selection)
         return found, cells.tally
 
     def _grouped(self, plan: Plan, selection: Selection, cells: Series) -> list[list[int]]:
@@ -181,15 +183,13 @@ class HistogramReader:
 
     async def _named(
         self,
-        query: Query,
-        plan: Plan,
         metric: str,
-        pairs: Sequence[bytes],
+        common: CommonTags,
+        tsuids: Sequence[bytes],
         answers: Sequence[tuple[str, Points]],
         selection: Selection,
     ) -> list[Group]:
         """The answers of one group, with their names."""
-        common = common_tags(pairs, self._layout.widths)
         keys = await names_of(self._uids, Kind.TAGK, [*common.tags, *common.aggregated], selection.nameless)
         values = await names_of(self._uids, Kind.TAGV, list(common.tags.values()), selection.nameless)
         return [
@@ -197,7 +197,7 @@ class HistogramReader:
                 metric + suffix,
                 {keys[tagk]: values[tagv] for tagk, tagv in common.tags.items()},
                 [keys[tagk] for tagk in common.aggregated],
-                tsuids=[(plan.metric or b"") + one for one in pairs] if query.show_tsuids else (),
+                tsuids=tsuids,
                 points=points,
                 tag_uids=common.tags,
                 aggregate_tag_uids=common.aggregated,
