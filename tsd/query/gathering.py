@@ -1,11 +1,12 @@
 """Pages of a sub query's rows → the points of its series. Nothing is kept of a page but what the answer needs."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import trio
 
 from tsd.codec.annotation import Annotation
 from tsd.codec.rowkey import Layout
@@ -19,6 +20,7 @@ from tsd.query.ranges import ScanRange
 from tsd.query.recording import Recording
 from tsd.query.remembered import Hour
 from tsd.query.selecting import UNWANTED, Selection
+from tsd.query.threads import Threads
 from tsd.store import Cell, Row
 from tsd.store.cells import CellPage
 
@@ -63,7 +65,7 @@ class Gathering:
         layout: Layout,
         bounds: Bounds,
         hold: Callable[[int], None],
-        threads: trio.CapacityLimiter,
+        threads: Threads,
     ) -> None:
         """`hold` is told how many bytes are kept, and may raise BadQuery; decoding happens in one of `threads`."""
         spec = plan.sub.downsample
@@ -93,7 +95,7 @@ class Gathering:
         if len(page.keys) <= SMALL_PAGE:
             self._work(page)
         else:
-            await trio.to_thread.run_sync(self._work, page, limiter=self._threads)
+            await self._threads.run(partial(self._work, page))
         self._check()
 
     def _check(self) -> None:
@@ -105,6 +107,7 @@ class Gathering:
         """Take in an hour that is remembered as if it were read. Raises BadQuery, StoreError as `take` does."""
         assert isinstance(self._sink, Downsampler)
         numbers = await self._numbers(hour.pairs)
+        begun = time.thread_time()
         wanted = numbers != UNWANTED
         series, points = numbers[wanted], hour.points[wanted]
         self._sink.feed_rows(series, hour.unpacked().picked(wanted))
@@ -116,6 +119,7 @@ class Gathering:
         tally.points += int(points.sum())
         tally.size += int(hour.sizes[wanted].sum())
         self._check()
+        self._threads.took(time.thread_time() - begun)
 
     async def _numbers(self, pairs: tuple[bytes, ...]) -> Int64:
         """The number of each series; of one hour they are mostly the same as of the one before."""

@@ -1,9 +1,9 @@
 """Histograms of a sub query → its percentiles and its buckets, each a series of its own (query.md §18)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
-import trio
 
 from tsd.codec.cell import COLUMN
 from tsd.codec.histogram import (
@@ -29,6 +29,7 @@ from tsd.query.plan import Plan
 from tsd.query.points import Batch, Points, doubles_as_points
 from tsd.query.reading import key_ranges, read_ranges
 from tsd.query.selecting import UNWANTED, Selection, by_key
+from tsd.query.threads import Threads
 from tsd.query.uri import shortest_float
 from tsd.store import Store
 from tsd.store.cells import CellPage
@@ -92,7 +93,7 @@ class HistogramReader:
         self._layout = layout
         self._uids = uids
         self._simple_id = simple_id
-        self._threads = trio.CapacityLimiter(1)
+        self._threads = Threads(1)
 
     async def groups(self, query: Query, plan: Plan, selection: Selection, metric: str) -> list[Group]:
         """The groups of a plan that asks for percentiles or buckets. Raises BadQuery, StoreError."""
@@ -101,7 +102,7 @@ class HistogramReader:
 
         async def take(page: CellPage) -> None:
             await selection.meet({key[start:] for key in page.keys})
-            await trio.to_thread.run_sync(self._take, page, selection, cells, limiter=self._threads)
+            await self._threads.run(partial(self._take, page, selection, cells))
 
         await read_ranges(self._store, self._table, key_ranges(self._layout, plan), take, at_once=1)
         found = []

@@ -3,10 +3,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import trio
 
 from tsd.codec.cell import COLUMN
 from tsd.codec.merge import READABLE
@@ -23,6 +23,7 @@ from tsd.query.points import Batch, Int64, Points
 from tsd.query.ranges import ScanRange
 from tsd.query.reading import key_ranges, read_ranges
 from tsd.query.selecting import UNWANTED, Selection
+from tsd.query.threads import Threads
 from tsd.rollups import Rollups
 from tsd.store import Store
 from tsd.store.cells import CellPage
@@ -87,7 +88,7 @@ class RollupReader:
         self._table = table
         self._layout = layout
         self._rollups = rollups
-        self._threads = trio.CapacityLimiter(1)
+        self._threads = Threads(1)
 
     async def gather(
         self, query: Query, plan: Plan, selection: Selection, hold: Callable[[int], None]
@@ -139,12 +140,12 @@ class RollupReader:
 
         async def take(page: CellPage) -> None:
             await selection.meet({key[start:] for key in page.keys})
-            await trio.to_thread.run_sync(summing.take, page, selection, self._layout, tally, limiter=self._threads)
+            await self._threads.run(partial(summing.take, page, selection, self._layout, tally))
             hold(tally.points * POINT_BYTES)
 
         await read_ranges(self._store, cells.table, key_ranges(self._layout, plan._replace(scan=scan)), take, at_once=1)
         count = len(selection.wanted)
-        series = await trio.to_thread.run_sync(summing.finish, count, limiter=self._threads)
+        series = await self._threads.run(partial(summing.finish, count))
         return Gathered(series, summing.counts(count), {}, tally, [], cells.table, scan)
 
 
