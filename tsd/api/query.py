@@ -3,9 +3,8 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
-
-import trio
 
 from tsd.api.messages import answer, check_method, warned
 from tsd.doors.exchange import Endpoint, Request, Response
@@ -22,6 +21,7 @@ from tsd.query.gexp.engine import metric_queries
 from tsd.query.limits import Share
 from tsd.query.model import Query
 from tsd.query.running import Registry, Running, was_cancelled
+from tsd.query.threads import Threads
 from tsd.query.uri import read_m, read_uri
 
 LARGE = 5_000  # points: an answer of more is written in a thread, part by part
@@ -93,18 +93,16 @@ async def written(found: Answer, engine: Engine, *, arrays: bool) -> Response:
     return Response(200, _in_threads(found, arrays, engine.threads, share), headers=warned(found.warnings))
 
 
-async def _in_threads(
-    found: Answer, arrays: bool, threads: trio.CapacityLimiter, share: Share
-) -> AsyncGenerator[bytes, None]:
+async def _in_threads(found: Answer, arrays: bool, threads: Threads, share: Share) -> AsyncGenerator[bytes, None]:
     def first() -> tuple[Iterator[bytes], bytes | None]:
         parts = write_answer(found, arrays=arrays)
         return parts, next(parts, None)
 
     try:
-        parts, part = await trio.to_thread.run_sync(first, limiter=threads)
+        parts, part = await threads.run(first)
         while part is not None:
             yield part
-            part = await trio.to_thread.run_sync(next, parts, None, limiter=threads)
+            part = await threads.run(partial(next, parts, None))
     finally:
         share.release()
 

@@ -29,6 +29,7 @@ from tsd.query.removal import remove_rows
 from tsd.query.running import Running, was_cancelled
 from tsd.query.selecting import Selection
 from tsd.query.summary import totals
+from tsd.query.threads import Threads
 from tsd.series_index import SeriesIndex
 from tsd.store import Row, Store
 from tsd.uids import Uids
@@ -101,7 +102,7 @@ class Engine:
         self._now_ms = now_ms
         self._planner = Planner(uids, layout, settings.rules)
         self._slots = trio.CapacityLimiter(settings.at_once)
-        self.threads = trio.CapacityLimiter(THREADS)
+        self.threads = Threads(THREADS)
         self.hours = Hours(
             store,
             table,
@@ -272,7 +273,7 @@ class Engine:
         """What `work` returns; in a thread where it has many points to do."""
         if points <= SMALL:
             return work()
-        return await trio.to_thread.run_sync(work, limiter=self.threads)
+        return await self.threads.run(work)
 
 
 def check_going_on() -> None:

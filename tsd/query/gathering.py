@@ -1,11 +1,12 @@
 """Pages of a sub query's rows → the points of its series. Nothing is kept of a page but what the answer needs."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import trio
 
 from tsd.codec.annotation import Annotation
 from tsd.codec.rowkey import Layout
@@ -88,7 +89,7 @@ class Gathering:
         if len(page.keys) <= SMALL_PAGE:
             self._work(page)
         else:
-            await trio.to_thread.run_sync(self._work, page, limiter=self._allowance.threads)
+            await self._allowance.threads.run(partial(self._work, page))
         self.check()
 
     @property
@@ -105,6 +106,7 @@ class Gathering:
         """Take in an hour that is remembered as if it were read. Raises BadQuery, StoreError as `take` does."""
         assert isinstance(self._sink, Downsampler)
         numbers = await self._numbers(hour.pairs)
+        begun = time.thread_time()
         wanted = numbers != UNWANTED
         series, points = numbers[wanted], hour.points[wanted]
         self._sink.feed_rows(series, hour.unpacked().picked(wanted))
@@ -116,6 +118,7 @@ class Gathering:
         tally.points += int(points.sum())
         tally.size += int(hour.sizes[wanted].sum())
         self.check()
+        self._allowance.threads.took(time.thread_time() - begun)
 
     async def _numbers(self, pairs: tuple[bytes, ...]) -> Int64:
         """The number of each series; of one hour they are mostly the same as of the one before."""

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
-import trio
 
 from tsd.codec.cell import COLUMN
 from tsd.codec.histogram import (
@@ -42,7 +40,6 @@ _COLUMN = COLUMN + HISTOGRAM
 _LONG = 1 << 64
 HISTOGRAM_BYTES, BUCKET_BYTES = 600, 350  # twice what one needs: those of a group are added up beside them
 
-T = TypeVar("T")
 Series = dict[int, dict[int, Histogram]]  # by series' number, by time in ms
 
 
@@ -146,26 +143,26 @@ class HistogramReader:
         self, query: Query, plan: Plan, selection: Selection, metric: str, allowance: Allowance
     ) -> tuple[list[Group], Tally]:
         """The groups of a plan that asks for percentiles or buckets, and what was read. Raises BadQuery, StoreError."""
-        cells = _Cells(selection, self._layout, self._simple_id)
+        cells, run = _Cells(selection, self._layout, self._simple_id), allowance.threads.run
         start = self._layout.pairs_start
 
         async def take(page: CellPage) -> None:
             await selection.meet({key[start:] for key in page.keys})
-            await _threaded(allowance, partial(cells.take, page))
+            await run(partial(cells.take, page))
             check_fetched(allowance.bounds, size=cells.tally.size, points=cells.tally.points)
             allowance.hold(cells.held + len(selection.wanted) * SERIES_BYTES)
 
         await read_ranges(self._store, self._table, key_ranges(self._layout, plan), take, at_once=1)
         held = cells.held + len(selection.wanted) * SERIES_BYTES
         found = []
-        for members in await _threaded(allowance, partial(self._grouped, plan, selection, cells.series)):
+        for members in await run(partial(self._grouped, plan, selection, cells.series)):
             series = [cells.series.pop(number) for number in members]
-            merged = await _threaded(allowance, partial(_merged, query, plan, series, allowance.check))
+            merged = await run(partial(_merged, query, plan, series, allowance.check))
             held += answer_size(merged, plan.sub)
             allowance.hold(held)
-            answers = await _threaded(allowance, partial(answers_of, merged, plan.sub, allowance.check))
+            answers = await run(partial(answers_of, merged, plan.sub, allowance.check))
             pairs = [selection.wanted[number] for number in members]
-            common = await _threaded(allowance, partial(common_tags, pairs, self._layout.widths))
+            common = await run(partial(common_tags, pairs, self._layout.widths))
             tsuids = [(plan.metric or b"") + one for one in pairs] if query.show_tsuids else ()
             found += await self._named(metric, common, tsuids, answers, selection)
         return found, cells.tally
@@ -204,10 +201,6 @@ class HistogramReader:
             )
             for suffix, points in answers
         ]
-
-
-async def _threaded(allowance: Allowance, work: Callable[[], T]) -> T:
-    return await trio.to_thread.run_sync(work, limiter=allowance.threads)
 
 
 def _merged(

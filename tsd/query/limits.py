@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import trio
-
 from tsd.errors import BadConfig, BadQuery
+from tsd.query.threads import Threads
 
 MB = 1 << 20
 
@@ -29,7 +28,7 @@ class Allowance(NamedTuple):
 
     bounds: Bounds
     hold: Callable[[int], None]  # is told how many bytes are kept, and may raise BadQuery
-    threads: trio.CapacityLimiter
+    threads: Threads
     check: Callable[[], None]  # called in a thread: raises what is to end the work
 
 

@@ -3,10 +3,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import trio
 
 from tsd.codec.cell import COLUMN
 from tsd.codec.merge import READABLE
@@ -125,7 +125,7 @@ class RollupReader:
         ranges = key_ranges(self._layout, plan)
         await read_ranges(self._store, table, ranges, gathering.take, at_once=1)
         gathering.check()  # series that another table had may have no row here: they are filled, too
-        return await trio.to_thread.run_sync(gathering.finish, limiter=allowance.threads)
+        return await allowance.threads.run(gathering.finish)
 
     async def _read(
         self, query: Query, plan: Plan, selection: Selection, allowance: Allowance, cells: Cells
@@ -139,7 +139,7 @@ class RollupReader:
 
         async def take(page: CellPage) -> None:
             await selection.meet({key[start:] for key in page.keys})
-            await trio.to_thread.run_sync(summing.take, page, selection, self._layout, tally, limiter=allowance.threads)
+            await allowance.threads.run(partial(summing.take, page, selection, self._layout, tally))
             check()
 
         def check() -> None:
@@ -150,7 +150,7 @@ class RollupReader:
         await read_ranges(self._store, cells.table, key_ranges(self._layout, plan._replace(scan=scan)), take, at_once=1)
         check()
         count = len(selection.wanted)
-        series = await trio.to_thread.run_sync(summing.finish, count, limiter=allowance.threads)
+        series = await allowance.threads.run(partial(summing.finish, count))
         return Gathered(series, summing.counts(count), {}, tally, [], cells.table, scan)
 
 
