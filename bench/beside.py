@@ -30,6 +30,7 @@ HEAVY = f"/api/query?{RANGE}&m=avg:1m-avg:bench.day{{host=*}}"
 PROBE_S = 0.02  # from one question to the next: a small pace
 LOOK_S = 0.01  # from one look at what the event loop waited to the next
 SOON_S = 0.5  # the limit, of the time that a query may take, or that it is given until it is cancelled
+SHORT_MS = 200  # a limit that the same query exceeds on any machine
 OK, CUT = 200, 0
 
 # What takes longest in each of a query's steps.
@@ -81,13 +82,18 @@ def beside(series: int, load: Load, pairs: int, seconds: float) -> None:
             ends = {
                 f"cancelled while {step}": [_cancelled_ms(daemon, m) for _ in range(pairs)] for step, m in LONG.items()
             }
+        with serving(folder / "state", settings | {"tsd.query.timeout": str(SHORT_MS)}) as daemon:
+            later = load._replace(seed=load.seed + 100, start_s=load.start_s + 30 * DAY_S)
+            over = _speeds(daemon, later, pairs, f"/api/query?{RANGE}&m={LONG['merging']}")
         limited = settings | {"tsd.query.timeout": str(round(SOON_S * 1000))}
         with serving(folder / "state", limited) as daemon:
             ends |= {
                 f"out of time while {step}": [_overdue_ms(daemon, m) for _ in range(pairs)] for step, m in LONG.items()
             }
     publish(
-        "beside", _report(series, load, alone_ms, speeds, waits, ends), {"speeds": speeds, "waits": waits, "ends": ends}
+        "beside",
+        _report(series, load, alone_ms, speeds, over, waits, ends),
+        {"speeds": speeds, "over": over, "waits": waits, "ends": ends},
     )
 
 
@@ -100,11 +106,11 @@ def _tsd(settings: Mapping[str, str], *words: str) -> None:
 
 
 @contextmanager
-def asking(port: int) -> Iterator[list[tuple[float, float]]]:
-    """While the block runs, a process of its own asks the heavy query again and again. In the end it is known when each
-    was asked and when it was answered, by the monotonic clock."""
+def asking(port: int, path: str = HEAVY) -> Iterator[list[tuple[float, float]]]:
+    """While the block runs, a process of its own asks a query again and again: the heavy one must be answered, any
+    other fail. In the end it is known when each was asked and when it was answered, by the monotonic clock."""
     asked: list[tuple[float, float]] = []
-    with subprocess.Popen([sys.executable, "-m", "bench.beside", str(port)], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-m", "bench.beside", str(port), path], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it has its first answer
         try:
@@ -117,13 +123,11 @@ def asking(port: int) -> Iterator[list[tuple[float, float]]]:
 
 def main() -> None:
     """What that process does."""
-    connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=120)
+    port, path = int(sys.argv[1]), sys.argv[2]
     for number in itertools.count():
         begun = time.monotonic()
-        connection.request("GET", HEAVY)
-        answer = connection.getresponse()
-        assert answer.status == OK, answer.read()
-        answer.read()
+        status, _ = _asked(port, path)
+        assert (status == OK) == (path == HEAVY), f"{path}: {status}"
         print(json.dumps([begun, time.monotonic()]) if number else "asking", flush=True)
 
 
@@ -152,8 +156,8 @@ def _asked(port: int, path: str) -> tuple[int, float]:
 # ---- what it costs others
 
 
-def _speeds(daemon: Daemon, load: Load, pairs: int) -> list[Pair]:
-    """Puts alone and beside the query, in turn, first the one and then the other."""
+def _speeds(daemon: Daemon, load: Load, pairs: int, path: str = HEAVY) -> list[Pair]:
+    """Puts alone and beside a query, in turn, first the one and then the other."""
     stored = daemon.stats()["ledger.stored"]
 
     def measured(busy: bool) -> Speed:
@@ -162,7 +166,7 @@ def _speeds(daemon: Daemon, load: Load, pairs: int) -> list[Pair]:
         asked: list[tuple[float, float]] = []
         with ExitStack() as stack:
             if busy:
-                asked = stack.enter_context(asking(daemon.port))
+                asked = stack.enter_context(asking(daemon.port, path))
             waited = stack.enter_context(_waiting(daemon.pid))
             sent = send(load, daemon.port, "sync")
             daemon.flush()
@@ -266,6 +270,7 @@ def _report(
     load: Load,
     alone_ms: float,
     speeds: list[Pair],
+    over: list[Pair],
     waits: Mapping[str, list[tuple[Waits, Waits]]],
     ends: Mapping[str, list[float]],
 ) -> str:
@@ -275,16 +280,20 @@ def _report(
         "Medians (least–greatest).\n\n"
     )
     rows = []
-    for name, at in (("lines/s until stored", 0), ("lines/s, waits for a core left out", 1)):
-        alone, busy = [pair.alone[at] for pair in speeds], [pair.beside[at] for pair in speeds]
+    for name, pairs, at in (
+        ("lines/s until stored", speeds, 0),
+        ("lines/s, waits for a core left out", speeds, 1),
+        ("lines/s beside one that exceeds its time", over, 0),
+    ):
+        alone, busy = [pair.alone[at] for pair in pairs], [pair.beside[at] for pair in pairs]
         rows.append(
             [name, spread(alone, 0), spread(busy, 0), spread([b / a for a, b in zip(alone, busy, strict=True)])]
         )
     queries = [pair.beside.query_ms for pair in speeds]
     rows.append(["the query, ms", f"{alone_ms:,.0f}", spread(queries, 0), spread([ms / alone_ms for ms in queries], 1)])
-    for kind, pairs in waits.items():
+    for kind, probed in waits.items():
         for at, field in enumerate(Waits._fields):
-            one, other = [pair[0][at] for pair in pairs], [pair[1][at] for pair in pairs]
+            one, other = [pair[0][at] for pair in probed], [pair[1][at] for pair in probed]
             more = [b - a for a, b in zip(one, other, strict=True)]
             rows.append([f"{kind}, {field}, ms", spread(one, 1), spread(other, 1), f"{statistics.median(more):+.1f}"])
     told = table(["", "alone", "beside the query", "ratio, or more"], rows)

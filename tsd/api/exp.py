@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import trio
-
-from tsd.api.messages import check_method, not_allowed
+from tsd.api.messages import check_method, not_allowed, warned
 from tsd.api.query import LARGE, InThreads, Rules, until_sent, written
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.query.engine import Engine, Job
@@ -27,7 +25,7 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
     async def exp(request: Request) -> Response:
         check_method(request, "GET", "POST", "DELETE")
         read = partial(_read, request, rules, now_ms())
-        asked = await trio.to_thread.run_sync(read, limiter=engine.threads) if len(request.body) > LONG else read()
+        asked = await engine.threads.run(read) if len(request.body) > LONG else read()
 
         async def answered(running: Running) -> Response:
             found = await engine.work(partial(_evaluated, asked), running=running)
@@ -83,14 +81,14 @@ async def _evaluated(asked: _Asked, job: Job) -> _Found:
     answer = await job.answer(asked.query)
     evaluation = Evaluation(asked.request, answer, asked.subs, hold=job.hold, check=job.check)
     outputs = await job.in_thread(LARGE + 1, evaluation.outputs)  # however few points: steps may be many
-    warnings = dict.fromkeys(text for sub in answer.subs for text in sub.warnings)
-    return _Found(asked.request, outputs, list(warnings), job.held)
+    return _Found(asked.request, outputs, list(dict.fromkeys(answer.warnings)), job.held)
 
 
 def _written(found: _Found, engine: Engine) -> Response:
     """The response, written while it is sent if it is large: until then it is held."""
+    headers = warned(found.warnings)
     if written_values(found.outputs) <= LARGE:
-        return Response(200, b"".join(found.parts()))
+        return Response(200, b"".join(found.parts()), headers=headers)
     share = engine.memory.share()
     share.hold(found.size)
-    return Response(200, InThreads(found.parts, engine.threads, share))
+    return Response(200, InThreads(found.parts, engine.threads, share), headers=headers)

@@ -5,9 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import trio
-
-from tsd.api.messages import answer, check_method
+from tsd.api.messages import answer, check_method, warned
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.doors.parts import MadeOf
 from tsd.doors.permits import check_deletion
@@ -22,6 +20,7 @@ from tsd.query.gexp.engine import read_extra
 from tsd.query.limits import Share
 from tsd.query.model import Query
 from tsd.query.running import Registry, Running, was_cancelled
+from tsd.query.threads import Threads
 from tsd.query.uri import read_uri
 
 LARGE = 5_000  # points: an answer of more is written in a thread, part by part
@@ -94,20 +93,24 @@ def read_query(request: Request, rules: Rules, now_ms: int) -> Query:
 
 
 def written(found: Answer, engine: Engine, *, arrays: bool) -> Response:
-    """An answer as a response, written while it is sent if it is large: until then it counts as the engine's memory.
-    Raises BadQuery where JSON cannot hold it."""
+    """An answer as a response, written while it is sent if it is large: until then it counts as the engine's memory. A
+    header tells of warnings, for where no group carries them. Raises BadQuery where JSON cannot hold it."""
     size = sum(len(group.points.times) + GROUP_POINTS for sub in found.subs for group in sub.groups)
     if size <= LARGE:
-        return Response(200, b"".join(write_answer(found, arrays=arrays)))
+        return Response(200, b"".join(write_answer(found, arrays=arrays)), headers=warned(found.warnings))
     share = engine.memory.share()
     share.hold(size * ANSWER_BYTES)
-    return Response(200, InThreads(lambda: write_answer(found, arrays=arrays), engine.threads, share))
+    return Response(
+        200,
+        InThreads(lambda: write_answer(found, arrays=arrays), engine.threads, share),
+        headers=warned(found.warnings),
+    )
 
 
 class InThreads(AsyncIterator[bytes]):
     """Parts that are made in threads, one after the other. What they are made of is held until nobody wants more."""
 
-    def __init__(self, begin: Callable[[], Iterator[bytes]], threads: trio.CapacityLimiter, share: Share) -> None:
+    def __init__(self, begin: Callable[[], Iterator[bytes]], threads: Threads, share: Share) -> None:
         self._begin = begin
         self._threads = threads
         self._share = share
@@ -115,7 +118,7 @@ class InThreads(AsyncIterator[bytes]):
 
     async def __anext__(self) -> bytes:
         try:
-            part = await trio.to_thread.run_sync(self._next, limiter=self._threads)
+            part = await self._threads.run(self._next)
             if part is None:
                 raise StopAsyncIteration
         except BaseException:

@@ -1,17 +1,18 @@
 """Pages of a sub query's rows → the points of its series. Nothing is kept of a page but what the answer needs."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import trio
 
 from tsd.codec.annotation import Annotation
 from tsd.codec.rowkey import Layout
 from tsd.query.decode import decode
 from tsd.query.downsample import Collector, Downsampler
-from tsd.query.limits import Bounds, check_fetched
+from tsd.query.limits import Allowance, check_fetched
 from tsd.query.model import Query
 from tsd.query.plan import Plan
 from tsd.query.points import Int64, Points
@@ -61,11 +62,8 @@ class Gathering:
         plan: Plan,
         selection: Selection,
         layout: Layout,
-        bounds: Bounds,
-        hold: Callable[[int], None],
-        threads: trio.CapacityLimiter,
+        allowance: Allowance,
     ) -> None:
-        """`hold` is told how many bytes are kept, and may raise BadQuery; decoding happens in one of `threads`."""
         spec = plan.sub.downsample
         self._sink = (
             Downsampler(spec, query.start_ms, query.end_ms, plan.scan, corrected=query.corrected)
@@ -76,9 +74,7 @@ class Gathering:
         self._keeps_rows = query.delete
         self._selection = selection
         self._layout = layout
-        self._bounds = bounds
-        self._hold = hold
-        self._threads = threads
+        self._allowance = allowance
         self._counts: Int64 = np.zeros(0, np.int64)
         self.tally = Tally()
         self.recording: Recording | None = None  # of the hours that are read now
@@ -93,18 +89,24 @@ class Gathering:
         if len(page.keys) <= SMALL_PAGE:
             self._work(page)
         else:
-            await trio.to_thread.run_sync(self._work, page, limiter=self._threads)
-        self._check()
+            await self._allowance.threads.run(partial(self._work, page))
+        self.check()
 
-    def _check(self) -> None:
-        check_fetched(self._bounds, size=self.tally.size, points=self.tally.points)
-        series = len(self._selection.wanted)
-        self._hold(series * SERIES_BYTES + self._sink.size(series) * POINT_BYTES)
+    @property
+    def size(self) -> int:
+        """How many points are kept, or will be in the end: a fill makes many out of few."""
+        return self._sink.size(len(self._selection.wanted))
+
+    def check(self) -> None:
+        """Hold what is kept; raises BadQuery where a limit is passed."""
+        check_fetched(self._allowance.bounds, size=self.tally.size, points=self.tally.points)
+        self._allowance.hold(len(self._selection.wanted) * SERIES_BYTES + self.size * POINT_BYTES)
 
     async def recall(self, hour: Hour) -> None:
         """Take in an hour that is remembered as if it were read. Raises BadQuery, StoreError as `take` does."""
         assert isinstance(self._sink, Downsampler)
         numbers = await self._numbers(hour.pairs)
+        begun = time.thread_time()
         wanted = numbers != UNWANTED
         series, points = numbers[wanted], hour.points[wanted]
         self._sink.feed_rows(series, hour.unpacked().picked(wanted))
@@ -115,7 +117,8 @@ class Gathering:
         tally.rows_wanted += len(series)
         tally.points += int(points.sum())
         tally.size += int(hour.sizes[wanted].sum())
-        self._check()
+        self.check()
+        self._allowance.threads.took(time.thread_time() - begun)
 
     async def _numbers(self, pairs: tuple[bytes, ...]) -> Int64:
         """The number of each series; of one hour they are mostly the same as of the one before."""

@@ -20,6 +20,7 @@ from tsd.query.ranges import ScanRange
 from tsd.query.reading import hours, key_ranges, read_ranges, scan_parts
 from tsd.query.recording import Recording
 from tsd.query.remembered import Hour, How, Remembered
+from tsd.query.threads import Threads
 from tsd.store import Store
 from tsd.store.changes import Signs, TellsWrites
 from tsd.store.together import together
@@ -41,7 +42,7 @@ class Hours:
         limit: int,
         *,
         scans: int,
-        threads: trio.CapacityLimiter,
+        threads: Threads,
         now_ms: Callable[[], int],
     ) -> None:
         """`limit`: bytes of what is remembered; 0: nothing, as where the engine cannot tell. `scans` are made side by
@@ -111,7 +112,7 @@ class Hours:
             if recording.size <= SMALL:
                 read = recording.finish()
             else:
-                read = await trio.to_thread.run_sync(recording.finish, limiter=self._threads)
+                read = await self._threads.run(recording.finish)
             self.remembered.keep(reading, plan.metric, how, read)
 
     async def _stale(self, metric: bytes, held: Mapping[int, Hour]) -> set[int]:

@@ -1,44 +1,76 @@
-"""The event loop's time, shared between those who read very much and everybody else.
+"""The processor, shared between queries, which read and compute very much, and everybody else.
 
-What reads in steps of some milliseconds, one after the other, would have half the loop, or with many readers nearly
-all of it, however many lines wait to be taken in. Here all readers together have a small part of it while others want
-it, and all of it while nobody does.
+What reads in steps of some milliseconds, one after the other, would have half the event loop, or with many readers
+nearly all of it, however many lines wait to be taken in. And lines that come as fast as they are taken need all of the
+machine's cores, of which a query's threads would take an equal part. Here all who work in steps together have a small
+part while others want the loop, and all of it while nobody does.
 """
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import trio
 
 T = TypeVar("T")
 
-OTHERS = 8  # times as long as a step took, everybody else has the loop, if they want it
-IDLE_S = 0.0002  # a turn of the loop that takes less does nothing that anybody waits for
+OTHERS = 8  # times as long as a step of the loop took, everybody else has it, if they want it
+BUSY = 0.5  # of the loop's time used by others: they want it
+SPAN_S = 0.02  # over which that is looked at
+NAP_S = 0.01  # of a rest, until it is looked at again
+AGE_S = 1.0  # what was before that tells nothing of now
+
+
+class Pace:
+    """Whether others want the event loop, and rests for them. CPU of the loop is what it goes by: another process' work
+    is no reason to rest. Not for threads."""
+
+    def __init__(self, cpu: Callable[[], float] = time.thread_time) -> None:
+        """`cpu`: seconds that the loop's thread has used so far."""
+        self.cpu = cpu
+        self._own_s = 0.0  # of it, by those who rest
+        self._since = -math.inf, 0.0  # a time, and CPU of others by then
+        self._busy = False
+
+    def took(self, cpu_s: float) -> None:
+        """Take note of a step of the loop by one of those who rest."""
+        self._own_s += cpu_s
+
+    def wanted(self) -> bool:
+        """Whether others used much of the loop of late."""
+        now, used = trio.current_time(), self.cpu() - self._own_s
+        before, used_before = self._since
+        if now - before >= SPAN_S:
+            self._busy = now - before < AGE_S and used - used_before >= BUSY * (now - before)
+            self._since = now, used
+        return self._busy
+
+    async def rest(self, owed_s: float) -> None:
+        """Let others run for so long, or until they have little to do."""
+        while owed_s > 0 and self.wanted():
+            begun = trio.current_time()
+            await trio.sleep(min(owed_s, NAP_S))
+            owed_s -= trio.current_time() - begun
+        await trio.lowlevel.checkpoint()
+
+
+PACE = Pace()  # a process has one event loop
 
 
 class Turns:
-    """Those who read. Times are the loop's CPU: another thread's work, or another process', is no reason to rest."""
+    """Those who read."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace = PACE) -> None:
+        self._pace = pace
         self._turn = trio.Lock()
 
     async def step(self, steps: Iterator[T]) -> T:
         """The next of `steps`, and then others have had their part."""
         async with self._turn:
-            begun = time.thread_time()
+            begun = self._pace.cpu()
             made = next(steps)
-            await _rest(OTHERS * (time.thread_time() - begun))
+            took_s = self._pace.cpu() - begun
+            self._pace.took(took_s)
+            await self._pace.rest(OTHERS * took_s)
             return made
-
-
-async def _rest(owed_s: float) -> None:
-    """Let others run for so long, or until they have nothing to do. In a turn of the loop tasks come in any order: only
-    after two has everybody had one."""
-    idle = 0
-    while owed_s > 0 and idle < 2:
-        before = time.thread_time()
-        await trio.lowlevel.checkpoint()
-        used_s = time.thread_time() - before
-        owed_s -= used_s
-        idle = idle + 1 if used_s < IDLE_S else 0

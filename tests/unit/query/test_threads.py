@@ -1,0 +1,90 @@
+"""The threads of queries, and everybody else: who has the processor."""
+
+import time
+
+import pytest
+import trio
+
+from tsd.query.threads import OTHERS, Threads
+from tsd.store.turns import Pace
+
+PIECE_S = 0.002  # of CPU
+
+
+def piece() -> str:
+    """Use the processor."""
+    end = time.thread_time() + PIECE_S
+    while time.thread_time() < end:
+        pass
+    return "done"
+
+
+class Rests(Pace):
+    """Only notes how long is rested, while others want the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rested_s = 0.0
+        self.busy = True
+
+    def wanted(self) -> bool:
+        return self.busy
+
+    async def rest(self, owed_s: float) -> None:
+        self.rested_s += owed_s
+        await trio.lowlevel.checkpoint()
+
+
+async def test_others_have_their_part_after_each_piece_of_work() -> None:
+    pace = Rests()
+    threads = Threads(2, pace)
+
+    async def ask() -> None:
+        for _ in range(3):
+            assert await threads.run(piece) == "done"
+
+    async with trio.open_nursery() as askers:
+        askers.start_soon(ask)
+        askers.start_soon(ask)
+    assert pace.rested_s >= 6 * OTHERS * PIECE_S
+
+
+async def test_the_loops_own_work_is_made_good_for() -> None:
+    pace = Rests()
+    threads = Threads(1, pace)
+    threads.took(1.0)
+    await threads.run(piece)
+    assert pace.rested_s >= OTHERS * (1.0 + PIECE_S)
+
+
+async def test_nobody_rests_where_nobody_wants_the_loop() -> None:
+    pace = Rests()
+    pace.busy = False
+    threads = Threads(1, pace)
+    threads.took(1.0)
+    assert await threads.run(piece) == "done"
+    pace.busy = True
+    await threads.run(lambda: None)
+    assert pace.rested_s < OTHERS  # what is over is forgotten
+
+
+async def test_what_failed_or_was_cancelled_is_paid_for_by_the_next() -> None:
+    pace = Rests()
+    threads = Threads(1, pace)
+
+    def fail() -> None:
+        piece()
+        raise ValueError("a page")
+
+    def cut() -> None:
+        trio.from_thread.run_sync(scope.cancel)
+        piece()
+        trio.from_thread.check_cancelled()
+
+    with trio.CancelScope() as scope:
+        await threads.run(cut)
+    assert scope.cancelled_caught
+    with pytest.raises(ValueError, match="a page"):
+        await threads.run(fail)
+    await threads.run(lambda: None)
+    assert pace.rested_s >= 2 * OTHERS * PIECE_S
