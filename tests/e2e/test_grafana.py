@@ -53,7 +53,9 @@ class Grafana:
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         connection = http.client.HTTPConnection(HOST, self._port, timeout=PATIENCE_S)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+            connection.request(
+                method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"}
+            )
             response = connection.getresponse()
             text = response.read().decode()
             assert response.status == 200, (response.status, text)
