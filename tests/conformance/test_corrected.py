@@ -3,7 +3,8 @@ a real OpenTSDB says to it."""
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -66,6 +67,17 @@ NOW = str(now_ms() // 1000)
 POINTS = "".join(f"{line}\n" for line in SETUP if line.startswith("put ")).replace("NOW", NOW).encode()
 NOTES = [read_request(line) for line in SETUP if line.startswith("POST ")]
 EXAMPLES = list(read_examples())
+OF_ROLLUPS = [one for one in EXAMPLES if "ROLLUP" in one.title]  # test_rollups_beside asks a real OpenTSDB
+PLAIN = [one for one in EXAMPLES if one not in OF_ROLLUPS]
+ROLLUPS = json.dumps(
+    {
+        "aggregationIds": {"sum": 0, "count": 1},
+        "intervals": [
+            {"interval": "1m", "table": "tsdb", "preAggregationTable": "p", "rowSpan": "1h", "defaultInterval": True},
+            {"interval": "1h", "table": "hours", "preAggregationTable": "p", "rowSpan": "1d"},
+        ],
+    }
+)
 
 
 def ask(port: int, asked: Example) -> str:
@@ -88,17 +100,35 @@ def ask(port: int, asked: Example) -> str:
 @pytest.fixture(scope="module", params=["false", "true"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, bool]]:
     """A daemon's port, and whether it is set to answer corrected."""
-    folder = tmp_path_factory.mktemp("corrected") / "state"
-    with Tsd(folder, {"tsd.query.corrected": request.param}).serve() as serving:
+    with filled(tmp_path_factory.mktemp("corrected"), {"tsd.query.corrected": request.param}) as port:
+        yield port, request.param == "true"
+
+
+@contextmanager
+def filled(folder: Path, settings: Mapping[str, str]) -> Iterator[int]:
+    """The port of a daemon that has the page's points and notes."""
+    with Tsd(folder / "state", settings).serve() as serving:
         assert serving.tell(POINTS) == b"synced %d\n" % POINTS.count(b"\n")
         for note in NOTES:
             assert ask(serving.port, note).startswith("200 ")
-        yield serving.port, request.param == "true"
+        yield serving.port
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.title[:30])
+@pytest.mark.parametrize("example", PLAIN, ids=lambda one: one.title[:30])
 def test_an_example_is_answered_as_the_page_says(served: tuple[int, bool], example: Example) -> None:
-    port, is_corrected = served
+    check(*served, example)
+
+
+@pytest.mark.parametrize("corrected", ["false", "true"])
+def test_those_of_rollups_too(tmp_path: Path, corrected: str) -> None:
+    settings = {"tsd.rollups.enable": "true", "tsd.rollups.config": ROLLUPS, "tsd.query.corrected": corrected}
+    with filled(tmp_path, settings) as port:
+        for example in OF_ROLLUPS:
+            check(port, corrected == "true", example)
+
+
+def check(port: int, is_corrected: bool, example: Example) -> None:
+    """It is answered as the page says, whatever the setting."""
     assert ask(port, example) == (example.corrected if is_corrected else example.theirs)
     assert ask(port, example.but(True)) == example.corrected
     assert ask(port, example.but(False)) == example.theirs
@@ -116,14 +146,12 @@ def test_each_of_readmes_accidents_has_an_example_and_each_differs() -> None:
 @pytest.mark.hbase
 def test_a_real_opentsdb_answers_so(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> None:
     tables = hbase.new_tables()
-    with Tsd(tmp_path_factory.mktemp("corrected-lines") / "state", on_hbase(hbase, tables)).serve() as serving:
-        serving.tell(POINTS)
-        for note in NOTES:
-            ask(serving.port, note)
+    with filled(tmp_path_factory.mktemp("corrected-lines"), on_hbase(hbase, tables)):
+        pass
     peers = Opentsdbs(hbase, tmp_path_factory.mktemp)
     try:
         port = peers.start(tables, **{"tsd.http.show_stack_trace": "false"}).port
-        said = [(example, ask(port, example)) for example in EXAMPLES]
+        said = [(example, ask(port, example)) for example in PLAIN]
     finally:
         peers.close()
     others = [f"{one.method} {one.target}\n{answer}" for one, answer in said if parsed(answer) != parsed(one.theirs)]
