@@ -205,6 +205,11 @@ ODD = [
     Odd("POST", f"{NOTE}&tsuid={TSUID}&description=", None),
     Odd("POST", f"/api/annotations?start_time={BASE_S + 2}&description=one", {"description": "one", "tsuid": ""}),
     Odd("PUT", "/api/annotations", {"notes": "one"}, {"startTime": BASE_S + 2, "notes": "one"}),
+    Odd(
+        "GET", "/api/annotations",
+        [{"tsuid": "", "description": "", "notes": "one", "startTime": BASE_S + 2, "endTime": 0}],
+        {"startTime": BASE_S + 2, "endTime": BASE_S + 50},
+    ),
     Odd("POST", f"{NAMED}&description=d&custom=c", {"description": "d", "custom": None}),
     Odd("POST", f"{NAMED}&displayName=n", None),
     Odd("PUT", f"{NAMED}&display_name=n", {"description": "", "displayName": "n"}),

@@ -93,10 +93,14 @@ class NotePages:
 
     async def listed(self, request: Request) -> Response:
         """The global notes of some time."""
-        start_ms = self._time_ms(request.param("start_time") or "")
+        if request.body:
+            members = object_of(request)
+            start_ms, end_ms = _ms(number_in(members, "startTime")), _ms(number_in(members, "endTime"))
+        else:
+            start_ms = self._time_ms(request.param("start_time") or "")
+            end_ms = self._time_ms(request.param("end_time") or "")
         if start_ms is None:
             raise Refused(400, NO_START_IN_URL)
-        end_ms = self._time_ms(request.param("end_time") or "")
         found = await self._notes.global_notes(start_ms, self._now_ms() if end_ms is None else end_ms)
         return answer([show(note) for note in found])
 
@@ -187,6 +191,17 @@ class NotePages:
             return read_time(text, self._now_ms())
         except BadQuery as error:
             raise Refused(500, error.message) from error
+
+
+def _ms(time: int) -> int | None:
+    """A time of seconds or ms in ms; None for none.
+
+    >>> _ms(1356998400), _ms(1356998400500), _ms(0)
+    (1356998400000, 1356998400500, None)
+    """
+    if time < 1:
+        return None
+    return time if time >= FIRST_MS else time * 1000
 
 
 def show(note: Annotation) -> dict[str, Any]:
