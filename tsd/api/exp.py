@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from tsd.api.messages import check_method, not_allowed, warned
+from tsd.api.messages import check_method, meant_method, not_allowed, warned
 from tsd.api.query import LARGE, InThreads, Rules, until_sent, written
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.query.engine import Engine, Job
@@ -37,6 +37,8 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
         if check_method(request, "GET", "POST", "DELETE") != "GET":
             raise not_allowed(request.method)
         asked = read_gexp(request.params, now_ms(), corrected=rules.corrected)
+        if meant_method(request) == "DELETE":
+            raise not_allowed("DELETE")
 
         async def answered(running: Running) -> Response:
             found = await engine.work(partial(run_gexp, asked), running=running)

@@ -141,13 +141,13 @@ def test_the_highest_are_ranked_by_columns_or_corrected_by_their_own_points() ->
 
 def test_the_highest_are_found_without_a_table_of_all() -> None:
     """Of series at times of their own it would be far larger than their points."""
-    series = [points({host + 300 * at: host for at in range(20)}) for host in range(300)]
-    span = Span(T * 1000, (T + 6000) * 1000)
+    series = [points({host + 150 * at: host for at in range(20)}) for host in range(150)]
+    span = Span(T * 1000, (T + 3000) * 1000)
     for ranked in (by_maximum, by_current):
         tracemalloc.start()
         try:
             assert len(ranked(series, span, corrected=False)) == len(series)
-            assert tracemalloc.get_traced_memory()[1] < 300 * 6000 * 8 / 4
+            assert tracemalloc.get_traced_memory()[1] < 150 * 3000 * 8 / 4
         finally:
             tracemalloc.stop()
 
