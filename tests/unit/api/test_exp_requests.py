@@ -12,13 +12,16 @@ import trio
 from tests.running import Client
 from tests.unit.doors.web_parts import Heard, Served, get, hear, post, serving
 from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, House
-from tsd.api import exp, query
+from tsd.api import exp, last, query
 from tsd.api.query import LARGE, InThreads
 from tsd.codec.cell import COLUMN
+from tsd.doors.exchange import Request
+from tsd.query.body import read_body
 from tsd.query.engine import Settings
 from tsd.query.limits import Limits, Memory
 from tsd.query.running import GONE, Registry
 from tsd.query.threads import Threads
+from tsd.query.uri import read_uri
 from tsd.store import Put, scan
 
 SPAN = f"start={START_S}&end={START_S + 7199}"
@@ -225,6 +228,17 @@ async def test_a_request_is_corrected_by_a_parameter_and_by_its_body(name: str) 
         assert (await shift()).status == 400
         assert (await shift(params=name)).status == 200
         assert (await shift(params=f"{name}=false")).status == 400
+
+
+@pytest.mark.parametrize("name", ["corrected", "tsd.query.corrected"])
+def test_queries_and_last_points_are_corrected_by_either_name(name: str) -> None:
+    params = {"start": ["1"], "m": ["sum:m"], name: [""]}
+    members = json.dumps({"start": 1, "queries": [{"aggregator": "sum", "metric": "m"}], name: True}).encode()
+    latest = json.dumps({"queries": [{"metric": "m"}], name: True}).encode()
+    assert read_uri(params, NOW_MS).corrected
+    assert read_body(members, NOW_MS).corrected
+    assert not read_body(members.replace(b"true", b"false"), NOW_MS, params=params).corrected
+    assert last.read_body(Request("POST", "/api/query/last", ("query", "last"), {}, body=latest)).corrected
 
 
 async def test_a_mistake_in_an_expression_is_the_client_s_when_corrected() -> None:

@@ -139,6 +139,11 @@ def test_the_highest_are_ranked_by_columns_or_corrected_by_their_own_points() ->
     assert [one[1] for one in answer(["highestMax(sum:a,1)"], found, corrected="")] == [{300: 100, 600: 100}]
 
 
+def test_a_series_with_nan_is_ranked_without_a_word() -> None:
+    found = {"a": [group("a", 1, {0: 5.0, 60: np.nan}), group("a", 2, {0: 4.0, 60: 4.0})]}
+    assert [one[1][0] for one in answer(["highestMax(sum:a,2)"], found)] == [4.0, 5.0]
+
+
 def test_the_highest_are_found_without_a_table_of_all() -> None:
     """Of series at times of their own it would be far larger than their points."""
     series = [points({host + 150 * at: host for at in range(20)}) for host in range(150)]

@@ -40,15 +40,16 @@ def by_maximum(
     highest = {True: np.full(len(series), float(np.iinfo(np.int64).min)), False: np.full(len(series), _SMALLEST)}
     found = {whole: each.copy() for whole, each in highest.items()}
     filled = np.zeros(len(columns.times), np.int64)
-    for numbers, at, values in columns.each():
-        filled[at] += 1
+    with np.errstate(all="ignore"):
+        for numbers, at, values in columns.each():
+            filled[at] += 1
+            for whole, each in found.items():
+                here = columns.whole[at] == whole
+                np.maximum.at(each, numbers[here], values[here])
         for whole, each in found.items():
-            here = columns.whole[at] == whole
-            np.maximum.at(each, numbers[here], values[here])
-    for whole, each in found.items():
-        left = filled[columns.whole == whole].min(initial=len(series))  # from this column on some hold nothing: 0
-        each[left:] = np.maximum(each[left:], 0.0)
-        highest[whole] = np.fmax(each, highest[whole])
+            left = filled[columns.whole == whole].min(initial=len(series))  # from this column on some hold nothing: 0
+            each[left:] = np.maximum(each[left:], 0.0)
+            highest[whole] = np.fmax(each, highest[whole])
     if columns.whole.all():
         return _descending(highest[True] if len(columns.whole) else np.zeros(len(series)))
     return _descending(np.maximum(highest[True], highest[False]) if columns.whole.any() else highest[False])
