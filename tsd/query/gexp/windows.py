@@ -90,7 +90,7 @@ def _means(values: Float64, first: Int64, whole: Bool, numbers: Int64, check: Ca
     longest = int((np.arange(len(values)) - begins).max(initial=0)) + 1
     sums = _exact_sums(values, begins, longest)
     if sums is None:
-        sums = _sums(values, begins, check)
+        sums = _sums(values, begins, int(np.argmax(shown)), check)
     return np.divide(sums, numbers, out=np.zeros(len(values)), where=shown)
 
 
@@ -122,11 +122,12 @@ def _bits(powers: Int64) -> Int64:
     return np.frexp(powers.astype(np.float64))[1].astype(np.int64)
 
 
-def _sums(values: Float64, begins: Int64, check: Callable[[], None]) -> Float64:
-    """The same, value after value from the newest on, as the order of additions shows in the last digit."""
+def _sums(values: Float64, begins: Int64, start: int, check: Callable[[], None]) -> Float64:
+    """The same of windows that end at `start` or later, value after value from the newest on, as the order of additions
+    shows in the last digit."""
     sums = np.zeros(len(values))
     done = 0
-    for low in range(0, len(values), _BLOCK):
+    for low in range(start, len(values), _BLOCK):
         high = min(low + _BLOCK, len(values))
         lengths = np.arange(low, high) - begins[low:high] + 1
         shortest, longest = int(lengths.min()), int(lengths.max())
