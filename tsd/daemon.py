@@ -275,6 +275,7 @@ class Daemon:
             compaction=self.compactor.statistics() if self.compactor else None,
             store=self.store.statistics(),
             remembered=self.engine.hours.remembered.statistics(),
+            query_warnings=self.engine.warnings + self.watch.points.warnings,
             canary=self.canary.statistics() if self.canary else None,
             access=self.doorkeeper.statistics(),
             tls=self.tls.statistics() if self.tls else None,

@@ -58,6 +58,7 @@ class Snapshot(NamedTuple):
     compaction: CompactionStatistics | None  # None: switched off
     store: Mapping[str, int]
     remembered: Mapping[str, int]  # hours, of queries
+    query_warnings: int
     clients: ClientsStatistics
     letters: LettersStatistics
     access: AccessStatistics
@@ -226,6 +227,7 @@ def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:
         yield Stat("compactor.rows-left", tally.hidden, "type=hidden")
     for name, value in snapshot.store.items():
         yield Stat(f"store.{name}", value)
+    yield Stat("query.warnings", snapshot.query_warnings)
     for name, value in snapshot.remembered.items():
         yield Stat(f"query.remembered.{name}", value)
     if (canary := snapshot.canary) is not None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tsd.codec.cell import COLUMN
@@ -75,6 +75,7 @@ def shown(decoded: Decoded) -> tuple[object, ...]:
 
 
 @pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only numpy's way is there")
+@settings(deadline=None)
 @given(rows, st.sampled_from([0, 8]), st.sets(st.integers(0, 5)))
 def test_numpy_and_the_compiled_loop_read_a_page_alike(
     drawn: list[list[tuple[bytes, bytes]]], ahead: int, unwanted: set[int]
@@ -88,6 +89,7 @@ def test_numpy_and_the_compiled_loop_read_a_page_alike(
     assert shown(decode(page, number_of, base_at=3, by_loop=True)) == shown(plain)
 
 
+@settings(deadline=None)
 @given(rows, st.booleans())
 @example(drawn=[[(b"\0\0\0\x10", b"\0\0"), (b"\0\x0b\0\x10", b"\x7f\x80\0\1\0")]], by_loop=False)
 def test_a_page_is_read_as_its_rows_are_one_by_one(drawn: list[list[tuple[bytes, bytes]]], by_loop: bool) -> None:
@@ -121,6 +123,7 @@ numbers = st.one_of(
 
 
 @pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only numpy's way is there")
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 3_599_999), numbers), max_size=12, unique_by=lambda p: p[0]), max_size=5

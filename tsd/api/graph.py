@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import trio
 
-from tsd.api.messages import required
+from tsd.api.messages import required, warned
 from tsd.api.query import Rules
 from tsd.doors import pages
 from tsd.doors.exchange import HTML, Endpoint, Request, Response
@@ -63,8 +63,8 @@ class Graphs:
         query = read(request, self._rules, self._now_ms())
         age = max_age_s(request, query, self._now_ms())
         if request.has("ascii"):
-            text = b"".join(lines(await self._run(query, request)))
-            return Response(200, text, "text/plain", _caching(0, age))
+            found = await self._run(query, request)
+            return Response(200, b"".join(lines(found)), "text/plain", [*_caching(0, age), *warned(found.warnings)])
         return await self._picture(request, query, age)
 
     async def _picture(self, request: Request, query: Query, age: int) -> Response:

@@ -16,12 +16,14 @@ from tsd.api.messages import (
     text_in,
     texts_in,
     unparsable,
+    warned,
     words_of_all,
 )
 from tsd.codec.jsontext import show_double
 from tsd.codec.tsuid import parse_uid, split_tsuid
 from tsd.codec.uid import Kind, Widths
 from tsd.doors.exchange import Endpoint, Request, Response
+from tsd.doors.parts import MadeOf
 from tsd.errors import BadLine, BadQuery, NoSuchName, Refused
 from tsd.metadata.known import KnownSeries
 from tsd.metadata.latest import LastPoint
@@ -30,6 +32,7 @@ from tsd.query.last import LastPoints, Series
 from tsd.query.uri import is_corrected
 from tsd.uids import Uids
 
+FIRST_BYTES = 256 << 10  # of an answer that are waited for before its header is made: mostly all of it
 MOST_ROWS = 10_000_000  # series times hours that a request may have looked at
 MEMBERS = {"queries", "resolveNames", "backScan"}
 SUB_MEMBERS = {"metric", "tags", "tsuids"}
@@ -73,9 +76,21 @@ def routes(answers: Answers) -> dict[str, Endpoint]:
         if asked.back_h < 0:
             raise Refused(400, "Backscan must be zero or a positive number")
         asked = asked._replace(corrected=is_corrected(request.params, default=answers.corrected))
-        return Response(200, _answer(answers, asked))
+        warnings: list[str] = []
+        parts = _answer(answers, asked, warnings)
+        first = b""
+        while len(first) < FIRST_BYTES and (part := await anext(parts, b"")):
+            first += part
+        # The header tells of the series looked at until now, the log of all.
+        return Response(200, MadeOf(_rejoined(first, parts), parts), headers=warned(warnings))
 
     return {"api/query/last": last}
+
+
+async def _rejoined(first: bytes, parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    yield first
+    async for part in parts:
+        yield part
 
 
 def read_url(request: Request) -> Asked:
@@ -122,8 +137,8 @@ def _check_members(members: Mapping[str, Any], known: set[str]) -> None:
         raise unparsable(f'Unrecognized field "{unknown[0]}", not one of {", ".join(sorted(known))}')
 
 
-async def _answer(answers: Answers, asked: Asked) -> AsyncIterator[bytes]:
-    """The answer's JSON, in parts."""
+async def _answer(answers: Answers, asked: Asked, warnings: list[str]) -> AsyncGenerator[bytes, None]:
+    """The answer's JSON, in parts; what it is without is added to `warnings`."""
     names = SeriesNames(answers.uids, answers.widths)
     chosen = [await _selected(answers, query, asked) for query in asked.queries]
     await _await_written(answers, chosen)
@@ -139,7 +154,7 @@ async def _answer(answers: Answers, asked: Asked) -> AsyncIterator[bytes]:
                 new = [one for one in part if one not in seen] if seen else part
                 if len(asked.queries) > 1:
                     seen.update(new)
-                shown = await _show(answers.points, names, new, asked)
+                shown = await _show(answers.points, names, new, asked, warnings)
                 if shown:
                     yield (b"," if count else b"[") + msgspec.json.encode(shown)[1:-1]
                     count += len(shown)
@@ -188,9 +203,12 @@ def _of_tsuid(widths: Widths, text: str) -> Series:
     return tsuid[: widths.metric], tsuid[widths.metric :]
 
 
-async def _show(points: LastPoints, names: SeriesNames, series: Sequence[Series], asked: Asked) -> list[dict[str, Any]]:
+async def _show(
+    points: LastPoints, names: SeriesNames, series: Sequence[Series], asked: Asked, warnings: list[str]
+) -> list[dict[str, Any]]:
     """The newest points of series, without those that have none."""
     found = await points.of(series, asked.back_h or None)
+    warnings += points.unreadable(series, found)
     there = [(one, point) for one, point in zip(series, found, strict=True) if point is not None]
     if not asked.resolve:
         return [

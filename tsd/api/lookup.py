@@ -26,7 +26,7 @@ class Asked(NamedTuple):
     """A lookup."""
 
     selection: Selection
-    limit: int  # 0: none
+    limit: int  # 0 or less: none
     has_metric: bool
 
 
@@ -53,7 +53,9 @@ def routes(
         if wanted.metric is not None:
             await written(encode_name(asked.selection.metric))
         names = SeriesNames(uids, widths)
-        return Response(200, _answer(asked, _results(known, names, wanted, asked.limit or None), began))
+        return Response(
+            200, _answer(asked, _results(known, names, wanted, asked.limit if asked.limit > 0 else None), began)
+        )
 
     return {"api/search": search}
 

@@ -1,5 +1,6 @@
 """Requests → their parameters and JSON, answers → JSON, with OpenTSDB's words for what is missing or malformed."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from tsd.doors.exchange import Request, Response
 from tsd.errors import Refused
 
 LARGEST = 4 << 20  # bytes of JSON that are read at once: some 50 ms, in which nobody else is served
+WARNINGS = "X-Tsd-Warnings"
+LONGEST_WARNING = 500  # characters of it that a header tells
+_UNTELLABLE = re.compile(r"[^ -~]")  # in a header
 _OVERRIDES = ("GET", "POST", "PUT", "DELETE")
 _TRUE = ("true", "1", "yes")
 
@@ -19,6 +23,17 @@ UNCHANGED = Response(304, b"", None)
 def answer(value: object, status: int = 200) -> Response:
     """A response of JSON."""
     return Response(status, msgspec.json.encode(value))
+
+
+def warned(warnings: Sequence[str]) -> list[tuple[str, str]]:
+    """The header that tells what an answer is without, and that clients pass over: how many warnings, and the first.
+
+    >>> warned([]), warned(["row 00 cannot be read", "another"])
+    ([], [('X-Tsd-Warnings', '2; row 00 cannot be read')])
+    """
+    if not warnings:
+        return []
+    return [(WARNINGS, f"{len(warnings)}; {_UNTELLABLE.sub('?', warnings[0][:LONGEST_WARNING])}")]
 
 
 def required(request: Request, name: str) -> str:

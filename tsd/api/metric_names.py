@@ -99,6 +99,9 @@ TOLD: dict[str, Told | None] = {
     "canary.rounds": Told("canary_rounds", "Rounds of the canary: a point of its own, taken in and read back."),
     "canary.missed": Told("canary_missed", "Rounds at whose end the point was not there."),
     "canary.latency-ms": _gauge("canary_latency_seconds", "What the canary's latest round took.", unit=0.001),
+    "query.warnings": Told(
+        "query_warnings", "What answers were without, and said so: rows that cannot be read and such."
+    ),
     "query.remembered.hits": Told("query_cache_hits", "Hours of queries that need not be read again."),
     "query.remembered.misses": Told("query_cache_misses", "Hours of queries that were read, and might be remembered."),
     "query.remembered.invalidated": Told("query_cache_invalidated", "Remembered hours that were written to."),

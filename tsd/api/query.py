@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from tsd.api.messages import answer, check_method
+from tsd.api.messages import answer, check_method, warned
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.doors.parts import MadeOf
 from tsd.doors.permits import check_deletion
@@ -83,14 +83,14 @@ def read_query(request: Request, rules: Rules, now_ms: int) -> Query:
 
 
 async def written(found: Answer, engine: Engine, *, arrays: bool) -> Response:
-    """An answer as a response, written while it is sent if it is large: until then it counts as the engine's memory.
-    Raises BadQuery where JSON cannot hold it."""
+    """An answer as a response, written while it is sent if it is large: until then it counts as the engine's memory. A
+    header tells of warnings, for where no group carries them. Raises BadQuery where JSON cannot hold it."""
     size = sum(len(group.points.times) + GROUP_POINTS for sub in found.subs for group in sub.groups)
     if size <= LARGE:
-        return Response(200, b"".join(write_answer(found, arrays=arrays)))
+        return Response(200, b"".join(write_answer(found, arrays=arrays)), headers=warned(found.warnings))
     share = engine.memory.share()
     share.hold(size * ANSWER_BYTES)
-    return Response(200, _in_threads(found, arrays, engine.threads, share))
+    return Response(200, _in_threads(found, arrays, engine.threads, share), headers=warned(found.warnings))
 
 
 async def _in_threads(found: Answer, arrays: bool, threads: Threads, share: Share) -> AsyncGenerator[bytes, None]:

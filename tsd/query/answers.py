@@ -49,3 +49,8 @@ class Answer:
     query: Query
     subs: list[SubAnswer]
     global_annotations: Sequence[Annotation] = ()
+
+    @property
+    def warnings(self) -> list[str]:
+        """Those of all sub queries."""
+        return [text for sub in self.subs for text in sub.warnings]

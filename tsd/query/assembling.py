@@ -21,6 +21,7 @@ from tsd.query.selecting import by_key
 from tsd.uids import Uids
 
 SLICE_POINTS = 500_000  # merged in one go
+GROUP_POINTS = 50  # that to merge a group takes the time of, beside its points
 
 
 class _Found(NamedTuple):
@@ -61,12 +62,12 @@ class Assembly:
 
     def slices(self) -> Iterator[tuple[int, Callable[[], None]]]:
         """The work there is, in parts: about how many points each has, and what does it. One after the other."""
-        counts = self._gathered.counts
+        counts, series = self._gathered.counts, self._gathered.series
         part: list[list[int]] = []
         size = 0
         for group in self._groups:
             part.append(group)
-            size += sum([counts[number] for number in group])
+            size += GROUP_POINTS + sum([len(series[number].times) for number in group if counts[number]])
             if size >= SLICE_POINTS:
                 yield size, lambda part=part: self._merge(part)  # type: ignore[misc]
                 part, size = [], 0

@@ -144,6 +144,8 @@ class Downsampler:
 
     def finish(self, series_count: int) -> list[Points]:
         """The points of each series, by its number."""
+        if not series_count:  # nor is there a grid to be filled, which is as long as the query's range
+            return []
         if self._fill is Fill.NONE and (points := table_of(self._parts, series_count)) is not None:
             return points
         series, stamps, values = self._found()

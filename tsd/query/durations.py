@@ -8,6 +8,8 @@ from tsd.query.model import Calendar, Downsample, Fill
 from tsd.query.names import AGGREGATORS, NONE
 
 LONGEST_MS = (1 << 63) - 1
+MOST_OF_UNIT = (1 << 31) - 1  # that OpenTSDB's calendar steps by
+LONGEST_CALENDAR_MS = 1000 * UNITS_MS["y"]  # of a step: all points are within 136 years, and a longer one ends nowhere
 MOST_DIGITS = 4000  # Python reads no more as a number
 _COUNT = re.compile(r"[0-9]*")
 _DECIMAL = re.compile(r"([0-9]+\.[0-9]+)(ms|[smhdwny])", re.IGNORECASE)
@@ -81,5 +83,16 @@ def read_downsample(text: str, *, zone: str = "UTC", use_calendar: bool = False,
         raise BadQuery(f"No such downsampling function: {function}")
     if fill.lower() not in _FILLS:
         raise BadQuery(f"Unrecognized fill policy: {fill}")
-    calendar = Calendar(*split_duration(span), zone) if (by_calendar or use_calendar) and not is_all else None
+    calendar = _calendar(span, zone) if (by_calendar or use_calendar) and not is_all else None
+    if calendar:
+        interval_ms = min(interval_ms, LONGEST_CALENDAR_MS)
     return Downsample(text, interval_ms, function, _FILLS[fill.lower()], calendar)
+
+
+def _calendar(span: str, zone: str) -> Calendar:
+    """Buckets by the calendar; raises BadQuery. Of those that no second one follows it does not matter how long they
+    are."""
+    number, unit = split_duration(span)
+    if number > MOST_OF_UNIT:
+        raise BadQuery(f"Invalid duration (number): {span}")
+    return Calendar(min(number, LONGEST_CALENDAR_MS // UNITS_MS[unit]), unit, zone)

@@ -4,11 +4,12 @@ Everything that takes long happens in pages, in threads, or in slices of a few m
 cancelled.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import structlog
 import trio
 
 from tsd.codec.annotation import Annotation
@@ -17,9 +18,9 @@ from tsd.codec.uid import Kind
 from tsd.query.answers import Answer, Group, SubAnswer
 from tsd.query.assembling import Assembly
 from tsd.query.choosing import few_series
-from tsd.query.gathering import Gathered, Gathering
+from tsd.query.gathering import Gathered, Gathering, Tally
 from tsd.query.hours import Hours
-from tsd.query.limits import Limits, Memory, Share, timed_out
+from tsd.query.limits import Allowance, Limits, Memory, Share, timed_out
 from tsd.query.model import Query
 from tsd.query.notes import global_notes
 from tsd.query.plan import Plan, Planner, PlanRules
@@ -33,6 +34,7 @@ from tsd.series_index import SeriesIndex
 from tsd.store import Row, Store
 from tsd.uids import Uids
 
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 THREADS = 2  # that decode and merge: more would only wait for each other
@@ -58,16 +60,16 @@ class Settings:
 class Summaries(Protocol):
     """What stands beside the raw points: rollups and histograms (query.md §18)."""
 
-    async def gather(
-        self, query: Query, plan: Plan, selection: Selection, hold: Callable[[int], None]
-    ) -> Gathered | None:
+    async def gather(self, query: Query, plan: Plan, selection: Selection, allowance: Allowance) -> Gathered | None:
         """The points of a plan's series out of a rollup table; None where the raw ones are to be read. Raises BadQuery,
         StoreError."""
         ...
 
-    async def histograms(self, query: Query, plan: Plan, selection: Selection, metric: str) -> list[Group] | None:
-        """The groups of a plan that asks for percentiles or buckets; None where it asks for none. Raises BadQuery,
-        StoreError."""
+    async def histograms(
+        self, query: Query, plan: Plan, selection: Selection, metric: str, allowance: Allowance
+    ) -> tuple[list[Group], Tally] | None:
+        """The groups of a plan that asks for percentiles or buckets, and what was read for them; None where it asks for
+        none. Raises BadQuery, StoreError."""
         ...
 
 
@@ -111,21 +113,23 @@ class Engine:
             now_ms=now_ms,
         )
         self.memory = Memory(settings.memory_bytes)
+        self.warnings = 0  # told with answers: rows that could not be read, names that are gone
 
     async def run(self, query: Query, *, running: Running | None = None) -> Answer:
         """The answer. Raises BadQuery where it cannot be answered as it was asked, takes too long or is cancelled by
-        way of `running`, and StoreError."""
-        async with self._slots:
-            started = trio.current_time()
-            share = self.memory.share()
-            try:
-                with self._bounded(running) as scope:
+        way of `running`, and StoreError. To wait for its turn is part of its time."""
+        started = trio.current_time()
+        share = self.memory.share()
+        with self._bounded(running) as scope:
+            async with self._slots:
+                try:
                     answer = await self._answer(query, share)
-                    if running is not None:
-                        running.stats.update(totals(answer))
-                    return answer
-            finally:
-                share.release()
+                finally:
+                    share.release()
+            self._note(answer)
+            if running is not None:
+                running.stats.update(totals(answer))
+            return answer
         if running is not None and running.cancelled:
             raise was_cancelled()
         assert scope.cancelled_caught
@@ -148,6 +152,12 @@ class Engine:
                 yield scope
             finally:
                 running.scopes.discard(scope)
+
+    def _note(self, answer: Answer) -> None:
+        """Count what an answer warns of, and log it: who asked may not look."""
+        if warnings := answer.warnings:
+            self.warnings += len(warnings)
+            log.warning("an answer is without what cannot be read", warnings=len(warnings), first=warnings[0])
 
     async def _answer(self, query: Query, share: Share) -> Answer:
         plans = [await self._planner.plan(query, sub) for sub in query.queries]
@@ -183,9 +193,13 @@ class Engine:
         metric = await self._metric_name(plan)
         selection = Selection(plan, self._layout, self._uids)
         started = trio.current_time()
-        if self._summaries and (groups := await self._summaries.histograms(query, plan, selection, metric)) is not None:
-            return SubAnswer(plan.sub, groups, filter_tagks=plan.filter_tagks), [], 0
-        gathered = await self._gather(query, plan, selection, metric, lambda size: share.hold(held + size))
+        allowance = self._allowance(query, metric, lambda size: share.hold(held + size))
+        if self._summaries:
+            found = await self._summaries.histograms(query, plan, selection, metric, allowance)
+            if found is not None:
+                counts = _counts(found[1], selection)
+                return _answered(plan, *found, selection, stats=counts), [], _kept(found[0])
+        gathered = await self._gather(query, plan, selection, allowance)
         read = trio.current_time()
         assembly = Assembly(query, plan, selection.wanted, gathered, self._layout, check_going_on)
         series = len(selection.wanted)
@@ -197,21 +211,14 @@ class Engine:
         await assembly.learn(self._uids, selection.nameless)
         groups = await self._in_thread(series, lambda: assembly.groups(metric))
         selection.resolved += assembly.resolved
-        tally = gathered.tally
-        answer = SubAnswer(
-            plan.sub,
+        answer = _answered(
+            plan,
             groups,
-            filter_tagks=plan.filter_tagks,
-            rollup_table=gathered.table,
-            warnings=[*plan.warnings, *tally.warnings, *_nameless(selection)],
-            duplicates=tally.duplicates,
-            stats={
-                "rowsPreFilter": tally.rows_read,
-                "rowsPostFilter": tally.rows_wanted,
-                "dpsPreFilter": tally.points,
-                "dpsPostFilter": tally.points,
-                "bytesFetched": tally.size,
-                "uidPairsResolved": selection.resolved,
+            gathered.tally,
+            selection,
+            table=gathered.table,
+            stats=_counts(gathered.tally, selection)
+            | {
                 "queryScanTime": (read - started) * 1000,
                 "scannerTime": (read - started) * 1000,
                 "groupByTime": (sorted_out - read) * 1000,
@@ -219,21 +226,23 @@ class Engine:
                 "uidToStringTime": (trio.current_time() - merged) * 1000,
             },
         )
-        size = sum(len(group.points.times) for group in groups) * ANSWER_BYTES + len(groups) * GROUP_BYTES
-        return answer, gathered.rows, size
+        return answer, gathered.rows, _kept(groups)
 
-    async def _gather(
-        self, query: Query, plan: Plan, selection: Selection, metric: str, hold: Callable[[int], None]
-    ) -> Gathered:
-        """The points of the plan's series: from summaries where they are asked for and there are some, else raw."""
-        if self._summaries and (found := await self._summaries.gather(query, plan, selection, hold)) is not None:
-            return found
+    def _allowance(self, query: Query, metric: str, hold: Callable[[int], None]) -> Allowance:
+        """What a sub query may use; `hold` is told what it keeps."""
         bounds = self._settings.limits.bounds(
             metric, override_size=query.override_byte_limit, override_points=query.override_point_limit
         )
-        gathering = Gathering(query, plan, selection, self._layout, bounds, hold, self.threads)
+        return Allowance(bounds, hold, self.threads, check_going_on)
+
+    async def _gather(self, query: Query, plan: Plan, selection: Selection, allowance: Allowance) -> Gathered:
+        """The points of the plan's series: from summaries where they are asked for and there are some, else raw."""
+        if self._summaries and (found := await self._summaries.gather(query, plan, selection, allowance)) is not None:
+            return found
+        gathering = Gathering(query, plan, selection, self._layout, allowance)
         await self._read(query, plan, gathering, selection)
-        return await self._in_thread(gathering.tally.points, gathering.finish)
+        gathering.check()  # the index may know of series that have no row here: they are filled, too
+        return await self._in_thread(max(gathering.tally.points, gathering.size), gathering.finish)
 
     async def _metric_name(self, plan: Plan) -> str:
         if plan.metric is None:
@@ -271,6 +280,44 @@ def check_going_on() -> None:
     """In a thread of a query that has ended: raise Cancelled."""
     if not trio.lowlevel.in_trio_run():  # little work is done by the event loop itself, in one go
         trio.from_thread.check_cancelled()
+
+
+def _answered(
+    plan: Plan,
+    groups: list[Group],
+    tally: Tally,
+    selection: Selection,
+    *,
+    table: str = "raw",
+    stats: dict[str, Any],
+) -> SubAnswer:
+    """The groups with all that is to be told of them; `table` is where they were read."""
+    return SubAnswer(
+        plan.sub,
+        groups,
+        filter_tagks=plan.filter_tagks,
+        rollup_table=table,
+        warnings=[*plan.warnings, *tally.warnings, *_nameless(selection)],
+        duplicates=tally.duplicates,
+        stats=stats,
+    )
+
+
+def _counts(tally: Tally, selection: Selection) -> dict[str, Any]:
+    """What was read, as answers tell it."""
+    return {
+        "rowsPreFilter": tally.rows_read,
+        "rowsPostFilter": tally.rows_wanted,
+        "dpsPreFilter": tally.points,
+        "dpsPostFilter": tally.points,
+        "bytesFetched": tally.size,
+        "uidPairsResolved": selection.resolved,
+    }
+
+
+def _kept(groups: Iterable[Group]) -> int:
+    """Bytes of groups in an answer."""
+    return sum(len(group.points.times) * ANSWER_BYTES + GROUP_BYTES for group in groups)
 
 
 def _nameless(selection: Selection) -> list[str]:

@@ -1,7 +1,7 @@
 """Pages of a sub query's rows → the points of its series. Nothing is kept of a page but what the answer needs."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from tsd.codec.annotation import Annotation
 from tsd.codec.rowkey import Layout
 from tsd.query.decode import decode
 from tsd.query.downsample import Collector, Downsampler
-from tsd.query.limits import Bounds, check_fetched
+from tsd.query.limits import Allowance, check_fetched
 from tsd.query.model import Query
 from tsd.query.plan import Plan
 from tsd.query.points import Int64, Points
@@ -20,7 +20,6 @@ from tsd.query.ranges import ScanRange
 from tsd.query.recording import Recording
 from tsd.query.remembered import Hour
 from tsd.query.selecting import UNWANTED, Selection
-from tsd.query.threads import Threads
 from tsd.store import Cell, Row
 from tsd.store.cells import CellPage
 
@@ -63,11 +62,8 @@ class Gathering:
         plan: Plan,
         selection: Selection,
         layout: Layout,
-        bounds: Bounds,
-        hold: Callable[[int], None],
-        threads: Threads,
+        allowance: Allowance,
     ) -> None:
-        """`hold` is told how many bytes are kept, and may raise BadQuery; decoding happens in one of `threads`."""
         spec = plan.sub.downsample
         self._sink = (
             Downsampler(spec, query.start_ms, query.end_ms, plan.scan, corrected=query.corrected)
@@ -78,9 +74,7 @@ class Gathering:
         self._keeps_rows = query.delete
         self._selection = selection
         self._layout = layout
-        self._bounds = bounds
-        self._hold = hold
-        self._threads = threads
+        self._allowance = allowance
         self._counts: Int64 = np.zeros(0, np.int64)
         self.tally = Tally()
         self.recording: Recording | None = None  # of the hours that are read now
@@ -95,13 +89,18 @@ class Gathering:
         if len(page.keys) <= SMALL_PAGE:
             self._work(page)
         else:
-            await self._threads.run(partial(self._work, page))
-        self._check()
+            await self._allowance.threads.run(partial(self._work, page))
+        self.check()
 
-    def _check(self) -> None:
-        check_fetched(self._bounds, size=self.tally.size, points=self.tally.points)
-        series = len(self._selection.wanted)
-        self._hold(series * SERIES_BYTES + self._sink.size(series) * POINT_BYTES)
+    @property
+    def size(self) -> int:
+        """How many points are kept, or will be in the end: a fill makes many out of few."""
+        return self._sink.size(len(self._selection.wanted))
+
+    def check(self) -> None:
+        """Hold what is kept; raises BadQuery where a limit is passed."""
+        check_fetched(self._allowance.bounds, size=self.tally.size, points=self.tally.points)
+        self._allowance.hold(len(self._selection.wanted) * SERIES_BYTES + self.size * POINT_BYTES)
 
     async def recall(self, hour: Hour) -> None:
         """Take in an hour that is remembered as if it were read. Raises BadQuery, StoreError as `take` does."""
@@ -118,8 +117,8 @@ class Gathering:
         tally.rows_wanted += len(series)
         tally.points += int(points.sum())
         tally.size += int(hour.sizes[wanted].sum())
-        self._check()
-        self._threads.took(time.thread_time() - begun)
+        self.check()
+        self._allowance.threads.took(time.thread_time() - begun)
 
     async def _numbers(self, pairs: tuple[bytes, ...]) -> Int64:
         """The number of each series; of one hour they are mostly the same as of the one before."""

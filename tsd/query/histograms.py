@@ -1,6 +1,6 @@
 """Histograms of a sub query → its percentiles and its buckets, each a series of its own (query.md §18)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -18,18 +18,19 @@ from tsd.codec.histogram import (
 from tsd.codec.jsontext import show_double
 from tsd.codec.rowkey import Layout, salt_of
 from tsd.codec.uid import Kind
-from tsd.errors import BadQuery, CorruptRow
+from tsd.errors import CorruptRow
 from tsd.query.answers import Group
 from tsd.query.assembling import names_of
 from tsd.query.buckets import buckets_of
-from tsd.query.groups import common_tags, grouped
+from tsd.query.gathering import MOST_WARNINGS, POINT_BYTES, SERIES_BYTES, Tally
+from tsd.query.groups import CommonTags, common_tags, grouped
+from tsd.query.limits import Allowance, check_fetched
 from tsd.query.model import Query, SubQuery
 from tsd.query.names import NONE
 from tsd.query.plan import Plan
 from tsd.query.points import Batch, Points, doubles_as_points
 from tsd.query.reading import key_ranges, read_ranges
 from tsd.query.selecting import UNWANTED, Selection, by_key
-from tsd.query.threads import Threads
 from tsd.query.uri import shortest_float
 from tsd.store import Store
 from tsd.store.cells import CellPage
@@ -37,7 +38,7 @@ from tsd.uids import Uids
 
 _COLUMN = COLUMN + HISTOGRAM
 _LONG = 1 << 64
-
+HISTOGRAM_BYTES, BUCKET_BYTES = 600, 350  # twice what one needs: those of a group are added up beside them
 
 Series = dict[int, dict[int, Histogram]]  # by series' number, by time in ms
 
@@ -84,6 +85,50 @@ def percentile(histogram: Histogram, wanted: float) -> float:
     return 0.0
 
 
+class _Cells:
+    """The histograms that have been read for a sub query."""
+
+    def __init__(self, selection: Selection, layout: Layout, simple_id: int) -> None:
+        self._selection = selection
+        self._layout = layout
+        self._simple_id = simple_id
+        self.series: Series = {}
+        self.tally = Tally()
+        self.held = 0  # bytes
+
+    def take(self, page: CellPage) -> None:
+        """Take in a page, whose series have been met. One that cannot be read is told of."""
+        layout, tally, numbers = self._layout, self.tally, self._selection.numbers
+        wanted = [at for at, key in enumerate(page.keys) if numbers[key[layout.pairs_start :]] != UNWANTED]
+        tally.rows_read += len(set(page.keys))
+        tally.rows_wanted += len({page.keys[at] for at in wanted})
+        for at in wanted:
+            key, (column, value, _) = page.keys[at], page.cell(at)
+            tally.size += len(column) + len(value)
+            if not column.startswith(_COLUMN) or not len(column) & 1:
+                continue
+            base = int.from_bytes(key[layout.metric_end : layout.pairs_start], "big")
+            try:
+                time_ms = base * 1000 + histogram_offset_ms(column[len(COLUMN) :])
+                histogram = self._read(value)
+            except CorruptRow as exc:
+                if len(tally.warnings) < MOST_WARNINGS:
+                    tally.warnings.append(f"histogram {column.hex()} in row {key.hex()}: {exc}")
+                continue
+            of_series = self.series.setdefault(numbers[key[layout.pairs_start :]], {})
+            tally.points += 1
+            tally.duplicates += time_ms in of_series
+            of_series[time_ms] = histogram
+            self.held += HISTOGRAM_BYTES + len(histogram.buckets) * BUCKET_BYTES
+
+    def _read(self, value: bytes) -> Histogram:
+        """The histogram of a cell; raises CorruptRow."""
+        codec_id, payload = split_value(value)
+        if codec_id != self._simple_id:
+            raise CorruptRow(f"no codec has the id {codec_id}")
+        return decode_histogram(payload)
+
+
 class HistogramReader:
     """Reads what a sub query wants of histograms."""
 
@@ -93,45 +138,34 @@ class HistogramReader:
         self._layout = layout
         self._uids = uids
         self._simple_id = simple_id
-        self._threads = Threads(1)
 
-    async def groups(self, query: Query, plan: Plan, selection: Selection, metric: str) -> list[Group]:
-        """The groups of a plan that asks for percentiles or buckets. Raises BadQuery, StoreError."""
-        cells: Series = {}
+    async def groups(
+        self, query: Query, plan: Plan, selection: Selection, metric: str, allowance: Allowance
+    ) -> tuple[list[Group], Tally]:
+        """The groups of a plan that asks for percentiles or buckets, and what was read. Raises BadQuery, StoreError."""
+        cells, run = _Cells(selection, self._layout, self._simple_id), allowance.threads.run
         start = self._layout.pairs_start
 
         async def take(page: CellPage) -> None:
             await selection.meet({key[start:] for key in page.keys})
-            await self._threads.run(partial(self._take, page, selection, cells))
+            await run(partial(cells.take, page))
+            check_fetched(allowance.bounds, size=cells.tally.size, points=cells.tally.points)
+            allowance.hold(cells.held + len(selection.wanted) * SERIES_BYTES)
 
         await read_ranges(self._store, self._table, key_ranges(self._layout, plan), take, at_once=1)
+        held = cells.held + len(selection.wanted) * SERIES_BYTES
         found = []
-        for members in self._grouped(plan, selection, cells):
-            merged = _merged(query, plan, [cells[number] for number in members])
+        for members in await run(partial(self._grouped, plan, selection, cells.series)):
+            series = [cells.series.pop(number) for number in members]
+            merged = await run(partial(_merged, query, plan, series, allowance.check))
+            held += answer_size(merged, plan.sub)
+            allowance.hold(held)
+            answers = await run(partial(answers_of, merged, plan.sub, allowance.check))
             pairs = [selection.wanted[number] for number in members]
-            found += await self._named(query, plan, metric, pairs, merged, selection)
-        return found
-
-    def _take(self, page: CellPage, selection: Selection, cells: Series) -> None:
-        """Take in the histograms of a page. One that cannot be read ends the query, as it does OpenTSDB's."""
-        layout = self._layout
-        for at, column in enumerate(page.columns):
-            if not column.startswith(_COLUMN) or not len(column) & 1:
-                continue
-            key = page.keys[at]
-            number = selection.numbers[key[layout.pairs_start :]]
-            if number == UNWANTED:
-                continue
-            cell = page.cell(at)
-            base = int.from_bytes(key[layout.metric_end : layout.pairs_start], "big")
-            try:
-                codec_id, payload = split_value(cell.value)
-                if codec_id != self._simple_id:
-                    raise CorruptRow(f"no codec has the id {codec_id}")
-                time_ms = base * 1000 + histogram_offset_ms(column[len(COLUMN) :])
-                cells.setdefault(number, {})[time_ms] = decode_histogram(payload)
-            except CorruptRow as exc:
-                raise BadQuery(f"histogram {column.hex()} in row {key.hex()}: {exc}", status=500) from exc
+            common = await run(partial(common_tags, pairs, self._layout.widths))
+            tsuids = [(plan.metric or b"") + one for one in pairs] if query.show_tsuids else ()
+            found += await self._named(metric, common, tsuids, answers, selection)
+        return found, cells.tally
 
     def _grouped(self, plan: Plan, selection: Selection, cells: Series) -> list[list[int]]:
         """The series with histograms, by groups, in order."""
@@ -146,15 +180,13 @@ class HistogramReader:
 
     async def _named(
         self,
-        query: Query,
-        plan: Plan,
         metric: str,
-        pairs: Sequence[bytes],
-        merged: Mapping[int, Histogram],
+        common: CommonTags,
+        tsuids: Sequence[bytes],
+        answers: Sequence[tuple[str, Points]],
         selection: Selection,
     ) -> list[Group]:
-        """The answers of one group."""
-        common = common_tags(pairs, self._layout.widths)
+        """The answers of one group, with their names."""
         keys = await names_of(self._uids, Kind.TAGK, [*common.tags, *common.aggregated], selection.nameless)
         values = await names_of(self._uids, Kind.TAGV, list(common.tags.values()), selection.nameless)
         return [
@@ -162,19 +194,22 @@ class HistogramReader:
                 metric + suffix,
                 {keys[tagk]: values[tagv] for tagk, tagv in common.tags.items()},
                 [keys[tagk] for tagk in common.aggregated],
-                tsuids=[(plan.metric or b"") + one for one in pairs] if query.show_tsuids else (),
+                tsuids=tsuids,
                 points=points,
                 tag_uids=common.tags,
                 aggregate_tag_uids=common.aggregated,
             )
-            for suffix, points in answers_of(merged, plan.sub)
+            for suffix, points in answers
         ]
 
 
-def _merged(query: Query, plan: Plan, series: Sequence[Mapping[int, Histogram]]) -> dict[int, Histogram]:
+def _merged(
+    query: Query, plan: Plan, series: Sequence[Mapping[int, Histogram]], check: Callable[[], None]
+) -> dict[int, Histogram]:
     """The histograms of a group by time, or by bucket of its downsampler."""
     found: dict[int, list[Histogram]] = {}
     for one in series:
+        check()
         times = np.array(sorted(one), np.int64)
         stamps = times
         if plan.sub.downsample is not None:
@@ -186,14 +221,28 @@ def _merged(query: Query, plan: Plan, series: Sequence[Mapping[int, Histogram]])
             stamps = buckets.stamps(buckets.labels(batch))
         for time_ms, stamp in zip(times.tolist(), stamps.tolist(), strict=True):
             found.setdefault(stamp, []).append(one[time_ms])
-    return {stamp: added(found[stamp]) for stamp in sorted(found)}
+    merged = {}
+    for stamp in sorted(found):
+        check()
+        merged[stamp] = added(found[stamp])
+    return merged
 
 
-def answers_of(merged: Mapping[int, Histogram], sub: SubQuery) -> list[tuple[str, Points]]:
+def answer_size(merged: Mapping[int, Histogram], sub: SubQuery) -> int:
+    """About how many bytes `answers_of` makes."""
+    answers, points = len(sub.percentiles), len(sub.percentiles) * len(merged)
+    if sub.show_histogram_buckets:
+        sizes = [len(histogram.buckets) for histogram in merged.values()]
+        answers, points = answers + max(sizes, default=0) + 2, points + sum(sizes) + 2 * len(sizes)
+    return answers * SERIES_BYTES + points * POINT_BYTES
+
+
+def answers_of(merged: Mapping[int, Histogram], sub: SubQuery, check: Callable[[], None]) -> list[tuple[str, Points]]:
     """What is answered of a group's histograms: what to put behind the metric, and the points."""
     times = np.fromiter(merged, np.int64, len(merged))
     found: list[tuple[str, Points]] = []
     for wanted in sub.percentiles:
+        check()
         values = np.array([percentile(histogram, wanted) for histogram in merged.values()], np.float64)
         found.append((f"_pct_{_shown(wanted)}", doubles_as_points(times, values)))
     if sub.show_histogram_buckets:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import structlog
 import trio
 
 from tsd.codec.cell import MIXED, MS_MARK, Point, split
@@ -17,7 +18,10 @@ from tsd.errors import CorruptRow
 from tsd.metadata.latest import NO_TIME, LastPoint, Latest
 from tsd.store import Cell, Store
 
+log = structlog.get_logger(__name__)
+
 ROWS = 1000  # asked for with one call
+MOST_UNREADABLE = 10_000  # series whose rows cannot be read, and that are looked at again each time
 RULES = MergeRules(fix_duplicates=True)
 
 Series = tuple[bytes, bytes]  # metric UID, tag pairs
@@ -38,6 +42,13 @@ class Span(NamedTuple):
     def start_ms(self) -> int:
         """The first ms that counts."""
         return (self.this_hour_s - self.hours * HOUR_S) * 1000
+
+
+class Unreadable(NamedTuple):
+    """The newest of a series' rows that cannot be read."""
+
+    base_s: int
+    reason: str
 
 
 class LastPoints:
@@ -64,6 +75,8 @@ class LastPoints:
         self._look_back_h = look_back_h
         self._trust_ms = trust_ms
         self._started_ms = now_ms()
+        self._unreadable: dict[Series, Unreadable] = {}
+        self.warnings = 0  # told of those
 
     async def of(self, series: Sequence[Series], back_h: int | None) -> list[LastPoint | None]:
         """The newest point of each series, no older than `back_h` hours before the present one (None: as far as is
@@ -77,6 +90,18 @@ class LastPoints:
         points = self._latest.points(slots.tolist())
         return [point if time >= oldest else None for point, time in zip(points, times.tolist(), strict=True)]
 
+    def unreadable(self, series: Sequence[Series], points: Sequence[LastPoint | None]) -> list[str]:
+        """What there is to tell of rows that could not be read, each newer than the `points` that were found."""
+        told = []
+        for one, point in zip(series, points, strict=True) if self._unreadable else ():
+            row = self._unreadable.get(one)
+            if row is not None and (point is None or point.time_ms < row.base_s * 1000):
+                told.append(row.reason)
+        if told:
+            self.warnings += len(told)
+            log.warning("newest points are without rows that cannot be read", rows=len(told), first=told[0])
+        return told
+
     def _slots(self, series: Sequence[Series]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
         return np.array([self._latest.slot(metric, pairs) for metric, pairs in series], np.intp)
 
@@ -88,6 +113,8 @@ class LastPoints:
         known = (times >= self._started_ms) | (self._latest.depth_h[slots] >= span.hours)
         if self._trust_ms is not None:
             known &= np.maximum(times, self._latest.checked_ms[slots]) > span.now_ms - self._trust_ms
+        if self._unreadable:  # they may have been mended
+            known &= np.array([one not in self._unreadable for one in series], np.bool_)
         unknown = np.flatnonzero(~known).tolist()
         for at in range(0, len(unknown), ROWS):
             part = list(dict.fromkeys(series[index] for index in unknown[at : at + ROWS]))
@@ -99,6 +126,10 @@ class LastPoints:
         """The newest points that rows hold, hour by hour from the present one back."""
         found: dict[Series, LastPoint] = {}
         left = {metric + pairs: (metric, pairs) for metric, pairs in wanted}
+        broken: dict[bytes, Unreadable] = {}
+        for one in wanted:
+            if one in self._unreadable and self._unreadable[one].base_s * 1000 >= span.start_ms:
+                del self._unreadable[one]
         hour = 0
         while left and hour <= span.hours:
             hours = range(hour, min(hour + max(ROWS // len(left), 1), span.hours + 1))
@@ -106,24 +137,32 @@ class LastPoints:
             rows = await self._store.get(
                 self._table, [tsuid_row(self._layout, one, base) for one in left for base in bases]
             )
-            for name, point in (await trio.to_thread.run_sync(self._last_of_rows, rows)).items():
+            for name, point in (await trio.to_thread.run_sync(self._last_of_rows, rows, broken)).items():
                 found[left.pop(name)] = point
             hour = hours.stop
+        width = self._layout.widths.metric
+        for name, row in broken.items():
+            if len(self._unreadable) < MOST_UNREADABLE:
+                self._unreadable[name[:width], name[width:]] = row
         return found
 
-    def _last_of_rows(self, rows: Mapping[bytes, list[Cell]]) -> dict[bytes, LastPoint]:
-        """The newest point that rows hold of each series, by TSUID."""
+    def _last_of_rows(
+        self, rows: Mapping[bytes, list[Cell]], broken: dict[bytes, Unreadable]
+    ) -> dict[bytes, LastPoint]:
+        """The newest point that rows hold of each series, by TSUID; the newest rows that cannot be read go into
+        `broken`."""
         found: dict[bytes, LastPoint] = {}
         for key in sorted(rows, reverse=True):  # of one series, the newest hour first
             name = tsuid(self._layout, key)
             if name in found:
                 continue
+            base = int.from_bytes(key[self._layout.metric_end : self._layout.pairs_start], "big")
             try:
                 last = last_of(merge(key, data_cells(rows[key]), RULES))
-            except CorruptRow:
-                continue  # an older hour may be readable; fsck tells of this one
+            except CorruptRow as exc:
+                broken.setdefault(name, Unreadable(base, str(exc)))
+                continue  # an older hour may be readable
             if last is not None:
-                base = int.from_bytes(key[self._layout.metric_end : self._layout.pairs_start], "big")
                 found[name] = LastPoint(base * 1000 + last.offset_ms, last.number)
         return found
 

@@ -2,11 +2,13 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from tsd.errors import BadConfig, BadQuery
+from tsd.query.threads import Threads
 
 MB = 1 << 20
 
@@ -19,6 +21,15 @@ class Bounds(NamedTuple):
 
 
 UNBOUNDED = Bounds()
+
+
+class Allowance(NamedTuple):
+    """What a sub query may fetch and hold, and where its work is done."""
+
+    bounds: Bounds
+    hold: Callable[[int], None]  # is told how many bytes are kept, and may raise BadQuery
+    threads: Threads
+    check: Callable[[], None]  # called in a thread: raises what is to end the work
 
 
 class Override(NamedTuple):

@@ -74,16 +74,18 @@ class Planner:
         ]
         resolved.sort(key=lambda one: one.tagk)
         tagks = tuple(dict.fromkeys(one.tagk for one in resolved))
-        explicit = sub.explicit_tags and bool(sub.filters)
+        explicit = sub.explicit_tags and bool(sub.filters)  # without any no series could pass: every one has a tag
+        conditions = tuple(_conditions(resolved, corrected=query.corrected))
         return Plan(
             sub,
             metric,
             scan,
-            tuple(_conditions(resolved, corrected=query.corrected)),
+            conditions,
             group_by=tuple(dict.fromkeys(one.tagk for one in resolved if one.filter.group_by)),
             filter_tagks=tagks or None,
             explicit=explicit,
             fuzzy=explicit and sub.use_fuzzy_filter and self._rules.fuzzy_filter and not query.corrected,
+            impossible=any(one.required and one.absent for one in conditions),
         )
 
     async def _uid(self, kind: Kind, name: str) -> bytes:
@@ -187,15 +189,13 @@ def _conditions(resolved: Sequence[_Resolved], *, corrected: bool) -> Iterable[C
     for one in resolved:
         by_tagk.setdefault(one.tagk, []).append(one.demand)
     for place, (tagk, demands) in enumerate(by_tagk.items()):
-        condition = Condition(tagk)
+        lacking = [not isinstance(demand, frozenset) and demand.wants_no_key for demand in demands]
+        condition = Condition(tagk, required=not all(lacking), absent=any(lacking))
         for demand in demands:
             if place and not corrected:
                 condition = replace(condition, literals=None)
             if not isinstance(demand, frozenset):
-                absent = condition.absent or demand.wants_no_key
-                condition = replace(
-                    condition, matchers=(*condition.matchers, demand), absent=absent, required=not absent
-                )
+                condition = replace(condition, matchers=(*condition.matchers, demand))
             else:
                 before = demand if condition.literals is None else condition.literals
                 condition = replace(condition, literals=before & demand if corrected else before | demand)

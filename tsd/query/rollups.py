@@ -1,7 +1,7 @@
 """Sub queries whose downsampler can be told from rollups: which table, which cells, and what they come to (query.md
 §18)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -15,21 +15,19 @@ from tsd.codec.rowkey import Layout
 from tsd.codec.words import FLOAT, LENGTH, decode_number
 from tsd.errors import BadLine, BadQuery
 from tsd.query.downsample import Downsampler
-from tsd.query.gathering import Gathered, Gathering, Tally
-from tsd.query.limits import Bounds
+from tsd.query.gathering import MOST_WARNINGS, POINT_BYTES, SERIES_BYTES, Gathered, Gathering, Tally
+from tsd.query.limits import Allowance, check_fetched
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import Plan
 from tsd.query.points import Batch, Int64, Points
-from tsd.query.ranges import ScanRange
+from tsd.query.ranges import ScanRange, scan_range
 from tsd.query.reading import key_ranges, read_ranges
 from tsd.query.selecting import UNWANTED, Selection
-from tsd.query.threads import Threads
 from tsd.rollups import Rollups
 from tsd.store import Store
 from tsd.store.cells import CellPage
 
 RAW, NO_FALLBACK, FALLBACK, FALLBACK_RAW = "ROLLUP_RAW", "ROLLUP_NOFALLBACK", "ROLLUP_FALLBACK", "ROLLUP_FALLBACK_RAW"
-POINT_BYTES = 40
 _SAME = {"zimsum": "sum", "mimmax": "max", "mimmin": "min"}  # whose cells serve for whom
 _MEAN = ("avg",)
 _TIMES = 1 << 43  # more than there are: ms of 32 bits of seconds
@@ -69,13 +67,17 @@ def cells_for(rollups: Rollups, interval: Interval, function: str, *, grouped: b
     return Cells(interval, table, starts, "sum" if function in ("count", *_MEAN) else function)
 
 
-def rollup_range(query: Query, interval: Interval, *, rate: bool) -> ScanRange:
+def rollup_range(query: Query, interval: Interval, downsample: Downsample, *, rate: bool) -> ScanRange:
     """The rows that are read: from the one that holds the start (with a rate, the one before) past the one that holds
-    the end."""
-    start_s = rollup_base(query.start_ms // 1000, interval)
+    the end. Corrected: all of the buckets that hold either, which may be longer than a row."""
+    first_s = query.start_ms // 1000
+    stop_s: int = rollup_base(query.end_ms // 1000 + interval.per_row * interval.seconds, interval)
+    if query.corrected:
+        whole = scan_range(query.start_ms, query.end_ms, downsample, corrected=True)
+        first_s, stop_s = min(first_s, whole.start_s), max(stop_s, whole.stop_s)
+    start_s = rollup_base(first_s, interval)
     if rate:
         start_s = rollup_base(max(start_s - 1, 0), interval)
-    stop_s = rollup_base(query.end_ms // 1000 + interval.per_row * interval.seconds, interval)
     return ScanRange(start_s, stop_s + 1)
 
 
@@ -88,11 +90,8 @@ class RollupReader:
         self._table = table
         self._layout = layout
         self._rollups = rollups
-        self._threads = Threads(1)
 
-    async def gather(
-        self, query: Query, plan: Plan, selection: Selection, hold: Callable[[int], None]
-    ) -> Gathered | None:
+    async def gather(self, query: Query, plan: Plan, selection: Selection, allowance: Allowance) -> Gathered | None:
         """The points of the plan's series; None where the raw ones are to be read as they were asked for. Raises
         BadQuery, StoreError."""
         sub = plan.sub
@@ -100,7 +99,7 @@ class RollupReader:
         intervals = intervals_for(self._rollups, sub.downsample) if sub.downsample and sub.rollup_usage != RAW else []
         if not intervals or intervals[0].is_default:
             table = self._rollups.config.default.pre_aggregate_table
-            return await self._raw(query, plan, selection, hold, table) if grouped else None
+            return await self._raw(query, plan, selection, allowance, table) if grouped else None
         assert sub.downsample is not None
         tried = intervals if sub.rollup_usage == FALLBACK else intervals[:1]
         for interval in tried:
@@ -108,7 +107,7 @@ class RollupReader:
                 break
             last = interval
             cells = cells_for(self._rollups, interval, sub.downsample.function, grouped=grouped)
-            gathered = await self._read(query, plan, selection, hold, cells)
+            gathered = await self._read(query, plan, selection, allowance, cells)
             if any(gathered.counts):
                 return gathered
         if sub.rollup_usage not in (FALLBACK, FALLBACK_RAW):
@@ -117,35 +116,41 @@ class RollupReader:
             return None
         # OpenTSDB downsamples raw points with the interval of the table in which it found nothing.
         spec = sub.downsample._replace(interval_ms=last.seconds * 1000, calendar=None)
-        return await self._raw(query, plan._replace(sub=replace(sub, downsample=spec)), selection, hold, self._table)
+        plan = plan._replace(sub=replace(sub, downsample=spec))
+        return await self._raw(query, plan, selection, allowance, self._table)
 
-    async def _raw(
-        self, query: Query, plan: Plan, selection: Selection, hold: Callable[[int], None], table: str
-    ) -> Gathered:
+    async def _raw(self, query: Query, plan: Plan, selection: Selection, allowance: Allowance, table: str) -> Gathered:
         """Points that are stored as raw ones are, of another table or otherwise downsampled."""
-        gathering = Gathering(query, plan, selection, self._layout, Bounds(), hold, self._threads)
+        gathering = Gathering(query, plan, selection, self._layout, allowance)
         ranges = key_ranges(self._layout, plan)
         await read_ranges(self._store, table, ranges, gathering.take, at_once=1)
-        return gathering.finish()
+        gathering.check()  # series that another table had may have no row here: they are filled, too
+        return await allowance.threads.run(gathering.finish)
 
     async def _read(
-        self, query: Query, plan: Plan, selection: Selection, hold: Callable[[int], None], cells: Cells
+        self, query: Query, plan: Plan, selection: Selection, allowance: Allowance, cells: Cells
     ) -> Gathered:
         """The points of one rollup table."""
         assert plan.sub.downsample is not None
-        scan = rollup_range(query, cells.interval, rate=plan.sub.rate)
+        scan = rollup_range(query, cells.interval, plan.sub.downsample, rate=plan.sub.rate)
         summing = Summing(plan.sub.downsample, cells, query, scan)
         tally = Tally()
         start = self._layout.pairs_start
 
         async def take(page: CellPage) -> None:
             await selection.meet({key[start:] for key in page.keys})
-            await self._threads.run(partial(summing.take, page, selection, self._layout, tally))
-            hold(tally.points * POINT_BYTES)
+            await allowance.threads.run(partial(summing.take, page, selection, self._layout, tally))
+            check()
+
+        def check() -> None:
+            check_fetched(allowance.bounds, size=tally.size, points=tally.points)
+            count = len(selection.wanted)
+            allowance.hold(count * SERIES_BYTES + summing.size(count) * POINT_BYTES)
 
         await read_ranges(self._store, cells.table, key_ranges(self._layout, plan._replace(scan=scan)), take, at_once=1)
+        check()
         count = len(selection.wanted)
-        series = await self._threads.run(partial(summing.finish, count))
+        series = await allowance.threads.run(partial(summing.finish, count))
         return Gathered(series, summing.counts(count), {}, tally, [], cells.table, scan)
 
 
@@ -190,6 +195,11 @@ class Summing:
         """How many points were read of each series."""
         found: list[int] = self._counts.tolist()
         return found + [0] * (series - len(found))
+
+    def size(self, series: int) -> int:
+        """How many values are kept, or will be in the end."""
+        parts = self._parts if len(self._parts) == 1 else [*self._parts, self._last]
+        return sum(part.size(series) for part in parts)
 
     def finish(self, series: int) -> list[Points]:
         """The points of each series."""
@@ -274,7 +284,8 @@ def batch_of(
         try:
             value = _number(number & _FLAGS, cell.value)
         except ValueError as exc:
-            tally.warnings.append(f"rollup {column.hex()} in row {key.hex()}: {exc}")
+            if len(tally.warnings) < MOST_WARNINGS:
+                tally.warnings.append(f"rollup {column.hex()} in row {key.hex()}: {exc}")
             continue
         tally.size += len(cell.column) + len(cell.value)
         before = newest.get(number >> 4)

@@ -15,11 +15,14 @@ from tests.unit.doors.web_parts import get, hear, serving
 from tsd.api import query
 from tsd.api.query import DISABLED, LARGE
 from tsd.assembly import make_uids, tables
+from tsd.codec.cell import COLUMN
+from tsd.codec.rowkey import after
 from tsd.codec.uid import Kind
 from tsd.config import Config
 from tsd.query.configured import make_engine
 from tsd.query.engine import Engine, Flush
 from tsd.query.running import Registry
+from tsd.store import Put, scan
 from tsd.store.memory import MemoryStore
 
 CANCELLED = "The query was cancelled"
@@ -142,3 +145,33 @@ async def test_outcomes_are_counted(daemon: Running) -> None:
         stats = await client.stats()
     counts = [stats[f"http.query.{outcome}"] for outcome in ("success", "invalid_requests", "exceptions")]
     assert counts == [1, 1, 1]
+
+
+@pytest.fixture
+async def damaged(daemon: Running) -> Running:
+    """The daemon with rows of a series of its own that cannot be read."""
+    await daemon.tell(b"put bad.one %d 1 host=x\n" % BASE)
+    await ask(daemon, URI.replace("a.b", "bad.one"))  # writes it
+    store, table = daemon.daemon.store, daemon.daemon.config.data_table
+    metric = (await daemon.daemon.uids.find(Kind.METRIC, [b"bad.one"]))[b"bad.one"]
+    assert isinstance(metric, bytes)
+    async for rows in scan(store, table, metric, after(metric)):
+        await store.put(table, [Put(row.key, COLUMN + b"\0\0\0\x10", b"\1") for row in rows])
+    return daemon
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (URI.replace("a.b", "bad.one"), b"[]"),
+        (f"/q?start={BASE}&end={BASE + 3600}&m=sum:bad.one&ascii", b""),
+        (f"/api/query/gexp?start={BASE}&end={BASE + 3600}&exp=scale(sum:bad.one,2)", b"[]"),
+    ],
+)
+async def test_what_cannot_be_read_is_told_where_no_group_can_tell_it(damaged: Running, path: str, body: bytes) -> None:
+    before = {stat.name: stat.value for stat in damaged.daemon.statistics()}["query.warnings"]
+    heard = await ask(damaged, path)
+    assert (heard.status, heard.body) == (200, body)
+    assert heard.headers["x-tsd-warnings"].startswith("1; row 00")
+    assert {stat.name: stat.value for stat in damaged.daemon.statistics()}["query.warnings"] == before + 1
+    assert "x-tsd-warnings" not in (await ask(damaged, URI)).headers

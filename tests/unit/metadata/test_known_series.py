@@ -61,6 +61,7 @@ async def found(world: World, query: str) -> list[str]:
         ("m=m{=c}", ["ac"]),
         ("m=m&limit=2", ["a", "ac"]),
         ("m=m&limit=0", ["a", "ac", "b"]),
+        ("m=m&limit=-2", ["a", "ac", "b"]),  # OpenTSDB asks whether it is above 0
         ("m=other", ["a"]),
     ],
 )

@@ -1,5 +1,6 @@
 """The newest points of series: from memory where it can be trusted, from rows where it cannot."""
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -7,7 +8,7 @@ import trio
 from hypothesis import given
 
 from tests.property.codec_rows import anything
-from tests.unit.metadata.asking import NOW_MS, World, at_once, make_world
+from tests.unit.metadata.asking import NOW_MS, World, at_once, make_world, request_of
 from tsd.api import last
 from tsd.codec.cell import COLUMN, seconds_qualifier
 from tsd.codec.merge import MergeRules, StoredCell, merge
@@ -44,7 +45,7 @@ class Asked:
             look_back_h=24,
             trust_s=trust_ms // 1000 if trust_ms else None,
         )
-        found = LastPoints(
+        self.points = LastPoints(
             world.store,
             "tsdb",
             world.layout,
@@ -53,7 +54,7 @@ class Asked:
             look_back_h=2,
             trust_ms=trust_ms,
         )
-        answers = last.Answers(known, found, world.uids, Widths(), exact_back_scans=exact, written=at_once)
+        answers = last.Answers(known, self.points, world.uids, Widths(), exact_back_scans=exact, written=at_once)
         world.endpoints = last.routes(answers)
 
     async def values(self, query: str) -> dict[str, str]:
@@ -102,6 +103,35 @@ async def test_an_old_point_that_came_late_does_not_hide_what_stood_there_before
     slot = asked.latest.slot(one[:3], one[3:])
     asked.latest.take(slot, LastPoint((HOUR - 86_400) * 1000, 1), checked_ms=0, depth_h=-1)  # as from a window
     assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): "2"}
+
+
+async def test_a_row_that_cannot_be_read_is_told_of_until_it_is_mended() -> None:
+    """It was passed over without a word, and an older point, or none, was the newest."""
+    world = await make_world()
+    one, lone, sound = [await world.series("m", host=host) for host in "abc"]
+    await store(world, one, HOUR - HOUR_S, 1)
+    await store(world, sound, HOUR, 3)
+    broken = COLUMN + b"\0\0\0\x10"
+    for tsuid in (one, lone):
+        await world.store.put("tsdb", [Put(tsuid_row(world.layout, tsuid, HOUR), broken, b"\1")])
+    asked = Asked(world)
+
+    async def told(query: str) -> tuple[dict[str, str], str]:
+        response = await world.endpoints["api/query/last"](request_of("GET", f"/api/query/last?{query}"))
+        headers = dict(response.headers)
+        assert not isinstance(response.body, bytes)
+        body = json.loads(b"".join([part async for part in response.body]))
+        return {entry["tsuid"]: entry["value"] for entry in body}, headers.get("X-Tsd-Warnings", "")
+
+    for _ in range(2):  # whatever is remembered
+        values, warnings = await told("timeseries=m{host=a}&timeseries=m{host=b}&timeseries=m{host=c}")
+        assert values == {one.hex().upper(): "1", sound.hex().upper(): "3"}
+        assert warnings.startswith("2; row ")
+    assert await told(f"tsuids={sound.hex()}") == ({sound.hex().upper(): "3"}, "")
+    assert asked.points.warnings == 4
+    await world.store.delete("tsdb", {tsuid_row(world.layout, one, HOUR): [broken]}, up_to_ms=None)
+    await store(world, one, HOUR, 2)
+    assert await told(f"tsuids={one.hex()}") == ({one.hex().upper(): "2"}, "")
 
 
 @pytest.mark.parametrize(("trust_ms", "value"), [(None, "1"), (60_000, "2")])

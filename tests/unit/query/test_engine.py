@@ -114,6 +114,18 @@ async def test_a_range_may_begin_in_1970_and_end_after_2106(m: str) -> None:
         assert len(answer.subs[0].groups) == len(wanted)
 
 
+@pytest.mark.parametrize("switch", [False, True])
+async def test_buckets_may_be_longer_than_all_times(switch: bool) -> None:
+    """Steps by the calendar past the year 9999 were an error of ours, where OpenTSDB has one bucket."""
+    house = await House.build(FEW)
+    for span in ("999999999dc", "2147483647wc", "200000nc", "9000yc", "2147483647hc", f"{(1 << 63) - 1}ms"):
+        for fill in ("", "-zero"):
+            query = asked(f"sum:{span}-sum{fill}:sys.cpu{{host=web01}}", corrected=switch)
+            [group] = (await house.engine.run(query)).subs[0].groups
+            left_out = span.endswith("wc") and not switch  # the week began before what is read
+            assert fill or sum(values(group).values()) == (0 if left_out else 510), span
+
+
 async def test_unknown_values_may_be_passed_over() -> None:
     settings = Settings()
     settings = replace(settings, rules=settings.rules._replace(skip_unresolved_tagvs=True))
@@ -152,6 +164,26 @@ async def test_not_key_when_corrected() -> None:
     assert [dict(group.tags) for group in groups] == [{"host": "lone"}]
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("others", ["dc=lga", "dc=wildcard(*)", "dc=regexp(.)", "dc=lga,dc=wildcard(l*)"])
+async def test_no_series_lacks_a_tag_name_and_has_it(others: str, indexed: bool) -> None:
+    """Beside `not_key` the others did not ask for the tag name any more; with the index it was otherwise."""
+    house = await House.build([*FEW, f"sys.cpu {START_S} 7 host=lone"], indexed=indexed)
+    for filters in (f"{others},dc=not_key()", f"dc=not_key(),{others}"):
+        assert await house.groups(f"none:sys.cpu{{}}{{{filters}}}", corrected=True) == []
+        listed = asked(f"none:sys.cpu{{}}{{{filters}}}", corrected=True)
+        every = tuple((b"\0\0\1" + one).hex() for one in await house.index.with_tag(b"\0\0\1", b"", 100) or [])
+        listed = replace(listed, queries=(replace(listed.queries[0], tsuids=every),))
+        assert (await house.engine.run(listed)).subs[0].groups == []
+
+
+async def test_explicit_tags_without_filters_ask_for_nothing() -> None:
+    """Corrected neither: no series is without tags, so that none would pass."""
+    house = await House.build(FEW)
+    for switch in (False, True):
+        assert len(await house.groups("none:explicit_tags:sys.cpu", corrected=switch)) == 20
+
+
 async def test_a_row_that_cannot_be_read_is_a_warning() -> None:
     house = await House.build(FEW)
     pairs = next(iter(await house.index.with_tag(b"\0\0\1", b"", 100) or []))
@@ -160,6 +192,7 @@ async def test_a_row_that_cannot_be_read_is_a_warning() -> None:
     assert len(answer.subs[0].groups) == 19
     assert len(answer.subs[0].warnings) == 1
     assert "00000150e22700" in answer.subs[0].warnings[0]
+    assert house.engine.warnings == 1
 
 
 async def test_a_uid_without_a_name_is_a_warning() -> None:

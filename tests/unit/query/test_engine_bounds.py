@@ -1,5 +1,6 @@
 """The engine's bounds: what a query may hold and how long it may take; queries that are listed and cancelled."""
 
+import threading
 from dataclasses import replace
 from functools import partial
 
@@ -8,10 +9,12 @@ import trio
 
 from tests.unit.query.engines import FEW, NOW_MS, START_S, House, asked
 from tsd.errors import BadQuery, StoreError
+from tsd.query import assembling
 from tsd.query.engine import GROUP_BYTES, Settings
 from tsd.query.gathering import POINT_BYTES, SERIES_BYTES
 from tsd.query.limits import Bounds, Limits
-from tsd.query.running import Registry
+from tsd.query.merge import Merged, merge
+from tsd.query.running import Registry, Running
 from tsd.store.memory import MemoryStore
 
 
@@ -47,6 +50,38 @@ async def test_a_fill_that_would_be_far_larger_than_what_was_read_is_refused(m: 
     with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
         await house.engine.run(query)
     assert caught.value.status == 413
+
+
+async def test_nothing_is_filled_where_there_is_no_series() -> None:
+    """Not even the grid was held, and its length is the range's: this one had 10 TB."""
+    house = await House.build(FEW, settings=Settings(memory_bytes=1 << 20))
+    for m in ("sum:1ms-avg-zero:sys.cpu{host=wildcard(zzz*)}", "sum:1ms-p99-nan:sys.cpu{host=wildcard(zzz*)}"):
+        answer = await house.engine.run(replace(asked(m), start_ms=1000, end_ms=NOW_MS))
+        assert answer.subs[0].groups == []
+
+
+@pytest.mark.parametrize(
+    ("m", "in_thread"),
+    [
+        ("sum:1s-avg-zero:sys.cpu{host=web01}", True),
+        ("sum:1m-avg-zero:sys.cpu{host=web01}", False),
+        ("sum:sys.cpu", False),
+    ],
+)
+async def test_what_a_fill_makes_much_of_is_merged_in_a_thread(
+    m: str, in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went by the few points that were read."""
+    threads = []
+
+    def watched(*arguments: object, **options: object) -> Merged:
+        threads.append(threading.get_ident())
+        return merge(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(assembling, "merge", watched)
+    house = await House.build(FEW)
+    await house.run(m)
+    assert [one != threading.get_ident() for one in threads] == [in_thread]
 
 
 async def test_series_count_even_where_they_have_one_point() -> None:
@@ -130,6 +165,41 @@ async def test_so_many_run_at_once_and_others_wait() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert len(house.flushed) == 2
         nursery.cancel_scope.cancel()
+
+
+async def test_waiting_for_its_turn_is_part_of_a_query_s_time(autojump_clock: trio.testing.MockClock) -> None:
+    house = await stuck(Settings(Limits(timeout_ms=3000), at_once=1))
+    ends = []
+
+    async def ask() -> None:
+        with pytest.raises(BadQuery, match="timed out"):
+            await house.run("sum:sys.cpu")
+        ends.append(trio.current_time())
+
+    begun = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(ask)
+    assert ends == [pytest.approx(begun + 3)] * 4
+    assert autojump_clock.current_time() == pytest.approx(begun + 3)
+
+
+async def test_a_query_that_waits_for_its_turn_can_be_cancelled() -> None:
+    house = await stuck(Settings(at_once=1))
+    waiting = Running(2, asked("sum:sys.cpu"), "127.0.0.1:5", {}, NOW_MS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(house.run, "sum:sys.cpu")
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def ask() -> None:
+            with pytest.raises(BadQuery, match="was cancelled"):
+                await house.run("sum:sys.cpu", running=waiting)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        waiting.cancel()
+    assert len(house.flushed) == 1
 
 
 async def test_an_error_of_the_store_is_raised_as_it_is() -> None:

@@ -67,6 +67,13 @@ def test_what_is_no_time(text: str, message: str) -> None:
     assert refused.value.message == message
 
 
+@pytest.mark.parametrize("span", ["99999999999hc", "2147483648dc", "9223372036854775807msc"])
+def test_opentsdb_s_calendar_steps_by_no_more_units_than_32_bits_hold(span: str) -> None:
+    with pytest.raises(BadQuery, match=rf"Invalid duration \(number\): {span[:-1]}$"):
+        read_downsample(f"{span}-sum")
+    assert read_downsample("2147483647dc-sum").calendar is not None
+
+
 def test_zones_are_those_of_the_database_and_nothing_else() -> None:
     assert find_zone("Europe/Berlin") is not None
     assert all(find_zone(name) is None for name in ("Nope", "", "Europe", "/etc/passwd", "../zoneinfo/UTC", "a\0b"))
