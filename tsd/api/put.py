@@ -62,8 +62,7 @@ def read_put(text: bytes, tag: Tag | None, rules: NameRules, *, by_loop: bool = 
 
 
 def read_looped(text: bytes, tag: Tag | None, rules: NameRules) -> Piece | None:
-    """What `read_usual` says of an array, or, where plain numbers are strings, `read_any`; None where others are to look
-    at it."""
+    """What `read_usual` says of an array, or `read_any` where plain numbers are strings; None: they are to be asked."""
     tagk, tagv = ("", "") if tag is None else tag
     found = _put_json.put_lines(text, tagk.encode(), tagv.encode(), rules.max_tags)
     return None if found is None else Piece(text, found[0], range(found[1]), {}, found[1])
