@@ -1,5 +1,6 @@
 # ruff: noqa: E501 (a request, a line)
-"""Requests that cannot be answered, by table: the status and message that OpenTSDB gives, and no stack trace.
+"""Requests that cannot be answered, by table: the status and message that OpenTSDB gives, and no stack trace. And some
+that look like it, but are answered.
 
 Each stands beside what the real OpenTSDB says to it; where tsd says something else on purpose, the table has both.
 """
@@ -18,6 +19,7 @@ from tests.peers.opentsdb import Opentsdb, Opentsdbs
 
 LINES = b"".join(b"put bad.m %d %d host=web01 dc=fra\n" % (BASE_S + at * 60, at) for at in range(5))
 SPAN = f"start={BASE_S}&end={BASE_S + 600}"
+TSUID = "000001000001000001000002000002"
 
 
 class Bad(NamedTuple):
@@ -144,10 +146,79 @@ TABLE = [
     Bad("/api/uid/assign", 400, "Missing values to assign UIDs"),
     Bad("/api/uid/nosuch", 501, "Other UID endpoints have not been implemented yet"),
     Bad("/api/annotation?tsuid=000001000001000001", 400, "Missing start time"),
+    Bad("/api/annotation", 400, "Missing start time", method="POST"),
+    Bad("/api/annotation?description=x", 400, "Missing start time", method="PUT"),
+    Bad("/api/annotation", 400, "Missing start time", method="PATCH"),
+    Bad(f"/api/annotation?start_time={BASE_S}", 405, "Method not allowed", method="PATCH"),
+    Bad("/api/annotation/bulk?start_time=1&description=x", 400, "Missing message content", method="POST"),
+    Bad("/api/uid/uidmeta", 400, "Missing parameter <code>uid</code>", method="POST"),
+    Bad("/api/uid/uidmeta?uid=000001", 400, "Missing parameter <code>type</code>", method="PUT"),
+    Bad("/api/uid/tsmeta", 400, "Missing parameter <code>m</code>", method="POST"),
+    Bad(f"/api/uid/tsmeta?tsuid={TSUID}&units=s", 400, "Requested TSMeta did not exist", method="POST"),
+    Bad("/api/uid/assign?metric=x", 400, "Missing message content", method="POST"),
+    Bad("/api/uid/rename?metric=x&name=y", 400, "Missing message content", method="POST", ours=(403, "Forbidden")),
+    Bad("/api/suggest?type=metrics", 400, "Missing message content", method="POST"),
+    Bad("/api/tree", 400, "Tree was missing the name", method="POST"),
+    Bad("/api/tree/rule?treeid=77", 400, "Missing parameter <code>level</code>", method="POST"),
+    Bad("/api/tree/rules", 400, "Invalid Tree ID", method="POST"),
+    Bad("/api/tree/rules?treeid=77", 404, "Unable to locate tree: 77", method="POST"),
+    Bad(m("sum:bad.m") + "&method_override=", 405, "Missing method override value"),
+    Bad(m("sum:no.such") + "&method_override=patch", 405, "Unknown or unsupported method override value"),
+    Bad("/api/query?method_override=patch", 400, "Missing parameter <code>start</code>"),
+    Bad(f"/api/query/gexp?{SPAN}&exp=scale(sum:bad.m,2)&method_override=x", 405, "Unknown or unsupported method override value"),
+    Bad("/api/search/lookup?m=bad.m&method_override=put", 400, "Unsupported method: PUT"),
+    Bad("/api/search/lookup?m=bad.m&method_override=x", 405, "Unknown or unsupported method override value"),
     Bad("/api/put", 405, "Method not allowed", method="GET"),
     Bad("/api/put", 400, BAD_JSON, b"{nope"),
     Bad("/api/put", 400, "The JSON must start as an object or an array", b"5"),
     Bad("/api/put", 400, "One or more data points had errors", {"metric": "bad.m"}),
+]  # fmt: skip
+
+
+class Odd(NamedTuple):
+    """A request that is answered all the same, and what stands in its answer."""
+
+    method: str
+    path: str
+    told: Any
+    body: Any = None
+
+
+FOUND = [{"metric": "bad.m", "tags": {"host": "web01", "dc": "fra"}, "aggregateTags": [], "dps": {str(BASE_S): 0}}]
+NOTE = f"/api/annotation?start_time={BASE_S}"
+NAMED = "/api/uid/uidmeta?uid=000001&type=metric"
+SERIES = f"/api/uid/tsmeta?tsuid={TSUID}"
+# In order: overrides that are not looked at, and what is said in the URI of a POST or a PUT without a body.
+ODD = [
+    Odd("GET", f"/api/query?start={BASE_S}&end={BASE_S + 1}&m=sum:bad.m&method_override=post", FOUND),
+    Odd("GET", f"/api/query?start={BASE_S}&end={BASE_S + 1}&m=sum:bad.m&method_override=PUT", FOUND),
+    Odd("GET", "/api/suggest?type=metrics&q=bad.m&method_override=post", ["bad.m"]),
+    Odd("GET", "/api/suggest?type=metrics&q=bad.m&method_override=x", ["bad.m"]),
+    Odd("POST", "/api/search/lookup?m=bad.m&limit=3", {"type": "LOOKUP", "metric": "bad.m", "tags": [], "limit": 3}),
+    Odd("GET", "/api/search/lookup?m=bad.m&method_override=post", {"metric": "bad.m", "tags": [], "limit": 25}),
+    Odd("GET", "/api/search/lookup?m=no", {"metric": "bad.m", "limit": 4}, {"metric": "bad.m", "limit": 4}),
+    Odd("POST", f"{NOTE}&description=x&endTime=5", {"description": "x", "notes": "", "endTime": 0}),
+    Odd("POST", f"{NOTE}&notes=y&end_time={BASE_S + 5}", {"description": "x", "notes": "y", "endTime": BASE_S + 5}),
+    Odd("PUT", f"{NOTE}&notes=z", {"description": "", "notes": "z", "endTime": 0}),
+    Odd("POST", f"{NOTE}&notes=url", {"startTime": BASE_S + 1, "notes": "body"}, {"startTime": BASE_S + 1, "notes": "body"}),
+    Odd("POST", f"{NOTE}&tsuid={TSUID}&description=of", {"tsuid": TSUID, "description": "of"}),
+    Odd("POST", f"{NOTE}&tsuid={TSUID}&description=", None),
+    Odd("POST", f"/api/annotations?start_time={BASE_S + 2}&description=one", {"description": "one", "tsuid": ""}),
+    Odd("PUT", "/api/annotations", {"notes": "one"}, {"startTime": BASE_S + 2, "notes": "one"}),
+    Odd(
+        "GET", "/api/annotations",
+        [{"tsuid": "", "description": "", "notes": "one", "startTime": BASE_S + 2, "endTime": 0}],
+        {"startTime": BASE_S + 2, "endTime": BASE_S + 50},
+    ),
+    Odd("POST", f"{NAMED}&description=d&custom=c", {"description": "d", "custom": None}),
+    Odd("POST", f"{NAMED}&displayName=n", None),
+    Odd("PUT", f"{NAMED}&display_name=n", {"description": "", "displayName": "n"}),
+    Odd("GET", NAMED, {"displayName": "n"}, {"uid": "000002", "type": "tagk"}),
+    Odd("POST", "/api/uid/tsmeta?m=bad.m{host=web01,dc=fra}&create=true&units=s&max=2", {"tsuid": TSUID, "units": "s", "max": 2.0}),
+    Odd("PUT", f"{SERIES}&notes=n&data_type=int", {"units": "", "notes": "n", "dataType": "int"}),
+    Odd("POST", "/api/tree?name=T&strict_match=true", {"treeId": 1, "name": "T", "strictMatch": True}),
+    Odd("PUT", "/api/tree?treeid=1&notes=n", {"name": "", "notes": "n", "strictMatch": False}),
+    Odd("PUT", "/api/tree/rule?treeid=1&level=0&order=0&type=tagk&field=a", {"type": "TAGK", "field": "a", "regex": ""}),
 ]  # fmt: skip
 
 
@@ -198,6 +269,33 @@ def test_opentsdb_says_the_same(peer: Opentsdb) -> None:
         if (status, error["message"] if isinstance(error, dict) else error) != (bad.status, bad.message)
     ]
     assert not others, "\n".join(map(str, others))
+
+
+def test_what_looks_odd_is_answered(port: int) -> None:
+    for odd in ODD:
+        check_odd(port, odd)
+
+
+@pytest.mark.opentsdb
+@pytest.mark.hbase
+def test_opentsdb_answers_it_too(peer: Opentsdb) -> None:
+    for odd in ODD:
+        check_odd(peer.port, odd)
+
+
+def check_odd(port: int, odd: Odd) -> None:
+    """It is answered as the table says; None: that nothing changes by it."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(odd.method, odd.path, odd.body and json.dumps(odd.body))
+        response = connection.getresponse()
+        text = response.read()
+    finally:
+        connection.close()
+    assert response.status == (304 if odd.told is None else 200), (odd, text)
+    told = json.loads(text) if odd.told is not None else None
+    shown = {name: told[name] for name in odd.told} if isinstance(told, dict) else told
+    assert shown == odd.told, odd
 
 
 def asked(port: int, bad: Bad) -> tuple[int, Any]:

@@ -20,6 +20,7 @@ from tests.running import Running, running
 SETTINGS = {"tsd.core.auto_create_metrics": "true"}
 SETS = ("aggregateTags", "aggregatedTags", "etags")  # lists in whose order there is no meaning
 TIMES = ("stats", "statsSummary")  # whose values differ with every run: their names count
+UNORDERED = ("tags", "commonTags")  # objects in whose order there is no meaning
 Vector = dict[str, Any]
 
 
@@ -59,17 +60,20 @@ def ask(port: int, vector: Vector) -> tuple[int, Any]:
     finally:
         connection.close()
     try:
-        return got.status, json.loads(text, object_pairs_hook=_last_of_each)
+        return got.status, json.loads(text, object_pairs_hook=_object)
     except ValueError:
         return got.status, text
 
 
-def _last_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return dict(pairs)
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of several points of a second, which share a key, the recordings have the last; no other key comes twice."""
+    found = dict(members)
+    assert len(found) == len(members) or all(key.isdecimal() for key in found), members
+    return found
 
 
 def differs(got: Any, wanted: Any, name: str = "") -> bool:
-    """Whether an answer is another: by type and to the last digit, whatever the order of keys."""
+    """Whether an answer is another: by type, to the last digit, and in the order of keys, where it has a meaning."""
     if type(got) is not type(wanted):
         return True
     if isinstance(got, dict):
@@ -77,7 +81,8 @@ def differs(got: Any, wanted: Any, name: str = "") -> bool:
             return bool(got.keys() ^ wanted.keys())
         if name == "error":
             return any(got.get(key) != wanted[key] for key in wanted)
-        return got.keys() != wanted.keys() or any(differs(got[key], wanted[key], key) for key in got)
+        order = sorted if name in UNORDERED else list
+        return order(got) != order(wanted) or any(differs(got[key], wanted[key], key) for key in got)
     if isinstance(got, list):
         if name in SETS and all(isinstance(one, str) for one in got):
             return sorted(got) != sorted(wanted)
@@ -105,6 +110,23 @@ async def judge(topics: Iterable[str], folder: Path, settings: dict[str, str], *
 
 def _tags(group: Vector) -> str:
     return json.dumps(group["tags"], sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "whether"),
+    [
+        ('{"a":1,"b":2}', '{"b":2,"a":1}', True),
+        ('{"dps":{"5":1,"6":2}}', '{"dps":{"6":2,"5":1}}', True),
+        ('{"dps":{"5":1,"5":2}}', '{"dps":{"5":2}}', False),
+        ('{"dps":{"5":1}}', '{"dps":{"5":1.0}}', True),
+        ('{"tags":{"a":"1","b":"2"}}', '{"tags":{"b":"2","a":"1"}}', False),
+        ('{"stats":{"a":1,"b":2}}', '{"stats":{"b":1,"a":2}}', False),
+    ],
+)
+def test_keys_are_compared_in_their_order(got: str, wanted: str, whether: bool) -> None:
+    assert differs(*(json.loads(text, object_pairs_hook=_object) for text in (got, wanted))) is whether
+    with pytest.raises(AssertionError):
+        json.loads('{"metric":1,"metric":1}', object_pairs_hook=_object)
 
 
 @pytest.mark.parametrize("topic", sorted(TOPICS))

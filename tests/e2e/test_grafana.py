@@ -1,15 +1,16 @@
 """What Grafana's OpenTSDB data source asks, of all versions that it has a setting for, and what it reads of the
-answers."""
+answers: its back end's requests, and those that its older versions send from the browser."""
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.command import HOST, PATIENCE_S, Served, Tsd, on_hbase
+from tsd.assembly import now_ms
 
 START_S = 1356998400
 AUTO = {"tsd.core.auto_create_metrics": "true"}
@@ -39,12 +40,22 @@ class Grafana:
         if version in (OLD, FILTERS):
             wanted.pop("explicitTags", None)
         path = "/api/query?arrays=true" if version == ARRAYS else "/api/query"
-        return self._ask("POST", path, {"start": start, "end": end, "queries": [wanted]})
+        return self.post(path, {"start": start, "end": end, "queries": [wanted]})
 
-    def _ask(self, method: str, path: str, body: object = None) -> Any:
+    def from_browser(self, queries: Sequence[Mapping[str, Any]], **more: Any) -> Any:
+        """All queries of a panel at once, of a time in ms or of text; without an end up to now."""
+        return self.post("/api/query", {"queries": queries, "msResolution": False, "globalAnnotations": True, **more})
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON of a 200."""
+        return self._ask("POST", path, body)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         connection = http.client.HTTPConnection(HOST, self._port, timeout=PATIENCE_S)
         try:
-            connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"})
+            connection.request(
+                method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"}
+            )
             response = connection.getresponse()
             text = response.read().decode()
             assert response.status == 200, (response.status, text)
@@ -65,9 +76,21 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for i in range(30)
         for host in range(3)
     ]
+    lines += [f"put noted.cpu {START_S + 10 * i} {i} host=web00\n" for i in range(3)]
     with Tsd(folder, settings).serve() as served:
-        assert served.tell("".join(lines).encode()) == b"synced 90\n"
+        assert served.tell("".join(lines).encode()) == b"synced 93\n"
         yield served
+
+
+@pytest.fixture(scope="module")
+def noted(served: Served) -> Grafana:
+    """Where a metric has notes: two of its series, and one of everything between them."""
+    grafana = Grafana(served.port)
+    [series] = grafana.get("/api/search/lookup?m=noted.cpu&limit=1000")["results"]
+    for start, tsuid in ((START_S + 7, series["tsuid"]), (START_S + 9, ""), (START_S + 12, series["tsuid"])):
+        note = {"startTime": start, "tsuid": tsuid, "description": f"at {start}", "notes": "more"}
+        assert grafana.post("/api/annotation", note)["description"] == f"at {start}"
+    return grafana
 
 
 @pytest.fixture
@@ -135,6 +158,90 @@ class TestPanels:
         host = [{"type": "literal_or", "tagk": "host", "filter": "web01", "groupBy": False}]
         found = grafana.query(version, {"metric": "graf.cpu", "filters": host, "explicitTags": True})
         assert len(found) == (1 if version in (OLD, FILTERS) else 0)
+
+
+class TestAnnotations:
+    """What dashboards show above panels: notes of a series, or those of everything."""
+
+    def test_those_of_a_series_come_with_its_points(self, noted: Grafana) -> None:
+        [found] = noted.query(FILTERS, {"metric": "noted.cpu"})
+        assert events(found["annotations"]) == [
+            (START_S + 7, f"at {START_S + 7}"),
+            (START_S + 12, f"at {START_S + 12}"),
+        ]
+        assert "globalAnnotations" not in found
+
+    def test_those_of_everything_where_they_are_asked_for(self, noted: Grafana) -> None:
+        sub = {"aggregator": "sum", "metric": "noted.cpu"}
+        [found] = noted.from_browser([sub], start=START_S * 1000, end=(START_S + 3600) * 1000)
+        assert events(found["annotations"]) == [
+            (START_S + 7, f"at {START_S + 7}"),
+            (START_S + 12, f"at {START_S + 12}"),
+        ]
+        assert events(found["globalAnnotations"]) == [(START_S + 9, f"at {START_S + 9}")]
+
+    def test_only_those_of_the_range_are_shown(self, noted: Grafana) -> None:
+        sub = {"aggregator": "sum", "metric": "noted.cpu"}
+        [found] = noted.from_browser([sub], start=(START_S + 10) * 1000, end=(START_S + 60) * 1000)
+        assert events(found["annotations"]) == [(START_S + 12, f"at {START_S + 12}")]
+        assert events(found.get("globalAnnotations", [])) == []
+
+
+def events(notes: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    """Notes as the data source reads them: their start, a number of seconds, and their text."""
+    return [(note["startTime"], note["description"]) for note in notes]
+
+
+class TestFromTheBrowser:
+    """Requests of the data source before it had a back end: all queries of a panel at once."""
+
+    SUBS: tuple[dict[str, Any], ...] = (
+        {"aggregator": "avg", "metric": "graf.cpu"},
+        {"aggregator": "max", "metric": "graf.cpu", "downsample": "1m-max"},
+    )
+    RANGE = {"start": START_S * 1000, "end": (START_S + 3600) * 1000}  # noqa: RUF012
+
+    def test_each_series_says_which_query_it_answers(self, grafana: Grafana) -> None:
+        """By `query.index`, from version 2.3 on; before, by the metric's name."""
+        host = {"type": "literal_or", "tagk": "host", "filter": "web00|web01", "groupBy": True}
+        queries = [{**self.SUBS[0], "filters": [host]}, self.SUBS[1]]
+        found = grafana.from_browser(queries, showQuery=True, **self.RANGE)
+        assert [(each["query"]["index"], each["metric"]) for each in found] == [(n, "graf.cpu") for n in (0, 0, 1)]
+        assert [each["tags"].get("host") for each in found] == ["web00", "web01", None]
+        assert all("query" not in each for each in grafana.from_browser(queries, **self.RANGE))
+
+    def test_times_are_of_seconds_or_of_milliseconds(self, grafana: Grafana) -> None:
+        [seconds] = grafana.from_browser(self.SUBS[:1], **self.RANGE)
+        [in_ms] = grafana.from_browser(self.SUBS[:1], **{**self.RANGE, "msResolution": True})
+        assert len(seconds["dps"]) == 30
+        assert {1000 * time: value for time, value in points(seconds, OLD).items()} == points(in_ms, OLD)
+
+    def test_up_to_now_there_is_no_end(self, grafana: Grafana, served: Served) -> None:
+        assert served.tell(b"put now.cpu %d 42 host=web00\n" % (now_ms() // 1000 - 60)).startswith(b"synced")
+        [found] = grafana.from_browser([{"aggregator": "sum", "metric": "now.cpu"}], start="1h-ago")
+        assert [*found["dps"].values()] == [42]
+        [found] = grafana.from_browser([{"aggregator": "sum", "metric": "now.cpu"}], start=now_ms() - 3_600_000)
+        assert [*found["dps"].values()] == [42]
+
+    def test_a_counter_s_options_are_numbers_or_left_out(self, grafana: Grafana) -> None:
+        sub = {"aggregator": "sum", "metric": "graf.cpu", "rate": True, "tags": {"host": "web01"}}
+        for options in ({"counter": False}, {"counter": True, "dropResets": True}, {"counter": True, "counterMax": 9}):
+            [found] = grafana.from_browser([{**sub, "rateOptions": options}], **self.RANGE)
+            assert set(points(found, OLD).values()) == {0.1}
+
+    def test_menus_are_lists_of_texts(self, grafana: Grafana) -> None:
+        assert grafana.get("/api/suggest?type=metrics&q=&max=1000")[:2] == ["graf.cpu", "noted.cpu"]
+        assert all(isinstance(each, str) for each in grafana.get("/api/aggregators"))
+        for help_ in grafana.get("/api/config/filters").values():
+            assert all(map(help_.get, ("examples", "description")))
+        assert all(isinstance(each, str) for each in grafana.get("/api/version").values())
+
+    def test_a_variable_s_names_and_values_come_from_lookups(self, grafana: Grafana) -> None:
+        named = grafana.get("/api/search/lookup?m=graf.cpu&limit=1000")["results"]
+        assert {tagk for each in named for tagk in each["tags"]} == {"dc", "host"}
+        some = grafana.get("/api/search/lookup?m=graf.cpu%7Bdc=*,host=web01%7D&limit=1000")["results"]
+        assert [each["tags"]["dc"] for each in some] == ["b"]
+        assert len(grafana.get("/api/search/lookup?m=graf.cpu&limit=2")["results"]) == 2
 
 
 def test_a_range_without_points_is_an_empty_panel(grafana: Grafana) -> None:

@@ -3,6 +3,7 @@
 The daemon is a process of its own, so that its memory is its own; what is said of time is in `scripts/bench beside`.
 """
 
+import itertools
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.faults.account import Contents, check_contents, embedded_contents
+from tests.faults.account import Contents, check_contents, embedded_contents, stored_points
 from tests.faults.askers import Question, asked, fleeting, patient, running, slow
 from tests.faults.ledger import all_stored, checked_stats
 from tests.faults.load import BASE, HOST, PATIENCE_S, Lines, Sender
@@ -168,7 +169,7 @@ async def test_nothing_is_left_of_clients_that_hang_up(tmp_path: Path) -> None:
         assert {one["exception"] for one in told["completed"]} == {"null", GONE}
 
 
-@pytest.mark.parametrize(
+LIMITS = pytest.mark.parametrize(
     ("key", "limit", "status", "message"),
     [
         ("tsd.query.timeout", 1, 408, r"Sorry, your query timed out\. Time limit: 1 ms, fetch time: \d+ ms\. Please"),
@@ -177,6 +178,9 @@ async def test_nothing_is_left_of_clients_that_hang_up(tmp_path: Path) -> None:
         ("tsd.query.memory_limit", MEMORY_BYTES, 413, r"more memory than queries may have together \(16MB, tsd\.query"),
     ],
 )
+
+
+@LIMITS
 async def test_what_is_too_much_ends_with_an_error(
     tmp_path: Path, key: str, limit: int, status: int, message: str
 ) -> None:
@@ -185,6 +189,53 @@ async def test_what_is_too_much_ends_with_an_error(
             for _ in range(5):
                 nursery.start_soon(ask_too_much, daemon.port, status, message)
         assert await daemon.tell(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
+
+
+@LIMITS
+async def test_puts_go_on_beside_such_queries(tmp_path: Path, key: str, limit: int, status: int, message: str) -> None:
+    """Each is acknowledged, some between a query's request and its error, and all are stored."""
+    async with seeded(tmp_path, {key: str(limit)}) as daemon:
+        asking = Asking()
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for asker in range(3):
+                    nursery.start_soon(ask_over_and_over, asking, asker, daemon.port, status, message)
+                sent = await put_beside(daemon, asking, 5)
+                asking.over = True
+    stored = stored_points(without_seeds(await embedded_contents(tmp_path)))
+    assert sorted((point.line.time, point.value) for point in stored) == [(BASE + n, n) for n in range(sent)]
+
+
+class Asking:
+    """Clients that ask for too much, and which of their requests has no answer yet."""
+
+    def __init__(self) -> None:
+        self.open: set[tuple[int, int]] = set()  # asker and number of the request
+        self.over = False
+
+
+async def ask_over_and_over(asking: Asking, asker: int, port: int, status: int, message: str) -> None:
+    """Ask for too much until it is over."""
+    for number in itertools.count():
+        if asking.over:
+            return
+        asking.open.add((asker, number))
+        await ask_too_much(port, status, message)
+        asking.open.remove((asker, number))
+
+
+async def put_beside(daemon: Running, asking: Asking, wanted: int) -> int:
+    """Put points one by one, each acknowledged, until of so many one request had no answer all that time; how many
+    were put."""
+    sent = beside = 0
+    async with daemon.client() as client:
+        while beside < wanted:
+            before = set(asking.open)
+            reply = await client.ask(b"put beside %d %d a=b\n" % (BASE + sent, sent))
+            sent += 1
+            assert reply == b"synced %d\n" % sent
+            beside += not before.isdisjoint(asking.open)
+    return sent
 
 
 async def ask_too_much(port: int, status: int, message: str) -> None:

@@ -7,13 +7,14 @@ from tsd.api.messages import (
     DONE,
     UNCHANGED,
     answer,
-    check_method,
     is_true,
     meant_method,
+    members_in_url,
     not_allowed,
     number_in,
     object_of,
     objects_of,
+    required,
     text_in,
     texts_in,
     words_of_all,
@@ -31,7 +32,9 @@ from tsd.query.times import read_time
 MOST_NOTES = 10_000  # of one bulk
 MOST_SERIES = 1000  # of one bulk deletion
 NO_START = "The start timestamp has not been set"
+NO_START_IN_URL = "Missing start time"
 METHODS = ("GET", "POST", "PUT", "DELETE")
+IN_URL = {name: name for name in ("tsuid", "description", "notes")}
 
 
 class Sent(NamedTuple):
@@ -52,7 +55,7 @@ def routes(notes: Notes, layout: Layout, now_ms: Callable[[], int]) -> dict[str,
     async def many(request: Request) -> Response:
         if meant_method(request) == "GET" and request.segments[1:2] != ("bulk",):
             return await pages.listed(request)
-        return await pages.bulk(request)
+        return await one(request)
 
     return {"api/annotation": one, "api/annotations": many}
 
@@ -67,17 +70,18 @@ class NotePages:
 
     async def one(self, request: Request) -> Response:
         """One note."""
-        method = check_method(request, *METHODS)
+        method, members = meant_method(request), self._members(request)
+        if method not in METHODS:
+            raise not_allowed(method)
         if method in ("POST", "PUT"):
-            sent = self._sent(self._members(request))
+            sent = self._sent(members)
             if not sent.changed:
                 return UNCHANGED
             note = await self._notes.put(sent.note, sent.changed, sent.tsuid, replace=method == "PUT")
             return answer(show(note))
-        members = self._members(request)
         start_time = number_in(members, "startTime")
         if start_time < 1:
-            raise Refused(400, "Missing start time")
+            raise Refused(400, NO_START_IN_URL)
         tsuid = self._tsuid(text_in(members, "tsuid"))
         if method == "DELETE":
             await self._notes.delete(start_time, tsuid)
@@ -89,10 +93,14 @@ class NotePages:
 
     async def listed(self, request: Request) -> Response:
         """The global notes of some time."""
-        start_ms = self._time_ms(request.param("start_time") or "")
+        if request.body:
+            members = object_of(request)
+            start_ms, end_ms = _ms(number_in(members, "startTime")), _ms(number_in(members, "endTime"))
+        else:
+            start_ms = self._time_ms(request.param("start_time") or "")
+            end_ms = self._time_ms(request.param("end_time") or "")
         if start_ms is None:
-            raise Refused(400, "Missing start time")
-        end_ms = self._time_ms(request.param("end_time") or "")
+            raise Refused(400, NO_START_IN_URL)
         found = await self._notes.global_notes(start_ms, self._now_ms() if end_ms is None else end_ms)
         return answer([show(note) for note in found])
 
@@ -116,6 +124,7 @@ class NotePages:
             tsuids, global_ = texts_in(members, "tsuids"), is_true(members.get("global"))
             start, end = text_in(members, "startTime"), text_in(members, "endTime")
         else:
+            required(request, "start_time")
             tsuids, global_ = words_of_all(request.params.get("tsuids", ())), is_true(request.param("global"))
             start, end = request.param("start_time") or "", request.param("end_time") or ""
         start_ms, end_ms = self._time_ms(start), self._time_ms(end)
@@ -132,16 +141,16 @@ class NotePages:
         return answer(told | {"totalDeleted": deleted})
 
     def _members(self, request: Request) -> Mapping[str, Any]:
-        """A note's members, from the body or from the parameters, whose times may have any form."""
-        if request.body or request.method in ("POST", "PUT"):
+        """A note's members: those of the body, or without one the parameters, whose times may have any form."""
+        if request.body:
             return object_of(request)
-        found: dict[str, Any] = {
-            name: request.param(name) for name in ("tsuid", "description", "notes") if request.param(name)
-        }
+        found = members_in_url(request, IN_URL)
         for name, parameter in (("startTime", "start_time"), ("endTime", "end_time")):
             time_ms = self._time_ms(request.param(parameter) or "")
             if time_ms is not None:
                 found[name] = time_ms // 1000
+        if "startTime" not in found:
+            raise Refused(400, NO_START_IN_URL)
         return found
 
     def _sent(self, members: Mapping[str, Any], *, in_bulk: bool = False) -> Sent:
@@ -182,6 +191,17 @@ class NotePages:
             return read_time(text, self._now_ms())
         except BadQuery as error:
             raise Refused(500, error.message) from error
+
+
+def _ms(time: int) -> int | None:
+    """A time of seconds or ms in ms; None for none.
+
+    >>> _ms(1356998400), _ms(1356998400500), _ms(0)
+    (1356998400000, 1356998400500, None)
+    """
+    if time < 1:
+        return None
+    return time if time >= FIRST_MS else time * 1000
 
 
 def show(note: Annotation) -> dict[str, Any]:

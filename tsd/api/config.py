@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from tsd.api.messages import answer, check_method
 from tsd.config import Config, keys
 from tsd.doors.exchange import Endpoint, Request, Response
+from tsd.query.filters import NOT_KEY
 
 HIDDEN = "********"
 SECRET = ("PASS", "SECRET", "TOKEN")  # in keys
@@ -45,15 +46,17 @@ FILTERS = {
     ),
     "regexp": FilterHelp(
         "host=regexp(web.*), host=regexp(web0[1-4])",
-        "Matches whole tag values with a regular expression.",
+        "Matches tag values in which a regular expression finds something: ^ and $ tie it to their ends.",
     ),
 }
+NO_KEY = FilterHelp("host=not_key()", "Takes series without this tag name.")
 
 
 def routes(config: Config) -> dict[str, Endpoint]:
     """Both answers are known at the start."""
     settings = answer(in_force(config))
-    filters = answer({name: help_._asdict() for name, help_ in FILTERS.items()})
+    known = {**FILTERS, NOT_KEY: NO_KEY} if config.corrected else FILTERS
+    filters = answer({name: help_._asdict() for name, help_ in known.items()})
 
     async def api(request: Request) -> Response:
         check_method(request, "GET", "POST")

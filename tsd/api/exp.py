@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import trio
 
-from tsd.api.messages import check_method, not_allowed
+from tsd.api.messages import check_method, meant_method, not_allowed
 from tsd.api.query import Rules, told_twice, written
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.errors import Refused
@@ -42,6 +42,8 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
         if check_method(request, "GET", "POST", "DELETE") != "GET":
             raise not_allowed(request.method)
         asked = read_gexp(request.params, now_ms(), corrected=rules.corrected)
+        if meant_method(request) == "DELETE":
+            raise not_allowed("DELETE")
 
         async def answered(query: Query) -> Answer:
             return await run(query, request)

@@ -34,7 +34,7 @@ from tsd.uids import Uids
 
 FIRST_BYTES = 256 << 10  # of an answer that are waited for before its header is made: mostly all of it
 MOST_ROWS = 10_000_000  # series times hours that a request may have looked at
-MEMBERS = {"queries", "resolveNames", "backScan"}
+MEMBERS = {"queries", "resolveNames", "backScan", "corrected"}
 SUB_MEMBERS = {"metric", "tags", "tsuids"}
 
 
@@ -70,12 +70,13 @@ def routes(answers: Answers) -> dict[str, Endpoint]:
     """The endpoint."""
 
     async def last(request: Request) -> Response:
-        asked = read_body(request) if check_method(request, "GET", "POST") == "POST" else read_url(request)
+        corrected = is_corrected(request.params, default=answers.corrected)
+        read = read_body if check_method(request, "GET", "POST") == "POST" else read_url
+        asked = read(request, corrected=corrected)
         if not asked.queries:
             raise Refused(400, "Missing sub queries")
         if asked.back_h < 0:
             raise Refused(400, "Backscan must be zero or a positive number")
-        asked = asked._replace(corrected=is_corrected(request.params, default=answers.corrected))
         warnings: list[str] = []
         parts = _answer(answers, asked, warnings)
         first = b""
@@ -93,7 +94,7 @@ async def _rejoined(first: bytes, parts: AsyncIterator[bytes]) -> AsyncGenerator
         yield part
 
 
-def read_url(request: Request) -> Asked:
+def read_url(request: Request, *, corrected: bool = False) -> Asked:
     """A GET's queries; raises Refused."""
     queries = []
     for text in request.params.get("timeseries", ()):
@@ -107,18 +108,19 @@ def read_url(request: Request) -> Asked:
         back_h = int(request.param("back_scan") or 0)
     except ValueError as exc:
         raise Refused(400, "Unable to parse back_scan parameter") from exc
-    return Asked(queries, request.has("resolve"), back_h)
+    return Asked(queries, request.has("resolve"), back_h, corrected)
 
 
-def read_body(request: Request) -> Asked:
-    """A POST's queries; raises Refused."""
+def read_body(request: Request, *, corrected: bool = False) -> Asked:
+    """A POST's queries; `corrected` is what the body may change. Raises Refused."""
     members = object_of(request)
     _check_members(members, MEMBERS)
     listed = members.get("queries") or []
     if not isinstance(listed, list):
         raise unparsable(f"queries: got {type(listed).__name__}, wanted an array")
     queries = [_sub_query(as_object(one)) for one in listed]
-    return Asked(queries, is_true(members.get("resolveNames")), number_in(members, "backScan"))
+    corrected = is_true(members.get("corrected", corrected))
+    return Asked(queries, is_true(members.get("resolveNames")), number_in(members, "backScan"), corrected)
 
 
 def _sub_query(members: Mapping[str, Any]) -> SubQuery:

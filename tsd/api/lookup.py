@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tsd.api.messages import is_true, number_in, object_of, required, text_in, unparsable
+from tsd.api.messages import is_true, meant_method, number_in, object_of, required, text_in, unparsable
 from tsd.codec.rowkey import split_pairs
 from tsd.codec.uid import Kind, Widths
 from tsd.codec.words import encode_name
@@ -27,7 +27,8 @@ class Asked(NamedTuple):
 
     selection: Selection
     limit: int  # 0 or less: none
-    has_metric: bool
+    has_metric: bool  # these two: whether the answer repeats it
+    has_tags: bool
 
 
 def routes(
@@ -37,8 +38,9 @@ def routes(
 
     async def search(request: Request) -> Response:
         kind = (*request.segments, "")[1].lower()
-        if request.method not in ("GET", "POST"):
-            raise Refused(400, f"Unsupported method: {request.method}")
+        method = meant_method(request)
+        if method not in ("GET", "POST"):
+            raise Refused(400, f"Unsupported method: {method}")
         if kind in PLUGIN_TYPES:
             raise Refused(400, "Searching is not enabled", "Searching has not been enabled on this TSD")
         if kind != "lookup":
@@ -61,8 +63,8 @@ def routes(
 
 
 def read_lookup(request: Request) -> Asked:
-    """What a request looks for; raises Refused."""
-    if request.method == "POST":
+    """What a request looks for: in its body, or without one in its parameters, whatever its method. Raises Refused."""
+    if request.body:
         try:
             members = object_of(request)
         except Refused as error:  # as OpenTSDB
@@ -73,7 +75,7 @@ def read_lookup(request: Request) -> Asked:
         tags = [(text_in(tag, "key"), text_in(tag, "value")) for tag in listed if isinstance(tag, Mapping)]
         is_true(members.get("useMeta"))  # where series are looked for is the daemon's business
         metric = text_in(members, "metric") or "*"
-        return Asked(Selection(metric, tags), number_in(members, "limit", FEW), True)
+        return Asked(Selection(metric, tags), number_in(members, "limit", FEW), True, bool(tags))
     text = required(request, "m")
     try:
         limit = int(request.param("limit") or FEW)
@@ -83,7 +85,7 @@ def read_lookup(request: Request) -> Asked:
         selection = parse_selection(text)
     except BadSelection as error:
         raise Refused(400, "Unable to parse query", str(error)) from error
-    return Asked(selection, limit, bool(selection.metric))
+    return Asked(selection, limit, bool(selection.metric), True)
 
 
 async def _results(
@@ -103,7 +105,7 @@ async def _answer(
     head: dict[str, Any] = {"type": "LOOKUP"}
     if asked.has_metric:
         head["metric"] = asked.selection.metric
-    if asked.selection.tags:
+    if asked.has_tags:
         head["tags"] = [{"key": key or "*", "value": value or "*"} for key, value in asked.selection.tags]
     head["limit"] = asked.limit
     count = 0

@@ -71,11 +71,24 @@ def not_allowed(method: str) -> Refused:
 
 
 def check_method(request: Request, *methods: str) -> str:
-    """The method a request stands for, one of `methods`; raises Refused."""
-    method = meant_method(request)
+    """The method of a request, one of `methods`; raises Refused."""
+    return _one_of(request.method, methods)
+
+
+def check_meant_method(request: Request, *methods: str) -> str:
+    """The method that a request stands for, one of `methods`: for endpoints that edit. Raises Refused."""
+    return _one_of(meant_method(request), methods)
+
+
+def _one_of(method: str, methods: Sequence[str]) -> str:
     if method not in methods:
         raise not_allowed(method)
     return method
+
+
+def members_in_url(request: Request, names: Mapping[str, str]) -> dict[str, Any]:
+    """Those of a request's parameters that `names` has, by what it calls them: members of a body that is not there."""
+    return {name: request.param(parameter) for parameter, name in names.items() if request.has(parameter)}
 
 
 def json_of(request: Request) -> Any:

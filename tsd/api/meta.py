@@ -9,8 +9,9 @@ from tsd.api.messages import (
     DONE,
     UNCHANGED,
     answer,
-    check_method,
+    check_meant_method,
     is_true,
+    members_in_url,
     number_in,
     object_of,
     required,
@@ -31,6 +32,15 @@ from tsd.uids import Uids
 
 FIELDS = {"display_name": ("displayName", "display_name"), "description": ("description",), "notes": ("notes",)}
 SERIES_TEXTS = {**FIELDS, "units": ("units",), "data_type": ("dataType", "data_type")}
+URL_TEXTS = {"display_name": "displayName", "description": "description", "notes": "notes"}
+UID_IN_URL = {"uid": "uid", "type": "type", **URL_TEXTS}
+SERIES_IN_URL = {
+    "tsuid": "tsuid",
+    **URL_TEXTS,
+    "units": "units",
+    "data_type": "dataType",
+    **{name: name for name in ("retention", "max", "min")},
+}
 METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
@@ -53,11 +63,13 @@ class UidMetaPages:
 
     async def respond(self, request: Request) -> Response:
         """See routes."""
-        method = check_method(request, *METHODS)
-        members = members_of(request)
-        if method in ("GET", "DELETE") and not request.body:
+        method = check_meant_method(request, *METHODS)
+        if request.body and method != "GET":
+            members: Mapping[str, Any] = object_of(request)
+        else:
             required(request, "uid")
             required(request, "type")
+            members = members_in_url(request, UID_IN_URL)
         if not text_in(members, "uid"):
             raise Refused(400, "Missing UID", "Missing UID")
         kind = _kind(text_in(members, "type"))
@@ -100,10 +112,10 @@ class SeriesMetaPages:
 
     async def respond(self, request: Request) -> Response:
         """See routes."""
-        method = check_method(request, *METHODS)
+        method = check_meant_method(request, *METHODS)
         if method == "GET":
             return await self._get(request)
-        members = members_of(request)
+        members = object_of(request) if request.body else members_in_url(request, SERIES_IN_URL)
         if method == "DELETE":
             if not text_in(members, "tsuid"):
                 raise Refused(400, "Unable to delete TSMeta information", "Missing UID")
@@ -142,8 +154,9 @@ class SeriesMetaPages:
             await self._show_names(series)
             meta = await self._metas.change(tsuid, changes, replace=replace, create_s=self._now_s() if create else None)
         except NoSuchName as error:
-            status = 400 if str(error).startswith("Requested") else 500
-            raise Refused(status, str(error)) from error
+            if str(error).startswith("Requested"):
+                raise Refused(400, str(error), str(error)) from error
+            raise Refused(500, str(error)) from error
         found = await self._metas.get(tsuid)
         return answer(await self._show(series, found or SeriesMeta(meta)))
 
@@ -209,13 +222,6 @@ def show_bound(bound: float) -> float | str:
     (1.5, 'NaN')
     """
     return bound if math.isfinite(bound) else "NaN" if math.isnan(bound) else f"{'-' * (bound < 0)}Infinity"
-
-
-def members_of(request: Request) -> Mapping[str, Any]:
-    """What a request says, in its body or else its parameters; raises Refused."""
-    if request.body or request.method in ("POST", "PUT"):
-        return object_of(request)
-    return {name: request.param(name) for name in request.params}
 
 
 def changes_in(members: Mapping[str, Any], fields: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from tsd.api.messages import answer, check_method, warned
+from tsd.api.messages import answer, check_method, meant_method, warned
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.doors.parts import MadeOf
 from tsd.doors.permits import check_deletion
@@ -68,18 +68,25 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
 def read_query(request: Request, rules: Rules, now_ms: int) -> Query:
     """The query of a request, by its method; raises Refused."""
     method = check_method(request, "GET", "POST", "DELETE")
-    if method == "DELETE" and not rules.may_delete:
-        raise BadQuery("Bad request", details=DISABLED)
+    if method == "DELETE":
+        _check_enabled(rules)
     if method == "POST":
         wanted = read_body(request.body, now_ms, params=request.params, corrected=rules.corrected)
-        if wanted.delete and not rules.may_delete:  # OpenTSDB deletes all the same
-            raise BadQuery("Bad request", details=DISABLED)
         if wanted.delete:
+            _check_enabled(rules)  # OpenTSDB deletes all the same
             check_deletion(request)
         return wanted
     extra = [read_m(text) for text in metric_queries(request.params)]
     wanted = read_uri(request.params, now_ms, corrected=rules.corrected, extra=extra)
-    return replace(wanted, delete=True) if method == "DELETE" else wanted
+    deletes = meant_method(request) == "DELETE"  # of what overrides a GET the only one that counts here
+    if deletes:
+        _check_enabled(rules)
+    return replace(wanted, delete=True) if deletes else wanted
+
+
+def _check_enabled(rules: Rules) -> None:
+    if not rules.may_delete:
+        raise BadQuery("Bad request", details=DISABLED)
 
 
 async def written(found: Answer, engine: Engine, *, arrays: bool) -> Response:

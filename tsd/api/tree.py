@@ -97,7 +97,7 @@ class TreePages:
             return answer(show_tree(await self._trees.get(tree_id)))
 
         def changed(tree: Tree) -> Tree:
-            return (Tree(tree.name, created_s=tree.created_s) if replace else tree)._replace(**changes)
+            return (Tree("", created_s=tree.created_s) if replace else tree)._replace(**changes)
 
         if not await self._trees.change(tree_id, changed):
             return UNCHANGED
@@ -137,7 +137,12 @@ class TreePages:
             await self._trees.get(_there(tree_id))
             await self._trees.delete_rules(tree_id)
             return DONE
-        listed = objects_of(request)
+        if not request.body:
+            tree_id = tree_id_in(members_of(request), wanted=False)
+            if not tree_id:
+                raise Refused(400, "Invalid Tree ID", "Invalid Tree ID")
+            await self._trees.get(tree_id)
+        listed = objects_of(request) if request.body else []
         if not listed:
             raise Refused(400, "Missing tree rules")
         if len(listed) > MOST_RULES:

@@ -35,7 +35,7 @@ IN_URL = {
 
 def members_of(request: Request) -> Mapping[str, Any]:
     """What a request says, in its body or else its parameters, named as in JSON; raises Refused."""
-    if request.body or request.method in ("POST", "PUT"):
+    if request.body:
         return object_of(request)
     return {IN_URL.get(name, name): request.param(name) for name in request.params}
 

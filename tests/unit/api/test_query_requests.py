@@ -76,6 +76,21 @@ async def test_what_json_cannot_hold_is_an_error_however_large(daemon: Running) 
     assert heard.json["error"]["message"].startswith("Got Infinity: Infinity at ")
 
 
+@pytest.mark.parametrize("override", ["post", "PUT", "get"])
+async def test_an_override_makes_nothing_but_a_delete_of_a_question(daemon: Running, override: str) -> None:
+    """OpenTSDB asks only whether it is one."""
+    assert (await ask(daemon, f"{URI}&method_override={override}")).json == FOUND
+    for path in ("/api/suggest?type=metrics", "/api/aggregators?", "/api/stats/query?", "/api/query/last?tsuids="):
+        plain, overridden = [(await ask(daemon, path + more)).status for more in ("", f"&method_override={override}")]
+        assert plain == overridden
+
+
+@pytest.mark.parametrize(("override", "told"), [("", "Missing"), ("patch", "Unknown or unsupported")])
+async def test_an_override_must_be_one(daemon: Running, override: str, told: str) -> None:
+    heard = await ask(daemon, f"{URI}&method_override={override}")
+    assert (heard.status, heard.json["error"]["message"]) == (405, f"{told} method override value")
+
+
 @pytest.mark.parametrize("delete", ["DELETE", "override", "body"])
 async def test_nothing_is_deleted_unless_it_is_enabled(daemon: Running, delete: str) -> None:
     """OpenTSDB's POST deletes all the same."""

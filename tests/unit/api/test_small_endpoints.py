@@ -17,6 +17,7 @@ from tsd import log
 from tsd.api import logs
 from tsd.api.config import in_force
 from tsd.config import Config, keys
+from tsd.query import filters
 from tsd.settings import Mode
 
 
@@ -59,6 +60,39 @@ async def test_filters_are_those_of_queries(daemon: Running) -> None:
         "regexp iwildcard wildcard iliteral_or literal_or not_iliteral_or not_literal_or".split()
     )
     assert all(sorted(help_) == ["description", "examples"] for help_ in told.values())
+    assert sorted(told) == sorted(filters.TYPES)
+    for kind, help_ in told.items():
+        for example in help_["examples"].split(", "):
+            tagk, _, value = example.partition("=")
+            assert filters.read_filter(tagk, value, group_by=False).type == kind
+
+
+async def test_not_key_is_a_filter_where_answers_are_corrected(tmp_path: Path) -> None:
+    """Menus of dashboards are made of this list."""
+    async with running(tmp_path, {"tsd.query.corrected": "true"}) as daemon:
+        told = (await ask(daemon, "/api/config/filters")).json
+    example = told["not_key"]["examples"].partition("=")[2]
+    assert filters.read_filter("host", example, group_by=False, corrected=True).type == "not_key"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression", "passing"),
+    [
+        ("regexp", "eb?0", ["web01", "web02"]),
+        ("regexp", "^eb0", []),
+        ("regexp", "^web0[12]$", ["web01", "web02"]),
+        ("wildcard", "w*", ["web01", "web02"]),
+        ("wildcard", "*", ["web01", "web02", "WeB03"]),
+        ("iwildcard", "w*", ["web01", "web02", "WeB03"]),
+        ("literal_or", "web01|web03", ["web01"]),
+        ("iliteral_or", "WEB01|web03", ["web01", "WeB03"]),
+        ("not_literal_or", "web01|web03", ["web02", "WeB03"]),
+        ("not_iliteral_or", "WEB01|web03", ["web02"]),
+    ],
+)
+def test_filters_do_what_is_told_of_them(kind: str, expression: str, passing: list[str]) -> None:
+    matcher = filters.matcher_of(filters.make_filter("host", kind, expression))
+    assert [value for value in ("web01", "web02", "WeB03") if matcher.matches(value)] == passing
 
 
 async def test_stats_are_points_and_lines(daemon: Running) -> None:

@@ -93,6 +93,12 @@ async def test_a_back_scan_without_the_meta_table_is_for_the_one_series() -> Non
     assert await asked.values("timeseries=m{host=a}&back_scan=5") == {one.hex().upper(): "1"}
     assert await asked.values("timeseries=m{host=a}&back_scan=4") == {}  # though it is known by now
     assert len(await asked.values("timeseries=m{host=a}&back_scan=5&corrected")) == 2  # those like it too
+    body = {"queries": [{"metric": "m", "tags": {"host": "a"}}], "backScan": 5}
+    for said, count in (({}, 1), ({"corrected": True}, 2), ({"corrected": "true"}, 2), ({"corrected": False}, 1)):
+        assert len((await world.ask("POST", "/api/query/last", body | said)).body) == count
+    own = {**body, "corrected": False}  # what a body says counts, as in a query's
+    assert len((await world.ask("POST", "/api/query/last?corrected", own)).body) == 1
+    assert len((await world.ask("POST", "/api/query/last?corrected", body)).body) == 2
 
 
 async def test_an_old_point_that_came_late_does_not_hide_what_stood_there_before_the_start() -> None:

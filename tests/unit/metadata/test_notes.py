@@ -53,7 +53,7 @@ async def test_a_bulk_with_one_bad_note_stores_none() -> None:
 async def test_a_bulk_has_a_bound() -> None:
     world = await with_notes()
     many = [{"startTime": TIME, "notes": "n"}] * (annotation.MOST_NOTES + 1)
-    assert (await world.ask("POST", "/api/annotations", many)).status == 413
+    assert (await world.ask("POST", "/api/annotation/bulk", many)).status == 413
     assert await stored(world) == []
 
 

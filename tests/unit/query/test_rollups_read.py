@@ -102,3 +102,11 @@ def test_cells_named_by_their_aggregator_are_read_like_those_with_its_id() -> No
     batch = batch_of(page, {key[7:]: 0}, Layout(), cells.interval, cells.columns[0], Tally())
     assert batch.times.tolist() == [(START_S + 3600) * 1000, (START_S + 7200) * 1000]
     assert batch.bits.tolist() == [5, 7]
+
+
+async def test_where_no_rollups_are_raw_points_are_downsampled_as_asked_when_corrected(tmp_path: Path) -> None:
+    async with running(tmp_path, SETTINGS) as daemon:
+        await daemon.tell(f"put m {START_S} 1 host=a\nput m {START_S + 3600} 2 host=a\n".encode())
+        query = "sum:2h-sum:rollup_fallback_raw:m"
+        found = [(await asked(daemon, query + more))[0]["dps"] for more in ("", "&corrected")]
+    assert found == [{str(START_S): 1.0, str(START_S + 3600): 2.0}, {str(START_S): 3.0}]

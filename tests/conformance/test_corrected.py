@@ -1,0 +1,168 @@
+"""docs/corrected.md: every example of the page, asked as it stands and corrected, by request and by setting; and what
+a real OpenTSDB says to it."""
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pytest
+
+from tests.e2e.command import Tsd, on_hbase
+from tests.peers.hbase import RunningHbase
+from tests.peers.opentsdb import Opentsdbs
+from tests.unit.test_readme import README, rows
+from tsd.assembly import now_ms
+
+PAGE = (Path(__file__).parents[2] / "docs" / "corrected.md").read_text()
+EXP = "/api/query/exp"
+
+
+class Example(NamedTuple):
+    """One request of the page, and what it is answered with."""
+
+    title: str
+    method: str
+    target: str
+    body: dict[str, Any] | None
+    theirs: str
+    corrected: str
+
+    def but(self, value: bool) -> "Example":
+        """The same request that says itself whether it wants it corrected."""
+        if self.body is not None:
+            return self._replace(body={**self.body, "corrected": value})
+        return self._replace(target=f"{self.target}&corrected={str(value).lower()}")
+
+
+def read_blocks() -> Iterator[tuple[str, list[str]]]:
+    """The page's indented blocks, each with the heading above it."""
+    title = ""
+    for paragraph in PAGE.split("\n\n"):
+        if paragraph.startswith("#"):
+            title = paragraph.strip("# ")
+        elif paragraph.startswith("    "):
+            yield title, [line.removeprefix("    ") for line in paragraph.splitlines()]
+
+
+def read_request(line: str, title: str = "", theirs: str = "", corrected: str = "") -> Example:
+    """`METHOD TARGET [BODY]`."""
+    method, target, body = (*line.split(" ", 2), "")[:3]
+    return Example(title, method, target, json.loads(body) if body else None, theirs, corrected)
+
+
+def read_examples() -> Iterator[Example]:
+    """All requests of the page that have an answer."""
+    for title, (request, *answers) in read_blocks():
+        if answers[0].startswith("OpenTSDB "):
+            theirs, corrected = (answer.split(None, 1)[1] for answer in answers)
+            yield read_request(request, title, theirs, corrected)
+
+
+NOW = str(now_ms() // 1000)
+[SETUP] = [lines for _, lines in read_blocks() if lines[0].startswith("put ")]
+POINTS = "".join(f"{line}\n" for line in SETUP if line.startswith("put ")).replace("NOW", NOW).encode()
+NOTES = [read_request(line) for line in SETUP if line.startswith("POST ")]
+EXAMPLES = list(read_examples())
+OF_ROLLUPS = [one for one in EXAMPLES if "ROLLUP" in one.title]  # test_rollups_beside asks a real OpenTSDB
+PLAIN = [one for one in EXAMPLES if one not in OF_ROLLUPS]
+ROLLUPS = json.dumps(
+    {
+        "aggregationIds": {"sum": 0, "count": 1},
+        "intervals": [
+            {"interval": "1m", "table": "tsdb", "preAggregationTable": "p", "rowSpan": "1h", "defaultInterval": True},
+            {"interval": "1h", "table": "hours", "preAggregationTable": "p", "rowSpan": "1d"},
+        ],
+    }
+)
+
+
+def ask(port: int, asked: Example) -> str:
+    """What is answered, as the page shows it."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        body = None if asked.body is None else json.dumps(asked.body)
+        connection.request(asked.method, quote(asked.target, safe="/?=&:,*()'"), body, {"Connection": "close"})
+        response = connection.getresponse()
+        text = response.read().decode()
+    finally:
+        connection.close()
+    if response.status != 200:
+        return f"{response.status} {json.loads(text)['error']['message']}"
+    if asked.target == EXP:
+        text = json.dumps(json.loads(text)["outputs"][0]["dps"], separators=(",", ":"))
+    return f"{response.status} {text}".replace(NOW, "NOW")
+
+
+@pytest.fixture(scope="module", params=["false", "true"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, bool]]:
+    """A daemon's port, and whether it is set to answer corrected."""
+    with filled(tmp_path_factory.mktemp("corrected"), {"tsd.query.corrected": request.param}) as port:
+        yield port, request.param == "true"
+
+
+@contextmanager
+def filled(folder: Path, settings: Mapping[str, str]) -> Iterator[int]:
+    """The port of a daemon that has the page's points and notes."""
+    with Tsd(folder / "state", settings).serve() as serving:
+        assert serving.tell(POINTS) == b"synced %d\n" % POINTS.count(b"\n")
+        for note in NOTES:
+            assert ask(serving.port, note).startswith("200 ")
+        yield serving.port
+
+
+@pytest.mark.parametrize("example", PLAIN, ids=lambda one: one.title[:30])
+def test_an_example_is_answered_as_the_page_says(served: tuple[int, bool], example: Example) -> None:
+    check(*served, example)
+
+
+@pytest.mark.parametrize("corrected", ["false", "true"])
+def test_those_of_rollups_too(tmp_path: Path, corrected: str) -> None:
+    settings = {"tsd.rollups.enable": "true", "tsd.rollups.config": ROLLUPS, "tsd.query.corrected": corrected}
+    with filled(tmp_path, settings) as port:
+        for example in OF_ROLLUPS:
+            check(port, corrected == "true", example)
+
+
+def check(port: int, is_corrected: bool, example: Example) -> None:
+    """It is answered as the page says, whatever the setting."""
+    assert ask(port, example) == (example.corrected if is_corrected else example.theirs)
+    assert ask(port, example.but(True)) == example.corrected
+    assert ask(port, example.but(False)) == example.theirs
+
+
+def test_each_of_readmes_accidents_has_an_example_and_each_differs() -> None:
+    told = README.partition("| OpenTSDB | corrected | pinned by |\n")[2].partition("\n\n")[0]
+    titles = {row[0]: row[1] for row in rows(told)}
+    assert titles.keys() == {example.title for example in EXAMPLES}
+    assert all(f"### {title}\n\nCorrected: {ours}.\n" in PAGE for title, ours in titles.items())
+    assert all(example.theirs != example.corrected for example in EXAMPLES)
+
+
+@pytest.mark.opentsdb
+@pytest.mark.hbase
+def test_a_real_opentsdb_answers_so(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> None:
+    tables = hbase.new_tables()
+    with filled(tmp_path_factory.mktemp("corrected-lines"), on_hbase(hbase, tables)):
+        pass
+    peers = Opentsdbs(hbase, tmp_path_factory.mktemp)
+    try:
+        port = peers.start(tables, **{"tsd.http.show_stack_trace": "false"}).port
+        said = [(example, ask(port, example)) for example in PLAIN]
+    finally:
+        peers.close()
+    others = [f"{one.method} {one.target}\n{answer}" for one, answer in said if parsed(answer) != parsed(one.theirs)]
+    assert not others, "\n".join(others)
+
+
+def parsed(answer: str) -> object:
+    """An answer without the order of tags, which has no meaning."""
+    status, _, text = answer.partition(" ")
+    return text if status != "200" else json.loads(text, object_pairs_hook=_members)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> object:
+    return pairs if all(name.isdecimal() or name == "NOW" for name, _ in pairs) else dict(pairs)
