@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import overdue
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run, need_peer, need_program
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
 
-settings.register_profile("quick", max_examples=30)
-settings.register_profile("full", derandomize=True)
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # how busy a machine is, no test asks
+settings.register_profile("quick", UNTIMED, max_examples=30)
+settings.register_profile("full", UNTIMED, derandomize=True)
 # Examples of each property: few, and new ones every time; in a full run hypothesis' usual number, and the same ones, so
 # that what passes once passes again. New ones in plenty: scripts/test --full --hypothesis-profile=default.
 settings.load_profile("full" if full_run() else "quick")

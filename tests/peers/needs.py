@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tsd import bytemap, series_entries
+from tsd.api import put
 from tsd.codec import packed
 from tsd.ingest import compiled as ingest_compiled
 from tsd.query import compiled
@@ -21,6 +22,7 @@ from tsd.store import filling, keyvalue, requests
 LOOPS = {  # of setup.py's modules: whether it was built and is in use
     "tsd._bytemap": bytemap.HAS,
     "tsd._entries": series_entries.HAS_LOOP,
+    "tsd.api._put_json": put.HAS_LOOP,
     "tsd.codec._packed": packed.HAS_LOOP,
     "tsd.ingest._rows": ingest_compiled.HAS,
     "tsd.query._fast": compiled.HAS,

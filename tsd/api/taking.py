@@ -53,9 +53,10 @@ class PointsDoor:
         the answer. Raises Refused; with status 503 the same request may be sent again."""
         if not any(piece.size for piece in pieces):
             raise Refused(400, "No datapoints found in content")
-        await self._wait(self._intake.gate.passed, "Please throttle writes")
+        if not self._intake.gate.is_open:
+            await self._wait(self._intake.gate.passed, "Please throttle writes")
         failures: list[Failure] = []
-        good: list[tuple[Piece, list[int]]] = []
+        good: list[tuple[Piece, Sequence[int]]] = []
         position = 0
         for piece in pieces:
             refused, reached = await self._take_piece(piece, take_in, echo, request)
@@ -63,7 +64,8 @@ class PointsDoor:
             failures += (
                 _failures(piece, refused, flags, echo) if len(failures) < MOST_SHOWN else [UNSHOWN] * len(refused)
             )
-            good.append((piece, [number for number in piece.points if number not in refused]))
+            numbers = [number for number in piece.points if number not in refused] if refused else piece.points
+            good.append((piece, numbers))
         taken = sum(len(numbers) for _, numbers in good)
         self.accepted += taken
         on_disk = partial(self._intake.synced, position, hurry=True)
@@ -128,7 +130,7 @@ def _failure(point: Shown | None, error: str) -> Failure:
     return Failure(None if point is None else point.echo(error), error)
 
 
-def _taken(good: Sequence[tuple[Piece, list[int]]], error: str, flags: Flags, echo: Echo) -> list[Failure]:
+def _taken(good: Sequence[tuple[Piece, Sequence[int]]], error: str, flags: Flags, echo: Echo) -> list[Failure]:
     """The points that were taken in, each with the same error."""
     found: list[Failure] = []
     for piece, numbers in good:

@@ -72,6 +72,15 @@ class Claim:
         """Nobody waits."""
         self._scope.deadline = math.inf
 
+    def take_now(self, amount: int) -> bool:
+        """Take so many bytes, for a request that holds none yet, if they are there."""
+        assert not self.taken
+        if not self._room.has(self.client, amount):
+            return False
+        self._room.add(self.client, amount)
+        self.taken = amount
+        return True
+
     async def take(self, amount: int) -> None:
         """Wait for so many bytes at once: for a request that holds none yet, as two that wait for each other's would
         wait for ever."""

@@ -266,7 +266,7 @@ class WebSession:
             raise _Unchunked
         if length > self._bounds.body:
             raise too_large(self._bounds.body)
-        if length:
+        if length and not claim.take_now(length):
             with trio.fail_at(self._begin()):
                 await claim.take(length)
 
