@@ -28,10 +28,8 @@ from tsd.torture.run import Plan, Run
 
 KILLS = int(os.environ.get("TSD_KILLS") or (200 if full_run() else 5))
 EACH = max(KILLS // 10, 1)  # rounds of each way in which a gateway misbehaves, and of a full disk
-FEW = max(KILLS // 40, 1)  # of those that jump the clock from round to round, or fill a disk under HBase
-RARE = max(
-    KILLS // 100, 1
-)  # of those that take half a minute each: outages at full load, and clients that are in no hurry
+FEW = max(KILLS // 40, 1)  # of those that set the clock, or fill a disk beside HBase
+RARE = max(KILLS // 100, 1)  # of those that take longest: outages at full load, and clients that are in no hurry
 WAYS = ("refuse", "hang", "stall", "late", "cut", "lost", "garble", "repeat")
 NAMES = ("lost", "invented", "doubled")
 
