@@ -79,7 +79,8 @@ async def _reload_when_told(
     which nobody feeds yet, would end the replay of a long journal. One that ends is not ready again either."""
     await ready.wait()
     async for _ in told:
-        notify(RELOADING=1, MONOTONIC_USEC=microseconds(time.monotonic()))
+        if not stop.is_set():
+            notify(RELOADING=1, MONOTONIC_USEC=microseconds(time.monotonic()))
         await reload(reloads)
         if not stop.is_set():
             await insist(READY=1)

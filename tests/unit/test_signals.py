@@ -137,7 +137,10 @@ async def test_who_ends_is_not_ready_again(systemd: socket.socket) -> None:
         send(signal.SIGHUP)
         await stop.wait()
         await wait_all_tasks_blocked()
-    assert [one.partition("\n")[0] for one in messages(systemd)] == ["RELOADING=1"]
+        assert [one.partition("\n")[0] for one in messages(systemd)] == ["RELOADING=1"]
+        send(signal.SIGHUP)
+        await wait_all_tasks_blocked()
+    assert messages(systemd) == []
 
 
 async def test_an_error_comes_out_as_it_is() -> None:
