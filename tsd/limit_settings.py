@@ -55,8 +55,8 @@ class LimitSettings:
         "together. 0: any", "names/min", low=0,
     )  # fmt: skip
     quota_exempt: str = _key(
-        "tsd.quota.exempt", "", "networks (CIDR, with commas between) and accounts (@NAME) that have no quotas, and no "
-        "bound on connections per address"
+        "tsd.quota.exempt", "", "networks (CIDR, with commas between) that have no quotas, and no bound on "
+        "connections per address; accounts (@NAME) that have no quotas"
     )  # fmt: skip
     max_series: int = _key(
         "tsd.ingest.max_series", 0, "series that are known at a time (those that sent something within "

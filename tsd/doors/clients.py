@@ -89,7 +89,7 @@ class Client:
         self._shared = shared
         self._allowances: tuple[Allowance, ...] = ()  # those that bound something
         self._most_connections = 0
-        self._limited_anew = trio.Event()
+        self._limited_anew: trio.Event | None = None  # while somebody is paused
         self.limit(quotas)
 
     def limit(self, quotas: Quotas) -> None:
@@ -103,8 +103,9 @@ class Client:
 
     def wake(self) -> None:
         """Have those who are paused look whether they still must be."""
-        self._limited_anew.set()
-        self._limited_anew = trio.Event()
+        if self._limited_anew is not None:
+            self._limited_anew.set()
+            self._limited_anew = None
 
     @property
     def may_connect(self) -> bool:
@@ -146,6 +147,8 @@ class Client:
         """Wait until its quotas have caught up, or are others, or the daemon is `leaving`, of which all are woken: what
         was sent by then is taken at once."""
         while (debt_s := self.debt_s) and not leaving.is_set():
+            if self._limited_anew is None:
+                self._limited_anew = trio.Event()
             self._pause(1)
             try:
                 with trio.move_on_after(debt_s):
