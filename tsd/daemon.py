@@ -27,9 +27,10 @@ from tsd.config import Config, Mode, journal_folder, layout, state_folder
 from tsd.deadletters.log import DeadLetters
 from tsd.deadletters.replay import Replay, verbs
 from tsd.doors import control
-from tsd.doors.clients import QUOTAS, Clients, quotas_of
+from tsd.doors.clients import Clients
 from tsd.doors.crowd import Crowd
 from tsd.doors.listener import Limits, Listener
+from tsd.doors.quotas import QUOTAS, quotas_of
 from tsd.doors.replies import Budget
 from tsd.doors.signin import sign_in
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
@@ -111,6 +112,7 @@ class Daemon:
         )
         self.letters = DeadLetters(
             state_folder(config) / "rejected",
+            state_folder(config) / "refused",
             max_bytes=config.rejected_bytes,
             per_second=config.rejected_per_s,
             now_ms=now_ms,

@@ -22,7 +22,7 @@ from tsd.ingest.folder import held_journal
 from tsd.reloads import reread
 from tsd.signals import heeded
 from tsd.state import held
-from tsd.systemd import microseconds, notify
+from tsd.systemd import announce, microseconds
 from tsd.watchdog import Limits, Watchdog
 
 log = structlog.get_logger(__name__)
@@ -53,13 +53,14 @@ async def serve(loaded: Loaded, stop: trio.Event, on_ready: OnReady, again: Call
     _check_credentials(config)
     ends = Ends(stop)
     reloads: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+    ready = trio.Event()
     if loaded.ignored.keys:
         log.info("settings of OpenTSDB's without meaning here", keys=" ".join(loaded.ignored.keys))
     for key, consequence in loaded.ignored.not_done.items():
         log.warning("a setting of OpenTSDB's is on and not done by this version", key=key, consequence=consequence)
     keep_freed_memory()
     descriptors.raise_limit()
-    async with heeded(stop, ends.at_once, reloads):
+    async with heeded(stop, ends.at_once, reloads, ready):
         with held(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
             async with opened_store(config, ends.give_up) as store:
                 where = sockets.Where(config.bind, config.port, config.backlog, config.reuse_port)
@@ -69,7 +70,7 @@ async def serve(loaded: Loaded, stop: trio.Event, on_ready: OnReady, again: Call
                     reloads.append(("settings", _rereading(daemon, again)))
                 reloads += daemon.reloads
                 try:
-                    await _run(daemon, listeners, on_ready, ends)
+                    await _run(daemon, listeners, on_ready, ends, ready)
                 finally:
                     with suppress(FileNotFoundError):
                         os.unlink(control_path(config))
@@ -93,7 +94,9 @@ def _rereading(daemon: Daemon, again: Callable[[], Loaded]) -> Callable[[], Awai
     return settings
 
 
-async def _run(daemon: Daemon, listeners: list[trio.SocketListener], on_ready: OnReady, ends: Ends) -> None:
+async def _run(
+    daemon: Daemon, listeners: list[trio.SocketListener], on_ready: OnReady, ends: Ends, ready: trio.Event
+) -> None:
     """Doors, then the writer, then the journal: each stops when nothing more can come to it. Where the end shall be at
     once, or the store takes nothing any more, nothing is drained into it."""
     config, writer, journal = daemon.config, daemon.writer, daemon.journal
@@ -105,7 +108,7 @@ async def _run(daemon: Daemon, listeners: list[trio.SocketListener], on_ready: O
                 watching.start_soon(_end_at_once, ends.at_once, writers.cancel_scope)
                 writers.start_soon(writer.write_windows)
                 async with trio.open_nursery() as doors:
-                    doors.start_soon(_end_when_told, daemon, doors.cancel_scope)
+                    doors.start_soon(_end_when_told, daemon, doors.cancel_scope, watching)
                     doors.start_soon(writer.watch_journal)
                     await daemon.replay(segments)
                     doors.start_soon(writer.seal_windows)
@@ -114,6 +117,8 @@ async def _run(daemon: Daemon, listeners: list[trio.SocketListener], on_ready: O
                     path = await control.open_listener(control_path(config))
                     doors.start_soon(control.serve, path, daemon.control_verbs())
                     ports = await _open_doors(daemon, listeners, doors)
+                    announce(watching, READY=1, STATUS=f"serving port {ports[0]}")
+                    ready.set()
                     watching.start_soon(_watchdog(daemon, ends).run, f"serving port {ports[0]}")
                     on_ready(daemon, ports)
                 deadline = trio.current_time() + daemon.config.drain_ms / 1000
@@ -131,7 +136,6 @@ async def _open_doors(daemon: Daemon, listeners: Sequence[trio.SocketListener], 
     doors.start_soon(daemon.listener.serve, listeners)
     ports = [listener.socket.getsockname()[1] for listener in listeners]
     log.info("ready", port=ports[0], bind=config.bind, backend=config.backend.value, pid=os.getpid())
-    notify(READY=1, STATUS=f"serving port {ports[0]}")
     return ports
 
 
@@ -155,10 +159,10 @@ def _say_what_waits(daemon: Daemon) -> None:
         raise TsdError(f"{lost} lines could not be journaled: {journal.trouble}")
 
 
-async def _end_when_told(daemon: Daemon, doors: trio.CancelScope) -> None:
+async def _end_when_told(daemon: Daemon, doors: trio.CancelScope, watching: trio.Nursery) -> None:
     await daemon.stop.wait()
     longest_s = DRAIN_S + daemon.config.drain_ms / 1000 + _stall_s(daemon.config)
-    notify(STOPPING=1, STATUS="writing what waits", EXTEND_TIMEOUT_USEC=microseconds(longest_s))
+    announce(watching, STOPPING=1, STATUS="writing what waits", EXTEND_TIMEOUT_USEC=microseconds(longest_s))
     log.info("stopping", points_waiting=daemon.writer.waiting_points, may_take_s=round(longest_s))
     if daemon.is_open:
         daemon.listener.drain()

@@ -46,9 +46,17 @@ class LimitSettings:
         "tsd.quota.new_names_per_minute", 0, "new names of one client that get a UID; lines with one more are refused. "
         "0: any", "names/min", low=0,
     )  # fmt: skip
+    account_lines: int = _key(
+        "tsd.quota.account_lines_per_second", 0, "lines of one account, from all addresses that show it together. "
+        "0: any", "lines/s", low=0,
+    )  # fmt: skip
+    account_names: int = _key(
+        "tsd.quota.account_new_names_per_minute", 0, "new names of one account, from all addresses that show it "
+        "together. 0: any", "names/min", low=0,
+    )  # fmt: skip
     quota_exempt: str = _key(
-        "tsd.quota.exempt", "", "networks (CIDR, with commas between) and accounts (@NAME) that have no quotas, and no "
-        "bound on connections per address"
+        "tsd.quota.exempt", "", "networks (CIDR, with commas between) that have no quotas, and no bound on "
+        "connections per address; accounts (@NAME) that have no quotas"
     )  # fmt: skip
     max_series: int = _key(
         "tsd.ingest.max_series", 0, "series that are known at a time (those that sent something within "

@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from tsd.errors import TsdError
-from tsd.systemd import microseconds, notify
+from tsd.systemd import insist, microseconds, notify
 from tsd.tasks import tell_tasks
 
 log = structlog.get_logger(__name__)
@@ -21,12 +21,14 @@ Reload = tuple[str, Callable[[], Awaitable[None]]]
 
 
 @asynccontextmanager
-async def heeded(stop: trio.Event, at_once: trio.Event, reloads: Sequence[Reload]) -> AsyncIterator[None]:
+async def heeded(
+    stop: trio.Event, at_once: trio.Event, reloads: Sequence[Reload], ready: trio.Event
+) -> AsyncIterator[None]:
     """Heed signals until the block ends. `stop` is set by the first one that asks for the end, `at_once` by the next;
-    `reloads` is what SIGHUP runs, one after the other, as it is then."""
+    `reloads` is what SIGHUP runs, one after the other, as it is then, and not before the daemon is `ready`."""
     failure: TsdError | None = None
     async with trio.open_nursery() as nursery:
-        await nursery.start(_heed, stop, at_once, reloads)
+        await nursery.start(_heed, stop, at_once, reloads, ready)
         try:
             yield
         except TsdError as error:  # those who tell people of it want it as it is, not in a group
@@ -37,12 +39,16 @@ async def heeded(stop: trio.Event, at_once: trio.Event, reloads: Sequence[Reload
 
 
 async def _heed(
-    stop: trio.Event, at_once: trio.Event, reloads: Sequence[Reload], task_status: trio.TaskStatus[None]
+    stop: trio.Event,
+    at_once: trio.Event,
+    reloads: Sequence[Reload],
+    ready: trio.Event,
+    task_status: trio.TaskStatus[None],
 ) -> None:
     on_terminal = _is_on_terminal()
     send, receive = trio.open_memory_channel[None](1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_reload_when_told, receive, reloads)
+        nursery.start_soon(_reload_when_told, receive, reloads, ready, stop)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1) as signals:
             task_status.started()
             async for number in signals:
@@ -66,11 +72,18 @@ def _is_on_terminal() -> bool:
         return False
 
 
-async def _reload_when_told(told: trio.MemoryReceiveChannel[None], reloads: Sequence[Reload]) -> None:
+async def _reload_when_told(
+    told: trio.MemoryReceiveChannel[None], reloads: Sequence[Reload], ready: trio.Event, stop: trio.Event
+) -> None:
+    """READY=1 ends a reload, and a start as well: said before that has ended it would be believed, and the watchdog,
+    which nobody feeds yet, would end the replay of a long journal. One that ends is not ready again either."""
+    await ready.wait()
     async for _ in told:
-        notify(RELOADING=1, MONOTONIC_USEC=microseconds(time.monotonic()))
+        if not stop.is_set():
+            notify(RELOADING=1, MONOTONIC_USEC=microseconds(time.monotonic()))
         await reload(reloads)
-        notify(READY=1)
+        if not stop.is_set():
+            await insist(READY=1)
 
 
 async def reload(reloads: Sequence[Reload]) -> None:

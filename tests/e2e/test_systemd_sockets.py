@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import HOST, PATIENCE_S, ROOT, Tsd, until
+from tests.e2e.command import HOST, PATIENCE_S, ROOT, Served, Tsd, on_hbase, until
 from tests.e2e.handed import held_port, life
 from tests.e2e.notices import Notices
+from tests.peers.hbase import RunningHbase
 
 pytestmark = pytest.mark.slow
 T = 1356998400
@@ -165,6 +166,42 @@ def test_daemons_share_a_port_where_that_is_set(tmp_path: Path) -> None:
             until(lambda daemon=daemon: reached(first.port, daemon.pid), "an answer of each")  # type: ignore[misc]
         third = Tsd(tmp_path / "third").run("serve", "--port", str(first.port))
         assert third.err == f"tsd: cannot listen on 127.0.0.1:{first.port}: Address already in use\n"
+
+
+def test_of_daemons_on_hbase_that_share_a_port_one_is_killed_and_nothing_is_lost(
+    hbase: RunningHbase, tmp_path: Path
+) -> None:
+    """Both write into the same rows. What only the journal of the one has is there once it runs again."""
+    shared = on_hbase(hbase, hbase.new_tables(), {"tsd.network.reuse_port": "true", "tsd.journal.sync_interval": "1"})
+    one = Tsd(tmp_path / "one", shared | {"tsd.storage.flush_interval": "3600000"})
+    other = Tsd(tmp_path / "other", shared)
+    with one.serve() as first, other.serve("--port", str(first.port)) as second:
+        clients = [Client(number, (HOST, first.port)) for number in range(CLIENTS)]
+        try:
+            until(lambda: min(received(first), received(second)) > ENOUGH * LINES, "lines to each")
+            first.kill()
+            before = [client.confirmed for client in clients]
+            for client, count in zip(clients, before, strict=True):
+                until(lambda client=client, count=count: client.confirmed >= count + ENOUGH, "more")  # type: ignore[misc]
+        finally:
+            for client in clients:
+                client.end()
+        assert [client.refused for client in clients] == [[] for _ in clients]
+        with one.serve("--port", str(second.port)) as again:
+            assert again.events("journal replayed")
+            second.flush()
+            found = one.lines(*(f"load.{number}" for number in range(CLIENTS)))
+    for client in clients:
+        assert set(client.lines()) <= set(found)
+
+
+def received(daemon: Served) -> int:
+    """How many lines one of several on a port has received."""
+    told = daemon.request("stats")
+    assert isinstance(told, bytes)
+    found = re.search(rb"^tsd\.ledger\.received \d+ (\d+)", told, re.MULTILINE)
+    assert found
+    return int(found[1])
 
 
 def reached(port: int, pid: int) -> bool:

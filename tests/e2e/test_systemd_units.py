@@ -1,6 +1,8 @@
 """The units themselves: what systemd's own tools say of them, and whether the daemon works within their walls."""
 
+import os
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,6 +126,21 @@ def test_what_does_not_get_better_by_itself_is_not_tried_again(tmp_path: Path, u
     (tmp_path / "state" / "format").write_text("99\n")
     statuses.add(tsd.run("serve", "--port", "0").status)
     assert statuses == final
+
+
+@pytest.mark.parametrize("status", ["0", "1", "2", "3", "4", "KILL"])
+def test_who_waits_at_the_socket_does_not_have_it_started_over_and_over(tmp_path: Path, status: str) -> None:
+    """With tsd.socket, systemd starts a service that has failed for good again at once while somebody waits there."""
+    unit = dict(options("tsd.service"))
+    command = unit["ExecStopPost"].replace("$$", "$")
+    assert unit["StartLimitIntervalSec"] == "0"  # systemd would close the port, and leave it so
+    (tmp_path / "sleep").write_text(f"#!/bin/sh\necho $1 >{tmp_path}/slept\n")
+    (tmp_path / "sleep").chmod(0o755)
+    told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "EXIT_STATUS": status}
+    subprocess.run(shlex.split(command), check=True, env=told)
+    slept = (tmp_path / "slept").read_text().strip() if (tmp_path / "slept").exists() else None
+    assert slept == ("10" if status in unit["RestartPreventExitStatus"].split() else None)
+    assert int(unit["TimeoutStopSec"]) > 10
 
 
 def test_a_port_that_is_taken_is_tried_again(tmp_path: Path) -> None:

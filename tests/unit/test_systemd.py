@@ -1,36 +1,14 @@
-"""What systemd is told: as systemd reads it, from a socket of the test's."""
+"""What systemd is told."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from tsd.systemd import LOOK_S, PATIENCE_S, STILL_LOOKS, keep_waiting, notify
-
-
-@pytest.fixture
-def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Where messages come in."""
-    monkeypatch.chdir(tmp_path)  # a socket's address is short
-    monkeypatch.setenv("NOTIFY_SOCKET", "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-        channel.bind("notify")
-        channel.setblocking(False)
-        yield channel
-
-
-def messages(channel: socket.socket) -> list[str]:
-    """What came up to now."""
-    came = []
-    with suppress(BlockingIOError):
-        while True:
-            came.append(channel.recv(4096).decode())
-    return came
+from tests.unit.hearing import messages
+from tsd.systemd import LOOK_S, PATIENCE_S, STILL_LOOKS, announce, keep_waiting, notify
 
 
 def test_a_message_is_lines(systemd: socket.socket) -> None:
@@ -44,6 +22,39 @@ def test_nobody_listens(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("NOTIFY_SOCKET")
     notify(READY=1)
     assert messages(systemd) == []
+
+
+def fill(channel: socket.socket) -> int:
+    """Have it hear nothing more before something is read: how many messages it has."""
+    count = 0
+    while notify(STATUS="x" * 1000):
+        count += 1
+    return count
+
+
+async def test_nobody_waits_for_a_systemd_that_does_not_read(systemd: socket.socket, autojump_clock: MockClock) -> None:
+    """The event loop stood still in a send."""
+    async with trio.open_nursery() as nursery:
+        came = fill(systemd)
+        assert came > 0
+        announce(nursery, READY=1)
+        await trio.sleep(60)
+        assert len(messages(systemd)) == came
+        await trio.sleep(1)
+        assert messages(systemd) == ["READY=1"]
+
+
+async def test_more_time_is_asked_for_again_where_systemd_did_not_hear(
+    systemd: socket.socket, autojump_clock: MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        fill(systemd)
+        nursery.start_soon(keep_waiting, lambda: 0, lambda: "0 of 3")
+        await trio.sleep(LOOK_S / 2)
+        messages(systemd)
+        await trio.sleep(2 * LOOK_S)
+        assert len(messages(systemd)) == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_more_time_is_asked_for_while_something_comes_forward(

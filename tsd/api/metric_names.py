@@ -69,7 +69,7 @@ TOLD: dict[str, Told | None] = {
     "ledger.balance": _gauge("ledger_balance", "Put lines that are nowhere: 0, or there is a bug."),
     "telnet.cut-lines": Told("lines_cut", "Lines whose connection ended before they did."),
     "intake.stopped": _gauge("intake_stopped", "1 while the daemon does not read from its clients."),
-    "clients.known": _gauge("clients_known", "Clients that have an account: addresses, and those who signed in."),
+    "clients.known": _gauge("clients_known", "Clients: addresses, and accounts at addresses."),
     "clients.pausing": _gauge("clients_pausing", "Connections that are not read from, because of a quota."),
     "clients.paused-ms": Told("clients_paused_seconds", "For how long connections were not read from.", unit=0.001),
     "clients.closed": Told("connections_ended", "Connections ended because of what their client did."),

@@ -41,7 +41,7 @@ class PointsDoor:
         than it would wait. Ask before any work is done for it."""
         debt_s = visitor.client.debt_s
         if debt_s > self._patience_s:
-            told = f"More lines came than tsd.quota.lines_per_second allows: send again in {math.ceil(debt_s)} s"
+            told = f"More lines came than {visitor.client.exceeded} allows: send again in {math.ceil(debt_s)} s"
             raise Refused(429, "Please throttle writes", told, (("Retry-After", str(math.ceil(debt_s))),))
         if debt_s:
             await visitor.rest()

@@ -47,7 +47,7 @@ class Wish(NamedTuple):
 @with_config
 def top(loaded: Loaded, sort: str, limit: int, interval: float, once: bool, as_json: bool) -> None:
     """Clients by what they send, refreshed like top's; keys change the order. Rates are of the last interval, totals
-    since the daemon's start. A client is an address, or @ and an account."""
+    since the daemon's start. A client is an address, or an account at one (NAME@ADDRESS)."""
     wish = Wish(sort, limit, interval)
     live = not once and not as_json and sys.stdin.isatty() and sys.stdout.isatty()
     if not once and not interval:

@@ -2,17 +2,27 @@
 
 A record's name is its file's number and its first byte in it. A file's last line is a record only if it has its end:
 what a crash cut off is passed over.
+
+Lines that the writer could not store stand in files of its own, which are never removed: what came of them since stands
+beside them, in files of marks, and lives as long. (In the folder, which has a bound, it would leave before them, and
+they would be sent again: old values over newer ones.)
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
-from tsd.deadletters.records import NoRecord, Record, Refused, Replayed, decode_record
+from tsd.deadletters.records import NoRecord, Record, Refused, Replayed, decode_record, encode_records
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, UNKNOWN_NAME
+from tsd.state import sync_folder
 
 SUFFIX = ".jsonl"
+UNSTORED = ".lines"  # of the writer's files
+MARKS = ".marks"
+KNOWN_BYTES = 64 << 10  # of one of them, that tell it from others
 _REASONS = {"invalid value": INVALID_VALUE, "unknown metric": UNKNOWN_NAME}
 
 
@@ -60,17 +70,23 @@ def files(folder: Path) -> list[tuple[int, Path]]:
 def read_records(folder: Path) -> Iterator[Named]:
     """All records in order. What is none (a disk's damage) is passed over."""
     for number, path in files(folder):
-        at = 0
-        try:
-            file = path.open("rb")
-        except FileNotFoundError:  # the daemon has made room meanwhile
-            continue
-        with file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    with suppress(NoRecord):
-                        yield Named(f"{number}-{at}", decode_record(line))
-                at += len(line)
+        for at, record in _records(path):
+            yield Named(f"{number}-{at}", record)
+
+
+def _records(path: Path) -> Iterator[tuple[int, Record]]:
+    """A file's records, each with its first byte in it."""
+    at = 0
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:  # the daemon has made room meanwhile; or there never was one
+        return
+    with file:
+        for line in file:
+            if line.endswith(b"\n"):
+                with suppress(NoRecord):
+                    yield at, decode_record(line)
+            at += len(line)
 
 
 def read_entries(folder: Path, unstored: Path) -> Iterator[Entry]:
@@ -80,12 +96,43 @@ def read_entries(folder: Path, unstored: Path) -> Iterator[Entry]:
     for _, record in read_records(folder):
         if isinstance(record, Replayed):
             replayed[record.of] = record
-    for path in sorted(unstored.glob("*.lines")):
+    for path in sorted(unstored.glob(f"*{UNSTORED}")):
+        marks = (record for _, record in _records(_marks_of(path)))
+        replayed |= {record.of: record for record in marks if isinstance(record, Replayed)}
         for name, record in _unstored(path):
             yield Entry(name, record, replayed.get(name))
     for name, record in read_records(folder):
         if isinstance(record, Refused):
             yield Entry(name, record, replayed.get(name))
+
+
+def is_unstored(name: str) -> bool:
+    """Whether the record of that name is a line of one of the writer's files."""
+    return Path(name.rpartition("-")[0]).suffix == UNSTORED
+
+
+def mark_unstored(unstored: Path, marks: Sequence[Replayed]) -> None:
+    """Note beside the writer's files what became of their lines; on disk by then. Raises OSError."""
+    by_file: dict[str, list[Record]] = {}
+    for mark in marks:
+        by_file.setdefault(mark.of.rpartition("-")[0], []).append(mark)
+    for name, records in by_file.items():
+        path = unstored / name
+        if not path.exists():  # somebody has taken it away since
+            continue
+        with _marks_of(path).open("ab+") as file:
+            cut = file.tell() > 0 and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"  # by a crash
+            file.write((b"\n" if cut else b"") + encode_records(records))
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(unstored)
+
+
+def _marks_of(path: Path) -> Path:
+    """Where the marks of one of the writer's files are. Its number may be given again once it was taken away: what came
+    of other lines says nothing of these."""
+    with path.open("rb") as file:
+        return path.with_name(f"{path.stem}-{crc32(file.read(KNOWN_BYTES)):08x}{MARKS}")
 
 
 def _unstored(path: Path) -> Iterator[tuple[str, Refused]]:

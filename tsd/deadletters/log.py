@@ -15,7 +15,7 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from tsd.deadletters.folder import file_path, files
+from tsd.deadletters.folder import file_path, files, is_unstored, mark_unstored
 from tsd.deadletters.records import LINE_BYTES, UNCOUNTED, LeftOut, Outcome, Record, Replayed, encode_records, refused
 from tsd.errors import LINE_TOO_LONG
 from tsd.ingest.bucket import Bucket
@@ -57,9 +57,12 @@ class _Letter(NamedTuple):
 class DeadLetters:
     """The log that a daemon writes."""
 
-    def __init__(self, folder: Path, *, max_bytes: int, per_second: int, now_ms: Callable[[], int]) -> None:
-        """`max_bytes` 0: nothing is kept."""
+    def __init__(
+        self, folder: Path, unstored: Path, *, max_bytes: int, per_second: int, now_ms: Callable[[], int]
+    ) -> None:
+        """`max_bytes` 0: nothing is kept. `unstored` is where the writer keeps lines that it could not store."""
         self.folder = folder
+        self._unstored = unstored
         self._max_bytes = max_bytes
         self._per_second = per_second
         self._now_ms = now_ms
@@ -105,7 +108,7 @@ class DeadLetters:
         now_s = trio.current_time()
         if self._all is None:
             self._all = Bucket(self._per_second, self._per_second * BURST_S, now_s=now_s)
-        who = source.account or source.peer.rpartition(":")[0]
+        who = f"{source.account}@{source.peer.rpartition(':')[0]}"
         share = self._shares.get(who)
         if share is None:
             if len(self._shares) >= PEERS:
@@ -125,11 +128,17 @@ class DeadLetters:
 
     async def mark(self, outcomes: Sequence[tuple[str, Outcome]]) -> None:
         """Note what became of records that were sent again, by name; returns once it was tried to write that."""
-        if not self._max_bytes:
-            return
         now_ms = self._now_ms()
-        self._marks += [Replayed(now_ms, name, *outcome) for name, outcome in outcomes]
-        await self.flush()
+        marks = [Replayed(now_ms, name, *outcome) for name, outcome in outcomes]
+        if beside := [mark for mark in marks if is_unstored(mark.of)]:
+            try:
+                await trio.to_thread.run_sync(mark_unstored, self._unstored, beside)
+            except OSError as exc:
+                self._failures += 1
+                log.warning("lines were sent again, which cannot be noted: they are listed as before", error=str(exc))
+        if self._max_bytes:
+            self._marks += [mark for mark in marks if not is_unstored(mark.of)]
+            await self.flush()
 
     async def flush(self) -> None:
         """Return once what was noted is in the folder, or could not be put there."""

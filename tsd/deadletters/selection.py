@@ -17,7 +17,7 @@ class Selection(NamedTuple):
     """What is wanted of a refused line; what is empty or None is not looked at."""
 
     reason: str = ""
-    source: str = ""  # an address, with its port or without, or an account; * and ? stand for others
+    source: str = ""  # an address, with its port or without, an account, or account@address; * and ? stand for others
     metric: str = ""  # likewise
     since_ms: int = 0
     until_ms: int | None = None
@@ -38,9 +38,10 @@ class Selection(NamedTuple):
         )
 
 
-def _sources(entry: Entry) -> tuple[str, str, str]:
+def _sources(entry: Entry) -> tuple[str, str, str, str]:
     refused = entry.refused
-    return refused.peer, refused.peer.rpartition(":")[0] or refused.peer, refused.account
+    address = refused.peer.rpartition(":")[0] or refused.peer
+    return refused.peer, address, refused.account, f"{refused.account}@{address}" if refused.account else address
 
 
 def metric_of(line: str) -> str:
@@ -66,7 +67,7 @@ class Group(NamedTuple):
     """Refused lines that are alike."""
 
     reason: str
-    source: str  # address or account
+    source: str  # address, or account@address
     metric: str
     lines: int
     last_ms: int
@@ -79,7 +80,7 @@ def groups(entries: Iterable[Entry]) -> Iterator[Group]:
     last: dict[tuple[str, str, str], Entry] = {}
     for entry in entries:
         refused = entry.refused
-        key = entry.reason, refused.account or _sources(entry)[1], metric_of(refused.shown)
+        key = entry.reason, _sources(entry)[-1], metric_of(refused.shown)
         counts[key] += 1
         last[key] = entry
     for key, lines in counts.most_common():

@@ -1,65 +1,22 @@
-"""What each client has done, and what it may still do: by address, or by account for those who have shown theirs."""
+"""What each client has done, and what it may still do. A client is an address, and each account at each address that
+has shown it: hosts that share a token are told apart, and so are accounts that share an address."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from ipaddress import ip_network
 from typing import Any, NamedTuple
 
 import trio
 
 from tsd.access.networks import household
 from tsd.codec.uid import Kind
+from tsd.doors.quotas import NO_QUOTAS, Allowance, Quotas, Rates
 from tsd.errors import BadLine
-from tsd.ingest.bucket import Bucket
-from tsd.ingest.growth import MINUTE_S, too_many_names
 from tsd.ingest.source import Refusal
-from tsd.limit_settings import LimitSettings, Network, exemptions
 
-REMEMBERED = 4096  # clients without a connection that have an account of their own
+REMEMBERED = 4096  # clients without a connection
 AT_ONCE = 256  # more of them, before the oldest leave: to find them all are gone through
-BURST_S = 10  # so many seconds' worth of lines may come at once: agents send in bursts
 SHOWN_BYTES = 300  # of an example
 OTHERS = "others"
-
-
-QUOTAS = (
-    "tsd.network.connections_per_address", "tsd.quota.lines_per_second", "tsd.quota.new_names_per_minute",
-    "tsd.quota.exempt",
-)  # fmt: skip
-
-
-class Quotas(NamedTuple):
-    """What one client may do; 0: anything."""
-
-    lines_per_s: int = 0
-    names_per_minute: int = 0
-    connections: int = 0
-    exempt: tuple[Network, ...] = ()
-    exempt_accounts: frozenset[str] = frozenset()
-
-    def spares(self, name: str) -> bool:
-        """Whether a client has no quotas: its address, or @ and its account."""
-        if name.startswith("@"):
-            return name[1:] in self.exempt_accounts
-        try:
-            found = ip_network(name)
-        except ValueError:
-            return not name  # of no network: this process
-        return any(_lies_in(found, network) for network in self.exempt)
-
-
-def _lies_in(one: Network, other: Network) -> bool:
-    return type(one) is type(other) and one.subnet_of(other)  # type: ignore[arg-type] # of one version, then
-
-
-NO_QUOTAS = Quotas()
-
-
-def quotas_of(settings: LimitSettings) -> Quotas:
-    """The quotas that are configured."""
-    return Quotas(
-        settings.quota_lines, settings.quota_names, settings.address_connections, *exemptions(settings.quota_exempt)
-    )
 
 
 class Example(NamedTuple):
@@ -69,28 +26,51 @@ class Example(NamedTuple):
     reason: str
     message: str
     time_ms: int
+    peer: str  # address and port it came from
 
     def told(self) -> dict[str, Any]:
         """For JSON."""
         line = self.line.decode("latin-1")
-        return {"line": line, "reason": self.reason, "message": self.message, "time": self.time_ms}
+        shown = {"line": line, "reason": self.reason, "message": self.message, "time": self.time_ms}
+        return {**shown, "peer": self.peer}
+
+
+def name_of(address: str, account: str) -> str:
+    """A client's name.
+
+    >>> name_of("10.0.0.1", "web-agents"), name_of("10.0.0.1", "")
+    ('web-agents@10.0.0.1', '10.0.0.1')
+    """
+    return f"{account}@{address}" if account else address
 
 
 class Client:
-    """The account of one client: of all its connections."""
+    """What one client has done: on all its connections."""
 
     __slots__ = (
-        "_lines_bucket", "_names_bucket", "_quotas", "accepted", "bytes", "connections", "connections_refused",
-        "connections_total", "example", "first_ms", "last_ms", "lines", "name", "name_example", "new_names",
-        "new_series", "now_ms", "paused_s", "pausing", "refused", "turn",
+        "_allowances", "_limited_anew", "_most_connections", "_own", "_paused_s", "_pausing_since_s", "_shared",
+        "accepted", "account", "address", "bytes", "connections", "connections_refused", "connections_total", "example",
+        "first_ms", "last_ms", "lines", "name", "name_example", "new_names", "new_series", "now_ms", "pausing",
+        "refused", "turn",
     )  # fmt: skip
 
-    def __init__(self, name: str, quotas: Quotas = NO_QUOTAS, now_ms: Callable[[], int] = lambda: 0) -> None:
-        """`name` is an address, a network of IPv6 that is one client's, or @ and an account."""
-        self.name = name
+    def __init__(
+        self,
+        address: str,
+        quotas: Quotas = NO_QUOTAS,
+        now_ms: Callable[[], int] = lambda: 0,
+        *,
+        account: str = "",
+        shared: Allowance | None = None,
+    ) -> None:
+        """`address` may be a network of IPv6 that is one client's; `shared` is what the account has at all its
+        addresses together."""
+        self.name = name_of(address, account)
+        self.address = address
+        self.account = account
         self.now_ms = now_ms
         self.first_ms = self.last_ms = now_ms()
-        self.connections = 0  # open ones
+        self.connections = 0  # open ones: of an address all, of an account those that have shown it
         self.connections_total = 0
         self.connections_refused = 0  # one too many
         self.lines = 0  # of all kinds, commands included
@@ -101,85 +81,124 @@ class Client:
         self.new_names = 0  # that got a UID
         self.name_example = ""
         self.new_series = 0
-        self.paused_s = 0.0  # of all connections together
         self.pausing = 0  # connections that are not read from now
         self.turn = trio.Lock()  # to take in a large block
-        self._quotas = NO_QUOTAS
-        self._lines_bucket: Bucket | None = None
-        self._names_bucket: Bucket | None = None
+        self._paused_s = 0.0
+        self._pausing_since_s = 0.0  # what came after that is not in the former yet
+        self._own = Allowance()
+        self._shared = shared
+        self._allowances: tuple[Allowance, ...] = ()  # those that bound something
+        self._most_connections = 0
+        self._limited_anew: trio.Event | None = None  # while somebody is paused
         self.limit(quotas)
 
     def limit(self, quotas: Quotas) -> None:
-        """Have these quotas from now on."""
-        self._quotas = NO_QUOTAS if quotas is NO_QUOTAS or quotas.spares(self.name) else quotas
-        self._lines_bucket = self._names_bucket = None
-        if rate := self._quotas.lines_per_s:
-            self._lines_bucket = Bucket(rate, rate * BURST_S, now_s=trio.current_time())
-        if per_minute := self._quotas.names_per_minute:
-            self._names_bucket = Bucket(per_minute / MINUTE_S, per_minute, now_s=trio.current_time())
+        """Have these quotas from now on; `shared` has its own already. Who is paused by others looks again."""
+        mine = NO_QUOTAS if quotas is NO_QUOTAS or quotas.spares(self.address, self.account) else quotas
+        self._most_connections = mine.connections
+        self._own.limit(Rates(mine.lines_per_s, mine.names_per_minute))
+        shared = None if mine is NO_QUOTAS else self._shared
+        self._allowances = tuple(one for one in (self._own, shared) if one is not None and one.is_bounded)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have those who are paused look whether they still must be."""
+        if self._limited_anew is not None:
+            self._limited_anew.set()
+            self._limited_anew = None
 
     @property
     def may_connect(self) -> bool:
         """Whether it may have one connection more."""
-        return not self._quotas.connections or self.connections < self._quotas.connections
+        return not self._most_connections or self.connections < self._most_connections
 
     @property
     def may_be_forgotten(self) -> bool:
         """Whether nobody is connected, and no quota has to catch up: to begin anew would give it more than its own."""
-        now_s = trio.current_time()
-        buckets = (self._lines_bucket, self._names_bucket)
-        return not (self.connections or self.pausing or any(one and not one.is_full(now_s=now_s) for one in buckets))
+        return not (self.connections or self.pausing) and self._own.is_full
 
     def sent(self, lines: int) -> None:
         """So many lines of any kind came."""
         self.lines += lines
-        if self._lines_bucket is not None:
-            self._lines_bucket.spend(lines, now_s=trio.current_time())
+        for allowance in self._allowances:
+            allowance.spend(lines)
 
-    def took(self, accepted: int, refusals: Sequence[Refusal]) -> None:
-        """What became of lines with data points."""
+    def took(self, accepted: int, refusals: Sequence[Refusal], peer: str = "") -> None:
+        """What became of lines with data points, which came from `peer`."""
         self.sent(accepted + len(refusals))
         self.accepted += accepted
         self.last_ms = self.now_ms()
         if refusals:
             self.refused.update([refusal.error.reason for refusal in refusals])
             line, error = refusals[-1]
-            self.example = Example(line[:SHOWN_BYTES], error.reason, str(error)[:SHOWN_BYTES], self.last_ms)
+            self.example = Example(line[:SHOWN_BYTES], error.reason, str(error)[:SHOWN_BYTES], self.last_ms, peer)
 
     @property
     def debt_s(self) -> float:
-        """How long until its quota has caught up with the lines it sent."""
-        return 0.0 if self._lines_bucket is None else self._lines_bucket.debt_s(now_s=trio.current_time())
+        """How long until its quotas have caught up with the lines it sent."""
+        return max([allowance.debt_s for allowance in self._allowances], default=0.0)
+
+    @property
+    def exceeded(self) -> str:
+        """The setting that bounds it most."""
+        return max(self._allowances, key=lambda one: one.debt_s, default=self._own).lines_key
 
     async def rest(self, leaving: trio.Event) -> None:
-        """Wait until its quota has caught up, or the daemon is `leaving`: what was sent by then is taken at once."""
+        """Wait until its quotas have caught up, or are others, or the daemon is `leaving`, of which all are woken: what
+        was sent by then is taken at once."""
         while (debt_s := self.debt_s) and not leaving.is_set():
-            began_s = trio.current_time()
-            self.pausing += 1
+            if self._limited_anew is None:
+                self._limited_anew = trio.Event()
+            self._pause(1)
             try:
                 with trio.move_on_after(debt_s):
-                    await leaving.wait()
+                    await self._limited_anew.wait()
             finally:
-                self.pausing -= 1
-                self.paused_s += trio.current_time() - began_s
+                self._pause(-1)
+
+    def _pause(self, more: int) -> None:
+        """So many connections more are not read from."""
+        self._paused_s = self.paused_s
+        self._pausing_since_s = trio.current_time()
+        self.pausing += more
+
+    @property
+    def paused_s(self) -> float:
+        """How long connections were not read from, up to now; of all together."""
+        if not self.pausing:
+            return self._paused_s
+        return self._paused_s + self.pausing * (trio.current_time() - self._pausing_since_s)
 
     def why_no_name(self, kind: Kind, name: bytes) -> BadLine | None:
         """Why it may bring no new name now."""
-        if self._names_bucket is None or self._names_bucket.has(now_s=trio.current_time()):
-            return None
-        return too_many_names(kind, name, self._quotas.names_per_minute, "tsd.quota.new_names_per_minute")
+        return next(filter(None, (allowance.why_no_name(kind, name) for allowance in self._allowances)), None)
 
     def named(self, kind: Kind, name: bytes) -> None:
         """A name that it brought gets a UID."""
         self.new_names += 1
         self.name_example = f"{kind.value} {name[:SHOWN_BYTES].decode('latin-1')}"
-        if self._names_bucket is not None:
-            self._names_bucket.take(now_s=trio.current_time())
+        for allowance in self._allowances:
+            allowance.named()
+
+    def add(self, other: "Client") -> None:
+        """Count as one's own what another client did that has no connection."""
+        self.connections_total += other.connections_total
+        self.connections_refused += other.connections_refused
+        self.lines += other.lines
+        self.bytes += other.bytes
+        self.accepted += other.accepted
+        self.refused.update(other.refused)
+        self.new_names += other.new_names
+        self.new_series += other.new_series
+        self._paused_s += other.paused_s
+        self.example = other.example or self.example
 
     def told(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "client": self.name,
+            "address": self.address,
+            "account": self.account,
             "connections": self.connections,
             "connections_total": self.connections_total,
             "connections_refused": self.connections_refused,
@@ -208,7 +227,7 @@ class Statistics(NamedTuple):
 
 
 class Clients:
-    """All accounts. Of clients that have no connection, those who were seen longest ago are summed up as others."""
+    """All clients. Of those that have no connection, those who were seen longest ago are summed up as others."""
 
     def __init__(self, quotas: Quotas = NO_QUOTAS, now_ms: Callable[[], int] = lambda: 0, *, prefix: int = 128) -> None:
         """`prefix`: bits of an address of IPv6 that are one client's."""
@@ -216,6 +235,7 @@ class Clients:
         self._prefix = prefix
         self._now_ms = now_ms
         self._by_name: OrderedDict[str, Client] = OrderedDict()
+        self._of_accounts: dict[str, Allowance] = {}  # what each has at all its addresses: those of a file, and few
         self._look_at = REMEMBERED + AT_ONCE  # so many, and some may be forgotten
         self._others = Client("", now_ms=now_ms)
         self._others.name = OTHERS
@@ -223,19 +243,30 @@ class Clients:
         self.leaving = trio.Event()
 
     def at(self, address: str) -> Client:
-        """The account of who is at an address. One that is exempt by itself has one of its own."""
+        """Who is at an address. One that is exempt by itself is a client of its own."""
         return self.of(address if self._quotas.spares(address) else household(address, self._prefix))
 
-    def of(self, name: str) -> Client:
-        """The account of an address or a network, or of @ and an account's name; a new one where there is none."""
+    def of(self, address: str, account: str = "") -> Client:
+        """The client of an address or a network, or of an account there; a new one where there is none."""
+        name = name_of(address, account)
         client = self._by_name.get(name)
         if client is None:
-            client = self._by_name[name] = Client(name, self._quotas, self._now_ms)
+            shared = self._shared(account) if account else None
+            client = Client(address, self._quotas, self._now_ms, account=account, shared=shared)
+            self._by_name[name] = client
             if len(self._by_name) > self._look_at:
                 self._forget_some()
         else:
             self._by_name.move_to_end(name)
         return client
+
+    def _shared(self, account: str) -> Allowance:
+        """What an account has at all its addresses together."""
+        allowance = self._of_accounts.get(account)
+        if allowance is None:
+            allowance = self._of_accounts[account] = Allowance("account_")
+            allowance.limit(self._quotas.account)
+        return allowance
 
     def _forget_some(self) -> None:
         """Sum up those clients that were seen longest ago, of those that have nothing to be remembered for."""
@@ -249,22 +280,21 @@ class Clients:
     def _sum_up(self, oldest: Client) -> None:
         del self._by_name[oldest.name]
         self.forgotten += 1
-        self._others.refused.update(oldest.refused)
-        for count in ("connections_total", "connections_refused", "lines", "bytes", "accepted", "new_names",
-                      "new_series", "paused_s"):  # fmt: skip
-            setattr(self._others, count, getattr(self._others, count) + getattr(oldest, count))
-        if oldest.example is not None:
-            self._others.example = oldest.example
+        self._others.add(oldest)
 
     def limit(self, quotas: Quotas) -> None:
         """Have these quotas from now on."""
         self._quotas = quotas
+        for allowance in self._of_accounts.values():
+            allowance.limit(quotas.account)
         for client in self._by_name.values():
             client.limit(quotas)
 
     def leave(self) -> None:
         """Nobody is paused any more: the daemon ends, and takes what has come."""
         self.leaving.set()
+        for client in self._by_name.values():
+            client.wake()
 
     def statistics(self) -> Statistics:
         """The numbers of this moment."""

@@ -127,9 +127,7 @@ class Listener:
         if visitor is None or not self._has_room(stream, visitor):
             await trio.aclose_forcefully(stream)
             return
-        client = visitor.at_address
-        client.connections += 1
-        client.connections_total += 1
+        visitor.arrive()
         with trio.CancelScope() as scope:
             visit = _Visit(stream, scope, visitor)
             self._visits.add(visit)
@@ -147,7 +145,7 @@ class Listener:
                 self._failed += 1
                 log.exception("connection ended by an error of ours", peer=visit.visitor.peer)
             finally:
-                client.connections -= 1
+                visitor.leave()
                 self._visits.discard(visit)
                 await trio.aclose_forcefully(stream)
         self._silent += visit.silent
@@ -215,7 +213,7 @@ class Listener:
             return
         badge = self._doorkeeper.by_certificate(names_in(stream.getpeercert()), visitor.address)
         if badge is not None:
-            visitor.badge, visitor.principal = badge, badge.principal
+            visitor.show(badge)
 
     async def _speak(self, visit: _Visit, stream: trio.SocketStream | Encrypted) -> None:
         """Find out what a client speaks, and speak it to the end."""

@@ -21,7 +21,7 @@ async def try_line(line: bytes, doorkeeper: Doorkeeper, visitor: Visitor) -> boo
     badge = await doorkeeper.by_words(words[1:], visitor.address)
     if badge is None:
         return False
-    visitor.badge, visitor.principal = badge, badge.principal
+    visitor.show(badge)
     return True
 
 

@@ -20,8 +20,8 @@ class Visitor:
     """The other end of a connection, and who it has shown to be. It is the Source of its lines."""
 
     __slots__ = (
-        "_clients", "_last_behind", "_own", "address", "badge", "keeps_refused", "line_since", "port", "principal",
-        "secured", "shown", "silent_since",
+        "_clients", "_counted", "_is_open", "_last_behind", "_own", "address", "badge", "keeps_refused", "line_since",
+        "port", "principal", "secured", "shown", "silent_since",
     )  # fmt: skip
 
     def __init__(
@@ -35,7 +35,7 @@ class Visitor:
         clients: Clients | None = None,
         keeps_refused: bool = True,
     ) -> None:
-        """`client` is the account of its address, one of `clients`."""
+        """`client` is that of its address, one of `clients`."""
         self.address = address
         self.port = port
         self.principal = principal
@@ -46,8 +46,39 @@ class Visitor:
         self.line_since: float | None = None  # when the line began whose end it is waited for; None: no line
         self.silent_since: float | None = None  # since when it sends nothing; None: it is our turn, not the client's
         self._own = client
+        self._counted = client  # whose the connection is now, beside its address's
+        self._is_open = False
         self._last_behind: Visitor | None = None
         self._clients = clients
+
+    def arrive(self) -> None:
+        """Its connection is let in, and counts with its address from now on."""
+        self._is_open = True
+        self._own.connections += 1
+        self._own.connections_total += 1
+        self._count_with(self.client)
+
+    def leave(self) -> None:
+        """Its connection ends."""
+        self._count_with(self._own)
+        self._is_open = False
+        self._own.connections -= 1
+
+    def show(self, badge: Badge) -> None:
+        """It has shown who it is, for all that comes on its connection."""
+        self.badge, self.principal = badge, badge.principal
+        self._count_with(self.client)
+
+    def _count_with(self, client: Client) -> None:
+        """Have the connection count with an account at its address, too: with the one that was shown last."""
+        if not self._is_open or client is self._counted:
+            return
+        if self._counted is not self._own:
+            self._counted.connections -= 1
+        self._counted = client
+        if client is not self._own:
+            client.connections += 1
+            client.connections_total += 1
 
     def known_by(self, badge: Badge | None, principal: Principal) -> "Visitor":
         """The same end of the same connection, as somebody else: each request may come from another."""
@@ -61,6 +92,7 @@ class Visitor:
             keeps_refused=self.keeps_refused,
         )
         other.badge = badge
+        self._count_with(other.client)
         return other
 
     def from_behind(self, address: str, principal: Principal) -> "Visitor":
@@ -84,14 +116,14 @@ class Visitor:
 
     @property
     def client(self) -> Client:
-        """The account of what it does: that of its name, where it has shown one, else of its address."""
+        """Whose its lines are: its address's, or, where it has shown an account, that account's at its address."""
         if self.principal.name and self._clients is not None:
-            return self._clients.of(f"@{self.principal.name}")
+            return self._clients.of(self._own.address, self.principal.name)
         return self._own
 
     @property
     def at_address(self) -> Client:
-        """The account of its address, which its connections are counted by."""
+        """The client of its address, whoever it has shown to be: that one's connections are bounded."""
         return self._own
 
     async def turn(self) -> None:
@@ -101,7 +133,7 @@ class Visitor:
             pass
 
     async def rest(self) -> None:
-        """Wait until its quota has caught up with what it sent."""
+        """Wait until its quotas have caught up with what it sent."""
         if self._clients is not None:
             await self.client.rest(self._clients.leaving)
 
@@ -119,7 +151,7 @@ class Visitor:
 
     def took(self, accepted: int, refusals: Sequence[Refusal]) -> None:
         """See Source."""
-        self.client.took(accepted, refusals)
+        self.client.took(accepted, refusals, self.peer if refusals else "")
 
 
 def here(*, keeps_refused: bool = True) -> Visitor:

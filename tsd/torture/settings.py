@@ -36,6 +36,8 @@ OWN = {
     "tsd.tls.client_ca": "",
     "tsd.quota.lines_per_second": "0",
     "tsd.quota.new_names_per_minute": "0",
+    "tsd.quota.account_lines_per_second": "0",
+    "tsd.quota.account_new_names_per_minute": "0",
     "tsd.uid.new_per_minute": "0",
     "tsd.ingest.max_series": "0",
     "tsd.canary.enable": "false",  # its series is nobody's

@@ -32,7 +32,9 @@ def visitor(address: str = "10.0.0.1", port: int = 7, name: str = "") -> Visitor
 
 @asynccontextmanager
 async def writing(folder: Path, *, max_bytes: int = 64 << 20, per_second: int = LARGE) -> AsyncIterator[DeadLetters]:
-    letters = DeadLetters(folder, max_bytes=max_bytes, per_second=per_second, now_ms=lambda: 1000)
+    letters = DeadLetters(
+        folder, folder.parent / "refused", max_bytes=max_bytes, per_second=per_second, now_ms=lambda: 1000
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(letters.run)
         yield letters
@@ -188,6 +190,29 @@ async def test_what_was_sent_again_is_known_by_its_mark(tmp_path: Path) -> None:
     assert entries[3].message == "still no"
 
 
+async def test_what_was_taken_of_what_the_writer_could_not_store_stays_marked(tmp_path: Path) -> None:
+    """The marks stood in the log, whose oldest file leaves: lines were listed as refused again, and sent, for ever."""
+    folder, unstored = tmp_path / "rejected", tmp_path / "refused"
+    unstored.mkdir()
+    path = unstored / "00000007.lines"
+    path.write_bytes(b"# unknown metric: q\nput q 1 2 a=b\nput q 2 2 a=b\n")
+    names = [entry.name for entry in read_entries(folder, unstored)]
+    for max_bytes in (64 << 20, 0):  # whatever is kept of other lines
+        async with writing(folder, max_bytes=max_bytes) as letters:
+            await letters.mark([(names[0], Outcome(False, "r", "not yet")), (names[1], Outcome(True))])
+            await letters.mark([(names[0], Outcome(max_bytes == 0))])
+        for _, log in files(folder):
+            log.unlink()
+        assert [entry.taken for entry in read_entries(folder, unstored)] == [max_bytes == 0, True]
+    with next(unstored.glob("*.marks")).open("ab") as marks:
+        marks.write(b'{"kind":"repl')  # as a crash leaves it
+    async with writing(folder) as letters:
+        await letters.mark([(names[0], Outcome(False, "r", "again")), ("00000008.lines-0", Outcome(True))])
+    assert [entry.message for entry in read_entries(folder, unstored)] == ["again", "unknown metric: q"]
+    path.write_bytes(b"# unknown metric: z\nput z 1 2 a=b\nput z 2 2 a=b\n")  # others, in a file of the same number
+    assert [entry.taken for entry in read_entries(folder, unstored)] == [False, False]
+
+
 async def test_a_selection_is_made_by_each_of_its_members(tmp_path: Path) -> None:
     folder = tmp_path / "rejected"
     async with writing(folder) as letters:
@@ -202,7 +227,12 @@ async def test_a_selection_is_made_by_each_of_its_members(tmp_path: Path) -> Non
     assert count(Selection()) == 4
     assert count(Selection(reason="invalid_values")) == 2
     assert count(Selection(source="10.0.0.1")) == count(Selection(source="10.0.0.1:7")) == 2
-    assert count(Selection(source="agent")) == count(Selection(source="fd00::*")) == 1
+    assert (
+        count(Selection(source="agent"))
+        == count(Selection(source="fd00::*"))
+        == count(Selection(source="agent@*"))
+        == 1
+    )
     assert count(Selection(metric="sys.*")) == 3
     assert count(Selection(metric="web.hits")) == 1
     assert count(Selection(since_ms=1001)) == count(Selection(until_ms=1000)) == 0
@@ -210,6 +240,6 @@ async def test_a_selection_is_made_by_each_of_its_members(tmp_path: Path) -> Non
     found = [(one.reason, one.source, one.metric, one.lines) for one in groups(entries)]
     assert found == [
         ("invalid_values", "10.0.0.1", "sys.cpu", 2),
-        ("r", "agent", "sys.mem", 1),
+        ("r", "agent@10.0.0.2", "sys.mem", 1),
         ("r", "fd00::1", "web.hits", 1),
     ]

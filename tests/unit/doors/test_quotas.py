@@ -1,6 +1,5 @@
 """What one client may take: lines, new names, connections, time for a line; and what is told of it."""
 
-import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,15 +12,14 @@ from trio.testing import MockClock
 
 from tests.running import Running, running
 from tests.unit.api.asking import ask, tell
-from tsd.access.roles import Principal, Role
 from tsd.codec.uid import Kind
-from tsd.doors import clients as clients_module
-from tsd.doors.clients import Client, Clients, Quotas, quotas_of
+from tsd.doors.clients import Client, Clients
+from tsd.doors.quotas import Quotas, quotas_of
 from tsd.doors.visitor import Visitor
 from tsd.errors import BadLine
 from tsd.ingest.growth import Permit
 from tsd.ingest.source import Refusal
-from tsd.limit_settings import LimitSettings, exemptions
+from tsd.limit_settings import LimitSettings
 
 pytestmark = pytest.mark.slow
 
@@ -263,93 +261,6 @@ async def test_the_answer_is_sorted_and_cut_as_asked(tmp_path: Path) -> None:
         assert [one["client"] for one in await told(daemon, "?sort=accepted&limit=1")] == ["10.0.0.4"]
         assert (await ask(daemon, "/api/stats/clients?sort=nonsense")).status == 400
         assert (await ask(daemon, "/api/stats/clients?limit=-1")).status == 400
-
-
-async def test_who_has_shown_its_name_is_counted_by_it() -> None:
-    clients = Clients(Quotas(lines_per_s=5, exempt_accounts=frozenset({"relay"})))
-    visitor = Visitor(HERE, 1, clients.of(HERE), clients=clients)
-    visitor.principal = Principal("relay", Role.WRITE)
-    visitor.took(1000, [])
-    assert (clients.of(HERE).accepted, clients.of("@relay").accepted) == (0, 1000)
-    assert clients.of("@relay").debt_s == 0
-
-
-async def test_memory_is_bounded_by_summing_up_who_was_seen_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "REMEMBERED", 10)
-    monkeypatch.setattr(clients_module, "AT_ONCE", 1)
-    clients = Clients()
-    here = clients.of("10.0.0.0")
-    here.connections = 1
-    for number in range(1, 101):
-        clients.of(f"10.0.0.{number}").took(1, [Refusal(b"x", BadLine("r", "m"))])
-    told = [client.told() for client in clients]
-    assert len(clients) <= 12
-    assert clients.of("10.0.0.0") is here  # it has a connection
-    assert (told[-1]["client"], told[-1]["accepted"], told[-1]["refused_by_reason"]) == (
-        "others",
-        clients.forgotten,
-        {"r": clients.forgotten},
-    )
-    assert sum(one["accepted"] for one in told) == 100
-
-
-async def test_an_account_is_not_forgotten_because_many_addresses_are_connected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It used to be the first to leave, and to begin anew without its debt; so did an address that had just come."""
-    monkeypatch.setattr(clients_module, "REMEMBERED", 10)
-    monkeypatch.setattr(clients_module, "AT_ONCE", 1)
-    clients = Clients(Quotas(lines_per_s=100))
-    relay, inventor = clients.of("@relay"), clients.of("@inventor")
-    relay.sent(5000)
-    for number in range(100):
-        client = clients.of(f"10.0.0.{number}")
-        assert clients.of(f"10.0.0.{number}") is client
-        client.connections = 1
-    assert clients.of("@relay") is relay
-    assert relay.debt_s
-    assert clients.of("@inventor") is inventor
-    for number in range(100):
-        clients.of(f"10.0.1.{number}")
-    assert clients.of("@relay") is relay
-    assert clients.of("@inventor") is not inventor  # who has nothing to be remembered for
-
-
-async def test_of_ipv6_a_network_is_one_client() -> None:
-    clients = Clients(Quotas(connections=2, exempt=exemptions("2001:db8::7,2001:db8:5::/48")[0]), prefix=64)
-    for host in ("1", "2"):
-        clients.at(f"2001:db8::{host}").connections += 1
-    client = clients.at("2001:db8::ffff:1")
-    assert (client.name, client.may_connect) == ("2001:db8::/64", False)
-    assert clients.at("2001:db8:0:1::1").may_connect
-    assert clients.at("2001:db8::7").name == "2001:db8::7"  # it is exempt, its neighbours are not
-    inside = clients.at("2001:db8:5:6::7")
-    inside.connections = 100
-    assert inside.may_connect
-    assert [clients.at(address).name for address in ("192.0.2.1", "::1", "fe80::1", "::ffff:192.0.2.1")] == [
-        "192.0.2.1", "::1", "fe80::1", "192.0.2.1"
-    ]  # fmt: skip
-    assert Clients(prefix=128).at("2001:db8::1").name == "2001:db8::1"
-
-
-async def test_an_example_holds_no_more_than_itself() -> None:
-    """An error that was raised holds the frames it went through, and so a block of lines."""
-    client = Client("10.0.0.1")
-    held: list[object] = []
-
-    class Block(bytes):
-        pass
-
-    def judge(block: bytes) -> None:
-        raise BadLine("r", "m")
-
-    try:
-        judge(block := Block(b"put x\n" * 1000))
-    except BadLine as error:
-        client.took(0, [Refusal(bytes(block[:5]), error)])
-        held.append(id(block))
-    del block
-    assert not [one for one in gc.get_objects() if isinstance(one, Block)]
 
 
 @pytest.fixture

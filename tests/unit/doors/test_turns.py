@@ -10,10 +10,11 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from tests.running import Running, running
+from tests.running import Client, Running, running
 from tests.unit.doors.test_telnet import BAD, GOOD, OPTIONS, RULES, VERSION, T, session, tell
 from tsd.doors.clients import Clients
 from tsd.doors.listener import MOST_BYTES
+from tsd.doors.quotas import BURST_S
 from tsd.doors.visitor import Visitor
 from tsd.ingest.disk import Disk
 from tsd.ingest.journal import GROUP_BYTES
@@ -168,6 +169,25 @@ async def test_another_connection_is_answered_before_the_floods_last_line(daemon
             received.append(refused)
     in_between = [now for now in received if 0 < now < FLOOD]
     assert len(in_between) > 3
+
+
+async def test_who_sends_a_hundred_times_its_quota_stands_before_nobodys_sync(tmp_path: Path) -> None:
+    """Counted in lines: once it is over its quota, none of its own is taken before another's are confirmed."""
+    async with (
+        running(tmp_path, {"tsd.quota.lines_per_second": "1"}) as daemon,
+        await trio.open_tcp_stream("127.0.0.1", daemon.port, local_address="127.0.0.2") as stream,
+        daemon.client() as other,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(Client(stream).send, GOOD * 100 * BURST_S)
+        with trio.fail_after(DEADLINE_S):
+            while not daemon.daemon.clients.at("127.0.0.2").pausing:
+                await trio.lowlevel.checkpoint()
+        taken = daemon.daemon.ledger.received
+        assert BURST_S < taken <= BURST_S + MOST_BYTES // len(GOOD)
+        for number in range(1, 5):
+            assert await other.ask(GOOD) == b"synced %d\n" % number
+            assert daemon.daemon.ledger.received == taken + number
 
 
 @pytest.mark.parametrize("senders", [1, 8])
