@@ -104,6 +104,16 @@ def test_damage_in_several_places(tmp_path: Path) -> None:
     assert all(damage.acknowledged for damage in damages)
 
 
+def test_a_damaged_header_hides_whose_an_adopted_segment_is_from_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_bytes(b"X" + segment(owner=OTHER).text[1:])
+    blocks = [piece.text for piece in read_pieces(path, [OWN, OTHER]) if isinstance(piece, Block)]
+    assert blocks == TEXTS
+    found, damages = read(path)  # where it was not adopted
+    assert found == []
+    assert len(damages) == 1
+
+
 def test_what_was_never_on_disk_for_sure_is_no_alarm(tmp_path: Path, whole: Whole) -> None:
     path = tmp_path / "s"
     synced = segment(version=whole.version, synced=whole.starts[1])
