@@ -132,7 +132,7 @@ class Daemon:
             on_refused=self.letters.note,
         )
         self.tally = Tally()
-        self.replayed = 0  # lines found in the journal at the start
+        self.replayed = 0  # lines found in the journal at the start, damaged ones among them
         self.host = socket.gethostname()
         self.clients = Clients(quotas_of(config), now_ms, prefix=config.ipv6_prefix)
         self.tls = Tls(config, now_ms) if config.tls_certificate else None
@@ -289,9 +289,10 @@ class Daemon:
     async def replay(self, segments: Sequence[Segment]) -> None:
         """Take up what an earlier run left in the journal: written before anything else, if the store takes it."""
         self.writer.adopt(list(segments))
+        lines = sum(segment.lines for segment in segments)
+        self.replayed = lines + self.journal.damaged
         if not segments:
             return
-        self.replayed = lines = sum(segment.lines for segment in segments)
         log.info("replaying the journal", segments=len(segments), lines=lines)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_waiting, lambda: self.writer.cells, self._replaying)

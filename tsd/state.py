@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import NamedTuple
 
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
-# Of the folder; in 1 the journal's segments do not say whose they are, up to 2 the embedded store packs no cells, and
-# up to 3 no series share entries of its index. A newer daemon's folder is not touched, an older one's is used, and is
-# of this format then.
-FORMAT = 4
+# Of the folder; in 1 the journal's segments do not say whose they are, up to 2 the embedded store packs no cells, up to
+# 3 no series share entries of its index, and up to 4 the CRCs of the journal's blocks do not cover where they stand. A
+# newer daemon's folder is not touched, an older one's is used, and is of this format once something is written to it.
+FORMAT = 5
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_SHOWN = 60  # of what is no number
 
 
 class Kind(NamedTuple):
@@ -26,12 +29,13 @@ STATE = Kind("state folder", "--data")
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """The state folder is ours, made if it is absent. Raises DaemonRuns where another process has it, NewerState where
-    another version does, TsdError where it cannot be used."""
+def held(folder: Path, *, writes: bool = True) -> Iterator[None]:
+    """The state folder is ours, made if it is absent; unless its owner `writes`, it may go on being of an older format.
+    Raises DaemonRuns where another process has it, NewerState where another version does, TsdError where it cannot be
+    used."""
     with locked(folder, "lock", STATE):
         with in_words(folder, STATE):
-            _enter_format(folder)
+            _enter_format(folder, writes=writes)
         yield
 
 
@@ -77,22 +81,22 @@ def in_words(folder: Path, kind: Kind) -> Iterator[None]:
         raise TsdError(f"{kind.name} {folder}: {exc.strerror}; give another with {kind.option}") from exc
 
 
-def _enter_format(folder: Path) -> None:
+def _enter_format(folder: Path, *, writes: bool) -> None:
     """Have the folder say that it is of FORMAT, if it may: one that says nothing is new, or was cut off in being made.
-    Raises TsdError."""
+    One of an older format stays so for who only reads. Raises TsdError."""
     path = folder / "format"
     found = path.read_text("latin-1").strip() if path.exists() else ""
-    if found and not (found.isascii() and found.isdigit()):
+    if found and not _NUMBER.fullmatch(found):
         raise TsdError(
-            f"state folder {folder}: its format is {found!r}, wanted a number: {path} is damaged. If no newer version "
-            f"has used the folder, write {FORMAT} into it"
+            f"state folder {folder}: its format is {found[:_SHOWN]!r}, wanted a number: {path} is damaged. If no "
+            f"newer version has used the folder, write {FORMAT} into it"
         )
     if found and int(found) > FORMAT:
         raise NewerState(
             f"state folder {folder}: a newer version has used it, its format is {found}, this version knows {FORMAT}: "
             f"run the newer one, or give another folder with --data"
         )
-    if not found or int(found) < FORMAT:
+    if not found or (writes and int(found) < FORMAT):
         write_whole(path, f"{FORMAT}\n".encode())
 
 

@@ -212,6 +212,7 @@ def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("journal.pending-bytes", journal.pending)
     yield Stat("journal.syncs", journal.syncs)
     yield Stat("journal.failures", journal.failures)
+    yield Stat("journal.set-aside", journal.aside)
     yield Stat("writer.windows", snapshot.windows)
     yield Stat("writer.cells", snapshot.cells)
     yield Stat("writer.retries", snapshot.write_retries)

@@ -99,6 +99,27 @@ def test_names_and_uids(engine: Tsd) -> None:
     assert engine.run("uid", "tagv", "1") == Done(1, "", "tsd: No such name or UID for tagv: '1'\n")
 
 
+def test_commands_that_only_read_leave_the_state_folder_to_older_versions(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    assert tsd.run("mkmetric", "sys.cpu").status == 0
+    note = tsd.folder / "format"
+    newest = note.read_text()
+    note.write_text("3\n")
+    readers = [
+        ("uid", "metrics", "sys.cpu"),
+        ("uid", "grep", "cpu"),
+        ("scan", "1h-ago", "sum", "sys.cpu"),
+        ("delete", "sys.cpu", "--since", "2h-ago", "--until", "1h-ago"),
+        ("fsck", "--full-scan"),
+        ("compact", "--dry-run"),
+    ]
+    for words in readers:
+        assert tsd.run(*words).status == 0, words
+        assert note.read_text() == "3\n", words
+    assert tsd.run("mkmetric", "sys.mem").status == 0
+    assert note.read_text() == newest
+
+
 def test_names_that_no_point_could_have_get_no_uid(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     done = tsd.run("mkmetric", "sys.cpu", "bad:name")

@@ -1,8 +1,7 @@
-"""What a crash left in the journal is damaged on disk before the next start: all before the damage is stored, the rest
-is set aside and named, and its whole lines come back through `tsd import`."""
+"""What a crash left in the journal is damaged on disk before the next start: all whole blocks are stored, the rest is
+set aside, named and counted, and its whole lines come back through `tsd import`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from tests.faults.account import Contents, StoredPoint, embedded_contents, hbase
 from tests.faults.load import Line, Lines, Sender
 from tests.faults.process import address_of, command, on_hbase, served, words_of
 from tests.peers.hbase import RunningHbase
-from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Damage, read_blocks
+from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, read_pieces
 from tsd.torture.proxy import FaultyProxy, Mode
 
 DAMAGED = "journal segment damaged"
@@ -48,20 +47,19 @@ def cut(at: int) -> Callable[[bytes], bytes]:
 async def test_a_byte_in_the_middle_is_another(tmp_path: Path) -> None:
     left = await crashed(tmp_path)
     line = left.starts[left.middle] + BLOCK_BYTES
-    kept = await set_aside(tmp_path, left, flip(line))
+    kept = await set_aside(tmp_path, left, flip(line), left.blocks[left.middle + 1 :])
     done = await command("import", kept, "--data", tmp_path)
-    lost, *back = puts(left.blocks[left.middle :])
-    assert done.returncode == 1  # the blocks' own lines are refused, and the one that was hit
-    refused = len(left.blocks) - left.middle + 1
-    assert f"imported {len(back)} data points, refused {refused} lines\n" in done.stderr.decode()
+    lost, *back = puts(left.blocks[left.middle : left.middle + 1])
+    assert done.returncode == 1  # the block's own line is refused, and the one that was hit
+    assert f"imported {len(back)} data points, refused 2 lines\n" in done.stderr.decode()
     assert stored(await embedded_contents(tmp_path)) == points_of(puts(left.blocks)) - points_of([lost])
 
 
 async def test_a_blocks_own_line_is_damaged(tmp_path: Path) -> None:
     left = await crashed(tmp_path)
-    kept = await set_aside(tmp_path, left, flip(left.starts[left.middle]))
+    kept = await set_aside(tmp_path, left, flip(left.starts[left.middle]), left.blocks[left.middle + 1 :])
     done = await command("import", kept, "--data", tmp_path)
-    assert f"imported {len(puts(left.blocks[left.middle :]))} data points" in done.stderr.decode()
+    assert f"imported {len(puts([left.blocks[left.middle]]))} data points" in done.stderr.decode()
     assert stored(await embedded_contents(tmp_path)) == points_of(puts(left.blocks))
 
 
@@ -86,7 +84,8 @@ async def test_the_end_is_gone_at_the_end_of_a_block(tmp_path: Path) -> None:
     assert told["what"].endswith(" bytes that were on disk are gone")
     assert "kept_in" not in told
     before = puts(left.blocks[: left.middle])
-    assert stats["ledger.stored"] == stats["ledger.received"] == len(before)
+    assert stats["ledger.stored"] == stats["ledger.received"] - 1 == len(before)  # how many are gone nobody can tell
+    assert stats["ledger.refused reason=journal_damaged"] == 1
     assert stored(await embedded_contents(tmp_path)) == points_of(before)
 
 
@@ -120,7 +119,7 @@ async def test_segments_of_a_full_journal(hbase: RunningHbase, tmp_path: Path) -
         for left, event in zip((first, second, third), told, strict=True):
             assert str(left.path) in event["what"]
         gone = points_of(puts(third.blocks[third.middle :]))
-        aside = points_of(puts(first.blocks + second.blocks[second.middle :]))
+        aside = points_of(puts([first.blocks[0], second.blocks[second.middle]]))
         sent = points_of([line for left in segments for line in puts(left.blocks)])
         assert stored(await trio.to_thread.run_sync(hbase_contents, hbase.tables, tables)) == sent - gone - aside
         kept = [event["kept_in"] for event in told]
@@ -166,9 +165,7 @@ def found(folder: Path) -> list[Left]:
 
 def read(path: Path) -> Left:
     """A segment, without what was being written when the crash came."""
-    blocks: list[bytes] = []
-    with suppress(Damage):
-        blocks.extend(block.text for block in read_blocks(path))  # those before the damage stay
+    blocks = [piece.text for piece in read_pieces(path) if isinstance(piece, Block)]
     *starts, end = accumulate((BLOCK_BYTES + len(block) for block in blocks), initial=HEADER_BYTES)
     path.write_bytes(path.read_bytes()[:end])
     return Left(path, blocks, starts)
@@ -178,20 +175,27 @@ def damage(path: Path, way: Callable[[bytes], bytes]) -> None:
     path.write_bytes(way(path.read_bytes()))
 
 
-async def set_aside(folder: Path, left: Left, way: Callable[[bytes], bytes]) -> Path:
-    """Damage a segment in its middle block and start again: what is before it is stored, the rest in the file given."""
+async def set_aside(folder: Path, left: Left, way: Callable[[bytes], bytes], behind: Sequence[bytes] = ()) -> Path:
+    """Damage a segment in its middle block and start again: what is before it is stored, and the blocks `behind` it;
+    the rest is in the file given."""
     damage(left.path, way)
     offset = left.starts[left.middle]
     rest = left.path.read_bytes()[offset:]
+    if behind:
+        rest = rest[: left.starts[left.middle + 1] - offset]
     told, stats = await replayed(folder)
     assert told["level"] == "error"
     assert told["what"].startswith(f"{left.path}: at byte {offset}: ")
     assert told["bytes_set_aside"] == len(rest)
     kept = Path(told["kept_in"])
     assert kept.read_bytes() == rest
-    before = puts(left.blocks[: left.middle])
-    assert stats["ledger.stored"] == stats["ledger.received"] == len(before)
-    assert stored(await embedded_contents(folder)) == points_of(before)
+    whole = puts([*left.blocks[: left.middle], *behind])
+    lines = len(rest[BLOCK_BYTES:].splitlines())
+    assert stats["ledger.stored"] == stats["ledger.received"] - lines == len(whole)
+    assert stats["ledger.refused reason=journal_damaged"] == told["lines"] == lines
+    assert stats["ledger.balance"] == 0
+    assert stats["journal.set-aside"] == 1
+    assert stored(await embedded_contents(folder)) == points_of(whole)
     return kept
 
 

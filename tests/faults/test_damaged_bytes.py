@@ -13,7 +13,7 @@ from tsd.errors import TsdError
 from tsd.ingest.disk import Disk
 from tsd.ingest.folder import held_journal
 from tsd.ingest.journal import Journal
-from tsd.ingest.segment import HEADER_BYTES, frame, header
+from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, frame, header
 from tsd.state import held
 
 FLIPS = (0x01, 0x80)  # of a byte's bits
@@ -23,8 +23,8 @@ BLOCKS = (
     b"put c 1356998400 4 h=c\nput c 1356998401 5 h=c\n",
 )
 OWN = "0123456789abcdef" * 2  # the state folder
-PARTS = [b"".join(frame([text], text.count(b"\n"))) for text in BLOCKS]
-STARTS = list(accumulate(map(len, PARTS), initial=HEADER_BYTES))  # of blocks; the last one is the segment's end
+STARTS = list(accumulate((BLOCK_BYTES + len(text) for text in BLOCKS), initial=HEADER_BYTES))  # and the segment's end
+PARTS = [b"".join(frame([text], text.count(b"\n"), at, OWN)) for text, at in zip(BLOCKS, STARTS, strict=False)]
 WHOLE = header(STARTS[-1], OWN) + b"".join(PARTS)
 SOME = 36  # bytes: an identity, and what is behind it
 OTHER = b"put z 1356998400 9 h=z\n"
@@ -52,7 +52,7 @@ def start(folder: Path) -> Found:
     with capture_logs() as logs:
         journal = Journal(folder, sync_interval_s=1, max_bytes=1 << 30, owner=OWN, disk=Unsynced())
         segments = journal.recover()
-        lines = b"".join(block.text for segment in segments for block in segment.blocks())
+        lines = b"".join(piece.text for segment in segments for piece in segment.pieces() if isinstance(piece, Block))
     assert sum(segment.lines for segment in segments) == lines.count(b"\n")
     told = [str(event["what"]) for event in logs if event["event"] == "journal segment damaged"]
     return Found(lines, [path.read_bytes() for path in journal.aside], told)
@@ -63,7 +63,7 @@ def damaged(folder: Path, text: bytes, number: int = 7) -> Found:
     folder.mkdir()
     path = folder / f"{number:016d}.journal"
     path.write_bytes(text)
-    other = b"".join(frame([OTHER], 1))
+    other = b"".join(frame([OTHER], 1, HEADER_BYTES, OWN))
     (folder / f"{number + 1:016d}.journal").write_bytes(header(HEADER_BYTES + len(other), OWN) + other)
     found = start(folder)
     assert found.lines.endswith(OTHER)
@@ -84,9 +84,9 @@ def test_every_changed_byte_of_a_segment(tmp_path: Path, flip: int) -> None:
         if at < HEADER_BYTES:  # it only says how much there was
             assert (found.lines, found.aside) == (b"".join(BLOCKS), []), at
             continue
-        whole = sum(end <= at for end in STARTS[1:])
-        assert found.lines == b"".join(BLOCKS[:whole]), at
-        assert found.aside == [bytes(text[STARTS[whole] :])], at
+        hit = sum(end <= at for end in STARTS[1:])
+        assert found.lines == b"".join([*BLOCKS[:hit], *BLOCKS[hit + 1 :]]), at
+        assert found.aside == [bytes(text[STARTS[hit] : STARTS[hit + 1]])], at
 
 
 def test_every_length_of_a_segment(tmp_path: Path) -> None:
@@ -109,11 +109,19 @@ def test_bytes_that_are_too_many_or_of_another_place(tmp_path: Path) -> None:
         "half a block twice": WHOLE[: STARTS[2]] + PARTS[1][:30] + WHOLE[STARTS[2] :],
         "a block without its first byte": WHOLE[: STARTS[1]] + WHOLE[STARTS[1] + 1 :],
     }
+    kept = {
+        "zeros behind": [*BLOCKS],
+        "zeros in the middle": [BLOCKS[0], BLOCKS[2]],
+        "nothing but zeros": [],
+        "half a block twice": [*BLOCKS[:2]],
+    }
     for way, text in ways.items():
         found = damaged(tmp_path / way, text)
         assert len(found.told) == 1, way
-        assert b"".join(BLOCKS).startswith(found.lines), way
-        assert b"".join(found.aside) in text, way
+        whole = [block for block in BLOCKS if block in found.lines]
+        assert found.lines == b"".join(whole), way  # in order, none twice
+        assert all(aside in text for aside in found.aside), way
+        assert whole == kept.get(way, [BLOCKS[0]]), way
 
 
 @pytest.mark.parametrize(
@@ -133,7 +141,7 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
 
 def test_segments_are_taken_by_their_numbers_whatever_is_missing_between_them(tmp_path: Path) -> None:
     for number, text in ((12, BLOCKS[2]), (3, BLOCKS[0]), (9, BLOCKS[1])):
-        part = b"".join(frame([text], text.count(b"\n")))
+        part = b"".join(frame([text], text.count(b"\n"), HEADER_BYTES, OWN))
         (tmp_path / f"{number:016d}.journal").write_bytes(header(HEADER_BYTES + len(part), OWN) + part)
     assert start(tmp_path) == Found(b"".join(BLOCKS), [], [])
 

@@ -9,6 +9,7 @@ any other.
 import json
 import os
 import signal
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,36 @@ FEW = max(KILLS // 40, 1)  # of those that set the clock, or fill a disk beside 
 RARE = max(KILLS // 100, 1)  # of those that take longest: outages at full load, and clients that are in no hurry
 WAYS = ("refuse", "hang", "stall", "late", "cut", "lost", "garble", "repeat")
 NAMES = ("lost", "invented", "doubled")
+SECURED = {  # with files that are not there: nobody looks for them
+    "tsd.network.bind": "0.0.0.0", "tsd.network.allow": "10.0.0.0/8", "tsd.network.proxy_protocol": "127.0.0.0/8",
+    "tsd.http.trusted_proxies": "127.0.0.0/8", "tsd.network.connections_per_address": "1",
+    "tsd.network.line_timeout": "1", "tsd.core.connections.limit": "1", "tsd.core.socket.timeout": "1",
+    "tsd.mode": "ro", "tsd.core.authentication.enable": "true", "tsd.auth.file": "accounts",
+    "tsd.access.anonymous": "", "tsd.access.write_networks": "10.0.0.0/8", "tsd.access.health": "admin",
+    "tsd.access.metrics": "admin", "tsd.tls.certificate": "tsd.pem", "tsd.tls.key": "key.pem",
+    "tsd.tls.required": "true", "tsd.tls.minimum": "1.3", "tsd.tls.client_ca": "ca.pem",
+    "tsd.tls.client_certificate": "required", "tsd.quota.lines_per_second": "1",
+    "tsd.quota.new_names_per_minute": "1", "tsd.uid.new_per_minute": "1", "tsd.ingest.max_series": "1",
+    "tsd.ingest.reply_buffer": "4K", "tsd.ingest.max_line": "1024", "tsd.http.request.enable_chunked": "false",
+    "tsd.http.request.max_chunk": "4096", "tsd.http.request.memory": "1M", "tsd.http.request.timeout": "1",
+    "tsd.http.header_tag": "X-Tag", "tsd.http.staticroot": "static", "tsd.core.enable_api": "false",
+    "tsd.core.enable_ui": "false", "tsd.core.auto_create_metrics": "false", "tsd.core.auto_create_tagks": "false",
+    "tsd.core.auto_create_tagvs": "false", "tsd.storage.max_tags": "1", "tsd.storage.uid.width.metric": "1",
+    "tsd.storage.uid.width.tagv": "1", "tsd.query.timeout": "1", "tsd.query.allow_simultaneous_duplicates": "false",
+    "tsd.query.limits.bytes.default": "1", "tsd.query.limits.data_points.default": "1",
+    "tsd.query.limits.overrides.config": "limits.json", "tsd.query.memory_limit": "16M",
+    "tsd.storage.fix_duplicates": "false", "tsd.canary.enable": "true",
+    "tsd.core.histograms.config": "histograms.json", "tsd.rollups.enable": "true",
+    "tsd.rollups.config": "rollups.json", "tsd.journal.path": "journal", "tsd.journal.max_bytes": "1M",
+    "tsd.log.level": "error", "tsd.log.format": "console",
+    # Of these the user's stay.
+    "tsd.query.corrected": "true", "tsd.storage.salt.width": "1", "tsd.core.meta.enable_tsuid_tracking": "true",
+    "tsd.core.meta.enable_realtime_ts": "true", "tsd.core.meta.enable_realtime_uid": "true",
+    "tsd.core.tree.enable_processing": "true", "tsd.core.uid.random_metrics": "true",
+    "tsd.query.series_index": "false", "tsd.core.drain_timeout": "0", "tsd.query.at_once": "1",
+    "tsd.rejected.max_bytes": "0", "tsd.stats.canonical": "true", "tsd.core.stats_with_port": "true",
+    "tsd.network.backlog": "1",
+}  # fmt: skip
 
 
 async def test_kills_on_the_embedded_store(tmp_path: Path) -> None:
@@ -44,6 +75,33 @@ async def test_all_else_on_the_embedded_store(tmp_path: Path) -> None:
     faults = told["all"]["faults"]
     assert faults.get("disk full", 0) + faults["files bounded"] >= EACH
     assert faults["bad clients"] == RARE
+
+
+async def test_a_secured_daemons_settings(tmp_path: Path) -> None:
+    """A run was refused: of what keeps clients out some was replaced, and some was not."""
+    told = await torture(tmp_path, {"kill": 1, "clients": 1}, SECURED, daemons=2)
+    assert told["all"]["acknowledged"] > 0
+    assert told["all"]["faults"]["bad clients"] == 1
+
+
+async def test_a_run_of_no_rounds_has_proved_nothing(tmp_path: Path) -> None:
+    how = ("--faults", "kill=3", "--duration", "0.00001", "--json", "--data", tmp_path / "state")
+    done = await command("torture", *how)
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert (told["good"], told["all"]["rounds"]) == (False, 0)
+    assert b"NOT GOOD. No round was done" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
+    with socket.socket() as closed:  # nobody listens there
+        closed.bind(("127.0.0.1", 0))
+        away = f"127.0.0.1:{closed.getsockname()[1]}"
+        settings = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": away}
+        done = await command("torture", "--data", tmp_path / "state", *words_of(settings))
+    assert (done.returncode, done.stdout) == (3, b"")  # the store is away
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_kills_on_hbase(hbase: RunningHbase, tmp_path: Path) -> None:

@@ -81,6 +81,21 @@ def test_a_folder_of_an_older_version_is_used(tmp_path: Path) -> None:
         assert (tmp_path / "format").read_text() == f"{FORMAT}\n"
 
 
+def test_who_only_reads_leaves_a_folder_to_its_older_version(tmp_path: Path) -> None:
+    (tmp_path / "format").write_text("3\n")
+    with held(tmp_path, writes=False):
+        assert (tmp_path / "format").read_text() == "3\n"
+    (tmp_path / "format").write_text(f"{FORMAT + 1}\n")
+    with pytest.raises(NewerState), held(tmp_path, writes=False):
+        raise AssertionError("it is used")
+
+
+def test_a_format_of_more_digits_than_python_reads_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "format").write_text("1" * 5000)
+    with pytest.raises(TsdError, match=f"its format is '{'1' * 60}', wanted a number"), held(tmp_path):
+        raise AssertionError("it is used")
+
+
 @pytest.mark.parametrize("found", ["1.5", "\xff", "-1", "\xb2"])
 def test_a_folder_that_does_not_say_what_it_is_is_left_alone(tmp_path: Path, found: str) -> None:
     (tmp_path / "format").write_text(found + "\n", "latin-1")

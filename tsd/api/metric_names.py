@@ -89,6 +89,7 @@ TOLD: dict[str, Told | None] = {
     "journal.pending-bytes": _gauge("journal_unsynced_bytes", "Journal that is only in memory yet."),
     "journal.syncs": Told("journal_groups", "Groups of lines put on disk."),
     "journal.failures": Told("journal_failures", "Times that the disk refused a group of lines."),
+    "journal.set-aside": Told("journal_set_aside", "Files put aside: what was damaged or torn, and others' segments."),
     "writer.windows": _gauge("windows_waiting", "Sealed windows that are not in the store yet."),
     "writer.cells": Told("cells_written", "Cells put into the store for points."),
     "writer.retries": Told("store_write_failures", "Times that the store did not take a window."),

@@ -37,8 +37,9 @@ class Access(NamedTuple):
 
 
 @asynccontextmanager
-async def access(config: Config, *, must_exist: bool = False) -> AsyncIterator[Access]:
-    """The store of `config`. With `must_exist`, an embedded one is not made if it is absent. Raises TsdError."""
+async def access(config: Config, *, must_exist: bool = False, writes: bool = True) -> AsyncIterator[Access]:
+    """The store of `config`. With `must_exist`, an embedded one is not made if it is absent; who only reads `writes`
+    not, and leaves its folder to older versions. Raises TsdError."""
     folder = state_folder(config)
     embedded = config.backend is Backend.EMBEDDED
     if embedded and must_exist and not await trio.Path(folder / "store").exists():
@@ -51,7 +52,7 @@ async def access(config: Config, *, must_exist: bool = False) -> AsyncIterator[A
             return
         async with AsyncExitStack() as stack:
             if embedded:
-                stack.enter_context(_ours(config))
+                stack.enter_context(_ours(config, writes=writes))
             own = await stack.enter_async_context(opened_store(config))
             yield Access(own, make_uids(config, own), daemon, journal_folder(config))
     finally:
@@ -78,10 +79,10 @@ async def _daemon(config: Config) -> Caller | None:
 
 
 @contextmanager
-def _ours(config: Config) -> Iterator[None]:
+def _ours(config: Config, *, writes: bool) -> Iterator[None]:
     """The state folder's lock, or what to do without it."""
     try:
-        with held(state_folder(config)):
+        with held(state_folder(config), writes=writes):
             yield
     except DaemonRuns as exc:
         raise DaemonRuns(

@@ -92,7 +92,7 @@ async def _run(
 ) -> Tally:
     """The pass, a dry one without a file; what it did, and what the one did that it goes on with."""
     since, until, metrics = words
-    async with access(config, must_exist=True) as ways:
+    async with access(config, must_exist=True, writes=file is not None) as ways:
         if config.data_table not in await ways.store.tables():
             raise TsdError(f"there is no table {config.data_table} (tsd.storage.hbase.data_table)")
         with file.held() if file else nullcontext():

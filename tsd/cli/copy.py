@@ -60,7 +60,7 @@ def copy(loaded: Loaded, to: str, to_set: Sequence[str], checkpoint: Path | None
 
 
 async def _copy(source: Config, target: Config, note: Checkpoint) -> Copied:
-    async with access(source, must_exist=True) as ours, access(target) as theirs:
+    async with access(source, must_exist=True, writes=False) as ours, access(target) as theirs:
         if why := await ours.unwritten():
             raise StoreError(f"{why}. They would not be copied: copy after that")
         if made := await theirs.store.create_tables(tables(target)):

@@ -106,7 +106,7 @@ def _request(words: Sequence[str], since: str, until: str) -> ScanRequest:
 
 async def _delete(config: Config, request: ScanRequest, yes: bool) -> Found:
     found = Found()
-    async with access(config, must_exist=True) as ways:
+    async with access(config, must_exist=True, writes=yes) as ways:
         await settle(ways, delete=yes)
         [selection] = request.selections
         read_ms = now_ms()

@@ -76,7 +76,7 @@ def fsck(
 
     async def run() -> None:
         started = trio.current_time()
-        async with access(loaded.config, must_exist=True) as ways:
+        async with access(loaded.config, must_exist=True, writes=options.fix) as ways:
             check = Fsck(ways.store, loaded.config.data_table, ways.uids, layout(loaded.config), options)
             if options.deletes_rows and not force and not await check.fits():
                 raise TsdError(_MISFIT)

@@ -76,7 +76,7 @@ def query(loaded: Loaded, words: Sequence[str], as_json: bool, graph: Path | Non
 
 async def find(config: Config, asked: Query) -> Answer:
     """The answer from the store, or from that of the daemon that owns it. Raises TsdError."""
-    async with access(config, must_exist=True) as ways:
+    async with access(config, must_exist=True, writes=False) as ways:
         await settle(ways, delete=False)
 
         async def written(_: bytes) -> None:

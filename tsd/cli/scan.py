@@ -56,7 +56,7 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> 
 
     async def run() -> None:
         nonlocal corrupt, deleted
-        async with access(config, must_exist=True) as ways:
+        async with access(config, must_exist=True, writes=delete) as ways:
             await settle(ways, delete=delete)
             for selection in request.selections:
                 read_ms = now_ms()

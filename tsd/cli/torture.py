@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import click
@@ -80,7 +80,7 @@ def torture(
     The daemons have a folder, ports and, on HBase, tables of their own; yours are not touched. See docs/torture.md.
 
     Exit status 0 where nothing acknowledged was lost, nothing invented or doubled, and every daemon went on by itself;
-    else 1, and folder and tables are left for you to see.
+    else 1, and folder and tables are left for you to see. 1, too, where no round was done.
     """
     config = loaded.config
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
@@ -89,16 +89,24 @@ def torture(
     place = _folder(config, folder)
     shown = ", ".join(f"{name} {count}" for name, count in wanted.items())
     click.echo(f"tsd: seed {seed}, in {place}, rounds: {shown}", err=True)
-    ledgers = trio.run(_run, plan, config, place, keep)
+    try:
+        ledgers = trio.run(_run, plan, config, place, keep)
+    except BaseException:
+        with suppress(OSError):
+            place.rmdir()  # where nothing was begun
+        raise
     good = all(ledger.good for _, ledger in ledgers)
     if good and not keep:
         shutil.rmtree(place)
+    done = sum(ledger.rounds for _, ledger in ledgers)
     told = _as_json(seed, ledgers) if as_json else "\n".join(_in_words(ledgers))
     click.echo(told)
     if not good:
         again = f"--seed {seed} --faults {','.join(name for name, ledger in ledgers if not ledger.good)}"
         click.echo(f"tsd: NOT GOOD. Logs, journals and stores are in {place}; to do it again: {again}", err=True)
-    sys.exit(0 if good else 1)
+    elif not done:
+        click.echo("tsd: NOT GOOD. No round was done: nothing was tried", err=True)
+    sys.exit(0 if good and done else 1)
 
 
 def _wanted(faults: str, rounds: int, config: Config) -> dict[str, int]:
@@ -188,6 +196,11 @@ def _as_json(seed: int, ledgers: list[tuple[str, Ledger]]) -> str:
     for _, ledger in ledgers:
         total.add(ledger)
     return json.dumps(
-        {"seed": seed, "good": total.good, "all": total.told(), **{name: ledger.told() for name, ledger in ledgers}},
+        {
+            "seed": seed,
+            "good": total.good and total.rounds > 0,
+            "all": total.told(),
+            **{name: ledger.told() for name, ledger in ledgers},
+        },
         indent=2,
     )

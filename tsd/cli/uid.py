@@ -60,7 +60,7 @@ def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool) -> None:
 
     async def run() -> None:
         nonlocal found
-        async with access(loaded.config, must_exist=True) as ways:
+        async with access(loaded.config, must_exist=True, writes=False) as ways:
             async for kind, name, number in _all_names(ways, loaded.config):
                 if kind in kinds and regexp.search(name):
                     found += 1
@@ -96,7 +96,7 @@ def lookup(loaded: Loaded, words: Sequence[str]) -> None:
     widths = layout(loaded.config).widths
 
     async def run() -> list[str]:
-        async with access(loaded.config, must_exist=True) as ways:
+        async with access(loaded.config, must_exist=True, writes=False) as ways:
             shown = [any([await _look_up(ways, widths, kind, name) for kind in kinds]) for name in names]
         return [f"'{name}'" for name, found in zip(names, shown, strict=True) if not found]
 

@@ -63,6 +63,11 @@ class Replies:
         self._deaf = False
 
     @property
+    def deaf(self) -> bool:
+        """Whether the client has hung up: nobody hears what is said."""
+        return self._deaf
+
+    @property
     def _full(self) -> bool:
         return self._size > self._limit or (self._size > 0 and self._budget.used > self._budget.limit)
 

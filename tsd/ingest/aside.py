@@ -1,49 +1,103 @@
 """What a start finds in the journal's folder that must not be stored is moved to `aside/` in it, whole and named."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
 from tsd.ingest.disk import Disk, unused, write_new
-from tsd.ingest.segment import Damage, header, read_blocks, read_header
+from tsd.ingest.segment import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    SEALED,
+    Damage,
+    Header,
+    frame,
+    header,
+    lines_in,
+    read_header,
+)
 
 log = structlog.get_logger(__name__)
 
 _CHUNK_BYTES = 1 << 20  # copied at once
 
 
-class CutOff(NamedTuple):
-    """A segment was damaged, and is whole now."""
+class Moved(NamedTuple):
+    """What was damaged in a segment, which is whole now."""
 
-    lines: int  # left in it
-    kept: Path | None  # the damaged end; None where nothing is left of it
+    lines: int  # confirmed ones in it, as far as can be told: where there was anything to lose, one at least
+    kept: list[Path]
 
 
-def cut_off(disk: Disk, damage: Damage, owner: str) -> CutOff:
-    """Move a segment's damaged end out of it. One that was cut in its header is moved as a whole, even if nothing is
-    left of it but its name; it is `owner`'s then. Raises OSError."""
-    head = read_header(damage.path)
-    offset = damage.offset if damage.offset >= head.size else 0
-    whole = max(offset, head.size)
-    aside = _place(damage.path, f"from-byte-{offset}")
-    with damage.path.open("rb") as file:
-        file.seek(offset)
-        size = write_new(disk, aside, iter(lambda: file.read(_CHUNK_BYTES), b""))
-    same = header(whole, head.owner)
-    fd = disk.open(damage.path)
+def move_damage(disk: Disk, path: Path, damages: Sequence[Damage], owner: str) -> Moved:
+    """Move what is damaged out of a segment: an end is cut off, and blocks of no lines take the place of what stands
+    before whole ones. A segment that was cut in its header is moved as a whole, even if nothing is left of it but its
+    name; it is `owner`'s then. Raises OSError: the same may be done again."""
+    head, size, last = read_header(path), path.stat().st_size, damages[-1]
+    moved = [_keep(disk, damage, head) for damage in damages]
+    whole = max(last.offset, head.size) if last.end == size else size
+    fd = disk.open(path)
     try:
+        for damage in damages:
+            if damage.end < size:
+                _fill(disk, fd, damage)
         disk.truncate(fd, whole)
-        disk.write(fd, [same if len(same) == head.size else header(whole, owner)], 0)
+        disk.write(fd, [_mended(head, whole, last.sealed_for, owner)], 0)
         disk.sync(fd)
     finally:
         disk.close(fd)
+    return Moved(sum(one.lines for one in moved), [path for one in moved for path in one.kept])
+
+
+def _keep(disk: Disk, damage: Damage, head: Header) -> Moved:
+    """Copy what is damaged, and say so."""
+    offset = damage.offset if damage.offset >= head.size else 0
+    aside = _place(damage.path, f"from-byte-{offset}")
+    lines = 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal lines
+        own = BLOCK_BYTES  # a block's own line comes first, whatever is left of it
+        with damage.path.open("rb") as file:
+            file.seek(offset)
+            while chunk := file.read(min(_CHUNK_BYTES, damage.end - file.tell())):
+                lines += lines_in(chunk[own:]) + (file.tell() == damage.end and chunk[-1:] != b"\n")
+                own = 0
+                yield chunk
+
+    size = write_new(disk, aside, chunks())
     kept = size > 0 or offset == 0
     if not kept:
         disk.remove(aside)
+    lines = max(lines, 1) if damage.acknowledged else 0
     say = log.error if damage.acknowledged else log.warning
-    say("journal segment damaged", what=str(damage), bytes_set_aside=size, kept_in=str(aside) if kept else None)
-    return CutOff(sum(block.lines for block in read_blocks(damage.path)), aside if kept else None)
+    say(
+        "journal segment damaged",
+        what=str(damage),
+        lines=lines,
+        bytes_set_aside=size,
+        kept_in=str(aside) if kept else None,
+    )
+    return Moved(lines, [aside] if kept else [])
+
+
+def _fill(disk: Disk, fd: int, damage: Damage) -> None:
+    """Put blocks of no lines where damage was, none of more than two chunks."""
+    at = damage.offset
+    while left := damage.end - at:
+        size = left if left <= 2 * _CHUNK_BYTES else _CHUNK_BYTES
+        at = disk.write(fd, frame([b" " * (size - BLOCK_BYTES)], 0, at, damage.sealed_for), at)
+
+
+def _mended(head: Header, whole: int, sealed_for: str | None, owner: str) -> bytes:
+    """The header of a segment of so many bytes: of its version, as far as that can be told."""
+    if head.synced is not None:
+        return header(whole, head.owner, head.version)
+    if head.size < HEADER_BYTES:
+        return header(whole, None)
+    return header(whole, owner, SEALED - 1) if sealed_for is None else header(whole, sealed_for)
 
 
 def move_foreign(disk: Disk, path: Path, owner: str) -> Path:

@@ -8,7 +8,7 @@ a crash or an outage left: the writer takes it in again, oldest first. What else
 import errno
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -18,10 +18,10 @@ import structlog
 import trio
 
 from tsd.errors import TsdError
-from tsd.ingest.aside import cut_off, move_foreign
+from tsd.ingest.aside import move_damage, move_foreign
 from tsd.ingest.disk import REAL, Disk
 from tsd.ingest.folder import number_of, segment_path, segment_paths
-from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_blocks, read_header
+from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_header, read_pieces
 from tsd.latency import Latency
 
 log = structlog.get_logger(__name__)
@@ -34,8 +34,10 @@ RETRY_S = 1.0  # after the disk refused
 class Segment:
     """One file of the journal, and what is known of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owners: Sequence[str] = ()) -> None:
+        """`owners`: whose it may be where its header is damaged."""
         self.path = path
+        self._owners = owners
         self.lines = 0  # appended, on disk or on the way
         self.size = HEADER_BYTES
         self.position = 0  # of its last line in the journal
@@ -43,9 +45,9 @@ class Segment:
         self.named = False  # its file is there
         self.found_s: int | None = None  # when an earlier run wrote to it last, by the wall clock
 
-    def blocks(self) -> Iterator[Block]:
-        """Its blocks, read from disk; raises Damage."""
-        return read_blocks(self.path)
+    def pieces(self) -> Iterator[Block | Damage]:
+        """Its blocks, read from disk, and what between and behind them is damaged."""
+        return read_pieces(self.path, self._owners)
 
 
 class Group(NamedTuple):
@@ -66,6 +68,7 @@ class Statistics(NamedTuple):
     pending: int
     syncs: int
     failures: int
+    aside: int
 
 
 class Journal:
@@ -93,8 +96,9 @@ class Journal:
         self.sync_times = Latency()  # of the disk
         self.wait_times = Latency()  # of a group's first line, until the group is on disk
         self.writing_since: float | None = None  # since when the disk is at one group of lines, by trio's clock
-        self.aside: list[Path] = []  # what was found at the start and is not stored: damaged parts, others' segments
-        self._known = {owner, *adopted}
+        self.aside: list[Path] = []  # what was found and is not stored: damaged parts, others' segments
+        self.damaged = 0  # confirmed lines that the start could not read, as far as can be told
+        self._known = (owner, *adopted)
         self._interval_s = sync_interval_s
         self._segments: dict[Path, Segment] = {}
         self.size = 0  # bytes of all segments, on disk or on the way
@@ -127,8 +131,8 @@ class Journal:
     def recover(self) -> list[Segment]:
         """Check what the folder holds; the segments that hold lines, oldest first. Call once, before anything else.
 
-        What is damaged is cut off, kept in `aside/` under a name that says where it was, and reported; likewise what
-        another state folder's daemon wrote. Raises TsdError where the disk does not do its part.
+        What is damaged is moved to `aside/`, under a name that says where it was, and reported; likewise what another
+        state folder's daemon wrote. Raises TsdError where the disk does not do its part.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -155,12 +159,15 @@ class Journal:
         if writer is not None and writer not in self._known:
             self.aside.append(move_foreign(self.disk, path, writer))
             return
-        segment = Segment(path)
-        try:
-            for block in segment.blocks():
-                segment.lines += block.lines
-        except Damage as damage:
-            segment.lines = self.set_aside(damage)
+        segment = Segment(path, self._known)
+        damages: list[Damage] = []
+        for piece in segment.pieces():
+            if isinstance(piece, Damage):
+                damages.append(piece)
+            else:
+                segment.lines += piece.lines
+        if damages:
+            self.damaged += self.set_aside(segment, damages)
         if segment.lines:
             about = path.stat()
             segment.size = segment.good = about.st_size
@@ -171,17 +178,16 @@ class Journal:
         else:
             self.disk.remove(path)
 
-    def set_aside(self, damage: Damage) -> int:
-        """Move a segment's damaged end out of it; how many whole lines are left."""
-        left = cut_off(self.disk, damage, self.owner)
-        if left.kept is not None:
-            self.aside.append(left.kept)
-        return left.lines
+    def set_aside(self, segment: Segment, damages: Sequence[Damage]) -> int:
+        """Move what is damaged out of a segment; how many confirmed lines were in that, as far as can be told."""
+        moved = move_damage(self.disk, segment.path, damages, self.owner)
+        self.aside += moved.kept
+        return moved.lines
 
     def append(self, lines: bytes, count: int) -> int:
         """Take whole lines; their position."""
         if self._open is None:
-            self._open = Segment(segment_path(self.folder, self._next))
+            self._open = Segment(segment_path(self.folder, self._next), self._known)
             self._next += 1
             self._segments[self._open.path] = self._open
             self.size += self._open.size
@@ -299,7 +305,7 @@ class Journal:
             return
         fd = self._file_of(segment)
         try:
-            good = self.disk.write(fd, frame(group.blocks, group.lines), segment.good)
+            good = self.disk.write(fd, frame(group.blocks, group.lines, segment.good, self.owner), segment.good)
             self._sync(fd)
             # After that sync, or a power loss could leave a header that promises more than there is.
             self.disk.write(fd, [header(good, self.owner)], 0)
@@ -369,4 +375,4 @@ class Journal:
 
     def statistics(self) -> Statistics:
         """The numbers of this moment."""
-        return Statistics(self.size, len(self._segments), self._pending, self._syncs, self._failures)
+        return Statistics(self.size, len(self._segments), self._pending, self._syncs, self._failures, len(self.aside))

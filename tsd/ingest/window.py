@@ -1,5 +1,6 @@
 """A window: what came in during one interval, on its way from the journal into the store."""
 
+from collections import deque
 from typing import NamedTuple
 
 from tsd.codec.columns import Columns
@@ -51,3 +52,30 @@ class Window:
     def drop(self) -> None:
         """Leave the points to the segment."""
         self.columns, self.summaries = None, SummaryCells()
+
+
+class Held:
+    """What waiting windows hold in memory: counted as they come and go, as it is asked for with every block."""
+
+    def __init__(self) -> None:
+        self.size = 0  # bytes
+        self._windows: deque[tuple[Window, int]] = deque()  # those that hold any, oldest first, and how many
+
+    def enter(self, window: Window) -> None:
+        """A window begins to wait, behind the others."""
+        if size := window.held:
+            self._windows.append((window, size))
+            self.size += size
+
+    def leave(self, window: Window) -> None:
+        """The oldest window is stored."""
+        if self._windows and self._windows[0][0] is window:
+            self.size -= self._windows.popleft()[1]
+
+    def shrink(self, most: int, *, but: Window | None) -> None:
+        """Leave windows to their segments, the newest first, until no more than `most` bytes are held; but one, which
+        is being written."""
+        while self.size > most and self._windows and self._windows[-1][0] is not but:
+            window, size = self._windows.pop()
+            self.size -= size
+            window.drop()

@@ -31,7 +31,7 @@ from tsd.ingest.series import SeriesText
 from tsd.ingest.source import Refusal
 from tsd.ingest.summaries import Summaries
 from tsd.ingest.summary_cells import SummaryCells
-from tsd.ingest.window import Contents, Window, Written
+from tsd.ingest.window import Contents, Held, Window, Written
 from tsd.store import Put, Store
 from tsd.store.together import together
 
@@ -90,6 +90,7 @@ class Writer:
         self._note = note
         self._on_points = on_points
         self._windows: deque[Window] = deque()
+        self._held = Held()
         self._open_since_s: int | None = None  # when the first point of the open window came
         self._sealed = 0  # windows, since the start
         self._written = 0
@@ -124,7 +125,10 @@ class Writer:
         return self.trouble is not None or len(self._windows) > 1 or bool(self._gate.held)
 
     def adopt(self, segments: list[Segment]) -> None:
-        """Write what an earlier run left, before anything else."""
+        """Write what an earlier run left, before anything else. What of it is damaged is in the account."""
+        if damaged := self._journal.damaged:
+            self._ledger.received += damaged
+            self._ledger.refuse(JOURNAL_DAMAGED, damaged)
         # Series that are entered while it is read must not seem idle: the next seal would free their numbers.
         self._rows.table.touch(np.empty(0, np.int32), self._uptime_s())
         for segment in segments:
@@ -150,6 +154,7 @@ class Writer:
 
     def _enqueue(self, window: Window) -> None:
         self._windows.append(window)
+        self._held.enter(window)
         self._sealed += 1
         self._waiting.set()
 
@@ -161,12 +166,8 @@ class Writer:
         if self._rows.points >= self._most_points:
             self.seal()
             return
-        held = self._rows.size + sum(window.held for window in self._windows)
-        for window in list(self._windows)[:0:-1]:  # newest first; the oldest is being written
-            if held <= self._memory_limit // 2:
-                break
-            held -= window.held
-            window.drop()
+        oldest = self._windows[0] if self._windows else None
+        self._held.shrink(self._memory_limit // 2 - self._rows.size, but=oldest)
         self._hold(self._journal.size >= self._journal.max_bytes, "the journal is full (tsd.journal.max_bytes)")
         self._hold(self._journal.pending > self._memory_limit // 4, "the journal cannot be written fast enough")
 
@@ -210,7 +211,7 @@ class Writer:
             if self.trouble is not None:
                 log.info("the store takes cells again", windows_waiting=len(self._windows))
                 self.trouble = None
-            self._windows.popleft()
+            self._held.leave(self._windows.popleft())
             self._enter_in_ledger(window, written)  # in one step with the window's end: the account always balances
             self._written += 1
             self._note_progress()
@@ -340,16 +341,19 @@ class Writer:
         rows = self._rows.another()
         refused: list[Refusal] = []
         await self._journal.wait_synced(window.segment.position)  # before that it is not whole
-        blocks = window.segment.blocks()
-        try:
-            while (block := await _next_of(blocks, window.segment.path)) is not None:
-                absorbed = await absorb_whole(rows, self._names, block.text, self._summaries)
-                if absorbed.rejects:
-                    lines = block.text.split(b"\n")
-                    refused += [Refusal(lines[at], error) for at, error in absorbed.rejects]
-        except Damage as damage:  # it was whole when it was found or written
+        pieces = window.segment.pieces()
+        damages: list[Damage] = []  # it was whole when it was found or written
+        while (piece := await _next_of(pieces, window.segment.path)) is not None:
+            if isinstance(piece, Damage):
+                damages.append(piece)
+                continue
+            absorbed = await absorb_whole(rows, self._names, piece.text, self._summaries)
+            if absorbed.rejects:
+                lines = piece.text.split(b"\n")
+                refused += [Refusal(lines[at], error) for at, error in absorbed.rejects]
+        if damages:
             with _asked_again():
-                await trio.to_thread.run_sync(self._journal.set_aside, damage)
+                await trio.to_thread.run_sync(self._journal.set_aside, window.segment, damages)
         columns = rows.take()
         rows.table.touch(columns.series, self._uptime_s())
         return Contents(columns, rows.take_summaries(), refused)
@@ -369,10 +373,10 @@ class Writer:
         log.error("journaled lines are refused by now", lines=len(refused), first=str(refused[0].error), kept=str(path))
 
 
-async def _next_of(blocks: Iterator[Block], path: Path) -> Block | None:
+async def _next_of(pieces: Iterator[Block | Damage], path: Path) -> Block | Damage | None:
     with _asked_again():
         try:
-            return await trio.to_thread.run_sync(next, blocks, None)
+            return await trio.to_thread.run_sync(next, pieces, None)
         except FileNotFoundError:
             log.error("journal segment is gone, and its lines with it", path=str(path))
             return None

@@ -13,18 +13,20 @@ TABLES = {
     "tsd.storage.hbase.meta_table": "tsdb-meta",
     "tsd.query.series_table": "tsdb-series",
 }
-# Whatever the user has: nobody else may get in, nothing of theirs is touched, and what is sent is taken.
+# Whatever the user has: nobody else may get in, nothing of theirs is touched, and what is sent is taken, and answered.
+# A test goes over all settings: one that is not here cannot refuse our clients anything.
 OWN = {
     "tsd.network.port": "0",
     "tsd.network.bind": "127.0.0.1",
-    "tsd.core.connections.limit": "0",
-    "tsd.core.socket.timeout": "0",
-    "tsd.core.enable_api": "true",
+    "tsd.network.reuse_port": "false",
     "tsd.network.allow": "",
+    "tsd.network.proxy_protocol": "",  # what does not begin with its header is hung up on
     "tsd.network.connections_per_address": "0",
     "tsd.network.line_timeout": "0",
-    "tsd.network.reuse_port": "false",
+    "tsd.core.connections.limit": "0",
+    "tsd.core.socket.timeout": "0",
     "tsd.mode": "rw",
+    "tsd.core.authentication.enable": "false",
     "tsd.auth.file": "",
     "tsd.access.anonymous": "read,write",
     "tsd.access.read_networks": "",
@@ -34,20 +36,49 @@ OWN = {
     "tsd.tls.key": "",
     "tsd.tls.required": "false",
     "tsd.tls.client_ca": "",
+    "tsd.tls.client_certificate": "optional",
     "tsd.quota.lines_per_second": "0",
     "tsd.quota.new_names_per_minute": "0",
     "tsd.quota.account_lines_per_second": "0",
     "tsd.quota.account_new_names_per_minute": "0",
+    "tsd.quota.exempt": "",
     "tsd.uid.new_per_minute": "0",
     "tsd.ingest.max_series": "0",
-    "tsd.canary.enable": "false",  # its series is nobody's
+    "tsd.ingest.reply_buffer": "1048576",  # each refused line is to be answered
+    "tsd.ingest.reply_memory": "67108864",
     "tsd.core.auto_create_metrics": "true",
     "tsd.core.auto_create_tagks": "true",
     "tsd.core.auto_create_tagvs": "true",
+    "tsd.storage.max_tags": "8",
+    "tsd.core.enable_api": "true",
+    "tsd.http.request.enable_chunked": "true",
+    "tsd.http.request.max_chunk": "33554432",
+    "tsd.http.request.memory": "268435456",
+    "tsd.http.request.timeout": "60",
+    "tsd.http.trusted_proxies": "",
+    "tsd.http.header_tag": "",
+    "tsd.http.staticroot": "",  # like all files that are named, it may be named from another folder
+    "tsd.query.timeout": "0",
+    "tsd.query.allow_simultaneous_duplicates": "true",
+    "tsd.query.limits.bytes.default": "0",
+    "tsd.query.limits.data_points.default": "0",
+    "tsd.query.limits.overrides.config": "",
+    "tsd.query.memory_limit": "536870912",
+    "tsd.storage.fix_duplicates": "true",  # or rows with two values of one time are not read: some are sent
+    "tsd.canary.enable": "false",  # its series is nobody's
     "tsd.rollups.enable": "false",  # their tables stand in a file
+    "tsd.rollups.config": "",
+    "tsd.core.histograms.config": "",
     "tsd.journal.path": "",
     "tsd.log.level": "info",
     "tsd.log.format": "json",
+}
+# No less than this: a run brings many names, and a window of an hour is not written because the journal is full.
+LEAST = {
+    "tsd.journal.max_bytes": 64 << 20,
+    "tsd.storage.uid.width.metric": 3,
+    "tsd.storage.uid.width.tagk": 3,
+    "tsd.storage.uid.width.tagv": 3,
 }
 # Where the user has the default: a round would take minutes with it.
 SHORT = {
@@ -72,6 +103,7 @@ def tortured(config: Config, prefix: str, folder: Path, gateways: str, *, eager:
     """The settings of a daemon with its state in `folder`, and on HBase with tables of this prefix; `eager` to rewrite
     rows."""
     given = {**SHORT, **(EAGER if eager else {}), **_changed(config), **OWN, "tsd.storage.path": str(folder)}
+    given |= {key: str(max(getattr(config, keys()[key].name), least)) for key, least in LEAST.items()}
     if config.backend is Backend.HBASE:
         given["tsd.storage.hbase.thrift"] = gateways
         given |= {key: f"{prefix}{name}" for key, name in TABLES.items()}

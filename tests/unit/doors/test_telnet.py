@@ -78,6 +78,31 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
         yield daemon
 
 
+async def test_nothing_is_worked_out_for_who_has_hung_up_and_what_it_sent_counts(daemon: Running) -> None:
+    """Megabytes of `stats` kept a connection open for minutes after its client had gone."""
+    ours, theirs = memory_stream_pair()
+    await theirs.aclose()
+    asked = 0
+
+    async def stats() -> bytes:
+        nonlocal asked
+        asked += 1
+        return b"tsd.stat 1 1\n"
+
+    async def receive() -> bytes:
+        await wait_all_tasks_blocked()  # so that it is known by now that nobody hears
+        return next(left, b"")
+
+    left = iter([b"stats\n" * 1000 + GOOD + b"stats\nversion\nhelp\n", GOOD])
+    powers = Powers(stats, lambda: VERSION, lambda: None, lambda: None)
+    talk = TelnetSession(ours, daemon.daemon.intake, powers, RULES, Tally(), Budget(1 << 30), here())
+    with pytest.raises(ExceptionGroup) as caught:
+        await talk.run(b"version\n", receive)
+    assert caught.group_contains(trio.BrokenResourceError)
+    assert asked == 0
+    assert daemon.daemon.ledger.received == 2
+
+
 @asynccontextmanager
 async def reluctant(daemon: Running) -> AsyncIterator[Client]:
     """A client whose kernel takes little before it is read."""

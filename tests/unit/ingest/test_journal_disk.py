@@ -8,7 +8,7 @@ import trio
 
 from tsd.ingest.disk import Disk
 from tsd.ingest.journal import Journal
-from tsd.ingest.segment import HEADER_BYTES, read_blocks
+from tsd.ingest.segment import HEADER_BYTES, Block, read_pieces
 
 PATIENCE_S = 60  # bounds a failure
 LINE = b"put m 1356998400 1 host=web01\n"
@@ -53,7 +53,7 @@ async def test_a_segment_has_a_header_as_soon_as_it_has_its_name(tmp_path: Path)
 
     class Watched(Disk):
         def sync_folder(self, folder: Path) -> None:
-            seen.extend([list(read_blocks(path)) for path in tmp_path.glob("*.journal")])
+            seen.extend([list(read_pieces(path)) for path in tmp_path.glob("*.journal")])
             super().sync_folder(folder)
 
         def sync(self, fd: int) -> None:
@@ -119,4 +119,4 @@ async def test_a_descriptor_that_the_disk_takes_back_with_an_error_is_not_used_a
             disk.fails = False
             await journal.wait_synced(journal.append(LINE, 1))
         journal.close()
-    assert [block.lines for block in segment.blocks()] == [1, 1]
+    assert [piece.lines for piece in segment.pieces() if isinstance(piece, Block)] == [1, 1]

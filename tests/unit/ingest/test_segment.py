@@ -1,81 +1,181 @@
-"""Every change to a segment is found, and what stood before it is kept."""
+"""Every change to a segment is found, and all that is whole is kept, also behind it."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tsd.ingest.segment import Damage, frame, header, read_blocks
+from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_pieces
 
 GROUPS = [([b"put a 1 1 b=c\n", b"put a 2 2 b=c\n"], 2), ([b"put a 3 3 b=c\n"], 1), ([b"put a 4 4 b=c\n" * 3], 3)]
-PARTS = [b"".join(frame(blocks, lines)) for blocks, lines in GROUPS]
 TEXTS = [b"".join(blocks) for blocks, _ in GROUPS]
-OWNERS = ["0123456789abcdef" * 2, None]  # None: a segment of the first version
+OWN, OTHER = "0123456789abcdef" * 2, "f" * 32
+NEWEST = 3
 
 
 class Whole(NamedTuple):
     """A segment as it was written."""
 
     text: bytes
-    ends: list[int]  # of its blocks
-    header_bytes: int
-    owner: str | None
+    starts: list[int]  # of its blocks; the last one is the segment's end
+    version: int
+
+    def piece(self, at: int) -> int:
+        """Which block a byte is of; -1 for the header."""
+        return sum(start <= at for start in self.starts) - 1
 
 
-@pytest.fixture(params=OWNERS, ids=["second", "first"])
+def segment(
+    groups: Sequence[tuple[Sequence[bytes], int]] = GROUPS, version: int = NEWEST, owner: str = OWN, synced: int = -1
+) -> Whole:
+    """Of some blocks; all of it was on disk, unless it is said how many bytes of it."""
+    whose = None if version == 1 else owner
+    starts = [len(header(0, whose))]
+    text = b""
+    for blocks, lines in groups:
+        text += b"".join(frame(blocks, lines, starts[-1], whose if version == NEWEST else None))
+        starts.append(starts[0] + len(text))
+    return Whole(header(starts[-1] if synced < 0 else synced, whose, version) + text, starts, version)
+
+
+@pytest.fixture(params=[NEWEST, 2, 1])
 def whole(request: pytest.FixtureRequest) -> Whole:
-    size = len(header(0, request.param))
-    ends = list(accumulate(map(len, PARTS), initial=size))[1:]
-    return Whole(header(ends[-1], request.param) + b"".join(PARTS), ends, size, request.param)
+    return segment(version=request.param)
 
 
-def read(path: Path) -> tuple[list[bytes], Damage | None]:
-    found: list[bytes] = []
-    try:
-        found.extend(block.text for block in read_blocks(path))
-    except Damage as damage:
-        return found, damage
-    return found, None
+def read(path: Path) -> tuple[list[bytes], list[Damage]]:
+    pieces = list(read_pieces(path, [OWN]))
+    damages = [piece for piece in pieces if isinstance(piece, Damage)]
+    assert all(damage.path == path for damage in damages)
+    return [piece.text for piece in pieces if isinstance(piece, Block)], damages
 
 
 def test_a_whole_segment_gives_its_blocks(tmp_path: Path, whole: Whole) -> None:
     path = tmp_path / "s"
     path.write_bytes(whole.text)
-    assert read(path) == (TEXTS, None)
-    assert [block.lines for block in read_blocks(path)] == [2, 1, 3]
+    assert read(path) == (TEXTS, [])
+    assert [piece.lines for piece in read_pieces(path) if isinstance(piece, Block)] == [2, 1, 3]
 
 
-@pytest.mark.parametrize("bit", range(8))
-def test_every_flipped_bit_is_found(tmp_path: Path, whole: Whole, bit: int) -> None:
+@pytest.mark.parametrize("bit", [0, 5, 7])
+def test_every_flipped_bit_is_found_and_costs_its_block_only(tmp_path: Path, whole: Whole, bit: int) -> None:
     path = tmp_path / "s"
     for at in range(len(whole.text)):
         changed = bytearray(whole.text)
         changed[at] ^= 1 << bit
         path.write_bytes(changed)
-        found, damage = read(path)
-        assert damage is not None, at
-        kept = len(TEXTS) if at < whole.header_bytes else sum(end <= at for end in whole.ends)
-        assert found == TEXTS[:kept], at
-        assert damage.offset == (
-            len(whole.text) if at < whole.header_bytes else [whole.header_bytes, *whole.ends][kept]
-        ), at
+        found, [damage] = read(path)
+        hit = whole.piece(at)
+        if hit < 0:
+            assert (found, damage.offset, damage.end) == (TEXTS, len(whole.text), len(whole.text)), at
+            continue
+        rest = TEXTS[hit + 1 :] if whole.version == NEWEST else []
+        assert found == TEXTS[:hit] + rest, at
+        assert (damage.offset, damage.end) == (whole.starts[hit], whole.starts[hit + 1 if rest else -1]), at
+        assert damage.acknowledged
 
 
 def test_every_truncation_is_found(tmp_path: Path, whole: Whole) -> None:
     path = tmp_path / "s"
     for size in range(len(whole.text)):
         path.write_bytes(whole.text[:size])
-        found, damage = read(path)
-        assert damage is not None, size
-        assert found == TEXTS[: sum(end <= size for end in whole.ends)], size
+        found, [damage] = read(path)
+        assert found == TEXTS[: sum(end <= size for end in whole.starts[1:])], size
         assert damage.acknowledged, size  # a segment had its header on disk before its name
+        assert damage.end == size
+
+
+def test_damage_in_several_places(tmp_path: Path) -> None:
+    """The header and the first block, as when the first page is gone; and the end."""
+    groups = [([b"put a %d 1 b=c\n" % at], 1) for at in range(9)]
+    whole = segment(groups)
+    changed = bytearray(whole.text)
+    changed[: whole.starts[0] + 9] = bytes(whole.starts[0] + 9)
+    for block in (3, 4, 8):
+        changed[whole.starts[block + 1] - 2] ^= 1
+    path = tmp_path / "s"
+    path.write_bytes(changed)
+    found, damages = read(path)
+    assert found == [groups[at][0][0] for at in (1, 2, 5, 6, 7)]
+    places = [(damage.offset, damage.end) for damage in damages]
+    assert places == [(whole.starts[first], whole.starts[last]) for first, last in ((0, 1), (3, 5), (8, 9))]
+    assert all(damage.acknowledged for damage in damages)
+
+
+def test_a_damaged_header_hides_whose_an_adopted_segment_is_from_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_bytes(b"X" + segment(owner=OTHER).text[1:])
+    blocks = [piece.text for piece in read_pieces(path, [OWN, OTHER]) if isinstance(piece, Block)]
+    assert blocks == TEXTS
+    found, damages = read(path)  # where it was not adopted
+    assert found == []
+    assert len(damages) == 1
 
 
 def test_what_was_never_on_disk_for_sure_is_no_alarm(tmp_path: Path, whole: Whole) -> None:
     path = tmp_path / "s"
-    path.write_bytes(header(whole.ends[0], whole.owner) + whole.text[whole.header_bytes : whole.ends[1] + 5])
-    found, damage = read(path)
+    synced = segment(version=whole.version, synced=whole.starts[1])
+    path.write_bytes(synced.text[: whole.starts[2] + 5])
+    found, [damage] = read(path)
     assert found == TEXTS[:2]
-    assert damage is not None
     assert not damage.acknowledged
+
+
+def test_what_stands_before_a_whole_block_was_on_disk_for_sure(tmp_path: Path) -> None:
+    """It was written later: the header is, too, and may speak of less."""
+    whole = segment(synced=HEADER_BYTES)
+    changed = bytearray(whole.text)
+    changed[whole.starts[1]] ^= 1
+    path = tmp_path / "s"
+    path.write_bytes(changed)
+    found, [damage] = read(path)
+    assert found == [TEXTS[0], TEXTS[2]]
+    assert damage.acknowledged
+
+
+def test_what_looks_like_a_block_within_a_damaged_one_is_none(tmp_path: Path) -> None:
+    """Were it sent by somebody who knows all but the state folder's identity, or copied from another place."""
+    inner = HEADER_BYTES + BLOCK_BYTES + len(b"put a 1 1 b=c\n")  # where it stands
+    evil = [b"put evil 1 1 b=c\n"]
+    forged = {
+        "of an older version": frame(evil, 1, 0, None),
+        "of another": frame(evil, 1, inner, OTHER),
+        "of another place": frame(evil, 1, HEADER_BYTES, OWN),
+        "without lines": frame(evil, 0, inner, None),
+    }
+    real = b"".join(frame(evil, 1, inner, OWN))
+    path = tmp_path / "s"
+    for how, parts in {**forged, "with the identity": [real]}.items():
+        whole = segment([([b"put a 1 1 b=c\n", *parts], 2), *GROUPS])
+        path.write_bytes(whole.text)
+        assert read(path) == ([b"put a 1 1 b=c\n" + b"".join(parts), *TEXTS], []), how
+        path.write_bytes(whole.text.replace(b"put a 1 1", b"put a 9 1", 1))
+        found, damages = read(path)
+        if how == "with the identity":  # so the others are looked at in the right place
+            assert found == [*evil, *TEXTS]
+            continue
+        assert found == TEXTS, how
+        assert [(damage.offset, damage.end) for damage in damages] == [(whole.starts[0], whole.starts[1])], how
+
+
+def test_a_block_behind_much_that_is_damaged_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever its line stands in what is looked through at once."""
+    path = tmp_path / "s"
+    for look in range(BLOCK_BYTES, BLOCK_BYTES + 90):
+        monkeypatch.setattr("tsd.ingest.segment._LOOK_BYTES", look)
+        whole = segment([([b"put a 1 1 b=c\n" * 20], 20), *GROUPS])
+        path.write_bytes(whole.text.replace(b"put a", b"put b", 1))
+        assert read(path)[0] == TEXTS, look
+
+
+def test_blocks_of_no_lines_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_bytes(segment([GROUPS[0], ([b" " * 99], 0), ([], 0), GROUPS[1]]).text)
+    assert read(path) == (TEXTS[:2], [])
+
+
+def test_ends_are_where_blocks_end() -> None:
+    whole = segment()
+    assert whole.starts == list(accumulate((BLOCK_BYTES + len(text) for text in TEXTS), initial=HEADER_BYTES))

@@ -168,8 +168,29 @@ async def test_lines_damaged_on_disk_are_counted_and_the_rest_is_stored(tmp_path
         path.write_bytes(data.replace(b" 1001 ", b" 1007 "))
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
-        assert await parts.stored() == {(SERIES, BASE * 1000): 1000}
-        assert parts.ledger.refused == {"journal_damaged": 2}
+        assert await parts.stored() == {(SERIES, (BASE + at) * 1000): 1000 + at for at in (0, 2)}
+        assert parts.ledger.refused == {"journal_damaged": 1}
+        [aside] = parts.journal.aside
+        assert b" 1007 " in aside.read_bytes()
+
+
+async def test_lines_that_a_start_finds_damaged_are_counted_and_the_rest_is_stored(tmp_path: Path) -> None:
+    """They were not: the account began behind them."""
+    before = Parts(tmp_path, await make_store())
+    before.journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(before.journal.run)
+        for offset in range(100):
+            await before.journal.wait_synced((await before.take(line(offset, 1000 + offset))).position)
+        before.journal.close()
+    [path] = (tmp_path / "journal").glob("*.journal")
+    path.write_bytes(path.read_bytes().replace(b" 1000 ", b" 1001 "))
+    async with going(Parts(tmp_path, before.store)) as parts:
+        assert await parts.writer.flush()
+        assert await parts.stored() == {(SERIES, (BASE + at) * 1000): 1000 + at for at in range(1, 100)}
+        assert (parts.ledger.received, parts.ledger.stored) == (100, 99)
+        assert parts.ledger.refused == {"journal_damaged": 1}
+        parts.check_ledger()
 
 
 async def test_idle_series_are_forgotten_once_nothing_holds_them(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tsd.codec.uid import COUNTER_ROW, Kind, encode_counter
 from tsd.ingest.journal import Segment
 from tsd.ingest.names import Judged
 from tsd.ingest.putlines import SLOW_LINES
-from tsd.ingest.segment import Block
+from tsd.ingest.segment import Block, Damage
 from tsd.ingest.series import KeyParts, SeriesText
 from tsd.ingest.writer import Window
 from tsd.store import Put
@@ -238,14 +238,14 @@ async def test_names_that_are_dropped_while_a_window_is_read_again_make_no_two_s
             await before.journal.wait_synced((await before.take(*block)).position)
         before.journal.close()
     after = Parts(tmp_path, store)
-    read = Segment.blocks
+    read = Segment.pieces
 
-    def meddled(segment: Segment) -> Iterator[Block]:
-        for block in read(segment):
-            yield block
+    def meddled(segment: Segment) -> Iterator[Block | Damage]:
+        for piece in read(segment):
+            yield piece
             after.rows.table.forget_texts()  # as `dropcaches` has it
 
-    monkeypatch.setattr(Segment, "blocks", meddled)
+    monkeypatch.setattr(Segment, "pieces", meddled)
     async with going(after):
         assert await after.writer.flush()
         assert after.writer.cells == 1
