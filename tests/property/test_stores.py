@@ -171,8 +171,10 @@ class Model:
     def answer(self, call: Call) -> object:
         """Do a call."""
         match call:
+            case Write([]):
+                pass  # takes no stamp
             case Write(cells, time_ms):
-                stamp = self.now(rising=bool(cells)) if time_ms is None else time_ms
+                stamp = self.now(rising=True) if time_ms is None else time_ms
                 for cell in cells:
                     self.write(cell, stamp)
             case Delete(columns, up_to_ms):
