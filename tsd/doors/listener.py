@@ -135,7 +135,11 @@ class Listener:
         """Lists of networks have changed: hang up on those who would not be let in now, or with other roles. They may
         come again."""
         for visit in self._visits:
-            if self._doorkeeper is not None and not visit.visitor.may_stay(self._doorkeeper):
+            if (
+                self._doorkeeper is not None
+                and not visit.scope.cancel_called
+                and not visit.visitor.may_stay(self._doorkeeper)
+            ):
                 log.info("hung up on, as networks are now configured", peer=visit.visitor.peer)
                 visit.scope.cancel()
 
