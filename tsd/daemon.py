@@ -209,8 +209,8 @@ class Daemon:
         }
 
     def _go_by_networks(self, config: Config) -> None:
-        self.doorkeeper.go_by(config)
-        self.listener.look_again()
+        if self.doorkeeper.go_by(config):
+            self.listener.look_again()
 
     def _resize_journal(self, config: Config) -> None:
         self.journal.max_bytes = config.journal_max_bytes

@@ -67,6 +67,7 @@ class Doorkeeper:
         self.enabled = settings.authentication
         self._path = Path(settings.auth_file)
         self._now_ms = now_ms
+        self._lists: tuple[str, ...] = ()
         self.go_by(settings)
         self._strangers = anonymous_roles(settings)
         self._guesses = Guesses(settings.ipv6_prefix)
@@ -81,16 +82,16 @@ class Doorkeeper:
         self._seen = state_of(self._path)
         self._enter(read_accounts(self._path) if self.enabled else [])
 
-    def go_by(self, settings: AccessSettings) -> None:
-        """Go by these lists of networks from now on; raises ValueError."""
-        self._allowed = read_networks(settings.network_allow)
-        self._announcing = read_networks(settings.announcing)
-        self._forwarding = read_networks(settings.forwarding)
-        self._networks = (
-            (Role.READ, read_networks(settings.read_networks)),
-            (Role.WRITE, read_networks(settings.write_networks)),
-            (Role.ADMIN, read_networks(settings.admin_networks)),
-        )
+    def go_by(self, settings: AccessSettings) -> bool:
+        """Go by these lists of networks from now on; whether they are others. Raises ValueError."""
+        before = self._lists
+        self._lists = (
+            settings.network_allow, settings.announcing, settings.forwarding,
+            settings.read_networks, settings.write_networks, settings.admin_networks,
+        )  # fmt: skip
+        self._allowed, self._announcing, self._forwarding, *by_role = map(read_networks, self._lists)
+        self._networks = tuple(zip((Role.READ, Role.WRITE, Role.ADMIN), by_role, strict=True))
+        return before != self._lists
 
     # ---- without showing anything
 

@@ -74,6 +74,7 @@ class _Visit:
 
     def cut_off(self) -> None:
         """See Holder."""
+        log.warning("hung up on: others want the memory of what has begun and not ended", peer=self.visitor.peer)
         self.scope.cancel()
 
 

@@ -217,12 +217,15 @@ class WebSession:
         _check_lengths(headers)
         if not self._is_known:
             return b""
-        await self._claim_body(headers, claim)
         self._head_bytes = sum(len(name) + len(value) + HEADER_COST for name, value in headers.items())
-        with claim.receiving():
-            found = await self._receive_body(claim)
-        self._head_bytes = 0
-        self._visitor.holds(0)
+        self._visitor.holds(self._head_bytes)
+        try:
+            await self._claim_body(headers, claim)
+            with claim.receiving():
+                found = await self._receive_body(claim)
+        finally:
+            self._head_bytes = 0
+            self._visitor.holds(0)
         if not found:
             return b""
         body = bytes(found)
