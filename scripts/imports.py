@@ -29,7 +29,7 @@ ORDER = (
     ("metadata", "rollups", "histograms", "series_index"),
     ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace", "uid_recheck", "loop_lag"),
     ("graphs",),
-    ("assembly", "doors", "series_watch", "canary", "reloads", "signals"),
+    ("assembly", "doors", "series_watch", "canary", "reloads", "signals", "upkeep"),
     ("deadletters",),
     ("stats", "watchdog"),
     ("api",),

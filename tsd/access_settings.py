@@ -56,6 +56,11 @@ class AccessSettings:
     tls_client_certificate: str = _key(
         "tsd.tls.client_certificate", "optional", "optional or required, of TLS connections where there is a client_ca"
     )
+    tls_client_crl: str = _key(
+        "tsd.tls.client_crl", "", "PEM file of the authorities' lists of revoked certificates, one for each that signs "
+        "clients'. With it a client's certificate is refused that is on one, or where the list is missing or out of "
+        "date. Empty: none is looked at"
+    )  # fmt: skip
     tls_handshake_ms: int = _key(
         "tsd.tls.handshake_timeout", 10000, "how long a client may take to agree on encryption", "ms", low=100
     )

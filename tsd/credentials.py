@@ -12,7 +12,7 @@ FOLDER = "CREDENTIALS_DIRECTORY"  # systemd.exec(5)
 PREFIXES = ("credential:", "%d/")
 KEYS = frozenset(  # settings that may name one
     """
-    tsd.auth.file tsd.tls.certificate tsd.tls.key tsd.tls.client_ca tsd.query.limits.overrides.config
+    tsd.auth.file tsd.tls.certificate tsd.tls.key tsd.tls.client_ca tsd.tls.client_crl tsd.query.limits.overrides.config
     tsd.rollups.config tsd.core.histograms.config
     """.split()
 )

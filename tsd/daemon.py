@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from tsd.access.configured import warnings
-from tsd.access.doorkeeper import Doorkeeper, anonymous_roles
+from tsd.access.doorkeeper import NETWORKS, Doorkeeper, anonymous_roles
 from tsd.api.clients import ranked
 from tsd.assembly import (
     creates,
@@ -35,8 +35,9 @@ from tsd.doors.replies import Budget
 from tsd.doors.signin import sign_in
 from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
 from tsd.doors.tls import Tls
+from tsd.doors.unfinished import Unfinished
 from tsd.doors.visitor import Visitor
-from tsd.errors import CorruptRow, StoreError
+from tsd.errors import StoreError
 from tsd.ingest import compiled
 from tsd.ingest.folder import adopted, identity
 from tsd.ingest.growth import Growth
@@ -56,14 +57,14 @@ from tsd.serving import Parts, Web
 from tsd.stats import Snapshot, Stat, collect, render
 from tsd.store import Store
 from tsd.systemd import keep_waiting, watchdog_s
-from tsd.uid_recheck import recheck_forever
+from tsd.uid_recheck import recheck_forever, watch_counters
+from tsd.upkeep import Upkeep
 from tsd.watchdog import FEEDS
 
 log = structlog.get_logger(__name__)
 
 UNSETTLED_BYTES = 1024  # at most, of a series that is known without its UIDs
 UNSETTLED_SHARE = 8  # what part of the memory for points they may take
-COUNTERS_S = 600  # between looks at how many UIDs other daemons have used
 CAPS = ("tsd.ingest.max_series", "tsd.uid.new_per_minute")
 CANARY_S = 10.0  # between its rounds, unless systemd's watchdog wants to hear sooner
 
@@ -179,6 +180,7 @@ class Daemon:
             self.tls,
             self.doorkeeper,
             self.crowd,
+            Unfinished(config.unfinished_memory),
         )
         self._powers = Powers(self.stats, partial(version_reply, by_loop=compiled.HAS), self.drop_caches, stop.set)
         self._rules = Rules(
@@ -190,6 +192,7 @@ class Daemon:
             patience_s=config.socket_timeout_s or math.inf,
         )
         self._replies = Budget(config.reply_memory)
+        self._upkeep = Upkeep()
         self.is_open = False  # whether agents can connect
         self.watchdog_s = watchdog_s()
         self.canary = self._make_canary()
@@ -204,7 +207,12 @@ class Daemon:
             "tsd.journal.max_bytes": self._resize_journal,
             **dict.fromkeys(QUOTAS, lambda wanted: self.clients.limit(quotas_of(wanted))),
             **dict.fromkeys(CAPS, self._cap),
+            **dict.fromkeys(NETWORKS, self._go_by_networks),
         }
+
+    def _go_by_networks(self, config: Config) -> None:
+        if self.doorkeeper.go_by(config):
+            self.listener.look_again()
 
     def _resize_journal(self, config: Config) -> None:
         self.journal.max_bytes = config.journal_max_bytes
@@ -283,6 +291,7 @@ class Daemon:
             tls=self.tls.statistics() if self.tls else None,
             clients=self.clients.statistics(),
             letters=self.letters.statistics(),
+            upkeep_failures=self._upkeep.failures,
         )
         return list(collect(snapshot))
 
@@ -331,42 +340,29 @@ class Daemon:
             self.host = await trio.to_thread.run_sync(socket.getfqdn, abandon_on_cancel=True)
 
     def upkeep(self) -> list[Callable[[], Awaitable[None]]]:
-        """What goes on as long as agents are served."""
+        """What goes on as long as agents are served. Errors that nobody foresaw end the daemon where they are the
+        compactor's, which deletes cells, or the canary's, which looks whether all of this still works."""
         config, index, canary = self.config, self.index, self.canary
-        tasks: list[Callable[[], Awaitable[None]]] = [
-            lambda: recheck_forever(self.uids, config.uid_cache_ttl_s, self.drop_caches),
-            self.watch_counters,
-            self.look_for_tables,
-            self.learn_name,
-            self.web.run,
-            self.letters.run,
-        ]
+        lasting: dict[str, Callable[[], Awaitable[None]]] = {
+            "names": lambda: recheck_forever(self.uids, config.uid_cache_ttl_s, self.drop_caches),
+            "UID counters": lambda: watch_counters(self.uids),
+            "tables": self.look_for_tables,
+            "host": self.learn_name,
+            "web": self.web.run,
+            "refused lines": self.letters.run,
+        }
+        if index is not None:
+            lasting["series index"] = lambda: index.keep_complete(config.data_table)
+        if self.tls:
+            lasting["certificate"] = self.tls.watch
+        if self.doorkeeper.enabled:
+            lasting["accounts"] = self.doorkeeper.watch
+        tasks = [self._upkeep.lasting(name, task) for name, task in lasting.items()]
         if self.compactor:
             tasks.append(self.compactor.run)
-        if index is not None:
-            tasks.append(lambda: index.keep_complete(config.data_table))
-        if self.tls:
-            tasks.append(self.tls.watch)
-        if self.doorkeeper.enabled:
-            tasks.append(self.doorkeeper.watch)
         if canary is not None:
             tasks.append(lambda: canary.run(min(CANARY_S, (self.watchdog_s or math.inf) / FEEDS)))
         return tasks
-
-    async def watch_counters(self) -> None:
-        """Notice UIDs running out, whoever uses them."""
-        while True:
-            try:
-                await self.uids.read_counters()
-            except StoreError as error:
-                log.debug("UID counters not read", error=str(error))
-            except CorruptRow as error:  # the names that there are need no counter
-                log.error(
-                    "a UID counter is damaged: new names of its kind cannot be stored",
-                    error=str(error),
-                    what_to_do="give it 8 bytes, big-endian, no less than the highest UID in use (tsd uid grep KIND .)",
-                )
-            await trio.sleep(COUNTERS_S)
 
     def control_verbs(self) -> dict[str, control.Verb]:
         """What commands on this machine may ask."""

@@ -38,6 +38,10 @@ class LimitSettings:
         "tsd.network.line_timeout", 0, "close a telnet connection whose client has begun a line and not ended it for "
         "so long. 0: never", "s", low=0,
     )  # fmt: skip
+    unfinished_memory: int = _key(
+        "tsd.network.unfinished_memory", 64 << 20, "most bytes that lines and requests' heads which are not whole yet "
+        "take in all; past it who has held more than 4 KiB of them for longest is hung up on", "bytes", low=1 << 20,
+    )  # fmt: skip
     quota_lines: int = _key(
         "tsd.quota.lines_per_second", 0, "lines of one client; from one that sends more, no more is read until its "
         "quota has caught up, and over HTTP it is answered 429. 0: any", "lines/s", low=0,

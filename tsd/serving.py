@@ -44,8 +44,9 @@ from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Endpoint
 from tsd.doors.permits import Permits
+from tsd.doors.tally import Statistics, Tally
 from tsd.doors.visitor import Visitor
-from tsd.doors.web import Bounds, Statistics, Tally, WebSession
+from tsd.doors.web import Bounds, WebSession
 from tsd.ingest.intake import Intake
 from tsd.ingest.journal import Journal
 from tsd.ingest.rows import OpenRows

@@ -17,8 +17,8 @@ from tsd.deadletters.log import Statistics as LettersStatistics
 from tsd.doors.clients import Statistics as ClientsStatistics
 from tsd.doors.latency import PERCENTILES, Latencies
 from tsd.doors.listener import Statistics as ListenerStatistics
+from tsd.doors.tally import Statistics as WebStatistics
 from tsd.doors.tls import Statistics as TlsStatistics
-from tsd.doors.web import Statistics as WebStatistics
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, REASONS, UNKNOWN_NAME
 from tsd.ingest import compiled
 from tsd.ingest.journal import Statistics as JournalStatistics
@@ -64,6 +64,7 @@ class Snapshot(NamedTuple):
     access: AccessStatistics
     tls: TlsStatistics | None  # None: no TLS
     canary: CanaryStatistics | None  # None: there is none
+    upkeep_failures: int
 
 
 def render(stats: Iterable[Stat], now_s: int, host_tags: str) -> bytes:
@@ -119,7 +120,7 @@ def _opentsdb_connections(snapshot: Snapshot) -> Iterator[Stat]:
     put_lines = snapshot.received - snapshot.replayed  # the others were received by an earlier run
     yield Stat("rpc.received", snapshot.telnet_commands + put_lines, "type=telnet")
     yield Stat("rpc.received", snapshot.web.requests, "type=http")
-    yield Stat("rpc.exceptions", listener.failed + snapshot.web.failures)
+    yield Stat("rpc.exceptions", listener.failed + snapshot.web.failures + snapshot.upkeep_failures)
     yield from _opentsdb_latencies("all", snapshot.web.latencies)
     yield from _opentsdb_latencies("graph", snapshot.web.graph_latencies)
     for door in ("telnet", "http"):
@@ -185,6 +186,10 @@ def _clients(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("clients.paused-ms", snapshot.clients.paused_ms)
     yield Stat("clients.closed", snapshot.listener.crowded, "reason=address")
     yield Stat("clients.closed", snapshot.listener.slow, "reason=line")
+    yield Stat("clients.closed", snapshot.listener.strangers, "reason=stranger")
+    yield Stat("clients.closed", snapshot.listener.cut_off, "reason=unfinished")
+    yield Stat("clients.closed", snapshot.listener.unannounced, "reason=no_proxy_header")
+    yield Stat("clients.unfinished-bytes", snapshot.listener.unfinished)
     yield Stat("rejected.kept", snapshot.letters.kept)
     yield Stat("rejected.left-out", snapshot.letters.left_out)
     yield Stat("rejected.bytes", snapshot.letters.size)

@@ -1,14 +1,33 @@
-"""Holds the names that a daemon keeps in memory against the UID table, so that renames and deletions reach it."""
+"""Holds the names that a daemon keeps in memory against the UID table, so that renames and deletions reach it; and
+looks how many UIDs are left."""
 
 from collections.abc import Callable
 
 import structlog
 import trio
 
-from tsd.errors import StoreError
+from tsd.errors import CorruptRow, StoreError
 from tsd.uids import Uids
 
 log = structlog.get_logger(__name__)
+
+COUNTERS_S = 600  # between looks at how many UIDs other daemons have used
+
+
+async def watch_counters(uids: Uids) -> None:
+    """Notice UIDs running out, whoever uses them, for ever."""
+    while True:
+        try:
+            await uids.read_counters()
+        except StoreError as error:
+            log.debug("UID counters not read", error=str(error))
+        except CorruptRow as error:  # the names that there are need no counter
+            log.error(
+                "a UID counter is damaged: new names of its kind cannot be stored",
+                error=str(error),
+                what_to_do="give it 8 bytes, big-endian, no less than the highest UID in use (tsd uid grep KIND .)",
+            )
+        await trio.sleep(COUNTERS_S)
 
 
 async def recheck_forever(uids: Uids, period_s: float, on_change: Callable[[], None]) -> None:

@@ -8,6 +8,9 @@ from cryptography import x509
 
 from tsd.errors import TsdError
 
+# Extensions that OpenSSL takes and cryptography does not: names of X.400 or EDI among those of machines, two of a kind.
+_UNREADABLE = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, ValueError)
+
 
 class Certificate(NamedTuple):
     """The first certificate of a PEM file."""
@@ -25,14 +28,15 @@ def read_certificate(pem: bytes) -> Certificate:
     """The first certificate of a PEM file. Raises TsdError."""
     try:
         first = x509.load_pem_x509_certificates(pem)[0]
-    except ValueError as exc:
+        told = first.subject.rfc4514_string(), first.not_valid_after_utc
+    except (ValueError, x509.InvalidVersion) as exc:
         raise TsdError(f"no certificate in PEM form: {exc}") from exc
     try:
         names = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = tuple(names.get_values_for_type(x509.DNSName))
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *_UNREADABLE):  # it is OpenSSL that uses them; here they are only told
         hosts = ()
-    return Certificate(first.subject.rfc4514_string(), hosts, first.not_valid_after_utc)
+    return Certificate(told[0], hosts, told[1])
 
 
 def names_in(shown: Mapping[str, Any] | None) -> Iterator[str]:

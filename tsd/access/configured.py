@@ -29,6 +29,8 @@ def contradictions(settings: AccessSettings) -> Iterator[tuple[set[str], str]]:
             {"tsd.core.authentication.enable", "tsd.auth.file"},
             "tsd.core.authentication.enable: wants tsd.auth.file, a file of accounts as `tsd token add` writes it",
         )
+    if settings.tls_client_crl and not settings.tls_client_ca:
+        yield {"tsd.tls.client_crl", "tsd.tls.client_ca"}, "tsd.tls.client_crl: wants tsd.tls.client_ca"
     for key, value in (
         ("tsd.tls.key", settings.tls_key),
         ("tsd.tls.client_ca", settings.tls_client_ca),

@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from tsd.access.accounts import NAME, Account, read_accounts, read_roles
+from tsd.access.files import state_of
 from tsd.access.forwarded import client_of
 from tsd.access.guesses import Guesses
 from tsd.access.networks import read_networks
@@ -28,6 +29,11 @@ from tsd.errors import TsdError
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+NETWORKS = (  # settings of `go_by`
+    "tsd.network.allow", "tsd.network.proxy_protocol", "tsd.http.trusted_proxies", "tsd.access.read_networks",
+    "tsd.access.write_networks", "tsd.access.admin_networks",
+)  # fmt: skip
 
 LOOK_S = 2  # between looks at the file
 VERIFIED = 4096  # passwords that were right, remembered by a digest that means nothing outside this process
@@ -61,14 +67,8 @@ class Doorkeeper:
         self.enabled = settings.authentication
         self._path = Path(settings.auth_file)
         self._now_ms = now_ms
-        self._allowed = read_networks(settings.network_allow)
-        self._announcing = read_networks(settings.announcing)
-        self._forwarding = read_networks(settings.forwarding)
-        self._networks = (
-            (Role.READ, read_networks(settings.read_networks)),
-            (Role.WRITE, read_networks(settings.write_networks)),
-            (Role.ADMIN, read_networks(settings.admin_networks)),
-        )
+        self._lists: tuple[str, ...] = ()
+        self.go_by(settings)
         self._strangers = anonymous_roles(settings)
         self._guesses = Guesses(settings.ipv6_prefix)
         self._hashing = Turns(settings.ipv6_prefix)
@@ -79,8 +79,19 @@ class Doorkeeper:
         self._unauthorized, self._forbidden = {"telnet": 0, "http": 0}, {"telnet": 0, "http": 0}
         self._outside = 0
         self.hashed = 0  # passwords that were worked on
-        self._seen = self._state()
+        self._seen = state_of(self._path)
         self._enter(read_accounts(self._path) if self.enabled else [])
+
+    def go_by(self, settings: AccessSettings) -> bool:
+        """Go by these lists of networks from now on; whether they are others. Raises ValueError."""
+        before = self._lists
+        self._lists = (
+            settings.network_allow, settings.announcing, settings.forwarding,
+            settings.read_networks, settings.write_networks, settings.admin_networks,
+        )  # fmt: skip
+        self._allowed, self._announcing, self._forwarding, *by_role = map(read_networks, self._lists)
+        self._networks = tuple(zip((Role.READ, Role.WRITE, Role.ADMIN), by_role, strict=True))
+        return before != self._lists
 
     # ---- without showing anything
 
@@ -113,6 +124,11 @@ class Doorkeeper:
             if role in roles and networks and not networks.has(address):
                 roles &= ~role
         return roles
+
+    def may_stay(self, address: str, principal: Principal, badge: Badge | None) -> bool:
+        """Whether somebody who is in would be let in now, and have the same roles."""
+        roles = self._strangers if badge is None else badge.account.roles
+        return self._allowed.has(address) and self._from(address, roles) == principal.roles
 
     # ---- showing it
 
@@ -223,7 +239,7 @@ class Doorkeeper:
         """Read the file again whenever it changes, for ever."""
         while self.enabled:
             await trio.sleep(LOOK_S)
-            if await trio.to_thread.run_sync(self._state) != self._seen:
+            if await trio.to_thread.run_sync(state_of, self._path) != self._seen:
                 try:
                     await self.reload()
                 except TsdError as error:
@@ -232,7 +248,7 @@ class Doorkeeper:
     async def reload(self) -> None:
         """Read the file again. Raises TsdError, and then nothing has changed."""
         if self.enabled:
-            self._seen = await trio.to_thread.run_sync(self._state)
+            self._seen = await trio.to_thread.run_sync(state_of, self._path)
             self._enter(await trio.to_thread.run_sync(read_accounts, self._path))
 
     def _enter(self, accounts: Sequence[Account]) -> None:
@@ -248,14 +264,6 @@ class Doorkeeper:
         if self.enabled:
             told = log.info if accounts else log.warning
             told("accounts read", file=str(self._path), accounts=len(accounts))
-
-    def _state(self) -> tuple[int, int, int, int] | None:
-        """What changes when the file does, also when another takes its place."""
-        try:
-            about = os.stat(self._path)
-        except OSError:
-            return None
-        return about.st_mtime_ns, about.st_ino, about.st_size, about.st_mode
 
     def statistics(self) -> Statistics:
         """The numbers of this moment."""

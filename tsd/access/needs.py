@@ -114,6 +114,14 @@ def needed(need: Need, method: str, word: str) -> Role:
     return need if isinstance(need, Role) else need(method, word)
 
 
+def is_told(key: str, need: Role, method: str, word: str) -> bool:
+    """Whether the log tells who asked for this, and got it: what deletes, what gives UIDs and names by hand, and what
+    else takes an administrator, but for what only shows something."""
+    if key == "logs" or (key == "api/stats" and method != "DELETE"):
+        return False
+    return need == Role.ADMIN or method == "DELETE" or (key == "api/uid" and word in ("assign", "rename"))
+
+
 def suffices(roles: Role, need: Role) -> bool:
     """Whether somebody with these roles may."""
     return not need or bool(roles & need)

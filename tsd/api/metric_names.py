@@ -32,7 +32,7 @@ TOLD: dict[str, Told | None] = {
     "connectionmgr.connections type=total": Told("connections_accepted", "Connections made."),
     "connectionmgr.exceptions": Told("connections_broken", "Connections that did not end well.", label="reason"),
     "rpc.received": Told("requests_received", "Telnet lines, HTTP requests, and those of them that put."),
-    "rpc.exceptions": Told("internal_errors", "Requests and connections that ended by an error of the daemon."),
+    "rpc.exceptions": Told("internal_errors", "Requests, connections and tasks that met an error of the daemon."),
     "rpc.forbidden": Told("requests_forbidden", "Requests refused because of who asked.", label="door"),
     "rpc.unauthorized": Told("requests_unauthorized", "Requests of those who did not say who they are.", label="door"),
     "rpc.errors": None,  # by reason: lines_refused
@@ -73,6 +73,7 @@ TOLD: dict[str, Told | None] = {
     "clients.pausing": _gauge("clients_pausing", "Connections that are not read from, because of a quota."),
     "clients.paused-ms": Told("clients_paused_seconds", "For how long connections were not read from.", unit=0.001),
     "clients.closed": Told("connections_ended", "Connections ended because of what their client did."),
+    "clients.unfinished-bytes": _gauge("connections_unfinished_bytes", "Memory of lines and heads not whole yet."),
     "rejected.kept": Told("rejected_lines_kept", "Refused lines kept for `tsd rejected`."),
     "rejected.left-out": Told("rejected_lines_left_out", "Refused lines that were too many to be kept."),
     "rejected.bytes": _gauge("rejected_bytes", "Size of the log of refused lines."),

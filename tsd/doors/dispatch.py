@@ -82,6 +82,7 @@ class Dispatcher:
     async def answer(self, request: Request, target: Target) -> Response:
         """The response to a request, whatever becomes of it. Its first part is there: what fails later ends it."""
         extra: tuple[tuple[str, str], ...] = ()
+        key = self._key_of(target)
         try:
             extra = tuple(self._cors.check(request.method, request.headers))
             if request.method == "OPTIONS":
@@ -89,13 +90,15 @@ class Dispatcher:
             target.check_version()
             _check_serializer(request)
             _check_callback(request)
-            endpoint = self._routes.get(self._key_of(target))
+            endpoint = self._routes.get(key)
             if endpoint is None:
                 response = _nowhere(request, target)
             else:
                 response = await _begun(await endpoint(request))
         except Exception as error:  # noqa: BLE001 - the boundary: a request that fails is answered, and fails alone
             response = self._failed(error, request, target)
+        if self._permits is not None and key in self._routes and request.method != "OPTIONS":
+            self._permits.tell(key, request, response.status)
         response = _in_legacy_form(response) if target.is_legacy else response
         if response.content_type in (JSON, LEGACY_JSON) and request.has("jsonp"):
             response = await _padded(response, request)

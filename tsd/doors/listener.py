@@ -2,8 +2,9 @@
 
 import errno
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -16,13 +17,16 @@ from tsd.doors.announced import NoHeader, read_announced
 from tsd.doors.clients import Clients
 from tsd.doors.crowd import Crowd
 from tsd.doors.replies import Unread
+from tsd.doors.signin import PATIENCE_S
 from tsd.doors.tls import CAPITALS, Encrypted, Tls, say_goodbye
+from tsd.doors.unfinished import Unfinished
 from tsd.doors.visitor import Visitor, visitor_at, visitor_of
 
 log = structlog.get_logger(__name__)
 
 LEAST_BYTES, MOST_BYTES = 8 << 10, 256 << 10  # of one read: room that stays empty would tear the heap to pieces
 SWEEPS = 4  # looks for silent connections, in one timeout
+UNFINISHED_BYTES = 64 << 20  # unless it is told otherwise
 PARTING_S = 2  # for a client that goes on sending, to hear what it was told last
 
 Receive = Callable[[], Awaitable[bytes]]
@@ -51,6 +55,10 @@ class Statistics(NamedTuple):
     closed: int
     crowded: int  # one too many of their address
     slow: int  # took too long for a line
+    unannounced: int = 0  # of balancers that did not say whose they are
+    strangers: int = 0  # said nothing, where one must show who it is
+    cut_off: int = 0  # held too much of what was not whole, for longest
+    unfinished: int = 0  # bytes of that
 
 
 class _Visit:
@@ -62,6 +70,12 @@ class _Visit:
         self.visitor = visitor
         self.silent = False
         self.slow = False
+        self.is_awaited = False  # by who may do nothing: its first byte
+
+    def cut_off(self) -> None:
+        """See Holder."""
+        log.warning("hung up on: others want the memory of what has begun and not ended", peer=self.visitor.peer)
+        self.scope.cancel()
 
 
 class Listener:
@@ -76,6 +90,7 @@ class Listener:
         tls: Tls | None = None,
         doorkeeper: Doorkeeper | None = None,
         crowd: Crowd | None = None,
+        unfinished: Unfinished | None = None,
     ) -> None:
         """`crowd` is read while there are connections."""
         self._telnet = telnet
@@ -85,12 +100,13 @@ class Listener:
         self._tls = tls
         self._doorkeeper = doorkeeper
         self._crowd = crowd
+        self._unfinished = unfinished or Unfinished(UNFINISHED_BYTES)
         self._visits: set[_Visit] = set()
         self._arriving: set[trio.SocketStream] = set()  # of whom it is not known yet who they are
         self._accepting = trio.CancelScope()
         self.ended = trio.Event()
         self._total = self._rejected = self._closed = self._reset = self._silent = self._failed = 0
-        self._crowded = self._slow = 0
+        self._crowded = self._slow = self._unannounced = self._strangers = 0
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve until `drain` was called and the last connection has ended, or until cancelled."""
@@ -116,21 +132,39 @@ class Listener:
                 # Linux gives out what has come, and then says that there is no more, also to those who wait.
                 stream.socket.shutdown(trio.socket.SHUT_RD)
 
+    def look_again(self) -> None:
+        """Lists of networks have changed: hang up on those who would not be let in now, or with other roles. They may
+        come again."""
+        for visit in self._visits:
+            if (
+                self._doorkeeper is not None
+                and not visit.scope.cancel_called
+                and not visit.visitor.may_stay(self._doorkeeper)
+            ):
+                log.info("hung up on, as networks are now configured", peer=visit.visitor.peer)
+                visit.scope.cancel()
+
     async def _visit(self, stream: trio.SocketStream) -> None:
         """One connection. Whatever goes wrong in it ends it, and nothing else."""
         self._total += 1
         self._arriving.add(stream)
         try:
             visitor = await self._seen_in(stream)
+            stays = visitor is not None and self._has_room(stream, visitor)
+        except Exception:
+            self._failed += 1
+            log.exception("connection not let in by an error of ours")
+            visitor, stays = None, False
         finally:
             self._arriving.remove(stream)
-        if visitor is None or not self._has_room(stream, visitor):
+        if visitor is None or not stays:
             await trio.aclose_forcefully(stream)
             return
         visitor.arrive()
         with trio.CancelScope() as scope:
             visit = _Visit(stream, scope, visitor)
             self._visits.add(visit)
+            visitor.holds = partial(self._unfinished.hold, visit)
             try:
                 await self._converse(visit)
                 await _part(stream)
@@ -147,9 +181,11 @@ class Listener:
             finally:
                 visitor.leave()
                 self._visits.discard(visit)
+                visitor.hold_nothing()
                 await trio.aclose_forcefully(stream)
         self._silent += visit.silent
         self._slow += visit.slow
+        self._strangers += scope.cancelled_caught and visit.is_awaited and not visit.silent
 
     async def _seen_in(self, stream: trio.SocketStream) -> Visitor | None:
         """Who has connected; None where nobody is let in."""
@@ -160,7 +196,7 @@ class Listener:
             try:
                 found = await read_announced(stream.socket)
             except NoHeader as error:
-                self._failed += 1
+                self._unannounced += 1
                 log.warning("a balancer's connection without the PROXY protocol", peer=visitor.peer, got=str(error))
                 return None
             except OSError:
@@ -197,6 +233,9 @@ class Listener:
             stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 0)
 
         visit.visitor.silent_since = trio.current_time()
+        if self._tls is not None:  # handshakes take turns, and the wait for one's turn is not the client's fault
+            with self._awaiting(visit):
+                await trio.lowlevel.wait_readable(stream.socket)
         opened = stream if self._tls is None else await self._tls.opened(stream)
         if opened is None:
             return
@@ -215,6 +254,18 @@ class Listener:
         if badge is not None:
             visitor.show(badge)
 
+    @contextmanager
+    def _awaiting(self, visit: _Visit) -> Iterator[None]:
+        """While something must come: who may do nothing until it has shown who it is has not for ever for that. A
+        proxy's connection may be for later."""
+        visitor, keeper = visit.visitor, self._doorkeeper
+        if not visitor.principal.roles and not (keeper and keeper.forwards(visitor.address)):
+            visit.is_awaited = True
+            visit.scope.deadline = trio.current_time() + PATIENCE_S
+        yield
+        visit.is_awaited = False
+        visit.scope.deadline = math.inf
+
     async def _speak(self, visit: _Visit, stream: trio.SocketStream | Encrypted) -> None:
         """Find out what a client speaks, and speak it to the end."""
         room, visitor = LEAST_BYTES, visit.visitor
@@ -231,7 +282,8 @@ class Listener:
                 room = max(room // 2, LEAST_BYTES)
             return bytes(data)
 
-        first = await receive()
+        with self._awaiting(visit):
+            first = await receive()
         if first and first[0] in CAPITALS:
             await self._http(stream, first, receive, visitor)
         elif first and (self._doorkeeper is None or self._doorkeeper.admits(visitor.address)):  # as a proxy it was
@@ -263,11 +315,15 @@ class Listener:
             self._total,
             self._rejected + self._crowded,
             self._reset,
-            self._silent + self._slow,
+            self._silent + self._slow + self._strangers,
             self._failed,
             self._closed,
             self._crowded,
             self._slow,
+            self._unannounced,
+            self._strangers,
+            self._unfinished.cut,
+            self._unfinished.used,
         )
 
 

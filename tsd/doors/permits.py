@@ -6,9 +6,11 @@ page that it shows. So what changes something is not done for pages of other ori
 
 from collections.abc import Mapping, Sequence
 
+import structlog
+
 from tsd.access.doorkeeper import Doorkeeper
 from tsd.access.guesses import MOST_AHEAD_S, TooManyTries
-from tsd.access.needs import Need, needed, suffices, written
+from tsd.access.needs import Need, is_told, needed, suffices, written
 from tsd.access.roles import Role
 from tsd.doors.cors import Cors
 from tsd.doors.exchange import Request
@@ -16,6 +18,9 @@ from tsd.doors.target import Target
 from tsd.doors.visitor import Visitor
 from tsd.errors import Refused
 
+log = structlog.get_logger(__name__)
+
+TOLD_CHARS = 300  # of a target and of a body, in the log
 CHALLENGES = (("WWW-Authenticate", 'Basic realm="tsd", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="tsd"'))
 FOREIGN = ("cross-site", "same-site")  # of Sec-Fetch-Site: another origin, be it a neighbour's
 _OVERRIDES = ("GET", "POST", "PUT", "DELETE")
@@ -72,8 +77,7 @@ class Permits:
 
     def check(self, key: str, method: str, target: Target, headers: Headers, visitor: Visitor) -> None:
         """Raise Refused where the sender of a request may not ask for the endpoint `key`."""
-        word = target.segments[1].lower() if len(target.segments) > 1 else ""
-        need = needed(self._needs.get(key, Role.ADMIN), _meant(method, target.params), word)
+        _, _, need = self._asked(key, method, target.segments, target.params)
         if not suffices(visitor.principal.roles, need):
             self._doorkeeper.note_refusal(visitor.principal, "http")
             raise self._denied(need, visitor)
@@ -81,6 +85,19 @@ class Permits:
             self._check_origin(headers)
         if "jsonp" in target.params and visitor.principal.name and not self._may_pad(need, headers, visitor):
             raise _foreign(headers)
+
+    def _asked(
+        self, key: str, method: str, segments: Sequence[str], params: Mapping[str, Sequence[str]]
+    ) -> tuple[str, str, Role]:
+        """The method that is meant, the word behind the endpoint's, and what both need."""
+        method, word = _meant(method, params), segments[1].lower() if len(segments) > 1 else ""
+        return method, word, needed(self._needs.get(key, Role.ADMIN), method, word)
+
+    def tell(self, key: str, request: Request, status: int) -> None:
+        """Log a request to the endpoint `key` that was let through, and its outcome, if it is one to be told."""
+        method, word, need = self._asked(key, request.method, request.segments, request.params)
+        if is_told(key, need, method, word):
+            _tell(key, request, str(status))
 
     def _may_pad(self, need: Role, headers: Headers, visitor: Visitor) -> bool:
         """Whether an answer to somebody who is known may be a script, which any page may load, and read, with what a
@@ -110,6 +127,21 @@ def check_deletion(request: Request) -> None:
         raise Refused(403, "Forbidden", "Deleting data needs the role admin")
     if _is_foreign(request.headers):
         raise _foreign(request.headers)
+    _tell("rows", request, "begun")
+
+
+def _tell(what: str, request: Request, outcome: str) -> None:
+    """One line. Those of one kind are limited among themselves."""
+    target = request.path if request.split is None else request.split.geturl()
+    log.info(
+        "somebody administers",
+        _wording=f"somebody administers {what}",
+        account=request.visitor.account or None,
+        peer=request.visitor.peer,
+        asked=f"{request.method} {target}"[:TOLD_CHARS],
+        body=request.body[:TOLD_CHARS].decode("utf-8", "replace") or None,
+        outcome=outcome,
+    )
 
 
 def _is_foreign(headers: Headers) -> bool:

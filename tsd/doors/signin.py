@@ -39,6 +39,7 @@ async def sign_in(
         while tries < MOST_TRIES:
             line, end, rest = unread.partition(b"\n")
             if not end:
+                visitor.holds(len(unread))
                 if len(unread) > max_line or not (more := await receive()):
                     return None
                 unread += more

@@ -5,6 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+import structlog
 import trio
 
 from tsd.access.doorkeeper import Doorkeeper
@@ -19,6 +20,8 @@ from tsd.errors import ILLEGAL_ARGUMENT, LINE_TOO_LONG, BadLine
 from tsd.ingest.intake import Intake, Taken
 from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.settings import Mode
+
+log = structlog.get_logger(__name__)
 
 # Telnet's own bytes, as a client sends them before a line: options, subnegotiations, and commands such as interrupt.
 _NEGOTIATION = re.compile(rb"(?:\xff[\xfb-\xfe].|\xff\xfa.*?\xff\xf0|\xff[\xf0-\xf9])*", re.DOTALL)
@@ -145,6 +148,7 @@ class TelnetSession:
                 if lines.tail and since is None:
                     since = trio.current_time()
                 self.visitor.line_since = since
+                self.visitor.holds(len(lines.tail))
                 # Nothing of what was taken is held while the client is waited for: many wait.
                 data = await self._next(receive)
                 self.visitor.line_since = None
@@ -330,6 +334,11 @@ class TelnetSession:
         told = f"illegal argument: {'Unauthenticated' if asks else 'Unauthorized'} command: {name}"
         self._refuse(name.encode(), BadLine(ILLEGAL_ARGUMENT, told))
 
+    def _tell(self, name: str) -> None:
+        """Log who gives a command that administers."""
+        who, peer = self.visitor.account or None, self.visitor.peer
+        log.info("somebody administers", _wording=f"somebody administers {name}", account=who, peer=peer, asked=name)
+
     async def _known(self, name: str) -> None:
         if self._replies.deaf and name in _TELLS:
             return  # what somebody has left who hung up may be megabytes of them
@@ -344,11 +353,13 @@ class TelnetSession:
                     f"available commands: {' '.join(name for name in self._names if name in self._may)} \n".encode()
                 )
             case "dropcaches":
+                self._tell(name)
                 self._powers.drop_caches()
                 await self._replies.say(b"Caches dropped.\n")
             case "exit":
                 self._over = True
             case "diediedie":
+                self._tell(name)
                 await self._replies.say(b"Cleaning up and exiting now.\n")
                 self._over = self._dying = True
 

@@ -5,7 +5,6 @@ Certificate and key are read again when their files change, for connections that
 changes nothing: the last good one is kept, and that is said.
 """
 
-import os
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +14,7 @@ import structlog
 import trio
 
 from tsd.access.certificates import Certificate, read_certificate
+from tsd.access.files import State, state_of
 from tsd.access_settings import AccessSettings
 from tsd.doors.handshakes import InTurn, Turns
 from tsd.errors import TsdError
@@ -63,8 +63,8 @@ class Tls:
         """Raises TsdError where certificate and key cannot be used."""
         self._settings = settings
         self._now_ms = now_ms
-        self._files = [name for name in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca) if name]
-        self._seen = _state_of(self._files)
+        self._files = _files_of(settings)
+        self._seen = _states_of(self._files)
         self._keys = _read(settings)
         self._turns = Turns()
         self._handshakes = self._failed = self._late = self._plain = 0
@@ -107,7 +107,7 @@ class Tls:
         """Read the files again whenever they change, for ever."""
         while True:
             await trio.sleep(LOOK_S)
-            if await trio.to_thread.run_sync(_state_of, self._files) != self._seen:
+            if await trio.to_thread.run_sync(_states_of, self._files) != self._seen:
                 try:
                     await self.reload()
                 except TsdError as error:
@@ -115,7 +115,7 @@ class Tls:
 
     async def reload(self) -> None:
         """Read the files again. Raises TsdError, and then nothing has changed."""
-        self._seen = await trio.to_thread.run_sync(_state_of, self._files)
+        self._seen = await trio.to_thread.run_sync(_states_of, self._files)
         self._keys = await trio.to_thread.run_sync(_read, self._settings)
         self._say()
 
@@ -138,19 +138,28 @@ class Tls:
 
 def _read(settings: AccessSettings) -> _Keys:
     """What the files hold. Raises TsdError."""
-    name = settings.tls_certificate
+    name = ""
     try:
+        for name in _files_of(settings):
+            with open(name, "rb"):  # ssl does not say which one it cannot open
+                pass
+        name = " and ".join(filter(None, (settings.tls_certificate, settings.tls_key)))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = VERSIONS[settings.tls_minimum]
         context.set_ciphers(CIPHERS)
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
         context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF  # who ends its side without a word is still told what it asked
-        context.load_cert_chain(name, settings.tls_key or None, password=_no_password)
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, password=_no_password)
         if settings.tls_client_ca:
             name = settings.tls_client_ca
             required = settings.tls_client_certificate == "required"
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
             context.load_verify_locations(name)
+            if settings.tls_client_crl:
+                name = settings.tls_client_crl
+                context.load_verify_locations(name)
+                context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        name = settings.tls_certificate
         with open(settings.tls_certificate, "rb") as file:
             return _Keys(context, read_certificate(file.read()))
     except OSError as exc:  # ssl.SSLError is one
@@ -161,16 +170,13 @@ def _no_password() -> str:
     raise TsdError("tsd.tls.key: the key is encrypted, and nobody is there to type its password")
 
 
-def _state_of(files: list[str]) -> list[tuple[int, int, int] | None]:
-    """What changes when a file does, also when another takes its place."""
-    found: list[tuple[int, int, int] | None] = []
-    for name in files:
-        try:
-            about = os.stat(name)
-            found.append((about.st_mtime_ns, about.st_ino, about.st_size))
-        except OSError:
-            found.append(None)
-    return found
+def _files_of(settings: AccessSettings) -> list[str]:
+    named = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca, settings.tls_client_crl)
+    return [name for name in named if name]
+
+
+def _states_of(files: list[str]) -> list[State]:
+    return [state_of(name) for name in files]
 
 
 async def say_goodbye(stream: Encrypted) -> None:

@@ -1,10 +1,10 @@
 """Who is at the other end of one connection."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
-from tsd.access.doorkeeper import Badge
+from tsd.access.doorkeeper import Badge, Doorkeeper
 from tsd.access.roles import ANYBODY, EVERYTHING, Principal
 from tsd.codec.uid import Kind
 from tsd.doors.clients import Client, Clients
@@ -20,8 +20,8 @@ class Visitor:
     """The other end of a connection, and who it has shown to be. It is the Source of its lines."""
 
     __slots__ = (
-        "_clients", "_counted", "_is_open", "_last_behind", "_own", "address", "badge", "keeps_refused", "line_since",
-        "port", "principal", "secured", "shown", "silent_since",
+        "_clients", "_counted", "_is_open", "_last_behind", "_own", "address", "badge", "holds", "keeps_refused",
+        "line_since", "port", "principal", "secured", "shown", "silent_since",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,7 @@ class Visitor:
         self.shown: tuple[str, Visitor] | None = None  # what one of its requests carried last, and who that is
         self.line_since: float | None = None  # when the line began whose end it is waited for; None: no line
         self.silent_since: float | None = None  # since when it sends nothing; None: it is our turn, not the client's
+        self.holds: Callable[[int], None] = _uncounted  # takes how many bytes it has sent of what is not whole yet
         self._own = client
         self._counted = client  # whose the connection is now, beside its address's
         self._is_open = False
@@ -104,6 +105,19 @@ class Visitor:
             self._last_behind = last
         return last
 
+    def may_stay(self, doorkeeper: Doorkeeper) -> bool:
+        """Whether the lists of networks, as they are now, say of this end what they said when it came. Of a proxy's
+        they may say other things of each who is behind it: it may not, and comes again."""
+        if self._last_behind is not None or doorkeeper.forwards(self.address):
+            return False
+        known = [self] if self.shown is None else [self, self.shown[1]]
+        return all(doorkeeper.may_stay(self.address, one.principal, one.badge) for one in known)
+
+    def hold_nothing(self) -> None:
+        """The connection has ended."""
+        self.holds(0)
+        self.holds = _uncounted
+
     @property
     def peer(self) -> str:
         """Address and port, as logs name it."""
@@ -152,6 +166,10 @@ class Visitor:
     def took(self, accepted: int, refusals: Sequence[Refusal]) -> None:
         """See Source."""
         self.client.took(accepted, refusals, self.peer if refusals else "")
+
+
+def _uncounted(_size: int) -> None:
+    pass
 
 
 def here(*, keeps_refused: bool = True) -> Visitor:

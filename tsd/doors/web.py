@@ -4,8 +4,8 @@ h11 knows the protocol; this decides what may be asked of us: how long a request
 and what all bodies together may hold. A client that hangs up ends what only it wanted to know.
 """
 
+import math
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
@@ -17,30 +17,30 @@ from tsd.doors import compression, pages
 from tsd.doors.bodies import LEAST_RATE, Claim, Room, as_utf8, too_large, unpacked
 from tsd.doors.dispatch import LEGACY_JSON, READS, Dispatcher
 from tsd.doors.exchange import HTML, JSON, Request, Response
-from tsd.doors.latency import Latencies
 from tsd.doors.parts import ended
 from tsd.doors.replies import Unread
 from tsd.doors.safety import safe_headers
+from tsd.doors.signin import PATIENCE_S
+from tsd.doors.tally import Tally
 from tsd.doors.target import Target, read_target
 from tsd.doors.tls import has_hung_up, socket_of
 from tsd.doors.visitor import Visitor
 from tsd.errors import Refused
-from tsd.latency import Latency
 
 MAX_REQUEST = 64 << 10  # of a request's line and headers
 UNCHUNKED_BYTES = 8192  # OpenTSDB's bound where `tsd.http.request.enable_chunked` is off
 PIECE_BYTES = 64 << 10  # sent at once: a client has shown that it reads when it has taken one
 TURN_CHUNKS = 100  # of one body, before others get their turn
+HEADER_COST = 250  # bytes of memory that a header takes beside its text
 CHUNK_BYTES = 64 << 10  # claimed at once for a body of unknown length
 HUNG_UP_S = 2  # how long a question is still worked on after its client has closed its side: some only half
-BAD_REQUEST, TIMED_OUT, INTERNAL = 400, 408, 500
-PUTS = frozenset({"api/put", "api/rollup", "api/histogram"})
-QUERIES = frozenset({"api/query", "q"})
+BAD_REQUEST, TIMED_OUT = 400, 408
 BODILESS = (204, 304)
 _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
 _NO_REQUEST_LINE = ("illegal request line", "no request line", "unsupported HTTP version")
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
+TOO_SLOW = Refused(TIMED_OUT, "Request Timeout", "The request did not come whole in time")
 UNCHUNKED = Response(BAD_REQUEST, pages.bad_request("Chunked request not supported."), HTML)  # even under /api
 
 Receive = Callable[[], Awaitable[bytes]]
@@ -53,43 +53,6 @@ class Bounds(NamedTuple):
     patience_s: float  # for a request to come, from its first byte to its last, and for a client to take what is sent
     chunked: bool = True  # False: small bodies only, and of known length
     hsts_s: int = 0  # how long a browser is to speak TLS only with this host; 0: it is not told
-
-
-class Tally:
-    """Counts of all connections."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.puts = 0  # requests that write points
-        self.hung_up = 0  # questions whose client went away
-        self.queries = Counter({"invalid_requests": 0, "exceptions": 0, "success": 0})
-        self.latencies = Latencies()
-        self.graph_latencies = Latencies()
-        self.took = {kind: Latency() for kind in ("put", "query", "other")}
-
-    def note(self, key: str, status: int, took_ms: float) -> None:
-        """A request was answered."""
-        if key in PUTS:
-            self.puts += 1
-        elif key == "api/query":
-            outcome = "success" if status < BAD_REQUEST else "exceptions" if status >= INTERNAL else "invalid_requests"
-            self.queries[outcome] += 1
-        kind = "put" if key in PUTS else "query" if key in QUERIES else "other"
-        self.took[kind].note(took_ms / 1000)
-        (self.graph_latencies if key == "q" else self.latencies).note(took_ms)
-
-
-class Statistics(NamedTuple):
-    """The counts at a moment."""
-
-    requests: int
-    puts: int
-    hung_up: int
-    queries: Mapping[str, int]
-    latencies: Latencies
-    graph_latencies: Latencies
-    body_bytes: int
-    failures: int
 
 
 class _Gone(Exception):
@@ -119,24 +82,37 @@ class WebSession:
         self._tally = tally
         self._visitor = visitor
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
-        self._deadline = float("inf")  # of the request that is on its way; none is while nothing of it has come
+        self._deadline = math.inf  # of the request that is on its way; none is while nothing of it has come
+        self._head_bytes = 0  # memory of that request's head, while its body comes
         self._is_head = False
+        self._is_known = False  # whether who asked last may do anything here
 
     async def run(self, first: bytes, receive: Receive) -> None:
         """Serve requests until one of both wants no more. What is no HTTP is hung up on without a byte, as OpenTSDB
         does."""
         self._receive = receive
-        while b"\n" not in first and len(first) < MAX_REQUEST and (more := await self._within_patience(receive)):
-            first += more
-        if _REQUEST_LINE.fullmatch(first.partition(b"\n")[0]) is None:
-            return
-        self._http.receive_data(first)
         try:
+            first = await self._first_line(first)
+            if _REQUEST_LINE.fullmatch(first.partition(b"\n")[0]) is None:
+                return
+            self._http.receive_data(first)
             while await self._serve_one():
                 self._http.start_next_cycle()
-                self._deadline = float("inf")
+                self._deadline = math.inf
         except _Gone:
             pass
+
+    async def _first_line(self, first: bytes) -> bytes:
+        """What comes, up to the end of the first line, if it has one."""
+        try:
+            while b"\n" not in first and len(first) < MAX_REQUEST:
+                self._visitor.holds(len(first))
+                if not (more := await self._within_patience(self._receive)):
+                    break
+                first += more
+        except trio.TooSlowError:
+            await self._send_last(TOO_SLOW)
+        return first
 
     async def _serve_one(self) -> bool:
         """Serve one request; whether another may follow."""
@@ -154,7 +130,7 @@ class WebSession:
                 return False
             await self._send_last(Refused(BAD_REQUEST, "Bad request", str(error)))
         except trio.TooSlowError:
-            await self._send_last(Refused(TIMED_OUT, "Request Timeout", "The request did not come whole in time"))
+            await self._send_last(TOO_SLOW)
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     async def _answer(self, head: h11.Request) -> None:
@@ -167,10 +143,12 @@ class WebSession:
         except Refused as error:
             await self._send(self._dispatcher.refuse(error), headers, last=True)
             return
+        self._is_known = bool(sender.principal.roles)
         async with self._room.claim(sender.at_address.name) as claim:
             try:
                 target = read_target(head.target.decode("ascii"))
                 visitor = await self._dispatcher.admit(head.method.decode("ascii"), target, headers, sender)
+                self._is_known = bool(visitor.principal.roles)
                 body = await self._read_body(headers, claim)
             except (Refused, _Unchunked) as error:
                 response = UNCHUNKED if isinstance(error, _Unchunked) else self._dispatcher.refuse(error, target)
@@ -194,7 +172,7 @@ class WebSession:
                 response = await self._dispatcher.answer(request, target)
             padded = request.has("jsonp") and response.content_type in (JSON, LEGACY_JSON)
             del request, body  # who takes the answer slowly keeps no room from others
-        await self._send(response, headers, padded=padded)
+        await self._send(response, headers, last=not (self._is_known or self._has_come_whole()), padded=padded)
         self._tally.note(target.key, response.status, (trio.current_time() - began) * 1000)
 
     # ---- what comes
@@ -204,12 +182,21 @@ class WebSession:
             if self._http.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
                 await self._send_bytes(self._http.send(go_on) or b"")
-            idle = self._http.their_state is h11.IDLE and not self._http.trailing_data[0]
-            data = await self._receive() if idle else await self._within_patience(self._receive)
+            unread = len(self._http.trailing_data[0])
+            idle = self._http.their_state is h11.IDLE and not unread
+            self._visitor.holds(self._head_bytes + unread)
+            data = await (self._next_request() if idle else self._within_patience(self._receive))
             if not data:
                 raise _Gone
             self._http.receive_data(data)
         return event
+
+    async def _next_request(self) -> bytes:
+        """The first of the next request, however long that takes; who may do nothing here is not waited for long, and
+        then has gone."""
+        with trio.move_on_after(math.inf if self._is_known else PATIENCE_S):
+            return await self._receive()
+        return b""
 
     async def _within_patience(self, receive: Receive) -> bytes:
         """What comes next of a request that has begun. Raises TooSlowError once it takes too long as a whole."""
@@ -220,15 +207,25 @@ class WebSession:
 
     def _begin(self) -> float:
         """The deadline of the request that is on its way."""
-        if self._deadline == float("inf"):
+        if self._deadline == math.inf:
             self._deadline = trio.current_time() + self._bounds.patience_s
         return self._deadline
 
     async def _read_body(self, headers: Mapping[str, str], claim: Claim) -> bytes:
-        """The body, uncompressed and in UTF-8. Raises Refused, TooSlowError."""
-        await self._claim_body(headers, claim)
-        with claim.receiving():
-            found = await self._receive_body(claim)
+        """The body, uncompressed and in UTF-8. Raises Refused, TooSlowError. Who may do nothing here is answered
+        without it, as far as there is an answer: it would only keep the room from others."""
+        _check_lengths(headers)
+        if not self._is_known:
+            return b""
+        self._head_bytes = sum(len(name) + len(value) + HEADER_COST for name, value in headers.items())
+        self._visitor.holds(self._head_bytes)
+        try:
+            await self._claim_body(headers, claim)
+            with claim.receiving():
+                found = await self._receive_body(claim)
+        finally:
+            self._head_bytes = 0
+            self._visitor.holds(0)
         if not found:
             return b""
         body = bytes(found)
@@ -255,10 +252,7 @@ class WebSession:
         return found
 
     async def _claim_body(self, headers: Mapping[str, str], claim: Claim) -> None:
-        """Find room for what is announced, before it is sent. Raises RemoteProtocolError for a length that is announced
-        in two ways: a proxy that goes by the other one would take a part of the body for a request."""
-        if "content-length" in headers and "transfer-encoding" in headers:
-            raise h11.RemoteProtocolError("A request has both Content-Length and Transfer-Encoding")
+        """Find room for what is announced, before it is sent."""
         length = int(headers.get("content-length") or 0)
         if not self._bounds.chunked and (
             length > UNCHUNKED_BYTES or "transfer-encoding" in headers or "expect" in headers
@@ -386,6 +380,13 @@ def _read_headers(head: h11.Request) -> dict[str, str]:
     for name, value in head.headers:
         found.setdefault(name.decode("ascii"), []).append(value.decode("latin-1"))
     return {name: ", ".join(values) for name, values in found.items()}
+
+
+def _check_lengths(headers: Mapping[str, str]) -> None:
+    """Raise RemoteProtocolError for a length that is announced in two ways: a proxy that goes by the other one would
+    take a part of the body for a request."""
+    if "content-length" in headers and "transfer-encoding" in headers:
+        raise h11.RemoteProtocolError("A request has both Content-Length and Transfer-Encoding")
 
 
 def _head(status: int, headers: list[tuple[str, str]]) -> h11.Response:

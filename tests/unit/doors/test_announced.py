@@ -139,6 +139,8 @@ async def test_a_balancer_must_say_it_and_nobody_else_may(tmp_path: Path, first:
     async with running(tmp_path / "a", BALANCED) as daemon, daemon.client() as client:
         await client.send(first)
         assert await closed(client)
+        statistics = daemon.daemon.listener.statistics()
+        assert (statistics.unannounced, statistics.failed) == (1, 0)  # no error of ours
     async with (
         running(tmp_path / "b", {"tsd.network.proxy_protocol": "192.0.2.1"}) as daemon,
         daemon.client() as client,

@@ -196,6 +196,19 @@ async def test_an_error_of_ours_ends_one_connection_and_is_counted(capsys: pytes
     assert "ZeroDivisionError: as the test wants" in capsys.readouterr().out
 
 
+async def test_so_does_one_before_it_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have ended the daemon."""
+    async with doors(echo) as port, port.client() as other:
+        await other.send(b"x")
+        assert await other.read_bytes(1) == b"x"
+        monkeypatch.setattr("tsd.doors.listener.visitor_of", None)
+        async with port.client() as client:
+            assert await client.read_to_end() == b""
+        await other.send(b"x")
+        assert await other.read_bytes(1) == b"x"
+        assert port.listener.statistics().failed == 1
+
+
 async def test_last_words_reach_a_client_that_goes_on_sending() -> None:
     """To close on bytes that nobody has read makes the kernel take back what the client has not read yet."""
 

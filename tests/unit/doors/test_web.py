@@ -204,7 +204,7 @@ async def test_a_reset_in_a_request_is_counted_as_one(daemon: Running) -> None:
     assert stats["connectionmgr.exceptions type=reset"] == 1
 
 
-@pytest.mark.parametrize("text", [b"GET / HTTP/1.1\r\nHo", post("/echo", b"abc")[:-1]])
+@pytest.mark.parametrize("text", [b"G", b"GET / HT", b"GET / HTTP/1.1\r\nHo", post("/echo", b"abc")[:-1]])
 async def test_a_slow_request_ends_in_time_and_holds_up_nobody(text: bytes, autojump_clock: trio.abc.Clock) -> None:
     async with serving({"echo": echo}) as served, served.client() as slow:
         await slow.send_whole(text)
@@ -215,6 +215,7 @@ async def test_a_slow_request_ends_in_time_and_holds_up_nobody(text: bytes, auto
         assert await slow.read_to_end() == b""
         assert trio.current_time() >= BOUNDS.patience_s
         assert served.room.used == 0
+        assert served.listener.statistics().failed == 0  # a first line that did not end was an error of ours
 
 
 async def test_silence_between_requests_is_not_slowness(autojump_clock: trio.abc.Clock) -> None:

@@ -15,8 +15,9 @@ from tsd.doors.compression import LEAST_BYTES
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Request, Response
+from tsd.doors.tally import Tally
 from tsd.doors.visitor import here, visitor_at
-from tsd.doors.web import TURN_CHUNKS, UNCHUNKED_BYTES, Bounds, Tally, WebSession
+from tsd.doors.web import TURN_CHUNKS, UNCHUNKED_BYTES, Bounds, WebSession
 
 MUCH = b'{"metric":"sys.cpu","value":42}' * 3000
 RAW = zlib.compressobj(wbits=-15)

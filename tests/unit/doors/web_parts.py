@@ -8,14 +8,19 @@ from typing import Any, NamedTuple
 import trio
 
 from tests.running import Client
+from tsd.access.doorkeeper import Doorkeeper
+from tsd.access.needs import endpoints
 from tsd.doors.bodies import Room
 from tsd.doors.clients import Clients
 from tsd.doors.cors import Cors
 from tsd.doors.dispatch import Dispatcher, Rules
 from tsd.doors.exchange import Endpoint, Request, Response
 from tsd.doors.listener import Limits, Listener, Receive
+from tsd.doors.permits import Permits
+from tsd.doors.tally import Tally
+from tsd.doors.unfinished import Unfinished
 from tsd.doors.visitor import Visitor
-from tsd.doors.web import Bounds, Tally, WebSession
+from tsd.doors.web import Bounds, WebSession
 
 BOUNDS = Bounds(1 << 20, 60)
 
@@ -57,16 +62,24 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    routes: Mapping[str, Endpoint], *, rules: Rules | None = None, bounds: Bounds = BOUNDS, room: Room | None = None
+    routes: Mapping[str, Endpoint],
+    *,
+    rules: Rules | None = None,
+    bounds: Bounds = BOUNDS,
+    room: Room | None = None,
+    doorkeeper: Doorkeeper | None = None,
+    unfinished: Unfinished | None = None,
 ) -> AsyncIterator[Served]:
-    """Serve `routes` until the block ends."""
-    tally, space = Tally(), room or Room(8 << 20)
-    dispatcher = Dispatcher(routes, rules or Rules(), Cors("", ""))
+    """Serve `routes` until the block ends; with a `doorkeeper` to those who may, and /health to everybody."""
+    tally, space, cors = Tally(), room or Room(8 << 20), Cors("", "")
+    permits = doorkeeper and Permits(doorkeeper, endpoints("everybody", "read", may_delete=False), cors)
+    dispatcher = Dispatcher(routes, rules or Rules(), cors, permits)
 
     async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
         await WebSession(stream, dispatcher, bounds, space, tally, visitor).run(first, receive)
 
-    listener = Listener(http, http, Limits(0, 0, True, True), Clients())
+    limits = Limits(0, 0, True, True)
+    listener = Listener(http, http, limits, Clients(), None, doorkeeper, None, unfinished)
     sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, sockets)

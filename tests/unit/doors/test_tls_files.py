@@ -1,0 +1,134 @@
+"""The certificate's files, looked at again and again: what is taken up, what is not, and what is said."""
+
+import os
+import ssl
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import trio
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from structlog.testing import capture_logs
+from trio.testing import MockClock, wait_all_tasks_blocked, wait_all_threads_completed
+
+from tsd.access_settings import AccessSettings
+from tsd.doors.tls import LOOK_S, Tls
+from tsd.errors import TsdError
+
+BEGINNING, FOREVER = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+AUTHORITY = trustme.CA(key_type=trustme.KeyType.ECDSA)
+
+
+def issue(folder: Path, name: str, *files: str) -> None:
+    """Put a pair, or one file of it, in the place of the old one."""
+    leaf = AUTHORITY.issue_cert(name, key_type=trustme.KeyType.ECDSA)
+    for file, blob in (("cert", leaf.cert_chain_pems[0]), ("key", leaf.private_key_pem)):
+        if file in files:
+            blob.write_to_path(folder / "new")
+            os.replace(folder / "new", folder / file)
+
+
+def made(folder: Path, **more: str) -> Tls:
+    settings = AccessSettings(tls_certificate=str(folder / "cert"), tls_key=str(folder / "key"))
+    return Tls(replace(settings, **more), lambda: 1_800_000_000_000)
+
+
+async def test_files_that_change_are_read_again(tmp_path: Path, mock_clock: MockClock, nursery: trio.Nursery) -> None:
+    issue(tmp_path, "one.test", "cert", "key")
+    tls = made(tmp_path)
+    nursery.start_soon(tls.watch)
+
+    async def look() -> list[str]:
+        """What is said at the next look."""
+        with capture_logs() as logs:
+            await wait_all_tasks_blocked()
+            mock_clock.jump(LOOK_S)
+            for _ in range(4):  # threads look, look again, and read
+                await wait_all_tasks_blocked()
+                await wait_all_threads_completed()
+            await wait_all_tasks_blocked()
+        return [str(line.get("names") or line["because"]) for line in logs]
+
+    assert await look() == []
+    issue(tmp_path, "two.test", "cert", "key")
+    assert await look() == ["two.test"]
+    issue(tmp_path, "three.test", "key")
+    (because,) = await look()
+    assert because.startswith(f"{tmp_path}/cert and {tmp_path}/key: ")
+    assert tls.statistics().seconds_left > 0  # of the old one
+    os.unlink(tmp_path / "key")
+    assert await look() == [f"{tmp_path}/key: No such file or directory"]  # it was said of the certificate
+    assert await look() == []
+    issue(tmp_path, "four.test", "cert", "key")
+    assert await look() == ["four.test"]
+
+
+def revoked(*pems: bytes, until: datetime = FOREVER) -> bytes:
+    """The authority's list of revoked certificates."""
+    mine = x509.load_pem_x509_certificate(AUTHORITY.cert_pem.bytes())
+    made = x509.CertificateRevocationListBuilder().issuer_name(mine.subject)
+    made = made.last_update(BEGINNING).next_update(until)
+    for pem in pems:
+        number = x509.load_pem_x509_certificate(pem).serial_number
+        one = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(BEGINNING)
+        made = made.add_revoked_certificate(one.build())
+    key = serialization.load_pem_private_key(AUTHORITY.private_key_pem.bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+async def lets_in(tls: Tls, leaf: trustme.LeafCert | None) -> bool:
+    """Whether somebody with this certificate is served."""
+    context = ssl.create_default_context()
+    AUTHORITY.configure_trust(context)
+    if leaf is not None:
+        leaf.configure_cert(context)
+    listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    served = []
+
+    async def serve() -> None:
+        async with listener, await listener.accept() as stream:
+            opened = await tls.opened(stream)
+            served.append(opened)
+            if isinstance(opened, trio.SSLStream):
+                await opened.send_all(b"x")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        stream = trio.SSLStream(await trio.open_tcp_stream("127.0.0.1", port), context, server_hostname="one.test")
+        with suppress(trio.BrokenResourceError):
+            await stream.do_handshake()
+            await stream.receive_some()
+        await trio.aclose_forcefully(stream)
+    return served != [None]
+
+
+async def test_a_certificate_that_was_revoked_lets_nobody_in(tmp_path: Path) -> None:
+    issue(tmp_path, "one.test", "cert", "key")
+    AUTHORITY.cert_pem.write_to_path(tmp_path / "ca")
+    (tmp_path / "crl").write_bytes(revoked())
+    good, bad = (AUTHORITY.issue_cert(name, key_type=trustme.KeyType.ECDSA) for name in ("good", "bad"))
+    tls = made(tmp_path, tls_client_ca=str(tmp_path / "ca"), tls_client_crl=str(tmp_path / "crl"))
+    assert [await lets_in(tls, leaf) for leaf in (good, bad, None)] == [True, True, True]
+    (tmp_path / "crl").write_bytes(revoked(bad.cert_chain_pems[0].bytes()))
+    await tls.reload()
+    assert [await lets_in(tls, leaf) for leaf in (good, bad, None)] == [True, False, True]
+    (tmp_path / "crl").write_bytes(revoked(until=datetime(2020, 1, 1, tzinfo=UTC)))  # another may have been since
+    await tls.reload()
+    assert [await lets_in(tls, leaf) for leaf in (good, None)] == [False, True]
+    (tmp_path / "crl").write_bytes(b"nonsense")
+    with pytest.raises(TsdError, match="/crl: "):
+        await tls.reload()
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    issue(tmp_path, "one.test", "cert", "key")
+    (tmp_path / "key").unlink()
+    with pytest.raises(TsdError, match="/key: No such file"):
+        made(tmp_path)
