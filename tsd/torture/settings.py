@@ -23,6 +23,7 @@ OWN = {
     "tsd.network.proxy_protocol": "",  # what does not begin with its header is hung up on
     "tsd.network.connections_per_address": "0",
     "tsd.network.line_timeout": "0",
+    "tsd.network.unfinished_memory": "67108864",  # some leave their lines unfinished
     "tsd.core.connections.limit": "0",
     "tsd.core.socket.timeout": "0",
     "tsd.mode": "rw",
@@ -36,6 +37,7 @@ OWN = {
     "tsd.tls.key": "",
     "tsd.tls.required": "false",
     "tsd.tls.client_ca": "",
+    "tsd.tls.client_crl": "",
     "tsd.tls.client_certificate": "optional",
     "tsd.quota.lines_per_second": "0",
     "tsd.quota.new_names_per_minute": "0",
