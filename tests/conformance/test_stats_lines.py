@@ -18,6 +18,7 @@ OURS = (
     "compactor.",
     "canary.",
     "query.remembered.",
+    "query.warnings",
     "clients.",
     "rejected.",
     "authentication.",
