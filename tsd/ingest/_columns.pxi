@@ -22,7 +22,7 @@ cdef extern from *:
 cdef enum:
     POINT_BYTES = 21
     AHEAD = 24  # points: to read them from all over a window takes as long as memory does, unless it is told before
-    FEW_POINTS = 1 << 16
+    FEW_POINTS = 1 << 17
     MANY_POINTS = (1 << 21) + (1 << 16)  # what a large window takes (MOST_POINTS of tsd.ingest.writer), and a block more
 
 cdef struct Columns:
