@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import structlog
 
-from tsd.ingest.disk import Disk, unused, write_new
+from tsd.ingest.disk import Disk, numbered, unused, write_new
 from tsd.ingest.segment import (
     BLOCK_BYTES,
     HEADER_BYTES,
@@ -54,33 +54,59 @@ def move_damage(disk: Disk, path: Path, damages: Sequence[Damage], owner: str) -
 def _keep(disk: Disk, damage: Damage, head: Header) -> Moved:
     """Copy what is damaged, and say so."""
     offset = damage.offset if damage.offset >= head.size else 0
-    aside = _place(damage.path, f"from-byte-{offset}")
-    lines = 0
-
-    def chunks() -> Iterator[bytes]:
-        nonlocal lines
-        own = BLOCK_BYTES  # a block's own line comes first, whatever is left of it
-        with damage.path.open("rb") as file:
-            file.seek(offset)
-            while chunk := file.read(min(_CHUNK_BYTES, damage.end - file.tell())):
-                lines += lines_in(chunk[own:]) + (file.tell() == damage.end and chunk[-1:] != b"\n")
-                own = 0
-                yield chunk
-
-    size = write_new(disk, aside, chunks())
-    kept = size > 0 or offset == 0
-    if not kept:
-        disk.remove(aside)
-    lines = max(lines, 1) if damage.acknowledged else 0
+    size = damage.end - offset
+    aside = _copy(disk, damage, offset) if size or not offset else None
+    lines = max(_lines_of(damage, offset), 1) if damage.acknowledged else 0
     say = log.error if damage.acknowledged else log.warning
     say(
         "journal segment damaged",
         what=str(damage),
         lines=lines,
         bytes_set_aside=size,
-        kept_in=str(aside) if kept else None,
+        kept_in=str(aside) if aside is not None else None,
     )
-    return Moved(lines, [aside] if kept else [])
+    return Moved(lines, [aside] if aside is not None else [])
+
+
+def _copy(disk: Disk, damage: Damage, offset: int) -> Path:
+    """A copy of what is damaged, on disk: the one that an earlier try left, if it did, or a disk that takes copies and
+    not what is mended would be filled by tries."""
+    for path in numbered(_place(damage.path, f"from-byte-{offset}")):
+        if not path.exists():
+            write_new(disk, path, _chunks(damage.path, offset, damage.end))
+            return path
+        if path.stat().st_size == damage.end - offset and all(
+            one == other
+            for one, other in zip(
+                _chunks(path, 0, damage.end - offset), _chunks(damage.path, offset, damage.end), strict=True
+            )
+        ):
+            break
+    fd = disk.open(path)  # a crash may have come before its sync
+    try:
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+    disk.sync_folder(path.parent)
+    return path
+
+
+def _lines_of(damage: Damage, offset: int) -> int:
+    """How many lines end in what is damaged, as far as can be told."""
+    lines, own = 0, BLOCK_BYTES  # a block's own line comes first, whatever is left of it
+    last = b"\n"
+    for chunk in _chunks(damage.path, offset, damage.end):
+        lines += lines_in(chunk[own:])
+        own, last = 0, chunk[-1:]
+    return lines + (last != b"\n")
+
+
+def _chunks(path: Path, start: int, end: int) -> Iterator[bytes]:
+    """The bytes of a part of a file."""
+    with path.open("rb") as file:
+        file.seek(start)
+        while chunk := file.read(min(_CHUNK_BYTES, end - file.tell())):
+            yield chunk
 
 
 def _fill(disk: Disk, fd: int, damage: Damage) -> None:
@@ -102,7 +128,7 @@ def _mended(head: Header, whole: int, sealed_for: str | None, owner: str) -> byt
 
 def move_foreign(disk: Disk, path: Path, owner: str) -> Path:
     """Move a segment that the daemon of state folder `owner` wrote; where to. Raises OSError."""
-    aside = _place(path, f"of-{owner}")
+    aside = unused(_place(path, f"of-{owner}"))
     disk.rename(path, aside)
     disk.sync_folder(aside.parent)
     disk.sync_folder(path.parent)
@@ -115,4 +141,4 @@ def move_foreign(disk: Disk, path: Path, owner: str) -> Path:
 def _place(path: Path, why: str) -> Path:
     folder = path.parent / "aside"
     folder.mkdir(exist_ok=True)
-    return unused(folder / f"{path.stem}-{why}.journal")
+    return folder / f"{path.stem}-{why}.journal"
