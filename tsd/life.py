@@ -121,6 +121,7 @@ async def _run(
                     ready.set()
                     watching.start_soon(_watchdog(daemon, ends).run, f"serving port {ports[0]}")
                     on_ready(daemon, ports)
+                    await trio.to_thread.run_sync(journal.told)
                 deadline = trio.current_time() + daemon.config.drain_ms / 1000
                 writers.cancel_scope.deadline = trio.current_time() if ends.losses else deadline
                 writer.finish()

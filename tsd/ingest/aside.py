@@ -18,25 +18,30 @@ from tsd.ingest.segment import (
     lines_in,
     read_header,
 )
+from tsd.ingest.untold import note_untold
 
 log = structlog.get_logger(__name__)
 
 _CHUNK_BYTES = 1 << 20  # copied at once
 
 
-class Moved(NamedTuple):
-    """What was damaged in a segment, which is whole now."""
+class _Kept(NamedTuple):
+    """What is damaged in a segment."""
 
     lines: int  # confirmed ones in it, as far as can be told: where there was anything to lose, one at least
-    kept: list[Path]
+    kept: Path | None  # its copy, where there is anything to copy
 
 
-def move_damage(disk: Disk, path: Path, damages: Sequence[Damage], owner: str) -> Moved:
+def move_damage(disk: Disk, path: Path, damages: Sequence[Damage], owner: str, *, is_told: bool = False) -> list[Path]:
     """Move what is damaged out of a segment: an end is cut off, and blocks of no lines take the place of what stands
-    before whole ones. A segment that was cut in its header is moved as a whole, even if nothing is left of it but its
-    name; it is `owner`'s then. Raises OSError: the same may be done again."""
+    before whole ones; where the copies are. A segment that was cut in its header is moved as a whole, even if nothing
+    is left of it but its name; it is `owner`'s then. How many lines that are is noted (untold.py), unless `is_told`.
+    Raises OSError: the same may be done again."""
     head, size, last = read_header(path), path.stat().st_size, damages[-1]
     moved = [_keep(disk, damage, head) for damage in damages]
+    if not is_told:
+        places = (f"{path.stem}-from-byte-{damage.offset}" for damage in damages)
+        note_untold(disk, path.parent, {place: one.lines for place, one in zip(places, moved, strict=True)})
     whole = max(last.offset, head.size) if last.end == size else size
     fd = disk.open(path)
     try:
@@ -48,10 +53,10 @@ def move_damage(disk: Disk, path: Path, damages: Sequence[Damage], owner: str) -
         disk.sync(fd)
     finally:
         disk.close(fd)
-    return Moved(sum(one.lines for one in moved), [path for one in moved for path in one.kept])
+    return [one.kept for one in moved if one.kept is not None]
 
 
-def _keep(disk: Disk, damage: Damage, head: Header) -> Moved:
+def _keep(disk: Disk, damage: Damage, head: Header) -> _Kept:
     """Copy what is damaged, and say so."""
     offset = damage.offset if damage.offset >= head.size else 0
     size = damage.end - offset
@@ -65,7 +70,7 @@ def _keep(disk: Disk, damage: Damage, head: Header) -> Moved:
         bytes_set_aside=size,
         kept_in=str(aside) if aside is not None else None,
     )
-    return Moved(lines, [aside] if aside is not None else [])
+    return _Kept(lines, aside)
 
 
 def _copy(disk: Disk, damage: Damage, offset: int) -> Path:

@@ -8,6 +8,7 @@ where it is while lines may wait in it, so that no line is replayed into another
                     journal.lock    the process that uses it
                     N.journal       segments, N of 16 digits; N.new while one is made
                     aside/          what was damaged, or another's
+                    untold          how much was damaged, until a daemon is ready that counts it
 
 A segment says whose daemon wrote it (segment.py). One of another that turns up beside ours, by a copy or a mount, is
 put aside. Where the folder has no owner, an operator has renamed that file to have the segments stored here: its id is
