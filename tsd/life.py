@@ -117,10 +117,11 @@ async def _run(
                     path = await control.open_listener(control_path(config))
                     doors.start_soon(control.serve, path, daemon.control_verbs())
                     ports = await _open_doors(daemon, listeners, doors)
-                    announce(watching, READY=1, STATUS=f"serving port {ports[0]}")
+                    announce(watching, daemon.stop.is_set, READY=1, STATUS=f"serving port {ports[0]}")
                     ready.set()
                     watching.start_soon(_watchdog(daemon, ends).run, f"serving port {ports[0]}")
                     on_ready(daemon, ports)
+                    await trio.to_thread.run_sync(journal.told)
                 deadline = trio.current_time() + daemon.config.drain_ms / 1000
                 writers.cancel_scope.deadline = trio.current_time() if ends.losses else deadline
                 writer.finish()

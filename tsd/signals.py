@@ -82,8 +82,7 @@ async def _reload_when_told(
         if not stop.is_set():
             notify(RELOADING=1, MONOTONIC_USEC=microseconds(time.monotonic()))
         await reload(reloads)
-        if not stop.is_set():
-            await insist(READY=1)
+        await insist(stop.is_set, READY=1)
 
 
 async def reload(reloads: Sequence[Reload]) -> None:

@@ -36,16 +36,20 @@ def notify(**state: str | int) -> bool:
     return True
 
 
-async def insist(**state: str | int) -> None:
-    """Send what systemd must hear, over and over until it has room for it."""
-    while not notify(**state):  # noqa: ASYNC110 - another process makes room
+def _never() -> bool:
+    return False
+
+
+async def insist(past: Callable[[], bool] = _never, /, **state: str | int) -> None:
+    """Send what systemd must hear, over and over until it has room for it, or until that is `past`."""
+    while not past() and not notify(**state):  # noqa: ASYNC110 - another process makes room
         await trio.sleep(AGAIN_S)
 
 
-def announce(nursery: trio.Nursery, **state: str | int) -> None:
-    """Send what systemd must hear: now, or else while `nursery` is open."""
-    if not notify(**state):
-        nursery.start_soon(partial(insist, **state))
+def announce(nursery: trio.Nursery, past: Callable[[], bool] = _never, /, **state: str | int) -> None:
+    """Send what systemd must hear: now, or else while `nursery` is open, until it is `past`."""
+    if not past() and not notify(**state):
+        nursery.start_soon(partial(insist, past, **state))
 
 
 async def keep_waiting(steps: Callable[[], int], status: Callable[[], str]) -> None:

@@ -208,6 +208,7 @@ async def replayed(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
             stats = await client.stats()
         assert (await daemon.terminate()).count(DAMAGED) == 1
     assert list((folder / "journal").glob("*.journal")) == []
+    assert not (folder / "journal" / "untold").exists()  # the next start counts nothing of it
     return told, stats
 
 

@@ -33,7 +33,7 @@ async def test_two_daemons_with_one_journal(tmp_path: Path) -> None:
         await daemon.kill()
     assert await refused(second, settings) == (
         f"journal folder {journal}: it belongs to state folder {first}, not to {second}; give another with "
-        f"tsd.journal.path, or, to have its lines stored here, remove {journal}/owner"
+        f"tsd.journal.path, or, to have its lines stored here, rename {journal}/owner to owner.was"
     )
     await one_more_life(second, LONG, other)
     await one_more_life(first, settings, sender)

@@ -145,6 +145,7 @@ class Life:
                     self.writer.adopt(segments)
                     if segments:
                         await self.writer.flush(patient=False)
+                    self.journal.told()
                     doors.start_soon(self.writer.seal_windows)
                     if self.compactor:
                         doors.start_soon(self.compactor.run)

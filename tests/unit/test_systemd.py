@@ -44,6 +44,20 @@ async def test_nobody_waits_for_a_systemd_that_does_not_read(systemd: socket.soc
         assert messages(systemd) == ["READY=1"]
 
 
+async def test_who_ends_is_not_said_to_be_ready(systemd: socket.socket, autojump_clock: MockClock) -> None:
+    """READY=1 was said until systemd had room for it, be it after STOPPING=1."""
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        came = fill(systemd)
+        announce(nursery, stop.is_set, READY=1)
+        stop.set()
+        announce(nursery, STOPPING=1)
+        assert len(messages(systemd)) == came
+        await trio.sleep(1)
+        announce(nursery, stop.is_set, READY=1)
+    assert messages(systemd) == ["STOPPING=1"]
+
+
 async def test_more_time_is_asked_for_again_where_systemd_did_not_hear(
     systemd: socket.socket, autojump_clock: MockClock
 ) -> None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
 from tsd.deadletters.records import NoRecord, Record, Refused, Replayed, decode_record, encode_records
@@ -97,9 +97,13 @@ def read_entries(folder: Path, unstored: Path) -> Iterator[Entry]:
         if isinstance(record, Replayed):
             replayed[record.of] = record
     for path in sorted(unstored.glob(f"*{UNSTORED}")):
-        marks = (record for _, record in _records(_marks_of(path)))
+        try:
+            beside, lines = _marks_of(path), _unstored(path)
+        except FileNotFoundError:  # somebody has taken it away meanwhile
+            continue
+        marks = (record for _, record in _records(beside))
         replayed |= {record.of: record for record in marks if isinstance(record, Replayed)}
-        for name, record in _unstored(path):
+        for name, record in lines:
             yield Entry(name, record, replayed.get(name))
     for name, record in read_records(folder):
         if isinstance(record, Refused):
@@ -117,10 +121,11 @@ def mark_unstored(unstored: Path, marks: Sequence[Replayed]) -> None:
     for mark in marks:
         by_file.setdefault(mark.of.rpartition("-")[0], []).append(mark)
     for name, records in by_file.items():
-        path = unstored / name
-        if not path.exists():  # somebody has taken it away since
+        try:
+            beside = _marks_of(unstored / name)
+        except FileNotFoundError:  # somebody has taken it away since
             continue
-        with _marks_of(path).open("ab+") as file:
+        with beside.open("ab+") as file:
             cut = file.tell() > 0 and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"  # by a crash
             file.write((b"\n" if cut else b"") + encode_records(records))
             file.flush()
@@ -136,15 +141,20 @@ def _marks_of(path: Path) -> Path:
 
 
 def _unstored(path: Path) -> Iterator[tuple[str, Refused]]:
-    """The lines of one of the writer's files: each stands under a line with `# ` and why."""
-    time_ms = path.stat().st_mtime_ns // 1_000_000
+    """The lines of one of the writer's files, which is opened before this returns."""
+    return _lines(path.name, path.open("rb"))
+
+
+def _lines(name: str, file: BinaryIO) -> Iterator[tuple[str, Refused]]:
+    """Each stands under a line with `# ` and why."""
     message, at = "", 0
-    with path.open("rb") as file:
+    with file:
+        time_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
         for line in file:
             text = line.rstrip(b"\n").decode("latin-1")
             if text.startswith("# "):
                 message = text[2:]
             elif line.endswith(b"\n"):
                 reason = _REASONS.get(message.partition(":")[0], ILLEGAL_ARGUMENT)
-                yield f"{path.name}-{at}", Refused(time_ms, reason, message, "journal", "", text)
+                yield f"{name}-{at}", Refused(time_ms, reason, message, "journal", "", text)
             at += len(line)

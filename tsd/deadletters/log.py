@@ -174,20 +174,24 @@ class DeadLetters:
             return
         count = LeftOut(since_ms, self._now_ms(), dict(left_out)) if left_out else None
         self._writing = True
+        written = False
         try:
-            await trio.to_thread.run_sync(self._write, letters, marks, count)
+            with trio.CancelScope(
+                shield=True
+            ):  # a thread's work is not cut off, but it could be kept from its beginning
+                await trio.to_thread.run_sync(self._write, letters, marks, count)
+            written, self._failing = True, False
+            self._kept += len(letters)
         except OSError as exc:
             self._failures += 1
             if not self._failing:
                 log.warning("refused lines cannot be kept", folder=str(self.folder), error=str(exc))
             self._failing = True
-            self._leave_out(Counter([letter.reason for letter in letters]))
-            self._left_out.update(left_out)
-            self._left_out_since_ms = since_ms or self._left_out_since_ms
-        else:
-            self._failing = False
-            self._kept += len(letters)
         finally:
+            if not written:  # after a defect too, which has this run again: each line is kept or counted
+                self._leave_out(Counter([letter.reason for letter in letters]))
+                self._left_out.update(left_out)
+                self._left_out_since_ms = since_ms or self._left_out_since_ms
             self._writing = False
             self._written.set()
             self._written = trio.Event()

@@ -5,7 +5,7 @@ was not synced. All calls may raise OSError, and block.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
@@ -102,8 +102,12 @@ def write_new(disk: Disk, path: Path, chunks: Iterable[bytes]) -> int:
     return size
 
 
+def numbered(path: Path) -> Iterator[Path]:
+    """`path`, and without end others of its kind: segments are counted anew after a start with an empty journal, and
+    what an earlier one left must not be overwritten."""
+    return chain([path], (path.with_stem(f"{path.stem}-{number}") for number in count(2)))
+
+
 def unused(path: Path) -> Path:
-    """`path`, or where that is taken the first of its kind that is free: segments are counted anew after a start with
-    an empty journal, and what an earlier one left must not be overwritten."""
-    names = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
-    return next(candidate for candidate in chain([path], names) if not candidate.exists())
+    """`path`, or where that is taken the first of its kind that is free."""
+    return next(candidate for candidate in numbered(path) if not candidate.exists())

@@ -8,9 +8,11 @@ where it is while lines may wait in it, so that no line is replayed into another
                     journal.lock    the process that uses it
                     N.journal       segments, N of 16 digits; N.new while one is made
                     aside/          what was damaged, or another's
+                    untold          how much was damaged, until a daemon is ready that counts it
 
 A segment says whose daemon wrote it (segment.py). One of another that turns up beside ours, by a copy or a mount, is
-put aside. Where the folder had no owner, an operator has removed that file to have the segments stored here.
+put aside. Where the folder has no owner, an operator has renamed that file to have the segments stored here: its id is
+what tells whose they are where they are damaged.
 """
 
 import os
@@ -92,17 +94,20 @@ def _adopted(folder: Path) -> Path:
 
 def _adopt(folder: Path, own: str) -> None:
     """Take what others wrote into a folder without owner for ours, from now on."""
-    found = {read_header(path).owner for path in segment_paths(folder) if path.is_file()} - {None, own}
-    others = sorted(other for other in found if other is not None)
+    found = {read_header(path).owner for path in segment_paths(folder) if path.is_file()}
+    former = _owner(folder, "owner.was")
+    if found and former is not None and _IDENTITY.fullmatch(former[0]):
+        found.add(former[0])
+    others = sorted(other for other in found if other is not None and other != own)
     if others:
         log.warning("the journal had no owner: segments of other daemons are stored here", of=", ".join(others))
         write_whole(_adopted(folder), "".join(f"{other}\n" for other in others).encode())
 
 
-def _owner(folder: Path) -> tuple[str, Path] | None:
+def _owner(folder: Path, name: str = "owner") -> tuple[str, Path] | None:
     """Id and path of the state folder that a journal belongs to; None where nobody has claimed it."""
     try:
-        text = (folder / "owner").read_bytes()
+        text = (folder / name).read_bytes()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last is of a name that no folder can have
         return None
     identity, _, state = text.partition(b"\n")
@@ -117,11 +122,12 @@ def _claim(folder: Path, state: Path, own: str) -> None:
             raise TsdError(
                 f"state folder {state}: its identity is {own!r}, and {folder / 'owner'} has another one for it: one of "
                 f"the two files is damaged ({state / 'id'} should be the other's first line), or the state folder was "
-                f"made anew. To have the lines there stored here, remove {folder / 'owner'}"
+                f"made anew. To have the lines there stored here, rename {folder / 'owner'} to owner.was"
             )
         raise TsdError(
             f"journal folder {folder}: it belongs to state folder {owner[1]}, not to {state}; give another with "
-            f"tsd.journal.path, or, to have its lines stored here, remove {folder / 'owner'}"
+            f"tsd.journal.path, or, to have its lines stored here, rename {folder / 'owner'} to "
+            "owner.was"
         )
     if not _IDENTITY.fullmatch(own):
         raise TsdError(

@@ -22,6 +22,7 @@ from tsd.ingest.aside import move_damage, move_foreign
 from tsd.ingest.disk import REAL, Disk
 from tsd.ingest.folder import number_of, segment_path, segment_paths
 from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_header, read_pieces
+from tsd.ingest.untold import forget_untold, untold
 from tsd.latency import Latency
 
 log = structlog.get_logger(__name__)
@@ -97,7 +98,8 @@ class Journal:
         self.wait_times = Latency()  # of a group's first line, until the group is on disk
         self.writing_since: float | None = None  # since when the disk is at one group of lines, by trio's clock
         self.aside: list[Path] = []  # what was found and is not stored: damaged parts, others' segments
-        self.damaged = 0  # confirmed lines that the start could not read, as far as can be told
+        self.damaged = 0  # confirmed lines that starts could not read, as far as can be told, which nobody was told yet
+        self._is_told = False
         self._known = (owner, *adopted)
         self._interval_s = sync_interval_s
         self._segments: dict[Path, Segment] = {}
@@ -139,6 +141,7 @@ class Journal:
             self._look_around()
             for path in segment_paths(self.folder):
                 self._recover(path)
+            self.damaged = sum(untold(self.folder).values())
         except OSError as exc:
             raise TsdError(f"journal {exc.filename or self.folder}: cannot be recovered: {exc.strerror}") from exc
         return list(self._segments.values())
@@ -167,7 +170,7 @@ class Journal:
             else:
                 segment.lines += piece.lines
         if damages:
-            self.damaged += self.set_aside(segment, damages)
+            self.set_aside(segment, damages)
         if segment.lines:
             about = path.stat()
             segment.size = segment.good = about.st_size
@@ -178,11 +181,15 @@ class Journal:
         else:
             self.disk.remove(path)
 
-    def set_aside(self, segment: Segment, damages: Sequence[Damage]) -> int:
-        """Move what is damaged out of a segment; how many confirmed lines were in that, as far as can be told."""
-        moved = move_damage(self.disk, segment.path, damages, self.owner)
-        self.aside += moved.kept
-        return moved.lines
+    def set_aside(self, segment: Segment, damages: Sequence[Damage]) -> None:
+        """Move what is damaged out of a segment."""
+        self.aside += move_damage(self.disk, segment.path, damages, self.owner, is_told=self._is_told)
+
+    def told(self) -> None:
+        """The daemon is ready: what was damaged is told by its numbers, and not counted by the next start."""
+        self._is_told = True
+        with suppress(OSError):  # counted twice, then
+            forget_untold(self.disk, self.folder)
 
     def append(self, lines: bytes, count: int) -> int:
         """Take whole lines; their position."""

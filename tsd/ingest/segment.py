@@ -162,13 +162,14 @@ def _read_header(file: BinaryIO) -> Header:
 
 def _sealed_for(file: BinaryIO, head: Header, size: int, owners: Sequence[str]) -> str | None:
     """Whose identity the CRCs cover: none in segments of older versions. Behind a damaged header the first block tells,
-    if that is whole."""
+    if that is whole, or else any."""
     if head.synced is not None:
         return head.owner if head.version >= SEALED else None
     for owner in (*owners, None):
         if isinstance(_read_block(file, head.size, size, owner), Block):
             return owner
-    return owners[0] if owners else None
+    found = (owner for owner in owners if _next_whole(file, head.size, size, owner) is not None)
+    return next(found, owners[0] if owners else None)
 
 
 def _read_block(file: BinaryIO, at: int, size: int, owner: str | None) -> Block | str:

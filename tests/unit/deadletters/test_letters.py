@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from tsd.access.roles import Principal, Role
-from tsd.deadletters.folder import files, read_entries, read_records
+from tsd.deadletters.folder import files, mark_unstored, read_entries, read_records
 from tsd.deadletters.log import BURST_S, FILES, LEAST_FILE, DeadLetters
-from tsd.deadletters.records import LINE_BYTES, LeftOut, Outcome, Refused
+from tsd.deadletters.records import LINE_BYTES, LeftOut, Outcome, Refused, Replayed
 from tsd.deadletters.selection import Selection, groups
 from tsd.doors.clients import Client
 from tsd.doors.visitor import Visitor
@@ -172,6 +172,26 @@ async def test_a_full_disk_costs_only_what_it_does_not_take(tmp_path: Path, full
     assert left_out(tmp_path) == 100
 
 
+async def test_what_a_defect_keeps_from_the_folder_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def defect(records: object) -> bytes:
+        raise ValueError("as the test wants")
+
+    letters = DeadLetters(tmp_path, tmp_path / "refused", max_bytes=64 << 20, per_second=LARGE, now_ms=lambda: 1000)
+    with monkeypatch.context() as patch:
+        patch.setattr("tsd.deadletters.log.encode_records", defect)
+        letters.note(visitor(), refusals(3))
+        with pytest.raises(ValueError, match="as the test wants"):
+            await letters.run()
+    assert (letters.statistics().kept, letters.statistics().left_out) == (0, 3)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(letters.run)  # as the daemon has it run again
+        letters.note(visitor(), refusals(2))
+        await letters.flush()
+        nursery.cancel_scope.cancel()
+    assert (len(kept(tmp_path)), left_out(tmp_path)) == (2, 3)
+    assert (letters.statistics().kept, letters.statistics().left_out) == (2, 3)
+
+
 async def test_what_was_sent_again_is_known_by_its_mark(tmp_path: Path) -> None:
     folder, unstored = tmp_path / "rejected", tmp_path / "refused"
     unstored.mkdir()
@@ -211,6 +231,19 @@ async def test_what_was_taken_of_what_the_writer_could_not_store_stays_marked(tm
     assert [entry.message for entry in read_entries(folder, unstored)] == ["again", "unknown metric: q"]
     path.write_bytes(b"# unknown metric: z\nput z 1 2 a=b\nput z 2 2 a=b\n")  # others, in a file of the same number
     assert [entry.taken for entry in read_entries(folder, unstored)] == [False, False]
+
+
+async def test_a_file_of_the_writer_that_is_taken_away_meanwhile_keeps_nothing_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (7, 8):
+        (tmp_path / f"0000000{number}.lines").write_bytes(b"# unknown metric: q\nput q 1 2 a=b\n")
+    (tmp_path / "00000006.lines").symlink_to(tmp_path / "gone")  # listed, and not there
+    names = [entry.name for entry in read_entries(tmp_path / "rejected", tmp_path)]
+    assert names == ["00000007.lines-20", "00000008.lines-20"]
+    monkeypatch.setattr(Path, "exists", lambda path: True)  # as it was a moment ago
+    mark_unstored(tmp_path, [Replayed(1000, name, taken=True) for name in ["00000006.lines-20", *names]])
+    assert [entry.taken for entry in read_entries(tmp_path / "rejected", tmp_path)] == [True, True]
 
 
 async def test_a_selection_is_made_by_each_of_its_members(tmp_path: Path) -> None:

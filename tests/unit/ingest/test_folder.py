@@ -79,7 +79,8 @@ def test_nor_one_after_the_other(places: Places) -> None:
     for _ in range(2):
         assert refused(places.other_state, places.journal) == (
             f"journal folder {places.journal}: it belongs to state folder {places.state}, not to {places.other_state}; "
-            f"give another with tsd.journal.path, or, to have its lines stored here, remove {places.journal}/owner"
+            f"give another with tsd.journal.path, or, to have its lines stored here, rename "
+            f"{places.journal}/owner to owner.was"
         )
     assert segment.read_bytes() == b"lines"
     (places.journal / "owner").unlink()
@@ -99,6 +100,22 @@ def test_who_removes_the_owner_has_the_lines_stored_here(places: Places) -> None
     with both(places.other_state, places.journal):
         segment.unlink()
     assert adopted(places.journal) == frozenset()
+
+
+def test_a_renamed_owner_tells_whose_segments_are_where_their_headers_are_damaged(places: Places) -> None:
+    leave_lines(places.state, places.journal)  # without a header at all
+    theirs = (places.state / "id").read_text().strip()
+    (places.journal / "owner").rename(places.journal / "owner.was")
+    with both(places.other_state, places.journal):
+        assert adopted(places.journal) == {theirs}
+
+
+@pytest.mark.parametrize("text", ["", "no identity\n/var/lib/tsd"])
+def test_a_renamed_owner_that_is_damaged_tells_nothing(places: Places, text: str) -> None:
+    leave_lines(places.state, places.journal)
+    (places.journal / "owner").rename(places.journal / "owner.was").write_text(text)
+    with both(places.other_state, places.journal):
+        assert adopted(places.journal) == frozenset()
 
 
 def test_a_segment_beside_ours_adopts_nobody(places: Places) -> None:

@@ -31,9 +31,11 @@ async def test_what_is_damaged_is_set_aside_and_named_and_what_is_behind_it_is_k
     assert all(aside.parent == tmp_path / "aside" for aside in journal.aside)
     assert (journal.damaged, journal.statistics().aside) == (2 + 4, 2)
     assert [line for line in path.read_bytes().splitlines(keepends=True) if line.startswith(b"put ")] == [LINE] * 4
-    again = make(tmp_path)
-    assert again.recover()[0].lines == 4  # the second start finds a whole segment
-    assert (again.damaged, again.aside) == (0, [])
+    for count in (6, 0):
+        again = make(tmp_path)
+        assert again.recover()[0].lines == 4  # the second start finds a whole segment
+        assert (again.damaged, again.aside) == (count, [])  # and counts it, where the first was not ready
+        again.told()
 
 
 async def test_a_torn_end_is_no_damage(tmp_path: Path) -> None:
@@ -61,16 +63,42 @@ async def test_a_start_that_is_cut_off_while_it_mends_is_made_up_for(tmp_path: P
     data = bytearray(path.read_bytes())
     data[HEADER_BYTES + BLOCK_BYTES] ^= 1
     path.write_bytes(data)
-    for syncs in range(2):
+    for syncs in range(3):
         disk = Cut()
         disk.left = syncs
         with pytest.raises(TsdError, match="cannot be recovered"):
             make(tmp_path, disk=disk).recover()
     journal = make(tmp_path)
     assert [lines_of(segment) for segment in journal.recover()] == [LINE * 5]
-    assert {aside.read_bytes() for aside in (tmp_path / "aside").iterdir()} == {
+    assert journal.damaged == 1
+    assert [aside.read_bytes() for aside in (tmp_path / "aside").iterdir()] == [
         bytes(data[HEADER_BYTES : HEADER_BYTES + BLOCK_BYTES + len(LINE)])
+    ]
+
+
+async def test_what_cannot_be_mended_is_copied_once(tmp_path: Path) -> None:
+    """The writer tries again without end, and filled the disk with copies."""
+
+    class Whole(Disk):
+        def truncate(self, fd: int, size: int) -> None:
+            raise OSError(errno.EIO, "as the test wants")
+
+    path = await written(tmp_path, [LINE, LINE * 2, LINE * 3])
+    data = path.read_bytes()
+    ends = HEADER_BYTES + BLOCK_BYTES + len(LINE), len(data) - BLOCK_BYTES - 3 * len(LINE)
+    for _ in range(3):
+        path.write_bytes(data[: HEADER_BYTES + 50] + b"X" + data[HEADER_BYTES + 51 : -1] + b"X")
+        with pytest.raises(TsdError, match="cannot be recovered"):
+            make(tmp_path, disk=Whole()).recover()
+    assert {aside.name for aside in (tmp_path / "aside").iterdir()} == {
+        f"{path.stem}-from-byte-{HEADER_BYTES}.journal",
+        f"{path.stem}-from-byte-{ends[1]}.journal",
     }
+    path.write_bytes(data[: ends[0] - 1] + b"Y" + data[ends[0] :])  # other bytes of the same place
+    [segment] = make(tmp_path).recover()
+    assert lines_of(segment) == LINE * 5
+    other = tmp_path / "aside" / f"{path.stem}-from-byte-{HEADER_BYTES}-2.journal"
+    assert other.read_bytes() == data[HEADER_BYTES : ends[0] - 1] + b"Y"
 
 
 async def test_much_that_is_damaged_is_filled_by_several_blocks(

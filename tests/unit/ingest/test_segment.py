@@ -112,6 +112,10 @@ def test_a_damaged_header_hides_whose_an_adopted_segment_is_from_nobody(tmp_path
     found, damages = read(path)  # where it was not adopted
     assert found == []
     assert len(damages) == 1
+    whole = segment(owner=OTHER)
+    path.write_bytes(bytes(whole.starts[0] + 9) + whole.text[whole.starts[0] + 9 :])  # the first block as well
+    blocks = [piece.text for piece in read_pieces(path, [OWN, OTHER]) if isinstance(piece, Block)]
+    assert blocks == TEXTS[1:]
 
 
 def test_what_was_never_on_disk_for_sure_is_no_alarm(tmp_path: Path, whole: Whole) -> None:
