@@ -64,6 +64,10 @@ class Dispatcher:
         """Who is behind a request that came from `visitor`; raises Refused."""
         return visitor if self._permits is None else self._permits.sender(headers, visitor)
 
+    def serves_others(self, visitor: Visitor) -> bool:
+        """Whether it is a trusted proxy's connection: each of its requests is somebody else's."""
+        return self._permits is not None and self._permits.forwards(visitor)
+
     async def admit(self, method: str, target: Target, headers: Mapping[str, str], visitor: Visitor) -> Visitor:
         """Who sends a request of which only the head has come; raises Refused where it may not go on. Browsers ask by
         OPTIONS what they may ask, and show nothing then."""

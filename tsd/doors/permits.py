@@ -36,6 +36,10 @@ class Permits:
         self._needs = needs
         self._cors = cors
 
+    def forwards(self, visitor: Visitor) -> bool:
+        """Whether it is a proxy's connection."""
+        return self._doorkeeper.forwards(visitor.address)
+
     def sender(self, headers: Headers, visitor: Visitor) -> Visitor:
         """Who is behind a request: who its connection is from, or by what a trusted proxy says. Raises Refused."""
         if not self._doorkeeper.forwards(visitor.address):

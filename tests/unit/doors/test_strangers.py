@@ -96,6 +96,16 @@ async def test_who_is_known_may_be_silent(keeper: Doorkeeper, autojump_clock: Mo
             await trio.sleep(100 * PATIENCE_S)
 
 
+async def test_who_asks_for_others_may_be_silent_after_a_stranger(tmp_path: Path, autojump_clock: MockClock) -> None:
+    settings = AccessSettings(authentication=True, auth_file=str(tmp_path / "accounts"), forwarding="127.0.0.1")
+    write_lines(tmp_path / "accounts", [str(Account("a", Role.READ, kept_token(TOKEN)))])
+    async with serving(ROUTES, doorkeeper=Doorkeeper(settings, lambda: 0)) as served, served.client() as proxy:
+        for shown in ((), (), (SHOWN,)):
+            await proxy.send(get("/health", "X-Forwarded-For: 192.0.2.7", *shown))
+            assert (await hear(proxy)).status == 200
+            await trio.sleep(100 * PATIENCE_S)
+
+
 async def test_nor_is_anybody_hurried_where_nobody_must_show_who_it_is(autojump_clock: MockClock) -> None:
     async with serving(ROUTES) as served, served.client() as client:
         await trio.sleep(100 * PATIENCE_S)
