@@ -20,7 +20,11 @@ from tsd.errors import Refused
 
 log = structlog.get_logger(__name__)
 
-TOLD_CHARS = 300  # of a target and of a body, in the log
+TOLD_CHARS = 300  # of a target, of one of its parameters and of a body, in the log
+MATTERS = (
+    "metric", "tagk", "tagv", "name", "uid", "type", "tsuid", "treeid", "treeId", "ruleset", "definition", "branch",
+    "id", "query", "m", "tsuids", "start", "end", "start_time", "end_time", "global", "method_override",
+)  # fmt: skip
 CHALLENGES = (("WWW-Authenticate", 'Basic realm="tsd", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="tsd"'))
 FOREIGN = ("cross-site", "same-site")  # of Sec-Fetch-Site: another origin, be it a neighbour's
 _OVERRIDES = ("GET", "POST", "PUT", "DELETE")
@@ -97,11 +101,13 @@ class Permits:
         method, word = _meant(method, params), segments[1].lower() if len(segments) > 1 else ""
         return method, word, needed(self._needs.get(key, Role.ADMIN), method, word)
 
-    def tell(self, key: str, request: Request, status: int) -> None:
+    def tell(self, key: str, request: Request, outcome: str) -> None:
         """Log a request to the endpoint `key` that was let through, and its outcome, if it is one to be told."""
         method, word, need = self._asked(key, request.method, request.segments, request.params)
         if is_told(key, need, method, word):
-            _tell(key, request, str(status))
+            doing = word if word == "assign" else method  # and no other word: they are as many as somebody thinks of
+            limited = None if need == Role.ADMIN else f"{key} {doing} {request.visitor.account}"
+            _tell(request, outcome, limited)
 
     def _may_pad(self, need: Role, headers: Headers, visitor: Visitor) -> bool:
         """Whether an answer to somebody who is known may be a script, which any page may load, and read, with what a
@@ -131,21 +137,39 @@ def check_deletion(request: Request) -> None:
         raise Refused(403, "Forbidden", "Deleting data needs the role admin")
     if _is_foreign(request.headers):
         raise _foreign(request.headers)
-    _tell("rows", request, "begun")
+    _tell(request, "begun")
 
 
-def _tell(what: str, request: Request, outcome: str) -> None:
-    """One line. Those of one kind are limited among themselves."""
+def _tell(request: Request, outcome: str, limited: str | None = None) -> None:
+    """One line. Those of one kind and account, which `limited` says, are limited among themselves; None: it is one that
+    takes an administrator, and each is told."""
     target = request.path if request.split is None else request.split.geturl()
     log.info(
         "somebody administers",
-        _wording=f"somebody administers {what}",
+        _wording=limited and f"somebody administers {limited}",
         account=request.visitor.account or None,
         peer=request.visitor.peer,
-        asked=f"{request.method} {target}"[:TOLD_CHARS],
-        body=request.body[:TOLD_CHARS].decode("utf-8", "replace") or None,
+        asked=_shortened(f"{request.method} {target}"),
+        body=_shortened(request.body.decode("utf-8", "replace")) or None,
+        **({"of_it": _what_matters(request)} if len(target) > TOLD_CHARS else {}),
         outcome=outcome,
     )
+
+
+def _what_matters(request: Request) -> str:
+    """Of a long target: among others, parameters that nobody reads would hide those that do something."""
+    found = [f"{name}={_shortened(request.params[name][-1])}" for name in MATTERS if request.params.get(name)]
+    return " ".join(found)
+
+
+def _shortened(text: str) -> str:
+    """Its beginning and its end, where it is long.
+
+    >>> len(_shortened("a" * 300)), _shortened("a" * 400 + "b").endswith("ab")
+    (300, True)
+    """
+    half = TOLD_CHARS // 2
+    return text if len(text) <= TOLD_CHARS else f"{text[:half]} … {text[-half:]}"
 
 
 def _is_foreign(headers: Headers) -> bool:

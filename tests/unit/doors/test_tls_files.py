@@ -135,7 +135,7 @@ def test_a_certificate_among_the_revoked_is_not_trusted(tmp_path: Path) -> None:
     trusted = other.replace(b" CERTIFICATE", b" TRUSTED CERTIFICATE")
     for among in (revoked() + other, other + revoked(), revoked() + b"x" * 254 + other, revoked() + trusted, other):
         (tmp_path / "crl").write_bytes(among)
-        with pytest.raises(TsdError, match="/crl: .*nothing else"):
+        with pytest.raises(TsdError, match=r"/crl: .*nothing else"):
             made(tmp_path, tls_client_ca=str(tmp_path / "ca"), tls_client_crl=str(tmp_path / "crl"))
 
 
