@@ -194,6 +194,19 @@ async def test_lines_that_do_not_end_have_it_too(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_line_that_has_come_is_not_held_by_whom_we_pause(tmp_path: Path) -> None:
+    """Who waited for its quota was cut off as if we waited for it."""
+    async with running(tmp_path, {"tsd.quota.lines_per_second": "1"}) as daemon, daemon.client() as client:
+        await client.send(b"put " + b"a" * 16_000)
+        with trio.fail_after(60):
+            while not daemon.daemon.listener.statistics().unfinished:
+                await trio.lowlevel.checkpoint()
+            await client.send(b" 1500000000 1 a=b\n" + b"put m 1500000000 1 a=b\n" * 1000)
+            while not daemon.daemon.clients.statistics().pausing:
+                await trio.lowlevel.checkpoint()
+        assert daemon.daemon.listener.statistics().unfinished == 0
+
+
 async def ended(client: Client) -> bool:
     try:
         return await client.read_to_end() == b""
