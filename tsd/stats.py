@@ -65,6 +65,7 @@ class Snapshot(NamedTuple):
     tls: TlsStatistics | None  # None: no TLS
     canary: CanaryStatistics | None  # None: there is none
     upkeep_failures: int
+    started_s: int  # by the wall clock
 
 
 def render(stats: Iterable[Stat], now_s: int, host_tags: str) -> bytes:
@@ -224,6 +225,7 @@ def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("series.known", snapshot.series)
     yield Stat("process.compiled", int(compiled.HAS))  # 0: put lines are read in Python
     usage = resource.getrusage(resource.RUSAGE_SELF)
+    yield Stat("process.started", snapshot.started_s)
     yield Stat("process.cpu-ms", int((usage.ru_utime + usage.ru_stime) * 1000))
     yield Stat("process.peak-kib", usage.ru_maxrss)
     if snapshot.compaction is not None:
