@@ -4,7 +4,9 @@ A browser sends what it knows of somebody (a password, a certificate, its place 
 page that it shows. So what changes something is not done for pages of other origins, unless CORS lets them in.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -21,9 +23,10 @@ from tsd.errors import Refused
 log = structlog.get_logger(__name__)
 
 TOLD_CHARS = 300  # of a target, of one of its parameters and of a body, in the log
+READ_BYTES = 64 << 10  # of a body, for those of its parts that matter
 MATTERS = (
     "metric", "tagk", "tagv", "name", "uid", "type", "tsuid", "treeid", "treeId", "ruleset", "definition", "branch",
-    "id", "query", "m", "tsuids", "start", "end", "start_time", "end_time", "global", "method_override",
+    "id", "query", "m", "queries", "tsuids", "start", "end", "start_time", "end_time", "global", "method_override",
 )  # fmt: skip
 CHALLENGES = (("WWW-Authenticate", 'Basic realm="tsd", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="tsd"'))
 FOREIGN = ("cross-site", "same-site")  # of Sec-Fetch-Site: another origin, be it a neighbour's
@@ -151,15 +154,22 @@ def _tell(request: Request, outcome: str, limited: str | None = None) -> None:
         peer=request.visitor.peer,
         asked=_shortened(f"{request.method} {target}"),
         body=_shortened(request.body.decode("utf-8", "replace")) or None,
-        **({"of_it": _what_matters(request)} if len(target) > TOLD_CHARS else {}),
+        **({"of_it": of_it} if (of_it := _what_matters(request, target, whole=limited is None)) else {}),
         outcome=outcome,
     )
 
 
-def _what_matters(request: Request) -> str:
-    """Of a long target: among others, parameters that nobody reads would hide those that do something."""
-    found = [f"{name}={_shortened(request.params[name][-1])}" for name in MATTERS if request.params.get(name)]
-    return " ".join(found)
+def _what_matters(request: Request, target: str, *, whole: bool) -> str:
+    """Of a long target, or body: among others, parameters that nobody reads would hide those that do something.
+    `whole`: however long the body is."""
+    found: dict[str, object] = {}
+    if len(target) > TOLD_CHARS:
+        found = {name: values[-1] for name, values in request.params.items() if values}
+    if len(request.body) > TOLD_CHARS and (whole or len(request.body) <= READ_BYTES):
+        with suppress(ValueError, RecursionError):
+            read = json.loads(request.body)
+            found |= read if isinstance(read, dict) else {}
+    return " ".join(f"{name}={_shortened(str(found[name]))}" for name in MATTERS if name in found)
 
 
 def _shortened(text: str) -> str:

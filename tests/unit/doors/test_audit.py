@@ -132,11 +132,15 @@ async def test_no_padding_hides_what_was_done(tmp_path: Path) -> None:
     pad = "x" * 5000
     with capture_logs() as logs:
         permitting(tmp_path).tell("api/uid", asked(f"/api/uid/rename?a={pad}&metric=m&name=n&b={pad}", "root"), "200")
-        permitting(tmp_path).tell("api/uid", asked(f"/api/uid/rename?metric={pad}&name=n", "root", body=b"{}"), "200")
-    first, second = (line for line in logs if line["event"] == "somebody administers")
-    assert first["of_it"] == "metric=m name=n"
+        permitting(tmp_path).tell(
+            "api/uid", asked(f"/api/uid/rename?metric={pad}&name=n", "root", body=b"[" * 5000), "200"
+        )
+        body = b'{"a":"%b","metric":"m","name":"n","b":"%b"}' % (pad.encode(), pad.encode())
+        permitting(tmp_path).tell("api/uid", asked("/api/uid/rename", "root", "POST", body=body), "200")
+    first, second, third = (line for line in logs if line["event"] == "somebody administers")
+    assert first["of_it"] == third["of_it"] == "metric=m name=n"
     assert str(second["asked"]).endswith("x&name=n")
-    assert all(len(str(line)) < 2000 for line in (first, second))
+    assert all(len(str(line)) < 2000 for line in (first, second, third))
 
 
 async def test_what_was_cut_off_is_told(tmp_path: Path) -> None:
