@@ -116,6 +116,7 @@ async def test_it_says_when_it_was_started_whatever_it_may_see_of_the_machine(
     assert "process_start_time_seconds" not in first
     assert before <= first["tsd_start_time_seconds"] == second["tsd_start_time_seconds"] <= now_ms() // 1000
     assert 0 < first["tsd_cpu_seconds_total"] <= second["tsd_cpu_seconds_total"]
+    assert first["tsd_resident_memory_bytes"] > 0
 
 
 async def test_every_number_of_stats_has_its_place(tmp_path: Path) -> None:
