@@ -73,6 +73,7 @@ class Daemon:
     """The parts of one daemon, put together."""
 
     def __init__(self, config: Config, store: Store, stop: trio.Event) -> None:
+        self._started_s = now_ms() // 1000
         self.config = config
         self.store = store
         self.stop = stop
@@ -292,6 +293,7 @@ class Daemon:
             clients=self.clients.statistics(),
             letters=self.letters.statistics(),
             upkeep_failures=self._upkeep.failures,
+            started_s=self._started_s,
         )
         return list(collect(snapshot))
 

@@ -34,7 +34,10 @@ class RateLimit:
 
     def __call__(self, _logger: object, _method: str, event: Event) -> Event:
         now = float(event.pop("_monotonic"))
-        wording = str(event.pop("_wording", event["event"]))
+        wording = event.pop("_wording", event["event"])
+        if wording is None:  # one that nothing may hide
+            return event
+        wording = str(wording)
         start, count = self._periods.get(wording, (now, 0))
         if now - start >= PERIOD_S:
             if count > BURST:

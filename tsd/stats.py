@@ -6,6 +6,7 @@ Ours: `tsd.ledger.*` is the account of every put line (received = stored + journ
 
 import resource
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tsd.access.doorkeeper import Statistics as AccessStatistics
@@ -65,6 +66,7 @@ class Snapshot(NamedTuple):
     tls: TlsStatistics | None  # None: no TLS
     canary: CanaryStatistics | None  # None: there is none
     upkeep_failures: int
+    started_s: int  # by the wall clock
 
 
 def render(stats: Iterable[Stat], now_s: int, host_tags: str) -> bytes:
@@ -210,6 +212,12 @@ def _access(access: AccessStatistics, tls: TlsStatistics | None) -> Iterator[Sta
         yield Stat("tls.certificate-seconds-left", tls.seconds_left)
 
 
+def _resident_kib() -> int:
+    """Memory of this process that is resident. Raises OSError."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() // 1024
+
+
 def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:
     journal = snapshot.journal
     yield Stat("journal.bytes", journal.size)
@@ -224,8 +232,11 @@ def _way_to_the_store(snapshot: Snapshot) -> Iterator[Stat]:
     yield Stat("series.known", snapshot.series)
     yield Stat("process.compiled", int(compiled.HAS))  # 0: put lines are read in Python
     usage = resource.getrusage(resource.RUSAGE_SELF)
+    yield Stat("process.started", snapshot.started_s)
     yield Stat("process.cpu-ms", int((usage.ru_utime + usage.ru_stime) * 1000))
     yield Stat("process.peak-kib", usage.ru_maxrss)
+    with suppress(OSError):  # some jails have no /proc
+        yield Stat("process.resident-kib", _resident_kib())
     if snapshot.compaction is not None:
         tally = snapshot.compaction.tally
         yield Stat("compactor.queue-full", snapshot.compaction.left_out)

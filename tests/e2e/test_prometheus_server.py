@@ -67,7 +67,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def test_prometheus_takes_it_all(served: Served, tmp_path: Path, program: Callable[[str], Path]) -> None:
     assert run(program("promtool"), "check", "metrics", stdin=get(served.port, "/metrics")) == ""  # it has no advice
     with prometheus(program("prometheus"), tmp_path, served.port) as port:
-        until(lambda: bool(ask(port, "rate(process_cpu_seconds_total[1m])")), "two looks at the daemon")
+        until(lambda: bool(ask(port, "rate(tsd_cpu_seconds_total[1m])")), "two looks at the daemon")
         assert all(value == "1" for value in ask(port, "tsd_ready"))
         silent = [query for query in queries() if not ask(port, query) and not query.endswith(SELDOM)]
         silent = [query for query in silent if not query.startswith(ELSEWHERE)]

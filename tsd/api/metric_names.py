@@ -96,7 +96,10 @@ TOLD: dict[str, Told | None] = {
     "writer.retries": Told("store_write_failures", "Times that the store did not take a window."),
     "series.known": _gauge("series_known", "Series in memory."),
     "process.compiled": _gauge("compiled", "1 where put lines are read in the compiled loop, 0 where in Python."),
-    "process.cpu-ms": None,  # process_cpu_seconds_total
+    # As process_* of the client library too, which has nothing to tell where it may not see all of /proc.
+    "process.started": _gauge("start_time_seconds", "When the daemon was started, in seconds since 1970."),
+    "process.cpu-ms": Told("cpu_seconds", "Time of processors that the daemon took.", unit=0.001),
+    "process.resident-kib": _gauge("resident_memory_bytes", "Memory that is resident.", unit=1024),
     "process.peak-kib": _gauge("process_peak_memory_bytes", "Most memory that was resident at once.", unit=1024),
     "canary.rounds": Told("canary_rounds", "Rounds of the canary: a point of its own, taken in and read back."),
     "canary.missed": Told("canary_missed", "Rounds at whose end the point was not there."),

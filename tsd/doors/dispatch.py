@@ -64,6 +64,10 @@ class Dispatcher:
         """Who is behind a request that came from `visitor`; raises Refused."""
         return visitor if self._permits is None else self._permits.sender(headers, visitor)
 
+    def serves_others(self, visitor: Visitor) -> bool:
+        """Whether it is a trusted proxy's connection: each of its requests is somebody else's."""
+        return self._permits is not None and self._permits.forwards(visitor)
+
     async def admit(self, method: str, target: Target, headers: Mapping[str, str], visitor: Visitor) -> Visitor:
         """Who sends a request of which only the head has come; raises Refused where it may not go on. Browsers ask by
         OPTIONS what they may ask, and show nothing then."""
@@ -97,12 +101,18 @@ class Dispatcher:
                 response = await _begun(await endpoint(request))
         except Exception as error:  # noqa: BLE001 - the boundary: a request that fails is answered, and fails alone
             response = self._failed(error, request, target)
-        if self._permits is not None and key in self._routes and request.method != "OPTIONS":
-            self._permits.tell(key, request, response.status)
+        except BaseException:  # cancelled: what it had begun may be done all the same
+            self._tell(key, request, "cut off")
+            raise
+        self._tell(key, request, str(response.status))
         response = _in_legacy_form(response) if target.is_legacy else response
         if response.content_type in (JSON, LEGACY_JSON) and request.has("jsonp"):
             response = await _padded(response, request)
         return replace(response, headers=(*response.headers, *extra)) if extra else response
+
+    def _tell(self, key: str, request: Request, outcome: str) -> None:
+        if self._permits is not None and key in self._routes and request.method != "OPTIONS":
+            self._permits.tell(key, request, outcome)
 
     def _key_of(self, target: Target) -> str:
         """Which endpoint a target names: that of its first two words, as of api/query/last, or of the first alone."""

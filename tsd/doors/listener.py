@@ -202,8 +202,12 @@ class Listener:
             except OSError:
                 self._reset += 1
                 return None
+            peer_address = visitor.address
             if found is not None:
                 visitor = visitor_at(*found, self._clients)
+            visitor.peer_address, visitor.announced = peer_address, True
+            if not keeper.announces(peer_address):
+                return None  # not any more
         if not keeper.forwards(visitor.address) and not keeper.admits(visitor.address):
             return None
         visitor.principal = keeper.stranger(visitor.address)

@@ -4,7 +4,9 @@ A browser sends what it knows of somebody (a password, a certificate, its place 
 page that it shows. So what changes something is not done for pages of other origins, unless CORS lets them in.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -20,7 +22,12 @@ from tsd.errors import Refused
 
 log = structlog.get_logger(__name__)
 
-TOLD_CHARS = 300  # of a target and of a body, in the log
+TOLD_CHARS = 300  # of a target, of one of its parameters and of a body, in the log
+READ_BYTES = 64 << 10  # of a body, for those of its parts that matter
+MATTERS = (
+    "metric", "tagk", "tagv", "name", "uid", "type", "tsuid", "treeid", "treeId", "ruleset", "definition", "branch",
+    "id", "query", "m", "queries", "tsuids", "start", "end", "start_time", "end_time", "global", "method_override",
+)  # fmt: skip
 CHALLENGES = (("WWW-Authenticate", 'Basic realm="tsd", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="tsd"'))
 FOREIGN = ("cross-site", "same-site")  # of Sec-Fetch-Site: another origin, be it a neighbour's
 _OVERRIDES = ("GET", "POST", "PUT", "DELETE")
@@ -35,6 +42,10 @@ class Permits:
         self._doorkeeper = doorkeeper
         self._needs = needs
         self._cors = cors
+
+    def forwards(self, visitor: Visitor) -> bool:
+        """Whether it is a proxy's connection."""
+        return self._doorkeeper.forwards(visitor.address)
 
     def sender(self, headers: Headers, visitor: Visitor) -> Visitor:
         """Who is behind a request: who its connection is from, or by what a trusted proxy says. Raises Refused."""
@@ -93,11 +104,13 @@ class Permits:
         method, word = _meant(method, params), segments[1].lower() if len(segments) > 1 else ""
         return method, word, needed(self._needs.get(key, Role.ADMIN), method, word)
 
-    def tell(self, key: str, request: Request, status: int) -> None:
+    def tell(self, key: str, request: Request, outcome: str) -> None:
         """Log a request to the endpoint `key` that was let through, and its outcome, if it is one to be told."""
         method, word, need = self._asked(key, request.method, request.segments, request.params)
         if is_told(key, need, method, word):
-            _tell(key, request, str(status))
+            doing = word if word == "assign" else method  # and no other word: they are as many as somebody thinks of
+            limited = None if need == Role.ADMIN else f"{key} {doing} {request.visitor.account}"
+            _tell(request, outcome, limited)
 
     def _may_pad(self, need: Role, headers: Headers, visitor: Visitor) -> bool:
         """Whether an answer to somebody who is known may be a script, which any page may load, and read, with what a
@@ -127,21 +140,46 @@ def check_deletion(request: Request) -> None:
         raise Refused(403, "Forbidden", "Deleting data needs the role admin")
     if _is_foreign(request.headers):
         raise _foreign(request.headers)
-    _tell("rows", request, "begun")
+    _tell(request, "begun")
 
 
-def _tell(what: str, request: Request, outcome: str) -> None:
-    """One line. Those of one kind are limited among themselves."""
+def _tell(request: Request, outcome: str, limited: str | None = None) -> None:
+    """One line. Those of one kind and account, which `limited` says, are limited among themselves; None: it is one that
+    takes an administrator, and each is told."""
     target = request.path if request.split is None else request.split.geturl()
     log.info(
         "somebody administers",
-        _wording=f"somebody administers {what}",
+        _wording=limited and f"somebody administers {limited}",
         account=request.visitor.account or None,
         peer=request.visitor.peer,
-        asked=f"{request.method} {target}"[:TOLD_CHARS],
-        body=request.body[:TOLD_CHARS].decode("utf-8", "replace") or None,
+        asked=_shortened(f"{request.method} {target}"),
+        body=_shortened(request.body.decode("utf-8", "replace")) or None,
+        **({"of_it": of_it} if (of_it := _what_matters(request, target, whole=limited is None)) else {}),
         outcome=outcome,
     )
+
+
+def _what_matters(request: Request, target: str, *, whole: bool) -> str:
+    """Of a long target, or body: among others, parameters that nobody reads would hide those that do something.
+    `whole`: however long the body is."""
+    found: dict[str, object] = {}
+    if len(target) > TOLD_CHARS:
+        found = {name: values[-1] for name, values in request.params.items() if values}
+    if len(request.body) > TOLD_CHARS and (whole or len(request.body) <= READ_BYTES):
+        with suppress(ValueError, RecursionError):
+            read = json.loads(request.body)
+            found |= read if isinstance(read, dict) else {}
+    return " ".join(f"{name}={_shortened(str(found[name]))}" for name in MATTERS if name in found)
+
+
+def _shortened(text: str) -> str:
+    """Its beginning and its end, where it is long.
+
+    >>> len(_shortened("a" * 300)), _shortened("a" * 400 + "b").endswith("ab")
+    (300, True)
+    """
+    half = TOLD_CHARS // 2
+    return text if len(text) <= TOLD_CHARS else f"{text[:half]} … {text[-half:]}"
 
 
 def _is_foreign(headers: Headers) -> bool:

@@ -156,6 +156,7 @@ class TelnetSession:
                     return
                 pieces = lines.feed(data)
                 del data
+                self.visitor.holds(len(lines.tail))  # what has come whole is held by us, for as long as we pause it
         finally:
             if lines.tail and not self._over:
                 self._tally.cut_lines += 1
@@ -337,7 +338,8 @@ class TelnetSession:
     def _tell(self, name: str) -> None:
         """Log who gives a command that administers."""
         who, peer = self.visitor.account or None, self.visitor.peer
-        log.info("somebody administers", _wording=f"somebody administers {name}", account=who, peer=peer, asked=name)
+        wording = f"somebody administers {name} {who}"
+        log.info("somebody administers", _wording=wording, account=who, peer=peer, asked=name)
 
     async def _known(self, name: str) -> None:
         if self._replies.deaf and name in _TELLS:

@@ -28,6 +28,7 @@ CLOSE_WAIT = 8  # a state of TCP, as Linux numbers them
 PARTING_S = 2  # for a client to agree that the connection is over
 SOON_S = 14 * 86400  # a certificate that ends within this is warned of
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of 1.2: with forward secrecy and authenticated; 1.3 has no others
+BEGIN, BEGIN_CRL = b"-----BEGIN ", b"-----BEGIN X509 CRL-----"  # OpenSSL cuts long lines: they may stand anywhere
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 TOLD = b"TLS is required on this port.\n"
@@ -157,6 +158,7 @@ def _read(settings: AccessSettings) -> _Keys:
             context.load_verify_locations(name)
             if settings.tls_client_crl:
                 name = settings.tls_client_crl
+                _check_revocations(name)
                 context.load_verify_locations(name)
                 context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
         name = settings.tls_certificate
@@ -164,6 +166,15 @@ def _read(settings: AccessSettings) -> _Keys:
             return _Keys(context, read_certificate(file.read()))
     except OSError as exc:  # ssl.SSLError is one
         raise TsdError(f"{name}: {exc.strerror or exc}") from exc
+
+
+def _check_revocations(name: str) -> None:
+    """Raise TsdError for a file that holds anything but lists of revoked certificates: OpenSSL would trust whatever
+    certificate stands among them, and whoever that one vouches for."""
+    with open(name, "rb") as file:
+        pem = file.read()
+    if pem.count(BEGIN) != pem.count(BEGIN_CRL) or BEGIN_CRL not in pem:
+        raise TsdError(f"{name}: tsd.tls.client_crl takes lists of revoked certificates in PEM form, and nothing else")
 
 
 def _no_password() -> str:

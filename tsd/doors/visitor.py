@@ -20,8 +20,8 @@ class Visitor:
     """The other end of a connection, and who it has shown to be. It is the Source of its lines."""
 
     __slots__ = (
-        "_clients", "_counted", "_is_open", "_last_behind", "_own", "address", "badge", "holds", "keeps_refused",
-        "line_since", "port", "principal", "secured", "shown", "silent_since",
+        "_clients", "_counted", "_is_open", "_last_behind", "_own", "address", "announced", "badge", "holds",
+        "keeps_refused", "line_since", "peer_address", "port", "principal", "secured", "shown", "silent_since",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +37,8 @@ class Visitor:
     ) -> None:
         """`client` is that of its address, one of `clients`."""
         self.address = address
+        self.peer_address = address  # of the connection: a balancer's, where that one has announced `address`
+        self.announced = False  # whether it began as a balancer's does
         self.port = port
         self.principal = principal
         self.secured = secured  # by TLS
@@ -109,6 +111,8 @@ class Visitor:
         """Whether the lists of networks, as they are now, say of this end what they said when it came. Of a proxy's
         they may say other things of each who is behind it: it may not, and comes again."""
         if self._last_behind is not None or doorkeeper.forwards(self.address):
+            return False
+        if doorkeeper.announces(self.peer_address) is not self.announced:
             return False
         known = [self] if self.shown is None else [self, self.shown[1]]
         return all(doorkeeper.may_stay(self.address, one.principal, one.badge) for one in known)

@@ -193,8 +193,9 @@ class WebSession:
 
     async def _next_request(self) -> bytes:
         """The first of the next request, however long that takes; who may do nothing here is not waited for long, and
-        then has gone."""
-        with trio.move_on_after(math.inf if self._is_known else PATIENCE_S):
+        then has gone. A proxy's next request may be anybody's."""
+        patient = self._is_known or self._dispatcher.serves_others(self._visitor)
+        with trio.move_on_after(math.inf if patient else PATIENCE_S):
             return await self._receive()
         return b""
 

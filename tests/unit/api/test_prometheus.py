@@ -2,15 +2,18 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.running import Running, running
 from tests.unit.api.asking import ask, tell
 from tsd.api.metric_names import TOLD
+from tsd.assembly import now_ms
 from tsd.codec.uid import Kind
 from tsd.latency import Latency
 
@@ -100,6 +103,20 @@ async def test_a_point_of_an_earlier_run_is_as_old_as_its_journal(tmp_path: Path
     os.utime(segment, (segment.stat().st_mtime - 1000,) * 2)
     async with running(tmp_path, away) as daemon:
         assert 1000 <= (await metrics(daemon)).values["tsd_oldest_unstored_seconds"] < 1100
+
+
+async def test_it_says_when_it_was_started_whatever_it_may_see_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The units hide /proc/stat, without which the client library says nothing of the process."""
+    before = now_ms() // 1000
+    monkeypatch.setattr("tsd.api.prometheus.ProcessCollector", partial(ProcessCollector, proc=str(tmp_path)))
+    async with running(tmp_path / "state") as daemon:
+        first, second = (await metrics(daemon)).values, (await metrics(daemon)).values
+    assert "process_start_time_seconds" not in first
+    assert before <= first["tsd_start_time_seconds"] == second["tsd_start_time_seconds"] <= now_ms() // 1000
+    assert 0 < first["tsd_cpu_seconds_total"] <= second["tsd_cpu_seconds_total"]
+    assert first["tsd_resident_memory_bytes"] > 0
 
 
 async def test_every_number_of_stats_has_its_place(tmp_path: Path) -> None:

@@ -1,20 +1,48 @@
 """What the log tells of those who administer."""
 
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
+from structlog import DropEvent
 from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from tests.running import Running, running
 from tests.unit.doors.web_parts import get, hear, post
 from tsd.access.accounts import Account, write_lines
+from tsd.access.doorkeeper import Doorkeeper
 from tsd.access.needs import endpoints, is_told, needed
-from tsd.access.roles import Role
+from tsd.access.roles import Principal, Role
 from tsd.access.secret import kept_token, new_token
+from tsd.access_settings import AccessSettings
+from tsd.doors.cors import Cors
+from tsd.doors.dispatch import Dispatcher, Rules
+from tsd.doors.exchange import Request, Response
+from tsd.doors.permits import Permits
+from tsd.doors.target import read_target
+from tsd.doors.visitor import here
+from tsd.log import BURST, RateLimit
 
 TOKEN = new_token()
+EVERYTHING = Role.READ | Role.WRITE | Role.ADMIN
 HEADER = f"Authorization: Bearer {TOKEN}"
+
+
+def permitting(folder: Path) -> Permits:
+    keeper = Doorkeeper(AccessSettings(auth_file=str(folder / "none")), lambda: 0)
+    return Permits(keeper, endpoints("everybody", "read", may_delete=True), Cors("", ""))
+
+
+def asked(path: str, account: str, method: str = "GET", body: bytes = b"") -> Request:
+    """A request of somebody who is known."""
+    target, visitor = read_target(path), here()
+    visitor.principal = Principal(account, EVERYTHING)
+    return Request(method, target.path, target.segments, target.params, body=body, split=target.split, visitor=visitor)
 
 
 async def told(daemon: Running, request: bytes) -> list[dict[str, Any]]:
@@ -72,6 +100,64 @@ async def test_it_does_not_tell_what_is_asked_all_day(tmp_path: Path) -> None:
             get("/api/nosuch", method="DELETE"),
         ):
             assert await told(daemon, request) == []
+
+
+def counted(logs: list[EventDict]) -> Counter[str]:
+    """What is left of lines where their number is limited."""
+    limit, kept = RateLimit(), Counter[str]()
+    for line in logs:
+        with suppress(DropEvent):
+            kept[str(limit(None, "info", {**line, "_monotonic": 0.0})["asked"])] += 1
+    return kept
+
+
+async def test_what_one_does_hides_nothing_that_others_do(tmp_path: Path) -> None:
+    """Who may write gave names away, and what an administrator did in that minute was left out."""
+    permits = permitting(tmp_path)
+    with capture_logs() as logs:
+        for account in ("a", "b"):
+            for _ in range(2 * BURST):
+                permits.tell("api/uid", asked("/api/uid/assign?metric=m", account), "200")
+            for number in range(2 * BURST):
+                permits.tell("api/annotation", asked(f"/api/annotation/{number}", account, "DELETE"), "204")
+        for _ in range(2 * BURST):
+            permits.tell("api/uid", asked("/api/uid/rename?metric=m&name=n", "root"), "200")
+    kept = counted(logs)
+    assert kept["GET /api/uid/assign?metric=m"] == 2 * BURST
+    assert sum(count for line, count in kept.items() if line.startswith("DELETE")) == 2 * BURST
+    assert kept["GET /api/uid/rename?metric=m&name=n"] == 2 * BURST
+
+
+async def test_no_padding_hides_what_was_done(tmp_path: Path) -> None:
+    pad = "x" * 5000
+    with capture_logs() as logs:
+        permitting(tmp_path).tell("api/uid", asked(f"/api/uid/rename?a={pad}&metric=m&name=n&b={pad}", "root"), "200")
+        permitting(tmp_path).tell(
+            "api/uid", asked(f"/api/uid/rename?metric={pad}&name=n", "root", body=b"[" * 5000), "200"
+        )
+        body = b'{"a":"%b","metric":"m","name":"n","b":"%b"}' % (pad.encode(), pad.encode())
+        permitting(tmp_path).tell("api/uid", asked("/api/uid/rename", "root", "POST", body=body), "200")
+    first, second, third = (line for line in logs if line["event"] == "somebody administers")
+    assert first["of_it"] == third["of_it"] == "metric=m name=n"
+    assert str(second["asked"]).endswith("x&name=n")
+    assert all(len(str(line)) < 2000 for line in (first, second, third))
+
+
+async def test_what_was_cut_off_is_told(tmp_path: Path) -> None:
+    """It may have reached the store."""
+
+    async def rename(_request: Request) -> Response:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    dispatcher = Dispatcher({"api/uid": rename}, Rules(), Cors("", ""), permitting(tmp_path))
+    path = "/api/uid/rename?metric=m&name=n"
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dispatcher.answer, asked(path, "root"), read_target(path))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    assert [(line["asked"], line["outcome"]) for line in logs if "asked" in line] == [(f"GET {path}", "cut off")]
 
 
 @pytest.mark.parametrize(

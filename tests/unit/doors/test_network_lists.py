@@ -112,3 +112,33 @@ async def test_balancers_and_proxies_too(tmp_path: Path) -> None:
         async with coming(daemon, WRITER) as client:
             await client.send(b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 4242\r\nsync\n")
             assert await client.read_until(b"\n") == b"synced 0\n"
+
+
+async def test_who_came_by_a_balancer_stays_as_long_as_it_is_one(tmp_path: Path) -> None:
+    """Whoever was announced kept what its address may, though nobody is believed any more who announces."""
+    async with running(tmp_path) as daemon, coming(daemon, READER) as direct:
+        assert await direct.ask(b"") == b"synced 0\n"
+        changed(daemon, announcing=WRITER)
+        async with coming(daemon, WRITER) as announced, coming(daemon, WRITER) as own:
+            for client, header in ((announced, b"TCP4 192.0.2.7 10.0.0.1 4711 4242"), (own, b"UNKNOWN")):
+                await client.send(b"PROXY " + header + b"\r\nsync\n")
+                assert await client.read_until(b"\n") == b"synced 0\n"
+            changed(daemon, announcing=f"{WRITER},{ADMIN}")
+            for client in (direct, announced, own):
+                assert await client.ask(b"") == b"synced 0\n"
+            changed(daemon, announcing=READER)
+            for client in (direct, announced, own):
+                assert await hung_up(client)
+
+
+async def test_nor_is_a_balancer_believed_that_is_none_any_more_when_it_has_announced(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        changed(daemon, announcing=WRITER)
+        async with coming(daemon, WRITER) as client:
+            await client.send(b"PROXY TCP4 192.0.2.7 10")
+            with trio.fail_after(60):
+                while not daemon.daemon.listener.statistics().total:
+                    await trio.lowlevel.checkpoint()
+            changed(daemon, announcing="")
+            await client.send(b".0.0.1 4711 4242\r\nsync\n")
+            assert await hung_up(client)

@@ -96,6 +96,16 @@ async def test_who_is_known_may_be_silent(keeper: Doorkeeper, autojump_clock: Mo
             await trio.sleep(100 * PATIENCE_S)
 
 
+async def test_who_asks_for_others_may_be_silent_after_a_stranger(tmp_path: Path, autojump_clock: MockClock) -> None:
+    settings = AccessSettings(authentication=True, auth_file=str(tmp_path / "accounts"), forwarding="127.0.0.1")
+    write_lines(tmp_path / "accounts", [str(Account("a", Role.READ, kept_token(TOKEN)))])
+    async with serving(ROUTES, doorkeeper=Doorkeeper(settings, lambda: 0)) as served, served.client() as proxy:
+        for shown in ((), (), (SHOWN,)):
+            await proxy.send(get("/health", "X-Forwarded-For: 192.0.2.7", *shown))
+            assert (await hear(proxy)).status == 200
+            await trio.sleep(100 * PATIENCE_S)
+
+
 async def test_nor_is_anybody_hurried_where_nobody_must_show_who_it_is(autojump_clock: MockClock) -> None:
     async with serving(ROUTES) as served, served.client() as client:
         await trio.sleep(100 * PATIENCE_S)
@@ -182,6 +192,19 @@ async def test_lines_that_do_not_end_have_it_too(tmp_path: Path) -> None:
         assert (stats["clients.closed reason=unfinished"], stats["telnet.cut-lines"]) == (1, 1)
         assert stats["clients.unfinished-bytes"] <= 1 << 20
         nursery.cancel_scope.cancel()
+
+
+async def test_a_line_that_has_come_is_not_held_by_whom_we_pause(tmp_path: Path) -> None:
+    """Who waited for its quota was cut off as if we waited for it."""
+    async with running(tmp_path, {"tsd.quota.lines_per_second": "1"}) as daemon, daemon.client() as client:
+        await client.send(b"put " + b"a" * 16_000)
+        with trio.fail_after(60):
+            while not daemon.daemon.listener.statistics().unfinished:
+                await trio.lowlevel.checkpoint()
+            await client.send(b" 1500000000 1 a=b\n" + b"put m 1500000000 1 a=b\n" * 1000)
+            while not daemon.daemon.clients.statistics().pausing:
+                await trio.lowlevel.checkpoint()
+        assert daemon.daemon.listener.statistics().unfinished == 0
 
 
 async def ended(client: Client) -> bool:

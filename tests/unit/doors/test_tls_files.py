@@ -127,6 +127,18 @@ async def test_a_certificate_that_was_revoked_lets_nobody_in(tmp_path: Path) -> 
         await tls.reload()
 
 
+def test_a_certificate_among_the_revoked_is_not_trusted(tmp_path: Path) -> None:
+    """It vouched for clients, as if `tsd.tls.client_ca` had named it."""
+    issue(tmp_path, "one.test", "cert", "key")
+    AUTHORITY.cert_pem.write_to_path(tmp_path / "ca")
+    other = trustme.CA(key_type=trustme.KeyType.ECDSA).cert_pem.bytes()
+    trusted = other.replace(b" CERTIFICATE", b" TRUSTED CERTIFICATE")
+    for among in (revoked() + other, other + revoked(), revoked() + b"x" * 254 + other, revoked() + trusted, other):
+        (tmp_path / "crl").write_bytes(among)
+        with pytest.raises(TsdError, match=r"/crl: .*nothing else"):
+            made(tmp_path, tls_client_ca=str(tmp_path / "ca"), tls_client_crl=str(tmp_path / "crl"))
+
+
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     issue(tmp_path, "one.test", "cert", "key")
     (tmp_path / "key").unlink()

@@ -72,7 +72,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """Serve `routes` until the block ends; with a `doorkeeper` to those who may, and /health to everybody."""
     tally, space, cors = Tally(), room or Room(8 << 20), Cors("", "")
-    permits = doorkeeper and Permits(doorkeeper, endpoints("everybody", "read", may_delete=False), cors)
+    permits = Permits(doorkeeper, endpoints("everybody", "read", may_delete=False), cors) if doorkeeper else None
     dispatcher = Dispatcher(routes, rules or Rules(), cors, permits)
 
     async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
