@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tsd.api.messages import answer, check_method, meant_method, warned
 from tsd.doors.exchange import Endpoint, Request, Response
-from tsd.doors.parts import MadeOf
+from tsd.doors.parts import MadeOf, ended
 from tsd.doors.permits import check_deletion
 from tsd.errors import BadQuery, Refused
 from tsd.query.answer import write_answer
@@ -147,10 +147,11 @@ async def _listed(parts: AsyncIterator[bytes], running: Running, until_sent: Exi
     """The parts of an answer whose query is listed, and can be cancelled, until they are sent."""
     with until_sent:
         try:
-            async for part in parts:
-                if running.cancelled:
-                    raise was_cancelled()
-                yield part
+            async with ended(parts):
+                async for part in parts:
+                    if running.cancelled:
+                        raise was_cancelled()
+                    yield part
         except Refused as error:
             running.status, running.error = error.status, error.message
             raise

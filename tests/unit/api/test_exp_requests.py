@@ -1,7 +1,7 @@
 """/api/query/exp and /api/query/gexp over HTTP: what ends them, what they hold, what is told of them."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -16,6 +16,8 @@ from tsd.api import exp, last, query
 from tsd.api.query import LARGE, InThreads
 from tsd.codec.cell import COLUMN
 from tsd.doors.exchange import Request
+from tsd.query.answer import write_answer
+from tsd.query.answers import Answer
 from tsd.query.body import read_body
 from tsd.query.engine import Settings
 from tsd.query.limits import Limits, Memory
@@ -171,6 +173,28 @@ async def test_a_large_answer_is_held_until_it_is_sent() -> None:
         [shown] = heard.json["outputs"]
         assert shown["dps"] == [[(START_S + at) * 1000, float(at)] for at in range(2 * LARGE)]
         assert there.house.engine.memory.held == 0
+
+
+@pytest.mark.parametrize("part", [0, 1])
+async def test_a_large_answer_that_is_cancelled_while_it_is_written_is_not_held(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was, for ever, where that was before it began to be sent: in the end no query was answered any more."""
+    lines = [f"m {START_S + at} {at} host=x" for at in range(5 * LARGE)]
+    async with place(lines) as there:
+
+        def cancelled(found: Answer, *, arrays: bool) -> Iterator[bytes]:
+            for place, written in enumerate(write_answer(found, arrays=arrays)):
+                if place == part:
+                    [running] = there.registry.running
+                    trio.from_thread.run_sync(running.cancel)
+                yield written
+
+        monkeypatch.setattr(query, "write_answer", cancelled)
+        heard = await there.served.ask(get(f"/api/query?start={START_S}&end={START_S + 5 * LARGE}&m=sum:m"))
+        assert (heard.status, heard.json["error"]["message"]) == (503, "The query was cancelled")
+        assert there.house.engine.memory.held == 0
+    assert there.registry.counts == {"succeeded": 0, "failed": 0, "cancelled": 1}
 
 
 @pytest.mark.parametrize("begun", [False, True])
