@@ -1,6 +1,7 @@
 """/api/query/exp and /api/query/gexp over HTTP: what ends them, what they hold, what is told of them."""
 
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,9 +18,10 @@ from tsd.api.query import LARGE, InThreads
 from tsd.codec.cell import COLUMN
 from tsd.doors.exchange import Request
 from tsd.query.answer import write_answer
-from tsd.query.answers import Answer
+from tsd.query.answers import Answer, Group
 from tsd.query.body import read_body
 from tsd.query.engine import Settings
+from tsd.query.gexp.functions import FUNCTIONS
 from tsd.query.limits import Limits, Memory
 from tsd.query.running import GONE, Registry
 from tsd.query.threads import Threads
@@ -63,9 +65,11 @@ class Place:
 
 
 @asynccontextmanager
-async def place(lines: Sequence[str] = FEW, settings: Settings | None = None) -> AsyncIterator[Place]:
+async def place(
+    lines: Sequence[str] = FEW, settings: Settings | None = None, *, duplicates: bool = True
+) -> AsyncIterator[Place]:
     house = await House.build(lines, settings=settings)
-    registry = Registry(lambda: NOW_MS)
+    registry = Registry(lambda: NOW_MS, duplicates=duplicates)
     parts = house.engine, registry, query.Rules(), lambda: NOW_MS
     async with serving({**query.routes(*parts), **exp.routes(*parts)}) as served:
         yield Place(house, registry, served)
@@ -280,3 +284,53 @@ async def test_a_long_body_is_read_beside_the_loop() -> None:
     async with place() as there:
         assert (await there.exp(WANTED | {"name": "n" * exp.LONG})).json["query"]["name"] == "n" * exp.LONG
         assert (await there.exp(WANTED | {"name": "n" * exp.LONG, "time": None})).status == 500
+
+
+async def test_half_a_surrogate_pair_is_a_mistake_of_the_client_s() -> None:
+    """It was an error of ours, once the answer was written, or ended that in its middle."""
+    half = "\ud800"
+    async with place() as there:
+        for wrong in ({"name": half}, {"outputs": [{"id": "a", "alias": half}]}):
+            heard = await there.exp(WANTED | wrong)
+            assert (heard.status, heard.json["error"]["message"][:30]) == (400, "wanted a text, got half of a s")
+        assert (await there.exp(WANTED | {"name": "\U0001f600"})).json["query"]["name"] == "\U0001f600"
+
+
+async def test_a_warning_of_functions_is_told_once() -> None:
+    async with place() as there:
+        [key] = {row.key async for page in scan(there.house.store, DATA) for row in page[:1]}
+        await there.house.store.put(DATA, [Put(key, COLUMN + b"\0\7", b"\1\2\3")])
+        heard = await there.gexp(f"sumSeries({SUM},{SUM},{SUM})", params="corrected")
+    assert heard.status == 200
+    assert heard.headers["x-tsd-warnings"].startswith("1; ")
+
+
+async def test_nested_calls_and_groups_are_work_of_functions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They kept the event loop for seconds."""
+    threads = set()
+
+    def absolute(given: Sequence[Sequence[Group]], *_: object) -> list[Group]:
+        threads.add(threading.get_ident())
+        return list(given[0])
+
+    monkeypatch.setitem(FUNCTIONS, "absolute", absolute)
+    async with place([f"m {START_S + at} {at} host=h{at}" for at in range(20)]) as there:
+        for depth, beside in ((1, False), (30, True)):
+            threads.clear()
+            assert (await there.gexp("absolute(" * depth + "none:m" + ")" * depth)).status == 200
+            assert (threading.get_ident() not in threads) == beside
+
+
+async def test_other_expressions_of_the_same_metrics_are_no_duplicates() -> None:
+    async with place(duplicates=False) as there:
+        other = MUCH | {"expressions": [{"id": "e", "expr": "a * 3"}], "outputs": []}
+
+        async def ask(client: Client) -> None:
+            assert (await there.exp(other)).status == 200
+            heard = await there.exp(MUCH)
+            assert (heard.status, heard.json["error"]["message"][:26]) == (400, "Query is already executing")
+            [running] = there.registry.running
+            running.cancel()
+            assert (await hear(client)).status == 503
+
+        await evaluating(there, ask)
