@@ -287,12 +287,19 @@ async def test_a_long_body_is_read_beside_the_loop() -> None:
 
 
 async def test_half_a_surrogate_pair_is_a_mistake_of_the_client_s() -> None:
-    """It was an error of ours, once the answer was written, or ended that in its middle."""
+    """It was an error of ours once the answer, or the list of queries, was written."""
     half = "\ud800"
+    of_host = {"tagk": "host", "type": "not_literal_or", "filter": half}
+    sub = {"aggregator": "sum", "metric": "sys.cpu"}
+    asked = {"start": START_S, "queries": [sub]}
     async with place() as there:
         for wrong in ({"name": half}, {"outputs": [{"id": "a", "alias": half}]}):
             heard = await there.exp(WANTED | wrong)
             assert (heard.status, heard.json["error"]["message"][:30]) == (400, "wanted a text, got half of a s")
+        for beside in ({"timezone": half}, {"queries": [{**sub, "filters": [of_host]}]}):
+            heard = await there.served.ask(post("/api/query", json.dumps(asked | beside).encode()))
+            assert (heard.status, heard.json["error"]["details"][:25]) == (400, "got half of a surrogate p")
+        assert (await there.served.ask(get("/api/stats/query"))).status == 200
         assert (await there.exp(WANTED | {"name": "\U0001f600"})).json["query"]["name"] == "\U0001f600"
 
 
