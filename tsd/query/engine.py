@@ -274,7 +274,8 @@ class Engine:
     async def in_thread(self, points: int, work: Callable[[], T]) -> T:
         """What `work` returns; in a thread where it has many points to do."""
         if points <= SMALL:
-            return work()
+            with self.threads.noted():
+                return work()
         return await self.threads.run(work)
 
 

@@ -1,6 +1,5 @@
 """Pages of a sub query's rows → the points of its series. Nothing is kept of a page but what the answer needs."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -107,19 +106,18 @@ class Gathering:
         """Take in an hour that is remembered as if it were read. Raises BadQuery, StoreError as `take` does."""
         assert isinstance(self._sink, Downsampler)
         numbers = await self._numbers(hour.pairs)
-        begun = time.thread_time()
-        wanted = numbers != UNWANTED
-        series, points = numbers[wanted], hour.points[wanted]
-        self._sink.feed_rows(series, hour.unpacked().picked(wanted))
-        self._grow(len(self._selection.wanted))
-        np.add.at(self._counts, series, points)
-        tally = self.tally
-        tally.rows_read += len(numbers)
-        tally.rows_wanted += len(series)
-        tally.points += int(points.sum())
-        tally.size += int(hour.sizes[wanted].sum())
-        self.check()
-        self._allowance.threads.took(time.thread_time() - begun)
+        with self._allowance.threads.noted():
+            wanted = numbers != UNWANTED
+            series, points = numbers[wanted], hour.points[wanted]
+            self._sink.feed_rows(series, hour.unpacked().picked(wanted))
+            self._grow(len(self._selection.wanted))
+            np.add.at(self._counts, series, points)
+            tally = self.tally
+            tally.rows_read += len(numbers)
+            tally.rows_wanted += len(series)
+            tally.points += int(points.sum())
+            tally.size += int(hour.sizes[wanted].sum())
+            self.check()
 
     async def _numbers(self, pairs: tuple[bytes, ...]) -> Int64:
         """The number of each series; of one hour they are mostly the same as of the one before."""

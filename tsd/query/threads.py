@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import trio
@@ -12,6 +13,8 @@ from tsd.store.turns import NAP_S, PACE, Pace
 T = TypeVar("T")
 
 OTHERS = 3  # times as long as a piece of work took, the machine is left to others, while they want the event loop
+LEAST_S = 0.002  # of a rest: less is owed until more has come together
+MOST_S = 2.0  # of a rest: one query pays no more for those before it
 _FREE = trio.CapacityLimiter(math.inf)
 
 
@@ -46,14 +49,23 @@ class Threads:
             await self._rest()
         return made
 
-    def took(self, cpu_s: float) -> None:
-        """Take note of work that the event loop did itself: the next rest is longer for it."""
-        self._pace.took(cpu_s)
-        self._owed_s += OTHERS * cpu_s
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Around work that the event loop does itself, and is not parted from: the next rest is longer for it."""
+        begun_s = self._pace.cpu()
+        try:
+            yield
+        finally:
+            used_s = self._pace.cpu() - begun_s
+            self._pace.took(used_s)
+            self._owed_s += OTHERS * used_s
 
     async def _rest(self) -> None:
         """Where several worked, one rests after the other."""
+        if self._owed_s < LEAST_S:
+            return
         async with self._resting:
+            self._owed_s = min(self._owed_s, MOST_S)
             while self._owed_s > 0 and self._pace.wanted():
                 nap_s = min(self._owed_s, NAP_S)
                 await self._pace.rest(nap_s)

@@ -41,8 +41,8 @@ class Pace:
         """Whether others used much of the loop of late."""
         now, used = trio.current_time(), self.cpu() - self._own_s
         before, used_before = self._since
-        if now - before >= SPAN_S:
-            self._busy = now - before < AGE_S and used - used_before >= BUSY * (now - before)
+        if not 0 <= now - before < SPAN_S:
+            self._busy = 0 <= now - before < AGE_S and used - used_before >= BUSY * (now - before)
             self._since = now, used
         return self._busy
 

@@ -5,7 +5,7 @@ import time
 import pytest
 import trio
 
-from tsd.query.threads import OTHERS, Threads
+from tsd.query.threads import LEAST_S, MOST_S, OTHERS, Threads
 from tsd.store.turns import Pace
 
 PIECE_S = 0.002  # of CPU
@@ -23,7 +23,8 @@ class Rests(Pace):
     """Only notes how long is rested, while others want the loop."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lambda: self.loop_s)
+        self.loop_s = 0.0  # CPU of the event loop
         self.rested_s = 0.0
         self.busy = True
 
@@ -33,6 +34,12 @@ class Rests(Pace):
     async def rest(self, owed_s: float) -> None:
         self.rested_s += owed_s
         await trio.lowlevel.checkpoint()
+
+
+def work_itself(threads: Threads, pace: Rests, cpu_s: float) -> None:
+    """As the event loop does."""
+    with threads.noted():
+        pace.loop_s += cpu_s
 
 
 async def test_others_have_their_part_after_each_piece_of_work() -> None:
@@ -52,16 +59,20 @@ async def test_others_have_their_part_after_each_piece_of_work() -> None:
 async def test_the_loops_own_work_is_made_good_for() -> None:
     pace = Rests()
     threads = Threads(1, pace)
-    threads.took(1.0)
+    work_itself(threads, pace, 0.1)
     await threads.run(piece)
-    assert pace.rested_s >= OTHERS * (1.0 + PIECE_S)
+    assert pace.rested_s >= OTHERS * (0.1 + PIECE_S)
+    work_itself(threads, pace, MOST_S)
+    before_s = pace.rested_s
+    await threads.run(lambda: None)
+    assert pace.rested_s - before_s == pytest.approx(MOST_S)
 
 
 async def test_nobody_rests_where_nobody_wants_the_loop() -> None:
     pace = Rests()
     pace.busy = False
     threads = Threads(1, pace)
-    threads.took(1.0)
+    work_itself(threads, pace, 1.0)
     assert await threads.run(piece) == "done"
     pace.busy = True
     await threads.run(lambda: None)
@@ -88,3 +99,15 @@ async def test_what_failed_or_was_cancelled_is_paid_for_by_the_next() -> None:
         await threads.run(fail)
     await threads.run(lambda: None)
     assert pace.rested_s >= 2 * OTHERS * PIECE_S
+
+
+async def test_little_is_owed_until_more_has_come_together() -> None:
+    pace = Rests()
+    threads = Threads(1, pace)
+    for _ in range(3):
+        work_itself(threads, pace, LEAST_S / OTHERS / 4)
+        await threads.run(lambda: None)
+        assert pace.rested_s == 0
+    work_itself(threads, pace, LEAST_S / OTHERS / 2)
+    await threads.run(lambda: None)
+    assert pace.rested_s >= LEAST_S
