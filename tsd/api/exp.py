@@ -31,7 +31,7 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
             found = await engine.work(partial(_evaluated, asked), running=running)
             return _written(found, engine)
 
-        return await until_sent(answered, registry, asked.query, request)
+        return await until_sent(answered, registry, asked.query, request, request.body)
 
     async def gexp(request: Request) -> Response:
         if check_method(request, "GET", "POST", "DELETE") != "GET":
@@ -44,7 +44,7 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
             found = await engine.work(partial(run_gexp, asked), running=running)
             return written(found, engine, arrays=request.has("arrays"))
 
-        return await until_sent(answered, registry, asked.query, request)
+        return await until_sent(answered, registry, asked.query, request, tuple(request.params.get("exp", ())))
 
     return {"api/query/exp": exp, "api/query/gexp": gexp}
 

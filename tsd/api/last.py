@@ -209,8 +209,9 @@ async def _show(
     points: LastPoints, names: SeriesNames, series: Sequence[Series], asked: Asked, warnings: list[str]
 ) -> list[dict[str, Any]]:
     """The newest points of series, without those that have none."""
-    found = await points.of(series, asked.back_h or None)
-    warnings += points.unreadable(series, found)
+    back_h = asked.back_h or None
+    found = await points.of(series, back_h)
+    warnings += points.unreadable(series, found, back_h)
     there = [(one, point) for one, point in zip(series, found, strict=True) if point is not None]
     if not asked.resolve:
         return [

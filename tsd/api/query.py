@@ -1,13 +1,13 @@
 """/api/query: what was asked → the engine → its answer as JSON; and the list of the queries that run."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tsd.api.messages import answer, check_method, meant_method, warned
 from tsd.doors.exchange import Endpoint, Request, Response
-from tsd.doors.parts import MadeOf
+from tsd.doors.parts import MadeOf, ended
 from tsd.doors.permits import check_deletion
 from tsd.errors import BadQuery, Refused
 from tsd.query.answer import write_answer
@@ -57,11 +57,16 @@ def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[]
 
 
 async def until_sent(
-    answered: Callable[[Running], Awaitable[Response]], registry: Registry, wanted: Query, request: Request
+    answered: Callable[[Running], Awaitable[Response]],
+    registry: Registry,
+    wanted: Query,
+    request: Request,
+    made_of_it: Hashable = None,
 ) -> Response:
-    """What `answered` makes of a request, listed as its query until that is sent. Raises what it does."""
+    """What `answered` makes of a request, listed as its query until that is sent; `made_of_it` is the text of what the
+    query's answer is put to. Raises what `answered` does."""
     with ExitStack() as listing:
-        running = listing.enter_context(registry.entered(wanted, request.peer, request.headers))
+        running = listing.enter_context(registry.entered(wanted, request.peer, request.headers, made_of_it))
         try:
             response = await answered(running)
         except Refused as error:
@@ -147,10 +152,11 @@ async def _listed(parts: AsyncIterator[bytes], running: Running, until_sent: Exi
     """The parts of an answer whose query is listed, and can be cancelled, until they are sent."""
     with until_sent:
         try:
-            async for part in parts:
-                if running.cancelled:
-                    raise was_cancelled()
-                yield part
+            async with ended(parts):
+                async for part in parts:
+                    if running.cancelled:
+                        raise was_cancelled()
+                    yield part
         except Refused as error:
             running.status, running.error = error.status, error.message
             raise

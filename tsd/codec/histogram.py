@@ -107,7 +107,7 @@ def decode_histogram(payload: bytes) -> Histogram:
         overflow, at = decode_varint(payload, at)
     except struct.error as exc:
         raise CorruptRow(f"histogram {payload.hex()}: cut short: {exc}") from exc
-    if number < 0 or at != len(payload):
+    if number < 1 or at != len(payload):
         raise CorruptRow(f"histogram {payload.hex()}: {number} buckets end at byte {at} of {len(payload)}")
     return Histogram(tuple(buckets), underflow, overflow)
 
@@ -147,10 +147,16 @@ def decode_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def make_histogram(buckets: Iterable[Bucket], underflow: int = 0, overflow: int = 0) -> Histogram:
     """A histogram of buckets in any order, of equal ones the last; raises BadLine where there is none, or too many."""
-    unique = {(*signed(bucket.lower), *signed(bucket.upper)): bucket for bucket in buckets}
+    unique = in_order(buckets)
     if not 0 < len(unique) <= MOST_BUCKETS:
         raise BadLine(ILLEGAL_ARGUMENT, f"a histogram has 1 to {MOST_BUCKETS} buckets, got {len(unique)}")
-    return Histogram(tuple(unique[bounds] for bounds in sorted(unique)), underflow, overflow)
+    return Histogram(tuple(unique), underflow, overflow)
+
+
+def in_order(buckets: Iterable[Bucket]) -> list[Bucket]:
+    """Buckets by their bounds, of equal ones the last."""
+    unique = {(*signed(bucket.lower), *signed(bucket.upper)): bucket for bucket in buckets}
+    return [unique[bounds] for bounds in sorted(unique)]
 
 
 def signed(bound: float) -> tuple[float, float]:

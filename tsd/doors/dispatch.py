@@ -196,10 +196,13 @@ async def _begun(response: Response) -> Response:
     if isinstance(response.body, bytes):
         return response
     parts = response.body
-    first = await anext(parts, b"")
     try:
-        second = await anext(parts)
-    except StopAsyncIteration:
+        first = await anext(parts, b"")
+        second = await anext(parts, None)
+    except BaseException:
+        async with ended(parts):  # nobody else will: there is no response to send
+            raise
+    if second is None:
         return replace(response, body=first)
     return replace(response, body=MadeOf(_joined(first, second, parts), parts))
 

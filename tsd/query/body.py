@@ -4,6 +4,7 @@ for one another where that makes sense, what stands behind the object is not loo
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any, TypeAlias
@@ -20,6 +21,7 @@ LARGEST = 1 << 20  # bytes; to read more would hold up everybody else for a sixt
 UNPARSABLE = "Unable to parse the given JSON"
 NULL = "An internal null pointer exception was thrown"
 NO_PARAMS: Params = {}
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 _BLANKS = " \t\r\n"
 
 
@@ -217,6 +219,8 @@ def _text(value: Value) -> str | None:
     """A text: a number's digits, a boolean's name."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, str) and _HALF.search(value):
+        raise _Wrong("got half of a surrogate pair, wanted a text")
     if value is None or isinstance(value, str):
         return value
     raise _Wrong("got a list or an object, wanted a text")

@@ -18,7 +18,7 @@ from tsd.codec.uid import Kind
 from tsd.query.answers import Answer, Group, SubAnswer
 from tsd.query.assembling import Assembly
 from tsd.query.choosing import few_series
-from tsd.query.gathering import Gathered, Gathering, Tally
+from tsd.query.gathering import SMALL, Gathered, Gathering, Tally
 from tsd.query.hours import Hours
 from tsd.query.limits import Allowance, Limits, Memory, Share, timed_out
 from tsd.query.model import Query
@@ -38,7 +38,6 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 THREADS = 2  # that decode and merge: more would only wait for each other
-SMALL = 5_000  # points that are merged at once, without a thread
 ANSWER_BYTES = 17  # of a point in an answer
 GROUP_BYTES = 1500  # of a group in an answer, beside its points
 Flush = Callable[[bytes], Awaitable[object]]

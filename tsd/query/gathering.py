@@ -23,6 +23,7 @@ from tsd.store import Cell, Row
 from tsd.store.cells import CellPage
 
 SMALL_PAGE = 64  # cells: decoded at once, as a thread costs as much
+SMALL = 5_000  # points that are worked on at once, without a thread
 POINT_BYTES = 40  # of a point that is kept: twice its arrays, which are joined in the end
 SERIES_BYTES = 500  # of a series beside its points: its tags and arrays
 MOST_WARNINGS = 100

@@ -1,7 +1,8 @@
 """Histograms of a sub query → its percentiles and its buckets, each a series of its own (query.md §18)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from tsd.codec.histogram import (
     Histogram,
     decode_histogram,
     histogram_offset_ms,
-    make_histogram,
+    in_order,
     split_value,
 )
 from tsd.codec.jsontext import show_double
@@ -39,12 +40,14 @@ from tsd.uids import Uids
 _COLUMN = COLUMN + HISTOGRAM
 _LONG = 1 << 64
 HISTOGRAM_BYTES, BUCKET_BYTES = 600, 350  # twice what one needs: those of a group are added up beside them
+SLICE_BUCKETS = 50_000  # added up in one go
+HISTOGRAM_BUCKETS = 10  # that a histogram takes the time of, beside its own
 
 Series = dict[int, dict[int, Histogram]]  # by series' number, by time in ms
 
 
 def added(histograms: Iterable[Histogram]) -> Histogram:
-    """Histograms as one, bucket by bucket; counts wrap as 64-bit integers.
+    """Histograms as one, bucket by bucket, of however many together; counts wrap as 64-bit integers.
 
     >>> one = Histogram((Bucket(0.0, 1.0, 2),), underflow=1)
     >>> added([one, Histogram((Bucket(0.0, 1.0, 3), Bucket(1.0, 2.0, 1)), overflow=4)])
@@ -59,7 +62,7 @@ underflow=1, overflow=4)
         for lower, upper, values in histogram.buckets:
             counts[lower, upper] = counts.get((lower, upper), 0) + values
     buckets = (Bucket(lower, upper, _wrapped(values)) for (lower, upper), values in counts.items())
-    return make_histogram(buckets, _wrapped(underflow), _wrapped(overflow))
+    return Histogram(tuple(in_order(buckets)), _wrapped(underflow), _wrapped(overflow))
 
 
 def _wrapped(number: int) -> int:
@@ -83,6 +86,14 @@ def percentile(histogram: Histogram, wanted: float) -> float:
         if total and 100.0 * cumulated / total >= wanted:
             return (lower + upper) / 2
     return 0.0
+
+
+class _Found(NamedTuple):
+    """A group, before its tags have names."""
+
+    pairs: list[bytes]  # of its series, in order
+    common: CommonTags
+    answers: list[tuple[str, Points]]
 
 
 class _Cells:
@@ -154,17 +165,15 @@ class HistogramReader:
 
         await read_ranges(self._store, self._table, key_ranges(self._layout, plan), take, at_once=1)
         held = cells.held + len(selection.wanted) * SERIES_BYTES
-        found = []
-        for members in await run(partial(self._grouped, plan, selection, cells.series)):
-            series = [cells.series.pop(number) for number in members]
-            merged = await run(partial(_merged, query, plan, series, allowance.check))
-            held += answer_size(merged, plan.sub)
+        found: list[Group] = []
+        for part in slices(await run(partial(self._grouped, plan, selection, cells.series)), cells.series):
+            series = [[cells.series.pop(number) for number in members] for members in part]
+            merged = await run(partial(_all_merged, query, plan, series, allowance.check))
+            held += sum(answer_size(one, plan.sub) for one in merged)
             allowance.hold(held)
-            answers = await run(partial(answers_of, merged, plan.sub, allowance.check))
-            pairs = [selection.wanted[number] for number in members]
-            common = await run(partial(common_tags, pairs, self._layout.widths))
-            tsuids = [(plan.metric or b"") + one for one in pairs] if query.show_tsuids else ()
-            found += await self._named(metric, common, tsuids, answers, selection)
+            pairs = [[selection.wanted[number] for number in members] for members in part]
+            made = await run(partial(self._answered, plan, pairs, merged, allowance.check))
+            found += await self._named(metric, made, query, plan, selection)
         return found, cells.tally
 
     def _grouped(self, plan: Plan, selection: Selection, cells: Series) -> list[list[int]]:
@@ -178,29 +187,61 @@ class HistogramReader:
         places = grouped(ordered, layout.widths, plan.group_by, each=plan.sub.aggregator == NONE)
         return [[order[place] for place in group] for group in places]
 
-    async def _named(
+    def _answered(
         self,
-        metric: str,
-        common: CommonTags,
-        tsuids: Sequence[bytes],
-        answers: Sequence[tuple[str, Points]],
-        selection: Selection,
+        plan: Plan,
+        groups: Sequence[list[bytes]],
+        merged: Sequence[Mapping[int, Histogram]],
+        check: Callable[[], None],
+    ) -> list[_Found]:
+        """What is answered of some groups: of each the tag pairs of its series, and its histograms."""
+        widths = self._layout.widths
+        return [
+            _Found(pairs, common_tags(pairs, widths), answers_of(each, plan.sub, check))
+            for pairs, each in zip(groups, merged, strict=True)
+        ]
+
+    async def _named(
+        self, metric: str, found: Sequence[_Found], query: Query, plan: Plan, selection: Selection
     ) -> list[Group]:
-        """The answers of one group, with their names."""
-        keys = await names_of(self._uids, Kind.TAGK, [*common.tags, *common.aggregated], selection.nameless)
-        values = await names_of(self._uids, Kind.TAGV, list(common.tags.values()), selection.nameless)
+        """The answers of some groups, with their names."""
+        tagks = dict.fromkeys(uid for one in found for uid in (*one.common.tags, *one.common.aggregated))
+        tagvs = dict.fromkeys(uid for one in found for uid in one.common.tags.values())
+        keys = await names_of(self._uids, Kind.TAGK, list(tagks), selection.nameless)
+        values = await names_of(self._uids, Kind.TAGV, list(tagvs), selection.nameless)
         return [
             Group(
                 metric + suffix,
-                {keys[tagk]: values[tagv] for tagk, tagv in common.tags.items()},
-                [keys[tagk] for tagk in common.aggregated],
-                tsuids=tsuids,
+                {keys[tagk]: values[tagv] for tagk, tagv in one.common.tags.items()},
+                [keys[tagk] for tagk in one.common.aggregated],
+                tsuids=[(plan.metric or b"") + pairs for pairs in one.pairs] if query.show_tsuids else (),
                 points=points,
-                tag_uids=common.tags,
-                aggregate_tag_uids=common.aggregated,
+                tag_uids=one.common.tags,
+                aggregate_tag_uids=one.common.aggregated,
             )
-            for suffix, points in answers
+            for one in found
+            for suffix, points in one.answers
         ]
+
+
+def slices(groups: Sequence[list[int]], series: Series) -> Iterator[Sequence[list[int]]]:
+    """Groups, some at once: as many as have about so many buckets. A thread for each would cost more than its work."""
+    part: list[list[int]] = []
+    size = 0
+    for members in groups:
+        part.append(members)
+        size += sum(HISTOGRAM_BUCKETS + len(one.buckets) for number in members for one in series[number].values())
+        if size >= SLICE_BUCKETS:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _all_merged(
+    query: Query, plan: Plan, groups: Iterable[Sequence[Mapping[int, Histogram]]], check: Callable[[], None]
+) -> list[dict[int, Histogram]]:
+    return [_merged(query, plan, series, check) for series in groups]
 
 
 def _merged(

@@ -81,7 +81,7 @@ class LastPoints:
     async def of(self, series: Sequence[Series], back_h: int | None) -> list[LastPoint | None]:
         """The newest point of each series, no older than `back_h` hours before the present one (None: as far as is
         known). Raises StoreError."""
-        span = Span(self._now_ms(), self._look_back_h if back_h is None else back_h)
+        span = self._span(back_h)
         slots = self._slots(series)
         await self._look(series, slots, span)
         slots = self._slots(series)  # anew: everything may have been forgotten meanwhile
@@ -90,17 +90,24 @@ class LastPoints:
         points = self._latest.points(slots.tolist())
         return [point if time >= oldest else None for point, time in zip(points, times.tolist(), strict=True)]
 
-    def unreadable(self, series: Sequence[Series], points: Sequence[LastPoint | None]) -> list[str]:
-        """What there is to tell of rows that could not be read, each newer than the `points` that were found."""
+    def unreadable(self, series: Sequence[Series], points: Sequence[LastPoint | None], back_h: int | None) -> list[str]:
+        """What there is to tell of rows that could not be read, each newer than the `points` that `of` found, and no
+        older than it looks."""
+        span = self._span(back_h)
         told = []
         for one, point in zip(series, points, strict=True) if self._unreadable else ():
             row = self._unreadable.get(one)
-            if row is not None and (point is None or point.time_ms < row.base_s * 1000):
+            if row is None or row.base_s * 1000 < span.start_ms:
+                continue
+            if point is None or point.time_ms < row.base_s * 1000:
                 told.append(row.reason)
         if told:
             self.warnings += len(told)
             log.warning("newest points are without rows that cannot be read", rows=len(told), first=told[0])
         return told
+
+    def _span(self, back_h: int | None) -> Span:
+        return Span(self._now_ms(), self._look_back_h if back_h is None else back_h)
 
     def _slots(self, series: Sequence[Series]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
         return np.array([self._latest.slot(metric, pairs) for metric, pairs in series], np.intp)
@@ -127,9 +134,6 @@ class LastPoints:
         found: dict[Series, LastPoint] = {}
         left = {metric + pairs: (metric, pairs) for metric, pairs in wanted}
         broken: dict[bytes, Unreadable] = {}
-        for one in wanted:
-            if one in self._unreadable and self._unreadable[one].base_s * 1000 >= span.start_ms:
-                del self._unreadable[one]
         hour = 0
         while left and hour <= span.hours:
             hours = range(hour, min(hour + max(ROWS // len(left), 1), span.hours + 1))
@@ -140,11 +144,27 @@ class LastPoints:
             for name, point in (await trio.to_thread.run_sync(self._last_of_rows, rows, broken)).items():
                 found[left.pop(name)] = point
             hour = hours.stop
-        width = self._layout.widths.metric
-        for name, row in broken.items():
-            if len(self._unreadable) < MOST_UNREADABLE:
-                self._unreadable[name[:width], name[width:]] = row
+        self._note_unreadable(wanted, broken, span)
         return found
+
+    def _note_unreadable(self, wanted: Sequence[Series], broken: Mapping[bytes, Unreadable], span: Span) -> None:
+        """Remember which rows could not be read, once all have been looked at: who asks meanwhile, or after a look that
+        failed, is told what was known before."""
+        if len(self._unreadable) + len(broken) > MOST_UNREADABLE:
+            oldest_s = self._span(None).start_ms // 1000
+            self._unreadable = {one: row for one, row in self._unreadable.items() if row.base_s >= oldest_s}
+        for one in wanted:
+            row, known = broken.get(one[0] + one[1]), self._unreadable.get(one)
+            if row is not None and (known is not None or len(self._unreadable) < MOST_UNREADABLE):
+                self._unreadable[one] = row
+            elif known is not None and not self._hides(known, one, span):
+                del self._unreadable[one]
+
+    def _hides(self, row: Unreadable, one: Series, span: Span) -> bool:
+        """Whether a row that was not looked at is to be told of without a look, to who asks as far back as was looked
+        some time."""
+        deepest = span._replace(hours=max(span.hours, int(self._latest.depth_h[self._latest.slot(*one)])))
+        return deepest.start_ms <= row.base_s * 1000 < span.start_ms
 
     def _last_of_rows(
         self, rows: Mapping[bytes, list[Cell]], broken: dict[bytes, Unreadable]

@@ -15,7 +15,7 @@ from tsd.codec.rowkey import Layout
 from tsd.codec.words import FLOAT, LENGTH, decode_number
 from tsd.errors import BadLine, BadQuery
 from tsd.query.downsample import Downsampler
-from tsd.query.gathering import MOST_WARNINGS, POINT_BYTES, SERIES_BYTES, Gathered, Gathering, Tally
+from tsd.query.gathering import MOST_WARNINGS, POINT_BYTES, SERIES_BYTES, SMALL, SMALL_PAGE, Gathered, Gathering, Tally
 from tsd.query.limits import Allowance, check_fetched
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import Plan
@@ -125,6 +125,8 @@ class RollupReader:
         ranges = key_ranges(self._layout, plan)
         await read_ranges(self._store, table, ranges, gathering.take, at_once=1)
         gathering.check()  # series that another table had may have no row here: they are filled, too
+        if max(gathering.tally.points, gathering.size) <= SMALL:
+            return gathering.finish()
         return await allowance.threads.run(gathering.finish)
 
     async def _read(
@@ -139,7 +141,11 @@ class RollupReader:
 
         async def take(page: CellPage) -> None:
             await selection.meet({key[start:] for key in page.keys})
-            await allowance.threads.run(partial(summing.take, page, selection, self._layout, tally))
+            work = partial(summing.take, page, selection, self._layout, tally)
+            if len(page.keys) <= SMALL_PAGE:
+                work()
+            else:
+                await allowance.threads.run(work)
             check()
 
         def check() -> None:
@@ -150,7 +156,8 @@ class RollupReader:
         await read_ranges(self._store, cells.table, key_ranges(self._layout, plan._replace(scan=scan)), take, at_once=1)
         check()
         count = len(selection.wanted)
-        series = await allowance.threads.run(partial(summing.finish, count))
+        finish = partial(summing.finish, count)
+        series = finish() if summing.size(count) <= SMALL else await allowance.threads.run(finish)
         return Gathered(series, summing.counts(count), {}, tally, [], cells.table, scan)
 
 

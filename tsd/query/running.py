@@ -1,7 +1,7 @@
 """Queries that run, and the last that ran: to be listed, and to be cancelled."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ class Running:
     peer: str  # who asks
     headers: Mapping[str, str]
     started_ms: int  # wall clock
+    made_of_it: Hashable = None  # the text of what its answer is put to
     ended_ms: int = 0
     status: int = 0  # HTTP's, once it is over
     error: str = ""
@@ -73,15 +74,19 @@ class Registry:
         return running is not None
 
     @contextmanager
-    def entered(self, query: Query, peer: str, headers: Mapping[str, str]) -> Iterator[Running]:
-        """A query while it runs. Raises BadQuery where its client has asked the same and waits for the answer."""
+    def entered(
+        self, query: Query, peer: str, headers: Mapping[str, str], made_of_it: Hashable = None
+    ) -> Iterator[Running]:
+        """A query while it runs; `made_of_it` is what its answer is put to, as expressions. Raises BadQuery where its
+        client has asked the same and waits for the answer."""
         client = peer.rpartition(":")[0]
+        asked = client, query, made_of_it
         if not self._duplicates and any(
-            one.query == query and one.peer.rpartition(":")[0] == client for one in self._running.values()
+            (one.peer.rpartition(":")[0], one.query, one.made_of_it) == asked for one in self._running.values()
         ):
             raise BadQuery(f"Query is already executing for endpoint: {client}")
         self._last += 1
-        running = Running(self._last, query, peer, headers, self._now_ms())
+        running = Running(self._last, query, peer, headers, self._now_ms(), made_of_it)
         self._running[running.number] = running
         try:
             yield running

@@ -1,7 +1,8 @@
 """/api/query/exp and /api/query/gexp over HTTP: what ends them, what they hold, what is told of them."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -16,8 +17,11 @@ from tsd.api import exp, last, query
 from tsd.api.query import LARGE, InThreads
 from tsd.codec.cell import COLUMN
 from tsd.doors.exchange import Request
+from tsd.query.answer import write_answer
+from tsd.query.answers import Answer, Group
 from tsd.query.body import read_body
 from tsd.query.engine import Settings
+from tsd.query.gexp.functions import FUNCTIONS
 from tsd.query.limits import Limits, Memory
 from tsd.query.running import GONE, Registry
 from tsd.query.threads import Threads
@@ -61,9 +65,11 @@ class Place:
 
 
 @asynccontextmanager
-async def place(lines: Sequence[str] = FEW, settings: Settings | None = None) -> AsyncIterator[Place]:
+async def place(
+    lines: Sequence[str] = FEW, settings: Settings | None = None, *, duplicates: bool = True
+) -> AsyncIterator[Place]:
     house = await House.build(lines, settings=settings)
-    registry = Registry(lambda: NOW_MS)
+    registry = Registry(lambda: NOW_MS, duplicates=duplicates)
     parts = house.engine, registry, query.Rules(), lambda: NOW_MS
     async with serving({**query.routes(*parts), **exp.routes(*parts)}) as served:
         yield Place(house, registry, served)
@@ -173,6 +179,28 @@ async def test_a_large_answer_is_held_until_it_is_sent() -> None:
         assert there.house.engine.memory.held == 0
 
 
+@pytest.mark.parametrize("part", [0, 1])
+async def test_a_large_answer_that_is_cancelled_while_it_is_written_is_not_held(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was, for ever, where that was before it began to be sent: in the end no query was answered any more."""
+    lines = [f"m {START_S + at} {at} host=x" for at in range(5 * LARGE)]
+    async with place(lines) as there:
+
+        def cancelled(found: Answer, *, arrays: bool) -> Iterator[bytes]:
+            for place, written in enumerate(write_answer(found, arrays=arrays)):
+                if place == part:
+                    [running] = there.registry.running
+                    trio.from_thread.run_sync(running.cancel)
+                yield written
+
+        monkeypatch.setattr(query, "write_answer", cancelled)
+        heard = await there.served.ask(get(f"/api/query?start={START_S}&end={START_S + 5 * LARGE}&m=sum:m"))
+        assert (heard.status, heard.json["error"]["message"]) == (503, "The query was cancelled")
+        assert there.house.engine.memory.held == 0
+    assert there.registry.counts == {"succeeded": 0, "failed": 0, "cancelled": 1}
+
+
 @pytest.mark.parametrize("begun", [False, True])
 async def test_an_answer_that_nobody_wants_more_of_is_not_held(begun: bool) -> None:
     """Also where nothing of it was asked for: a generator would not hear of that."""
@@ -256,3 +284,60 @@ async def test_a_long_body_is_read_beside_the_loop() -> None:
     async with place() as there:
         assert (await there.exp(WANTED | {"name": "n" * exp.LONG})).json["query"]["name"] == "n" * exp.LONG
         assert (await there.exp(WANTED | {"name": "n" * exp.LONG, "time": None})).status == 500
+
+
+async def test_half_a_surrogate_pair_is_a_mistake_of_the_client_s() -> None:
+    """It was an error of ours once the answer, or the list of queries, was written."""
+    half = "\ud800"
+    of_host = {"tagk": "host", "type": "not_literal_or", "filter": half}
+    sub = {"aggregator": "sum", "metric": "sys.cpu"}
+    asked = {"start": START_S, "queries": [sub]}
+    async with place() as there:
+        for wrong in ({"name": half}, {"outputs": [{"id": "a", "alias": half}]}):
+            heard = await there.exp(WANTED | wrong)
+            assert (heard.status, heard.json["error"]["message"][:30]) == (400, "wanted a text, got half of a s")
+        for beside in ({"timezone": half}, {"queries": [{**sub, "filters": [of_host]}]}):
+            heard = await there.served.ask(post("/api/query", json.dumps(asked | beside).encode()))
+            assert (heard.status, heard.json["error"]["details"][:25]) == (400, "got half of a surrogate p")
+        assert (await there.served.ask(get("/api/stats/query"))).status == 200
+        assert (await there.exp(WANTED | {"name": "\U0001f600"})).json["query"]["name"] == "\U0001f600"
+
+
+async def test_a_warning_of_functions_is_told_once() -> None:
+    async with place() as there:
+        [key] = {row.key async for page in scan(there.house.store, DATA) for row in page[:1]}
+        await there.house.store.put(DATA, [Put(key, COLUMN + b"\0\7", b"\1\2\3")])
+        heard = await there.gexp(f"sumSeries({SUM},{SUM},{SUM})", params="corrected")
+    assert heard.status == 200
+    assert heard.headers["x-tsd-warnings"].startswith("1; ")
+
+
+async def test_nested_calls_and_groups_are_work_of_functions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They kept the event loop for seconds."""
+    threads = set()
+
+    def absolute(given: Sequence[Sequence[Group]], *_: object) -> list[Group]:
+        threads.add(threading.get_ident())
+        return list(given[0])
+
+    monkeypatch.setitem(FUNCTIONS, "absolute", absolute)
+    async with place([f"m {START_S + at} {at} host=h{at}" for at in range(20)]) as there:
+        for depth, beside in ((1, False), (30, True)):
+            threads.clear()
+            assert (await there.gexp("absolute(" * depth + "none:m" + ")" * depth)).status == 200
+            assert (threading.get_ident() not in threads) == beside
+
+
+async def test_other_expressions_of_the_same_metrics_are_no_duplicates() -> None:
+    async with place(duplicates=False) as there:
+        other = MUCH | {"expressions": [{"id": "e", "expr": "a * 3"}], "outputs": []}
+
+        async def ask(client: Client) -> None:
+            assert (await there.exp(other)).status == 200
+            heard = await there.exp(MUCH)
+            assert (heard.status, heard.json["error"]["message"][:26]) == (400, "Query is already executing")
+            [running] = there.registry.running
+            running.cancel()
+            assert (await hear(client)).status == 503
+
+        await evaluating(there, ask)

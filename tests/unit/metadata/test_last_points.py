@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from typing import Never
 
 import pytest
 import trio
 from hypothesis import given
 
+import tsd.query.last
 from tests.property.codec_rows import anything
 from tests.unit.metadata.asking import NOW_MS, World, at_once, make_world, request_of
 from tsd.api import last
@@ -17,7 +19,7 @@ from tsd.codec.rowkey import Layout
 from tsd.codec.times import HOUR_S
 from tsd.codec.tsuid import tsuid_row
 from tsd.codec.uid import Widths
-from tsd.errors import CorruptRow
+from tsd.errors import CorruptRow, StoreError
 from tsd.metadata.known import KnownSeries
 from tsd.metadata.latest import LastPoint, Latest
 from tsd.query.last import LastPoints, last_of
@@ -111,33 +113,101 @@ async def test_an_old_point_that_came_late_does_not_hide_what_stood_there_before
     assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): "2"}
 
 
+BROKEN = COLUMN + b"\0\0\0\x10"  # with a value of one byte: fits nothing
+
+
+async def told(world: World, query: str) -> tuple[dict[str, str], str]:
+    """The values that are answered, by TSUID, and the header that tells of warnings."""
+    response = await world.endpoints["api/query/last"](request_of("GET", f"/api/query/last?{query}"))
+    headers = dict(response.headers)
+    assert not isinstance(response.body, bytes)
+    body = json.loads(b"".join([part async for part in response.body]))
+    return {entry["tsuid"]: entry["value"] for entry in body}, headers.get("X-Tsd-Warnings", "")
+
+
+async def unreadable(*hosts: str, at_s: int = HOUR) -> tuple[World, list[bytes]]:
+    """Series of a metric whose rows of that hour cannot be read."""
+    world = await make_world()
+    found = [await world.series("m", host=host) for host in hosts]
+    await world.store.put("tsdb", [Put(tsuid_row(world.layout, one, at_s), BROKEN, b"\1") for one in found])
+    return world, found
+
+
+async def mend(world: World, tsuid: bytes, value: int) -> None:
+    await world.store.delete("tsdb", {tsuid_row(world.layout, tsuid, HOUR): [BROKEN]}, up_to_ms=None)
+    await store(world, tsuid, HOUR, value)
+
+
 async def test_a_row_that_cannot_be_read_is_told_of_until_it_is_mended() -> None:
     """It was passed over without a word, and an older point, or none, was the newest."""
-    world = await make_world()
-    one, lone, sound = [await world.series("m", host=host) for host in "abc"]
+    world, [one, _] = await unreadable("a", "b")
+    sound = await world.series("m", host="c")
     await store(world, one, HOUR - HOUR_S, 1)
     await store(world, sound, HOUR, 3)
-    broken = COLUMN + b"\0\0\0\x10"
-    for tsuid in (one, lone):
-        await world.store.put("tsdb", [Put(tsuid_row(world.layout, tsuid, HOUR), broken, b"\1")])
     asked = Asked(world)
-
-    async def told(query: str) -> tuple[dict[str, str], str]:
-        response = await world.endpoints["api/query/last"](request_of("GET", f"/api/query/last?{query}"))
-        headers = dict(response.headers)
-        assert not isinstance(response.body, bytes)
-        body = json.loads(b"".join([part async for part in response.body]))
-        return {entry["tsuid"]: entry["value"] for entry in body}, headers.get("X-Tsd-Warnings", "")
-
     for _ in range(2):  # whatever is remembered
-        values, warnings = await told("timeseries=m{host=a}&timeseries=m{host=b}&timeseries=m{host=c}")
+        values, warnings = await told(world, "timeseries=m{host=a}&timeseries=m{host=b}&timeseries=m{host=c}")
         assert values == {one.hex().upper(): "1", sound.hex().upper(): "3"}
         assert warnings.startswith("2; row ")
-    assert await told(f"tsuids={sound.hex()}") == ({sound.hex().upper(): "3"}, "")
+    assert await told(world, f"tsuids={sound.hex()}") == ({sound.hex().upper(): "3"}, "")
     assert asked.points.warnings == 4
-    await world.store.delete("tsdb", {tsuid_row(world.layout, one, HOUR): [broken]}, up_to_ms=None)
-    await store(world, one, HOUR, 2)
-    assert await told(f"tsuids={one.hex()}") == ({one.hex().upper(): "2"}, "")
+    await mend(world, one, 2)
+    assert await told(world, f"tsuids={one.hex()}") == ({one.hex().upper(): "2"}, "")
+
+
+async def test_a_row_that_cannot_be_read_is_told_of_after_a_look_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told of once more, or to one of several who asked at once; and was not looked at again when mended."""
+    world, [one] = await unreadable("a")
+    Asked(world)
+    query = f"tsuids={one.hex()}"
+
+    async def fail(*_: object) -> Never:
+        raise StoreError("down")
+
+    assert (await told(world, query))[1]
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "get", fail)
+        with pytest.raises(StoreError):
+            await told(world, query)
+    warned = list[str]()
+
+    async def ask() -> None:
+        warned.append((await told(world, query))[1])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(ask)
+    assert len(warned) == 4
+    assert all(warned)
+    await mend(world, one, 2)
+    assert await told(world, query) == ({one.hex().upper(): "2"}, "")
+
+
+async def test_a_row_that_cannot_be_read_is_told_of_to_who_looks_as_far_back() -> None:
+    """It was told of for ever once it was older than what is looked at, also where it was mended since."""
+    world, [one] = await unreadable("a")
+    asked = Asked(world)
+    query = f"tsuids={one.hex()}"
+    asked.clock_ms += 2 * HOUR_S * 1000
+    for back_scan, there in (("", True), ("&back_scan=1", False), ("", True), ("&back_scan=2", True)):
+        assert bool((await told(world, query + back_scan))[1]) == there
+    asked.clock_ms += 2 * HOUR_S * 1000
+    assert await told(world, query) == ({}, "")
+    assert (await told(world, query + "&back_scan=4"))[1]
+    await mend(world, one, 2)
+    assert await told(world, query + "&back_scan=4") == ({one.hex().upper(): "2"}, "")
+
+
+async def test_rows_too_old_to_be_looked_at_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tsd.query.last, "MOST_UNREADABLE", 2)
+    world, series = await unreadable("a", "b", "c")
+    asked = Asked(world)
+    queries = [f"tsuids={one.hex()}" for one in series]
+    assert [bool((await told(world, query))[1]) for query in queries] == [True, True, False]
+    asked.clock_ms += 3 * HOUR_S * 1000
+    late = await world.series("m", host="d")
+    await world.store.put("tsdb", [Put(tsuid_row(world.layout, late, HOUR + 3 * HOUR_S), BROKEN, b"\1")])
+    assert (await told(world, f"tsuids={late.hex()}"))[1]
 
 
 @pytest.mark.parametrize(("trust_ms", "value"), [(None, "1"), (60_000, "2")])

@@ -157,6 +157,19 @@ async def test_the_same_question_twice_may_be_refused() -> None:
             assert len(registry.running) == 3  # fmt: skip
 
 
+async def test_other_expressions_over_the_same_query_are_another_question() -> None:
+    registry = Registry(lambda: NOW_MS, duplicates=False)
+    entered = partial(registry.entered, asked("sum:sys.cpu"), headers={})
+    with entered("10.0.0.1:1"), entered("10.0.0.1:2", made_of_it=("scale(sum:sys.cpu,2)",)):
+        with entered("10.0.0.1:3", made_of_it=("absolute(sum:sys.cpu)",)):
+            assert len(registry.running) == 3
+        with (
+            pytest.raises(BadQuery, match="already executing"),
+            entered("10.0.0.1:4", made_of_it=("scale(sum:sys.cpu,2)",)),
+        ):
+            pass
+
+
 async def test_so_many_run_at_once_and_others_wait() -> None:
     house = await stuck(Settings(at_once=2))
     async with trio.open_nursery() as nursery:

@@ -1,8 +1,9 @@
 """Histograms, rollups and pre-aggregates keep to the bounds of raw points, and what of them cannot be read is told."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -22,6 +23,8 @@ from tsd.query.histograms import BUCKET_BYTES, HISTOGRAM_BYTES, HistogramReader,
 from tsd.query.limits import Bounds, Limits
 from tsd.query.rollups import RollupReader
 from tsd.store import Family, Put, Table, scan
+
+T = TypeVar("T")
 
 METRIC = b"\0\0\1"
 CODEC = 42
@@ -130,7 +133,63 @@ async def test_histograms_are_added_up_in_threads(monkeypatch: pytest.MonkeyPatc
     assert counts == {"rowsPreFilter": 2, "rowsPostFilter": 2, "dpsPostFilter": 4}
 
 
-@pytest.mark.parametrize("broken", [b"\x2a\0\2" + bytes(6), b"\7" + bytes(9), b"\x2a"], ids=["cut", "codec", "short"])
+def watched_runs(house: Summed, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the engine's threads are given, as it comes."""
+    runs, run = list[object](), house.engine.threads.run
+
+    async def watched(work: Callable[[], T]) -> T:
+        runs.append(work)
+        return await run(work)
+
+    monkeypatch.setattr(house.engine.threads, "run", watched)
+    return runs
+
+
+async def test_a_thread_is_for_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had three turns, and waited for each of them."""
+    house = await with_histograms()
+    runs = watched_runs(house, monkeypatch)
+    taken = []
+    for m, groups in ((PERCENTILES, 2), ("none:percentiles[50,99]:m", 4)):
+        runs.clear()
+        assert len((await house.run(m)).subs[0].groups) == groups
+        taken.append(len(runs))
+    assert taken == [4, 4]  # to decode, to sort out, to add up, to answer
+    monkeypatch.setattr(histograms, "SLICE_BUCKETS", 1)
+    runs.clear()
+    parted = (await house.run("none:percentiles[50,99]:m")).subs[0].groups
+    assert [list(group.tags.values()) for group in parted] == [["a"], ["a"], ["b"], ["b"]]
+    assert len(runs) == 6
+
+
+async def test_few_rollups_need_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = await Summed.filled()
+    await house.sums({START_S + hour * HOUR_S: hour for hour in range(4)})
+    await house.put([f"m {START_S + at} 1 host=a" for at in range(4)])
+    runs = watched_runs(house, monkeypatch)
+    for m in ("sum:1h-sum:m", "max:1h-max:rollup_fallback_raw:m"):
+        assert len((await house.run(m)).subs[0].groups) == 1
+    assert runs == []
+
+
+async def test_histograms_may_have_more_buckets_together_than_one_may_have() -> None:
+    """It ended the query: what is answered was checked as if it were to be stored."""
+    each = 20_000
+    house = await with_histograms(
+        values=[
+            join_value(CODEC, encode_histogram(Histogram(tuple(Bucket(n, n + 1.0, 1) for n in map(float, numbers)))))
+            for numbers in (range(each), range(each, 2 * each))
+        ]
+    )
+    answer = await house.run("sum:1h-sum:percentiles[50]:m")
+    assert [values(group) for group in answer.subs[0].groups] == [{0: each - 0.5}]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"\x2a\0\2" + bytes(6), b"\7" + bytes(9), b"\x2a", bytes.fromhex("2a000080800100")],
+    ids=["cut", "codec", "short", "empty"],
+)
 async def test_a_histogram_that_cannot_be_read_is_a_warning(broken: bytes) -> None:
     """It ended the query, with 500."""
     house = await with_histograms(values=[join_value(CODEC, encode_histogram(ONE)), broken])

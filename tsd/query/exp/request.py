@@ -21,6 +21,7 @@ from tsd.query.uri import Params, is_corrected, said_of_corrected
 from tsd.query.validate import MOST_SUBS, Draft, as_mistake, check, what_counts, without_duplicates
 
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9]*|[0-9][A-Za-z0-9]+")
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 _POLICIES = ("none", "nan", "null", "zero", "scalar")
 _T = TypeVar("_T")
 
@@ -375,6 +376,8 @@ def _object(found: Any, what: str) -> dict[str, Any]:
 
 
 def _text(found: Any) -> str | None:
+    if isinstance(found, str) and _HALF.search(found):
+        raise BadQuery(f"wanted a text, got half of a surrogate pair: {json.dumps(found)[:100]}")
     if found is None or isinstance(found, str):
         return found
     if isinstance(found, bool | int | float):

@@ -18,6 +18,7 @@ from tsd.query.uri import Params, is_corrected, read_drafts, read_m, read_uri
 from tsd.query.validate import Draft, as_mistake, what_counts, without_duplicates
 
 RANKINGS = frozenset({"highestMax", "highestCurrent"})  # which look at all series together
+GROUP_POINTS = 50  # that a function takes the time of for a group, beside its points
 WORKING_BYTES = 128  # of a point that a function is at, meanwhile
 
 
@@ -95,8 +96,9 @@ async def run_gexp(asked: Asked, job: Job) -> Answer:
         found[shift] = dict(zip(places, answer.subs, strict=True))
         notes = notes if shift else answer.global_annotations
     work = _Work(found, asked.subs, Setting(_span(query), query.corrected, job.check), job.hold)
-    points = sum(len(group.points.times) for subs in found.values() for sub in subs.values() for group in sub.groups)
-    made = await job.in_thread(points * len(asked.calls), lambda: [work.evaluated(call) for call in asked.calls])
+    every = [group for subs in found.values() for sub in subs.values() for group in sub.groups]
+    size = sum(len(group.points.times) + GROUP_POINTS for group in every) * sum(map(_calls, asked.calls))
+    made = await job.in_thread(size, lambda: [work.evaluated(call) for call in asked.calls])
     return Answer(query, made, notes)
 
 
@@ -106,6 +108,11 @@ def _span(query: Query) -> Span:
         output_range(query.start_ms, query.end_ms, sub.downsample, corrected=query.corrected) for sub in query.queries
     ]
     return Span(min((each.start for each in shown), default=query.start_ms), query.end_ms)
+
+
+def _calls(call: Call) -> int:
+    """How many calls there are in one, itself among them."""
+    return 1 + sum(_calls(operand) for operand in call.operands if isinstance(operand, Call))
 
 
 def _queries(call: Call, shift: int, *, corrected: bool) -> Iterator[tuple[MetricQuery, int]]:
@@ -150,7 +157,8 @@ class _Work:
         groups, _ = self._made(call, 0, found)
         if not found:
             raise BadQuery("Missing sub queries")
-        return replace(found[0], groups=groups, warnings=[text for sub in found for text in sub.warnings])
+        warnings = list(dict.fromkeys(text for sub in found for text in sub.warnings))
+        return replace(found[0], groups=groups, warnings=warnings)
 
     def _made(self, call: Call, shift: int, found: list[SubAnswer]) -> tuple[list[Group], int]:
         """The groups that a call makes, and the bytes that are held for them."""
