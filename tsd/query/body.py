@@ -222,7 +222,7 @@ def _text(value: Value) -> str | None:
     if isinstance(value, str) and _HALF.search(value):
         raise _Wrong("got half of a surrogate pair, wanted a text")
     if value is None or isinstance(value, str):
-        return value
+        return None if value is None else str(value)  # a number's digits are a text like any other: JSON takes no more
     raise _Wrong("got a list or an object, wanted a text")
 
 

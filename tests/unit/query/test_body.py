@@ -3,10 +3,13 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from tsd.errors import BadQuery
+from tsd.query.answers import SubAnswer
 from tsd.query.body import LARGEST, MISSING, NULL, UNPARSABLE, read_body
+from tsd.query.echo import echo
 from tsd.query.model import Filter, Query, RateOptions, SubQuery
 
 NOW_MS = 1_700_000_000_000
@@ -53,6 +56,14 @@ def test_all_fields() -> None:
     assert sub.rate_options == RateOptions(True, 100, 5, True)
     assert (sub.explicit_tags, sub.pre_aggregate, sub.rollup_usage) == (True, True, "ROLLUP_RAW")
     assert (sub.use_fuzzy_filter, sub.use_multi_gets) == (False, False)
+
+
+def test_a_text_that_was_a_number_is_a_text_like_any_other() -> None:
+    """The list of queries could not be told in JSON while one with such a text was in it."""
+    query = read({"metric": 5, "tags": {"host": 1.5}, "aggregator": "sum"}, timezone="UTC")
+    told = msgspec.json.encode(echo(SubAnswer(query.queries[0], [])))
+    assert b'"metric":"5"' in told
+    assert b'"filter":"1.5"' in told
 
 
 @pytest.mark.parametrize(
