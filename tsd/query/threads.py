@@ -12,7 +12,7 @@ from tsd.store.turns import NAP_S, PACE, Pace
 
 T = TypeVar("T")
 
-OTHERS = 3  # times as long as a piece of work took, the machine is left to others, while they want the event loop
+OTHERS = 6  # times as long as a piece of work took, the machine is left to others, while they want the event loop
 LEAST_S = 0.002  # of a rest: less is owed until more has come together
 MOST_S = 2.0  # of a rest: one query pays no more for those before it
 _FREE = trio.CapacityLimiter(math.inf)
