@@ -1,14 +1,12 @@
 """What systemd's watchdog is fed by, and what systemd is told: as systemd reads it, from a socket of the test's."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.unit.hearing import messages
 from tests.unit.ingest.parts import Parts, line, make_store
 from tsd.canary import Canary, Home, Stage
 from tsd.codec.rowkey import Layout
@@ -16,26 +14,6 @@ from tsd.watchdog import Limits, Watchdog
 
 WATCHDOG_S = 40.0
 STORE_S = 100.0
-
-
-@pytest.fixture
-def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Where messages come in."""
-    monkeypatch.chdir(tmp_path)  # a socket's address is short
-    monkeypatch.setenv("NOTIFY_SOCKET", "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-        channel.bind("notify")
-        channel.setblocking(False)
-        yield channel
-
-
-def messages(channel: socket.socket) -> list[str]:
-    """What came up to now."""
-    came = []
-    with suppress(BlockingIOError):
-        while True:
-            came.append(channel.recv(4096).decode())
-    return came
 
 
 async def make_parts(folder: Path) -> Parts:

@@ -1,116 +1,21 @@
 """Telnet sessions: how their bytes may be torn, what is answered in which order, and what no client can make grow."""
 
 import tracemalloc
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
-from itertools import islice, repeat
+from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from tests.running import Client, Running, running
-from tsd.codec.putline import NameRules
-from tsd.doors.replies import PIECE_COST, Budget
-from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
-from tsd.doors.visitor import Visitor, here
-from tsd.ingest.intake import Intake
+from tests.running import Running, running
+from tests.unit.doors.telnet_parts import BAD, GOOD, REFUSED, RULES, TOO_LONG, VERSION, T, session, tell
 from tsd.settings import Mode
 from tsd.store import scan
-
-T = 1_500_000_000
-GOOD = b"put m %d 1 a=b\n" % T
-BAD = b"put m %d 1\n" % T
-REFUSED = b"put: illegal argument: not enough arguments (need least 4, got 3)\n"
-VERSION = b"net.opentsdb.tools 1 built at revision 1 (MINT)\nBuilt on a Monday\n"
-TOO_LONG = b"put: illegal argument: line too long: more than 1024 bytes\n"
-RULES = Rules(Mode.READ_WRITE, diediedie=True, max_line=1024, reply_buffer=4096, names=NameRules())
-
-
-class Told(NamedTuple):
-    """What a session came to."""
-
-    replies: bytes
-    tally: Tally
-    deeds: list[str]
-
-
-def session(
-    stream: trio.abc.Stream, intake: Intake, rules: Rules = RULES, visitor: Visitor | None = None
-) -> tuple[TelnetSession, Tally, list[str]]:
-    """A session, its counts, and what it has the daemon do."""
-    deeds: list[str] = []
-    tally = Tally()
-
-    async def stats() -> bytes:
-        return b"tsd.stat 1 1\n"
-
-    powers = Powers(stats, lambda: VERSION, lambda: deeds.append("drop"), lambda: deeds.append("die"))
-    return TelnetSession(stream, intake, powers, rules, tally, Budget(1 << 30), visitor or here()), tally, deeds
-
-
-async def tell(daemon: Running, pieces: Iterable[bytes], rules: Rules = RULES) -> Told:
-    """Have a session of its own take these pieces and then the end of them."""
-    ours, theirs = memory_stream_pair()
-    talk, tally, deeds = session(ours, daemon.daemon.intake, rules)
-    left = iter(pieces)
-
-    async def receive() -> bytes:
-        await trio.lowlevel.checkpoint()
-        return next(left, b"")
-
-    await talk.run(next(left), receive)
-    await ours.aclose()
-    replies = b""
-    while data := await theirs.receive_some():
-        replies += data
-    return Told(replies, tally, deeds)
-
-
-@pytest.fixture
-async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
-    async with running(tmp_path) as daemon:
-        yield daemon
-
-
-async def test_nothing_is_worked_out_for_who_has_hung_up_and_what_it_sent_counts(daemon: Running) -> None:
-    """Megabytes of `stats` kept a connection open for minutes after its client had gone."""
-    ours, theirs = memory_stream_pair()
-    await theirs.aclose()
-    asked = 0
-
-    async def stats() -> bytes:
-        nonlocal asked
-        asked += 1
-        return b"tsd.stat 1 1\n"
-
-    async def receive() -> bytes:
-        await wait_all_tasks_blocked()  # so that it is known by now that nobody hears
-        return next(left, b"")
-
-    left = iter([b"stats\n" * 1000 + GOOD + b"stats\nversion\nhelp\n", GOOD])
-    powers = Powers(stats, lambda: VERSION, lambda: None, lambda: None)
-    talk = TelnetSession(ours, daemon.daemon.intake, powers, RULES, Tally(), Budget(1 << 30), here())
-    with pytest.raises(ExceptionGroup) as caught:
-        await talk.run(b"version\n", receive)
-    assert caught.group_contains(trio.BrokenResourceError)
-    assert asked == 0
-    assert daemon.daemon.ledger.received == 2
-
-
-@asynccontextmanager
-async def reluctant(daemon: Running) -> AsyncIterator[Client]:
-    """A client whose kernel takes little before it is read."""
-    connection = trio.socket.socket()
-    connection.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
-    await connection.connect(("127.0.0.1", daemon.port))
-    async with trio.SocketStream(connection) as stream:
-        yield Client(stream)
 
 
 def torn(text: bytes) -> Iterator[list[bytes]]:
@@ -271,76 +176,6 @@ async def test_the_longest_line_passes_and_a_longer_one_does_not(daemon: Running
         assert told.replies == TOO_LONG + b"synced 1\n"
         told = await tell(daemon, [longest, end, longest, b"x", end, b"sync", end])
         assert told.replies == TOO_LONG + b"synced 1\n"
-
-
-async def test_who_never_reads_its_errors_holds_up_nobody_and_is_told_the_sum(tmp_path: Path) -> None:
-    line = b"put m %d 1 %s\n" % (T, b"x" * 900)
-    refused = b"put: illegal argument: invalid tag: %s\n" % (b"x" * 900)
-    blocked = "rpc.errors type=socket_writes_blocked"
-    async with running(tmp_path, {"tsd.ingest.reply_buffer": "4096"}) as daemon:
-        async with reluctant(daemon) as mute, daemon.client() as other:
-            turns = 0
-            while turns < 1000 and (stats := await other.stats())[blocked] == 0:
-                await mute.send(line * 500)
-                turns += 1
-                assert await other.ask(GOOD) == b"synced %d\n" % turns
-            await mute.send(line * 500 + b"sync\n")
-            text = await mute.read_until(b"synced 0\n")
-            stats = await other.stats()
-        one_by_one = text.count(refused)
-        assert one_by_one + stats[blocked] == 500 * (turns + 1)
-        rest = text.replace(refused, b"").decode().splitlines()[:-1]
-        wording = "more lines were refused while this connection did not read:"
-        sums = [int(told.removeprefix("put: ").split(" ")[0]) for told in rest if wording in told]
-        assert len(sums) == len(rest)
-        assert sum(sums) == stats[blocked]
-
-
-async def test_commands_whose_replies_nobody_reads_are_not_read_either(daemon: Running) -> None:
-    ours, theirs = lockstep_stream_pair()  # nothing is sent before it is received
-    talk, _, _ = session(ours, daemon.daemon.intake)
-    taken = 0
-
-    async def receive() -> bytes:
-        nonlocal taken
-        taken += 1
-        return b"version\n" if taken < 1000 else b""
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(talk.run, b"version\n", receive)
-        await wait_all_tasks_blocked()
-        room = (RULES.reply_buffer - 2 * PIECE_COST) // len(VERSION)
-        assert room < taken <= room + 3
-        text = b""
-        while text.count(VERSION) < 1000:
-            text += await theirs.receive_some()
-    assert text == VERSION * 1000
-
-
-async def test_refused_lines_whose_replies_nobody_reads_are_still_read(daemon: Running) -> None:
-    ours, theirs = lockstep_stream_pair()
-    talk, tally, _ = session(ours, daemon.daemon.intake)
-    blocks = islice(repeat(BAD * 10 + GOOD), 1000)
-    all_taken = trio.Event()
-
-    async def receive() -> bytes:
-        block = next(blocks, b"")
-        if not block:
-            all_taken.set()
-        return block
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(talk.run, GOOD, receive)
-        await all_taken.wait()
-        assert daemon.daemon.ledger.received == 11_001
-        text = b""
-        while not text.endswith(b"illegal_arguments\n"):
-            text += await theirs.receive_some()
-    lines = text.splitlines(keepends=True)
-    assert lines[:-1] == [REFUSED] * (len(lines) - 1)
-    assert len(text) < RULES.reply_buffer + 4 * len(REFUSED)
-    assert lines[-1].startswith(b"put: %d more lines were refused" % tally.summed_up)
-    assert tally.summed_up == 10_000 - (len(lines) - 1)
 
 
 async def test_a_held_gate_stops_the_reading_and_not_the_replies(daemon: Running) -> None:

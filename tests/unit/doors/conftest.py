@@ -1,0 +1,15 @@
+"""Fixtures of the doors' tests."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.running import Running, running
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    """One with the usual settings, in this process."""
+    async with running(tmp_path) as daemon:
+        yield daemon
