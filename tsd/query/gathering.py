@@ -84,12 +84,15 @@ class Gathering:
 
     async def take(self, page: CellPage) -> None:
         """Take in the next page. Raises BadQuery where a limit is passed, StoreError."""
-        start = self._layout.pairs_start
-        await self._selection.meet({key[start:] for key in page.keys})
+        start, threads = self._layout.pairs_start, self._allowance.threads
+        with threads.noted():
+            pairs = {key[start:] for key in page.keys}
+        await self._selection.meet(pairs)
         if len(page.keys) <= SMALL_PAGE:
-            self._work(page)
+            with threads.noted():
+                self._work(page)
         else:
-            await self._allowance.threads.run(partial(self._work, page))
+            await threads.run(partial(self._work, page))
         self.check()
 
     @property

@@ -16,8 +16,10 @@ import trio
 T = TypeVar("T")
 
 OTHERS = 8  # times as long as a step of the loop took, everybody else has it, if they want it
-BUSY = 0.5  # of the loop's time used by others: they want it
+BUSY = 0.35  # of the loop's time used by others: they want it
+LEAST_LEFT = 0.1  # of a span: less than that left to others says nothing of what they want
 SPAN_S = 0.02  # over which that is looked at
+LASTS_S = 0.1  # how long it holds: lines come in gusts
 NAP_S = 0.01  # of a rest, until it is looked at again
 AGE_S = 1.0  # what was before that tells nothing of now
 
@@ -30,21 +32,24 @@ class Pace:
         """`cpu`: seconds that the loop's thread has used so far."""
         self.cpu = cpu
         self._own_s = 0.0  # of it, by those who rest
-        self._since = -math.inf, 0.0  # a time, and CPU of others by then
-        self._busy = False
+        self._since = -math.inf, 0.0, 0.0  # a time, and CPU of those who rest and of others by then
+        self._wanted_until = -math.inf
 
     def took(self, cpu_s: float) -> None:
         """Take note of a step of the loop by one of those who rest."""
         self._own_s += cpu_s
 
     def wanted(self) -> bool:
-        """Whether others used much of the loop of late."""
-        now, used = trio.current_time(), self.cpu() - self._own_s
-        before, used_before = self._since
+        """Whether others used much, of late, of what the loop's time those who rest left them: a reader that takes half
+        of it must not pass for a loop that is half idle."""
+        now, own, used = trio.current_time(), self._own_s, self.cpu() - self._own_s
+        before, own_before, used_before = self._since
         if not 0 <= now - before < SPAN_S:
-            self._busy = 0 <= now - before < AGE_S and used - used_before >= BUSY * (now - before)
-            self._since = now, used
-        return self._busy
+            left_s = now - before - (own - own_before)
+            if 0 <= now - before < AGE_S and used - used_before >= BUSY * max(left_s, LEAST_LEFT * SPAN_S):
+                self._wanted_until = now + LASTS_S
+            self._since = now, own, used
+        return now < self._wanted_until <= now + LASTS_S
 
     async def rest(self, owed_s: float) -> None:
         """Let others run for so long, or until they have little to do."""

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tsd.store.turns import AGE_S, BUSY, OTHERS, SPAN_S, Pace, Turns
+from tsd.store.turns import AGE_S, BUSY, LASTS_S, OTHERS, SPAN_S, Pace, Turns
 
 STEP_S = 0.002  # of CPU
 
@@ -63,6 +63,18 @@ async def test_what_readers_do_themselves_is_no_reason_to_rest(autojump_clock: M
         assert not pace.wanted()
 
 
+async def test_one_who_takes_half_of_the_loop_does_not_pass_for_half_idle(autojump_clock: MockClock) -> None:
+    loop = Loop(BUSY * 0.9)
+    pace = Pace(loop.cpu)
+    await loop.seen(pace)
+    assert not pace.wanted()
+    for _ in range(3):
+        loop.steps_s += SPAN_S
+        pace.took(SPAN_S)
+        await trio.sleep(2 * SPAN_S)
+        assert pace.wanted()  # they had nearly all of the other half
+
+
 async def test_a_rest_ends_when_others_have_less_to_do(autojump_clock: MockClock) -> None:
     loop = Loop(1.0)
     pace = Pace(loop.cpu)
@@ -70,7 +82,7 @@ async def test_a_rest_ends_when_others_have_less_to_do(autojump_clock: MockClock
     begun = trio.current_time()
     loop.busy, loop.steps_s = 0.0, begun  # from now on
     await pace.rest(100 * SPAN_S)
-    assert trio.current_time() - begun <= 2 * SPAN_S
+    assert trio.current_time() - begun <= 2 * SPAN_S + LASTS_S
 
 
 async def test_what_was_long_ago_tells_nothing(autojump_clock: MockClock) -> None:
