@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked, wait_all_threads_completed
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.unit.looks import next_look
 from tsd.access.accounts import Account, write_lines
 from tsd.access.doorkeeper import LOOK_S, Doorkeeper
 from tsd.access.guesses import LONGEST_S, Guesses, TooManyTries
@@ -274,21 +275,13 @@ async def test_a_change_of_the_file_is_noticed(tmp_path: Path, mock_clock: MockC
     keeper = doorkeeper(tmp_path, [Account("a", Role.WRITE, kept_token(token))])
     nursery.start_soon(keeper.watch)
 
-    async def look() -> None:
-        await wait_all_tasks_blocked()
-        mock_clock.jump(LOOK_S)
-        for _ in range(4):  # threads look, look again, and read
-            await wait_all_tasks_blocked()
-            await wait_all_threads_completed()
-        await wait_all_tasks_blocked()
-
     write_lines(tmp_path / "accounts", [str(Account("b", Role.WRITE, kept_token(other)))])
-    await look()
+    await next_look(mock_clock, LOOK_S)
     badge = await keeper.by_words([other], HERE)
     assert badge is not None
     write_lines(tmp_path / "accounts", ["nonsense"])
-    await look()
+    await next_look(mock_clock, LOOK_S)
     assert keeper.holds(badge)
     write_lines(tmp_path / "accounts", [])
-    await look()
+    await next_look(mock_clock, LOOK_S)
     assert not keeper.holds(badge)

@@ -14,8 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from structlog.testing import capture_logs
-from trio.testing import MockClock, wait_all_tasks_blocked, wait_all_threads_completed
+from trio.testing import MockClock
 
+from tests.unit.looks import next_look
 from tsd.access_settings import AccessSettings
 from tsd.doors.tls import LOOK_S, Tls
 from tsd.errors import TsdError
@@ -46,12 +47,7 @@ async def test_files_that_change_are_read_again(tmp_path: Path, mock_clock: Mock
     async def look() -> list[str]:
         """What is said at the next look."""
         with capture_logs() as logs:
-            await wait_all_tasks_blocked()
-            mock_clock.jump(LOOK_S)
-            for _ in range(4):  # threads look, look again, and read
-                await wait_all_tasks_blocked()
-                await wait_all_threads_completed()
-            await wait_all_tasks_blocked()
+            await next_look(mock_clock, LOOK_S)
         return [str(line.get("names") or line["because"]) for line in logs]
 
     assert await look() == []
