@@ -15,12 +15,13 @@ import trio
 
 T = TypeVar("T")
 
-OTHERS = 8  # times as long as a step of the loop took, everybody else has it, if they want it
-BUSY = 0.35  # of the loop's time used by others: they want it
-LEAST_LEFT = 0.1  # of a span: less than that left to others says nothing of what they want
+OTHERS = 12  # times as long as a step of the loop took, everybody else has it, if they want it
+BUSY = 0.4  # of the loop's time used by others: they want it
+LEAST_LEFT = 0.6  # of a span: of no less. A reader's own request and threads are others, too, and use some of it
 SPAN_S = 0.02  # over which that is looked at
-LASTS_S = 0.1  # how long it holds: lines come in gusts
+LASTS_S = 0.25  # how long it holds: lines come in gusts
 NAP_S = 0.01  # of a rest, until it is looked at again
+LEAST_NAP_S = 1e-6  # what rounding leaves of a rest is none: a clock that stands until somebody sleeps would stay there
 AGE_S = 1.0  # what was before that tells nothing of now
 
 
@@ -53,7 +54,7 @@ class Pace:
 
     async def rest(self, owed_s: float) -> None:
         """Let others run for so long, or until they have little to do."""
-        while owed_s > 0 and self.wanted():
+        while owed_s > LEAST_NAP_S and self.wanted():
             begun = trio.current_time()
             await trio.sleep(min(owed_s, NAP_S))
             owed_s -= trio.current_time() - begun
