@@ -38,6 +38,7 @@ from tsd.doors.tls import Tls
 from tsd.doors.unfinished import Unfinished
 from tsd.doors.visitor import Visitor
 from tsd.errors import StoreError
+from tsd.heap import SpareMemory
 from tsd.ingest import compiled
 from tsd.ingest.folder import adopted, identity
 from tsd.ingest.growth import Growth
@@ -352,6 +353,7 @@ class Daemon:
             "host": self.learn_name,
             "web": self.web.run,
             "refused lines": self.letters.run,
+            "memory": SpareMemory().give_back,
         }
         if index is not None:
             lasting["series index"] = lambda: index.keep_complete(config.data_table)

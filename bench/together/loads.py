@@ -40,6 +40,7 @@ AGAIN = 5  # times a query is asked again
 PROBES = 4  # connections that ask for `sync` beside fast senders; beside small ones it is one, lest it costs more
 SHOWN_S = 60  # until what was flushed is found by a query
 GROWN = 1000  # series that warm up
+SETTLED_S, LOOK_S = 10, 0.5  # after which a system holds what it holds for its series, and not what taking them in took
 
 
 class Load(NamedTuple):
@@ -201,7 +202,7 @@ def _agents(load: Load, system: System, running: Running, written: Written) -> l
 def _grow(load: Load, system: System, running: Running, written: Written) -> list[Figures]:
     """Series by series, measured at every step."""
     _warm_up(running, written)
-    base_mib = running.usage().now_mib
+    base_mib = _settled_mib(running)
     found = []
     for at in range(load.mix.warm, load.mix.pieces):
         count = written.total(0, at + 1).points
@@ -210,10 +211,20 @@ def _grow(load: Load, system: System, running: Running, written: Written) -> lis
         meter = Meter(running)
         sent = deliver.flat(written.parts(at, at + 1), running.port, running.last)
         figures = meter.figures(written.total(at, at + 1).points, sent.start, running.await_stored(count))
-        held_bytes = (running.usage().now_mib - base_mib) * 2**20 / (count - GROWN)
+        held_bytes = (_settled_mib(running) - base_mib) * 2**20 / (count - GROWN)
         found.append(figures._replace(series=count, held_bytes=held_bytes))
     _check(running, written, written.total(0, load.mix.warm + len(found)))
     return found
+
+
+def _settled_mib(running: Running) -> float:
+    """The least that it held within some seconds in which nothing came in."""
+    end = time.monotonic() + SETTLED_S
+    least = running.usage().now_mib
+    while time.monotonic() < end:
+        time.sleep(LOOK_S)
+        least = min(least, running.usage().now_mib)
+    return least
 
 
 def _day(load: Load, system: System, running: Running, written: Written) -> list[Figures]:

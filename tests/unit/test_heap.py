@@ -61,3 +61,40 @@ def heaps(*, kept: bool) -> int:
 
 def test_threads_share_few_heaps() -> None:
     assert heaps(kept=True) <= HEAPS < heaps(kept=False)
+
+
+HOLES = """
+import os
+import resource
+import trio
+from tsd.heap import SPARE_BYTES, SpareMemory, keep_freed_memory
+def held():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+assert keep_freed_memory()
+spare = SpareMemory()
+blocks = [b"x" * 10_000 for _ in range(10_000)]
+most = held()
+blocks = blocks[::100]  # what lies between them is free, and is no heap's end
+assert spare.size() > 90_000_000 > SPARE_BYTES, spare.size()
+assert held() > most - 5_000_000
+async def until_given_back():
+    async with trio.open_nursery() as nursery:
+        if {given}:
+            nursery.start_soon(spare.give_back, 0.001)
+        while {given} and held() > most - 80_000_000:
+            await trio.sleep(0.001)
+        nursery.cancel_scope.cancel()
+trio.run(until_given_back)
+print(most - held())
+"""
+
+
+def given_back(*, given: bool) -> int:
+    words = [sys.executable, "-c", HOLES.replace("{given}", str(given))]
+    return int(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout)
+
+
+def test_what_is_free_between_blocks_in_use_is_given_back() -> None:
+    assert given_back(given=True) > 80_000_000
+    assert given_back(given=False) < 5_000_000
