@@ -219,10 +219,10 @@ def _grow(load: Load, system: System, running: Running, written: Written) -> lis
 
 def _settled_mib(running: Running) -> float:
     """The least that it held within some seconds in which nothing came in."""
-    end = time.monotonic() + SETTLED_S
+    end, pause = time.monotonic() + SETTLED_S, threading.Event()
     least = running.usage().now_mib
     while time.monotonic() < end:
-        time.sleep(LOOK_S)
+        pause.wait(LOOK_S)
         least = min(least, running.usage().now_mib)
     return least
 
