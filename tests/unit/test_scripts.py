@@ -206,3 +206,29 @@ def test_imports_in_functions_impure_codecs_and_strangers_are_named(tmp_path):
 def test_a_circle_is_found(tmp_path):
     write_package(tmp_path, **{"store/__init__": "from tsd.store import hbase", "store/hbase": "import tsd.store"})
     assert problems(tmp_path) == ["imports in a circle: tsd.store < tsd.store.hbase < tsd.store"]
+
+
+@pytest.mark.parametrize(
+    ("words", "port"),
+    [
+        ([], 4242),
+        (["--port", "4299"], 4299),
+        (["--port=4299"], 4299),
+        (["--set", "tsd.network.port=4299"], 4299),
+        (["--set", "tsd.network.bind=::1"], 4242),
+    ],
+)
+def test_run_hands_all_its_options_to_the_daemon_and_nothing_that_overrides_them(
+    tmp_path: Path, words: list[str], port: int
+) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    (tmp_path / "scripts" / "setup").write_text("#!/bin/sh\n")
+    daemon = tmp_path / ".venv" / "bin" / "tsd"
+    daemon.parent.mkdir(parents=True)
+    daemon.write_text('#!/bin/sh\necho "$@"\n')
+    daemon.chmod(0o755)
+    hint, got = subprocess.run(
+        [tmp_path / "scripts" / "run", *words], check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ).stdout.splitlines()
+    assert got.split() == ["--data", str(tmp_path / "var"), "serve", *words]
+    assert f" {port} " in hint
