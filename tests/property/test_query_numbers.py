@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.peers.needs import full_run
 from tests.query_reference import reference
 from tests.query_series import Question, questions
 from tests.query_vectors import Value, answer
 from tsd.query import compiled
 
-EXAMPLES = 3 * settings().max_examples  # three times the usual number, in a quick run as in a full one
+EXAMPLES = settings().max_examples * (3 if full_run() else 1)
 law = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 
 
