@@ -23,8 +23,8 @@ KEPT_BYTES = 12 << 20  # at the end of each heap
 LARGEST_BYTES = 16 << 20  # of a block that comes from a heap
 HEAPS = 2
 
-EVERY_S = 1.0  # from one look at what is free to the next
-LOOKS = 5  # in a row that find so much free: what windows free, the next ones use
+EVERY_S = 2.0  # from one look at what is free to the next
+LOOKS = 7  # in a row that find so much free, over more than a window: what one frees, the next ones use
 SPARE_BYTES = 16 << 20  # free in all heaps: of less nothing is given back
 
 
@@ -65,11 +65,15 @@ class SpareMemory:
         return self._told().fordblks if self._told is not None else 0
 
     async def give_back(self, every_s: float = EVERY_S) -> None:
-        """For ever: give back to the kernel what has been free for some looks."""
+        """For ever: give back to the kernel what has been free for some looks, once. It is free to malloc still, who
+        does not tell it from what is there."""
         seen: deque[int] = deque(maxlen=LOOKS)
+        given = 0
         while self._told is not None:
             await trio.sleep(every_s)
-            seen.append(self.size())
-            if len(seen) == LOOKS and min(seen) > SPARE_BYTES:
-                await trio.to_thread.run_sync(self._trim, KEPT_BYTES)  # others go on: ctypes leaves Python's lock
+            seen.append(await trio.to_thread.run_sync(self.size))  # it goes through all that is free
+            given = min(given, seen[-1])  # the rest is in use again
+            if len(seen) == LOOKS and min(seen) > given + SPARE_BYTES:
+                await trio.to_thread.run_sync(self._trim, KEPT_BYTES)
+                given = seen[-1]
                 seen.clear()

@@ -40,7 +40,7 @@ AGAIN = 5  # times a query is asked again
 PROBES = 4  # connections that ask for `sync` beside fast senders; beside small ones it is one, lest it costs more
 SHOWN_S = 60  # until what was flushed is found by a query
 GROWN = 1000  # series that warm up
-SETTLED_S, LOOK_S = 10, 0.5  # after which a system holds what it holds for its series, and not what taking them in took
+SETTLED_S, LOOK_S = 20, 0.5  # after which a system holds what it holds for its series, and not what taking them in took
 
 
 class Load(NamedTuple):

@@ -98,3 +98,45 @@ def given_back(*, given: bool) -> int:
 def test_what_is_free_between_blocks_in_use_is_given_back() -> None:
     assert given_back(given=True) > 80_000_000
     assert given_back(given=False) < 5_000_000
+
+
+AGAIN = """
+import resource
+import trio
+from tsd.heap import LOOKS, SpareMemory, keep_freed_memory
+assert keep_freed_memory()
+spare = SpareMemory()
+trim, trims = spare._trim, []
+def counted(pad):
+    trims.append(pad)
+    return trim(pad)
+spare._trim = counted
+looked = 0
+size = spare.size
+def looking():
+    global looked
+    looked += 1
+    return size()
+spare.size = looking
+blocks = [b"x" * 10_000 for _ in range(10_000)][::100]
+async def looks(count):
+    wanted = looked + count
+    while looked < wanted:
+        await trio.sleep(0.001)
+async def main():
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(spare.give_back, 0.001)
+        await looks(5 * LOOKS)
+        assert len(trims) == 1, trims  # what is gone is not given back again
+        used = [b"y" * 10_000 for _ in range(9_000)]
+        await looks(2 * LOOKS)
+        del used
+        await looks(2 * LOOKS)
+        assert len(trims) == 2, trims
+        nursery.cancel_scope.cancel()
+trio.run(main)
+"""
+
+
+def test_what_was_given_back_is_given_back_again_only_once_it_was_used() -> None:
+    subprocess.run([sys.executable, "-c", AGAIN], check=True, timeout=60)

@@ -27,6 +27,7 @@ class Threads:
         self._resting = trio.Lock()
         self._pace = pace
         self._owed_s = 0.0
+        self._owed_at = 0.0  # when something was owed last
 
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises, before and after which others had their part."""
@@ -45,7 +46,7 @@ class Threads:
             try:
                 made = await trio.to_thread.run_sync(timed, limiter=_FREE)
             finally:
-                self._owed_s += OTHERS * used_s
+                self._owe(used_s)
             await self._rest()
         return made
 
@@ -58,7 +59,18 @@ class Threads:
         finally:
             used_s = self._pace.cpu() - begun_s
             self._pace.took(used_s)
+            self._owe(used_s)
+
+    def _owe(self, used_s: float) -> None:
+        """Add to what is owed, if others want the loop now: a night's small queries are not paid for in the morning."""
+        now = trio.current_time()
+        if not self._pace.wanted():
+            self._owed_s = 0.0
+        elif now - self._owed_at > MOST_S:
+            self._owed_s = OTHERS * used_s
+        else:
             self._owed_s += OTHERS * used_s
+        self._owed_at = now
 
     async def _rest(self) -> None:
         """Where several worked, one rests after the other."""

@@ -4,6 +4,7 @@ import time
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from tsd.query.threads import LEAST_S, MOST_S, OTHERS, Threads
 from tsd.store.turns import Pace
@@ -111,3 +112,24 @@ async def test_little_is_owed_until_more_has_come_together() -> None:
     work_itself(threads, pace, LEAST_S / OTHERS / 2)
     await threads.run(lambda: None)
     assert pace.rested_s >= LEAST_S
+
+
+async def test_small_work_on_an_idle_machine_is_not_paid_for_later() -> None:
+    pace = Rests()
+    pace.busy = False
+    threads = Threads(1, pace)
+    for _ in range(1000):
+        work_itself(threads, pace, 0.001)
+    pace.busy = True
+    await threads.run(lambda: None)
+    assert pace.rested_s == 0
+
+
+async def test_nor_is_work_of_another_time(autojump_clock: MockClock) -> None:
+    pace = Rests()
+    threads = Threads(1, pace)
+    work_itself(threads, pace, 1.0)
+    await trio.sleep(2 * MOST_S)
+    work_itself(threads, pace, LEAST_S)
+    await threads._rest()
+    assert pace.rested_s == pytest.approx(OTHERS * LEAST_S)
