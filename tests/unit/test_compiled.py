@@ -1,9 +1,14 @@
 """The compiled loops, which a full run must not do without."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.peers.needs import LOOPS, need_compiled_loops
 from tsd.codec.putline import NameRules
@@ -12,10 +17,26 @@ from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
 from tsd.query.compiled import read_cells
 from tsd.store.keyvalue import row_head, split_cells
 
+SETUP = Path(__file__).parents[2] / "setup.py"
+
 
 def test_none_is_left_out_of_what_a_full_run_needs() -> None:
-    setup = Path(__file__).parents[2] / "setup.py"
-    assert re.findall(r'Extension\("([\w.]+)"', setup.read_text()) == sorted(LOOPS)
+    assert re.findall(r'Extension\("([\w.]+)"', SETUP.read_text()) == sorted(LOOPS)
+
+
+@pytest.mark.slow
+def test_without_a_compiler_one_line_says_what_is_left_out(tmp_path: Path) -> None:
+    shutil.copy(SETUP, tmp_path)
+    for name in LOOPS:
+        source = tmp_path / f"{name.replace('.', '/')}.pyx"
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text("")
+    words = [sys.executable, "setup.py", "build_ext", "--build-lib", "built"]
+    done = subprocess.run(words, cwd=tmp_path, env=os.environ | {"CC": "/bin/false"}, capture_output=True, text=True)
+    told = [line for line in done.stderr.splitlines() if line.startswith("tsd: ")]
+    assert (done.returncode, len(told)) == (0, 1), done.stderr
+    assert told[0].startswith(f"tsd: {len(LOOPS)} of {len(LOOPS)} compiled loops are left out (tsd._bytemap: ")
+    assert "warning: building" not in done.stderr
 
 
 def test_the_compiled_loops_are_built_and_read_a_cell() -> None:
