@@ -38,10 +38,11 @@ def show(run: Run, root: Path = ROOT) -> None:
 
 def _short(run: Run) -> str:
     points = max((figures.points for figures in run.figures(STEADY, EMBEDDED)), default=0)
-    rounds = len(run.figures(STEADY, EMBEDDED))
+    several = {system: len(run.figures(STEADY, system)) for system in run.systems()}
+    rounds = ", ".join(f"{count} of {system}" for system, count in several.items() if count > 1)
     head = (
         f"{points:,} lines of {run.titles[STEADY]} on four connections, until all are stored (and were read back); "
-        f"medians of {rounds} rounds of tsd and VictoriaMetrics in turn, one of the others; {run.machine}."
+        f"medians of rounds in turn: {rounds}, one of others; {run.machine}."
     )
     return f"{head}\n\n{summary(run)}\n{_pictures('docs/figures', {'cpu': PICTURES['cpu']})}"
 

@@ -38,6 +38,7 @@ class Record(NamedTuple):
     round: int
     took_s: float  # with starts and checks
     figures: Figures
+    day: str = ""  # as in 2026-11-22
 
 
 class Run(NamedTuple):

@@ -155,7 +155,8 @@ def _load(one: Load, these: list[System], wanted: Wanted, found: Run, folder: Pa
             home = folder / f"{one.name}-{number}-{system.name.replace(', ', '-').replace(' ', '-')}"
             figures = _measured(one, system, written[system.form], home)
             took_s = time.monotonic() - begun
-            found.records.extend(Record(one.name, system.name, number, took_s, f) for f in figures)
+            day = time.strftime("%Y-%m-%d")
+            found.records.extend(Record(one.name, system.name, number, took_s, f, day) for f in figures)
             save(found)
             _say(f"{one.name}, {system.name}, round {number + 1}: {took_s:.0f} s: {_told(figures)}")
     shutil.rmtree(folder / one.name, ignore_errors=True)

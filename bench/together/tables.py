@@ -174,7 +174,7 @@ def report(run: Run) -> str:
     """All of it."""
     flat = [load for load in run.titles if load not in (*AT_A_PACE, GROW)]
     parts = [
-        f"{run.machine}. {_versions(run)} Medians, and (least–greatest) of three rounds or more. The same "
+        f"{run.machine}. {_versions(run)} {_days(run)}Medians, and (least–greatest) of three rounds or more. The same "
         "lines for all, of some loads slow systems get the first part only. Every point was read back first.",
         f"**Loads**{'' if run.scale == 'full' else f', {run.scale}'}\n\n{sizes(run)}",
         f"**{run.titles.get(STEADY, '')}**, until every point is stored, and the rest in short\n\n{summary(run)}",
@@ -187,6 +187,11 @@ def report(run: Run) -> str:
         f"**No figures**\n\n{failures(run)}" if failures(run) else "",
     ]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def _days(run: Run) -> str:
+    days = sorted({record.day for record in run.records if record.day})
+    return f"Measured on {' and '.join(days)}. " if days else ""
 
 
 def _versions(run: Run) -> str:
