@@ -261,7 +261,9 @@ async def clients(now: Round) -> None:
         for bad in BAD * BAD_EACH:
             nursery.start_soon(misbehave, bad, port, random.Random(now.draw()))  # noqa: S311 - to be repeated
         nursery.start_soon(cut_lines, cutter, port)
-        async with now.load(per_s=PACE):
+        async with now.load(per_s=PACE) as load:
+            for sender in now.senders:
+                load.start_soon(sender.stay)
             await now.some(5 * LINES)
         nursery.cancel_scope.cancel()
     now.senders.append(cutter)

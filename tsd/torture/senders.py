@@ -50,6 +50,7 @@ class Sender:
         self._next = 0
         self._moved = trio.Event()
         self._finishing = False
+        self._over = trio.Event()
 
     def acknowledged(self) -> NDArray[np.bool_]:
         """Which of the lines sent are on disk: so was said."""
@@ -88,10 +89,18 @@ class Sender:
         try:
             stream = await trio.open_tcp_stream(HOST, port)
         except OSError:
-            return
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            async with stream:
-                await self._converse(stream)
+            pass
+        else:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                async with stream:
+                    await self._converse(stream)
+        self._over.set()
+
+    async def stay(self) -> None:
+        """Return once `run` has, after `finish`. Raises Unexpected where the daemon ended the connection before."""
+        await self._over.wait()
+        if not self._finishing:
+            raise Unexpected(f"{self.lines.place}: a client that did nothing wrong lost its connection")
 
     def begin(self, per_s: float | None = None) -> None:
         """A new connection follows: what the last one left open is sent again, or given up."""
@@ -103,6 +112,7 @@ class Sender:
         self._confirmed.append(0)
         self._next = start
         self._finishing = False
+        self._over = trio.Event()
         self.pace(per_s)
 
     def _take(self) -> tuple[int, int]:

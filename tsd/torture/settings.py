@@ -19,6 +19,7 @@ OWN = {
     "tsd.network.port": "0",
     "tsd.network.bind": "127.0.0.1",
     "tsd.network.reuse_port": "false",
+    "tsd.network.backlog": "1024",  # where few may wait, the kernel resets some of those who come in a gust
     "tsd.network.allow": "",
     "tsd.network.proxy_protocol": "",  # what does not begin with its header is hung up on
     "tsd.network.connections_per_address": "0",

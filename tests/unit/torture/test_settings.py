@@ -12,7 +12,7 @@ from tsd.torture.settings import EAGER, LEAST, OWN, SHORT, TABLES, WINDOW, confi
 # What a user has of these can refuse our clients nothing.
 HARMLESS = {
     "how connections are made: all are taken, of whoever it is": (
-        "tsd.network.backlog", "tsd.network.tcp_no_delay", "tsd.network.keep_alive", "tsd.network.ipv6_prefix",
+        "tsd.network.tcp_no_delay", "tsd.network.keep_alive", "tsd.network.ipv6_prefix",
     ),
     "bounds on what our clients never send, or do not ask": (
         "tsd.ingest.max_line", "tsd.tls.minimum", "tsd.tls.handshake_timeout", "tsd.tls.hsts", "tsd.access.health",
