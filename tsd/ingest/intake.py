@@ -18,6 +18,7 @@ from tsd.ingest.rows import OpenRows
 from tsd.ingest.series import SeriesText
 from tsd.ingest.source import Refusal, Source
 from tsd.ingest.summaries import Summaries, SummaryRules
+from tsd.store.turns import PACE
 
 log = structlog.get_logger(__name__)
 
@@ -248,6 +249,7 @@ class Intake:
     def _enter(self, absorbed: Absorbed, block: bytes, source: Source | None) -> Taken:
         """Journal and count what was absorbed, in one step with that: the order of the journal is the order of the
         points, so that a replay ends with the same last values."""
+        PACE.came(len(block))
         if absorbed.accepted:
             self._journal.append(absorbed.kept, absorbed.accepted)
         self._ledger.received += absorbed.accepted + len(absorbed.rejects)

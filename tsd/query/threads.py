@@ -57,9 +57,7 @@ class Threads:
         try:
             yield
         finally:
-            used_s = self._pace.cpu() - begun_s
-            self._pace.took(used_s)
-            self._owe(used_s)
+            self._owe(self._pace.cpu() - begun_s)
 
     def _owe(self, used_s: float) -> None:
         """Add to what is owed, if others want the loop now: a night's small queries are not paid for in the morning."""

@@ -16,8 +16,7 @@ import trio
 T = TypeVar("T")
 
 OTHERS = 12  # times as long as a step of the loop took, everybody else has it, if they want it
-BUSY = 0.4  # of the loop's time used by others: they want it
-LEAST_LEFT = 0.6  # of a span: of no less. A reader's own request and threads are others, too, and use some of it
+MUCH_BYTES_S = 8e6  # of lines that come in: they want it. A twentieth of what it can take, even beside a reader
 SPAN_S = 0.02  # over which that is looked at
 LASTS_S = 0.25  # how long it holds: lines come in gusts
 NAP_S = 0.01  # of a rest, until it is looked at again
@@ -26,30 +25,28 @@ AGE_S = 1.0  # what was before that tells nothing of now
 
 
 class Pace:
-    """Whether others want the event loop, and rests for them. CPU of the loop is what it goes by: another process' work
-    is no reason to rest. Not for threads."""
+    """Whether writers want the event loop, and rests for them. Lines that come in are what it goes by: the loop's own
+    time does not tell a writer's work from that of the query itself, its request and its answer. Not for threads."""
 
     def __init__(self, cpu: Callable[[], float] = time.thread_time) -> None:
         """`cpu`: seconds that the loop's thread has used so far."""
         self.cpu = cpu
-        self._own_s = 0.0  # of it, by those who rest
-        self._since = -math.inf, 0.0, 0.0  # a time, and CPU of those who rest and of others by then
+        self._bytes = 0
+        self._since = -math.inf, 0  # a time, and the bytes that had come by then
         self._wanted_until = -math.inf
 
-    def took(self, cpu_s: float) -> None:
-        """Take note of a step of the loop by one of those who rest."""
-        self._own_s += cpu_s
+    def came(self, size: int) -> None:
+        """Take note of so many bytes of lines."""
+        self._bytes += size
 
     def wanted(self) -> bool:
-        """Whether others used much, of late, of what the loop's time those who rest left them: a reader that takes half
-        of it must not pass for a loop that is half idle."""
-        now, own, used = trio.current_time(), self._own_s, self.cpu() - self._own_s
-        before, own_before, used_before = self._since
+        """Whether much came in of late."""
+        now = trio.current_time()
+        before, bytes_before = self._since
         if not 0 <= now - before < SPAN_S:
-            left_s = now - before - (own - own_before)
-            if 0 <= now - before < AGE_S and used - used_before >= BUSY * max(left_s, LEAST_LEFT * SPAN_S):
+            if 0 <= now - before < AGE_S and self._bytes - bytes_before >= MUCH_BYTES_S * (now - before):
                 self._wanted_until = now + LASTS_S
-            self._since = now, own, used
+            self._since = now, self._bytes
         return now < self._wanted_until <= now + LASTS_S
 
     async def rest(self, owed_s: float) -> None:
@@ -77,6 +74,5 @@ class Turns:
             begun = self._pace.cpu()
             made = next(steps)
             took_s = self._pace.cpu() - begun
-            self._pace.took(took_s)
             await self._pace.rest(OTHERS * took_s)
             return made

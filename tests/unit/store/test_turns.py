@@ -6,21 +6,29 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tsd.store.turns import AGE_S, BUSY, LASTS_S, OTHERS, SPAN_S, Pace, Turns
+from tsd.store.turns import AGE_S, LASTS_S, MUCH_BYTES_S, OTHERS, SPAN_S, Pace, Turns
 
 STEP_S = 0.002  # of CPU
 
 
 class Loop:
-    """An event loop's CPU: a part of all time, by others, and what steps take."""
+    """An event loop's CPU, which steps take, and lines that come in at some speed while somebody looks."""
 
-    def __init__(self, busy: float) -> None:
-        self.busy = busy
+    def __init__(self, share: float) -> None:
+        """`share` of the speed from which on they are much."""
+        self.share = share
         self.steps_s = 0.0
+        self.looked_at = 0.0
+        self.pace = Pace(lambda: self.steps_s)
+        self._wanted = self.pace.wanted
+        self.pace.wanted = self.wanted  # type: ignore[method-assign]
 
-    def cpu(self) -> float:
-        """Used so far, in seconds."""
-        return trio.current_time() * self.busy + self.steps_s
+    def wanted(self) -> bool:
+        """What the pace says, once all is known that has come by now."""
+        now = trio.current_time()
+        self.pace.came(round(self.share * MUCH_BYTES_S * (now - self.looked_at)))
+        self.looked_at = now
+        return self._wanted()
 
     def steps(self, notes: list[str], name: str, count: int = 3) -> Iterator[int]:
         """Steps that take a while and are noted."""
@@ -29,11 +37,12 @@ class Loop:
             notes.append(name)
             yield number
 
-    async def seen(self, pace: Pace) -> None:
-        """So that it is known how busy it is."""
-        pace.wanted()
+    async def seen(self) -> None:
+        """So that it is known how much comes in."""
+        self.looked_at = trio.current_time()
+        self.pace.wanted()
         await trio.sleep(2 * SPAN_S)
-        pace.wanted()
+        self.pace.wanted()
 
 
 async def read(turns: Turns, steps: Iterator[int]) -> None:
@@ -42,65 +51,60 @@ async def read(turns: Turns, steps: Iterator[int]) -> None:
         assert await turns.step(steps) == number
 
 
-@pytest.mark.parametrize(("busy", "rests"), [(BUSY * 1.1, 3), (BUSY * 0.9, 0), (0.0, 0)])
-async def test_others_have_most_of_the_loop_if_they_want_it(autojump_clock: MockClock, busy: float, rests: int) -> None:
-    loop = Loop(busy)
-    pace = Pace(loop.cpu)
-    await loop.seen(pace)
+@pytest.mark.parametrize(("share", "rests"), [(1.1, 3), (20.0, 3), (0.9, 0), (0.0, 0)])
+async def test_writers_have_most_of_the_loop_if_they_want_it(
+    autojump_clock: MockClock, share: float, rests: int
+) -> None:
+    loop = Loop(share)
+    await loop.seen()
     begun = trio.current_time()
-    await read(Turns(pace), loop.steps([], "page"))
+    await read(Turns(loop.pace), loop.steps([], "page"))
     assert trio.current_time() - begun == pytest.approx(rests * OTHERS * STEP_S)
 
 
-async def test_what_readers_do_themselves_is_no_reason_to_rest(autojump_clock: MockClock) -> None:
+async def test_what_queries_do_themselves_is_no_reason_to_rest(autojump_clock: MockClock) -> None:
+    """Small ones that were asked one after the other rested for what their own requests and answers took."""
     loop = Loop(0.0)
-    pace = Pace(loop.cpu)
-    await loop.seen(pace)
+    await loop.seen()
     for _ in range(20):
         loop.steps_s += SPAN_S
-        pace.took(SPAN_S)
         await trio.sleep(SPAN_S)
-        assert not pace.wanted()
+        assert not loop.pace.wanted()
 
 
-async def test_one_who_takes_half_of_the_loop_does_not_pass_for_half_idle(autojump_clock: MockClock) -> None:
-    loop = Loop(BUSY * 0.9)
-    pace = Pace(loop.cpu)
-    await loop.seen(pace)
-    assert not pace.wanted()
-    for _ in range(3):
-        loop.steps_s += SPAN_S
-        pace.took(SPAN_S)
-        await trio.sleep(2 * SPAN_S)
-        assert pace.wanted()  # they had nearly all of the other half
+async def test_it_lasts_from_one_gust_to_the_next(autojump_clock: MockClock) -> None:
+    loop = Loop(2.0)
+    await loop.seen()
+    loop.share = 0.0
+    await trio.sleep(LASTS_S - 3 * SPAN_S)
+    assert loop.pace.wanted()
+    await trio.sleep(4 * SPAN_S)
+    assert not loop.pace.wanted()
 
 
-async def test_a_rest_ends_when_others_have_less_to_do(autojump_clock: MockClock) -> None:
-    loop = Loop(1.0)
-    pace = Pace(loop.cpu)
-    await loop.seen(pace)
+async def test_a_rest_ends_when_less_comes_in(autojump_clock: MockClock) -> None:
+    loop = Loop(2.0)
+    await loop.seen()
     begun = trio.current_time()
-    loop.busy, loop.steps_s = 0.0, begun  # from now on
-    await pace.rest(100 * SPAN_S)
+    loop.share = 0.0  # from now on
+    await loop.pace.rest(100 * SPAN_S)
     assert trio.current_time() - begun <= 2 * SPAN_S + LASTS_S
 
 
 async def test_what_was_long_ago_tells_nothing(autojump_clock: MockClock) -> None:
-    loop = Loop(1.0)
-    pace = Pace(loop.cpu)
-    assert not pace.wanted()
+    loop = Loop(2.0)
+    assert not loop.pace.wanted()
     await trio.sleep(2 * AGE_S)
-    assert not pace.wanted()
+    assert not loop.pace.wanted()
     await trio.sleep(2 * SPAN_S)
-    assert pace.wanted()
+    assert loop.pace.wanted()
 
 
 async def test_readers_take_turns_and_rest_together(autojump_clock: MockClock) -> None:
     notes: list[str] = []
-    loop = Loop(1.0)
-    pace = Pace(loop.cpu)
-    await loop.seen(pace)
-    turns = Turns(pace)
+    loop = Loop(2.0)
+    await loop.seen()
+    turns = Turns(loop.pace)
     begun = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read, turns, loop.steps(notes, "a"))
@@ -112,7 +116,7 @@ async def test_readers_take_turns_and_rest_together(autojump_clock: MockClock) -
 async def test_a_reader_that_is_cancelled_holds_up_nobody() -> None:
     notes: list[str] = []
     loop = Loop(0.0)
-    turns = Turns(Pace(loop.cpu))
+    turns = Turns(loop.pace)
     with trio.CancelScope() as scope:
         scope.cancel()
         await read(turns, loop.steps(notes, "gone"))
