@@ -191,6 +191,8 @@ def report(run: Run) -> str:
 
 def _days(run: Run) -> str:
     days = sorted({record.day for record in run.records if record.day})
+    if days and not all(record.day for record in run.records):
+        days.insert(0, "earlier days")
     return f"Measured on {' and '.join(days)}. " if days else ""
 
 
