@@ -15,7 +15,7 @@ import trio
 
 T = TypeVar("T")
 
-OTHERS = 12  # times as long as a step of the loop took, everybody else has it, if they want it
+OTHERS = 16  # times as long as a step of the loop took, everybody else has it, if they want it
 MUCH_BYTES_S = 8e6  # of lines that come in: they want it. A twentieth of what it can take, even beside a reader
 SPAN_S = 0.02  # over which that is looked at
 LASTS_S = 0.25  # how long it holds: lines come in gusts
