@@ -215,6 +215,7 @@ def test_a_circle_is_found(tmp_path):
         (["--port", "4299"], 4299),
         (["--port=4299"], 4299),
         (["--set", "tsd.network.port=4299"], 4299),
+        (["--set=tsd.network.port=4299"], 4299),
         (["--set", "tsd.network.bind=::1"], 4242),
     ],
 )

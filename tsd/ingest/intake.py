@@ -249,7 +249,7 @@ class Intake:
     def _enter(self, absorbed: Absorbed, block: bytes, source: Source | None) -> Taken:
         """Journal and count what was absorbed, in one step with that: the order of the journal is the order of the
         points, so that a replay ends with the same last values."""
-        PACE.came(len(block))
+        PACE.came(len(block) - len(absorbed.rest))
         if absorbed.accepted:
             self._journal.append(absorbed.kept, absorbed.accepted)
         self._ledger.received += absorbed.accepted + len(absorbed.rejects)
