@@ -26,4 +26,5 @@ cdef class ByteMap:
     cdef int add(self, const char* key, Py_ssize_t k, const char* value, Py_ssize_t v) noexcept nogil
     cdef int64_t place_of(self, uint32_t hash, const char* key, Py_ssize_t size) noexcept nogil
     cdef int grow_places(self, uint64_t count) noexcept nogil
+    cdef void become(self, ByteMap other)
     cdef object rebuild(self, bytes changed, bytes value, uint32_t dropped)

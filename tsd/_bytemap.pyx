@@ -168,34 +168,6 @@ cdef class ByteMap:
             found.append(had)
         return found, number
 
-    def put_rest(
-        self, cells not None, Py_ssize_t start, Py_ssize_t head, int32_t number, int32_t passed, uint64_t most
-    ):
-        """See PlainByteMap."""
-        cdef list listed = cells if isinstance(cells, list) else list(cells)
-        cdef Py_ssize_t at, size
-        cdef uint64_t entered = 0
-        cdef Record* record
-        cdef char* key
-        cdef bytes row, first = listed[start][0]
-        for at in range(start, len(listed)):
-            row = listed[at][0]
-            key, size = PyBytes_AS_STRING(row) + head, PyBytes_GET_SIZE(row) - head
-            if size < 0 or memcmp(PyBytes_AS_STRING(row), PyBytes_AS_STRING(first), head) != 0:
-                return at, entered
-            record = self.look_up(key, size)
-            if record != NULL:
-                assert record.value_bytes == sizeof(int32_t)
-                if memcmp(<char*> record + sizeof(Record) + size, &passed, sizeof(int32_t)) != 0:
-                    return at, entered
-            elif entered == most:
-                return at, entered
-            elif self.add(key, size, <char*> &number, sizeof(int32_t)) != DONE:
-                raise MemoryError
-            else:
-                entered += 1
-        return len(listed), entered
-
     def keys(self):
         """All keys, in order of entry."""
         return [key for key, _ in self.items(0, self.count)[0]]
@@ -223,6 +195,22 @@ cdef class ByteMap:
         """Forget all keys."""
         self.rebuild(None, None, self.count)
 
+    def keep_number(self, int32_t number):
+        """Forget the keys that have another number."""
+        cdef ByteMap other = ByteMap.__new__(ByteMap)
+        cdef uint64_t at = 0
+        cdef Record* record
+        cdef char* key
+        while at < self.used:
+            record = <Record*> (self.arena + at)
+            key = <char*> record + sizeof(Record)
+            assert record.value_bytes == sizeof(int32_t)
+            if memcmp(key + record.key_bytes, &number, sizeof(int32_t)) == 0:
+                if other.add(key, record.key_bytes, <char*> &number, sizeof(int32_t)) != DONE:
+                    raise MemoryError
+            at += size_of(record.key_bytes, record.value_bytes)
+        self.become(other)
+
     cdef object rebuild(self, bytes changed, bytes value, uint32_t dropped):
         """Leave out the first keys, and give one another value."""
         cdef ByteMap other = ByteMap.__new__(ByteMap)
@@ -241,6 +229,10 @@ cdef class ByteMap:
                 elif other.add(key, record.key_bytes, key + record.key_bytes, record.value_bytes) != DONE:
                     raise MemoryError
             at += size_of(record.key_bytes, record.value_bytes)
+        self.become(other)
+
+    cdef void become(self, ByteMap other):
+        """Have all that another one has, which is of no use afterwards."""
         self.rebuilt += 1
         self.places, other.places = other.places, self.places
         self.arena, other.arena = other.arena, self.arena

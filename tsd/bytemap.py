@@ -1,7 +1,7 @@
 """Bytes → bytes where there may be millions: in C two pieces of memory, a third of what a `dict` takes."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,13 @@ else:
     HAS = not os.environ.get("TSD_PURE")  # to compare the two
 
 
+class _Numbers(dict[bytes, Any]):
+    """What has no number has -1: only such are asked for in Python."""
+
+    def __missing__(self, _: bytes) -> int:
+        return -1
+
+
 class PlainByteMap:
     """Bytes → bytes, or → numbers, in order of entry. In C: `tsd._bytemap.ByteMap`.
 
@@ -22,19 +29,16 @@ class PlainByteMap:
     """
 
     def __init__(self) -> None:
-        self._held: dict[bytes, Any] = {}
+        self._held = _Numbers()
         self.get = self._held.get  # what a key leads to; None: it is not there
         self.put = self._held.__setitem__
+        self.number: Callable[[bytes], int] = self._held.__getitem__  # of a key; -1: none
         self.put_number = self._held.__setitem__  # numbers from 0 on; all of a map are numbers, or none
         self.rebuilt = 0
         self.looked_up = 0  # by the compiled way in, which never looks here
 
     def __len__(self) -> int:
         return len(self._held)
-
-    def number(self, key: bytes) -> int:
-        """The number of a key; -1: none."""
-        return self._held.get(key, -1)  # type: ignore[no-any-return]
 
     def enter(self, keys: list[bytes], number: int) -> tuple[list[int], int]:
         """The number of each key, and the first one that is not given: who had none has `number`, the next one more.
@@ -49,29 +53,6 @@ class PlainByteMap:
             found.append(had)
         return found, number
 
-    def put_rest(
-        self, cells: Sequence[tuple[bytes, bytes, bytes]], at: int, head: int, number: int, passed: int, most: int
-    ) -> tuple[int, int]:
-        """Take the rows of cells from a place on, for as long as their first `head` bytes are the same: what is behind
-        is a key. One that is not there is given a number, `most` of them; one that has `passed` is passed over. The
-        place of the row that is the first not to be dealt with so, and how many got their number.
-
-        >>> PlainByteMap().put_rest([(b"ab", b"", b""), (b"ac", b"", b""), (b"bc", b"", b"")], 0, 1, 7, 8, 100)
-        (2, 2)
-        """
-        first, entered, held = cells[at][0][:head], 0, self._held
-        for place in range(at, len(cells)):
-            row = cells[place][0]
-            if row[:head] != first:
-                return place, entered
-            known = held.get(row[head:])
-            if known is None and entered < most:
-                held[row[head:]] = number
-                entered += 1
-            elif known != passed:
-                return place, entered
-        return len(cells), entered
-
     def keys(self) -> list[bytes]:
         """All keys, in order of entry."""
         return list(self._held)
@@ -81,6 +62,18 @@ class PlainByteMap:
         are. Places are good, the first is 0, until `rebuilt` changes."""
         found = list(islice(self._held.items(), start, start + count))
         return found, start + len(found)
+
+    def keep_number(self, number: int) -> None:
+        """Forget the keys that have another number.
+
+        >>> states = PlainByteMap()
+        >>> states.enter([b"a", b"b"], 1), states.keep_number(2), states.keys()
+        (([1, 2], 3), None, [b'b'])
+        """
+        kept = {key: had for key, had in self._held.items() if had == number}
+        self._held.clear()
+        self._held.update(kept)
+        self.rebuilt += 1
 
     def drop_half(self) -> None:
         """Forget the keys that came first: half of all."""

@@ -42,16 +42,17 @@ def test_items_come_in_parts_and_a_value_of_another_length_takes_its_place() -> 
     assert (len(packed), packed.get(b"k3"), packed.keys()) == (0, None, [])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_behind_the_same_first_bytes_gets_a_number(seed: int) -> None:
-    chance = random.Random(seed)
+def test_keys_of_other_numbers_are_forgotten() -> None:
     packed, plain = ByteMap(), PlainByteMap()
-    for _ in range(300):
-        cells = [(chance.choice((b"a", b"a", b"b")) + chance.randbytes(1), b"", b"") for _ in range(40)]
-        words = chance.randrange(len(cells)), 1, chance.randrange(3), chance.randrange(3), chance.randrange(20)
-        assert packed.put_rest(cells, *words) == plain.put_rest(cells, *words)
-    assert packed.keys() == plain.keys()
-    assert [packed.number(key) for key in plain.keys()] == [plain.number(key) for key in plain.keys()]  # noqa: SIM118
+    for number in range(1000):
+        packed.put_number(b"%d" % number, number % 3)
+        plain.put_number(b"%d" % number, number % 3)
+    packed.keep_number(1)
+    plain.keep_number(1)
+    assert packed.keys() == plain.keys() == [b"%d" % number for number in range(1, 1000, 3)]
+    assert [packed.number(key) for key in packed.keys()] == [1] * 333  # noqa: SIM118
+    assert packed.number(b"0") == plain.number(b"0") == -1
+    assert packed.rebuilt == plain.rebuilt == 1
 
 
 def test_numbers_and_how_little_they_take() -> None:

@@ -108,10 +108,12 @@ def order(const int32_t[::1] series, Py_ssize_t numbers):
     cdef int32_t* next_of = <int32_t*> calloc(numbers + 1, sizeof(int32_t))
     cdef Memory places = Memory.__new__(Memory)
     cdef int32_t* to
-    assert count < 1 << 31
+    if next_of == NULL or count >= 1 << 31:  # more than any window has
+        free(next_of)
+        raise MemoryError
     places.start, places.size = <char*> tsd_large(count * sizeof(int32_t) + 1), count * sizeof(int32_t)
     try:
-        if next_of == NULL or places.start == NULL:
+        if places.start == NULL:
             raise MemoryError
         to = <int32_t*> places.start
         with nogil:

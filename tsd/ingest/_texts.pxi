@@ -88,6 +88,8 @@ cdef class Texts:
         return (
             (<uint64_t> self.texts.mask + self.sets.mask + 2) * sizeof(Slot) + self.entry_room * sizeof(Entry)
             + self.series_room * sizeof(Series) + self.arena_room
+            + (<uint64_t> self.free_room + self.fresh_room) * sizeof(int32_t)
+            + self.metric_room * sizeof(uint32_t) + self.metrics.held
         )
 
     def __len__(self):

@@ -1,0 +1,3 @@
+from tsd.compaction.hours import plain_note_rows
+
+note_rows = plain_note_rows
