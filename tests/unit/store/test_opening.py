@@ -40,9 +40,17 @@ async def crashed(tmp_path: Path) -> Crashed:
         if at == WRITES // 2:
             await store.sync()
             synced = log.stat().st_size
-    shutil.copytree(running, folder, ignore=lambda _, names: {"LOCK"} & set(names))
+    shutil.copytree(running, folder, ignore=lambda _, names: left_behind(running, names))
     await store.aclose()
     return Crashed(folder, folder / log.name, synced, (folder / log.name).read_bytes())
+
+
+def left_behind(running: Path, names: list[str]) -> set[str]:
+    """What a copy of a running store is better without: its lock, and what RocksDB may be removing right now."""
+    manifest = (running / "CURRENT").read_text().strip()
+    assert manifest in names
+    older = {name for name in names if name.startswith("MANIFEST-") and name != manifest}
+    return {"LOCK", *older, *sorted(name for name in names if name.startswith("OPTIONS-"))[:-1]}
 
 
 async def rows(folder: Path) -> int:
@@ -140,7 +148,7 @@ async def crash_between(running: Path, folder: Path) -> Older:
     store._database._families["flushed"].rows.flush()
     await store.put("flushed", [Put(b"new", b"c", b"v")])
     await store.sync()
-    shutil.copytree(running, folder, ignore=lambda _, names: {"LOCK"} & set(names))
+    shutil.copytree(running, folder, ignore=lambda _, names: left_behind(running, names))
     await store.aclose()
     return Older(folder, folder / log.name)
 
