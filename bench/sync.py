@@ -31,6 +31,12 @@ class Pace(NamedTuple):
     lines_per_s: int  # of each connection
     packets_per_s: int = 1  # that they come in
 
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        apart = f", in {self.packets_per_s} packets" if self.packets_per_s > 1 else ""
+        return f"{self.connections:,} × {self.lines_per_s:,}{apart}"
+
 
 class Figures(NamedTuple):
     """Of one pace."""
@@ -51,7 +57,7 @@ def sync(seconds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
         for number, pace in enumerate(PACES):
             with serving(Path(folder) / str(number), {}) as daemon:
-                found[f"{pace.connections:,} × {pace.lines_per_s:,}"] = measure(daemon, pace, seconds)
+                found[pace.name] = measure(daemon, pace, seconds)
     rows = [
         [
             name,
@@ -64,7 +70,8 @@ def sync(seconds: int) -> None:
         for name, f in found.items()
     ]
     head = ["connections × lines/s", "lines/s in all", "CPU of one core", "CPU µs/line", "sync p50 ms", "sync p99 ms"]
-    note = f"Embedded store, fsync every 100 ms at most; each connection sends once a second; {machine()}.\n\n"
+    told = "Embedded store, fsync every 100 ms at most; each connection sends once a second where nothing else is said"
+    note = f"{told}; {machine()}.\n\n"
     publish("sync", note + table(head, rows), found)
 
 

@@ -41,8 +41,8 @@ def _short(run: Run) -> str:
     several = {system: len(run.figures(STEADY, system)) for system in run.systems()}
     rounds = ", ".join(f"{count} of {system}" for system, count in several.items() if count > 1)
     head = (
-        f"{points:,} lines of {run.titles[STEADY]} on four connections, until all are stored (and were read back); "
-        f"medians of rounds in turn: {rounds}, one of others; {run.machine}."
+        f"{points:,} lines of {run.titles[STEADY]} on four connections, slow systems and HBase the first part of them, "
+        f"until all are stored (and were read back); medians of rounds in turn: {rounds}, one of others; {run.machine}."
     )
     return f"{head}\n\n{summary(run)}\n{_pictures('docs/figures', {'cpu': PICTURES['cpu']})}"
 
