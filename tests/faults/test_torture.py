@@ -209,7 +209,7 @@ async def torture(
     faults = ",".join(f"{name}={count}" for name, count in rounds.items())
     how = ("--faults", faults, "--daemons", str(daemons), "--json", "--data", folder / "state")
     done = await command("torture", *how, *words_of(settings or {}))
-    assert done.returncode == 0, (done.stdout.decode(), done.stderr.decode())
+    assert done.returncode == 0, f"{done.stdout.decode()}\n{done.stderr.decode()}"
     told: dict[str, Any] = json.loads(done.stdout)
     assert told["good"]
     assert {name: told["all"][name] for name in NAMES} == dict.fromkeys(NAMES, 0)

@@ -20,10 +20,13 @@ class RawCells(NamedTuple):
 
 
 def flat(results: Sequence[Any]) -> RawCells:
-    """Rows as thriftpy2 reads them, cell by cell."""
+    """Rows as thriftpy2 reads them, cell by cell. NoAnswer where something is missing: a struct that is cut short, or
+    has a field of another type, is whole to it."""
     cells = RawCells([], [], [], [], len(results))
     for result in results:
         for column, cell in (result.columns or {}).items():
+            if result.row is None or cell.value is None or cell.timestamp is None:
+                raise NoAnswer(f"got a row or a cell without all its fields: row {result.row!r}, {column!r}: {cell}")
             cells.keys.append(result.row)
             cells.columns.append(column)
             cells.values.append(cell.value)

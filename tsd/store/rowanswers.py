@@ -3,13 +3,15 @@
 A query may read tens of megabytes this way, and a general Thrift reader, which makes an object of every struct, takes
 twice the processor time. The layout is Hbase.thrift's: list<TRowResult>, TRowResult = {1: row, 2: map<column, TCell>},
 TCell = {1: value, 2: timestamp}. Whatever else comes, an exception of the gateway's included, is left to the general
-reader: nothing is taken from the socket that it does not get back.
+reader: nothing is taken from the socket that it does not get back. What begins as a list of rows and is none is no
+answer: to the general reader, which skips what it does not know, it might be one of rows without keys.
 """
 
 import struct
 from collections.abc import Callable
 
 from tsd.store.changes import Signing
+from tsd.store.gateways import NoAnswer
 from tsd.store.keyvalue import HAS_LOOP
 from tsd.store.rawcells import RawCells
 
@@ -30,7 +32,7 @@ _CELLS_HEAD = (MAP, 2, STRING, STRUCT)
 
 
 class OtherAnswer(Exception):
-    """What came is not a list of rows: `received` is all of it so far."""
+    """What came does not begin as a list of rows: `received` is all of it so far."""
 
     def __init__(self, received: bytes) -> None:
         super().__init__(received[:64].hex())
@@ -49,7 +51,7 @@ class RowAnswers:
         self._have = 0
 
     def read(self, name: bytes, number: int) -> RawCells:
-        """The answer to the call `name` with that number. Raises OtherAnswer, EOFError, OSError."""
+        """The answer to the call `name` with that number. Raises OtherAnswer, NoAnswer, EOFError, OSError."""
         at, count = self._begin(name, number)
         cells = RawCells([], [], [], [], count)
         self._end(self._rows(at, cells))
@@ -57,14 +59,14 @@ class RowAnswers:
 
     def sign(self, name: bytes, number: int, signing: Signing, before: bytes) -> tuple[int, bytes]:
         """Have an answer signed, whose values are the lengths of values: how many rows it has, and the last one's key.
-        Their keys ascend, all above `before`. Raises OtherAnswer, EOFError, OSError."""
+        Their keys ascend, all above `before`. Raises OtherAnswer, NoAnswer, EOFError, OSError."""
         at, count = self._begin(name, number)
         left = count
         while left:
             done, at, sound, before = signing.add_rows(self._room, at, self._have, left, before)
             left -= done
             if not sound:
-                raise OtherAnswer(self._received())
+                raise self._no_rows(at)
             if left:
                 self._need(self._have + 1)
         self._end(at)
@@ -91,7 +93,7 @@ class RowAnswers:
         """Nothing follows the rows."""
         self._need(at + 1)
         if self._room[at] != 0 or self._have != at + 1:
-            raise OtherAnswer(self._received())
+            raise self._no_rows(at)
 
     def _rows(self, at: int, cells: RawCells) -> int:
         """Fill `cells` with the rows that start at a place; where they end."""
@@ -117,7 +119,7 @@ class RowAnswers:
             done, at, sound = _split.parse_rows(self._room, at, self._have, left, *cells[:4])
             left -= done
             if not sound:
-                raise OtherAnswer(self._received())
+                raise self._no_rows(at)
             if not left:
                 return at
             self._need(self._have + 1)
@@ -129,10 +131,10 @@ class RowAnswers:
         at += _FIELD.size
         end = at + length
         if (kind, field) != _ROW_HEAD:
-            raise OtherAnswer(self._received())
+            raise self._no_rows(at)
         columns = _COLUMNS.unpack_from(room, end)
         if columns[:4] != _CELLS_HEAD:
-            raise OtherAnswer(self._received())
+            raise self._no_rows(at)
         key = bytes(room[at:end])
         at = end + _COLUMNS.size
         for _ in range(columns[4]):
@@ -143,14 +145,14 @@ class RowAnswers:
             end = value + length
             time_kind, time_field, time_ms, stop = _TIME.unpack_from(room, end)
             if (kind, field, time_kind, time_field, stop) != (STRING, 1, I64, 2, 0):
-                raise OtherAnswer(self._received())
+                raise self._no_rows(at)
             cells.times_ms.append(time_ms)
             cells.keys.append(key)
             cells.columns.append(bytes(room[column:at]))
             cells.values.append(bytes(room[value:end]))
             at = end + _TIME.size
         if room[at]:
-            raise OtherAnswer(self._received())
+            raise self._no_rows(at)
         return at + 1
 
     def _need(self, size: int) -> None:
@@ -164,6 +166,10 @@ class RowAnswers:
             if not got:
                 raise EOFError(f"the gateway hung up after {self._have} bytes of an answer")
             self._have += got
+
+    def _no_rows(self, at: int) -> NoAnswer:
+        part = bytes(self._room[at : min(at + 32, self._have)])
+        return NoAnswer(f"wanted a list of rows, got {part.hex()} at byte {at} of {self._have}")
 
     def _received(self) -> bytes:
         return bytes(self._room[: self._have])

@@ -285,6 +285,8 @@ class Connection:
         """Go on with a scanner, which is closed at the end and else left in `cursor`."""
         wanted = min(limit_bytes // cursor.row_bytes + 1, MOST_ROWS) if cursor.row_bytes else FIRST_ROWS
         cells = in_order(self._list(table, scanner, wanted), start, stop)
+        if cells.rows and not cells.keys:
+            raise NoAnswer(f"asked for rows from {start.hex()}, got {cells.rows} without cells")
         if cells.rows < wanted:
             self._ask("scannerClose", table, scanner)
             return CellPage(*cells[:3], 0, cells.times_ms, None)

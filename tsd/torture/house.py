@@ -10,11 +10,12 @@ import trio
 
 from tsd.assembly import control_path
 from tsd.config import Backend, Config, gateways
+from tsd.errors import StoreDown
 from tsd.store import Store
 from tsd.store.remote import Caller, RemoteStore
 from tsd.torture.disk import Disk, small_disk
 from tsd.torture.forked import set_ahead
-from tsd.torture.process import PATIENCE_S, Daemon, Fallen, running, words_of
+from tsd.torture.process import PATIENCE_S, WORD_S, Daemon, Fallen, running, words_of
 from tsd.torture.proxy import FaultyProxy, Mode
 from tsd.torture.senders import Unexpected
 from tsd.torture.settings import WINDOW, WINDOWS_MS, config_of, has_window, tortured
@@ -92,7 +93,7 @@ class House:
     async def _live(self, settings: Mapping[str, str], task_status: trio.TaskStatus[Daemon]) -> None:
         async with running(words_of(settings), self.folder, self.folder / "daemon.log", self._clock) as daemon:
             task_status.started(daemon)
-            await daemon.ended()
+            await daemon.gone.wait()
             if not daemon.killed:  # nobody need wait for what it was to do
                 raise Fallen(f"a daemon ended by itself: {daemon.last_words()}")
 
@@ -124,12 +125,21 @@ class House:
         try:
             caller = await Caller.connect(control_path(self.own))
         except OSError as exc:
+            await self._hear_out()
             raise Fallen(f"a daemon's control socket does not answer: {exc}") from exc
         try:
             yield caller
+        except StoreDown:
+            await self._hear_out()
+            raise
         finally:
             with trio.CancelScope(shield=True):
                 await caller.aclose()
+
+    async def _hear_out(self) -> None:
+        """Return after a while: a daemon that is ending says first why, and then this is cancelled."""
+        with trio.move_on_after(WORD_S):
+            await trio.sleep_forever()
 
     async def stats(self) -> dict[str, int]:
         """The daemon's numbers, by name and own tag. Raises Unexpected where its account does not balance."""

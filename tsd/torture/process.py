@@ -18,6 +18,7 @@ from tsd.torture.forked import Forked
 
 PATIENCE_S = 150.0  # with a daemon that starts or ends: on a machine that is busy with others a minute is not much
 WORD_S = 5.0  # with one that is to say where its tasks wait
+TRACE_LINES = 30  # of an error that ended one: its last lines are a frame around groups, and say little
 TASKS = "where tasks wait"  # how it says that
 
 
@@ -41,6 +42,7 @@ class Daemon:
         self.noise: list[str] = []  # what else it wrote: nothing, unless it fell over
         self.port = 0
         self.killed = False  # or told to end
+        self.gone = trio.Event()  # it has ended, and all that it wrote was read
 
     @property
     def pid(self) -> int:
@@ -68,6 +70,7 @@ class Daemon:
                 self.news = trio.Event()
         await self.ended()
         self.news.set()
+        self.gone.set()
 
     async def logged(self, *wordings: str) -> dict[str, Any]:
         """The first event with one of these wordings, once it has been logged. Raises Fallen."""
@@ -92,7 +95,7 @@ class Daemon:
 
     def last_words(self) -> str:
         """The end of what it wrote."""
-        return "; ".join(self.noise[-3:]) or str(self.events[-3:])
+        return "\n".join(self.noise[-TRACE_LINES:]) or str(self.events[-3:])
 
     async def ready(self) -> None:
         """Return once it serves its port. Raises Fallen."""

@@ -6,8 +6,9 @@ import pytest
 from tests.unit.store.test_rowanswers import NAME, encoded, pieces
 from tsd.store import Cell, Row
 from tsd.store.changes import Signing
+from tsd.store.gateways import NoAnswer
 from tsd.store.keyvalue import HAS_LOOP
-from tsd.store.rowanswers import OtherAnswer, RowAnswers
+from tsd.store.rowanswers import RowAnswers
 
 ROWS = [
     Row(b"m1-row", [Cell(b"t:a", b"12", 5), Cell(b"t:ab", b"", 6)]),
@@ -67,10 +68,10 @@ def test_a_gateways_answer_is_signed_as_its_cells_are(size: int) -> None:
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed")
 @pytest.mark.parametrize("rows", [[ROWS[1], ROWS[0]], [ROWS[0], ROWS[0]]], ids=["not in order", "twice"])
 def test_rows_that_do_not_ascend_are_no_answer(rows: list[Row]) -> None:
-    with pytest.raises(OtherAnswer):
+    with pytest.raises(NoAnswer):
         RowAnswers(pieces(encoded(as_lengths(rows)), 1 << 20)).sign(NAME.encode(), 7, Signing(2), b"")
     values = [(row.key, {c.column: (c.value, c.time_ms) for c in row.cells}) for row in ROWS]
-    with pytest.raises(OtherAnswer):
+    with pytest.raises(NoAnswer):
         RowAnswers(pieces(encoded(values), 1 << 20)).sign(NAME.encode(), 7, Signing(2), b"")
-    with pytest.raises(OtherAnswer):
+    with pytest.raises(NoAnswer):
         RowAnswers(pieces(encoded(as_lengths(ROWS)), 1 << 20)).sign(NAME.encode(), 7, Signing(2), b"m1-row")

@@ -11,6 +11,7 @@ from thriftpy2.thrift import TApplicationException, TMessageType
 from thriftpy2.transport import TMemoryBuffer
 
 from tsd.store import thrift  # noqa: F401 (imports happybase, which makes Hbase_thrift)
+from tsd.store.gateways import NoAnswer
 from tsd.store.keyvalue import HAS_LOOP
 from tsd.store.rawcells import RawCells
 from tsd.store.rowanswers import OtherAnswer, RowAnswers
@@ -97,15 +98,23 @@ def test_an_answer_larger_than_the_room_makes_it_grow(by_loop: bool) -> None:
         written(TApplicationException(1, "no"), TMessageType.EXCEPTION, 7),
         encoded(ROWS, 8),
         encoded(ROWS).replace(NAME.encode(), b"scannerGetLisT"),
-        encoded(ROWS[:1]).replace(b"\x0a\0\2", b"\x0b\0\2"),
-        encoded(ROWS[:1]) + b"more",
     ],
-    ids=["refusal", "exception", "another number", "another name", "another type", "more than it"],
+    ids=["refusal", "exception", "another number", "another name"],
 )
 def test_what_is_no_list_of_rows_is_given_back(data: bytes, by_loop: bool) -> None:
     with pytest.raises(OtherAnswer) as caught:
         RowAnswers(pieces(data, 1 << 20), by_loop=by_loop).read(NAME.encode(), 7)
     assert data.startswith(caught.value.received)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [encoded(ROWS[:1]).replace(b"\x0a\0\2", b"\x0b\0\2"), encoded(ROWS[:1]) + b"more"],
+    ids=["another type", "more than it"],
+)
+def test_what_begins_as_rows_and_is_none_is_no_answer(data: bytes, by_loop: bool) -> None:
+    with pytest.raises(NoAnswer, match=r"wanted a list of rows, got [0-9a-f]+ at byte"):
+        RowAnswers(pieces(data, 1 << 20), by_loop=by_loop).read(NAME.encode(), 7)
 
 
 def test_an_answer_that_ends_early_is_none(by_loop: bool) -> None:
@@ -125,7 +134,7 @@ def _read_or_refuse(tail: bytes, cut: int, by_loop: bool) -> None:
     data = encoded([(b"k", {b"t:q": (b"v", 5)})])
     try:
         cells = RowAnswers(pieces(data[: min(cut, len(data))] + tail, 64), by_loop=by_loop).read(NAME.encode(), 7)
-    except (OtherAnswer, EOFError):
+    except (OtherAnswer, NoAnswer, EOFError):
         return
     assert len({len(column) for column in cells[:4]}) == 1
     assert set(map(type, cells.keys + cells.columns + cells.values)) <= {bytes}
