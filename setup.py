@@ -38,6 +38,7 @@ setup(
         Extension("tsd.api._put_json", ["tsd/api/_put_json.pyx"], extra_compile_args=["-O3"], optional=True),
         Extension("tsd.codec._packed", ["tsd/codec/_packed.pyx"], extra_compile_args=["-O3"], optional=True),
         Extension("tsd.compaction._noting", ["tsd/compaction/_noting.pyx"], extra_compile_args=["-O3"], optional=True),
+        Extension("tsd.doors._gather", ["tsd/doors/_gather.pyx"], extra_compile_args=["-O3"], optional=True),
         Extension("tsd.ingest._rows", ["tsd/ingest/_rows.pyx"], extra_compile_args=["-O3"], optional=True),
         Extension("tsd.query._fast", ["tsd/query/_fast.pyx"], extra_compile_args=["-O3"], optional=True),
         Extension("tsd.store._keys", ["tsd/store/_keys.pyx"], extra_compile_args=["-O3"], optional=True),

@@ -167,7 +167,7 @@ class Daemon:
                 self.doorkeeper,
             )
         )
-        self.crowd = Crowd(self.intake.take_plain)
+        self.crowd = Crowd(self.intake.take_plain, self.gate, now_ms, self.tally.took)
         self.listener = Listener(
             self._telnet,
             self.web.serve,

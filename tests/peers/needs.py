@@ -16,6 +16,7 @@ from tsd import bytemap, series_entries
 from tsd.api import put
 from tsd.codec import packed
 from tsd.compaction import queue
+from tsd.doors import gather
 from tsd.ingest import compiled as ingest_compiled
 from tsd.query import compiled
 from tsd.store import filling, keyvalue, requests
@@ -26,6 +27,7 @@ LOOPS = {  # of setup.py's modules: whether it was built and is in use
     "tsd.api._put_json": put.HAS_LOOP,
     "tsd.codec._packed": packed.HAS_LOOP,
     "tsd.compaction._noting": queue.HAS_LOOP,
+    "tsd.doors._gather": gather.HAS_LOOP,
     "tsd.ingest._rows": ingest_compiled.HAS,
     "tsd.query._fast": compiled.HAS,
     "tsd.store._keys": filling.HAS_LOOP,

@@ -50,8 +50,8 @@ class Client:
     __slots__ = (
         "_allowances", "_limited_anew", "_most_connections", "_own", "_paused_s", "_pausing_since_s", "_shared",
         "accepted", "account", "address", "bytes", "connections", "connections_refused", "connections_total", "example",
-        "first_ms", "last_ms", "lines", "name", "name_example", "new_names", "new_series", "now_ms", "pausing",
-        "refused", "turn",
+        "first_ms", "is_bounded", "last_ms", "lines", "name", "name_example", "new_names", "new_series", "now_ms",
+        "pausing", "refused", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +88,7 @@ class Client:
         self._own = Allowance()
         self._shared = shared
         self._allowances: tuple[Allowance, ...] = ()  # those that bound something
+        self.is_bounded = False  # by any of them
         self._most_connections = 0
         self._limited_anew: trio.Event | None = None  # while somebody is paused
         self.limit(quotas)
@@ -99,6 +100,7 @@ class Client:
         self._own.limit(Rates(mine.lines_per_s, mine.names_per_minute))
         shared = None if mine is NO_QUOTAS else self._shared
         self._allowances = tuple(one for one in (self._own, shared) if one is not None and one.is_bounded)
+        self.is_bounded = bool(self._allowances)
         self.wake()
 
     def wake(self) -> None:

@@ -9,47 +9,17 @@ that leaves, and whatever wants time, the connection's own task goes on with, ou
 import math
 import os
 import select
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import outcome
 import trio
 
-from tsd.ingest.intake import Taken
+from tsd.doors.gather import READ_BYTES, Gathered, Member, Place, Share, credit, gather, may_share, room_for
+from tsd.ingest.intake import Gate, Taken
 
-READ_BYTES = 8 << 10  # of one packet: who sends more at once is no small sender
-PASS_READS = 100  # packets, before others get their turn: one or two milliseconds
-REST_S = 0.01  # between passes where many send: what comes meanwhile is gone through together
-
-
-class Member(Protocol):
-    """A connection that stands in the crowd."""
-
-    @property
-    def may_be_read(self) -> bool:
-        """Whether it may be read from without any wait."""
-
-    def may_share(self, data: bytes) -> bool:
-        """Whether what came is whole lines, which may be taken in with others'."""
-
-    def shared(self, data: bytes, position: int, now_s: float) -> None:
-        """What came, put lines alone, was taken in with others', up to that position of the journal."""
-
-    def take(self, data: bytes) -> bytes:
-        """Take in what came; what is left of it for the connection's own task, nothing where it stays in the crowd."""
-
-
-class Packet(NamedTuple):
-    """What came from one of them."""
-
-    fd: int
-    member: Member
-    data: bytes
-
-
-class _Place(NamedTuple):
-    member: Member
-    task: trio.lowlevel.Task
+PASS_READS = 250  # packets, before others get their turn: two or three milliseconds
+REST_S = 0.02  # between passes where many send: what comes meanwhile is gone through together
 
 
 class _Word(NamedTuple):
@@ -61,11 +31,22 @@ class _Word(NamedTuple):
 class Crowd:
     """Those who stand in it, by descriptor."""
 
-    def __init__(self, take_plain: Callable[[bytes], Taken | None]) -> None:
-        """`take_plain` takes in good put lines of many; None: it took none of them."""
+    def __init__(
+        self,
+        take_plain: Callable[[bytes], Taken | None],
+        gate: Gate,
+        now_ms: Callable[[], int],
+        on_shared: Callable[[int], None],
+    ) -> None:
+        """`take_plain` takes in good put lines of many; None: it took none of them. `on_shared` is told how many it
+        took."""
         self._epoll = select.epoll()
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, Place] = {}
         self._take_plain = take_plain
+        self._gate = gate
+        self._now_ms = now_ms
+        self._on_shared = on_shared
+        self._room = bytearray(room_for(PASS_READS))
 
     def __len__(self) -> int:
         return len(self._places)
@@ -76,7 +57,7 @@ class Crowd:
         BrokenResourceError, and what `member` raises."""
         fd = stream.socket.fileno()
         self._epoll.register(fd, select.EPOLLIN)
-        self._places[fd] = _Place(member, trio.lowlevel.current_task())
+        self._places[fd] = Place(member, trio.lowlevel.current_task())
 
         def leave(_: object) -> trio.lowlevel.Abort:
             self._leave(fd)
@@ -103,55 +84,65 @@ class Crowd:
 
     def _go_through(self, ready: list[tuple[int, int]]) -> None:
         """Read once from each that has something, and take it in."""
-        packets: list[Packet] = []
-        for fd, _ in ready:
-            member = self._places[fd].member
-            try:
-                if not member.may_be_read:
-                    self._call(fd, None)
-                    continue
-                data = os.read(fd, READ_BYTES)
-                shared = len(ready) > 1 and member.may_share(data)
-            except BlockingIOError:  # the kernel has thrown away what came: it was damaged on its way
-                continue
-            except OSError as error:
-                broken = trio.BrokenResourceError(f"the connection broke: {error.strerror}")
-                broken.__cause__ = error
-                self._end(fd, broken)
-            except Exception as error:  # noqa: BLE001 (this is the connections' boundary)
-                self._end(fd, error)
-            else:
-                packet = Packet(fd, member, data)
-                if shared:
-                    packets.append(packet)
-                else:
-                    self._hand_over(packet)
-        self._take_in(packets)
+        if not self._gate.is_open:
+            for fd, _ in ready:
+                self._call(fd, None)
+            return
+        found = Gathered(*gather(ready, self._places, self._room))
+        parts = [found.block, *(self._read(fd, found) for fd in found.uneasy)]
+        for fd, number in found.failed:
+            broken = trio.BrokenResourceError(f"the connection broke: {os.strerror(number)}")
+            broken.__cause__ = OSError(number, os.strerror(number))
+            self._end(fd, broken)
+        for fd, data in found.others:
+            self._hand_over(fd, data)
+        self._take_in(found.shares, b"".join(parts))
 
-    def _take_in(self, packets: list[Packet]) -> None:
+    def _read(self, fd: int, found: Gathered) -> bytes:
+        """Look whether one may be read from, and do so: what it shares."""
+        place = self._places[fd]
+        try:
+            if not place.member.may_be_read:
+                self._call(fd, None)
+                return b""
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:  # the kernel has thrown away what came: it was damaged on its way
+            return b""
+        except OSError as error:
+            found.failed.append((fd, error.errno or 0))
+        except Exception as error:  # noqa: BLE001 (this is the connections' boundary)
+            self._end(fd, error)
+        else:
+            if may_share(data, place.longest):
+                found.shares.append(Share(fd, place, len(data), data.count(b"\n")))
+                return data
+            found.others.append((fd, data))
+        return b""
+
+    def _take_in(self, shares: Sequence[Share], block: bytes) -> None:
         """Take packets in together, or in halves, until what wants to be taken alone is alone."""
-        if len(packets) < 2:
-            for packet in packets:
-                self._hand_over(packet)
+        if len(shares) < 2:
+            for fd, *_ in shares:
+                self._hand_over(fd, block)
             return
         try:
-            taken = self._take_plain(b"".join([packet.data for packet in packets]))
+            taken = self._take_plain(block)
         except Exception:  # noqa: BLE001 (whose fault it is shows when it is alone; to take lines twice does no harm)
             taken = None
         if taken is None:
-            half = len(packets) // 2
-            self._take_in(packets[:half])
-            self._take_in(packets[half:])
+            half = len(shares) // 2
+            cut = sum([size for _, _, size, _ in shares[:half]])
+            self._take_in(shares[:half], block[:cut])
+            self._take_in(shares[half:], block[cut:])
             return
-        now_s = trio.current_time()
-        for packet in packets:
-            packet.member.shared(packet.data, taken.position, now_s)
+        self._on_shared(credit(shares, taken.position, trio.current_time(), self._now_ms()))
 
-    def _hand_over(self, packet: Packet) -> None:
+    def _hand_over(self, fd: int, data: bytes) -> None:
         """Have a connection take its own packet, and call its task where something is left of it, or it has ended."""
-        fd, member, data = packet
+        place = self._places[fd]
         try:
-            left = member.take(data) if data else b""
+            left = place.member.take(data) if data else b""
+            place.easy = place.member.at_ease
         except Exception as error:  # noqa: BLE001 (this is the connections' boundary)
             self._end(fd, error)
         else:

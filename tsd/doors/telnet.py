@@ -13,6 +13,7 @@ from tsd.access.guesses import TooManyTries
 from tsd.access.needs import COMMANDS, suffices
 from tsd.codec.putline import NameRules
 from tsd.doors.crowd import Crowd
+from tsd.doors.gather import FEW_BYTES
 from tsd.doors.replies import Budget, Replies
 from tsd.doors.signin import FAILURE, MOST_TRIES, SUCCESS, try_line
 from tsd.doors.visitor import Visitor
@@ -32,7 +33,6 @@ TURN_LINES = 250  # commands, or so, before others get their turn
 _COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "diediedie")
 _WRITES = ("put", "rollup", "histogram")
 _TELLS = ("stats", "version", "help")  # and no more
-FEW_BYTES = 4 << 10  # of one read: some 60 put lines
 FAT_BYTES = 64 << 10  # of a block: a millisecond or so where the loop over lines is not compiled
 CALM_READS = 2  # of nothing but a few good put lines, and a connection stands in the crowd
 LINGER_S = 30  # how long a client that is done sending may take to read its last replies
@@ -67,6 +67,10 @@ class Tally:
         self.cut_lines = 0  # their connection ended before they did
         self.summed_up = 0  # refusals told in one line with others, because the client did not read
 
+    def took(self, accepted: int) -> None:
+        """So many data points came."""
+        self.accepted += accepted
+
 
 class TelnetSession:
     """One connection, from its first bytes to its end."""
@@ -94,12 +98,13 @@ class TelnetSession:
         self._rules = rules
         self._tally = tally
         self._replies = Replies(rules.reply_buffer, budget, intake.synced, rules.patience_s)
-        self._accepted = 0
-        self._position = 0
+        self.accepted = 0
+        self.position = 0
         self._turn = 0
         self._over = False
         self._dying = False
         self._lines = LineBuffer(rules.max_line)
+        self.longest = rules.max_line
         self._calm = 0  # reads in a row that brought nothing but good put lines
         self._names = [
             name
@@ -176,28 +181,16 @@ class TelnetSession:
         return await receive()
 
     @property
+    def at_ease(self) -> bool:
+        """See Member."""
+        return self._takes_points and self._calm > 0 and self.visitor.badge is None
+
+    @property
     def may_be_read(self) -> bool:
         """See Member."""
-        visitor = self.visitor
-        return (
-            self._takes_points
-            and self._calm > 0
-            and self._intake.gate.is_open
-            and not visitor.client.debt_s
-            and (visitor.badge is None or self._still_holds())
-        )
-
-    def may_share(self, data: bytes) -> bool:
-        """See Member."""
-        return len(data) < FEW_BYTES and data.startswith(b"put ") and self._lines.is_whole(data)
-
-    def shared(self, data: bytes, position: int, now_s: float) -> None:
-        """See Member."""
-        lines, visitor = data.count(b"\n"), self.visitor
-        visitor.client.bytes += len(data)
-        visitor.took(lines, ())
-        visitor.silent_since = now_s
-        self._answer(Taken(lines, [], b"", position))
+        if not self._takes_points or not self._calm or not self._intake.gate.is_open:
+            return False
+        return not self.visitor.client.debt_s and self._still_holds()
 
     def take(self, data: bytes) -> bytes:
         """See Member."""
@@ -273,9 +266,9 @@ class TelnetSession:
 
     def _answer(self, taken: Taken, commands: Sequence[bytes] = ()) -> bytes:
         """Tell what was refused of a block; its rest. `commands` are its lines' own, where they are not all put."""
-        self._accepted += taken.accepted
-        self._tally.accepted += taken.accepted
-        self._position = taken.position
+        self.accepted += taken.accepted
+        self._tally.took(taken.accepted)
+        self.position = taken.position
         for reject in taken.rejects:
             self._refuse(commands[reject.line] if commands else b"put", reject.error)
         return taken.rest
@@ -306,7 +299,7 @@ class TelnetSession:
         ):
             self._forbid(name)
         elif name == "sync" and self._rules.mode is not Mode.READ_ONLY:
-            await self._replies.say_when_synced(self._position, b"synced %d\n" % self._accepted)
+            await self._replies.say_when_synced(self.position, b"synced %d\n" % self.accepted)
         elif name in _WRITES and name in self._names:  # behind telnet's own bytes
             self._tally.commands -= 1
             await self._take_summaries(bare + b"\n")
