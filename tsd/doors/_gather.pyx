@@ -6,7 +6,7 @@ The interpreter's lock is kept: a read of what is there takes the kernel a micro
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EAGAIN, errno
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport memchr, memcmp
 
 cdef extern from "<unistd.h>" nogil:
@@ -52,7 +52,7 @@ def gather(list ready not None, dict places not None, bytearray _room not None):
         fd = number
         got = read(fd, start + have, READ_BYTES)
         if got < 0:
-            if errno != EAGAIN:
+            if errno != EAGAIN and errno != EINTR:
                 failed.append((number, errno))
             continue
         lines = lines_of(start + have, got, place.longest)
