@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from tsd.store import Cell
 from tsd.store.gateways import NoAnswer
 
+TIME_BITS = 63  # beside the sign; the compact protocol bounds nothing
+
 
 class RawCells(NamedTuple):
     """The cells of whole rows, in parallel lists, and how many rows they are."""
@@ -24,9 +26,11 @@ def flat(results: Sequence[Any]) -> RawCells:
     has a field of another type, is whole to it."""
     cells = RawCells([], [], [], [], len(results))
     for result in results:
-        for column, cell in (result.columns or {}).items():
-            if result.row is None or cell.value is None or cell.timestamp is None:
-                raise NoAnswer(f"got a row or a cell without all its fields: row {result.row!r}, {column!r}: {cell}")
+        if result.row is None or not result.columns:
+            raise NoAnswer("got a row without all its fields: without a key, or without cells")
+        for column, cell in result.columns.items():
+            if cell.value is None or cell.timestamp is None or cell.timestamp.bit_length() > TIME_BITS:
+                raise NoAnswer("got a cell without all its fields, or of a time that is none")
             cells.keys.append(result.row)
             cells.columns.append(column)
             cells.values.append(cell.value)

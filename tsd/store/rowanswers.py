@@ -86,7 +86,7 @@ class RowAnswers:
         self._need(head + _RESULT.size)
         field_kind, field, of, count = _RESULT.unpack_from(self._room, head)
         if (field_kind, field, of) != (LIST, 0, STRUCT):
-            raise OtherAnswer(self._received())
+            raise self._no_rows(head)
         return head + _RESULT.size, count
 
     def _end(self, at: int) -> None:

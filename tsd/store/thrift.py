@@ -36,7 +36,8 @@ CACHED_ROWS = 500  # that the gateway asks the region server for at once
 MOST_ROWS = 2000  # of a page of cells
 MOST_NAMES = 8000  # rows of an answer without values
 CACHED_NAMES = 2000
-NO_VALUES = b"KeyOnlyFilter(true)"  # of each value only its length, on 4 bytes
+NO_VALUES = b"KeyOnlyFilter(true)"  # of each value only its length
+LENGTH_BYTES = 4
 FIRST_ROWS = 32  # of a page, to learn how large its rows are
 PAGE_BYTES = 4 << 20  # of values: a page ends near it
 NEXT_MS_S = 0.002  # until the server's millisecond is another one for sure
@@ -267,9 +268,9 @@ class Connection:
                     self._happybase.client._recv("scannerGetList")  # raises what the gateway said, if it did
                     raise NoAnswer(f"asked for rows behind {before.hex()}, got others, or not in order") from other
         cells = in_order(self._list(table, scanner, wanted), before + b"\0" if before else b"", None)
-        lengths = np.frombuffer(b"".join(cells.values), ">i4").astype(np.int64)
-        if len(lengths) != len(cells.values):
+        if any(len(value) != LENGTH_BYTES for value in cells.values):
             raise NoAnswer(f"asked for {len(cells.values)} lengths of values, got other values")
+        lengths = np.frombuffer(b"".join(cells.values), ">i4").astype(np.int64)
         signing.add(cells.keys, cells.columns, lengths, cells.times_ms)
         return cells.rows, cells.keys[-1] if cells.keys else before
 

@@ -18,6 +18,7 @@ from thriftpy2.transport import TMemoryBuffer
 from tsd.store import Cell
 from tsd.store.cells import Cursor
 from tsd.store.gateways import NoAnswer
+from tsd.store.rawcells import flat
 from tsd.store.thrift import Connection
 
 KEYS = [b"\0\0\1%03d" % at for at in range(4)]
@@ -100,7 +101,7 @@ def test_rows_that_were_asked_for(reciter: Reciter, seed: int) -> None:
     found = rows(chance)
     call, columns = chance.choice((("getRows", None), ("getRowsWithColumns", COLUMNS)))
     answer = written(call, results(found), 1, "binary")
-    cut = chance.randrange(len(call) + 20, len(answer))
+    cut = chance.randrange(len(call) + 13, len(answer))
     for part, whole in ((answer, True), (torn(answer, cut, chance), False)):
         reciter.parts = [part]
         connection = Connection(reciter.address, timeout_s=20, transport="buffered", protocol="binary")
@@ -117,7 +118,7 @@ def test_rows_of_a_scan(reciter: Reciter, seed: int) -> None:
     chance = random.Random(seed)
     found = rows(chance)
     answer = written("scannerGetList", results(found), 2, "binary")
-    cut = chance.randrange(40, len(answer))
+    cut = chance.randrange(len("scannerGetList") + 13, len(answer))
     for part, whole in ((answer, True), (torn(answer, cut, chance), False)):
         closed = [written("scannerClose", None, 3, "binary")] if whole else []
         reciter.parts = [written("scannerOpenWithScan", 5, 1, "binary"), part, *closed]
@@ -152,4 +153,29 @@ def test_a_scan_of_rows_without_cells(reciter: Reciter) -> None:
     connection = Connection(reciter.address, timeout_s=20, transport="buffered", protocol="binary")
     with pytest.raises(NoAnswer, match="got 4 without cells"):
         connection.cells("tsdb", KEYS[0], None, 1 << 20, Cursor())
+    connection.close()
+
+
+@pytest.mark.parametrize("time_ms", [None, 1 << 80, -(1 << 70)], ids=str)
+def test_a_row_that_no_gateway_has(reciter: Reciter, time_ms: int | None) -> None:
+    """One without cells, and one of a time that the compact protocol may be made to read: it bounds no number."""
+    reciter.parts = [written("getRows", [api.TRowResult(row=KEYS[0], columns={})], 1, "compact")]
+    connection = Connection(reciter.address, timeout_s=20, transport="buffered", protocol="compact")
+    with pytest.raises(NoAnswer, match="without all its fields"):
+        connection.get("tsdb", KEYS[:1], None)
+    connection.close()
+    with pytest.raises(NoAnswer, match="of a time that is none"):
+        flat([api.TRowResult(row=KEYS[0], columns={b"t:0": api.TCell(value=b"*", timestamp=time_ms)})])
+
+
+@pytest.mark.parametrize("values", [(b"12345", b"\0\0\0\1"), (b"\0" * 8, b"")], ids=["no lengths", "in all as many"])
+def test_lengths_that_are_none(reciter: Reciter, values: tuple[bytes, bytes]) -> None:
+    found = [
+        api.TRowResult(row=key, columns={b"t:0": api.TCell(value=value, timestamp=5)})
+        for key, value in zip(KEYS, values, strict=False)
+    ]
+    reciter.parts = [written("scannerOpenWithScan", 5, 1, "compact"), written("scannerGetList", found, 2, "compact")]
+    connection = Connection(reciter.address, timeout_s=20, transport="buffered", protocol="compact")
+    with pytest.raises(NoAnswer, match="asked for 2 lengths of values"):
+        connection.signatures("tsdb", KEYS[0], None, 3, 10)
     connection.close()
