@@ -56,8 +56,8 @@ class Crowd:
         end of the connection; None where something came that may not be read as it comes. Raises
         BrokenResourceError, and what `member` raises."""
         fd = stream.socket.fileno()
+        self._places[fd] = Place(member, trio.lowlevel.current_task())  # first: whoever is polled has a place
         self._epoll.register(fd, select.EPOLLIN)
-        self._places[fd] = Place(member, trio.lowlevel.current_task())
 
         def leave(_: object) -> trio.lowlevel.Abort:
             self._leave(fd)

@@ -103,7 +103,7 @@ def plain_gather(ready: Sequence[tuple[int, int]], places: Mapping[int, Place], 
         try:
             data = os.read(fd, READ_BYTES)
         except OSError as error:
-            if error.errno != errno.EAGAIN:  # the kernel has thrown away what came: it was damaged on its way
+            if error.errno != errno.EAGAIN:  # else the kernel has thrown away what came: it was damaged on its way
                 found.failed.append((fd, error.errno or 0))
             continue
         if may_share(data, place.longest):

@@ -1,4 +1,4 @@
-"""The gateway's answer to scannerGetList, in Thrift's binary protocol → rows, straight from the socket's bytes.
+"""The gateway's answers to calls for rows, in Thrift's binary protocol → rows, straight from the socket's bytes.
 
 A query may read tens of megabytes this way, and a general Thrift reader, which makes an object of every struct, takes
 twice the processor time. The layout is Hbase.thrift's: list<TRowResult>, TRowResult = {1: row, 2: map<column, TCell>},
@@ -169,7 +169,7 @@ class RowAnswers:
 
     def _no_rows(self, at: int) -> NoAnswer:
         part = bytes(self._room[at : min(at + 32, self._have)])
-        return NoAnswer(f"wanted a list of rows, got {part.hex()} at byte {at} of {self._have}")
+        return NoAnswer(f"wanted a list of rows in order, got {part.hex()} at byte {at} of {self._have}")
 
     def _received(self) -> bytes:
         return bytes(self._room[: self._have])

@@ -266,7 +266,7 @@ class Connection:
                 except OtherAnswer as other:
                     self._socket.given_back = other.received
                     self._happybase.client._recv("scannerGetList")  # raises what the gateway said, if it did
-                    raise NoAnswer(f"asked for rows behind {before.hex()}, got others, or not in order") from other
+                    raise NoAnswer(f"asked for rows behind {before.hex()}, got no list of rows") from other
         cells = in_order(self._list(table, scanner, wanted), before + b"\0" if before else b"", None)
         if any(len(value) != LENGTH_BYTES for value in cells.values):
             raise NoAnswer(f"asked for {len(cells.values)} lengths of values, got other values")

@@ -113,7 +113,7 @@ def test_what_is_no_list_of_rows_is_given_back(data: bytes, by_loop: bool) -> No
     ids=["another type", "more than it"],
 )
 def test_what_begins_as_rows_and_is_none_is_no_answer(data: bytes, by_loop: bool) -> None:
-    with pytest.raises(NoAnswer, match=r"wanted a list of rows, got [0-9a-f]+ at byte"):
+    with pytest.raises(NoAnswer, match=r"wanted a list of rows in order, got [0-9a-f]+ at byte"):
         RowAnswers(pieces(data, 1 << 20), by_loop=by_loop).read(NAME.encode(), 7)
 
 
