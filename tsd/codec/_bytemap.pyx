@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Bytes → bytes in two pieces of memory: what a `dict` does, without an object for each key and value."""
+"""Map from bytes to bytes in two blocks of memory: like a `dict`, but without an object for each key and value."""
 
 import os
 
@@ -8,24 +8,24 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
-from tsd.ingest._words cimport Key, hash_of
+from tsd.codec._siphash cimport Key, hash_of
 
 cdef enum:
     DONE = 0
     NO_MEMORY = 4
-    UNIT = 4  # records stand at multiples of it
-    FEWEST = 8  # places
+    UNIT = 4  # alignment of records in the arena
+    FEWEST = 8  # places of an empty map
 
 cdef uint32_t EMPTY = 0xFFFFFFFF
 
 
 cdef inline uint64_t size_of(uint64_t key_bytes, uint64_t value_bytes) noexcept nogil:
-    """Of a record, in bytes of the arena."""
+    """Return the size of a record in the arena, in bytes."""
     return (sizeof(Record) + key_bytes + value_bytes + UNIT - 1) // UNIT * UNIT
 
 
 cdef class ByteMap:
-    """Bytes → bytes, in order of entry."""
+    """Map from bytes to bytes, in insertion order."""
 
     def __cinit__(self):
         seed = os.urandom(16)
@@ -42,11 +42,11 @@ cdef class ByteMap:
 
     @property
     def held(self):
-        """Bytes of memory."""
+        """Memory in bytes."""
         return (<uint64_t> self.mask + 1) * sizeof(Place) + self.room
 
     cdef int64_t place_of(self, uint32_t hash, const char* key, Py_ssize_t size) noexcept nogil:
-        """The place of a key; -1: it is not there."""
+        """Return the index of a key's place, -1 if the key is missing."""
         cdef uint32_t at = hash & self.mask
         cdef Record* record
         while self.places[at].record != EMPTY:
@@ -58,12 +58,12 @@ cdef class ByteMap:
         return -1
 
     cdef Record* look_up(self, const char* key, Py_ssize_t size) noexcept nogil:
-        """A key's record, with the key and then its value behind it; NULL: it is not there."""
+        """Return a key's record, NULL if the key is missing. The key's bytes and the value follow the record."""
         cdef int64_t at = self.place_of(<uint32_t> hash_of(&self.key, key, size, NULL, 0), key, size)
         return NULL if at < 0 else <Record*> (self.arena + <uint64_t> self.places[at].record * UNIT)
 
     cdef int add(self, const char* key, Py_ssize_t k, const char* value, Py_ssize_t v) noexcept nogil:
-        """Enter a key that is not there."""
+        """Insert a missing key."""
         cdef uint64_t size = size_of(k, v), room
         cdef uint32_t hash = <uint32_t> hash_of(&self.key, key, k, NULL, 0), at
         cdef void* moved
@@ -76,7 +76,7 @@ cdef class ByteMap:
             if moved == NULL:
                 return NO_MEMORY
             self.arena, self.room = <char*> moved, room
-        if (<uint64_t> self.count + 1) * 5 > (<uint64_t> self.mask + 1) * 4:  # a fifth is empty
+        if (<uint64_t> self.count + 1) * 5 > (<uint64_t> self.mask + 1) * 4:  # at most four fifths are used
             if self.grow_places((<uint64_t> self.mask + 1) * 2) != DONE:
                 return NO_MEMORY
         record = <Record*> (self.arena + self.used)
@@ -92,7 +92,7 @@ cdef class ByteMap:
         return DONE
 
     cdef int grow_places(self, uint64_t count) noexcept nogil:
-        """Have so many; those that are there find their new ones."""
+        """Allocate a table of `count` places, and rehash the existing entries into it."""
         cdef Place* places = NULL if count > <uint64_t> 1 << 31 else <Place*> malloc(count * sizeof(Place))
         cdef uint64_t at
         cdef uint32_t to, mask = <uint32_t> (count - 1)
@@ -112,14 +112,14 @@ cdef class ByteMap:
         return DONE
 
     def get(self, bytes key not None):
-        """What a key leads to; None: it is not there."""
+        """Return the value of a key, None if it is missing."""
         cdef Record* record = self.look_up(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
         if record == NULL:
             return None
         return PyBytes_FromStringAndSize(<char*> record + sizeof(Record) + record.key_bytes, record.value_bytes)
 
     def put(self, bytes key not None, bytes value not None):
-        """Have a key lead to a value. Raises MemoryError, and ValueError for more bytes than there are numbers for."""
+        """Set the value of a key. Raise MemoryError, and ValueError if key or value has 2 GiB or more."""
         cdef Py_ssize_t k = PyBytes_GET_SIZE(key), v = PyBytes_GET_SIZE(value)
         if k >= 1 << 31 or v >= 1 << 31:
             raise ValueError("too long")
@@ -132,7 +132,7 @@ cdef class ByteMap:
             raise MemoryError
 
     def number(self, bytes key not None):
-        """The number that `put_number` gave a key; -1: none."""
+        """Return the number of a key, -1 if it is missing."""
         cdef Record* record = self.look_up(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
         cdef int32_t number
         if record == NULL:
@@ -142,7 +142,7 @@ cdef class ByteMap:
         return number
 
     def put_number(self, bytes key not None, int32_t number):
-        """Have a key lead to a number, from 0 on."""
+        """Set the number of a key, 0 or more."""
         self.put(key, PyBytes_FromStringAndSize(<char*> &number, sizeof(int32_t)))
 
     def enter(self, list keys not None, int32_t number):
@@ -169,12 +169,11 @@ cdef class ByteMap:
         return found, number
 
     def keys(self):
-        """All keys, in order of entry."""
+        """Return all keys in insertion order."""
         return [key for key, _ in self.items(0, self.count)[0]]
 
     def items(self, uint64_t start, uint32_t count):
-        """The next keys and values from a place on, in order of entry, `count` at most; and where those behind them
-        are. Places are good, the first is 0, until `rebuilt` changes."""
+        """See PlainByteMap."""
         cdef Record* record
         cdef list found = []
         while start < self.used and count:
@@ -188,15 +187,15 @@ cdef class ByteMap:
         return found, start
 
     def drop_half(self):
-        """Forget the keys that came first: half of all."""
+        """Remove the older half of the keys."""
         self.rebuild(None, None, self.count // 2)
 
     def clear(self):
-        """Forget all keys."""
+        """Remove all keys."""
         self.rebuild(None, None, self.count)
 
     def keep_number(self, int32_t number):
-        """Forget the keys that have another number."""
+        """Remove the keys with another number."""
         cdef ByteMap other = ByteMap.__new__(ByteMap)
         cdef uint64_t at = 0
         cdef Record* record
@@ -212,7 +211,7 @@ cdef class ByteMap:
         self.become(other)
 
     cdef object rebuild(self, bytes changed, bytes value, uint32_t dropped):
-        """Leave out the first keys, and give one another value."""
+        """Copy all entries to new memory, without the first `dropped`, and with `value` as the value of `changed`."""
         cdef ByteMap other = ByteMap.__new__(ByteMap)
         cdef uint64_t at = 0
         cdef uint32_t seen = 0
@@ -232,7 +231,7 @@ cdef class ByteMap:
         self.become(other)
 
     cdef void become(self, ByteMap other):
-        """Have all that another one has, which is of no use afterwards."""
+        """Take over the contents of another map, which must not be used afterwards."""
         self.rebuilt += 1
         self.places, other.places = other.places, self.places
         self.arena, other.arena = other.arena, self.arena

@@ -1,12 +1,13 @@
 # cython: language_level=3
-"""The words of a put line → times, numbers and hashes, in C: what `tsd.codec.times` and `tsd.codec.words` say of them.
+"""Compiled parsers for timestamps and values of put lines, with the results of `tsd.codec.putline` and
+`tsd.codec.text`.
 
-Each reader takes the plain forms alone and says of any other that it is odd: those go to `tsd.codec.putline`. A line
-ends with its LF, which is in memory and neither a digit nor a blank, so that no reader looks beyond it.
+Each parser accepts only the usual forms and returns ODD for any other; `tsd.codec.putline` then parses the line. The LF
+of a line must be in memory: it is neither a digit nor a space, so no parser reads beyond it.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 cdef extern from *:
     """
@@ -39,86 +40,12 @@ cdef extern from *:
     bint isinf(double) noexcept nogil
 
 cdef enum:
-    TAKEN = 0
-    ODD = 1
-
-cdef struct Key:
-    uint64_t low
-    uint64_t high
-
-cdef struct State:
-    uint64_t a
-    uint64_t b
-    uint64_t c
-    uint64_t d
-
-
-cdef inline uint64_t turned(uint64_t word, int bits) noexcept nogil:
-    return word << bits | word >> (64 - bits)
-
-
-cdef inline void stir(State* s) noexcept nogil:
-    """A round of SipHash (Aumasson and Bernstein, 2012)."""
-    s.a += s.b
-    s.c += s.d
-    s.b = turned(s.b, 13) ^ s.a
-    s.d = turned(s.d, 16) ^ s.c
-    s.a = turned(s.a, 32) + s.d
-    s.c += s.b
-    s.d = turned(s.d, 21) ^ s.a
-    s.b = turned(s.b, 17) ^ s.c
-    s.c = turned(s.c, 32)
-
-
-cdef inline void take_word(State* s, uint64_t word) noexcept nogil:
-    s.d ^= word
-    stir(s)
-    s.a ^= word
-
-
-cdef inline uint64_t last_word(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    """The last 0 to 7 bytes; for each size another word for other bytes."""
-    cdef uint32_t low, high
-    if size >= 4:
-        memcpy(&low, at, 4)
-        memcpy(&high, at + size - 4, 4)
-        return <uint64_t> high << 32 | low
-    if size:
-        return <uint64_t> at[0] | <uint64_t> at[size >> 1] << 8 | <uint64_t> at[size - 1] << 16
-    return 0
-
-
-cdef inline void take_bytes(State* s, const char* text, Py_ssize_t size) noexcept nogil:
-    cdef uint64_t word
-    cdef const char* end = text + (size & ~<Py_ssize_t> 7)
-    while text < end:
-        memcpy(&word, text, 8)
-        take_word(s, word)
-        text += 8
-    take_word(s, last_word(<const uint8_t*> text, size & 7))
-
-
-cdef inline uint64_t hash_of(
-    const Key* key, const char* metric, Py_ssize_t metric_bytes, const char* tags, Py_ssize_t tag_bytes
-) noexcept nogil:
-    """SipHash-1-3 of both texts and their lengths: who does not know the key cannot make texts that collide."""
-    cdef State s
-    s.a = key.low ^ 0x736F6D6570736575ULL
-    s.b = key.high ^ 0x646F72616E646F6DULL
-    s.c = key.low ^ 0x6C7967656E657261ULL
-    s.d = key.high ^ 0x7465646279746573ULL
-    take_bytes(&s, metric, metric_bytes)
-    take_bytes(&s, tags, tag_bytes)
-    take_word(&s, <uint64_t> metric_bytes << 32 | <uint32_t> tag_bytes)
-    s.c ^= 0xFF
-    stir(&s)
-    stir(&s)
-    stir(&s)
-    return s.a ^ s.b ^ s.c ^ s.d
+    TAKEN = 0  # parsed
+    ODD = 1  # not a usual form
 
 
 cdef inline int read_time(const char** place, int64_t* instant) noexcept nogil:
-    """A time word and the blank behind it: digits, one dot at most. See `tsd.codec.times.parse_time`."""
+    """Parse a timestamp of digits with at most one dot, and the space after it. See `tsd.codec.putline.parse_time`."""
     cdef const char* at = place[0]
     cdef const char* start = at
     cdef uint64_t number = 0, seconds
@@ -138,7 +65,7 @@ cdef inline int read_time(const char** place, int64_t* instant) noexcept nogil:
             at += 1
         digits += <int> min(at - start, 99)
         decimals = <int> min(at - start, 3)
-        if digits > 18:  # so that nothing has overflowed
+        if digits > 18:  # the number may have overflowed
             return ODD
         if number >= <uint64_t> 1 << 32 and number <= 9999999999999ULL:
             number = seconds * (1 if decimals == 3 else 10 if decimals == 2 else 100 if decimals == 1 else 1000)
@@ -154,8 +81,8 @@ cdef inline int read_time(const char** place, int64_t* instant) noexcept nogil:
 cdef inline int read_float(
     const char* start, const char** place, bint negative, uint64_t number, Py_ssize_t digits, int* flags, int64_t* bits
 ) noexcept nogil:
-    """The rest of a float whose digits before the dot were read. Rounded to the nearest double, as all of it is exact
-    up to the last operation, or by the C library."""
+    """Parse the rest of a float after the digits before its dot. The result is the nearest double: only the last
+    operation rounds, or the C library parses the number."""
     cdef const char* at = place[0]
     cdef const char* mark
     cdef char* stop = NULL
@@ -195,7 +122,7 @@ cdef inline int read_float(
         if negative:
             result = -result
     else:
-        result = tsd_strtod(start, &stop)  # reads what was read here, and ends at the blank
+        result = tsd_strtod(start, &stop)  # must end at the same space
         if stop != at or isinf(result):
             return ODD
     memcpy(bits, &result, 8)
@@ -211,7 +138,7 @@ cdef inline int read_float(
 
 
 cdef inline int read_value(const char** place, int* flags, int64_t* bits) noexcept nogil:
-    """A value and the blank behind it. See `tsd.codec.putline.parse_value`."""
+    """Parse a value and the space after it. See `tsd.codec.putline.parse_value`."""
     cdef const char* at = place[0]
     cdef const char* start = at
     cdef const char* mark

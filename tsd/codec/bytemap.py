@@ -1,4 +1,4 @@
-"""Bytes → bytes where there may be millions: in C two pieces of memory, a third of what a `dict` takes."""
+"""Map from bytes to bytes for millions of entries. The compiled one needs a third of the memory of a `dict`."""
 
 import os
 from collections.abc import Callable
@@ -6,22 +6,22 @@ from itertools import islice
 from typing import Any
 
 try:
-    from tsd import _bytemap
-except ImportError:  # no C compiler when it was installed
-    HAS = False
+    from tsd.codec import _bytemap
+except ImportError:  # installed without a C compiler
+    HAS_BYTEMAP_LOOP = False
 else:
-    HAS = not os.environ.get("TSD_PURE")  # to compare the two
+    HAS_BYTEMAP_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
 
 class _Numbers(dict[bytes, Any]):
-    """What has no number has -1: only such are asked for in Python."""
+    """Returns -1 for missing keys."""
 
     def __missing__(self, _: bytes) -> int:
         return -1
 
 
 class PlainByteMap:
-    """Bytes → bytes, or → numbers, in order of entry. In C: `tsd._bytemap.ByteMap`.
+    """Map from bytes to bytes, or to numbers, in insertion order. Compiled: `tsd.codec._bytemap.ByteMap`.
 
     >>> names = PlainByteMap()
     >>> names.put(b"host", b"\\0\\0\\1"), names.get(b"host"), names.get(b"cpu"), names.number(b"cpu")
@@ -30,18 +30,18 @@ class PlainByteMap:
 
     def __init__(self) -> None:
         self._held = _Numbers()
-        self.get = self._held.get  # what a key leads to; None: it is not there
+        self.get = self._held.get  # value of a key, None if it is missing
         self.put = self._held.__setitem__
-        self.number: Callable[[bytes], int] = self._held.__getitem__  # of a key; -1: none
-        self.put_number = self._held.__setitem__  # numbers from 0 on; all of a map are numbers, or none
+        self.number: Callable[[bytes], int] = self._held.__getitem__  # number of a key, -1 if it is missing
+        self.put_number = self._held.__setitem__  # a map has only numbers, from 0 on, or no numbers
         self.rebuilt = 0
-        self.looked_up = 0  # by the compiled way in, which never looks here
+        self.looked_up = 0  # by the compiled parser, which does not use this class
 
     def __len__(self) -> int:
         return len(self._held)
 
     def enter(self, keys: list[bytes], number: int) -> tuple[list[int], int]:
-        """The number of each key, and the first one that is not given: who had none has `number`, the next one more.
+        """Return the number of each key, and the next free number. New keys get `number` and following ones.
 
         >>> PlainByteMap().enter([b"a", b"b", b"a"], 7)
         ([7, 8, 7], 9)
@@ -54,17 +54,17 @@ class PlainByteMap:
         return found, number
 
     def keys(self) -> list[bytes]:
-        """All keys, in order of entry."""
+        """Return all keys in insertion order."""
         return list(self._held)
 
     def items(self, start: int, count: int) -> tuple[list[tuple[bytes, bytes]], int]:
-        """The next keys and values from a place on, in order of entry, `count` at most; and where those behind them
-        are. Places are good, the first is 0, until `rebuilt` changes."""
+        """Return up to `count` keys and values from a position on, in insertion order, and the next position. The first
+        position is 0. Positions are valid until `rebuilt` changes."""
         found = list(islice(self._held.items(), start, start + count))
         return found, start + len(found)
 
     def keep_number(self, number: int) -> None:
-        """Forget the keys that have another number.
+        """Remove the keys with another number.
 
         >>> states = PlainByteMap()
         >>> states.enter([b"a", b"b"], 1), states.keep_number(2), states.keys()
@@ -76,18 +76,18 @@ class PlainByteMap:
         self.rebuilt += 1
 
     def drop_half(self) -> None:
-        """Forget the keys that came first: half of all."""
+        """Remove the older half of the keys."""
         for key in self.keys()[: len(self) // 2]:
             del self._held[key]
         self.rebuilt += 1
 
     def clear(self) -> None:
-        """Forget all keys."""
+        """Remove all keys."""
         self._held.clear()
         self.rebuilt += 1
 
 
-if HAS:  # noqa: SIM108 - as types they must be named so
+if HAS_BYTEMAP_LOOP:  # noqa: SIM108 - mypy accepts no conditional expression as a type
     ByteMap = _bytemap.ByteMap
 else:
     ByteMap = PlainByteMap  # type: ignore[misc,assignment]

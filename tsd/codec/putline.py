@@ -1,13 +1,17 @@
-"""One put line → what it says, or the words OpenTSDB refuses it with (FORMATS.md §1).
+"""Parser of put lines, with OpenTSDB's errors (FORMATS.md §1), and timestamps, base times and instants (§3).
 
-This is the reference for every line and the only judge of bad ones; `tsd.ingest.rows` is the fast way for good ones.
+This is the reference parser and the only one that reports errors. `tsd.ingest.open_rows` is the fast path for valid
+lines.
+
+A timestamp is a number as sent: Unix seconds below 2^32, milliseconds from there up. Inside the daemon a time is an
+*instant*: milliseconds shifted left by one, with the low bit set if the timestamp was in milliseconds. Instants sort by
+time, and the low bit determines the qualifier's width.
 """
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, NewType
 
-from tsd.codec.times import FIRST_MS, LAST_MS, Timestamp, parse_time, storable
-from tsd.codec.words import (
+from tsd.codec.text import (
     encode_float,
     encode_integer,
     illegal_character,
@@ -20,20 +24,99 @@ from tsd.codec.words import (
 )
 from tsd.errors import ILLEGAL_ARGUMENT, BadLine
 
+BaseTime = NewType("BaseTime", int)  # Unix seconds, a multiple of 3600
+Timestamp = NewType("Timestamp", int)  # as sent: seconds below 2**32, milliseconds from there up
+Instant = NewType("Instant", int)  # milliseconds << 1 | sent in milliseconds
+
+HOUR_S = 3600
+FIRST_MS = 1 << 32  # the smallest timestamp that means milliseconds
+LAST_MS = 9999999999999  # the largest one that OpenTSDB accepts
+LAST_BASE_MS = ((1 << 32) // HOUR_S * HOUR_S + HOUR_S) * 1000 - 1  # later base times do not fit in 32 bits
+HOUR = HOUR_S * 1000 << 1  # an hour, as a difference of instants
+
+ROLLUPS_NOT_CONFIGURED = "No rollup or aggregations were configured"
+HISTOGRAMS_NOT_CONFIGURED = (
+    "Histogram storage has not been enabled. Check the 'tsd.core.histograms.config' configuration."
+)
+
+
+def instant(timestamp: int) -> Instant:
+    """Return the instant of a timestamp.
+
+    >>> instant(1356998400), instant(1356998400000)
+    (2713996800000, 2713996800001)
+    """
+    return Instant(timestamp << 1 | 1 if timestamp >= FIRST_MS else timestamp * 2000)
+
+
+def timestamp(moment: int) -> Timestamp:
+    """Return the timestamp of an instant.
+
+    >>> timestamp(instant(1356998400)), timestamp(instant(1356998400500))
+    (1356998400, 1356998400500)
+    """
+    return Timestamp(moment >> 1 if moment & 1 else moment // 2000)
+
+
+def base_time(timestamp: int) -> BaseTime:
+    """Return the start of the hour of a timestamp, in seconds.
+
+    >>> base_time(1356998403), base_time(1357001999999)
+    (1356998400, 1356998400)
+    """
+    seconds = timestamp // 1000 if timestamp >= FIRST_MS else timestamp
+    return BaseTime(seconds - seconds % HOUR_S)
+
+
+def parse_time(word: bytes) -> Timestamp:
+    """Parse the timestamp of a telnet line. Raise BadLine. The upper limit is not checked here (see `check_point`).
+
+    OpenTSDB removes every dot from the word first, so that 1500000000.5 becomes a millisecond of 1970. If the number
+    without dots is in milliseconds and the word has one dot, it is parsed as decimal seconds here and truncated to
+    milliseconds. All other words with dots are parsed as OpenTSDB does.
+
+    >>> parse_time(b"1356998400.501"), parse_time(b"1356998400.5"), parse_time(b"1356998400.")
+    (1356998400501, 1356998400500, 1356998400)
+    """
+    number = parse_long(word.replace(b".", b"") if b"." in word else word)
+    if number <= 0:
+        raise BadLine(ILLEGAL_ARGUMENT, f"illegal argument: invalid timestamp: {number}")
+    if b"." in word and FIRST_MS <= number <= LAST_MS:
+        seconds, _, decimals = word.partition(b".")
+        if b"." in decimals:
+            shown = word.decode("latin-1")
+            raise BadLine(ILLEGAL_ARGUMENT, f"illegal argument: invalid timestamp: {shown}: one dot at most")
+        number = parse_long(seconds or b"0") * 1000 + int(decimals[:3].ljust(3, b"0") or b"0")
+        if number < FIRST_MS:  # as milliseconds this number would mean seconds
+            shown = word.decode("latin-1")
+            raise BadLine(ILLEGAL_ARGUMENT, f"illegal argument: invalid timestamp: {shown}: before {FIRST_MS} ms")
+    return Timestamp(number)
+
+
+def storable(timestamp: int) -> bool:
+    """Return whether the base time of a timestamp fits in a row key. OpenTSDB accepts up to 9999999999999 ms and
+    truncates the base time (that one to 2014). Here times from 2106 on are refused.
+
+    >>> storable(1356998400), storable(LAST_BASE_MS), storable(9999999999999)
+    (True, True, False)
+    """
+    return timestamp <= LAST_BASE_MS
+
+
 Tags = tuple[tuple[bytes, bytes], ...]
 
-ORDER_TAGS, ORDER_BYTES = 16, 1024  # of sets whose order is kept: refused lines have sets, too, of any size
+ORDER_TAGS, ORDER_BYTES = 16, 1024  # limits of cached sets of tag names: invalid lines may have sets of any size
 
 
 class NameRules(NamedTuple):
-    """What a series may be called."""
+    """Rules for the names of a series."""
 
-    extra: bytes = b""  # characters allowed beside the usual ones (tsd.core.tag.allow_specialchars)
+    extra: bytes = b""  # allowed characters in addition to the usual ones (tsd.core.tag.allow_specialchars)
     max_tags: int = 8
 
 
 class PutLine(NamedTuple):
-    """One data point in the sender's names, its number in its stored form."""
+    """One data point with its names as sent and its value as stored."""
 
     metric: bytes
     tags: Tags  # (tagk, tagv) in the order sent, each once
@@ -43,14 +126,14 @@ class PutLine(NamedTuple):
 
 
 def illegal(message: str) -> BadLine:
-    """The error of a line that breaks a rule other than a number's."""
+    """Return the error of a line with OpenTSDB's prefix for all errors except invalid numbers."""
     return BadLine(ILLEGAL_ARGUMENT, f"illegal argument: {message}")
 
 
 def parse_put(line: bytes, rules: NameRules) -> PutLine:
-    """What a put line says, its first word left unread; raises BadLine for the first check it fails.
+    """Parse a put line. Raise BadLine for the first failed check. The first word is ignored.
 
-    The checks run in OpenTSDB's order, because the reply names only the first failure.
+    The checks run in OpenTSDB's order, because the reply reports only the first failure.
 
     >>> parse_put(b"put sys.cpu.user 1356998400 42 host=web01", NameRules())
     PutLine(metric=b'sys.cpu.user', tags=((b'host', b'web01'),), time=1356998400, flags=0, value=b'*')
@@ -65,14 +148,14 @@ def parse_put(line: bytes, rules: NameRules) -> PutLine:
     if not value_word:
         raise illegal("empty value")
     tags = split_tags(tag_text)
-    return PutLine(metric, tags, time, *judge(metric, tags, time, value_word, rules))
+    return PutLine(metric, tags, time, *check_point(metric, tags, time, value_word, rules))
 
 
-def judge(
+def check_point(
     metric: bytes, tags: Tags, time: int, word: bytes, rules: NameRules, *, only_s: bool = False
 ) -> tuple[int, bytes]:
-    """Flags and bytes of a point's value, once all else of the point was found good; raises BadLine. `only_s` where a
-    time in ms may not be."""
+    """Return flags and bytes of a point's value `word`. Raise BadLine for an invalid value, time, metric or tag. With
+    `only_s` a time in milliseconds is invalid."""
     flags, value = parse_value(word, metric, time)
     if time >= FIRST_MS and (only_s or time > LAST_MS or not storable(time)):
         raise illegal(
@@ -84,7 +167,7 @@ def judge(
 
 
 def parse_value(word: bytes, metric: bytes, time: int) -> tuple[int, bytes]:
-    """Flags and bytes of a telnet value; raises BadLine."""
+    """Return flags and bytes of a value as sent. Raise BadLine; its text has metric and time."""
     if looks_like_integer(word):
         return encode_integer(parse_long(word))
     number = parse_double(word)
@@ -97,7 +180,7 @@ def parse_value(word: bytes, metric: bytes, time: int) -> tuple[int, bytes]:
 
 
 def split_tags(text: bytes) -> Tags:
-    """The tags of a tag text, a repeated one once; raises BadLine.
+    """Return the tags of a text, a repeated tag once. Raise BadLine.
 
     >>> split_tags(b"host=a  cpu=0 host=a ")
     ((b'host', b'a'), (b'cpu', b'0'))
@@ -113,7 +196,7 @@ def split_tags(text: bytes) -> Tags:
 
 
 def check_series(metric: bytes, tags: Tags, rules: NameRules) -> None:
-    """Raises BadLine unless a series may be called so. A line has no empty names; HTTP may."""
+    """Raise BadLine for an invalid metric or tag. Lines never have empty names, but HTTP requests may."""
     name = metric.decode("latin-1")
     if not tags:
         raise illegal(f"Need at least one tag (metric={name}, tags={{}})")
@@ -134,7 +217,7 @@ def check_series(metric: bytes, tags: Tags, rules: NameRules) -> None:
 
 
 def map_order(tags: Tags) -> Tags:
-    """Tags in the order OpenTSDB visits them: it checks, shows and gives UIDs in this order."""
+    """Return tags in OpenTSDB's order of iteration, in which it checks and shows tags and assigns UIDs."""
     if len(tags) < 2:
         return tags
     tagks = tuple([tagk for tagk, _ in tags])
@@ -145,13 +228,13 @@ def map_order(tags: Tags) -> Tags:
 
 @lru_cache(1000)
 def _order(tagks: tuple[bytes, ...]) -> tuple[int, ...]:
-    """In which order OpenTSDB visits tags of these names. Agents have few such sets."""
+    """Return the indexes of tag names in OpenTSDB's order. Cached, because most senders use few sets of names."""
     places = {tagk.decode("latin-1"): at for at, tagk in enumerate(tagks)}
     return tuple(places[key] for key in java_map_order(places))
 
 
 def show_tags(tags: Tags) -> str:
-    """Tags as OpenTSDB shows them.
+    """Return tags as OpenTSDB shows them.
 
     >>> show_tags(((b"c", b"d"), (b"a", b"b")))
     '{a=b, c=d}'

@@ -1,17 +1,260 @@
-"""Java's regular expressions → Python's, for values whose characters are all below U+0100.
+"""Translation of Java's regular expressions to Python's, for texts with characters below U+0100, and their cost.
 
-What Java writes otherwise is rewritten: character classes become lists of characters, so that their unions,
-intersections and `\\p{…}` mean the same. What has no equal is refused. A pattern may come from anybody: `cost` tells
-what could take exponential time, as Python's matcher cannot be stopped.
+Syntax that differs is rewritten: character classes become lists of characters, which covers unions, intersections and
+`\\p{…}`. Syntax without an equivalent is refused. Python's matcher cannot be interrupted, and any client may send a
+pattern, so patterns that may take exponential time are refused too.
+
+A backtracking matcher tries every way to divide a text among the repetitions of a pattern. The number of ways is
+exponential if an unbounded repetition contains another one and nothing marks the end of an iteration, or if an
+iteration can match in two ways. It is a high power of the text's length if several repetitions of the same characters
+follow each other. Both are detected from the pattern's structure. A few harmless patterns are refused as well, such as
+`(?:web1|web2|w\\d)*`, whose alternatives may start with the same character.
+
+google-re2, which matches in linear time, was tried instead: it fails on 14 of the 24 patterns in the tests. It has no
+backreferences, lookbehind, possessive quantifiers, atomic groups, class intersections or Java's names of classes.
 """
 
+import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from re import _constants as op  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any, NamedTuple, TypeAlias
 
-from tsd.pattern_cost import is_costly
+Item: TypeAlias = tuple[Any, Any]  # of Python's own regex parser: an operation and its argument
+ALL = frozenset(range(256))
+MOST_REPEATS = 8  # unbounded repetitions in a pattern
+USUAL = 64  # characters of a usual name
+MOST_WORK = 1e6  # ways to match a usual name: about 10 ms
+MOST_WORK_LONG = 1e7  # ways to match a longer name
+FEW = 4  # a repetition with at most this many iterations is never ambiguous
+_REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)
+_POSSESSIVE = getattr(op, "POSSESSIVE_REPEAT", None)
+_WORDS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
+_CATEGORIES = {
+    op.CATEGORY_DIGIT: frozenset(b"0123456789"),
+    op.CATEGORY_SPACE: frozenset(b" \t\n\r\f\v"),
+    op.CATEGORY_WORD: _WORDS,
+}
+_OTHERS = {
+    op.CATEGORY_NOT_DIGIT: op.CATEGORY_DIGIT,
+    op.CATEGORY_NOT_SPACE: op.CATEGORY_SPACE,
+    op.CATEGORY_NOT_WORD: op.CATEGORY_WORD,
+}
+
+
+@lru_cache(1024)
+def is_costly(pattern: str) -> bool:
+    """Return whether a Python pattern may take exponential time, or a high power of a text's length.
+
+    >>> [is_costly(p) for p in (r"(\\w+\\.)+com", "(a+)+$", "(a|ab|b)*c", "(?:foo|bar)*", "a*a*a*", "a*a*a*a*a*b")]
+    [False, True, True, False, False, True]
+    """
+    items = list(parser.parse(pattern, re.ASCII))
+    if _is_ambiguous(items) or sum(1 for _ in _unbounded(items)) > MOST_REPEATS:
+        return True
+    return work(pattern, USUAL) > MOST_WORK
+
+
+def is_costly_on(pattern: str, length: int) -> bool:
+    """Return whether a pattern for which `is_costly` is false may still be costly for a text of this length."""
+    return length > USUAL and work(pattern, 1 << (length - 1).bit_length()) > MOST_WORK_LONG
+
+
+@lru_cache(1024)
+def work(pattern: str, length: int) -> float:
+    """Return an upper bound of the number of ways in which a search may try to match a text of this length.
+
+    >>> [round(work(p, 9)) for p in ("a+b", "a+a+b", "^a+a+b", "(a|b)c", "(?:a|a)(?:a|a)b", r"^(\\w+\\.)+com")]
+    [10, 45, 9, 10, 40, 9]
+    """
+    items = list(parser.parse(pattern, re.ASCII))
+    ways, free = _ways(items, frozenset(), length)
+    if not items or items[0][0] is not op.AT or items[0][1] not in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
+        ways += math.log(length + 1)
+        free += 1
+    return math.exp(min(ways - math.lgamma(free + 1), 700))  # free repetitions divide one text among them
+
+
+def _ways(items: Sequence[Item], follow: frozenset[int], length: int) -> tuple[float, int]:
+    """Return the logarithm of the number of ways to match a sequence that is followed by one of the characters
+    `follow`, and the number of its free repetitions: those whose end the next character does not determine."""
+    ways, free = 0.0, 0
+    for kind, value in reversed(items):
+        more, others = _ways_of(kind, value, follow, length)
+        ways += more
+        free += others
+        follow = _begins([(kind, value)], follow)
+    return ways, free
+
+
+def _ways_of(kind: Any, value: Any, follow: frozenset[int], length: int) -> tuple[float, int]:
+    if kind is op.BRANCH:
+        parts = [list(part) for part in value[1]]
+        firsts = [_begins(part, follow) for part in parts]
+        alike = any(a & b for n, a in enumerate(firsts) for b in firsts[:n])
+        found = [_ways(part, follow, length) for part in parts]
+        ways = max(each for each, _ in found) + (math.log(len(parts)) if alike else 0)
+        return ways, min(each for _, each in found)
+    if kind not in _REPEATS and kind is not _POSSESSIVE:
+        inner = [_ways(inside, follow, length) for inside in _parts(kind, value)]
+        return sum(ways for ways, _ in inner), sum(free for _, free in inner)
+    least, most, inside = value[0], min(value[1], length), list(value[2])
+    first = _begins(inside, frozenset())
+    ways, _ = _ways(inside, first | follow, length)
+    if ways > 0:
+        ways = math.inf if most > FEW else ways * most
+    if kind is _POSSESSIVE or least >= most or not first & follow:
+        return ways, 0
+    return ways + math.log(most - least + 1), int(value[1] is op.MAXREPEAT)
+
+
+def _begins(items: Sequence[Item], follow: frozenset[int]) -> frozenset[int]:
+    """Return the possible first characters of a sequence that is followed by one of `follow`."""
+    found: frozenset[int] = frozenset()
+    for kind, value in items:
+        if kind is op.AT or kind in (op.ASSERT, op.ASSERT_NOT):
+            continue
+        if kind is op.SUBPATTERN:
+            found |= _begins(list(value[3]), frozenset())
+        elif kind is op.BRANCH:
+            for part in value[1]:
+                found |= _begins(list(part), frozenset())
+        elif kind in _REPEATS or kind is _POSSESSIVE:
+            found |= _begins(list(value[2]), frozenset())
+        else:
+            found |= _all([(kind, value)])
+        if not _may_be_empty(kind, value):
+            return found
+    return found | follow
+
+
+def _may_be_empty(kind: Any, value: Any) -> bool:
+    """Return whether an item can match the empty text."""
+    if kind in _REPEATS or kind is _POSSESSIVE:
+        return value[0] == 0 or all(_may_be_empty(*item) for item in value[2])
+    if kind is op.SUBPATTERN:
+        return all(_may_be_empty(*item) for item in value[3])
+    if kind is op.BRANCH:
+        return any(all(_may_be_empty(*item) for item in part) for part in value[1])
+    return kind not in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY)
+
+
+def _is_ambiguous(items: Sequence[Item]) -> bool:
+    """Return whether a repetition can be divided into iterations in exponentially many ways."""
+    for kind, value in items:
+        if kind in _REPEATS and value[1] > FEW and _is_ambiguous_iteration(list(value[2])):
+            return True
+        if any(_is_ambiguous(inside) for inside in _parts(kind, value)):
+            return True
+    return False
+
+
+def _parts(kind: Any, value: Any) -> Iterable[list[Item]]:
+    """Return the sequences within an operation."""
+    if kind in _REPEATS or kind is _POSSESSIVE:
+        return [list(value[2])]
+    if kind is op.SUBPATTERN:
+        return [list(value[3])]
+    if kind is op.BRANCH:
+        return map(list, value[1])
+    if kind in (op.ASSERT, op.ASSERT_NOT):
+        return [list(value[1])]
+    if kind is getattr(op, "ATOMIC_GROUP", None):
+        return [list(value)]
+    if kind is op.GROUPREF_EXISTS:
+        return [list(part) for part in value[1:] if part]
+    return []
+
+
+def _is_ambiguous_iteration(items: Sequence[Item]) -> bool:
+    flat = list(_flat(items))
+    for at, (kind, value) in enumerate(flat):
+        if kind is op.BRANCH:
+            firsts = [_first(list(part)) for part in value[1]]
+            if any(a & b for n, a in enumerate(firsts) for b in firsts[:n]):
+                return True
+        if kind in _REPEATS and value[0] != value[1]:
+            own = _all(list(value[2]))
+            others = (other for n, other in enumerate(flat) if n != at and _is_needed(other))
+            if not any(not own & _all([other]) for other in others):
+                return True
+    return False
+
+
+def _flat(items: Sequence[Item]) -> Iterable[Item]:
+    """Yield the items of a sequence with plain groups expanded."""
+    for kind, value in items:
+        if kind is op.SUBPATTERN:
+            yield from _flat(list(value[3]))
+        else:
+            yield kind, value
+
+
+def _is_needed(item: Item) -> bool:
+    """Return whether an item always matches at least one character."""
+    kind, value = item
+    if kind in _REPEATS or kind is _POSSESSIVE:
+        return bool(value[0] >= 1) and any(map(_is_needed, _flat(list(value[2]))))
+    return kind in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY)
+
+
+def _first(items: Sequence[Item]) -> frozenset[int]:
+    """Return the possible first characters of a sequence; all characters if it can be empty."""
+    found: frozenset[int] = frozenset()
+    for item in _flat(items):
+        if item[0] is op.AT:
+            continue
+        found |= _all([item])
+        if _is_needed(item):
+            return found
+    return ALL
+
+
+def _all(items: Sequence[Item]) -> frozenset[int]:
+    """Return a superset of the characters that a sequence can match."""
+    found: frozenset[int] = frozenset()
+    for kind, value in items:
+        if kind is op.LITERAL:
+            found |= _both_cases(value)
+        elif kind is op.IN:
+            found |= _members(value)
+        elif kind in (op.NOT_LITERAL, op.ANY, op.GROUPREF):
+            return ALL
+        else:
+            for inside in _parts(kind, value):
+                found |= _all(inside)
+    return found
+
+
+def _both_cases(code: int) -> frozenset[int]:
+    """Return a character in both cases, because a flag may make the pattern case-insensitive."""
+    return frozenset(map(ord, {chr(code), *chr(code).lower(), *chr(code).upper()}))
+
+
+def _members(members: Sequence[Item]) -> frozenset[int]:
+    found: set[int] = set()
+    for kind, value in members:
+        if kind is op.LITERAL:
+            found.add(value)
+        elif kind is op.RANGE:
+            found.update(range(value[0], min(value[1], 255) + 1))
+        elif kind is op.CATEGORY:
+            found |= _CATEGORIES[value] if value in _CATEGORIES else ALL - _CATEGORIES[_OTHERS[value]]
+    if members and members[0][0] is op.NEGATE:
+        return ALL - found  # a superset: without case folding
+    return frozenset().union(*map(_both_cases, found))
+
+
+def _unbounded(items: Sequence[Item]) -> Iterable[Item]:
+    for kind, value in items:
+        if kind in _REPEATS and value[1] is op.MAXREPEAT:
+            yield kind, value
+        for inside in _parts(kind, value):
+            yield from _unbounded(inside)
+
 
 CHARACTERS = frozenset(map(chr, range(256)))
 LONGEST = 1024  # characters of a pattern
@@ -72,11 +315,11 @@ _NAME = re.compile(r"[pP](?:\{\^?([A-Za-z=_]+)\}|([A-Z]))")
 
 
 class BadPattern(ValueError):
-    """A pattern that is none, or that cannot be run here."""
+    """A pattern is invalid, unsupported or too costly."""
 
 
-class _Piece(NamedTuple):
-    """A part of a class: characters, and whether it was a single one, which may begin a range."""
+class _ClassPart(NamedTuple):
+    """A part of a class: its characters, and whether it is a single character, which may start a range."""
 
     characters: frozenset[str]
     is_single: bool
@@ -84,13 +327,13 @@ class _Piece(NamedTuple):
 
 @lru_cache(256)
 def compile_pattern(java: str) -> re.Pattern[str]:
-    """A pattern of Java's, to be searched for; raises BadPattern.
+    """Compile a Java pattern for searching. Raise BadPattern.
 
     >>> bool(compile_pattern("^[a-z&&[^b]]++$").search("aca")), bool(compile_pattern("^[a-z&&[^b]]++$").search("abc"))
     (True, False)
     >>> compile_pattern("(a+)+$")
     Traceback (most recent call last):
-    tsd.query.patterns.BadPattern: may take exponential time: (a+)+$
+    tsd.codec.regex.BadPattern: may take exponential time: (a+)+$
     """
     if len(java) > LONGEST:
         raise BadPattern(f"longer than {LONGEST} characters")
@@ -105,7 +348,7 @@ def compile_pattern(java: str) -> re.Pattern[str]:
 
 
 def _listed(characters: frozenset[str]) -> str:
-    """A class of Python's. One without characters matches nothing.
+    """Return a Python character class. One without characters matches nothing.
 
     >>> _listed(frozenset("abcx"))
     '[\\\\U00000061-\\\\U00000063\\\\U00000078]'
@@ -123,15 +366,15 @@ def _span(first: int, last: int) -> str:
 
 
 class _Rewriting:
-    """A walk through a pattern."""
+    """Rewrites one pattern."""
 
     def __init__(self, java: str) -> None:
         self._java = java
         self._at = 0
-        self._open: list[list[str]] = [[]]  # for each group that is open, the flags that hold in it from some place on
+        self._open: list[list[str]] = [[]]  # for each open group, the flags set within it
 
     def rewrite(self) -> str:
-        """Python's pattern; raises BadPattern."""
+        """Return the Python pattern. Raise BadPattern."""
         parts = []
         while self._at < len(self._java):
             parts.append(self._step())
@@ -167,31 +410,31 @@ class _Rewriting:
         begin = _LOOK.match(self._java, self._at)
         if begin is None and self._java.startswith("(?", self._at):
             raise BadPattern(f"unknown group: {self._java[self._at :]}")
-        begun = begin[0] if begin else "("
-        self._at += len(begun)
+        opening = begin[0] if begin else "("
+        self._at += len(opening)
         self._open.append([])
-        return begun
+        return opening
 
     def _flags(self, found: re.Match[str]) -> str:
-        """Flags of a group, or from here on to the end of the group they are in. Only `i` and `s` mean the same."""
+        """Rewrite flags of a group, or flags up to the end of the enclosing group. `d` and `u` are dropped."""
         on, off, end = found[1], found[2] or "", found[3]
         unknown = set(on + off) - set("isdu")
         if unknown:
-            raise BadPattern(f"flag {min(unknown)!r} has no equal here: {self._java}")
+            raise BadPattern(f"flag {min(unknown)!r} is not supported: {self._java}")
         self._at = found.end()
         on, off = ("".join(flag for flag in flags if flag in "is") for flags in (on, off))
-        begun = f"(?{on}{'-' + off if off else ''}:"
+        opening = f"(?{on}{'-' + off if off else ''}:"
         if end == ":":
             self._open.append([])
         else:
-            self._open[-1].append(begun)
-        return begun
+            self._open[-1].append(opening)
+        return opening
 
     def _escape(self) -> str:
-        """What stands behind a backslash, outside a class."""
+        """Rewrite an escape outside a class."""
         rest = self._java[self._at :]
         if not rest:
-            raise BadPattern(f"nothing behind the last backslash: {self._java}")
+            raise BadPattern(f"nothing after the last backslash: {self._java}")
         first = rest[0]
         if first in _ASSERTIONS:
             self._at += 1
@@ -211,21 +454,21 @@ class _Rewriting:
         return re.escape(min(piece.characters)) if piece.is_single else _listed(piece.characters)
 
     def _quoted(self) -> str:
-        """The text of \\Q…\\E."""
+        """Return the text of \\Q…\\E."""
         text, end, _ = self._java[self._at + 1 :].partition("\\E")
         self._at += 1 + len(text) + len(end)
         return text
 
-    def _piece(self) -> _Piece:
-        """The characters that an escape stands for."""
+    def _piece(self) -> _ClassPart:
+        """Return the characters of an escape within a class."""
         first = self._java[self._at]
         if first.lower() in _CLASSES:
             self._at += 1
             known = _CLASSES[first.lower()]
-            return _Piece(known if first.islower() else CHARACTERS - known, False)
+            return _ClassPart(known if first.islower() else CHARACTERS - known, False)
         if first in _CONTROLS:
             self._at += 1
-            return _Piece(frozenset(_CONTROLS[first]), True)
+            return _ClassPart(frozenset(_CONTROLS[first]), True)
         if name := _NAME.match(self._java, self._at):
             return self._property(name)
         if code := (_CODE.match(self._java, self._at) or _OCTAL.match(self._java, self._at)):
@@ -233,17 +476,17 @@ class _Rewriting:
             number = int(next(filter(None, code.groups())), 8 if first == "0" else 16)
             if number > 0x10FFFF:
                 raise BadPattern(f"no such character: {code[0]}")
-            return _Piece(frozenset(chr(number)), True)
+            return _ClassPart(frozenset(chr(number)), True)
         if first == "c" and self._at + 1 < len(self._java):
             self._at += 2
-            return _Piece(frozenset(chr(ord(self._java[self._at - 1]) ^ 64)), True)
+            return _ClassPart(frozenset(chr(ord(self._java[self._at - 1]) ^ 64)), True)
         if first.isascii() and first.isalpha():
-            raise BadPattern(f"\\{first} has no equal here: {self._java}")
+            raise BadPattern(f"\\{first} is not supported: {self._java}")
         self._at += 1
-        return _Piece(frozenset(first), True)
+        return _ClassPart(frozenset(first), True)
 
-    def _property(self, found: re.Match[str]) -> _Piece:
-        """\\p{…}: a name of POSIX's, or a general category of Unicode's."""
+    def _property(self, found: re.Match[str]) -> _ClassPart:
+        """Return the characters of \\p{…}: a POSIX class, a property of Java, or a general category of Unicode."""
         self._at = found.end()
         name = (found[1] or found[2]).removeprefix("general_category=").removeprefix("gc=")
         known = _POSIX.get(name)
@@ -253,14 +496,14 @@ class _Rewriting:
                 raise BadPattern(f"unknown character property {name}: {self._java}")
             known = _where(lambda c: unicodedata.category(c).startswith(category))
         inverted = (found[0][0] == "P") != ("^" in found[0])
-        return _Piece(CHARACTERS - known if inverted else known, False)
+        return _ClassPart(CHARACTERS - known if inverted else known, False)
 
     def _class(self) -> frozenset[str]:
-        """The characters of a class, up to its closing bracket."""
+        """Return the characters of a class, up to its closing bracket."""
         java = self._java
         inverted = java.startswith("^", self._at)
         self._at += inverted
-        whole = None  # of the parts before the last &&
+        whole = None  # intersection of the parts before the last &&
         found: frozenset[str] = frozenset()
         first = True
         while True:
@@ -285,7 +528,7 @@ class _Rewriting:
         return CHARACTERS - found if inverted else found
 
     def _members(self) -> frozenset[str]:
-        """One character of a class, an escape, or a range."""
+        """Return the characters of the next part of a class: one character, an escape, or a range."""
         low = self._member()
         java = self._java
         if (
@@ -303,11 +546,11 @@ class _Rewriting:
             raise BadPattern(f"illegal character range: {java}")
         return frozenset(map(chr, range(first, min(last, 255) + 1)))
 
-    def _member(self) -> _Piece:
+    def _member(self) -> _ClassPart:
         character = self._java[self._at]
         self._at += 1
         if character != "\\" or self._at >= len(self._java):
-            return _Piece(frozenset(character), True)
+            return _ClassPart(frozenset(character), True)
         if self._java[self._at] == "Q":
-            return _Piece(frozenset(self._quoted()), False)
+            return _ClassPart(frozenset(self._quoted()), False)
         return self._piece()

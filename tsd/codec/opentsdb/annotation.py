@@ -1,48 +1,36 @@
-"""Annotations: notes beside the points they speak of, or global ones (FORMATS.md §7)."""
+"""Annotations: in the rows of their series, or in global rows (FORMATS.md §7)."""
 
-from typing import NamedTuple
-
-from tsd.codec.cell import Qualifier
-from tsd.codec.jsontext import Custom, Json, custom_of, decode_object, encode_object, long_of, sorted_custom, text_of
-from tsd.codec.rowkey import Layout, RowKey, row_key
-from tsd.codec.times import FIRST_MS, base_time
+from tsd.codec.metadata import Annotation
+from tsd.codec.opentsdb.cell import Qualifier
+from tsd.codec.opentsdb.rowkey import Layout, RowKey, row_key
+from tsd.codec.putline import FIRST_MS, base_time
+from tsd.codec.text import Json, custom_of, decode_object, encode_object, long_of, sorted_custom, text_of
 from tsd.errors import CorruptRow
 
 ANNOTATION = b"\x01"  # first byte of the qualifier
 
 
-class Annotation(NamedTuple):
-    """One note. Times are timestamps as sent: Unix seconds, or milliseconds from 2^32 up; an end time of 0 is none."""
-
-    start_time: int
-    end_time: int = 0
-    description: str = ""
-    notes: str = ""
-    tsuid: str = ""  # hex, as the client spelled it; empty for a global note
-    custom: Custom = None
-
-
-def encode_annotation(note: Annotation) -> bytes:
+def encode_annotation(annotation: Annotation) -> bytes:
     """The cell's value.
 
     >>> encode_annotation(Annotation(1356998400, description="d"))
     b'{"startTime":1356998400,"endTime":0,"description":"d","notes":"","custom":null}'
     """
-    owner: dict[str, Json] = {"tsuid": note.tsuid} if note.tsuid else {}
+    owner: dict[str, Json] = {"tsuid": annotation.tsuid} if annotation.tsuid else {}
     return encode_object(
         owner
         | {
-            "startTime": note.start_time,
-            "endTime": note.end_time,
-            "description": note.description,
-            "notes": note.notes,
-            "custom": sorted_custom(note.custom),
+            "startTime": annotation.start_time,
+            "endTime": annotation.end_time,
+            "description": annotation.description,
+            "notes": annotation.notes,
+            "custom": sorted_custom(annotation.custom),
         }
     )
 
 
 def decode_annotation(value: bytes) -> Annotation:
-    """The note in a cell's value; raises CorruptRow. Members it does not know are passed over.
+    """The annotation in a cell's value; raises CorruptRow. Unknown members are ignored.
 
     >>> decode_annotation(b'{"startTime":1356998400,"description":"d"}').description
     'd'
@@ -59,11 +47,11 @@ def decode_annotation(value: bytes) -> Annotation:
 
 
 def annotation_qualifier(start_time: int) -> Qualifier:
-    """The column of a note that starts at `start_time` (above 0).
+    """The column of an annotation that starts at `start_time` (above 0).
 
-    A full second in ms is stored as seconds, so that one second has one column. OpenTSDB divides every time that is
-    a multiple of 1000, seconds too, which moves those within the hour. We must do the same to meet its cells; the
-    true time stands in the value.
+    A full second in ms is stored as seconds, so that one second has one column. OpenTSDB divides every time that is a
+    multiple of 1000, also seconds, which moves those within the hour. The columns must be the same; the value has the
+    true time.
 
     >>> [annotation_qualifier(t).hex() for t in (1356998401, 1356998401000, 1356998400500, 1357000000)]
     ['010001', '010001', '01000001f4', '010d48']
@@ -76,7 +64,7 @@ def annotation_qualifier(start_time: int) -> Qualifier:
 
 
 def annotation_offset_ms(qualifier: bytes) -> int:
-    """The milliseconds after the row's base time that a note's column says; raises CorruptRow.
+    """The milliseconds after the row's base time in an annotation's column; raises CorruptRow.
 
     >>> annotation_offset_ms(bytes.fromhex("010001")), annotation_offset_ms(bytes.fromhex("01000001f4"))
     (1000, 500)
@@ -88,7 +76,7 @@ def annotation_offset_ms(qualifier: bytes) -> int:
 
 
 def annotation_row(layout: Layout, start_time: int, tsuid: bytes = b"") -> RowKey:
-    """The row of a note that starts at `start_time`, on the series of a TSUID, or global without one.
+    """The row of an annotation that starts at `start_time`, on the series of a TSUID, or global without one.
 
     >>> annotation_row(Layout(), 1357000000, bytes.fromhex("000001000001000001")).hex()
     '00000150e22700000001000001'

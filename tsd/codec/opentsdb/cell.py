@@ -1,21 +1,21 @@
 """Cells of the data table: qualifiers, values, and cells of many points (FORMATS.md §4, §5).
 
-A qualifier of an even number of bytes holds points; an odd one holds some other object, which is recognised by its
-first byte and never touched here.
+A qualifier with an even number of bytes belongs to points, one with an odd number to another object: its type is the
+first byte.
 """
 
 import enum
 from collections.abc import Iterable
 from typing import NamedTuple, NewType
 
-from tsd.codec.times import HOUR, HOUR_S
-from tsd.codec.words import FLOAT, LENGTH, decode_number
+from tsd.codec.putline import HOUR, HOUR_S
+from tsd.codec.text import FLOAT, LENGTH, decode_number
 from tsd.errors import CorruptRow
 
 Qualifier = NewType("Qualifier", bytes)
 
 FAMILY = b"t"
-COLUMN = FAMILY + b":"  # what a data column starts with in the store
+COLUMN = FAMILY + b":"  # prefix of data columns in the store
 MS_MARK = 0xF0  # the first byte's high bits in a millisecond qualifier; a seconds offset below 3600 never has them
 APPEND = Qualifier(b"\x05\x00\x00")
 MIXED = b"\x01"  # last byte of a joined cell that holds both seconds and milliseconds
@@ -23,7 +23,7 @@ UNIFORM = b"\x00"
 
 
 class CellKind(enum.Enum):
-    """What a cell of the data table is, by its qualifier."""
+    """Kind of a cell of the data table, by its qualifier."""
 
     POINTS = enum.auto()
     ANNOTATION = enum.auto()
@@ -45,7 +45,7 @@ class Point(NamedTuple):
 
     @property
     def in_ms(self) -> bool:
-        """Whether it was sent in milliseconds."""
+        """Return whether its time has milliseconds."""
         return len(self.qualifier) == 4
 
     @property
@@ -55,7 +55,7 @@ class Point(NamedTuple):
 
     @property
     def number(self) -> int | float:
-        """The value; raises CorruptRow where flags and bytes fit no number."""
+        """The value. Raise CorruptRow if flags and bytes do not match."""
         try:
             return decode_number(self.flags, self.value)
         except ValueError as exc:
@@ -63,7 +63,7 @@ class Point(NamedTuple):
 
 
 def kind_of(qualifier: bytes) -> CellKind:
-    """What the cell under `qualifier` is.
+    """Return the kind of the cell with a qualifier.
 
     >>> kind_of(b"\\0\\x10"), kind_of(APPEND), kind_of(b"\\1\\0\\0")
     (<CellKind.POINTS: 1>, <CellKind.APPEND: 3>, <CellKind.ANNOTATION: 2>)
@@ -106,7 +106,7 @@ def qualifier_of(instant: int, flags: int) -> Qualifier:
 
 
 def offset_ms(qualifier: bytes) -> int:
-    """Milliseconds after the base time of one point's qualifier; reserved bits are left out.
+    """Milliseconds after the base time of one point's qualifier; reserved bits are ignored.
 
     >>> offset_ms(bytes.fromhex("0010")), offset_ms(bytes.fromhex("f0007d30"))
     (1000, 500)
@@ -117,7 +117,7 @@ def offset_ms(qualifier: bytes) -> int:
 
 
 def join(points: Iterable[Point]) -> Point:
-    """One cell of `points`, which are in time order and not empty; a single one stays as it is.
+    """Return one cell of one or more `points` in time order; a single point is returned unchanged.
 
     >>> join([Point(b"\\0\\0", b"\\x2a"), Point(bytes.fromhex("f0007d00"), b"\\x2b")])
     Point(qualifier=b'\\x00\\x00\\xf0\\x00}\\x00', value=b'*+\\x01')
@@ -133,7 +133,7 @@ def join(points: Iterable[Point]) -> Point:
 
 
 def split_qualifier(qualifier: bytes) -> list[bytes]:
-    """The qualifiers of a points cell, one for each point; raises CorruptRow where one is cut.
+    """Return the qualifiers of a points cell, one for each point. Raise CorruptRow if the last one is truncated.
 
     >>> [q.hex() for q in split_qualifier(bytes.fromhex("0000f0007d0000a0"))]
     ['0000', 'f0007d00', '00a0']
@@ -151,17 +151,17 @@ def split_qualifier(qualifier: bytes) -> list[bytes]:
 
 
 def split(qualifier: bytes, value: bytes) -> list[Point]:
-    """The points of a points cell, in the cell's order; raises CorruptRow where bytes and qualifier disagree.
+    """Return the points of a points cell, in the cell's order. Raise CorruptRow if value and qualifier do not match.
 
     A cell of several points ends with one byte that is neither checked nor trusted, and may be missing, as in cells
-    that OpenTSDB's batch writer leaves. A lone point in the old encodings is mended (`mend`).
+    that OpenTSDB's batch writer writes. A single point in an old encoding is converted (`repair_encoding`).
 
     >>> split(bytes.fromhex("00000010"), bytes.fromhex("2a2b00"))
     [Point(qualifier=b'\\x00\\x00', value=b'*'), Point(qualifier=b'\\x00\\x10', value=b'+')]
     """
     parts = split_qualifier(qualifier)
     if len(parts) == 1:
-        return [mend(parts[0], value)]
+        return [repair_encoding(parts[0], value)]
     points = []
     at = 0
     for part in parts:
@@ -176,15 +176,15 @@ def split(qualifier: bytes, value: bytes) -> list[Point]:
     return points
 
 
-def mend(qualifier: bytes, value: bytes) -> Point:
-    """A lone point, with OpenTSDB's two historic encodings put right; raises CorruptRow.
+def repair_encoding(qualifier: bytes, value: bytes) -> Point:
+    """Return a single point with OpenTSDB's two historic encodings converted. Raise CorruptRow.
 
-    A 4-byte float may stand on 8 bytes, the first four zero; a seconds qualifier's length may be wrong, and is then
+    A 4-byte float may have 8 bytes, the first four zero; a seconds qualifier's length may be wrong, and is then
     the value's.
 
-    >>> mend(bytes.fromhex("000b"), bytes.fromhex("0000000042280000")).value.hex()
+    >>> repair_encoding(bytes.fromhex("000b"), bytes.fromhex("0000000042280000")).value.hex()
     '42280000'
-    >>> mend(bytes.fromhex("0007"), b"\\x2a").qualifier.hex()
+    >>> repair_encoding(bytes.fromhex("0007"), b"\\x2a").qualifier.hex()
     '0000'
     """
     flags = qualifier[-1] & (FLOAT | LENGTH)
@@ -192,7 +192,7 @@ def mend(qualifier: bytes, value: bytes) -> Point:
         if flags == FLOAT | 3 and len(value) == 8:
             if any(value[:4]):
                 raise CorruptRow(
-                    f"cell {qualifier.hex()} = {value.hex()}: a 4-byte float on 8 bytes wants the first four to be zero"
+                    f"cell {qualifier.hex()} = {value.hex()}: a 4-byte float in 8 bytes must start with four zeros"
                 )
             value = value[4:]
         if len(value) in ((4, 8) if flags & FLOAT else (1, 2, 4, 8)):
@@ -206,7 +206,7 @@ def mend(qualifier: bytes, value: bytes) -> Point:
 
 
 def split_append(value: bytes) -> list[Point]:
-    """The points of an append column, in order of arrival; raises CorruptRow where the last one is cut.
+    """Return the points of an append column, in order of arrival. Raise CorruptRow if the last one is truncated.
 
     >>> [p.qualifier.hex() for p in split_append(bytes.fromhex("000007001008"))]
     ['0000', '0010']
@@ -218,14 +218,14 @@ def split_append(value: bytes) -> list[Point]:
         part = value[at : at + size]
         end = at + size + (part[-1] & LENGTH) + 1
         if len(part) != size or end > len(value):
-            raise CorruptRow(f"append column {value.hex()}: the record at {at} wants {end - at} bytes")
+            raise CorruptRow(f"append column {value.hex()}: the record at {at} needs {end - at} bytes")
         points.append(Point(part, value[at + size : end]))
         at = end
     return points
 
 
 def join_append(points: Iterable[Point]) -> bytes:
-    """An append column's value.
+    """Return an append column's value.
 
     >>> join_append([Point(b"\\0\\0", b"\\7"), Point(b"\\0\\x10", b"\\x08")]).hex()
     '000007001008'

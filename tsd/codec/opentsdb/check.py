@@ -1,6 +1,6 @@
-"""What can be wrong with a row of the data table, named (FORMATS.md §11). Nothing here mends, `fsck` does.
+"""Checks of a row of the data table (FORMATS.md §11). Repairs are in `tsd.codec.opentsdb.fsck`.
 
-A trouble is anything a tidy writer would not leave. Not all of them keep a reader from the row: see `UNREADABLE`.
+A trouble is anything that a correct writer would not write. Only those in `UNREADABLE` make a row unreadable.
 """
 
 import enum
@@ -9,49 +9,61 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from tsd.codec.annotation import annotation_qualifier, decode_annotation
-from tsd.codec.cell import APPEND, MIXED, UNIFORM, CellKind, Point, kind_of, mend, split_append, split_qualifier
-from tsd.codec.merge import READABLE, StoredCell, cell_points
-from tsd.codec.rowkey import Layout, salt_of, split_key
-from tsd.codec.times import HOUR_S
-from tsd.codec.words import FLOAT, encode_integer
+from tsd.codec.opentsdb.annotation import annotation_qualifier, decode_annotation
+from tsd.codec.opentsdb.cell import (
+    APPEND,
+    MIXED,
+    UNIFORM,
+    CellKind,
+    Point,
+    kind_of,
+    repair_encoding,
+    split_append,
+    split_qualifier,
+)
+from tsd.codec.opentsdb.merge import READABLE, StoredCell, cell_points
+from tsd.codec.opentsdb.rowkey import Layout, salt_of, split_key
+from tsd.codec.putline import HOUR_S
+from tsd.codec.text import FLOAT, encode_integer
 from tsd.errors import CorruptRow
 
 
 class Trouble(enum.Enum):
-    """The names of what can be wrong."""
+    """Kinds of deviations."""
 
-    ROW_KEY = "row key"  # its length fits no series, or it has a metric and no tags
+    ROW_KEY = "row key"  # invalid length, or a metric without tags
     BASE_TIME = "base time"  # not the start of an hour
     TAG_ORDER = "tag order"  # pairs unsorted, or a tag name twice
-    SALT = "salt"  # not this series' salt
-    UNKNOWN_COLUMN = "unknown column"  # no OpenTSDB writes such a qualifier
-    FUTURE_OBJECT = "future object"  # a qualifier like an object's, of a type unknown here
-    BAD_ANNOTATION = "bad annotation"  # not JSON, or not an annotation's: OpenTSDB does not read the row
-    ODD_ANNOTATION = "annotation of another time"  # not under its own qualifier
+    SALT = "salt"  # not the salt of the series
+    UNKNOWN_COLUMN = "unknown column"  # no version of OpenTSDB writes such a qualifier
+    FUTURE_OBJECT = "future object"  # an object's qualifier with an unknown type
+    BAD_ANNOTATION = "bad annotation"  # not the JSON of an annotation: OpenTSDB cannot read the row
+    ODD_ANNOTATION = "annotation of another time"  # its qualifier has another time
     BAD_APPEND = "bad append column"
-    EMPTY_APPEND = "empty append column"  # of no points: OpenTSDB does not read the row
-    BAD_HISTOGRAM = "bad histogram"  # too short to hold a codec's id and a payload
-    BAD_COMPACT = "bad compacted column"  # qualifier and value of a cell of many points disagree
-    BAD_VALUE = "bad value"  # a lone point whose bytes are no number
-    OLD_ENCODING = "old encoding"  # a lone point that every reader mends
-    INFINITE = "infinite value"  # a point that OpenTSDB's queries end with an error at
-    SIGN_EXTENDED = "sign-extended float"  # a 4-byte float on 8 bytes behind ffffffff: fsck mends it, readers refuse
-    LAST_BYTE = "last byte"  # of a cell of many points: missing, or not what its points say
+    EMPTY_APPEND = "empty append column"  # without points: OpenTSDB cannot read the row
+    BAD_HISTOGRAM = "bad histogram"  # too short for a codec id and a payload
+    BAD_COMPACT = "bad compacted column"  # qualifier and value of a cell with many points do not match
+    BAD_VALUE = "bad value"  # a single point with invalid bytes
+    OLD_ENCODING = "old encoding"  # a single point that every reader converts
+    INFINITE = "infinite value"  # a point that makes queries of OpenTSDB fail
+    SIGN_EXTENDED = (
+        "sign-extended float"  # a 4-byte float in 8 bytes after ffffffff: fsck repairs it, readers refuse it
+    )
+    LAST_BYTE = "last byte"  # of a cell with many points: missing, or not the one for its points
     UNORDERED = "unordered"  # points of one cell not in time order
     BEYOND_HOUR = "beyond the hour"
-    REPEATED = "repeated point"  # a time given more than once, with the same bytes
-    CONFLICT = "conflicting points"  # a time given more than once, with different bytes
-    WIDE_INTEGER = "wide integer"  # 8 bytes where fewer hold it
+    REPEATED = "repeated point"  # several points with one time and equal bytes
+    CONFLICT = "conflicting points"  # several points with one time and different bytes
+    WIDE_INTEGER = "wide integer"  # 8 bytes where fewer are sufficient
 
 
 UNREADABLE = frozenset(
     (Trouble.BAD_APPEND, Trouble.BAD_COMPACT, Trouble.BAD_VALUE, Trouble.SIGN_EXTENDED)
-)  # a reader raises CorruptRow for the row; Trouble.CONFLICT may do so too
+)  # readers raise CorruptRow for these, and depending on the rules for Trouble.CONFLICT
 
 
 class Problem(NamedTuple):
-    """One thing wrong with a row."""
+    """One deviation in a row."""
 
     trouble: Trouble
     qualifier: bytes  # of the cell; empty for the row key
@@ -59,7 +71,7 @@ class Problem(NamedTuple):
 
 
 def key_problems(layout: Layout, key: bytes) -> list[Problem]:
-    """What is wrong with a row key."""
+    """Return the problems of a row key."""
     try:
         parts = split_key(layout, key)
     except CorruptRow as exc:
@@ -67,7 +79,7 @@ def key_problems(layout: Layout, key: bytes) -> list[Problem]:
     found = []
     pairs = parts.series.pairs
     if not pairs and any(parts.series.metric):
-        found.append(Problem(Trouble.ROW_KEY, b"", f"row key {key.hex()}: a metric wants at least one tag"))
+        found.append(Problem(Trouble.ROW_KEY, b"", f"row key {key.hex()}: a metric needs at least one tag"))
     if parts.base % HOUR_S:
         found.append(Problem(Trouble.BASE_TIME, b"", f"{parts.base} is not a multiple of {HOUR_S}"))
     tagks = [tagk for tagk, _ in pairs]
@@ -81,24 +93,24 @@ def key_problems(layout: Layout, key: bytes) -> list[Problem]:
 
 
 def cell_problems(cell: StoredCell) -> list[Problem]:
-    """What is wrong with one cell by itself."""
+    """Return the problems of a single cell."""
     return inspect(cell).problems
 
 
 class Inspection(NamedTuple):
-    """What a cell holds, as far as it can be made out, and what is wrong with it."""
+    """The points of a cell, as far as they can be decoded, and its problems."""
 
-    points: list[Point]  # in the cell's order, old encodings mended
+    points: list[Point]  # in the cell's order, old encodings converted
     problems: list[Problem]
 
 
 def inspect(cell: StoredCell) -> Inspection:
-    """The points of a cell and what is wrong with it. A cell that holds no readable points has none here."""
+    """Return the points of a cell, none if they are unreadable, and its problems."""
     qualifier = cell.qualifier
     kind = kind_of(qualifier)
     if len(qualifier) < 2 or (kind is not CellKind.POINTS and len(qualifier) not in (3, 5)):
         found = _only(Trouble.UNKNOWN_COLUMN, cell, "an object's qualifier has 3 or 5 bytes, a point's 2 or 4").problems
-        if qualifier[:1] == APPEND[:1]:  # a reader cannot know that it is no append column, and gives up the row
+        if qualifier[:1] == APPEND[:1]:  # readers take it for an append column and refuse the row
             found += _inspect_append(cell).problems
         return Inspection([], found)
     if kind is CellKind.POINTS:
@@ -123,7 +135,7 @@ def _inspect_annotation(cell: StoredCell) -> Inspection:
     except CorruptRow as exc:
         return _only(Trouble.BAD_ANNOTATION, cell, str(exc))
     if note.start_time < 1 or annotation_qualifier(note.start_time) != cell.qualifier:
-        return _only(Trouble.ODD_ANNOTATION, cell, f"start time {note.start_time} belongs elsewhere")
+        return _only(Trouble.ODD_ANNOTATION, cell, f"start time {note.start_time} belongs to another column")
     return Inspection([], [])
 
 
@@ -144,7 +156,7 @@ def _inspect_points(cell: StoredCell) -> Inspection:
     try:
         lone = len(split_qualifier(cell.qualifier)) == 1
     except CorruptRow as exc:
-        # A lone qualifier that is cut is a bad value to OpenTSDB's summary too: there is no second point to speak of.
+        # OpenTSDB's summary also counts a truncated single qualifier as a bad value.
         return _only(Trouble.BAD_VALUE if len(cell.qualifier) == 2 else Trouble.BAD_COMPACT, cell, str(exc))
     return _inspect_lone(cell) if lone else _inspect_joined(cell)
 
@@ -155,11 +167,11 @@ def _inspect_lone(cell: StoredCell) -> Inspection:
         len(qualifier) == 2 and qualifier[1] & 0xF == FLOAT | 3 and len(value) == 8 and value[:4] == b"\xff\xff\xff\xff"
     )
     try:
-        point = mend(qualifier, value[4:] if sign_extended else value)
+        point = repair_encoding(qualifier, value[4:] if sign_extended else value)
     except CorruptRow as exc:
         return _only(Trouble.BAD_VALUE, cell, str(exc))
     if point.flags not in READABLE:
-        return _only(Trouble.BAD_VALUE, cell, f"no number has the flags {point.flags:#x}")
+        return _only(Trouble.BAD_VALUE, cell, f"invalid flags {point.flags:#x}")
     found = _of_points(cell, [point])
     if sign_extended:
         found.insert(0, Problem(Trouble.SIGN_EXTENDED, qualifier, f"value {value.hex()}"))
@@ -194,7 +206,7 @@ def _infinite(cell: StoredCell, points: list[Point]) -> list[Problem]:
 
 
 def is_infinite(point: Point) -> bool:
-    """Whether a point's value is infinite. (One that is not a number is read by everybody.)
+    """Return whether a point's value is infinite. (All readers accept NaN.)
 
     >>> is_infinite(Point(b"\\0\\x0b", bytes.fromhex("7f800000")))
     True
@@ -213,7 +225,7 @@ def _wide_integers(cell: StoredCell, points: list[Point]) -> list[Problem]:
 
 
 def narrow(point: Point) -> Point:
-    """The point with an 8-byte integer on as few bytes as hold it; other points as they are.
+    """Return the point with an 8-byte integer in as few bytes as possible; other points unchanged.
 
     >>> narrow(Point(b"\\0\\7", bytes(7) + b"\\5"))
     Point(qualifier=b'\\x00\\x00', value=b'\\x05')
@@ -225,7 +237,7 @@ def narrow(point: Point) -> Point:
 
 
 def repeated_times(cells: Iterable[StoredCell]) -> list[Problem]:
-    """Times that a row gives more than once, in one cell or in several. An append column's repeats are its way."""
+    """Return the problems of times with several points in a row. Repeats within an append column are normal."""
     seen: dict[int, list[tuple[bytes, bytes]]] = {}
     for cell in sorted(cells):
         points = inspect(cell).points
@@ -237,6 +249,6 @@ def repeated_times(cells: Iterable[StoredCell]) -> list[Problem]:
     for time_ms, places in sorted(seen.items()):
         if len(places) > 1:
             trouble = Trouble.REPEATED if len({value for _, value in places}) == 1 else Trouble.CONFLICT
-            told = ", ".join(f"{value.hex()} in {qualifier.hex()}" for qualifier, value in places)
-            found.append(Problem(trouble, places[-1][0], f"{time_ms} ms: {told}"))
+            where = ", ".join(f"{value.hex()} in {qualifier.hex()}" for qualifier, value in places)
+            found.append(Problem(trouble, places[-1][0], f"{time_ms} ms: {where}"))
     return found

@@ -1,7 +1,7 @@
-"""What OpenTSDB's fsck finds in a row of the data table, and how it mends it (FORMATS.md §11).
+"""Findings of OpenTSDB's fsck in a row of the data table, and their repairs (FORMATS.md §11).
 
-Judges one row, from its cells and what may be done; reads and writes nothing. Where OpenTSDB's fsck loses points that
-a read would have shown, this one keeps them.
+The functions work on the cells of one row, without a store. Where OpenTSDB's fsck loses points that a query would
+return, this one keeps them.
 """
 
 import enum
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tsd.codec.cell import APPEND, CellKind, Point, kind_of, split_qualifier
-from tsd.codec.checks import Inspection, Problem, Trouble, inspect, is_infinite, key_problems, narrow
-from tsd.codec.columns import CELL_POINTS
-from tsd.codec.merge import StoredCell, join_all
-from tsd.codec.rowkey import Layout, split_key
-from tsd.codec.uid import Kind
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.cell import APPEND, CellKind, Point, kind_of, split_qualifier
+from tsd.codec.opentsdb.check import Inspection, Problem, Trouble, inspect, is_infinite, key_problems, narrow
+from tsd.codec.opentsdb.columns import CELL_POINTS
+from tsd.codec.opentsdb.merge import StoredCell, join_all
+from tsd.codec.opentsdb.rowkey import Layout, split_key
 
 
-class Line(enum.Enum):
+class FsckLine(enum.Enum):
     """The lines of fsck's summary, in order: OpenTSDB's, then what it does not count."""
 
     KEY_VALUES = "Key Values Processed"
@@ -47,37 +47,37 @@ class Line(enum.Enum):
     FIXABLE_FIXED = "Fixable Compacted Columns Fixed"
     BAD_APPEND = "Unparseable Append Columns"
     BAD_APPEND_DELETED = "Unparseable Append Columns Deleted"
-    OTHER = "Other Problems"  # worth a look, and no error to OpenTSDB
+    OTHER = "Other Problems"  # not errors in OpenTSDB
 
 
-ERRORS = {  # each with the line that counts what was mended of it
-    Line.BAD_KEY: Line.BAD_KEY_DELETED,
-    Line.DUPLICATE: Line.DUPLICATE_RESOLVED,
-    Line.ORPHAN: Line.ORPHAN_DELETED,
-    Line.UNKNOWN: Line.UNKNOWN_DELETED,
-    Line.BAD_VALUE: Line.BAD_VALUE_DELETED,
-    Line.ENCODING: Line.ENCODING_FIXED,
-    Line.BAD_COMPACT: Line.BAD_COMPACT_DELETED,
-    Line.FIXABLE: Line.FIXABLE_FIXED,
-    Line.BAD_APPEND: Line.BAD_APPEND_DELETED,
+ERRORS = {  # each with the line that counts its repairs
+    FsckLine.BAD_KEY: FsckLine.BAD_KEY_DELETED,
+    FsckLine.DUPLICATE: FsckLine.DUPLICATE_RESOLVED,
+    FsckLine.ORPHAN: FsckLine.ORPHAN_DELETED,
+    FsckLine.UNKNOWN: FsckLine.UNKNOWN_DELETED,
+    FsckLine.BAD_VALUE: FsckLine.BAD_VALUE_DELETED,
+    FsckLine.ENCODING: FsckLine.ENCODING_FIXED,
+    FsckLine.BAD_COMPACT: FsckLine.BAD_COMPACT_DELETED,
+    FsckLine.FIXABLE: FsckLine.FIXABLE_FIXED,
+    FsckLine.BAD_APPEND: FsckLine.BAD_APPEND_DELETED,
 }
 
 _LINES = {
-    Trouble.ROW_KEY: Line.BAD_KEY,
-    Trouble.UNKNOWN_COLUMN: Line.UNKNOWN,
-    Trouble.FUTURE_OBJECT: Line.FUTURE,
-    Trouble.BAD_ANNOTATION: Line.BAD_VALUE,
-    Trouble.BAD_HISTOGRAM: Line.BAD_VALUE,
-    Trouble.BAD_APPEND: Line.BAD_APPEND,
-    Trouble.EMPTY_APPEND: Line.BAD_APPEND,
-    Trouble.BAD_COMPACT: Line.BAD_COMPACT,
-    Trouble.BAD_VALUE: Line.BAD_VALUE,
-    Trouble.INFINITE: Line.BAD_VALUE,
-    Trouble.OLD_ENCODING: Line.ENCODING,
-    Trouble.SIGN_EXTENDED: Line.ENCODING,
-    Trouble.LAST_BYTE: Line.FIXABLE,
-    Trouble.UNORDERED: Line.FIXABLE,
-    Trouble.WIDE_INTEGER: Line.VLE,
+    Trouble.ROW_KEY: FsckLine.BAD_KEY,
+    Trouble.UNKNOWN_COLUMN: FsckLine.UNKNOWN,
+    Trouble.FUTURE_OBJECT: FsckLine.FUTURE,
+    Trouble.BAD_ANNOTATION: FsckLine.BAD_VALUE,
+    Trouble.BAD_HISTOGRAM: FsckLine.BAD_VALUE,
+    Trouble.BAD_APPEND: FsckLine.BAD_APPEND,
+    Trouble.EMPTY_APPEND: FsckLine.BAD_APPEND,
+    Trouble.BAD_COMPACT: FsckLine.BAD_COMPACT,
+    Trouble.BAD_VALUE: FsckLine.BAD_VALUE,
+    Trouble.INFINITE: FsckLine.BAD_VALUE,
+    Trouble.OLD_ENCODING: FsckLine.ENCODING,
+    Trouble.SIGN_EXTENDED: FsckLine.ENCODING,
+    Trouble.LAST_BYTE: FsckLine.FIXABLE,
+    Trouble.UNORDERED: FsckLine.FIXABLE,
+    Trouble.WIDE_INTEGER: FsckLine.VLE,
 }
 
 _BAD_VALUES = {Trouble.BAD_VALUE, Trouble.BAD_ANNOTATION, Trouble.BAD_HISTOGRAM}
@@ -88,7 +88,7 @@ Resolves = Callable[[Kind, bytes], bool]  # whether a UID of that kind has a nam
 
 @dataclass(frozen=True)
 class FsckOptions:
-    """What may be mended, named as fsck's flags. Without `fix` nothing is."""
+    """Allowed repairs, named as fsck's flags; none without `fix`."""
 
     fix: bool = False
     compact: bool = False
@@ -98,18 +98,18 @@ class FsckOptions:
     delete_bad_values: bool = False
     delete_bad_rows: bool = False
     delete_bad_compacts: bool = False
-    last_write_wins: bool = False  # of duplicates keep the newest cell's, else the oldest's
+    last_write_wins: bool = False  # keep the duplicate of the newest cell instead of the oldest
     use_otsdb_timestamp: bool = False  # as in MergeRules
     cell_points: int = CELL_POINTS
 
     @property
     def deletes_rows(self) -> bool:
-        """Whether whole rows may go."""
+        """Return whether whole rows may be deleted."""
         return self.fix and (self.delete_orphans or self.delete_bad_rows)
 
     @classmethod
     def fix_all(cls, *, last_write_wins: bool = False) -> "FsckOptions":
-        """What `--fix-all` stands for."""
+        """Return the options of `--fix-all`."""
         return cls(
             fix=True,
             compact=True,
@@ -124,29 +124,29 @@ class FsckOptions:
 
 
 class Finding(NamedTuple):
-    """One thing found, and the line of the summary that counts it."""
+    """A problem, and the line of the summary that counts it."""
 
-    line: Line
+    line: FsckLine
     problem: Problem
 
 
 class RowCheck(NamedTuple):
-    """What fsck finds in one row and would do: the puts in one step, then the deletes; or the row goes whole."""
+    """Findings in one row, and their repair: the puts in one step, then the deletes; or the deletion of the row."""
 
     findings: list[Finding]
-    counts: Counter[Line]  # of this row; those of many rows add up
+    counts: Counter[FsckLine]  # of this row
     puts: list[Point]
-    deletes: list[StoredCell]  # each where it is no newer than it was read
+    deletes: list[StoredCell]  # unless they are newer than when they were read
     delete_row: bool = False
-    time_ms: int | None = None  # write time to give the puts; None: the store's own
+    time_ms: int | None = None  # timestamp of the puts; None: set by the store
 
 
-class _Mending(NamedTuple):
+class _RowRepair(NamedTuple):
     puts: list[Point]
     deletes: list[StoredCell]
 
 
-NOTHING = _Mending([], [])
+NOTHING = _RowRepair([], [])
 
 
 def check_row(
@@ -157,43 +157,43 @@ def check_row(
     layout: Layout = Layout(),  # noqa: B008
     rollup_ids: frozenset[int] = frozenset(),
 ) -> RowCheck:
-    """What is wrong with a row of the data table, and its mending. Raises nothing: bytes of any kind are findings.
+    """Return the findings in a row of the data table, and their repair. Raise nothing, for any bytes.
 
-    `rollup_ids` are the aggregators' ids where rollups are configured: columns that start with one are no strangers.
+    `rollup_ids` are the ids of configured aggregators: columns that start with one are known.
     """
     given = sorted(cells)
-    counts = Counter({Line.ROWS: 1, Line.KEY_VALUES: len(given)})
-    findings = [Finding(_LINES.get(problem.trouble, Line.OTHER), problem) for problem in key_problems(layout, key)]
-    whole = Line.BAD_KEY if any(found.line is Line.BAD_KEY for found in findings) else None
+    counts = Counter({FsckLine.ROWS: 1, FsckLine.KEY_VALUES: len(given)})
+    findings = [Finding(_LINES.get(problem.trouble, FsckLine.OTHER), problem) for problem in key_problems(layout, key)]
+    whole = FsckLine.BAD_KEY if any(found.line is FsckLine.BAD_KEY for found in findings) else None
     if whole is None and (unnamed := _unnamed(layout, key, resolves)):
-        whole = Line.ORPHAN
+        whole = FsckLine.ORPHAN
         findings.append(Finding(whole, Problem(Trouble.ROW_KEY, b"", f"no name for {', '.join(unnamed)}")))
     if whole is not None:
         return _whole_row(whole, findings, counts, options)
-    looked_at = [(cell, inspect(cell)) for cell in given if not _is_rollup(cell, rollup_ids)]
-    findings += _findings(looked_at)
-    counts += _count(looked_at, findings)
-    mending = _mend(looked_at, options) if options.fix else NOTHING
-    deletes = mending.deletes + [cell for cell, seen in looked_at if options.fix and _may_delete(seen, options)]
-    counts += _count_mended(looked_at, findings, mending, deletes)
-    names = {put.qualifier for put in mending.puts}
+    inspected = [(cell, inspect(cell)) for cell in given if not _is_rollup(cell, rollup_ids)]
+    findings += _findings(inspected)
+    counts += _count(inspected, findings)
+    repair = _repair(inspected, options) if options.fix else NOTHING
+    deletes = repair.deletes + [cell for cell, seen in inspected if options.fix and _may_delete(seen, options)]
+    counts += _count_repaired(inspected, findings, repair, deletes)
+    names = {put.qualifier for put in repair.puts}
     return RowCheck(
         findings,
         counts,
-        mending.puts,
-        [cell for cell in deletes if cell.qualifier not in names],  # a put replaces what it stands on
-        time_ms=max(cell.time_ms for cell in given) if options.use_otsdb_timestamp and mending.puts else None,
+        repair.puts,
+        [cell for cell in deletes if cell.qualifier not in names],  # a put replaces its column
+        time_ms=max(cell.time_ms for cell in given) if options.use_otsdb_timestamp and repair.puts else None,
     )
 
 
-def totals(counts: Counter[Line]) -> tuple[int, int, int]:
-    """Errors, those that can be mended, those that were: the last lines of the summary."""
+def totals(counts: Counter[FsckLine]) -> tuple[int, int, int]:
+    """Return the numbers of errors, of those that can be repaired, and of those that were."""
     errors = sum(counts[line] for line in ERRORS)
-    return errors, errors, sum(counts[mended] for mended in ERRORS.values())
+    return errors, errors, sum(counts[repaired] for repaired in ERRORS.values())
 
 
 def _unnamed(layout: Layout, key: bytes, resolves: Resolves) -> list[str]:
-    """The UIDs of a good row key that have no name."""
+    """Return the UIDs of a valid row key that have no name."""
     metric, pairs = split_key(layout, key).series
     if not pairs:  # global annotations: their metric has no name
         return []
@@ -203,47 +203,49 @@ def _unnamed(layout: Layout, key: bytes, resolves: Resolves) -> list[str]:
     return [f"{kind.value} {uid.hex()}" for kind, uid in uids if not resolves(kind, uid)]
 
 
-def _whole_row(line: Line, findings: list[Finding], counts: Counter[Line], options: FsckOptions) -> RowCheck:
-    """A row that nobody can read as a series': it is left alone, or goes whole."""
+def _whole_row(line: FsckLine, findings: list[Finding], counts: Counter[FsckLine], options: FsckOptions) -> RowCheck:
+    """Return the check of a row without a valid series: unchanged, or deleted."""
     counts[line] += 1
-    mended = ERRORS[line]
-    doomed = options.fix and (options.delete_orphans if line is Line.ORPHAN else options.delete_bad_rows)
-    if doomed:
-        counts[mended] += 1
-    return RowCheck(findings, counts, [], [], delete_row=doomed)
+    repaired = ERRORS[line]
+    is_deleted = options.fix and (options.delete_orphans if line is FsckLine.ORPHAN else options.delete_bad_rows)
+    if is_deleted:
+        counts[repaired] += 1
+    return RowCheck(findings, counts, [], [], delete_row=is_deleted)
 
 
 def _is_rollup(cell: StoredCell, ids: frozenset[int]) -> bool:
     return len(cell.qualifier) == 3 and cell.qualifier[0] in ids
 
 
-def _findings(looked_at: list[tuple[StoredCell, Inspection]]) -> list[Finding]:
+def _findings(inspected: list[tuple[StoredCell, Inspection]]) -> list[Finding]:
     found = [
-        Finding(_LINES.get(problem.trouble, Line.OTHER), problem) for _, seen in looked_at for problem in seen.problems
+        Finding(_LINES.get(problem.trouble, FsckLine.OTHER), problem)
+        for _, seen in inspected
+        for problem in seen.problems
     ]
-    times = Counter(point.offset_ms for _, seen in _holders(looked_at) for point in seen.points)
+    times = Counter(point.offset_ms for _, seen in _holders(inspected) for point in seen.points)
     return found + [
-        Finding(Line.DUPLICATE, Problem(Trouble.REPEATED, b"", f"{time_ms} ms stands there {times[time_ms]} times"))
+        Finding(FsckLine.DUPLICATE, Problem(Trouble.REPEATED, b"", f"{time_ms} ms has {times[time_ms]} points"))
         for time_ms in sorted(times)
         for _ in range(times[time_ms] - 1)
     ]
 
 
-def _holders(looked_at: list[tuple[StoredCell, Inspection]]) -> list[tuple[StoredCell, Inspection]]:
-    """The cells of readable points, append columns left out: fsck never changes those."""
-    return [(cell, seen) for cell, seen in looked_at if seen.points and kind_of(cell.qualifier) is CellKind.POINTS]
+def _holders(inspected: list[tuple[StoredCell, Inspection]]) -> list[tuple[StoredCell, Inspection]]:
+    """Return the cells with readable points, without append columns, which fsck never changes."""
+    return [(cell, seen) for cell, seen in inspected if seen.points and kind_of(cell.qualifier) is CellKind.POINTS]
 
 
-def _count(looked_at: list[tuple[StoredCell, Inspection]], findings: list[Finding]) -> Counter[Line]:
+def _count(inspected: list[tuple[StoredCell, Inspection]], findings: list[Finding]) -> Counter[FsckLine]:
     counts = Counter(found.line for found in findings)
-    counts[Line.VALID] = sum(len(seen.points) for _, seen in looked_at)
-    counts[Line.ANNOTATIONS] = sum(kind_of(cell.qualifier) is CellKind.ANNOTATION for cell, _ in looked_at)
-    counts[Line.VLE] = len(_wide(looked_at))
+    counts[FsckLine.VALID] = sum(len(seen.points) for _, seen in inspected)
+    counts[FsckLine.ANNOTATIONS] = sum(kind_of(cell.qualifier) is CellKind.ANNOTATION for cell, _ in inspected)
+    counts[FsckLine.VLE] = len(_wide(inspected))
     return counts
 
 
-def _wide(looked_at: list[tuple[StoredCell, Inspection]]) -> list[Point]:
-    return [point for _, seen in _holders(looked_at) for point in seen.points if narrow(point) != point]
+def _wide(inspected: list[tuple[StoredCell, Inspection]]) -> list[Point]:
+    return [point for _, seen in _holders(inspected) for point in seen.points if narrow(point) != point]
 
 
 def _may_delete(seen: Inspection, options: FsckOptions) -> bool:
@@ -255,24 +257,24 @@ def _may_delete(seen: Inspection, options: FsckOptions) -> bool:
     )
 
 
-def _mend(looked_at: list[tuple[StoredCell, Inspection]], options: FsckOptions) -> _Mending:
-    """The new cells of the row's readable points, and the old ones they replace.
+def _repair(inspected: list[tuple[StoredCell, Inspection]], options: FsckOptions) -> _RowRepair:
+    """Return the new cells of the row's readable points, and the old ones that they replace.
 
-    A row keeps all its cells while something in it waits for a decision: points of one time with nobody to choose,
-    a broken cell or an infinite point that may not go, or an append column, which may hold the newer points. Broken
-    cells block only what would be joined; a lone point beside them is still mended.
+    A row is unchanged while it has an undecided problem: duplicates without permission to choose, a broken cell or an
+    infinite point without permission to delete it, or an append column, which may have newer points. Broken cells only
+    prevent joins; single points in other cells are still repaired.
     """
-    holders = _holders(looked_at)
+    holders = _holders(inspected)
     winners, unresolved = _choose(holders, options)
     joined_before = any(len(split_qualifier(cell.qualifier)) > 1 for cell, _ in holders)
     broken = {
         cell.qualifier
-        for cell, seen in looked_at
+        for cell, seen in inspected
         if kind_of(cell.qualifier) is CellKind.POINTS and not seen.points and not _may_delete(seen, options)
     }
     appended = any(
         cell.qualifier[:1] == APPEND[:1] and len(cell.qualifier) % 2 and not _may_delete(seen, options)
-        for cell, seen in looked_at
+        for cell, seen in inspected
     )
     if not holders or unresolved or appended or (broken and joined_before):
         return NOTHING
@@ -284,17 +286,18 @@ def _mend(looked_at: list[tuple[StoredCell, Inspection]], options: FsckOptions) 
     names = {cell.qualifier for cell in cells}
     if names & broken:
         return NOTHING
-    return _Mending(
+    return _RowRepair(
         [cell for cell in cells if there.get(cell.qualifier) != cell.value],
         [cell for cell, _ in holders if cell.qualifier not in names],
     )
 
 
 def _choose(holders: list[tuple[StoredCell, Inspection]], options: FsckOptions) -> tuple[list[Point], bool]:
-    """The points to keep in time order, integers on as few bytes as hold them; and whether a choice was not allowed.
+    """Return the points to keep in time order, with integers in as few bytes as possible, and whether a choice was not
+    allowed.
 
-    Of one time: the oldest cell's, of equally old ones the lowest qualifier's, within a cell the first; or the last
-    of that order. Infinite ones are left out if they may go.
+    Among duplicates the first one is kept, or with `last_write_wins` the last: ordered by timestamp, then by qualifier,
+    then within a cell. Infinite points are dropped if they may be deleted.
     """
     entries = sorted(
         (point.offset_ms, cell.time_ms, rank, at, point)
@@ -310,24 +313,24 @@ def _choose(holders: list[tuple[StoredCell, Inspection]], options: FsckOptions) 
     return list(chosen.values()), waits or (len(chosen) < len(entries) and not options.resolve_duplicates)
 
 
-def _count_mended(
-    looked_at: list[tuple[StoredCell, Inspection]],
+def _count_repaired(
+    inspected: list[tuple[StoredCell, Inspection]],
     findings: list[Finding],
-    mending: _Mending,
+    repair: _RowRepair,
     deletes: list[StoredCell],
-) -> Counter[Line]:
-    """How much of what was found the puts and deletes mend."""
+) -> Counter[FsckLine]:
+    """Return the number of findings that the puts and deletes repair."""
     gone = {cell.qualifier for cell in deletes}
-    changed = gone | {put.qualifier for put in mending.puts}
-    counts: Counter[Line] = Counter()
+    changed = gone | {put.qualifier for put in repair.puts}
+    counts: Counter[FsckLine] = Counter()
     for line, problem in findings:
-        mended = ERRORS.get(line)
-        if line is Line.DUPLICATE:
-            counts[Line.DUPLICATE_RESOLVED] += mending != NOTHING
-        elif mended and problem.qualifier in changed:
-            counts[mended] += 1
-    if mending != NOTHING:
-        wide = _wide(looked_at)
-        counts[Line.VLE_FIXED] = len(wide)
-        counts[Line.VLE_BYTES] = sum(len(point.value) - len(narrow(point).value) for point in wide)
+        repaired = ERRORS.get(line)
+        if line is FsckLine.DUPLICATE:
+            counts[FsckLine.DUPLICATE_RESOLVED] += repair != NOTHING
+        elif repaired and problem.qualifier in changed:
+            counts[repaired] += 1
+    if repair != NOTHING:
+        wide = _wide(inspected)
+        counts[FsckLine.VLE_FIXED] = len(wide)
+        counts[FsckLine.VLE_BYTES] = sum(len(point.value) - len(narrow(point).value) for point in wide)
     return counts

@@ -1,37 +1,37 @@
-"""Histograms: counts by range of values, one cell a point in time (FORMATS.md §8)."""
+"""Histograms: counts by range of values, one cell a point in time (FORMATS.md §8).
+
+Histograms as configured, and the lines that carry them → the cell each one says, but for UIDs (FORMATS.md §8).
+"""
 
 import base64
 import binascii
-import math
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from tsd.codec.cell import Qualifier
-from tsd.codec.times import FIRST_MS, base_time
-from tsd.codec.words import parse_double, parse_long
+from tsd.codec.opentsdb.cell import COLUMN, Qualifier
+from tsd.codec.opentsdb.rollup import SummaryCell
+from tsd.codec.points import Bucket, Histogram, in_order
+from tsd.codec.putline import (
+    FIRST_MS,
+    HISTOGRAMS_NOT_CONFIGURED,
+    LAST_MS,
+    NameRules,
+    Tags,
+    base_time,
+    check_series,
+    illegal,
+    parse_time,
+    show_tags,
+    split_tags,
+    storable,
+)
+from tsd.codec.text import parse_double, parse_long
 from tsd.errors import ILLEGAL_ARGUMENT, BadLine, CorruptRow
 
 HISTOGRAM = b"\x06"  # first byte of the qualifier
 SHORTEST = 6  # bytes: OpenTSDB refuses shorter payloads on the way in, shorter cells on the way out
 MOST_BUCKETS = (1 << 15) - 1  # their number is a signed 2-byte integer
 LAST_ID = 127  # OpenTSDB reads the id as a signed byte, so it never finds a cell's codec above
-
-
-class Bucket(NamedTuple):
-    """How many values lay from `lower` to below `upper`. Bounds are singles, their number a signed 64-bit integer."""
-
-    lower: float
-    upper: float
-    values: int
-
-
-class Histogram(NamedTuple):
-    """OpenTSDB's simple histogram."""
-
-    buckets: tuple[Bucket, ...]  # one or more, by lower then upper bound
-    underflow: int = 0
-    overflow: int = 0
 
 
 def histogram_qualifier(time: int) -> Qualifier:
@@ -153,17 +153,6 @@ def make_histogram(buckets: Iterable[Bucket], underflow: int = 0, overflow: int 
     return Histogram(tuple(unique), underflow, overflow)
 
 
-def in_order(buckets: Iterable[Bucket]) -> list[Bucket]:
-    """Buckets by their bounds, of equal ones the last."""
-    unique = {(*signed(bucket.lower), *signed(bucket.upper)): bucket for bucket in buckets}
-    return [unique[bounds] for bounds in sorted(unique)]
-
-
-def signed(bound: float) -> tuple[float, float]:
-    """A bound, and its sign: Java takes -0.0 for another number than 0.0, just below it."""
-    return bound, math.copysign(1, bound)
-
-
 def parse_histogram(text: bytes) -> Histogram:
     """The histogram in a word of a telnet line: `lower,upper=count` and `u=count`, `o=count`, with colons between.
     Raises BadLine; OpenTSDB drops a malformed one without a reply.
@@ -236,3 +225,63 @@ def show_single(number: float) -> str:
     near = (float(f"{number:.{digits}g}") for digits in range(1, 9))
     shortest = next((other for other in near if single(other) == number), float(f"{number:.9g}"))
     return repr(shortest).removesuffix(".0")
+
+
+SIMPLE = "net.opentsdb.core.SimpleHistogramDecoder"
+
+
+def read_histogram(line: bytes, simple_id: int | None, rules: NameRules, table: str) -> SummaryCell:
+    """The cell that a histogram line says; raises BadLine."""
+    if simple_id is None:
+        raise illegal(HISTOGRAMS_NOT_CONFIGURED)
+    words = line.split(b" ", 4)
+    if len(words) < 5:
+        raise illegal(f"not enough arguments (need least 5, got {len(words) - 1})")
+    _, metric, time_word, word, rest = words
+    if not metric:
+        raise illegal("empty metric name")
+    time = parse_time(time_word)
+    if not word:
+        raise illegal("empty histogram value")
+    if word.isdigit():
+        payload_word, _, rest = rest.partition(b" ")
+        tags = split_tags(rest)
+        payload = read_payload(int(word), payload_word, simple_id)
+    else:
+        tags = split_tags(rest)
+        payload = encode_histogram(_parsed(word))
+    return histogram_summary(metric, tags, time, simple_id, payload, rules, table)
+
+
+def histogram_summary(
+    metric: bytes, tags: Tags, time: int, simple_id: int, payload: bytes, rules: NameRules, table: str
+) -> SummaryCell:
+    """The cell of a histogram whose payload was found good; raises BadLine."""
+    if time >= FIRST_MS and (time > LAST_MS or not storable(time)):
+        raise illegal(
+            f"bad timestamp={time} of a histogram of metric={metric.decode('latin-1')}, tags={show_tags(tags)}"
+        )
+    check_series(metric, tags, rules)
+    value = join_value(simple_id, payload)
+    return SummaryCell(table, metric, tags, base_time(time), COLUMN + histogram_qualifier(time), value)
+
+
+def _parsed(word: bytes) -> Histogram:
+    try:
+        return parse_histogram(word)
+    except BadLine as exc:
+        text = str(exc).removeprefix("invalid value: ").removeprefix("illegal argument: ")
+        raise illegal(f"not a histogram: {word.decode('latin-1')}: {text}") from exc
+
+
+def read_payload(codec_id: int, word: bytes, simple_id: int) -> bytes:
+    """The bytes of a payload in base64, which the codec of that id can read; raises BadLine."""
+    if codec_id != simple_id:
+        raise BadLine(ILLEGAL_ARGUMENT, f"HBase error: No codec found mapped to ID {codec_id}")
+    try:
+        payload = parse_payload(word)
+        join_value(codec_id, payload)
+        decode_histogram(payload)
+    except (BadLine, CorruptRow) as exc:
+        raise BadLine(ILLEGAL_ARGUMENT, f"HBase error: {exc}") from exc
+    return payload

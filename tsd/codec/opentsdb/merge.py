@@ -1,11 +1,11 @@
-"""A row's cells → its points in time order, each time once (FORMATS.md §6).
+"""Merge of a row's cells into its points in time order, one for each time (FORMATS.md §6).
 
-The one place that decides which of several cells a point is taken from. Readers and the compactor both come here, so
-what a compaction leaves is what was read before it. Cells that hold no points are passed over, never changed.
+Only this module decides which of several cells a point is taken from. Readers and the compactor use it, so a compaction
+keeps what readers see. Cells without points are ignored.
 
-Most rows are simple: cells whose points ascend and do not interleave. Their bytes are checked and joined without
-looking at single points (`_join_runs`); whatever is not plainly simple goes point by point (`_merge_points`), which
-alone decides about duplicates and alone raises.
+Most rows are simple: the points of each cell ascend, and cells do not interleave. Their bytes are checked and joined
+without decoding single points (`_join_runs`). All other rows are merged point by point (`_merge_points`), the only
+place that chooses between duplicates and raises.
 """
 
 import struct
@@ -15,7 +15,7 @@ from itertools import pairwise
 from operator import lt
 from typing import NamedTuple
 
-from tsd.codec.cell import (
+from tsd.codec.opentsdb.cell import (
     APPEND,
     MIXED,
     MS_MARK,
@@ -27,16 +27,16 @@ from tsd.codec.cell import (
     split,
     split_append,
 )
-from tsd.codec.columns import CELL_POINTS
-from tsd.codec.words import FLOAT, LENGTH, show_signed
+from tsd.codec.opentsdb.columns import CELL_POINTS
+from tsd.codec.text import FLOAT, LENGTH, show_signed
 from tsd.errors import CorruptRow
 
 NO_POINT = Point(b"", b"")
-READABLE = frozenset((0, 1, 3, 7, FLOAT | 3, FLOAT | 7))  # flags that some number has
+READABLE = frozenset((0, 1, 3, 7, FLOAT | 3, FLOAT | 7))  # flags of valid numbers
 
-# By a qualifier's last byte: how many bytes its value has, 0 where no number has such flags.
+# Length of the value by the qualifier's last byte; 0 for invalid flags.
 _SIZES = bytes((low & LENGTH) + 1 if low & (FLOAT | LENGTH) in READABLE else 0 for low in range(256))
-# A qualifier's last byte without what is not time.
+# The time bits of a qualifier's last byte.
 _SECONDS_TIME = bytes(low & 0xF0 for low in range(256))
 _MS_TIME = bytes(low & 0xC0 for low in range(256))
 
@@ -46,25 +46,25 @@ class StoredCell(NamedTuple):
 
     qualifier: bytes
     value: bytes
-    time_ms: int  # when the store took it
+    time_ms: int  # write timestamp
 
 
 @dataclass(frozen=True)
 class MergeRules:
-    """How points of one time are told apart, named as OpenTSDB's settings (`tsd.storage.…`)."""
+    """Choice between duplicates, points with equal times, named as OpenTSDB's settings (`tsd.storage.…`)."""
 
-    fix_duplicates: bool = False  # of differing ones the newest cell's counts; else they are an error
-    use_otsdb_timestamp: bool = False  # cells carry their points' time, so the value decides, and nothing is an error
-    use_max_value: bool = True  # with use_otsdb_timestamp: the highest value counts, else the lowest
-    cell_points: int = CELL_POINTS  # a merged cell holds no more
+    fix_duplicates: bool = False  # choose the newest cell's point; otherwise different values are an error
+    use_otsdb_timestamp: bool = False  # timestamps are the points' times, so the value decides, without an error
+    use_max_value: bool = True  # with use_otsdb_timestamp: choose the highest value, otherwise the lowest
+    cell_points: int = CELL_POINTS  # most points of a merged cell
 
 
 DEFAULT_RULES = MergeRules()
 
 
 class DuplicateTimestamp(CorruptRow):
-    """Two cells give different values for one time. The text is OpenTSDB's: its *older* is the value that would be
-    kept, the newest cell's, and its *newer* the one that would be dropped."""
+    """Two cells have different values for one time. The text is OpenTSDB's: *older* is the value that would be kept,
+    from the newest cell, and *newer* the one that would be dropped."""
 
     def __init__(self, key: bytes, kept: Point, dropped: Point) -> None:
         super().__init__(
@@ -77,8 +77,8 @@ class DuplicateTimestamp(CorruptRow):
         self.dropped = dropped
 
 
-class Merged(NamedTuple):
-    """A row's points, and what became of those that stood there more than once."""
+class MergedRow(NamedTuple):
+    """A row's points, and the numbers of duplicates."""
 
     joined: Point  # all points as one cell, however many they are; NO_POINT if there is none
     size: int  # how many there are
@@ -108,7 +108,7 @@ class _Run(NamedTuple):
     widths: frozenset[int]  # lengths of its qualifiers
 
 
-def merge(key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT_RULES) -> Merged:
+def merge(key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT_RULES) -> MergedRow:
     """The points of a row's cells, given in any order; each column once.
 
     Of several points of one time, the newest cell's counts; of equally new cells the lowest qualifier's; within a cell
@@ -142,13 +142,14 @@ def point_cells(key: bytes, cells: Iterable[StoredCell]) -> list[StoredCell]:
 
 
 def cell_points(cell: StoredCell) -> list[Point]:
-    """The points of one cell in the cell's order, an append column's sorted and each time once; raises CorruptRow.
+    """Return the points of one cell in the cell's order; those of an append column sorted, one for each time. Raise
+    CorruptRow.
 
     >>> cell_points(StoredCell(APPEND, bytes.fromhex("00102b00002a00102c"), 0))
     [Point(qualifier=b'\\x00\\x00', value=b'*'), Point(qualifier=b'\\x00\\x10', value=b',')]
     """
     if len(cell.qualifier) & 1:
-        by_time = {point.offset_ms: point for point in split_append(cell.value)}  # the last append of a time counts
+        by_time = {point.offset_ms: point for point in split_append(cell.value)}  # the last append of each time
         points = [by_time[time] for time in sorted(by_time)]
     else:
         points = split(cell.qualifier, cell.value)
@@ -158,7 +159,7 @@ def cell_points(cell: StoredCell) -> list[Point]:
     return points
 
 
-def _merge_points(key: bytes, cells: list[StoredCell], rules: MergeRules) -> Merged:
+def _merge_points(key: bytes, cells: list[StoredCell], rules: MergeRules) -> MergedRow:
     entries = []
     for rank, cell in enumerate(sorted(cells)):
         try:
@@ -180,11 +181,11 @@ def _merge_points(key: bytes, cells: list[StoredCell], rules: MergeRules) -> Mer
         else:
             kept[-1] = _choose(key, kept[-1], point, rules)
             variant += 1
-    return Merged(join_all(kept), len(kept), cells, identical, variant)
+    return MergedRow(join_all(kept), len(kept), cells, identical, variant)
 
 
 def _choose(key: bytes, kept: Point, other: Point, rules: MergeRules) -> Point:
-    """Which of two differing points of one time counts; `kept` is the newer cell's."""
+    """Return the chosen one of two different points with one time; `kept` is from the newer cell."""
     if rules.use_otsdb_timestamp:
         ours, theirs = float(kept.number), float(other.number)  # compared as doubles, as OpenTSDB does
         return other if (theirs > ours if rules.use_max_value else theirs < ours) else kept
@@ -194,7 +195,7 @@ def _choose(key: bytes, kept: Point, other: Point, rules: MergeRules) -> Point:
 
 
 def join_all(points: Sequence[Point]) -> Point:
-    """One cell of `points` in time order; NO_POINT of none."""
+    """Return one cell of `points` in time order; NO_POINT for no points."""
     if len(points) < 2:
         return points[0] if points else NO_POINT
     qualifiers = [point.qualifier for point in points]
@@ -202,8 +203,8 @@ def join_all(points: Sequence[Point]) -> Point:
     return Point(b"".join(qualifiers), b"".join([point.value for point in points]) + last)
 
 
-def _join_runs(cells: list[StoredCell]) -> Merged | None:
-    """The same as `_merge_points`, for rows where no two cells interleave; None for all others."""
+def _join_runs(cells: list[StoredCell]) -> MergedRow | None:
+    """Return the same as `_merge_points` for rows whose cells do not interleave, None for other rows."""
     runs = _runs(cells)
     if runs is None:
         return None
@@ -216,11 +217,11 @@ def _join_runs(cells: list[StoredCell]) -> Merged | None:
     value = b"".join([run.value for run in runs])
     if size > 1:
         value += UNIFORM if len(frozenset[int]().union(*(run.widths for run in runs))) == 1 else MIXED
-    return Merged(Point(qualifier, value), size, cells)
+    return MergedRow(Point(qualifier, value), size, cells)
 
 
 def _runs(cells: list[StoredCell]) -> list[_Run] | None:
-    """The runs of all cells, single points of one width taken together; None if something is not simple."""
+    """Return the runs of all cells, with single points of one width as one run; None if a cell is not simple."""
     seconds: list[StoredCell] = []
     millis: list[StoredCell] = []
     runs = []
@@ -245,7 +246,7 @@ def _runs(cells: list[StoredCell]) -> list[_Run] | None:
 
 
 def _lone_run(cells: list[StoredCell], width: int) -> _Run | None:
-    """Of cells of one point each, in the order of their columns; None unless each is in order and as §4 says."""
+    """Return the run of cells with one point each, ordered by column; None if a value does not match its flags."""
     qualifier = b"".join([cell.qualifier for cell in cells])
     sizes = qualifier[width - 1 :: width].translate(_SIZES)
     if list(sizes) != [len(cell.value) for cell in cells]:
@@ -254,7 +255,7 @@ def _lone_run(cells: list[StoredCell], width: int) -> _Run | None:
 
 
 def _fat_run(cell: StoredCell) -> _Run | None:
-    """Of a cell of many points."""
+    """Return the run of a cell with many points, None if it is not simple."""
     qualifier, value, _ = cell
     if len(qualifier) & 1:
         return None
@@ -272,7 +273,7 @@ def _fat_run(cell: StoredCell) -> _Run | None:
 
 
 def _uniform_run(qualifier: bytes, value: bytes, width: int, sizes: bytes) -> _Run | None:
-    """Of qualifiers of one width; None where a number's flags are odd or times do not ascend."""
+    """Return the run of qualifiers of one width; None if flags are invalid or times do not ascend."""
     times = bytearray(qualifier)
     times[width - 1 :: width] = qualifier[width - 1 :: width].translate(_SECONDS_TIME if width == 2 else _MS_TIME)
     moments = struct.unpack(f">{len(sizes)}{'H' if width == 2 else 'I'}", times)
@@ -283,11 +284,11 @@ def _uniform_run(qualifier: bytes, value: bytes, width: int, sizes: bytes) -> _R
 
 
 def _mixed_run(cell: StoredCell) -> _Run | None:
-    """Of a cell of seconds and milliseconds."""
+    """Return the run of a cell with seconds and milliseconds, None if it is not simple."""
     try:
         points = cell_points(cell)
     except CorruptRow:
-        return None  # _merge_points says so
+        return None  # _merge_points raises it
     moments = [point.offset_ms for point in points]
     if not all(map(lt, moments, moments[1:])):
         return None

@@ -1,51 +1,14 @@
-"""Metadata: what is kept about a UID, and about a time series (FORMATS.md §10)."""
+"""Metadata of UIDs and of time series (FORMATS.md §10)."""
 
-import math
-from typing import NamedTuple
-
-from tsd.codec.jsontext import (
-    Custom,
-    custom_of,
-    decode_object,
-    double_of,
-    encode_object,
-    hashed_custom,
-    long_of,
-    text_of,
-)
-from tsd.codec.uid import NAME_FAMILY, Kind
+from tsd.codec.metadata import TsMeta, UidMeta
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.uid import NAME_FAMILY
+from tsd.codec.text import custom_of, decode_object, double_of, encode_object, hashed_custom, long_of, text_of
 from tsd.errors import CorruptRow
 
 TS_META = NAME_FAMILY + b":ts_meta"  # in the meta table, under the TSUID
-TS_COUNTER = NAME_FAMILY + b":ts_ctr"  # its write time is when the series was last heard of
-NO_COUNT = (1).to_bytes(8, "big")  # what stands there while points are not counted
-
-
-class UidMeta(NamedTuple):
-    """What users say of a name. UID and name are the cell's row and neighbour, not in it."""
-
-    kind: Kind
-    display_name: str = ""
-    description: str = ""
-    notes: str = ""
-    created_s: int = 0  # Unix seconds
-    custom: Custom = None
-
-
-class TsMeta(NamedTuple):
-    """What users say of a time series."""
-
-    tsuid: str  # in hex, upper case
-    display_name: str = ""
-    description: str = ""
-    notes: str = ""
-    created_s: int = 0  # Unix seconds
-    custom: Custom = None
-    units: str = ""
-    data_type: str = ""
-    retention: int = 0
-    max: float = math.nan
-    min: float = math.nan
+TS_COUNTER = NAME_FAMILY + b":ts_ctr"  # written when the series gets points
+NO_COUNT = (1).to_bytes(8, "big")  # its value while points are not counted
 
 
 def encode_uid_meta(meta: UidMeta) -> bytes:
@@ -67,7 +30,7 @@ def encode_uid_meta(meta: UidMeta) -> bytes:
 
 
 def decode_uid_meta(value: bytes) -> UidMeta:
-    """What stands in a UID's `meta_column`; raises CorruptRow.
+    """The metadata in a UID's `meta_column`; raises CorruptRow.
 
     >>> decode_uid_meta(b'{"type":"METRIC","notes":"n"}').notes
     'n'
@@ -110,7 +73,7 @@ def encode_ts_meta(meta: TsMeta) -> bytes:
 
 
 def decode_ts_meta(value: bytes) -> TsMeta:
-    """What stands in TS_META; raises CorruptRow.
+    """The metadata in TS_META; raises CorruptRow.
 
     >>> decode_ts_meta(b'{"tsuid":"000001000001000001","max":42.0,"min":"NaN"}').max
     42.0

@@ -1,14 +1,35 @@
-"""Rollups and pre-aggregates: points of longer intervals, each kind in its tables (FORMATS.md §9)."""
+"""Rollups and pre-aggregates: points of longer intervals, each kind in its tables (FORMATS.md §9).
+
+Rollups as configured, and the lines that carry them → the cell each one says, but for UIDs (FORMATS.md §9).
+
+A line's checks run in OpenTSDB's order, because the reply names only the first failure.
+
+What one line of a rollup or a histogram says: a whole cell, of a series that is still known by its names.
+"""
 
 import json
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from tsd.codec.cell import Qualifier
-from tsd.codec.jsontext import decode_object
-from tsd.codec.times import BaseTime
-from tsd.codec.words import FLOAT, LENGTH
+from tsd.codec.opentsdb.cell import COLUMN, Qualifier
+from tsd.codec.putline import (
+    FIRST_MS,
+    ROLLUPS_NOT_CONFIGURED,
+    BaseTime,
+    NameRules,
+    Tags,
+    base_time,
+    check_series,
+    illegal,
+    parse_put,
+    parse_time,
+    parse_value,
+    show_tags,
+    split_tags,
+)
+from tsd.codec.text import FLOAT, LENGTH, decode_object, show_signed
 from tsd.errors import ILLEGAL_ARGUMENT, BadConfig, BadLine, CorruptRow
 
 DAY_S = 86400
@@ -35,6 +56,15 @@ class Interval(NamedTuple):
         """How many intervals a row has room for; OpenTSDB's count, which is a day or two long for months and years."""
         return self.span_count * SPANS_S[self.span_unit] // self.seconds
 
+    @property
+    def row_s(self) -> int:
+        """Seconds that a row has room for."""
+        return self.per_row * self.seconds
+
+    def row_start(self, time_s: int) -> int:
+        """Return the start of the row that holds a time."""
+        return rollup_base(time_s, self)
+
 
 class RollupConfig(NamedTuple):
     """What `tsd.rollups.config` says."""
@@ -55,6 +85,10 @@ class RollupConfig(NamedTuple):
             return self.ids[aggregator.lower()]
         except KeyError:
             raise BadLine(ILLEGAL_ARGUMENT, f"No ID found mapping to aggregator: {aggregator}") from None
+
+    def column_starts(self, aggregators: Iterable[str]) -> tuple[tuple[bytes, ...], ...]:
+        """Return, for each of some aggregators, how its columns may start: today's form and the old one."""
+        return tuple((COLUMN + bytes((self.id_of(name),)), COLUMN + name.encode() + b":") for name in aggregators)
 
     @property
     def default(self) -> Interval:
@@ -200,3 +234,155 @@ def decode_rollup(config: RollupConfig, qualifier: bytes) -> RollupCell:
 def rollup_time(base: int, interval: Interval, offset: int) -> int:
     """The time of a rollup cell, in seconds."""
     return base + offset * interval.seconds
+
+
+class SummaryCell(NamedTuple):
+    """A cell to be."""
+
+    table: str
+    metric: bytes
+    tags: Tags
+    base: int  # of its row: Unix seconds
+    column: bytes  # with the family
+    value: bytes
+    flag_bits: int = 0  # at the column's end: they tell the number's form, and no other place
+
+
+FLAG_BITS = 4
+DERIVED = ("avg", "dev")
+
+
+class Rollups(NamedTuple):
+    """What is written and read of rollups and pre-aggregates."""
+
+    config: RollupConfig
+    tag_key: bytes = b"_aggregate"
+    raw_value: bytes = b"RAW"
+    tag_raw: bool = False
+    block_derived: bool = True
+    group_bys: frozenset[str] = frozenset()  # aggregators, in lower case
+
+    def tables(self) -> list[str]:
+        """Every table that they use, the raw one among them where an interval names it."""
+        names = (name for one in self.config.intervals for name in (one.table, one.pre_aggregate_table))
+        return list(dict.fromkeys(names))
+
+
+class SummaryKind(NamedTuple):
+    """What a point was made of: `1h-sum:max` is sums of an hour of the series' maxima."""
+
+    interval: str | None
+    aggregator: str | None
+    group_by: str | None
+
+
+def split_kind(word: str) -> SummaryKind:
+    """What the second word of a line says; raises BadLine.
+
+    >>> split_kind("1h-sum:max")
+    SummaryKind(interval='1h', aggregator='sum', group_by='max')
+    >>> tuple(split_kind("1h-sum")), tuple(split_kind("max"))
+    (('1h', 'sum', None), (None, 'max', 'max'))
+    """
+    temporal, _, group_by = word.partition(":")
+    if not temporal and not group_by:
+        raise illegal("Missing interval or aggregator")
+    if "-" in temporal:
+        interval, _, aggregator = temporal.partition("-")
+        return SummaryKind(interval, aggregator, group_by or None)
+    return SummaryKind(None, group_by or temporal, group_by or temporal)
+
+
+def read_rollup(line: bytes, rollups: Rollups | None, rules: NameRules) -> SummaryCell:
+    """The cell that a rollup line says; raises BadLine."""
+    words = line.split(b" ", 5)
+    if len(words) < 6:
+        raise illegal(f"not enough arguments (need least 7, got {len(words) - 1})")
+    _, kind, metric, time_word, value_word, tag_text = words
+    if not kind:
+        raise illegal("Missing interval or aggregator")
+    if rollups is None:
+        parse_put(b" ".join((b"put", *words[2:])), rules)
+        raise illegal(ROLLUPS_NOT_CONFIGURED)
+    if not metric:
+        raise illegal("empty metric name")
+    time = parse_time(time_word)
+    if not value_word:
+        raise illegal("empty value")
+    tags = split_tags(tag_text)
+    return rollup_summary(split_kind(kind.decode("latin-1")), metric, tags, time, value_word, rollups, rules)
+
+
+def rollup_summary(
+    kind: SummaryKind, metric: bytes, tags: Tags, time: int, word: bytes, rollups: Rollups, rules: NameRules
+) -> SummaryCell:
+    """Return the cell of a rollup point from its fields. Raises BadLine."""
+    flags, value = parse_value(word, metric, time)
+    name = metric.decode("latin-1")
+    if time >= FIRST_MS:
+        raise illegal(
+            f"bad timestamp={time} when trying to add value={show_signed(value)}/{flags} "
+            f"to metric={name}, tags={show_tags(tags)}"
+        )
+    tags = _with_aggregate(kind.group_by, name, tags, rollups)
+    if kind.group_by is not None:
+        _check_group_by(kind.group_by, name, tags, rollups)
+    check_series(metric, tags, rules)
+    if kind.interval is None:
+        base = base_time(time)
+        column = COLUMN + ((time - base) << 4 | flags).to_bytes(2, "big")
+        return SummaryCell(rollups.config.default.pre_aggregate_table, metric, tags, base, column, value, FLAG_BITS)
+    interval, number = _configured_kind(kind, name, tags, rollups)
+    try:
+        column = COLUMN + rollup_qualifier(number, time, interval, flags)
+    except BadLine as exc:
+        raise illegal(str(exc)) from exc
+    table = interval.table if kind.group_by is None else interval.pre_aggregate_table
+    return SummaryCell(table, metric, tags, rollup_base(time, interval), column, value, FLAG_BITS)
+
+
+def _configured_kind(kind: SummaryKind, name: str, tags: Tags, rollups: Rollups) -> tuple[Interval, int]:
+    """The interval and the aggregator's id of a kind; raises BadLine."""
+    if not kind.interval:
+        raise BadLine(ILLEGAL_ARGUMENT, "HBase error: Interval cannot be null for a non-group by point")
+    try:
+        interval = rollups.config.interval(kind.interval)
+    except BadLine as exc:
+        raise BadLine(ILLEGAL_ARGUMENT, f"No such rollup: {exc}") from exc
+    if not kind.aggregator:
+        raise illegal("Aggregator cannot be null or empty.")
+    try:
+        number = rollups.config.id_of(kind.aggregator)
+    except BadLine as exc:
+        raise illegal(str(exc)) from exc
+    if rollups.block_derived and kind.aggregator.lower() in DERIVED:
+        shown = f"{kind.aggregator.upper()} with metric {name} {show_tags(tags)}"
+        raise illegal(f"Derived rollup aggregations are not allowed {shown}")
+    return interval, number
+
+
+def _with_aggregate(group_by: str | None, name: str, tags: Tags, rollups: Rollups) -> Tags:
+    """The tags with the one that says how series were grouped, where it belongs to them; raises BadLine where there is
+    one that says something else."""
+    given = dict(tags).get(rollups.tag_key)
+    if group_by is None and rollups.tag_raw:
+        wanted = rollups.raw_value
+    elif group_by is None:
+        wanted = b""
+    else:
+        wanted = group_by.upper().encode("latin-1")
+    if given is not None:
+        if given.upper() != wanted.upper():
+            raise illegal(
+                f"Given tag value for {rollups.tag_key.decode('latin-1')} of {given.decode('latin-1')} did not match "
+                f"the group by aggregator of {group_by or 'null'} for {name} {show_tags(tags)}"
+            )
+        return tags
+    return (*tags, (rollups.tag_key, wanted)) if wanted else tags
+
+
+def _check_group_by(group_by: str, name: str, tags: Tags, rollups: Rollups) -> None:
+    if group_by.lower() not in rollups.group_bys:
+        raise illegal(f"Invalid group by aggregator {group_by} with metric {name} {show_tags(tags)}")
+    if rollups.block_derived and group_by.lower() in DERIVED:
+        raise illegal(f"Derived group by aggregations are not allowed {group_by} with metric {name} {show_tags(tags)}")

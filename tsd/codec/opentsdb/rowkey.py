@@ -1,11 +1,22 @@
-"""Row keys of the data table (FORMATS.md §3): [salt] metric UID, base time, tag pairs in order of their bytes."""
+"""Row keys of the data table (FORMATS.md §3), TSUIDs (FORMATS.md §2), and patterns of row keys.
 
-from collections.abc import Iterable
+A row key is [salt] metric UID, base time, tag pairs in order of their bytes. A TSUID identifies a time series by metric
+UID and sorted tag pairs.
+
+A pattern is a regular expression that a region server applies to row keys. HBase decodes keys as UTF-8 text with U+FFFD
+for invalid bytes: any run of bytes from 0x80 up becomes an unknown number of characters. So a pattern matches all
+wanted keys and some others; the reader checks each key again.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple, NewType
 
-from tsd.codec.times import BaseTime
-from tsd.codec.uid import Uid, Widths
-from tsd.errors import CorruptRow
+from tsd.codec.names import Widths
+from tsd.codec.opentsdb.uid import Uid
+from tsd.codec.putline import BaseTime
+from tsd.codec.text import show_signed
+from tsd.errors import ILLEGAL_ARGUMENT, BadLine, CorruptRow
 
 RowKey = NewType("RowKey", bytes)
 BASE_BYTES = 4
@@ -22,17 +33,17 @@ class Layout(NamedTuple):
 
     @property
     def metric_end(self) -> int:
-        """Where the base time starts."""
+        """Offset of the base time."""
         return self.salt_width + self.widths.metric
 
     @property
     def pairs_start(self) -> int:
-        """Where the tag pairs start: the length of a key without tags."""
+        """Offset of the tag pairs: the length of a key without tags."""
         return self.metric_end + BASE_BYTES
 
 
 class Series(NamedTuple):
-    """One time series by UIDs: what a TSUID holds."""
+    """One time series by UIDs: the contents of a TSUID."""
 
     metric: Uid
     pairs: tuple[tuple[Uid, Uid], ...]  # (tagk, tagv), sorted by their bytes
@@ -47,7 +58,7 @@ class SplitKey(NamedTuple):
 
 
 def join_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Tag pairs as a key holds them: sorted as whole pairs.
+    """Return the tag pairs of a key: joined, and sorted as whole pairs.
 
     >>> join_pairs([(b"\\2", b"\\1"), (b"\\1", b"\\7")]).hex()
     '01070201'
@@ -56,7 +67,7 @@ def join_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def most_tags(layout: Layout) -> int:
-    """How many tags a row key has room for.
+    """Return the largest number of tags in a row key.
 
     >>> most_tags(Layout())
     5460
@@ -65,7 +76,7 @@ def most_tags(layout: Layout) -> int:
 
 
 def salt_of(metric: bytes, pairs: bytes, width: int, buckets: int) -> bytes:
-    """The salt of a series: Java's hash of metric and joined pairs, folded into `buckets`.
+    """Return the salt of a series: Java's hash of metric and joined pairs, folded into `buckets`.
 
     A series without tags, or with the all-zero metric of global annotations, has a salt of zeros.
 
@@ -83,7 +94,7 @@ def salt_of(metric: bytes, pairs: bytes, width: int, buckets: int) -> bytes:
 
 
 def salts(layout: Layout) -> list[bytes]:
-    """All that a key may start with, in order: of a table without salt nothing.
+    """Return all salts in order; one empty salt for a table without salting.
 
     >>> [salt.hex() for salt in salts(Layout(salt_width=2, salt_buckets=3))], salts(Layout())
     (['0000', '0001', '0002'], [b''])
@@ -91,12 +102,12 @@ def salts(layout: Layout) -> list[bytes]:
     if not layout.salt_width:
         return [b""]
     width = layout.salt_width
-    buckets = min(layout.salt_buckets, 1 << 8 * width)  # more fold into these: see salt_of
+    buckets = min(layout.salt_buckets, 1 << 8 * width)  # see salt_of
     return [bucket.to_bytes(width, "big") for bucket in range(buckets)]
 
 
 def base_bytes(time_s: int) -> bytes:
-    """A time as keys hold it; one that they cannot hold as the nearest that they can.
+    """Return the base time's bytes, clamped to the range of keys.
 
     >>> base_bytes(1356998400).hex(), base_bytes(-1).hex(), base_bytes(1 << 40).hex()
     ('50e22700', '00000000', 'ffffffff')
@@ -105,7 +116,7 @@ def base_bytes(time_s: int) -> bytes:
 
 
 def after(prefix: bytes) -> bytes | None:
-    """The first key behind all that start with `prefix`; None where there is none.
+    """Return the lowest key above all keys that start with `prefix`, None if there is none.
 
     >>> after(bytes.fromhex("0001ff")).hex(), after(b"\\xff"), after(b"")
     ('000200', None, None)
@@ -115,7 +126,8 @@ def after(prefix: bytes) -> bytes | None:
 
 
 def row_key(layout: Layout, metric: bytes, base: int, pairs: bytes) -> RowKey:
-    """The key of one hour of one series; `pairs` as `join_pairs` makes them. The base time keeps its low 32 bits.
+    """Return the row key of one hour of one series; `pairs` as `join_pairs` returns them. Of the base time only the
+    low 32 bits are used.
 
     >>> row_key(Layout(), b"\\0\\0\\1", 1356998400, bytes.fromhex("000001000001")).hex()
     '00000150e22700000001000001'
@@ -125,7 +137,7 @@ def row_key(layout: Layout, metric: bytes, base: int, pairs: bytes) -> RowKey:
 
 
 def split_key(layout: Layout, key: bytes) -> SplitKey:
-    """The parts of a row key; raises CorruptRow where its length fits no key.
+    """Return the parts of a row key. Raise CorruptRow for an invalid length.
 
     >>> split_key(Layout(), bytes.fromhex("00000150e22700000001000001")).base
     1356998400
@@ -147,7 +159,7 @@ def split_key(layout: Layout, key: bytes) -> SplitKey:
 
 
 def split_pairs(widths: Widths, pairs: bytes) -> tuple[tuple[Uid, Uid], ...]:
-    """(tagk, tagv) of joined pairs whose length is a multiple of a pair's."""
+    """Return the (tagk, tagv) of joined pairs; the length must be a multiple of a pair's."""
     return tuple(
         (Uid(pairs[at : at + widths.tagk]), Uid(pairs[at + widths.tagk : at + widths.pair]))
         for at in range(0, len(pairs), widths.pair)
@@ -155,9 +167,64 @@ def split_pairs(widths: Widths, pairs: bytes) -> tuple[tuple[Uid, Uid], ...]:
 
 
 def tsuid(layout: Layout, key: bytes) -> bytes:
-    """The TSUID of a row key: the key without salt and base time.
+    """Return the TSUID of a row key: the key without salt and base time.
 
     >>> tsuid(Layout(), bytes.fromhex("00000150e22700000001000001")).hex()
     '000001000001000001'
     """
     return key[layout.salt_width : layout.metric_end] + key[layout.pairs_start :]
+
+
+def split_tsuid(widths: Widths, tsuid: bytes) -> Series:
+    """Return the UIDs in a TSUID. Raise BadLine with OpenTSDB's text for an invalid length.
+
+    >>> split_tsuid(Widths(), bytes.fromhex("000001000002000003"))
+    Series(metric=b'\\x00\\x00\\x01', pairs=((b'\\x00\\x00\\x02', b'\\x00\\x00\\x03'),))
+    """
+    rest = len(tsuid) - widths.metric
+    if rest <= 0:
+        raise BadLine(ILLEGAL_ARGUMENT, f"TSUID is too short, may be missing tags: {show_signed(tsuid)}")
+    if rest % widths.pair:
+        raise BadLine(ILLEGAL_ARGUMENT, f"The TSUID appears to be malformed, improper tag width: {show_signed(tsuid)}")
+    return Series(Uid(tsuid[: widths.metric]), split_pairs(widths, tsuid[widths.metric :]))
+
+
+def join_tsuid(series: Series) -> bytes:
+    """Return the TSUID of a series; its pairs are sorted.
+
+    >>> join_tsuid(Series(Uid(b"\\0\\0\\1"), ((Uid(b"\\0\\0\\2"), Uid(b"\\0\\0\\3")),))).hex()
+    '000001000002000003'
+    """
+    return series.metric + b"".join(tagk + tagv for tagk, tagv in series.pairs)
+
+
+def tsuid_row(layout: Layout, tsuid: bytes, base: int) -> RowKey:
+    """Return the row key of an hour of a series.
+
+    >>> tsuid_row(Layout(), bytes.fromhex("000001000001000001"), 1356998400).hex()
+    '00000150e22700000001000001'
+    """
+    return row_key(layout, tsuid[: layout.widths.metric], base, tsuid[layout.widths.metric :])
+
+
+_HIGH = r"[^\x00-\x7f]"
+
+
+def row_pattern(tags: Sequence[Iterable[bytes]]) -> str:
+    """Return a pattern that matches every key with one of the alternatives of each of `tags`. An alternative is the
+    joined UIDs of a tag's name and value; `tags` are ordered by name, as in keys.
+
+    >>> row_pattern([[bytes.fromhex("000001000002"), bytes.fromhex("0000010000ff")]])
+    '(?:\\\\x00\\\\x00\\\\x01\\\\x00\\\\x00\\\\x02|\\\\x00\\\\x00\\\\x01\\\\x00\\\\x00[^\\\\x00-\\\\x7f]{0,1})'
+    """
+    return ".*".join(f"(?:{'|'.join(map(_bytes_pattern, alternatives))})" for alternatives in tags)
+
+
+def _bytes_pattern(text: bytes) -> str:
+    """Return the pattern of bytes. At either end, high bytes may form one character with the bytes next to them."""
+    runs = [(high, len(part := list(group)), part) for high, group in groupby(text, lambda byte: byte > 0x7F)]
+    last = len(runs) - 1
+    return "".join(
+        f"{_HIGH}{{{int(0 < at < last)},{size}}}" if high else "".join(f"\\x{byte:02x}" for byte in part)
+        for at, (high, size, part) in enumerate(runs)
+    )

@@ -1,77 +1,20 @@
 """Trees: series arranged by names into branches and leaves (FORMATS.md §10).
 
-A row of the tree table is the tree itself, or a branch; a branch's id is its tree's id and the hashes of the names that
-lead to it.
+A row of the tree table is a tree or a branch. A branch's id is its tree's id and the hashes of the names on its path.
 """
 
-import enum
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from tsd.codec.jsontext import decode_object, encode_object, flag_of, long_of, text_of
-from tsd.codec.words import java_hash
+from tsd.codec.metadata import LAST_TREE, Branch, Leaf, Rule, RuleKind, Tree
+from tsd.codec.text import decode_object, encode_object, flag_of, java_hash, long_of, text_of
 from tsd.errors import CorruptRow
 
 TREE = b"t:tree"
 BRANCH = b"t:branch"
 RULE_PREFIX = b"t:tree_rule:"
 LEAF_PREFIX = b"t:leaf:"
-COLLISION_PREFIX = b"t:tree_collision:"  # then a TSUID; its value is the text of the TSUID that was there first
-NOT_MATCHED_PREFIX = b"t:tree_not_matched:"  # then a TSUID; its value is a message
-LAST_TREE = 65535
-ROOT = "ROOT"
-
-
-class Tree(NamedTuple):
-    """A tree's definition. Its id is its row."""
-
-    name: str
-    description: str = ""
-    notes: str = ""
-    strict_match: bool = False
-    created_s: int = 0
-    enabled: bool = False
-    store_failures: bool = False
-
-
-class RuleKind(enum.Enum):
-    """What a rule takes a branch's name from."""
-
-    METRIC = enum.auto()
-    METRIC_CUSTOM = enum.auto()
-    TAGK = enum.auto()
-    TAGK_CUSTOM = enum.auto()
-    TAGV_CUSTOM = enum.auto()
-
-
-class Rule(NamedTuple):
-    """How one level of a tree is named."""
-
-    kind: RuleKind
-    tree_id: int
-    level: int = 0
-    order: int = 0
-    field: str = ""
-    regex: str = ""
-    separator: str = ""
-    description: str = ""
-    notes: str = ""
-    custom_field: str = ""
-    regex_group: int = 0
-    display_format: str = ""
-
-
-class Branch(NamedTuple):
-    """A place in a tree: the names that lead to it from the root, which is one of them."""
-
-    path: tuple[str, ...]
-
-
-class Leaf(NamedTuple):
-    """A series in a branch."""
-
-    display_name: str
-    tsuid: str
+COLLISION_PREFIX = b"t:tree_collision:"  # then a TSUID; the value is the TSUID in hex that has the leaf
+NOT_MATCHED_PREFIX = b"t:tree_not_matched:"  # then a TSUID; the value is a message
 
 
 def tree_row(tree_id: int) -> bytes:
@@ -85,17 +28,17 @@ def tree_row(tree_id: int) -> bytes:
 
 
 def collision_row(tree_id: int) -> bytes:
-    """The row that lists series which found their leaf taken."""
+    """The row of series whose leaf is taken by another series."""
     return tree_row(tree_id) + b"\x01"
 
 
 def not_matched_row(tree_id: int) -> bytes:
-    """The row that lists series which no rule places."""
+    """The row of series that no rule places."""
     return tree_row(tree_id) + b"\x02"
 
 
 def name_hash(name: str) -> bytes:
-    """The 4 bytes that stand for a branch's or leaf's name: Java's hash of it.
+    """The 4 bytes of a branch's or leaf's name: its Java hash.
 
     >>> name_hash("sys").hex()
     '0001becd'
@@ -158,7 +101,7 @@ def encode_tree(tree: Tree) -> bytes:
 
 
 def decode_tree(value: bytes) -> Tree:
-    """What stands in TREE; raises CorruptRow."""
+    """The tree in TREE; raises CorruptRow."""
     members = decode_object(value)
     return Tree(
         name=text_of(members, "name"),
@@ -196,7 +139,7 @@ def encode_rule(rule: Rule) -> bytes:
 
 
 def decode_rule(value: bytes) -> Rule:
-    """What stands in a rule's column; raises CorruptRow."""
+    """The rule in a column; raises CorruptRow."""
     members = decode_object(value)
     name = text_of(members, "type")
     if name not in RuleKind.__members__:
@@ -220,7 +163,7 @@ def decode_rule(value: bytes) -> Rule:
 def encode_branch(branch: Branch) -> bytes:
     """The value of BRANCH.
 
-    >>> encode_branch(Branch((ROOT, "sys")))
+    >>> encode_branch(Branch(("ROOT", "sys")))
     b'{"path":{"0":"ROOT","1":"sys"},"displayName":"sys"}'
     """
     path = {str(depth): name for depth, name in enumerate(branch.path)}
@@ -228,7 +171,7 @@ def encode_branch(branch: Branch) -> bytes:
 
 
 def decode_branch(value: bytes) -> Branch:
-    """What stands in BRANCH; raises CorruptRow.
+    """The branch in BRANCH; raises CorruptRow.
 
     >>> decode_branch(b'{"path":{"0":"ROOT","1":"sys"},"displayName":"sys"}')
     Branch(path=('ROOT', 'sys'))
@@ -253,6 +196,6 @@ def encode_leaf(leaf: Leaf) -> bytes:
 
 
 def decode_leaf(value: bytes) -> Leaf:
-    """What stands in a leaf's column; raises CorruptRow."""
+    """The leaf in a column; raises CorruptRow."""
     members = decode_object(value)
     return Leaf(text_of(members, "displayName"), text_of(members, "tsuid"))

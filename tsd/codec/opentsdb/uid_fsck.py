@@ -1,13 +1,23 @@
-"""What OpenTSDB's `uid fsck` finds in the UID table, and how it mends it (FORMATS.md §11).
+"""Findings of OpenTSDB's `uid fsck` in the UID table, and their repairs (FORMATS.md §11).
 
-Judges the whole table at once; reads and writes nothing. To be mended, the table must be at rest: a UID that is just
-being handed out looks like one that nobody names.
+The functions work on all cells of the table, without a store. No UIDs may be assigned during a repair: an incomplete
+assignment looks like a UID without a name.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tsd.codec.uid import COUNTER_ROW, ID_FAMILY, NAME_FAMILY, Kind, Widths, decode_counter, decode_uid
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.uid import (
+    COUNTER_ROW,
+    ID_FAMILY,
+    NAME_FAMILY,
+    decode_counter,
+    decode_uid,
+    id_column,
+    meta_column,
+    name_column,
+)
 
 _SERIES_META = (b"name:ts_meta", b"name:ts_ctr")
 
@@ -30,7 +40,7 @@ class UidFinding(NamedTuple):
 
 
 class UidCheck(NamedTuple):
-    """What is wrong with the UID table, and its mending: puts, then deletes, and counters to be raised."""
+    """Findings in the UID table, and their repair: puts, then deletes, and increments of counters."""
 
     findings: list[UidFinding]
     puts: list[UidCell]
@@ -51,7 +61,7 @@ class _Names:
         self.width = width
         self.forward: dict[bytes, bytes] = {}  # name → UID
         self.reverse: dict[bytes, bytes] = {}  # UID → name
-        self.malformed: set[bytes] = set()  # names whose UID cannot be one
+        self.malformed: set[bytes] = set()  # names with an invalid UID
         self.described: set[bytes] = set()  # UIDs with a UIDMeta
         self.maximum: bytes | None = None
         self.findings: list[UidFinding] = []
@@ -64,14 +74,14 @@ class _Names:
         self.findings.append(UidFinding(self.kind, is_error, text, of_counter))
 
     def name(self, uid: bytes, name: bytes) -> None:
-        """Have the UID's name written."""
-        self.puts[uid, self.kind.name_column] = name
+        """Plan to write the UID's name."""
+        self.puts[uid, name_column(self.kind)] = name
 
     def forget(self, uid: bytes) -> None:
-        """Have the UID's name and what is said of it deleted."""
-        self.deletes[uid, self.kind.name_column] = None
+        """Plan to delete the UID's name and metadata."""
+        self.deletes[uid, name_column(self.kind)] = None
         if uid in self.described:
-            self.deletes[uid, self.kind.meta_column] = None
+            self.deletes[uid, meta_column(self.kind)] = None
 
 
 def check_uids(
@@ -82,28 +92,28 @@ def check_uids(
     delete_unknown: bool = False,
     random_metrics: bool = False,
 ) -> UidCheck:
-    """What is wrong with the UID table, from all its cells in any order, each once.
+    """Return the findings in the UID table with all its cells, in any order, each once.
 
-    With `random_metrics` the metrics' counter means nothing. Without `fix` nothing is to be mended.
+    With `random_metrics` the counter of metrics is not checked. Without `fix` nothing is repaired.
 
     >>> orphan = UidCell(b"sys.load", b"id:metrics", b"\\0\\0\\1")
     >>> [finding.text for finding in check_uids([orphan], fix=True).findings]
     ['sys.load -> 000001 has no name there', 'the highest UID handed out is 0, and 1 is in use']
     """
     kinds = {kind: _Names(kind, widths.of(kind)) for kind in Kind}
-    strangers = _sort_in(sorted(cells), kinds)
+    unknown = _sort_in(sorted(cells), kinds)
     for names in kinds.values():
         _check_forward(names)
         _check_collisions(names)
         _check_reverse(names)
         if not (random_metrics and names.kind is Kind.METRIC):
             _check_maximum(names)
-    findings = [UidFinding(None, False, f"{cell.row.hex()} {_show(cell.column)}: unknown column") for cell in strangers]
+    findings = [UidFinding(None, False, f"{cell.row.hex()} {_show(cell.column)}: unknown column") for cell in unknown]
     findings += [finding for names in kinds.values() for finding in names.findings]
     if not fix:
         return UidCheck(findings, [], [], {})
     deletes = [place for names in kinds.values() for place in names.deletes]
-    deletes += [(cell.row, cell.column) for cell in strangers if delete_unknown]
+    deletes += [(cell.row, cell.column) for cell in unknown if delete_unknown]
     return UidCheck(
         findings,
         [UidCell(*place, value) for names in kinds.values() for place, value in names.puts.items()],
@@ -113,11 +123,11 @@ def check_uids(
 
 
 def _sort_in(cells: Iterable[UidCell], kinds: dict[Kind, _Names]) -> list[UidCell]:
-    """Lay each cell where it belongs; those that belong nowhere."""
-    strangers = []
-    columns = {kind.id_column: names for kind, names in kinds.items()}
-    columns |= {kind.name_column: names for kind, names in kinds.items()}
-    metas = {kind.meta_column: names for kind, names in kinds.items()}
+    """Assign cells to their kinds; return those of unknown columns."""
+    unknown = []
+    columns = {id_column(kind): names for kind, names in kinds.items()}
+    columns |= {name_column(kind): names for kind, names in kinds.items()}
+    metas = {meta_column(kind): names for kind, names in kinds.items()}
     for row, column, value in cells:
         family = column.partition(b":")[0]
         if column in _SERIES_META:
@@ -125,7 +135,7 @@ def _sort_in(cells: Iterable[UidCell], kinds: dict[Kind, _Names]) -> list[UidCel
         if column in metas:
             metas[column].described.add(row)
         elif column not in columns:
-            strangers.append(UidCell(row, column, value))
+            unknown.append(UidCell(row, column, value))
         elif family == NAME_FAMILY:
             _take_reverse(columns[column], row, value)
         elif row == COUNTER_ROW:
@@ -133,7 +143,7 @@ def _sort_in(cells: Iterable[UidCell], kinds: dict[Kind, _Names]) -> list[UidCel
         else:
             assert family == ID_FAMILY
             _take_forward(columns[column], row, value)
-    return strangers
+    return unknown
 
 
 def _take_forward(names: _Names, name: bytes, uid: bytes) -> None:
@@ -152,7 +162,7 @@ def _take_reverse(names: _Names, uid: bytes, name: bytes) -> None:
 
 
 def _check_forward(names: _Names) -> None:
-    """Each name's UID must lead back to it."""
+    """Check that each name's UID has that name."""
     for name, uid in names.forward.items():
         back = names.reverse.get(uid)
         if back is None:
@@ -161,11 +171,11 @@ def _check_forward(names: _Names) -> None:
             names.found(f"{_show(name)} -> {uid.hex()}, whose name is {_show(back)}")
         else:
             continue
-        names.name(uid, name)  # where several names have the UID, _check_collisions has the last word
+        names.name(uid, name)  # _check_collisions overrides this if several names have the UID
 
 
 def _check_collisions(names: _Names) -> None:
-    """Of several names with one UID their points can no longer be told apart: they become one name."""
+    """Merge several names with one UID into one name: their points cannot be distinguished."""
     owners: dict[bytes, list[bytes]] = {}
     for name, uid in names.forward.items():
         owners.setdefault(uid, []).append(name)
@@ -175,17 +185,17 @@ def _check_collisions(names: _Names) -> None:
         names.found(f"{uid.hex()} has several names: {', '.join(map(_show, sharing))}")
         joint = b".".join((b"fsck", *sorted(sharing)))
         if joint in names.forward or joint in names.malformed:
-            names.found(f"{_show(joint)} is taken, {uid.hex()} stays as it is")
-            names.puts.pop((uid, names.kind.name_column), None)
+            names.found(f"{_show(joint)} is taken, {uid.hex()} is not changed")
+            names.puts.pop((uid, name_column(names.kind)), None)
             continue
-        names.puts[joint, names.kind.id_column] = uid
+        names.puts[joint, id_column(names.kind)] = uid
         names.name(uid, joint)
         for name in sharing:
-            names.deletes[name, names.kind.id_column] = None
+            names.deletes[name, id_column(names.kind)] = None
 
 
 def _check_reverse(names: _Names) -> None:
-    """Each UID with a name must be that name's."""
+    """Check that each UID's name has that UID."""
     used = set(names.forward.values())
     for uid, name in names.reverse.items():
         if uid in used or name in names.malformed:
@@ -198,18 +208,18 @@ def _check_reverse(names: _Names) -> None:
 
 
 def _check_maximum(names: _Names) -> None:
-    """The counter must be past every UID in use, whatever else is odd about it: else one is handed out twice."""
+    """Check that the counter is not below a UID in use: otherwise that UID would be assigned twice."""
     highest = max(map(decode_uid, (*names.forward.values(), *names.reverse)), default=0)
     try:
         maximum = decode_counter(names.maximum) if names.maximum is not None else 0
     except ValueError as exc:
         names.found(str(exc), of_counter=True)
         return
-    told = f"the highest UID handed out is {maximum}"
+    highest_text = f"the highest UID handed out is {maximum}"
     if maximum > len(names.forward):
-        names.found(f"{told}, and {len(names.forward)} names have one", is_error=False, of_counter=True)
+        names.found(f"{highest_text}, and {len(names.forward)} names have one", is_error=False, of_counter=True)
     if maximum < highest:
-        names.found(f"{told}, and {highest} is in use", of_counter=True)
+        names.found(f"{highest_text}, and {highest} is in use", of_counter=True)
         names.raise_by = highest - maximum
 
 

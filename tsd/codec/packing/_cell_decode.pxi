@@ -1,4 +1,4 @@
-# A packed form → its cell, as tsd.codec.packed has it. Included by _packed.pyx.
+# Decodes a packed cell, as tsd.codec.packing.cell does. Included by _packing.pyx.
 
 cdef inline uint8_t* put_number(uint8_t* to, int flags, uint64_t bits) noexcept nogil:
     """The last bytes of a number, as many as the flags say; behind them may be others of no meaning."""

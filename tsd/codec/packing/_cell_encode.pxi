@@ -1,4 +1,4 @@
-# A cell → its packed form, as tsd.codec.packed has it. Included by _packed.pyx.
+# Encodes a cell, as tsd.codec.packing.cell does. Included by _packing.pyx.
 
 cdef inline int shortest_flags(int64_t number) noexcept nogil:
     if number == <signed char> number:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled twin of tsd.codec.packed and tsd.codec.sequence, which say what the bytes mean: the same bytes from the
+"""The compiled twin of tsd.codec.packing.cell and tsd.codec.packing.sequence, which say what the bytes mean: the same bytes from the
 same cell, and the same cell from the same bytes."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -99,14 +99,14 @@ cdef struct Cell:
     int decimals
 
 
-include "_sequence_out.pxi"
-include "_sequence_back.pxi"
-include "_cell_out.pxi"
-include "_cell_back.pxi"
+include "_sequence_encode.pxi"
+include "_sequence_decode.pxi"
+include "_cell_encode.pxi"
+include "_cell_decode.pxi"
 
 
 def pack(bytes qualifier, bytes value):
-    """See tsd.codec.packed.pack."""
+    """See tsd.codec.packing.cell.pack."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(qualifier), value_size = PyBytes_GET_SIZE(value), made
     cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(qualifier)
     cdef const uint8_t* content = <const uint8_t*> PyBytes_AS_STRING(value)
@@ -135,7 +135,7 @@ def pack(bytes qualifier, bytes value):
 
 
 def unpack(bytes stored, Py_ssize_t ahead, bytes prefix):
-    """See tsd.codec.packed.unpack."""
+    """See tsd.codec.packing.cell.unpack."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(stored), before = PyBytes_GET_SIZE(prefix), value_size = -1, width
     cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(stored)
     cdef Scratch room

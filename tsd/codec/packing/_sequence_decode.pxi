@@ -1,4 +1,4 @@
-# Bytes → numbers of 64 bits, as tsd.codec.sequence has it. Included by _packed.pyx.
+# Decodes a sequence, as tsd.codec.packing.sequence does. Included by _packing.pyx.
 
 cdef struct Source:
     const uint8_t* at

@@ -1,4 +1,4 @@
-# Numbers of 64 bits → bytes, as tsd.codec.sequence has it. Included by _packed.pyx.
+# Encodes a sequence, as tsd.codec.packing.sequence does. Included by _packing.pyx.
 
 cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
     return (<uint64_t> number << 1) ^ <uint64_t> (number >> 63)

@@ -1,8 +1,8 @@
-"""Cells of many points ↔ few bytes (FORMATS.md §12): how the embedded store keeps them.
+"""Packed form of cells with many points, for the embedded store (FORMATS.md §12).
 
-Times and numbers stand in sequences of their own, numbers with decimals as whole ones: 21.37 as 2137 where every
-number of the cell has two digits at most behind the point. What comes back is the cell to the last bit, or the cell has
-no packed form. The compiled twin, _packed.pyx, makes the same bytes.
+Times and numbers are separate sequences. Decimal numbers are stored as integers: 21.37 as 2137 if no number of the cell
+has more than two decimals. Unpacking returns the exact cell; a cell for which that is impossible has no packed form.
+The compiled _packing.pyx produces the same bytes; the Python code is its reference, and reads cells without it.
 """
 
 import os
@@ -12,8 +12,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.cell import MS_MARK
-from tsd.codec.sequence import (
+from tsd.codec.opentsdb.cell import MS_MARK
+from tsd.codec.packing.sequence import (
     DIFFERENCES,
     EVEN_STEPS,
     NUMBERS,
@@ -23,31 +23,31 @@ from tsd.codec.sequence import (
     encode_sequence,
     varint,
 )
-from tsd.codec.words import FLOAT, LENGTH
+from tsd.codec.text import FLOAT, LENGTH
 from tsd.errors import CorruptRow
 
 try:
-    from tsd.codec import _packed
-except ImportError:  # no C compiler when it was installed
-    HAS_LOOP = False
+    from tsd.codec.packing import _packing
+except ImportError:  # installed without a C compiler
+    HAS_PACKING_LOOP = False
 else:
-    HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare the two
+    HAS_PACKING_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
 UInt8 = NDArray[np.uint8]
 Doubles = NDArray[np.float64]
 
-FORM = 1  # of these bytes; they begin with it
+FORM = 1  # first byte of the packed form
 CHECKSUM_BYTES = 4
 LEAST_POINTS, MOST_POINTS = 4, 1 << 16
-INTEGERS, DECIMALS, DOUBLE_BITS, SINGLE_BITS = range(4)  # what the numbers in the sequence are
-SHORTEST, WHOLE = 16, 17  # rules by which flags follow from a number; lower ones are the flags of all
+INTEGERS, DECIMALS, DOUBLE_BITS, SINGLE_BITS = range(4)  # kinds of numbers in the sequence
+SHORTEST, WHOLE = 16, 17  # rules that derive flags from numbers; lower ones are the flags of all points
 MOST_DECIMALS = 9
 _SINGLE, _DOUBLE = FLOAT | 3, FLOAT | 7
 _INTEGER_FLAGS, _FLOAT_FLAGS = (0, 1, 3, 7), (_SINGLE, _DOUBLE)
-_TYPES = {0: "i1", 1: ">i2", 3: ">i4", 7: ">i8", _SINGLE: ">i4", _DOUBLE: ">i8"}  # floats: their bits
+_TYPES = {0: "i1", 1: ">i2", 3: ">i4", 7: ">i8", _SINGLE: ">i4", _DOUBLE: ">i8"}  # floats as bits
 _BEYOND = float(1 << 53)
 _SECONDS_BEYOND, _MS_BEYOND = MS_MARK << 4, 1 << 22
-_NO_TAIL = 0  # else the last byte, and one
+_NO_TAIL = 0  # otherwise the last byte plus one
 
 
 class _Points(NamedTuple):
@@ -60,17 +60,17 @@ class _Points(NamedTuple):
     tail: int
 
 
-def pack(qualifier: bytes, value: bytes, *, by_loop: bool = HAS_LOOP) -> bytes | None:
-    """The packed form of a cell, None where it has none: where it holds few points, or one that is odd.
+def pack(qualifier: bytes, value: bytes, *, by_loop: bool = HAS_PACKING_LOOP) -> bytes | None:
+    """Return the packed form of a cell, None if it has none: too few points, or an unusual one.
 
     >>> packed = pack(bytes.fromhex("000000a0014001e0"), bytes.fromhex("0102030400"))
     >>> packed.hex(), unpack(packed, 0, b"") == (bytes.fromhex("000000a0014001e0"), bytes.fromhex("0102030400"))
     ('010200000401001400010202000ec1d6be', True)
     """
     if by_loop:
-        found: bytes | None = _packed.pack(qualifier, value)
+        found: bytes | None = _packing.pack(qualifier, value)
         return found
-    with np.errstate(all="ignore"):  # numbers that overflow or are none are found out by what comes back
+    with np.errstate(all="ignore"):  # unpacking detects overflows and NaN
         points = _read(qualifier, value)
         rule = None if points is None else _rule(points)
         if points is None or rule is None:
@@ -82,11 +82,13 @@ def pack(qualifier: bytes, value: bytes, *, by_loop: bool = HAS_LOOP) -> bytes |
     return packed + crc32(packed).to_bytes(CHECKSUM_BYTES, "little")
 
 
-def unpack(stored: bytes, ahead: int, prefix: bytes, *, by_loop: bool = HAS_LOOP) -> tuple[bytes, bytes]:
-    """The qualifier behind `prefix`, and the value, of the packed form that stands in `stored` behind `ahead` bytes,
-    which the value then has in front of it, too. Raises CorruptRow."""
+def unpack(stored: bytes, ahead: int, prefix: bytes, *, by_loop: bool = HAS_PACKING_LOOP) -> tuple[bytes, bytes]:
+    """Return the qualifier after `prefix`, and the value, of the packed form in `stored` after `ahead` bytes.
+
+    The value is prefixed with these bytes. Raise CorruptRow.
+    """
     if by_loop:
-        found: tuple[bytes, bytes] = _packed.unpack(stored, ahead, prefix)
+        found: tuple[bytes, bytes] = _packing.unpack(stored, ahead, prefix)
         return found
     packed, checksum = stored[ahead:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:]
     if len(stored) < ahead + 9:
@@ -111,7 +113,7 @@ def unpack(stored: bytes, ahead: int, prefix: bytes, *, by_loop: bool = HAS_LOOP
 
 
 def _is_head(what: int, rule: int, decimals: int) -> bool:
-    """Whether kind, rule and decimals fit each other."""
+    """Return whether kind, rule and decimals fit each other."""
     kind = what >> 3
     if what >> 1 & 3 > 2 or kind > SINGLE_BITS or decimals > MOST_DECIMALS or rule > WHOLE:
         return False
@@ -125,7 +127,7 @@ def _is_head(what: int, rule: int, decimals: int) -> bool:
 
 
 def _read(qualifier: bytes, value: bytes) -> _Points | None:
-    """The points of a cell whose times are all of one kind; None where it is another, or breaks FORMATS.md §5."""
+    """Return the points of a cell with times of one kind; None for other cells, and if it violates FORMATS.md §5."""
     in_ms = qualifier[:1] >= bytes((MS_MARK,))
     width = 4 if in_ms else 2
     count = len(qualifier) // width
@@ -155,7 +157,7 @@ def _read(qualifier: bytes, value: bytes) -> _Points | None:
 
 
 def _places(flags: UInt8) -> list[tuple[int, NDArray[np.intp]]]:
-    """Where each kind of number stands."""
+    """Return the indexes of each kind of number."""
     return [(flag, np.flatnonzero(flags == flag)) for flag in np.unique(flags).tolist()]
 
 
@@ -194,7 +196,7 @@ def _integer_flags(numbers: Int64) -> UInt8:
 
 
 def _float_flags(doubles: Doubles) -> UInt8:
-    """A single's where it holds the number exactly."""
+    """Return the flags of a single if it is exact, otherwise of a double."""
     return np.where(doubles.astype(np.float32) == doubles, np.uint8(_SINGLE), np.uint8(_DOUBLE))
 
 
@@ -204,7 +206,7 @@ def _is_whole(doubles: Doubles) -> NDArray[np.bool_]:
 
 
 def _whole_numbers(points: _Points, rule: int) -> tuple[int, int, Int64]:
-    """What stands for the numbers: of which kind, with how many decimals, and the whole numbers."""
+    """Return the kind of the numbers, their decimals, and the integers to store."""
     if rule < _SINGLE or (rule == SHORTEST and not points.flags[0] & FLOAT):
         return INTEGERS, 0, points.numbers
     doubles = _doubles(points)
@@ -232,7 +234,7 @@ def _decimals(doubles: Doubles, *, single: bool) -> tuple[int, Int64] | None:
 
 
 def _try_decimals(doubles: Doubles, decimals: int, *, single: bool) -> tuple[Int64, NDArray[np.bool_]]:
-    """Whole numbers, and which of them come back to the last bit when divided."""
+    """Return integers, and which of them give the exact number when divided."""
     scaled = doubles * 10.0**decimals
     small = np.abs(scaled) < _BEYOND
     whole = np.rint(np.where(small, scaled, 0.0)).astype(np.int64)
@@ -248,7 +250,7 @@ def _flags_and_bits(kind: int, rule: int, decimals: int, numbers: Int64) -> tupl
         flags = _integer_flags(numbers)
         if rule < SHORTEST:
             if flags.max() > rule:
-                raise CorruptRow(f"a packed cell's integer does not stand on {rule + 1} bytes")
+                raise CorruptRow(f"a packed cell's integer does not fit in {rule + 1} bytes")
             flags[:] = rule
         return flags, numbers
     if kind == SINGLE_BITS:

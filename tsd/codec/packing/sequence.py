@@ -1,8 +1,8 @@
-"""Whole numbers of 64 bits, in a row ↔ few bytes (FORMATS.md §12): the plain twin of the _sequence files.
+"""Compact encoding of sequences of 64-bit integers (FORMATS.md §12): the reference of the compiled _sequence files.
 
-A sequence is told by what an *order* leaves of it, its rests: the numbers themselves, their differences, the
-differences of those, or how far each is from where it would be if all steps were equal. Rests are around one number,
-the base, and what is above it is written on as few bits as do, in one of four ways. All arithmetic wraps at 64 bits.
+An *order* replaces the numbers by residuals: the numbers themselves, their differences, the differences of those, or
+the deviations from equal steps. Residuals are stored relative to a base, by one of four coders, in as few bits as
+possible. All arithmetic wraps at 64 bits.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 
 NUMBERS, DIFFERENCES, SECOND_DIFFERENCES, EVEN_STEPS = range(4)  # orders
-WIDE = 1 << 47  # rests that are so far apart are written on a fixed number of bits
-_SAMPLES = 128  # rests that an order is judged by, and up to twice as many
+WIDE = 1 << 47  # residuals with a larger range are stored with fixed width
+_SAMPLES = 128  # residuals that are sampled to choose an order, up to twice as many
 _FAR = np.uint64(1 << 48)
 
 
 class Coder(IntEnum):
     """How what is above the base is written."""
 
-    FIXED = 0  # each on the same number of bits; the base is the least
-    FROM_LEAST = 1  # Rice's code; the base is the least
-    FROM_MEAN = 2  # Rice's code of numbers of either sign (zigzag); the base is the mean
-    SPARSE = 3  # nearly all are the base: the places of the others, and how far those are off
+    FIXED = 0  # fixed width; the base is the lowest
+    FROM_LEAST = 1  # Rice's code; the base is the lowest
+    FROM_MEAN = 2  # Rice's code of signed numbers (zigzag); the base is the mean
+    SPARSE = 3  # nearly all are the base: positions and differences of the others
 
 
 class _Rice(NamedTuple):
@@ -86,13 +86,13 @@ def _around(numbers: Int64, order: int) -> int:
 
 
 def _cost(rests: Int64, around: int) -> int:
-    """About how many bits rests take, of every so many."""
+    """Return about how many bits sampled residuals take."""
     off = np.abs(rests[:: 1 + len(rests) // _SAMPLES] - np.int64(around)).view(np.uint64)
     return int(np.frexp(np.minimum(off, _FAR).astype(np.float64))[1].sum())
 
 
 def _encode_rests(rests: Int64) -> tuple[Coder, int, bytes]:
-    """By the coder that takes fewest bytes, of equal ones the first: which, the base, and the bytes."""
+    """Return the first coder with the fewest bytes, the base, and the bytes."""
     least, count = int(rests.min()), len(rests)
     from_least = (rests - np.int64(least)).view(np.uint64)
     width = int(from_least.max()).bit_length()
@@ -117,7 +117,7 @@ def _encode_rests(rests: Int64) -> tuple[Coder, int, bytes]:
 
 
 def _rice(numbers: UInt64) -> _Rice:
-    """By the parameter that takes the fewest bits."""
+    """Encode with the parameter that takes the fewest bits."""
     count, whole = len(numbers), int(numbers.sum())
     around = (whole // count).bit_length() if count else 0
     tried = [_Rice(numbers, k, int((numbers >> np.uint64(k)).sum())) for k in range(max(around - 2, 0), around + 1)]
@@ -138,7 +138,7 @@ def _bits(numbers: UInt64, width: int) -> bytes:
 
 
 class Reader:
-    """Bytes that are read from the front. Raises CorruptRow where they are none of a sequence."""
+    """Reads bytes from the front. Raises CorruptRow if they are not a sequence."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data = data
@@ -161,7 +161,7 @@ class Reader:
             if byte < 128:
                 return number & (1 << 64) - 1
             shift += 7
-        raise CorruptRow("a number goes on for too long")
+        raise CorruptRow("a varint is too long")
 
     def bits(self, count: int, width: int) -> UInt64:
         """Numbers of `width` bits."""
@@ -186,10 +186,10 @@ class Reader:
         return quotients << np.uint64(k) | self.bits(count, k)
 
     def sequence(self, count: int) -> Int64:
-        """What `encode_sequence` told of `count` numbers."""
+        """Return the `count` numbers that `encode_sequence` encoded."""
         [head] = self.take(1)
         if head > 15:
-            raise CorruptRow(f"no sequence starts with {head:#x}")
+            raise CorruptRow(f"invalid first byte of a sequence: {head:#x}")
         order, coder = head & 3, Coder(head >> 2)
         if order == NUMBERS:
             return self._rests(coder, count)
@@ -232,7 +232,7 @@ class Reader:
 
 
 def varint(number: int) -> bytes:
-    """A number that is not negative, seven bits a byte, lowest first.
+    """Return a nonnegative number as a varint: seven bits a byte, lowest first.
 
     >>> varint(300).hex()
     'ac02'
@@ -246,7 +246,7 @@ def varint(number: int) -> bytes:
 
 
 def zigzag(number: int) -> int:
-    """A number of either sign as one that is not negative: 0, -1, 1, -2…
+    """Return a signed number as a nonnegative one: 0, -1, 1, -2…
 
     >>> [zigzag(number) for number in (0, -1, 1, -(1 << 63))] == [0, 1, 2, (1 << 64) - 1]
     True

@@ -1,0 +1,13 @@
+import numpy as np
+from numpy.typing import NDArray
+
+Buffers = tuple[memoryview[int], memoryview[int], memoryview[int], memoryview[int]]
+
+def order(series: NDArray[np.int32], numbers: int) -> memoryview[int]: ...
+def pick(
+    series: NDArray[np.int32],
+    instants: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    bits: NDArray[np.int64],
+    places: NDArray[np.int32],
+) -> tuple[Buffers, bool]: ...

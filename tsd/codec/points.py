@@ -1,0 +1,325 @@
+"""Points as parallel arrays: `Columns` on the way in, `Points` and `Batch` on the way out.
+
+Integers and doubles are kept side by side; nothing is rounded.
+
+A value's `bits` are the integer itself, or the raw bits of a double; `floats` says which. So `bits.view(float64)` is
+the values where all are doubles, and `bits` itself where none is.
+
+`Histogram` counts values by range.
+"""
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsd.codec.text import FLOAT, parse_long
+from tsd.errors import BadLine
+
+try:
+    from tsd.codec import _columns
+except ImportError:  # installed without a C compiler
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+
+class Points(NamedTuple):
+    """Points of one series or group: arrays of equal length, in strictly ascending order of times."""
+
+    times: Int64  # ms since the epoch
+    bits: Int64
+    floats: Bool
+
+    def doubles(self) -> Float64:
+        """Return all values as doubles. Integers are converted as by Java's (double).
+
+        >>> Points(np.array([0, 1]), np.array([2, 0]), np.array([False, True])).doubles().tolist()
+        [2.0, 0.0]
+        """
+        if self.floats.all():
+            return self.bits.view(np.float64)
+        return np.where(self.floats, self.bits.view(np.float64), self.bits.astype(np.float64))
+
+    def at(self, index: slice | NDArray[np.bool_] | NDArray[np.intp]) -> "Points":
+        """Return the points that a numpy index selects."""
+        return Points(self.times[index], self.bits[index], self.floats[index])
+
+
+class Batch(NamedTuple):
+    """Points of several rows, row after row. A row is one hour of one series, in time order.
+
+    Series of a sub query are numbered from 0 without gaps, in any order. Rows of one series are in time order, within a
+    batch and across batches. A row may have no points: it only introduces its series.
+    """
+
+    series: NDArray[np.int32]  # (rows,): number of the row's series
+    starts: Int64  # (rows + 1,): index of each row's first point in the arrays below, then their length
+    times: Int64  # (points,): ms since the epoch
+    bits: Int64
+    floats: Bool
+
+
+def doubles_as_points(times: Int64, values: Float64) -> Points:
+    """Return points with doubles as values."""
+    return Points(times, np.ascontiguousarray(values).view(np.int64), np.ones(len(times), np.bool_))
+
+
+NO_POINTS = Points(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))
+
+
+Int32 = NDArray[np.int32]
+
+
+UInt8 = NDArray[np.uint8]
+
+
+EXACT = float(1 << 53)  # integers below it are exact in a double
+
+
+_PLAIN = b"0123456789.+-eE "
+
+
+class Columns(NamedTuple):
+    """Points in order of arrival: parallel arrays of equal length."""
+
+    series: Int32  # number of the point's series, assigned by the caller
+    instants: Int64  # see tsd.codec.putline
+    flags: UInt8  # float bit and length of the value
+    bits: Int64  # the value's bytes, right-aligned: a signed integer, or a float's raw bits
+
+    def at(self, index: NDArray[np.bool_] | Int32 | Int64 | slice) -> "Columns":
+        """Return the points that a numpy index selects."""
+        return Columns(self.series[index], self.instants[index], self.flags[index], self.bits[index])
+
+
+def no_columns() -> Columns:
+    """Return columns of no points."""
+    return Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
+
+
+def columns_of(buffers: "_columns.Buffers") -> Columns:
+    """Return columns over buffers of the compiled code, without a copy."""
+    series, instants, flags, bits = buffers
+    return Columns(
+        np.frombuffer(series, np.int32),
+        np.frombuffer(instants, np.int64),
+        np.frombuffer(flags, np.uint8),
+        np.frombuffer(bits, np.int64),
+    )
+
+
+def number_columns(words: Sequence[bytes]) -> tuple[UInt8, Int64] | None:
+    """Return flags and bits of plain decimal numbers. Return None if any word needs `tsd.codec.putline.parse_value`.
+
+    >>> flags, bits = number_columns([b"1", b"300", b"42.5", b"0.1"])
+    >>> flags.tolist(), bits[:2].tolist()
+    ([0, 1, 11, 15], [1, 300])
+    """
+    text = b" ".join(words)
+    if text.translate(None, _PLAIN):
+        return None
+    try:
+        numbers = np.fromiter(map(float, words), np.float64, len(words))
+    except ValueError:
+        return None
+    letters = np.frombuffer(text, np.uint8)
+    word_of = np.cumsum(letters == ord(" "), dtype=np.int32)
+    is_float = np.zeros(len(words), np.bool_)
+    is_float[word_of[(letters == ord(".")) | (letters | 0x20 == ord("e"))]] = True
+    if not is_float.any():
+        return _integers(numbers, words)
+    if is_float.all():
+        return _floats(numbers)
+    flags = np.empty(len(words), np.uint8)
+    bits = np.empty(len(words), np.int64)
+    floats = _floats(numbers[is_float])
+    integers = _integers(numbers[~is_float], [words[at] for at in np.flatnonzero(~is_float).tolist()])
+    if floats is None or integers is None:
+        return None
+    flags[is_float], bits[is_float] = floats
+    flags[~is_float], bits[~is_float] = integers
+    return flags, bits
+
+
+def _integers(numbers: NDArray[np.float64], words: Sequence[bytes]) -> tuple[UInt8, Int64] | None:
+    """Return flags and bits of integers; `numbers` are the words as doubles. None if a word is not a 64-bit integer."""
+    if max(map(len, words)) > 19 and any(len(word.lstrip(b"+-")) > 19 for word in words):
+        return None
+    inexact = np.abs(numbers) >= EXACT
+    if inexact.any():
+        numbers = np.where(inexact, 0.0, numbers)
+    bits = numbers.astype(np.int64)
+    try:
+        for at in np.flatnonzero(inexact).tolist():
+            bits[at] = parse_long(words[at])
+    except BadLine:
+        return None
+    flags = np.full(len(bits), 7, np.uint8)
+    for size in (np.int32, np.int16, np.int8):
+        flags[bits.astype(size) == bits] = np.dtype(size).itemsize - 1
+    return flags, bits
+
+
+def _floats(numbers: NDArray[np.float64]) -> tuple[UInt8, Int64] | None:
+    if np.isinf(numbers).any():
+        return None
+    with np.errstate(over="ignore", under="ignore"):
+        singles = numbers.astype(np.float32)
+    short = singles.astype(np.float64) == numbers
+    bits = np.where(short, singles.view(np.uint32).astype(np.int64), numbers.view(np.int64))
+    return np.where(short, FLOAT | 3, FLOAT | 7).astype(np.uint8), bits
+
+
+def sort_columns(columns: Columns, *, join: bool) -> Columns:
+    """Return the points sorted by series and time. Of equal points only the last to arrive is kept.
+
+    With `join` (many points per cell), points with one time are equal. Otherwise (a cell per point) only points with
+    one qualifier are equal: several may remain for one time, in order of arrival (see `layers`).
+    """
+    return sort_times(columns.at(series_order(columns.series)), join=join)
+
+
+def sort_times(columns: Columns, *, join: bool) -> Columns:
+    """Do the same as `sort_columns` for points that are already sorted by series, then by arrival."""
+    times = columns.instants >> 1
+    same = columns.series[1:] == columns.series[:-1]
+    if (same & (times[1:] < times[:-1])).any():
+        order = np.lexsort((times, columns.series))
+        columns, times = columns.at(order), times[order]
+    same &= times[1:] == times[:-1]
+    if not same.any():
+        return columns
+    if join:
+        return columns.at(np.append(~same, True))
+    return _last_of_each_qualifier(columns)
+
+
+def series_order(series: Int32) -> NDArray[np.int64]:
+    """Return argsort(kind="stable"), but sort by 16 bits at a time, which numpy does in linear time."""
+    order = np.argsort(series.astype(np.uint16), kind="stable")
+    if series.size and int(series.max()) > 0xFFFF:
+        order = order[np.argsort((series[order] >> 16).astype(np.uint16), kind="stable")]
+    return order
+
+
+def _last_of_each_qualifier(columns: Columns) -> Columns:
+    """Return the points, sorted by series and time, with only the last to arrive of each qualifier."""
+    order = np.lexsort((columns.flags, columns.instants, columns.series))
+    ordered = columns.at(order)
+    last = np.ones(len(order), np.bool_)
+    last[:-1] = (
+        (ordered.series[1:] != ordered.series[:-1])
+        | (ordered.instants[1:] != ordered.instants[:-1])
+        | (ordered.flags[1:] != ordered.flags[:-1])
+    )
+    return columns.at(np.sort(order[last]))
+
+
+def series_ends(columns: Columns) -> Int64:
+    """Return the index of each series' last point; the points are sorted by series."""
+    if not len(columns.series):
+        return np.empty(0, np.int64)
+    return np.append(np.flatnonzero(columns.series[1:] != columns.series[:-1]), len(columns.series) - 1)
+
+
+def layers(columns: Columns) -> Iterator[Columns]:
+    """Yield sorted points in parts that have each time of a series only once. The parts must be written one after the
+    other: of several cells with one time, the last to arrive must get the latest write timestamp."""
+    times = columns.instants >> 1
+    again = np.zeros(len(times), np.bool_)
+    again[1:] = (columns.series[1:] == columns.series[:-1]) & (times[1:] == times[:-1])
+    if not again.any():
+        yield columns
+        return
+    at = np.arange(len(times))
+    rank = at - np.maximum.accumulate(np.where(again, 0, at))
+    for layer in range(int(rank.max()) + 1):
+        yield columns.at(rank == layer)
+
+
+SLICE_POINTS = 50_000  # sorted and encoded at once
+SPARSE = 4  # from this many series numbers per point, sorting is faster than counting the points of each series
+
+
+def series_slices(columns: Columns, *, compiled: bool = HAS_LOOP) -> list[Int32]:
+    """Return the indexes of each slice's points, sorted by series, then by arrival. Each series is in one slice only,
+    so slices may be written concurrently.
+
+    Only the order is computed for all points at once. The columns of one slice fit in the processor's caches and in
+    memory that malloc reuses. Fresh memory for all columns would take longer to be zeroed by the kernel than to be
+    filled.
+    """
+    order = _counted_order(columns.series) if compiled else series_order(columns.series).astype(np.int32)
+    start, count = 0, len(order)
+    slices = []
+    while start < count:
+        end = _end_of_series(columns.series, order, min(start + SLICE_POINTS, count))
+        slices.append(order[start:end])
+        start = end
+    return slices
+
+
+def sorted_parts(columns: Columns, places: Int32, *, join: bool, compiled: bool = HAS_LOOP) -> list[Columns]:
+    """Return a slice's points sorted (see `sort_columns`), in parts that must be written one after the other."""
+    if compiled:
+        picked, is_sorted = _columns.pick(*columns, places)
+        columns = columns_of(picked)
+        if is_sorted:
+            return [columns]
+    else:
+        columns = columns.at(places)
+    return list(layers(sort_times(columns, join=join)))
+
+
+def _counted_order(series: Int32) -> Int32:
+    """Do the same as `series_order`, by counting the points of each series."""
+    numbers = int(series.max()) + 1 if len(series) else 0
+    if numbers > SPARSE * len(series):
+        return series_order(series).astype(np.int32)
+    return np.frombuffer(_columns.order(series, numbers), np.int32)
+
+
+def _end_of_series(series: Int32, order: Int32, end: int) -> int:
+    """Return the first index from `end` on whose series differs from that of `end - 1`."""
+    last = series[order[end - 1]]
+    while end < len(order):
+        others = np.flatnonzero(series[order[end : end + SLICE_POINTS]] != last)
+        if len(others):
+            return end + int(others[0])
+        end = min(end + SLICE_POINTS, len(order))
+    return end
+
+
+class Bucket(NamedTuple):
+    """Number of values from `lower` to below `upper`. Bounds are singles, the number is a signed 64-bit integer."""
+
+    lower: float
+    upper: float
+    values: int
+
+
+class Histogram(NamedTuple):
+    """OpenTSDB's simple histogram."""
+
+    buckets: tuple[Bucket, ...]  # one or more, by lower then upper bound
+    underflow: int = 0
+    overflow: int = 0
+
+
+def in_order(buckets: Iterable[Bucket]) -> list[Bucket]:
+    """Return buckets sorted by their bounds. Of buckets with equal bounds keep the last."""
+    unique = {(*signed(bucket.lower), *signed(bucket.upper)): bucket for bucket in buckets}
+    return [unique[bounds] for bounds in sorted(unique)]
+
+
+def signed(bound: float) -> tuple[float, float]:
+    """Return a bound and its sign: Java orders -0.0 just below 0.0."""
+    return bound, math.copysign(1, bound)
