@@ -1,94 +1,108 @@
-"""Cells by table, row and column: what every engine offers, and what the rest of the daemon may ask of it.
+"""Cells by table, row and column: the interface of every engine.
 
-Nothing here knows points, metrics or UIDs. A column is `family:qualifier`, as HBase spells it; rows and, within a row,
-columns are ordered as unsigned bytes. Each cell carries the time of its write, in ms, and a cell holds its newest value
-only.
+This package knows no points, metrics or UIDs. A cell keeps only its newest value, with the timestamp of that write in
+Unix milliseconds.
 """
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from contextlib import aclosing
+from typing import Protocol
 
+import trio
 
-class Cell(NamedTuple):
-    """One stored cell of a row."""
+from tsd.store.capabilities import Capabilities, CellReader, CellSignatures, ChangeFeed, OnWrite
+from tsd.store.cells import Cell, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
+from tsd.store.timing import Latency
 
-    column: bytes
-    value: bytes
-    time_ms: int  # when the store took it
+CELL_PAGE_BYTES = 2 << 20  # larger pages block the event loop too long; smaller ones wait too often for the scan lock
+PAGE_ROWS = 1000
+CLOSE_S = 2  # longest wait for an engine to close a scan, which otherwise expires later
 
-
-class Row(NamedTuple):
-    """A row and its cells, in order of their columns; never without cells."""
-
-    key: bytes
-    cells: list[Cell]
-
-
-class Put(NamedTuple):
-    """One cell to be written."""
-
-    row: bytes
-    column: bytes
-    value: bytes
-
-
-class Page(NamedTuple):
-    """A part of a scan: whole rows in order, and where the next part starts (None: there is none)."""
-
-    rows: list[Row]
-    next_start: bytes | None
-
-
-class Family(NamedTuple):
-    """A column family as OpenTSDB's own table script makes it. Engines without such settings leave them out."""
-
-    name: bytes
-    versions: int = 1
-    bloom: str = "ROW"
-
-
-class Table(NamedTuple):
-    """A table to be made."""
-
-    name: str
-    families: tuple[Family, ...]
+__all__ = [
+    "CELL_PAGE_BYTES",
+    "Capabilities",
+    "Cell",
+    "CellPage",
+    "CellReader",
+    "CellSignatures",
+    "ChangeFeed",
+    "Cursor",
+    "Family",
+    "OnWrite",
+    "Page",
+    "Put",
+    "Row",
+    "Store",
+    "Table",
+    "cell_pages",
+    "cells_of_rows",
+    "scan",
+]
 
 
 class Store(Protocol):
-    """A store of cells. Every call but `increment` may be repeated without harm; one row's cells of one `put` land
-    together or not at all, and nothing is promised across rows. Any call may raise StoreError: StoreBusy where the
-    store asks for less, StoreDown where it gave no usable answer. A table that is not there is a StoreError too, and so
-    is a cell that HBase would not take: its row has 1 to 32767 bytes, its column names a family of the table.
+    """A store of cells.
+
+    Every call except `increment` may safely be repeated. A `put` writes the cells of one row atomically; there is no
+    guarantee across rows. Any call may raise StoreError. Its subclass StoreBusy means that the store is overloaded,
+    StoreDown that there was no usable answer. A missing table is a StoreError, and so is a cell that HBase would
+    refuse: a row key has 1 to 32767 bytes, and a column starts with a family of its table.
     """
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """Facts about this engine. They do not change while the store is open."""
+        ...
+
+    @property
+    def cell_reader(self) -> CellReader | None:
+        """Fast scan, if the engine has one. `cell_pages` uses it."""
+        ...
+
+    @property
+    def change_feed(self) -> ChangeFeed | None:
+        """Write notifications, if the engine has them."""
+        ...
+
+    @property
+    def cell_signatures(self) -> CellSignatures | None:
+        """Signatures of stored cells, if the engine has them."""
+        ...
+
+    @property
+    def latencies(self) -> Mapping[str, Latency]:
+        """Durations of this store's calls by name; empty if they are not timed."""
+        ...
+
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
-        """Make those that are absent; their names. Existing ones are left as they are."""
+        """Create the missing tables and return their names. Existing ones are not changed."""
         ...
 
     async def tables(self) -> list[str]:
-        """Names of the tables there are."""
+        """Return the names of all tables."""
         ...
 
     async def get(
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
-        """The cells of those `rows` that exist, in order of their columns; all columns unless some are named."""
+        """Return the cells of each row that exists, ordered by column. Without `columns` return all columns."""
         ...
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
-        """Write cells, those of one row beside each other. Without `time_ms` the store's clock stamps them, and no cell
-        of an earlier call, one that has returned, has as late a stamp: where a point stands in two cells, the stamps
-        tell which is the newer. (In HBase only the region server's clock, set back, can break that.)
+        """Write cells; those of one row follow each other. Without `time_ms` the store sets the timestamp.
 
-        A cell that is there with a later time stays; of two writes at the same time the later one stands.
+        A stored cell with a later timestamp is kept; of two writes with the same timestamp the later one wins. If a
+        call starts after another one has ended, it gets the same or a later timestamp from the store (in HBase, unless
+        the clock of the region server is set back). Readers use timestamps to choose the newest of several cells with
+        the same point.
         """
         ...
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
-        """Delete the named columns of each row where they are no newer than `up_to_ms` (None: than the store's present,
-        which spares cells that were put with a time in the future).
+        """Delete the named columns of each row if their timestamps are at most `up_to_ms`. None means the store's
+        current time: cells with a timestamp in the future are kept.
 
-        A later put with a time of its own up to that may stay hidden: in HBase it does, elsewhere it does not.
+        See `Capabilities.keeps_versions` for later puts with a timestamp up to `up_to_ms`.
         """
         ...
 
@@ -101,44 +115,47 @@ class Store(Protocol):
         limit: int,
         columns: Collection[bytes] | None = None,
     ) -> Page:
-        """The first rows from `start` to before `stop` (None: the table's end), `limit` at most; where `columns` are
-        named, only those cells, and rows without any are passed over. A page may hold fewer rows than `limit`, even
-        none, with more to come: only `next_start` tells."""
+        """Return up to `limit` rows from `start` to before `stop` (None: the end of the table).
+
+        With `columns`, rows have only those cells, and rows without any are skipped. A page may have fewer rows than
+        `limit`, even none, before the end of the range. Only `next_start` shows whether the range has ended.
+        """
         ...
 
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None
     ) -> bool:
-        """Write a cell if it now holds `expected` (None: if it is absent), in one atomic step; whether that was so. A
-        cell with an empty value counts as absent, here and in `create`: so it is in HBase.
+        """Write a cell if its value is `expected` (None: if it is absent). Return whether it was written. Atomic.
 
-        After StoreDown the caller does not know which: it reads the cell, and finds its own value or another's.
+        A cell with an empty value counts as absent, here and in `create`, as in HBase. After StoreDown the cell may or
+        may not be written: read it to find out.
         """
         ...
 
     async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
-        """Write each cell (of different rows) if it is absent, in one atomic step a cell; which of them were. Durable
-        on return.
-
-        After StoreDown the caller does not know which: it reads the cells, and finds its own values or others'.
-        """
+        """Write each cell if it is absent, and return for each whether it was written. No two cells share a row. Each
+        is checked and written atomically and is durable on return. After StoreDown any of them may or may not be
+        written: read them to find out."""
         ...
 
     async def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
-        """Add to an 8-byte signed counter (absent: 0), in one atomic step; the sum, which wraps around. StoreError for
-        a cell of another length. The one call that must not be repeated blindly: a lost answer may have counted."""
+        """Add to an 8-byte signed counter (0 if absent) and return the sum, which wraps around. Atomic.
+
+        Raise StoreError if the cell has another length. Do not repeat this call after StoreDown: the addition may have
+        been done.
+        """
         ...
 
     async def sync(self) -> None:
-        """Return once everything put so far survives a crash of the machine."""
+        """Return once all earlier puts survive a crash of the machine."""
         ...
 
     async def aclose(self) -> None:
-        """Give back what is held. No call may follow."""
+        """Close the store. No call may follow."""
         ...
 
     def statistics(self) -> Mapping[str, int]:
-        """Counters since the start, by name."""
+        """Return counters since the start, by name."""
         ...
 
 
@@ -151,11 +168,42 @@ async def scan(
     limit: int = 1000,
     columns: Collection[bytes] | None = None,
 ) -> AsyncGenerator[list[Row], None]:
-    """The rows from `start` to before `stop`, page by page, no page empty. Each page is read when it is asked for, so
-    rows that change meanwhile show as they then are."""
+    """Yield the rows from `start` to before `stop` in pages, none empty. There is no snapshot: each page has the rows
+    as of its own read."""
     at: bytes | None = start
     while at is not None:
         page = await store.page(table, at, stop, limit=limit, columns=columns)
         if page.rows:
             yield page.rows
         at = page.next_start
+
+
+async def cell_pages(
+    store: Store,
+    table: str,
+    start: bytes,
+    stop: bytes | None,
+    *,
+    limit_bytes: int = CELL_PAGE_BYTES,
+    key_pattern: str = "",
+) -> AsyncGenerator[CellPage, None]:
+    """Yield the cells from `start` to before `stop` in pages, none empty. Rows that do not match `key_pattern` may be
+    missing (see Cursor). Raise StoreError."""
+    reader = store.cell_reader
+    if reader is None:
+        async with aclosing(scan(store, table, start, stop, limit=PAGE_ROWS)) as pages:
+            async for rows in pages:
+                yield cells_of_rows(rows)
+        return
+    cursor = Cursor(key_pattern)
+    at: bytes | None = start
+    try:
+        while at is not None:
+            page = await reader.read_cells(table, at, stop, limit_bytes=limit_bytes, cursor=cursor)
+            at = page.next_start
+            if page.keys:
+                yield page
+    finally:
+        if at is not None:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await reader.close_cursor(table, cursor)

@@ -20,8 +20,8 @@ def sign_cells(
     lengths: NDArray[np.int64],
     times_ms: list[int],
     width: int,
-    secret: int,
-    other: int,
+    secret_low: int,
+    secret_high: int,
     groups: dict[bytes, tuple[int, int]],
 ) -> None: ...
 def sign_rows(
@@ -30,8 +30,8 @@ def sign_rows(
     have: int,
     wanted: int,
     width: int,
-    secret: int,
-    other: int,
+    secret_low: int,
+    secret_high: int,
     before: bytes,
     groups: dict[bytes, tuple[int, int]],
 ) -> tuple[int, int, bool, bytes]: ...

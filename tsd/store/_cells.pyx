@@ -1,22 +1,24 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twins of the loops that take apart what an engine's scan yields (see tsd.store.keyvalue and
-tsd.store.rowanswers), and that sign its cells (see tsd.store.changes)."""
+"""Compiled loops over the cells of a scan: split keys of the embedded store (see tsd.store.rocksdb.keys), parse rows of
+HBase's Thrift answers (see tsd.store.hbase.thrift_codec) and compute cell signatures (see tsd.store.cells)."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
+from tsd.codec._siphash cimport Key, State, add_bytes, add_word, finish, start
+
 
 def split_cells(list part, list keys, list columns, list values):
-    """Append row, column and value of each (key, value) to the lists; how many bytes they are in all.
+    """Append row, column and value of each (key, value) to the lists; return their size in bytes.
 
-    What ends no row is a row as it is, with an empty column: its reader finds out.
+    Keys are not checked: one without the mark that ends a row gives the whole key as row, and an empty column.
     """
     cdef Py_ssize_t size = 0, length, at, filled
     cdef const char* text
     cdef const char* zero
     cdef char* row
-    cdef bytes key, value, last = b"", made = b"", head = b""
+    cdef bytes key, value, made = b""
     for key, value in part:
         length = PyBytes_GET_SIZE(key)
         size += length + PyBytes_GET_SIZE(value)
@@ -47,63 +49,116 @@ def split_cells(list part, list keys, list columns, list values):
     return size
 
 
+# Rows as Hbase.thrift defines them: TRowResult = {1: string, 2: map<string, TCell>}, TCell = {1: string, 2: i64}, each
+# struct closed by a stop byte. Offsets are in the buffer of the answer.
+
+cdef enum:
+    INCOMPLETE = -1  # the row continues after the received bytes
+    INVALID = -2  # not a row
+
+cdef struct RowHead:
+    Py_ssize_t key
+    Py_ssize_t key_size
+    Py_ssize_t cells  # number of cells
+
+cdef struct CellPlace:
+    Py_ssize_t column
+    Py_ssize_t column_size
+    Py_ssize_t value
+    Py_ssize_t value_size
+    int64_t time_ms
+
+
 cdef inline unsigned int word(const unsigned char* at) noexcept nogil:
     return <unsigned int> at[0] << 24 | <unsigned int> at[1] << 16 | <unsigned int> at[2] << 8 | at[3]
 
 
-cdef inline long long longer(const unsigned char* at) noexcept nogil:
-    return <long long> (<unsigned long long> word(at) << 32 | word(at + 4))
+cdef inline int64_t long_word(const unsigned char* at) noexcept nogil:
+    return <int64_t> (<uint64_t> word(at) << 32 | word(at + 4))
+
+
+cdef inline Py_ssize_t read_head(
+    const unsigned char* text, Py_ssize_t at, Py_ssize_t have, RowHead* row
+) noexcept nogil:
+    """Read a row up to its first cell; return where that starts, INCOMPLETE or INVALID."""
+    cdef Py_ssize_t end
+    if at + 7 > have:
+        return INCOMPLETE
+    if text[at] != 11 or text[at + 1] != 0 or text[at + 2] != 1:
+        return INVALID
+    row.key, row.key_size = at + 7, word(text + at + 3)
+    end = row.key + row.key_size
+    if end + 9 > have:
+        return INCOMPLETE
+    if text[end] != 13 or text[end + 1] != 0 or text[end + 2] != 2 or text[end + 3] != 11 or text[end + 4] != 12:
+        return INVALID
+    row.cells = word(text + end + 5)
+    return end + 9
+
+
+cdef inline Py_ssize_t read_cell(
+    const unsigned char* text, Py_ssize_t at, Py_ssize_t have, CellPlace* cell
+) noexcept nogil:
+    """Read a cell; return where it ends, INCOMPLETE or INVALID."""
+    cdef Py_ssize_t end
+    if at + 4 > have:
+        return INCOMPLETE
+    cell.column, cell.column_size = at + 4, word(text + at)
+    at = cell.column + cell.column_size
+    if at + 7 > have:
+        return INCOMPLETE
+    if text[at] != 11 or text[at + 1] != 0 or text[at + 2] != 1:
+        return INVALID
+    cell.value, cell.value_size = at + 7, word(text + at + 3)
+    end = cell.value + cell.value_size
+    if end + 12 > have:
+        return INCOMPLETE
+    if text[end] != 10 or text[end + 1] != 0 or text[end + 2] != 2 or text[end + 11] != 0:
+        return INVALID
+    cell.time_ms = long_word(text + end + 3)
+    return end + 12
+
+
+cdef inline Py_ssize_t read_stop(const unsigned char* text, Py_ssize_t at, Py_ssize_t have) noexcept nogil:
+    """Read the end of a row; return where it ends, INCOMPLETE or INVALID."""
+    if at + 1 > have:
+        return INCOMPLETE
+    return at + 1 if text[at] == 0 else INVALID
+
+
+cdef inline bytes part_of(const unsigned char* text, Py_ssize_t at, Py_ssize_t size):
+    return PyBytes_FromStringAndSize(<const char*> text + at, size)
 
 
 cdef Py_ssize_t parse_row(
     const unsigned char* text, Py_ssize_t at, Py_ssize_t have, list keys, list columns, list values, list times_ms
 ) except -3:
-    """Add one row; where it ends, -1 where it has not come whole, -2 where it is no row as Hbase.thrift has it."""
-    cdef Py_ssize_t count, column, value, end, i
+    """Append the cells of one row; return where it ends, INCOMPLETE or INVALID."""
+    cdef RowHead row
+    cdef CellPlace cell
+    cdef Py_ssize_t i
     cdef bytes key
-    if at + 7 > have:
-        return -1
-    if text[at] != 11 or text[at + 1] != 0 or text[at + 2] != 1:
-        return -2
-    end = at + 7 + word(text + at + 3)
-    if end + 9 > have:
-        return -1
-    key = PyBytes_FromStringAndSize(<const char*> text + at + 7, end - at - 7)
-    if text[end] != 13 or text[end + 1] != 0 or text[end + 2] != 2 or text[end + 3] != 11 or text[end + 4] != 12:
-        return -2
-    count = word(text + end + 5)
-    at = end + 9
-    for i in range(count):
-        if at + 4 > have:
-            return -1
-        column = at + 4
-        at = column + word(text + at)
-        if at + 7 > have:
-            return -1
-        if text[at] != 11 or text[at + 1] != 0 or text[at + 2] != 1:
-            return -2
-        value = at + 7
-        end = value + word(text + at + 3)
-        if end + 12 > have:
-            return -1
-        if text[end] != 10 or text[end + 1] != 0 or text[end + 2] != 2 or text[end + 11] != 0:
-            return -2
+    at = read_head(text, at, have, &row)
+    if at < 0:
+        return at
+    key = part_of(text, row.key, row.key_size)
+    for i in range(row.cells):
+        at = read_cell(text, at, have, &cell)
+        if at < 0:
+            return at
         keys.append(key)
-        columns.append(PyBytes_FromStringAndSize(<const char*> text + column, at - column))
-        values.append(PyBytes_FromStringAndSize(<const char*> text + value, end - value))
-        times_ms.append(longer(text + end + 3))
-        at = end + 12
-    if at + 1 > have:
-        return -1
-    return at + 1 if text[at] == 0 else -2
+        columns.append(part_of(text, cell.column, cell.column_size))
+        values.append(part_of(text, cell.value, cell.value_size))
+        times_ms.append(cell.time_ms)
+    return read_stop(text, at, have)
 
 
 def parse_rows(
     const unsigned char[::1] room, Py_ssize_t at, Py_ssize_t have, Py_ssize_t wanted,
     list keys, list columns, list values, list times_ms,
 ):
-    """Add up to `wanted` rows of an answer, of which `have` bytes have come, from a place on; how many were whole,
-    where they end, and whether what follows can be a row at all."""
+    """Append up to `wanted` rows of an answer, from byte `at` on. `room` has `have` received bytes. Return the number
+    of whole rows, the position after them, and whether the next bytes can be a row."""
     cdef Py_ssize_t done = 0, end, held
     while done < wanted:
         held = len(keys)
@@ -113,82 +168,26 @@ def parse_rows(
             del columns[held:]
             del values[held:]
             del times_ms[held:]
-            return done, at, end == -1
+            return done, at, end == INCOMPLETE
         at = end
         done += 1
     return done, at, True
 
 
-cdef inline uint64_t turned(uint64_t word, int by) noexcept nogil:
-    return word << by | word >> (64 - by)
-
-
-cdef struct Sip:
-    uint64_t a
-    uint64_t b
-    uint64_t c
-    uint64_t d
-
-
-cdef inline void mix(Sip* state) noexcept nogil:
-    """A round of SipHash."""
-    state.a += state.b
-    state.c += state.d
-    state.b = turned(state.b, 13) ^ state.a
-    state.d = turned(state.d, 16) ^ state.c
-    state.a = turned(state.a, 32)
-    state.c += state.b
-    state.a += state.d
-    state.b = turned(state.b, 17) ^ state.c
-    state.d = turned(state.d, 21) ^ state.a
-    state.c = turned(state.c, 32)
-
-
-cdef inline void take_word(Sip* state, uint64_t word) noexcept nogil:
-    state.d ^= word
-    mix(state)
-    state.a ^= word
-
-
-cdef inline void take_text(Sip* state, const unsigned char* text, Py_ssize_t size) noexcept nogil:
-    """A text behind its length: no two texts, one after the other, are read as two others."""
-    cdef uint64_t word
-    take_word(state, <uint64_t> size)
-    while size >= 8:
-        memcpy(&word, text, 8)
-        take_word(state, word)
-        text += 8
-        size -= 8
-    if size:
-        word = 0
-        memcpy(&word, text, size)
-        take_word(state, word)
-
-
 cdef inline void sign_cell(
-    const unsigned char* key, Py_ssize_t key_size, const unsigned char* column, Py_ssize_t column_size,
-    int64_t length, int64_t time_ms, uint64_t secret, uint64_t other, uint64_t* low, uint64_t* high,
+    const Key* secret, const unsigned char* key, Py_ssize_t key_size, const unsigned char* column,
+    Py_ssize_t column_size, int64_t length, int64_t time_ms, uint64_t* low, uint64_t* high,
 ) noexcept nogil:
-    """Add SipHash-1-3, of 128 bits, of a cell to two sums."""
-    cdef Sip state
-    state.a = secret ^ <uint64_t> 0x736F6D6570736575ULL
-    state.b = other ^ <uint64_t> 0x646F72616E646F6DULL ^ <uint64_t> 0xEE
-    state.c = secret ^ <uint64_t> 0x6C7967656E657261ULL
-    state.d = other ^ <uint64_t> 0x7465646279746573ULL
-    take_text(&state, key, key_size)
-    take_text(&state, column, column_size)
-    take_word(&state, <uint64_t> length)
-    take_word(&state, <uint64_t> time_ms)
-    state.c ^= <uint64_t> 0xEE
-    mix(&state)
-    mix(&state)
-    mix(&state)
-    low[0] += state.a ^ state.b ^ state.c ^ state.d
-    state.b ^= <uint64_t> 0xDD
-    mix(&state)
-    mix(&state)
-    mix(&state)
-    high[0] += state.a ^ state.b ^ state.c ^ state.d
+    """Add the 128-bit hash of a cell to two sums."""
+    cdef State state
+    start(&state, secret)
+    add_bytes(&state, <const char*> key, key_size)
+    add_bytes(&state, <const char*> column, column_size)
+    add_word(&state, <uint64_t> key_size << 32 | <uint64_t> column_size)
+    add_word(&state, <uint64_t> length)
+    add_word(&state, <uint64_t> time_ms)
+    low[0] += finish(&state, 0xEE)
+    high[0] += finish(&state, 0xDD)
 
 
 cdef int add_sums(dict groups, bytes prefix, uint64_t low, uint64_t high) except -1:
@@ -200,13 +199,15 @@ cdef int add_sums(dict groups, bytes prefix, uint64_t low, uint64_t high) except
 
 
 def sign_cells(
-    list keys, list columns, const int64_t[::1] lengths, list times_ms, Py_ssize_t width, uint64_t secret,
-    uint64_t other, dict groups,
+    list keys, list columns, const int64_t[::1] lengths, list times_ms, Py_ssize_t width, uint64_t secret_low,
+    uint64_t secret_high, dict groups,
 ):
-    """Add a hash of each cell to the sums of its group in `groups`, by the first `width` bytes of its row's key."""
+    """Add the hash of each cell to the sums of its group, named by the first `width` bytes of its row key."""
     cdef Py_ssize_t i
     cdef uint64_t low = 0, high = 0
     cdef bytes key, column, prefix = None
+    cdef Key secret
+    secret.low, secret.high = secret_low, secret_high
     for i in range(len(keys)):
         key, column = keys[i], columns[i]
         if prefix is None or key[:width] != prefix:
@@ -214,97 +215,73 @@ def sign_cells(
             low = high = 0
             prefix = key[:width]
         sign_cell(
-            <const unsigned char*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key),
+            &secret, <const unsigned char*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key),
             <const unsigned char*> PyBytes_AS_STRING(column), PyBytes_GET_SIZE(column),
-            lengths[i], times_ms[i], secret, other, &low, &high,
+            lengths[i], times_ms[i], &low, &high,
         )
     add_sums(groups, prefix, low, high)
 
 
 cdef Py_ssize_t sign_row(
-    const unsigned char* text, Py_ssize_t at, Py_ssize_t have, uint64_t secret, uint64_t other,
+    const unsigned char* text, Py_ssize_t at, Py_ssize_t have, const Key* secret, RowHead* row,
     uint64_t* low, uint64_t* high,
 ) noexcept nogil:
-    """Add one row, whose values are their lengths, to two sums; where it ends, -1 and -2 as in `parse_row`."""
-    cdef Py_ssize_t count, column, value, end, i, key, key_end
-    cdef uint64_t some = 0, more = 0
-    if at + 7 > have:
-        return -1
-    if text[at] != 11 or text[at + 1] != 0 or text[at + 2] != 1:
-        return -2
-    key, key_end = at + 7, at + 7 + word(text + at + 3)
-    end = key_end
-    if end + 9 > have:
-        return -1
-    if text[end] != 13 or text[end + 1] != 0 or text[end + 2] != 2 or text[end + 3] != 11 or text[end + 4] != 12:
-        return -2
-    count = word(text + end + 5)
-    at = end + 9
-    for i in range(count):
-        if at + 4 > have:
-            return -1
-        column = at + 4
-        at = column + word(text + at)
-        if at + 11 > have:
-            return -1
-        if text[at] != 11 or text[at + 1] != 0 or text[at + 2] != 1 or word(text + at + 3) != 4:
-            return -2
-        value = at + 7
-        end = value + 4
-        if end + 12 > have:
-            return -1
-        if text[end] != 10 or text[end + 1] != 0 or text[end + 2] != 2 or text[end + 11] != 0:
-            return -2
+    """Add the hashes of one row to two sums. The row's values are 4-byte lengths of the stored values. Return where the
+    row ends, or INCOMPLETE or INVALID, which leave the sums undefined."""
+    cdef CellPlace cell
+    cdef Py_ssize_t i
+    at = read_head(text, at, have, row)
+    if at < 0:
+        return at
+    for i in range(row.cells):
+        at = read_cell(text, at, have, &cell)
+        if at < 0:
+            return at
+        if cell.value_size != 4:
+            return INVALID
         sign_cell(
-            text + key, key_end - key, text + column, at - column, word(text + value), longer(text + end + 3),
-            secret, other, &some, &more,
+            secret, text + row.key, row.key_size, text + cell.column, cell.column_size, word(text + cell.value),
+            cell.time_ms, low, high,
         )
-        at = end + 12
-    if at + 1 > have:
-        return -1
-    if text[at] != 0:
-        return -2
-    low[0] += some
-    high[0] += more
-    return at + 1
+    return read_stop(text, at, have)
 
 
 def sign_rows(
     const unsigned char[::1] room, Py_ssize_t at, Py_ssize_t have, Py_ssize_t wanted, Py_ssize_t width,
-    uint64_t secret, uint64_t other, bytes before, dict groups,
+    uint64_t secret_low, uint64_t secret_high, bytes before, dict groups,
 ):
-    """Add up to `wanted` rows of an answer as `parse_rows` reads them, to the sums of their groups; how many were
-    whole, where they end, whether what follows can be a row at all, and the last row's key. Where a row's key is not
-    above the one before, first of all `before`, no row follows."""
+    """Add up to `wanted` rows of an answer to the sums of their groups. Keys must ascend, from above `before`. Return
+    the number of whole rows, the position after them, whether the next bytes can be a row, and the last key."""
     cdef const unsigned char* text = &room[0]
     cdef const unsigned char* last = <const unsigned char*> PyBytes_AS_STRING(before)
-    cdef Py_ssize_t done = 0, end = at, size, last_size = PyBytes_GET_SIZE(before), shared
-    cdef Py_ssize_t group = -1  # where its first row's key stands
+    cdef Py_ssize_t done = 0, end = at, last_size = PyBytes_GET_SIZE(before)
+    cdef Py_ssize_t group = -1  # place of the key of its first row
     cdef uint64_t low = 0, high = 0, low_of_row, high_of_row
+    cdef RowHead row
+    cdef Key secret
     cdef int order
-    cdef bint sound = True
+    cdef bint valid = True
+    secret.low, secret.high = secret_low, secret_high
     while done < wanted:
         with nogil:
             low_of_row = high_of_row = 0
-            end = sign_row(text, at, have, secret, other, &low_of_row, &high_of_row)
+            end = sign_row(text, at, have, &secret, &row, &low_of_row, &high_of_row)
         if end < 0:
-            sound = end == -1
+            valid = end == INCOMPLETE
             break
-        size = word(text + at + 3)
-        shared = min(size, last_size)
-        order = memcmp(text + at + 7, last, shared)
-        if order < 0 or (order == 0 and size <= last_size) or size < width:
-            sound = False
+        order = memcmp(text + row.key, last, min(row.key_size, last_size))
+        if order < 0 or (order == 0 and row.key_size <= last_size) or row.key_size < width:
+            valid = False
             break
-        if group < 0 or memcmp(text + at + 7, text + group, width):
+        if group < 0 or memcmp(text + row.key, text + group, width):
             if group >= 0:
-                add_sums(groups, PyBytes_FromStringAndSize(<const char*> text + group, width), low, high)
-            group, low, high = at + 7, 0, 0
+                add_sums(groups, part_of(text, group, width), low, high)
+            group, low, high = row.key, 0, 0
         low += low_of_row
         high += high_of_row
-        last, last_size = text + at + 7, size
+        last, last_size = text + row.key, row.key_size
         at = end
         done += 1
     if group >= 0:
-        add_sums(groups, PyBytes_FromStringAndSize(<const char*> text + group, width), low, high)
-    return done, at, sound, PyBytes_FromStringAndSize(<const char*> last, last_size)
+        add_sums(groups, part_of(text, group, width), low, high)
+    return done, at, valid, PyBytes_FromStringAndSize(<const char*> last, last_size)

@@ -1,109 +1,111 @@
-"""Scans for whoever reads very much: cells as parallel lists of bytes, no object for each, no value copied.
+"""Records of a store: cells, rows, pages of a scan and tables.
 
-An engine that can read faster than by rows says so by being a CellReader; every other is read by its rows.
+A column is `family:qualifier`, as HBase spells it. Rows and, within a row, columns are ordered as unsigned bytes.
+
+Cell signatures are 128-bit values for a group of rows that change when a cell of the group changes.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+import os
+import secrets
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-import trio
+import numpy as np
+from numpy.typing import NDArray
 
-from tsd.store import Cell, Page, Row, Store
+try:
+    from tsd.store import _cells
+except ImportError:  # installed without a C compiler
+    HAS_CELL_LOOP = False
+else:
+    HAS_CELL_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
-PAGE_ROWS = 1000
-LET_GO_S = 2  # for an engine to hear that a scan has ended; it finds out by itself, later
-PAGE_BYTES = 2 << 20  # fewer would be nearer to the processor, but each waits for its turn among all tasks
+
+class Cell(NamedTuple):
+    """One stored cell of a row."""
+
+    column: bytes
+    value: bytes
+    time_ms: int  # write timestamp
+
+
+class Row(NamedTuple):
+    """A row and its cells, one or more, ordered by column."""
+
+    key: bytes
+    cells: list[Cell]
+
+
+class Put(NamedTuple):
+    """One cell to write."""
+
+    row: bytes
+    column: bytes
+    value: bytes
+
+
+class Page(NamedTuple):
+    """A part of a scan: whole rows in order, and the first row key of the next part (None after the last part)."""
+
+    rows: list[Row]
+    next_start: bytes | None
+
+
+class Family(NamedTuple):
+    """A column family with the settings of OpenTSDB's table script. Engines without such settings ignore them."""
+
+    name: bytes
+    versions: int = 1
+    bloom: str = "ROW"
+
+
+class Table(NamedTuple):
+    """A table to create."""
+
+    name: str
+    families: tuple[Family, ...]
 
 
 class CellPage(NamedTuple):
-    """A part of a scan, cell by cell, in order: whole rows only. Where the next part starts is in `next_start` (None:
-    there is none)."""
+    """A part of a scan as parallel lists with one entry per cell, in order. It holds whole rows only."""
 
-    keys: list[bytes]  # the row of each cell
+    keys: list[bytes]  # row key of each cell
     columns: list[bytes]
-    values: list[bytes]  # each behind `ahead` bytes: its time of writing, big-endian, or nothing
-    ahead: int
-    times_ms: list[int]  # of writing; empty where the values have it in front
-    next_start: bytes | None
+    values: list[bytes]  # each after a prefix of `ahead` bytes
+    ahead: int  # 8: the prefix is the write timestamp, big-endian; 0: there is no prefix
+    times_ms: list[int]  # write timestamps; empty if the values have them as a prefix
+    next_start: bytes | None  # first row key of the next part, None after the last part
 
     def cell(self, at: int) -> Cell:
-        """One cell as everybody else sees it."""
+        """Return one cell."""
         value = self.values[at]
         time_ms = int.from_bytes(value[: self.ahead], "big") if self.ahead else self.times_ms[at]
         return Cell(self.columns[at], value[self.ahead :], time_ms)
 
 
 class Cursor:
-    """What an engine keeps of a scan from one of its pages to the next: where it is open, and how large its rows are.
-
-    It may be lost at any time: a page is asked for by its first row all the same. An engine that reads far away may
-    pass over rows in whose keys the regular expression `sieve` is not found (see tsd.codec.sieve).
+    """State of a cell scan that an engine keeps between two pages. A scan without it is slower but still correct,
+    because each request has the first row of its page.
     """
 
-    def __init__(self, sieve: str = "") -> None:
-        self.sieve = sieve
-        self.address: tuple[str, int] | None = None  # of the gateway that has the scanner
+    def __init__(self, key_pattern: str = "") -> None:
+        """`key_pattern` is a Java regular expression. An engine with `Capabilities.filters_rows` may skip rows whose
+        keys do not contain it (see tsd.codec.opentsdb.rowkey)."""
+        self.key_pattern = key_pattern
+        self.address: tuple[str, int] | None = None  # gateway that opened the scanner
         self.scanner: int | None = None
-        self.row_bytes = 0  # of values, on average; 0: not known yet
-        self.pages: Iterator[CellPage | None] | None = None  # of an engine in this process: those that are to come
-        self.next_start: bytes | None = None  # where they begin
-
-
-@runtime_checkable
-class CellReader(Protocol):
-    """An engine with a faster way."""
-
-    async def cells(
-        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, cursor: Cursor
-    ) -> CellPage:
-        """The cells of the first rows from `start` to before `stop`, as `Store.page`: the page ends with a row when it
-        has `limit_bytes`, of values at least. `cursor` is the same for all pages of a scan."""
-        ...
-
-    async def let_go(self, table: str, cursor: Cursor) -> None:
-        """Give back what is held for a scan of which no more pages are wanted. Raises nothing."""
-        ...
-
-
-async def cell_pages(
-    store: Store, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int = PAGE_BYTES, sieve: str = ""
-) -> AsyncGenerator[CellPage, None]:
-    """The cells from `start` to before `stop`, page by page, no page empty; perhaps without those of rows that do not
-    pass `sieve` (see Cursor). Raises StoreError."""
-    cursor = Cursor(sieve)
-    at: bytes | None = start
-    try:
-        while at is not None:
-            page = await cell_page(store, table, at, stop, limit_bytes=limit_bytes, cursor=cursor)
-            at = page.next_start
-            if page.keys:
-                yield page
-    finally:
-        if at is not None and isinstance(store, CellReader):
-            with trio.move_on_after(LET_GO_S, shield=True):
-                await store.let_go(table, cursor)
-
-
-async def cell_page(
-    store: Store, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int = PAGE_BYTES, cursor: Cursor
-) -> CellPage:
-    """The first cells from `start` on, by the fastest way that the engine has. Raises StoreError."""
-    if isinstance(store, CellReader):
-        return await store.cells(table, start, stop, limit_bytes=limit_bytes, cursor=cursor)
-    return cells_of(await store.page(table, start, stop, limit=PAGE_ROWS))
-
-
-def cells_of(page: Page) -> CellPage:
-    """A page of rows, cell by cell.
-
-    >>> cells_of(Page([Row(b"r", [Cell(b"t:a", b"1", 7), Cell(b"t:b", b"2", 8)])], None)).keys
-    [b'r', b'r']
-    """
-    return cells_of_rows(page.rows, page.next_start)
+        self.row_bytes = 0  # average size of a row's values; 0: unknown
+        self.pages: Iterator[CellPage | None] | None = None  # remaining pages of an engine in this process
+        self.next_start: bytes | None = None  # first row of those pages
 
 
 def cells_of_rows(rows: Iterable[Row], next_start: bytes | None = None) -> CellPage:
-    """Rows, cell by cell."""
+    """Return rows as a page of cells.
+
+    >>> cells_of_rows([Row(b"r", [Cell(b"t:a", b"1", 7), Cell(b"t:b", b"2", 8)])]).keys
+    [b'r', b'r']
+    """
     keys: list[bytes] = []
     columns: list[bytes] = []
     values: list[bytes] = []
@@ -115,3 +117,48 @@ def cells_of_rows(rows: Iterable[Row], next_start: bytes | None = None) -> CellP
             values.append(value)
             times_ms.append(time_ms)
     return CellPage(keys, columns, values, 0, times_ms, next_start)
+
+
+if HAS_CELL_LOOP:
+    from tsd.store import _cells
+
+SECRETS = secrets.randbits(64), secrets.randbits(64)
+_HASH = struct.Struct("<QQ")
+
+
+class CellSigner:
+    """Computes signatures of groups of rows. Cells may be added in any order and in any number of calls.
+
+    A signature is the sum of a hash of each cell, keyed with a secret of this process. Equal signatures mean cells with
+    equal rows, columns, write timestamps and lengths of values. Values of the same length and timestamp are not told
+    apart: a caller must not rely on signatures of cells that may still be rewritten within their millisecond.
+
+    This needs the compiled loop: in Python, hashing each cell would cost more than reading the rows again.
+    """
+
+    def __init__(self, width: int) -> None:
+        """Rows whose keys share their first `width` bytes form a group."""
+        self._width = width
+        self._sums: dict[bytes, tuple[int, int]] = {}
+
+    def add(self, keys: list[bytes], columns: list[bytes], lengths: NDArray[np.int64], times_ms: list[int]) -> None:
+        """Add cells: the row key, column, length of value and write timestamp of each."""
+        _cells.sign_cells(keys, columns, lengths, times_ms, self._width, *SECRETS, self._sums)
+
+    def add_rows(
+        self, room: memoryview, at: int, have: int, wanted: int, before: bytes
+    ) -> tuple[int, int, bool, bytes]:
+        """Add up to `wanted` rows of a Thrift answer whose values are lengths (see tsd.store.hbase.thrift_codec).
+
+        `room` is a buffer with `have` received bytes; the first row starts at byte `at`. Keys must ascend, from above
+        `before`. Return the number of whole rows, the position after them, whether the next bytes can be a row, and the
+        last key.
+        """
+        found: tuple[int, int, bool, bytes] = _cells.sign_rows(
+            room, at, have, wanted, self._width, *SECRETS, before, self._sums
+        )
+        return found
+
+    def finish(self) -> dict[bytes, bytes]:
+        """Return the signature of each group by its prefix."""
+        return {prefix: _HASH.pack(*sums) for prefix, sums in self._sums.items()}

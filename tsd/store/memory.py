@@ -1,4 +1,4 @@
-"""A store in memory: what the other engines are held against, and what tests run on. Nothing outlives the process."""
+"""A store in memory: the reference for the other engines, and the store of unit tests. It is not persistent."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -8,32 +8,44 @@ import trio
 from sortedcontainers import SortedDict
 
 from tsd.errors import NoTable, StoreError
-from tsd.store import Cell, Page, Put, Row, Table
-from tsd.store.changes import Told
-from tsd.store.counters import add, bytes_of
-from tsd.store.limits import check_column, check_row
+from tsd.store import Capabilities, Cell, CellReader, CellSignatures, OnWrite, Page, Put, Row, Table
+from tsd.store.rules import add, bytes_of, check_column, check_row
+from tsd.store.timing import Latency
 
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 
 
 class MemoryStore:
-    """Store on sorted dictionaries. Every call lets other tasks run first, and then happens in one go."""
+    """Store on sorted dictionaries. Every call starts with a checkpoint and is atomic after it."""
+
+    capabilities = Capabilities(
+        ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1, keeps_versions=False
+    )
+    cell_reader: CellReader | None = None
+    cell_signatures: CellSignatures | None = None
+    latencies: Mapping[str, Latency] = MappingProxyType({})
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
-        """`clock_ms` is the wall clock in Unix milliseconds; stamps never go back, and those of puts rise."""
+        """`clock_ms` is the wall clock in Unix milliseconds. Timestamps never fall, and each put gets a higher one than
+        all calls before."""
         self._clock_ms = clock_ms
         self._last_ms = 0
         self._tables: dict[str, _Table] = {}
         self._count: Counter[str] = Counter()
-        self._told: dict[str, Told] = {}
+        self._subscribers: dict[str, OnWrite] = {}
 
-    def on_write(self, table: str, told: Told) -> None:
-        """See TellsWrites."""
-        self._told[table] = told
+    @property
+    def change_feed(self) -> "MemoryStore":
+        """See Store."""
+        return self
 
-    def _tell(self, table: str, rows: Iterable[bytes]) -> None:
-        if told := self._told.get(table):
-            told(rows)
+    def subscribe(self, table: str, on_write: OnWrite) -> None:
+        """See ChangeFeed."""
+        self._subscribers[table] = on_write
+
+    def _notify(self, table: str, rows: Iterable[bytes]) -> None:
+        if on_write := self._subscribers.get(table):
+            on_write(rows)
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
         """See Store."""
@@ -52,33 +64,35 @@ class MemoryStore:
     ) -> dict[bytes, list[Cell]]:
         """See Store."""
         await self._enter("get")
-        held = self._table(table)
-        found = {row: held.cells(row, columns) for row in rows}
+        stored = self._table(table)
+        found = {row: stored.cells(row, columns) for row in rows}
         return {row: cells for row, cells in found.items() if cells}
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """See Store."""
         await self._enter("put")
-        held = self._table(table)
+        stored = self._table(table)
         for row, column, _ in cells:
-            held.check(row, column)
-        stamp = self._stamp(rising=bool(cells)) if time_ms is None else time_ms
-        self._tell(table, (cell.row for cell in cells))
+            stored.check(row, column)
+        if not cells:
+            return
+        stamp = self._stamp(rising=True) if time_ms is None else time_ms
+        self._notify(table, (cell.row for cell in cells))
         for row, column, value in cells:
-            held.put(row, Cell(column, value, stamp))
+            stored.put(row, Cell(column, value, stamp))
         self._count["cells_put"] += len(cells)
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""
         await self._enter("delete")
-        held = self._table(table)
+        stored = self._table(table)
         for row, names in columns.items():
             for column in names:
-                held.check(row, column)
-        self._tell(table, columns)
+                stored.check(row, column)
+        self._notify(table, columns)
         for row, names in columns.items():
             for column in names:
-                held.delete(row, column, self._stamp() if up_to_ms is None else up_to_ms)
+                stored.delete(row, column, self._stamp() if up_to_ms is None else up_to_ms)
 
     async def page(
         self,
@@ -91,13 +105,13 @@ class MemoryStore:
     ) -> Page:
         """See Store."""
         await self._enter("page")
-        held = self._table(table)
+        stored = self._table(table)
         rows: list[Row] = []
         size = 0
-        for row in held.keys_between(start, stop):
+        for row in stored.keys_between(start, stop):
             if len(rows) >= limit or size >= PAGE_BYTES:
                 return Page(rows, row)
-            if cells := held.cells(row, columns):
+            if cells := stored.cells(row, columns):
                 rows.append(Row(row, cells))
                 size += sum(len(cell.value) for cell in cells)
         return Page(rows, None)
@@ -107,35 +121,35 @@ class MemoryStore:
     ) -> bool:
         """See Store."""
         await self._enter("check_and_put")
-        self._tell(table, [row])
+        self._notify(table, [row])
         return self._check_and_put(self._table(table), Put(row, column, value), expected)
 
     async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
         """See Store."""
         await self._enter("create")
-        held = self._table(table)
-        self._tell(table, (cell.row for cell in cells))
-        return [self._check_and_put(held, cell, None) for cell in cells]
+        stored = self._table(table)
+        self._notify(table, (cell.row for cell in cells))
+        return [self._check_and_put(stored, cell, None) for cell in cells]
 
-    def _check_and_put(self, held: "_Table", cell: Put, expected: bytes | None) -> bool:
-        held.check(cell.row, cell.column)
+    def _check_and_put(self, stored: "_Table", cell: Put, expected: bytes | None) -> bool:
+        stored.check(cell.row, cell.column)
         stamp = self._stamp()
-        before = held.cell(cell.row, cell.column)
+        before = stored.cell(cell.row, cell.column)
         if before.value != (expected or b""):
             return False
-        held.put(cell.row, Cell(cell.column, cell.value, max(stamp, before.time_ms)))
+        stored.put(cell.row, Cell(cell.column, cell.value, max(stamp, before.time_ms)))
         self._count["cells_put"] += 1
         return True
 
     async def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
         """See Store."""
         await self._enter("increment")
-        held = self._table(table)
-        held.check(row, column)
-        self._tell(table, [row])
-        before = held.cell(row, column)
+        stored = self._table(table)
+        stored.check(row, column)
+        self._notify(table, [row])
+        before = stored.cell(row, column)
         total = add(before.value if before.time_ms >= 0 else None, by)
-        held.put(row, Cell(column, bytes_of(total), max(self._stamp(), before.time_ms)))
+        stored.put(row, Cell(column, bytes_of(total), max(self._stamp(), before.time_ms)))
         return total
 
     async def sync(self) -> None:
@@ -166,7 +180,7 @@ class MemoryStore:
 
 
 class _Table:
-    """Rows in order, each a dictionary of its cells by column, none empty."""
+    """Rows in order, each a dictionary of one or more cells by column."""
 
     def __init__(self, table: Table) -> None:
         self._name = table.name
@@ -174,34 +188,34 @@ class _Table:
         self._rows: SortedDict = SortedDict()
 
     def check(self, row: bytes, column: bytes) -> None:
-        """Raise StoreError for a cell that the table cannot hold."""
+        """Raise StoreError for an invalid row key, or a column without a family of the table."""
         check_row(row)
         check_column(column)
         if column.partition(b":")[0] not in self._families:
             raise StoreError(f"table {self._name} has no family for column {column!r}")
 
     def cell(self, row: bytes, column: bytes) -> Cell:
-        """A cell, or one that is older than any."""
+        """Return a cell. If it is absent, return an empty one with the timestamp -1."""
         cells: dict[bytes, Cell] = self._rows.get(row, {})
         return cells.get(column, Cell(column, b"", -1))
 
     def cells(self, row: bytes, columns: Collection[bytes] | None) -> list[Cell]:
-        """The cells of a row, in order."""
+        """Return the cells of a row, in order."""
         cells: dict[bytes, Cell] = self._rows.get(row, {})
         return [cells[column] for column in sorted(cells) if columns is None or column in columns]
 
     def put(self, row: bytes, cell: Cell) -> None:
-        """Write a cell unless the one that is there is newer."""
+        """Write a cell unless the stored one is newer."""
         if cell.time_ms >= self.cell(row, cell.column).time_ms:
             self._rows.setdefault(row, {})[cell.column] = cell
 
     def delete(self, row: bytes, column: bytes, up_to_ms: int) -> None:
-        """Remove a cell that is no newer than that, and the row with its last one."""
+        """Delete a cell if its timestamp is at most `up_to_ms`, and the row with its last cell."""
         if 0 <= self.cell(row, column).time_ms <= up_to_ms:
             del self._rows[row][column]
             if not self._rows[row]:
                 del self._rows[row]
 
     def keys_between(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:
-        """The rows from `start` to before `stop`, in order."""
+        """Yield the row keys from `start` to before `stop`, in order."""
         yield from self._rows.irange(start, stop, inclusive=(True, False))

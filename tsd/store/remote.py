@@ -1,74 +1,76 @@
-"""A running daemon's store, by way of its control socket: what commands use while the daemon owns the database.
+"""Client of a daemon's control socket, and the daemon's store through it: for commands while a daemon runs.
 
-One request at a time, each answered before the next. Messages are msgpack maps: `{"verb": …, arguments}` there,
-`{"result": …}` or `{"error": class name, "message": …}` back.
+Messages are msgpack maps. A request is `{"verb": …, arguments}`, its answer `{"result": …}` or
+`{"error": class name, "message": …}`. A connection has at most one outstanding request.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgpack
 import trio
 
 import tsd.errors
+from tsd.config.state_dir import socket_address
 from tsd.errors import StoreDown, TsdError
-from tsd.state import socket_address
-from tsd.store import Cell, Page, Put, Row, Table
+from tsd.store import Capabilities, Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Row, Table
+from tsd.store.timing import Latency
 
 RECEIVE_BYTES = 256 << 10
 MAX_MESSAGE = 256 << 20
-PUT_CELLS = 5000  # sent with one request
+PUT_CELLS = 5000  # per request
 
 
-class Caller:
-    """Asks a daemon's control socket. After an error or a cancellation it connects anew with the next request, so that
-    no answer is taken for another's, and that a daemon may be restarted."""
+class ControlClient:
+    """A connection to a daemon's control socket. After an error or a cancellation the next call reconnects. So a late
+    answer is never taken for that of another call, and the client survives a restart of the daemon."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stream: trio.SocketStream | None = None
         self._answers = msgpack.Unpacker()
-        self._settled = False  # whether no answer is on its way
-        self._turn = trio.Lock()
+        self._idle = False  # connected, without an outstanding answer
+        self._lock = trio.Lock()
 
     @classmethod
-    async def connect(cls, path: Path) -> "Caller":
-        """To the daemon that listens at `path`; OSError where there is none."""
-        caller = cls(path)
-        await caller._dial()
-        return caller
+    async def connect(cls, path: Path) -> "ControlClient":
+        """Connect to the daemon that listens at `path`. Raise OSError if there is none."""
+        client = cls(path)
+        await client._reconnect()
+        return client
 
-    async def ask(self, verb: str, **arguments: object) -> Any:
-        """The daemon's answer; raises the error it names, or StoreDown where it is gone: the next request may find it
-        again."""
-        async with self._turn:
+    async def call(self, verb: str, **arguments: object) -> Any:
+        """Return the daemon's answer. Raise the error in the answer, or StoreDown if no daemon answers. A later call
+        connects again."""
+        async with self._lock:
             try:
-                if not self._settled:
+                if not self._idle:
                     await self.aclose()
-                    await self._dial()
+                    await self._reconnect()
                 answer = await self._exchange(msgpack.packb({"verb": verb, **arguments}))
             except OSError as exc:
                 raise StoreDown(f"no daemon answers at {self._path}: {exc.strerror or exc}") from exc
             except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
-                raise StoreDown(f"the daemon has ended while it was asked for {verb}") from exc
+                raise StoreDown(f"the daemon closed the connection during the call {verb}") from exc
         if "error" in answer:
             kind = getattr(tsd.errors, answer["error"], TsdError)
             raise kind(answer["message"]) if issubclass(kind, TsdError) else TsdError(answer["message"])
         return answer["result"]
 
-    async def _dial(self) -> None:
+    async def _reconnect(self) -> None:
         with socket_address(self._path) as address:
             self._stream = await trio.open_unix_socket(address)
         self._answers = msgpack.Unpacker(max_buffer_size=MAX_MESSAGE)
-        self._settled = True
+        self._idle = True
 
     async def _exchange(self, request: bytes) -> Any:
         assert self._stream
-        self._settled = False
+        self._idle = False
         await self._stream.send_all(request)
         answer = await self._receive(self._stream)
-        self._settled = True
+        self._idle = True
         return answer
 
     async def _receive(self, stream: trio.SocketStream) -> Any:
@@ -81,31 +83,39 @@ class Caller:
             self._answers.feed(data)
 
     async def aclose(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._stream is not None:
             await self._stream.aclose()
 
 
 class RemoteStore:
-    """Store over a Caller. See Store for what each call does."""
+    """The embedded store of a running daemon, which no other process can open."""
 
-    def __init__(self, caller: Caller) -> None:
-        self.caller = caller
+    capabilities = Capabilities(
+        ascending_timestamps=True, shared=True, filters_rows=False, parallel_scans=1, keeps_versions=False
+    )
+    cell_reader: CellReader | None = None
+    change_feed: ChangeFeed | None = None
+    cell_signatures: CellSignatures | None = None
+    latencies: Mapping[str, Latency] = MappingProxyType({})
+
+    def __init__(self, client: ControlClient) -> None:
+        self.client = client
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
         """See Store."""
         wanted = [[table.name, [list(family) for family in table.families]] for table in tables]
-        return list(await self.caller.ask("create_tables", tables=wanted, compression=compression))
+        return list(await self.client.call("create_tables", tables=wanted, compression=compression))
 
     async def tables(self) -> list[str]:
         """See Store."""
-        return list(await self.caller.ask("tables"))
+        return list(await self.client.call("tables"))
 
     async def get(
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
         """See Store."""
-        answer = await self.caller.ask("get", table=table, rows=list(rows), columns=_listed(columns))
+        answer = await self.client.call("get", table=table, rows=list(rows), columns=_listed(columns))
         return {row: [Cell(*cell) for cell in cells] for row, cells in answer}
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
@@ -114,14 +124,14 @@ class RemoteStore:
         while start < len(cells):
             end = min(start + PUT_CELLS, len(cells))
             while end < len(cells) and cells[end].row == cells[end - 1].row:
-                end += 1  # a row's cells land together
-            await self.caller.ask("put", table=table, cells=cells[start:end], time_ms=time_ms)
+                end += 1  # cells of one row go into one request
+            await self.client.call("put", table=table, cells=cells[start:end], time_ms=time_ms)
             start = end
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""
         named = [(row, list(names)) for row, names in columns.items()]
-        await self.caller.ask("delete", table=table, columns=named, up_to_ms=up_to_ms)
+        await self.client.call("delete", table=table, columns=named, up_to_ms=up_to_ms)
 
     async def page(
         self,
@@ -133,37 +143,37 @@ class RemoteStore:
         columns: Collection[bytes] | None = None,
     ) -> Page:
         """See Store."""
-        rows, next_start = await self.caller.ask(
+        rows, next_start = await self.client.call(
             "page", table=table, start=start, stop=stop, limit=limit, columns=_listed(columns)
         )
         return Page([Row(key, [Cell(*cell) for cell in cells]) for key, cells in rows], next_start)
 
     async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
         """See Store."""
-        return list(await self.caller.ask("create", table=table, cells=cells))
+        return list(await self.client.call("create", table=table, cells=cells))
 
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None
     ) -> bool:
         """See Store."""
         return bool(
-            await self.caller.ask("check_and_put", table=table, row=row, column=column, value=value, expected=expected)
+            await self.client.call("check_and_put", table=table, row=row, column=column, value=value, expected=expected)
         )
 
     async def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
         """See Store."""
-        return int(await self.caller.ask("increment", table=table, row=row, column=column, by=by))
+        return int(await self.client.call("increment", table=table, row=row, column=column, by=by))
 
     async def sync(self) -> None:
         """See Store."""
-        await self.caller.ask("sync")
+        await self.client.call("sync")
 
     async def aclose(self) -> None:
         """See Store."""
-        await self.caller.aclose()
+        await self.client.aclose()
 
     def statistics(self) -> Mapping[str, int]:
-        """Nothing: the daemon counts."""
+        """Return no counters: the daemon counts the calls."""
         return {}
 
 

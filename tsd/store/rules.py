@@ -1,16 +1,21 @@
-"""Cells of a put, cut into batches of whole rows."""
+"""Rules that all engines share: batches of whole rows, the limits of HBase for keys and columns, and counters.
+
+A counter has 8 bytes, signed, big-endian, and wraps around.
+"""
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
+from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.errors import StoreError
 from tsd.store import Put
 
 _value = itemgetter(2)
 
 
 def whole_rows(cells: Sequence[Put], *, most_cells: int, most_bytes: int) -> Iterator[Sequence[Put]]:
-    """`cells` in slices of at most `most_cells` and `most_bytes` of values, in order; a row that is larger is a slice
-    of its own. Cells of one row stand beside each other and stay in one slice.
+    """Yield `cells` in slices of at most `most_cells` and `most_bytes` of values, in order. The cells of one row follow
+    each other and stay in one slice; a larger row is a slice of its own.
 
     >>> cells = [Put(row, b"t:", bytes(9)) for row in (b"a", b"b", b"b", b"b", b"c")]
     >>> [len(part) for part in whole_rows(cells, most_cells=2, most_bytes=100)]
@@ -31,7 +36,7 @@ def whole_rows(cells: Sequence[Put], *, most_cells: int, most_bytes: int) -> Ite
 
 
 def _boundary(cells: Sequence[Put], start: int, at: int) -> int:
-    """The last place after `start` and up to `at` where a row ends, or else the first one after `at`."""
+    """Return the last end of a row after `start` and up to `at`, or else the first one after `at`."""
     end = at
     while start < end < len(cells) and cells[end].row == cells[end - 1].row:
         end -= 1
@@ -40,3 +45,39 @@ def _boundary(cells: Sequence[Put], start: int, at: int) -> int:
     while at < len(cells) and cells[at].row == cells[at - 1].row:
         at += 1
     return at
+
+
+def check_row(row: bytes) -> None:
+    """Raise StoreError for a row key that HBase would refuse."""
+    if not 0 < len(row) <= LONGEST_KEY:
+        raise StoreError(f"a row key has 1 to {LONGEST_KEY} bytes, this one {len(row)}: {row[:32].hex()}")
+
+
+def check_column(column: bytes) -> None:
+    """Raise StoreError for a column without a family.
+
+    HBase's gateway silently drops a put to such a column, and deletes the whole family instead of such a column.
+    """
+    if b":" not in column:
+        raise StoreError(f"a column is family:qualifier, not {column.hex()}")
+
+
+def add(stored: bytes | None, by: int) -> int:
+    """Return the sum of a counter (None: absent, 0) and `by`. Raise StoreError if the cell is not a counter.
+
+    >>> add(None, 1), add(bytes.fromhex("7fffffffffffffff"), 1) == -(2**63)
+    (1, True)
+    """
+    if stored is not None and len(stored) != 8:
+        raise StoreError(f"a counter has 8 bytes, this cell {len(stored)}: {stored[:32].hex()}")
+    total = int.from_bytes(stored or b"", "big", signed=True) + by
+    return (total + 2**63) % 2**64 - 2**63
+
+
+def bytes_of(total: int) -> bytes:
+    """Return the value of a counter's cell.
+
+    >>> bytes_of(-1).hex()
+    'ffffffffffffffff'
+    """
+    return total.to_bytes(8, "big", signed=True)

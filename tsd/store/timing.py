@@ -1,23 +1,55 @@
-"""How long the calls of a store take, as who makes them has it: waits for a connection and repetitions included."""
+"""Durations of store calls and other operations, counted in histogram buckets."""
 
 import functools
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from tsd.latency import Latency
+# Upper bounds of the buckets in seconds. A disk sync takes 1 to 20 ms and a call of HBase 1 to 100 ms; a stalled call
+# takes its whole timeout.
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+TIMED_CALLS = ("get", "put", "delete", "page", "read_cells", "create", "increment", "sync")
+
+
+class Latency:
+    """Histogram of the durations of one operation since the start.
+
+    >>> latency = Latency()
+    >>> latency.record(0.001), latency.record(0.3), latency.record(99)
+    (None, None, None)
+    >>> latency.count, latency.total_s, latency.counts[0], latency.counts[-1]
+    (3, 99.301, 1, 1)
+    """
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)  # the last bucket has no bound
+        self.total_s = 0.0
+
+    def record(self, took_s: float) -> None:
+        """Count one operation."""
+        self.counts[bisect_left(BOUNDS_S, took_s)] += 1
+        self.total_s += took_s
+
+    @property
+    def count(self) -> int:
+        """Number of operations."""
+        return sum(self.counts)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@runtime_checkable
 class Timed(Protocol):
-    """A store that measures itself."""
+    """An object whose calls are timed."""
 
     @property
-    def took(self) -> Mapping[str, Latency]:
-        """By the name of the call."""
+    def latencies(self) -> Mapping[str, Latency]:
+        """Latency of each call by its name."""
         ...
 
 
@@ -27,20 +59,20 @@ S = TypeVar("S", bound=Timed)
 def timed(
     call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """A method of a store that is measured, also where it fails. Its name is a key of `took`."""
+    """Decorate a store's method to record its duration, including waits and retries, even if it fails."""
     name = call.__name__
 
     async def measured(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             return await call(self, *args, **kwargs)
         finally:
-            self.took[name].note(time.monotonic() - begun)
+            self.latencies[name].record(time.monotonic() - started)
 
     functools.update_wrapper(measured, call)
     return measured
 
 
-def none_yet() -> dict[str, Latency]:
-    """A store's times when it is made: of the calls that are measured, all of which are told from the start."""
-    return {name: Latency() for name in ("get", "put", "delete", "page", "cells", "create", "increment", "sync")}
+def new_latencies() -> dict[str, Latency]:
+    """Return an empty histogram for each timed call: statistics list them all from the start."""
+    return {name: Latency() for name in TIMED_CALLS}

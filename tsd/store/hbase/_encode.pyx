@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled way to write a request of many cells (see tsd.store.requests)."""
+"""Compiled encoder of put requests (see tsd.store.hbase.thrift_codec)."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
-from tsd.store.limits import check_column, check_row
+from tsd.store.rules import check_column, check_row
 
 cdef enum:
     BOOL = 2
@@ -15,11 +15,11 @@ cdef enum:
     STRUCT = 12
     MAP = 13
     LIST = 15
-    FIELD = 3  # bytes: its type and number
+    FIELD = 3  # bytes of a field's type and number
     WORD = 4
     LONGEST_KEY = 32767
-    ROW = FIELD + WORD + FIELD + 1 + WORD + 1  # of a BatchMutation, but its row and mutations
-    CELL = 4 + FIELD + WORD + FIELD + WORD + 4 + 1  # of a Mutation, but its column and value
+    ROW = FIELD + WORD + FIELD + 1 + WORD + 1  # bytes of a BatchMutation without its row and mutations
+    CELL = 4 + FIELD + WORD + FIELD + WORD + 4 + 1  # bytes of a Mutation without its column and value
 
 
 cdef inline char* put_word(char* at, Py_ssize_t number) noexcept nogil:
@@ -52,7 +52,7 @@ cdef inline bint same(bytes one, bytes other):
 
 
 cdef Py_ssize_t size_of(list cells, Py_ssize_t* rows) except -1:
-    """Bytes of the rows of `cells`, and how many those are. Raises what `check_row` and `check_column` do."""
+    """Return the encoded size of `cells`, and set the number of rows. Raise as `check_row` and `check_column` do."""
     cdef Py_ssize_t size = 0, length
     cdef bytes row, column, value, last = b""
     for cell in cells:
@@ -77,9 +77,9 @@ cdef Py_ssize_t size_of(list cells, Py_ssize_t* rows) except -1:
 
 
 cdef char* put_cells(char* at, list cells):
-    """Write the rows of `cells`, which `size_of` has looked at."""
+    """Write the rows of `cells`, already checked by `size_of`; return the position after them."""
     cdef Py_ssize_t count = 0
-    cdef char* counted = NULL  # where a row's number of cells stands
+    cdef char* counted = NULL  # place of a row's number of cells
     cdef bytes row, column, value, last = b""
     for cell in cells:
         row, column = <object> PyTuple_GET_ITEM(cell, 0), <object> PyTuple_GET_ITEM(cell, 1)
@@ -107,7 +107,7 @@ cdef char* put_cells(char* at, list cells):
 
 
 def mutate_rows(long number, bytes table not None, list cells not None, time_ms):
-    """The request of mutateRows, or of mutateRowsTs where there is a time."""
+    """Return a mutateRows request, or a mutateRowsTs request if `time_ms` is not None."""
     cdef bytes name = b"mutateRows" if time_ms is None else b"mutateRowsTs", made
     cdef Py_ssize_t rows = 0, size = size_of(cells, &rows)
     cdef uint64_t stamp

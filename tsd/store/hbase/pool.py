@@ -1,12 +1,12 @@
-"""Which gateway a call goes to, and over which connection. Knows nothing of what is said there.
+"""Connection pool for several Thrift gateways.
 
-Calls are spread over the gateways that answer. One that does not is left alone for a while, longer each time, and then
-asked by one call only, so that while all are gone callers hear so at once instead of waiting for a timeout each. It is
-used by one event loop, and so has no locks; threads see leases only.
+Calls are spread over the gateways that answer. After a failure a gateway gets no calls during a backoff, and then one
+call as a probe. While all gateways are down, other callers fail at once instead of each waiting for a timeout. The pool
+belongs to one event loop and has no locks; threads use only leases.
 
-happybase.ConnectionPool is not used. It connects in its constructor, which makes a daemon fail that starts before its
-gateway; after an error it connects again inside the handler, which hides the error behind the next one; it never looks
-whether a connection that was idle is still there; and it knows one gateway.
+happybase.ConnectionPool does not fit. It connects in its constructor, so that a daemon could not start before its
+gateway. After an error it reconnects inside the handler, which hides the error behind the next one. It never checks an
+idle connection, and it knows one gateway only.
 """
 
 import random
@@ -16,8 +16,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tsd.errors import StoreDown
 
-FIRST_REST_S, LONGEST_REST_S = 0.5, 4.0  # of a gateway that failed; with the writer's own pause less than 10 s
-IDLE_S = 30.0  # half of what the gateway allows (hbase.thrift.server.socket.read.timeout)
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 4.0  # less than 10 s together with the writer's own backoff
+IDLE_S = 30.0  # half of the gateway's limit (hbase.thrift.server.socket.read.timeout)
 
 Address = tuple[str, int]
 
@@ -25,29 +25,30 @@ Address = tuple[str, int]
 class NoAnswer(StoreDown):
     """A call got no usable answer from its gateway. Its connection must not be used again."""
 
-    def __init__(self, why: str, *, sent: bool = True, timed_out: bool = False) -> None:
-        super().__init__(why)
-        self.sent = sent  # else it cannot have been done
+    def __init__(self, reason: str, *, sent: bool = True, timed_out: bool = False) -> None:
+        """`sent`: the request was sent, so the gateway may have executed the call."""
+        super().__init__(reason)
+        self.sent = sent
         self.timed_out = timed_out
 
 
-class Connection(Protocol):
-    """What is leased."""
+class PooledConnection(Protocol):
+    """What the pool requires of a connection."""
 
     def stale(self) -> bool:
-        """Whether it cannot be used any more, as far as can be told without asking."""
+        """Return whether the connection is known to be unusable, without sending anything."""
         ...
 
     def close(self) -> None:
-        """Give it up. It may be closed already."""
+        """Close the connection. It may be closed already."""
         ...
 
 
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=PooledConnection)
 
 
 class Lease(Generic[C]):
-    """One call's right to one connection: the one that is there, or else one that the call opens and leaves here."""
+    """Use of one connection by one call. If `connection` is None, the call opens one and sets it."""
 
     def __init__(self, address: Address, connection: C | None, since: float) -> None:
         self.address = address
@@ -65,19 +66,19 @@ class _Gateway(Generic[C]):
     def __init__(self, address: Address) -> None:
         self.address = address
         self.leases = 0
-        self.idle: list[_Idle[C]] = []  # the last one used is used next: the others may become too old
-        self.failures = 0  # since it last answered
+        self.idle: list[_Idle[C]] = []  # a stack, so that surplus connections stay idle until they expire
+        self.failures = 0  # consecutive
         self.failed_at = 0.0
-        self.ask_at = 0.0  # not before, where it failed
-        self.asked = False  # by one call, to see whether it is back
-        self.why = ""
+        self.retry_at = 0.0  # end of the backoff
+        self.probing = False  # a probe is running
+        self.reason = ""  # of the last failure
 
-    def free(self, now: float) -> bool:
-        """Whether a call may go there."""
-        return not self.failures or (not self.asked and now >= self.ask_at)
+    def available(self, now: float) -> bool:
+        """Return whether a call may use this gateway."""
+        return not self.failures or (not self.probing and now >= self.retry_at)
 
-    def take(self, now: float) -> C | None:
-        """A connection that may be used, if there is one; those that may not are closed."""
+    def pop_idle(self, now: float) -> C | None:
+        """Return a usable idle connection, if any, and close those that are not usable."""
         while self.idle:
             connection, since = self.idle.pop()
             if now - since < IDLE_S and not connection.stale():
@@ -85,42 +86,42 @@ class _Gateway(Generic[C]):
             connection.close()
         return None
 
-    def drop_idle(self) -> None:
-        """Close all connections that nobody uses."""
+    def close_idle(self) -> None:
+        """Close all idle connections."""
         while self.idle:
             self.idle.pop().connection.close()
 
-    def answered(self) -> None:
-        """Take note that it lives."""
+    def mark_up(self) -> None:
+        """Reset the backoff: the gateway answered."""
         self.failures = 0
 
-    def failed(self, lease: Lease[C], why: str, now: float) -> None:
-        """Leave it alone for a while. Calls that fail together count once."""
-        self.why = why
-        self.drop_idle()
+    def mark_failed(self, lease: Lease[C], reason: str, now: float) -> None:
+        """Start the backoff. Concurrent calls that fail count once."""
+        self.reason = reason
+        self.close_idle()
         if self.failures and lease.since <= self.failed_at:
             return
-        rest = min(FIRST_REST_S * 2**self.failures, LONGEST_REST_S)
+        backoff_s = min(FIRST_BACKOFF_S * 2**self.failures, LONGEST_BACKOFF_S)
         self.failures = min(self.failures + 1, 10)
         self.failed_at = now
-        self.ask_at = now + rest * random.uniform(0.5, 1)  # noqa: S311 - jitter, not a secret
+        self.retry_at = now + backoff_s * random.uniform(0.5, 1)  # noqa: S311 - jitter, not a secret
 
 
-class Gateways(Generic[C]):
-    """The gateways of one store."""
+class ConnectionPool(Generic[C]):
+    """The gateways of one store and their connections."""
 
     def __init__(self, addresses: Sequence[Address], now: Callable[[], float]) -> None:
-        """`now` is a clock in seconds that does not go backwards."""
+        """`now` is a monotonic clock in seconds."""
         assert addresses
         self._gateways: list[_Gateway[C]] = [_Gateway(address) for address in addresses]
         self._now = now
         self._closed = False
-        self._turn = 0
+        self._calls = 0  # for round-robin
         self.opened = 0  # connections
 
     @property
     def down(self) -> int:
-        """How many did not answer when they were last asked."""
+        """Number of gateways whose last call failed."""
         return sum(gateway.failures > 0 for gateway in self._gateways)
 
     def __len__(self) -> int:
@@ -128,17 +129,17 @@ class Gateways(Generic[C]):
 
     @contextmanager
     def lease(self, *, fresh: bool, near: Address | None = None) -> Iterator[Lease[C]]:
-        """A connection for one call, to the gateway `near` if that can be asked, which is to be opened where there is
-        none or `fresh` is wanted. It is kept for the next call unless the call raises. StoreDown where no gateway can
-        be asked now."""
+        """Lease a connection for one call, to the gateway `near` if that is available. `fresh` excludes idle
+        connections. The connection returns to the pool unless the call raises. Raise StoreDown if no gateway is
+        available."""
         now = self._now()
         gateway = self._choose(now, near)
         if fresh:
-            gateway.drop_idle()  # where one was dead, so are the others: the gateway was started anew
-        lease = Lease(gateway.address, gateway.take(now), now)
+            gateway.close_idle()  # one was closed by the gateway, so probably all: it was restarted
+        lease = Lease(gateway.address, gateway.pop_idle(now), now)
         gateway.leases += 1
         probe = gateway.failures > 0
-        gateway.asked = gateway.asked or probe
+        gateway.probing = gateway.probing or probe
         try:
             yield lease
         except BaseException as exc:
@@ -146,13 +147,13 @@ class Gateways(Generic[C]):
                 lease.connection.close()
             if not isinstance(exc, NoAnswer):
                 if lease.connection is not None and isinstance(exc, Exception):
-                    gateway.answered()  # whatever it said
+                    gateway.mark_up()  # an error is an answer too
             elif not lease.reused or exc.timed_out:
-                gateway.failed(lease, str(exc), self._now())
+                gateway.mark_failed(lease, str(exc), self._now())
             raise
         else:
             assert lease.connection is not None
-            gateway.answered()
+            gateway.mark_up()
             if self._closed:
                 lease.connection.close()
             else:
@@ -160,24 +161,26 @@ class Gateways(Generic[C]):
         finally:
             gateway.leases -= 1
             if probe:
-                gateway.asked = False
+                gateway.probing = False
             if lease.connection is not None and not lease.reused:
                 self.opened += 1
 
     def _choose(self, now: float, near: Address | None) -> _Gateway[C]:
-        """The one that is asked for, or else the gateway with the fewest calls; of several the one whose turn it is."""
-        free = [gateway for gateway in self._gateways if gateway.free(now)]
-        if not free or self._closed:
-            whys = [f"{gateway.address[0]}:{gateway.address[1]}: {gateway.why}" for gateway in self._gateways]
-            raise StoreDown("the store is closed" if self._closed else f"no gateway answers: {'; '.join(whys)}")
-        for gateway in free:
+        """Return the gateway `near`, or else the one with the fewest leases, round-robin among equals."""
+        available = [gateway for gateway in self._gateways if gateway.available(now)]
+        if not available or self._closed:
+            reasons = [f"{gateway.address[0]}:{gateway.address[1]}: {gateway.reason}" for gateway in self._gateways]
+            raise StoreDown("the store is closed" if self._closed else f"no gateway answers: {'; '.join(reasons)}")
+        for gateway in available:
             if gateway.address == near:
                 return gateway
-        self._turn += 1
-        return min(free, key=lambda gateway: (gateway.leases, (self._gateways.index(gateway) - self._turn) % len(self)))
+        self._calls += 1
+        return min(
+            available, key=lambda gateway: (gateway.leases, (self._gateways.index(gateway) - self._calls) % len(self))
+        )
 
     def close(self) -> None:
-        """Close every connection: idle ones now, others when they come back."""
+        """Close every connection: idle ones now, leased ones when their calls end."""
         self._closed = True
         for gateway in self._gateways:
-            gateway.drop_idle()
+            gateway.close_idle()

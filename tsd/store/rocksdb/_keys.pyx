@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twins of what makes keys of cells for RocksDB (see tsd.store.filling)."""
+"""Compiled loops that encode cells for RocksDB (see tsd.store.rocksdb.keys)."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
@@ -11,9 +11,9 @@ cdef extern from "Python.h":
 
 
 cdef inline bytes item(object cell, Py_ssize_t at):
-    """A field of a tuple, named or not. Raises TypeError for anything else, or where it is no bytes."""
+    """Return one field of a tuple. Raise TypeError if the field is missing or not bytes."""
     if not PyTuple_Check(cell) or PyTuple_GET_SIZE(cell) <= at:
-        raise TypeError(f"no cell: {cell!r}")
+        raise TypeError(f"not a cell: {cell!r}")
     return <bytes?> <object> PyTuple_GET_ITEM(cell, at)
 
 
@@ -25,7 +25,7 @@ cdef Py_ssize_t zeros(const char* text, Py_ssize_t size) noexcept nogil:
 
 
 cdef char* escape(char* to, const char* text, Py_ssize_t size) noexcept nogil:
-    """Write a row as keys have it; where that ends."""
+    """Write a row, escaped and with its end mark, as the start of a key; return the position after it."""
     cdef Py_ssize_t at
     for at in range(size):
         to[0] = text[at]
@@ -46,8 +46,8 @@ cdef bytes key_of(bytes row, bytes column):
 
 
 def put_cells(put, cells not None, bytes stamp not None, Py_ssize_t short_bytes, Py_ssize_t longest_row, put_other):
-    """Have `put` take key and value of each cell, `put_other` the cell where its column is not shorter than that, or
-    its row not to be taken as it is."""
+    """Call `put` with the key and the stored value of each cell, or `put_other` with the cell if its column has
+    `short_bytes` or more or its row key is invalid."""
     cdef bytes row, column, value, content
     cdef Py_ssize_t ahead = PyBytes_GET_SIZE(stamp)
     for cell in cells:
@@ -62,8 +62,8 @@ def put_cells(put, cells not None, bytes stamp not None, Py_ssize_t short_bytes,
 
 
 def keys_of(places not None, Py_ssize_t short_bytes, list others not None):
-    """The key of each row's column; the numbers of those whose columns are not shorter than that are added to
-    `others`."""
+    """Return the key of each row and column, and append to `others` the indexes of columns with `short_bytes` or
+    more."""
     cdef bytes column
     cdef list keys = []
     for place in places:

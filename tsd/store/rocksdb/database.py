@@ -1,7 +1,9 @@
-"""RocksDB through rocksdict: one open database, as the embedded store uses it. Nothing here waits for the event loop.
+"""An open RocksDB database of the embedded store, through rocksdict. All calls are synchronous.
 
-Errors are named by who must act: StoreBusy where RocksDB is behind with its work, DaemonRuns where another process has
-the database, StoreError for the rest. rocksdict itself raises plain Exception with RocksDB's text.
+rocksdict raises plain Exception with RocksDB's text. It is translated to StoreBusy if RocksDB delays writes, to
+DaemonRuns if another process has the database open, and to StoreError otherwise.
+
+`WriteClock` gives write timestamps.
 """
 
 import os
@@ -17,73 +19,148 @@ from typing import NamedTuple, TypeAlias, cast
 import rocksdict
 from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions
 
+from tsd.config.state_dir import lock_holder
 from tsd.errors import DaemonRuns, NoTable, StoreBusy, StoreError, TsdError
-from tsd.state import lock_holder
-from tsd.store import Cell, Page, Put, Row
-from tsd.store.cells import CellPage
-from tsd.store.filling import fill, keys_of
-from tsd.store.keyvalue import TIME_BYTES, cell_of, row_head, row_of, split_cells
-from tsd.store.opening import SyncedRecord, open_whole
-from tsd.store.packing import NAME_BYTES, is_name, open_all, opened, stands_as
-from tsd.store.stamps import Stamps
+from tsd.store import Cell, CellPage, Page, Put, Row
+from tsd.store.rocksdb.keys import (
+    DIGEST_BYTES,
+    TIME_BYTES,
+    decode_cell,
+    decode_long_cell,
+    decode_long_cells,
+    encode_batch,
+    encode_keys,
+    is_digest,
+    key_column,
+    row_prefix,
+    split_cells,
+    split_key,
+)
+from tsd.store.rocksdb.recovery import SyncedRecord, open_checked
 
-SLICE_CELLS = 600  # the same where cells are read without a look at them, whole hours each: 3 ms
-CHUNK_CELLS = 1000  # read between two chances for others to run: about a millisecond
+LEAD_MS = 1000  # lead of the bound: after a crash, timestamps may be this far in the future
+
+
+class WriteClock:
+    """The clock of one open database: its timestamps never fall, even if the wall clock is set back or after a restart.
+
+    A cell holds its newest value. While timestamps only rise, the later of two writes is the newer one, and no write
+    has to read the stored cell. The exception is a put with a timestamp of its own: it may be older than the stored
+    cell, and it may leave a cell ahead of the clock. So the highest such timestamp is kept too: a write at or above it
+    needs no read.
+
+    A restart needs a record, which is written in the same batch as the cells: a mark that no timestamp exceeds, set a
+    second ahead so that it is written at most once a second, and the highest timestamp brought by a put. After a crash
+    timestamps continue from the mark.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int], saved: bytes | None) -> None:
+        """`clock_ms` is the wall clock; `saved` is the last saved record, None for a new database."""
+        self._clock_ms = clock_ms
+        self._saved_mark_ms, self._saved_ahead_ms = _decode(saved)
+        self._last_ms = self._saved_mark_ms
+        self._ahead_ms = self._saved_ahead_ms
+
+    def now(self) -> int:
+        """Return a timestamp for a write now."""
+        self._last_ms = max(self._last_ms, self._clock_ms())
+        return self._last_ms
+
+    def now_or_next(self, stamp: int) -> int:
+        """Return a timestamp for the next batch of the put that got `stamp`. It is the current time if no later
+        timestamp was issued since, otherwise one above all before."""
+        return self.now() if stamp == self._last_ms else self.next()
+
+    def next(self) -> int:
+        """Return a timestamp above all that were issued before."""
+        self._last_ms = max(self._last_ms + 1, self._clock_ms())
+        return self._last_ms
+
+    def observe(self, time_ms: int) -> None:
+        """Record the explicit timestamp of a put."""
+        self._ahead_ms = max(self._ahead_ms, time_ms)
+
+    def is_newest(self, time_ms: int) -> bool:
+        """Return whether no stored cell can have a later timestamp."""
+        return time_ms >= self._ahead_ms and time_ms >= self._last_ms
+
+    def unsaved(self) -> bytes | None:
+        """Return the record to write in the next batch, None if the saved one is still valid."""
+        if self._last_ms <= self._saved_mark_ms and self._ahead_ms <= self._saved_ahead_ms:
+            return None
+        mark = self._saved_mark_ms if self._last_ms <= self._saved_mark_ms else self._last_ms + LEAD_MS
+        return _encode(mark, self._ahead_ms)
+
+    def saved(self, record: bytes) -> None:
+        """Confirm that a record was written."""
+        self._saved_mark_ms, self._saved_ahead_ms = _decode(record)
+
+    def last_record(self) -> bytes:
+        """Return the record for an orderly close, without the lead of LEAD_MS."""
+        return _encode(self._last_ms, self._ahead_ms)
+
+
+def _encode(mark_ms: int, ahead_ms: int) -> bytes:
+    return mark_ms.to_bytes(8, "big") + ahead_ms.to_bytes(8, "big")
+
+
+def _decode(record: bytes | None) -> tuple[int, int]:
+    return (int.from_bytes(record[:8], "big"), int.from_bytes(record[8:], "big")) if record else (0, 0)
+
+
+CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
+SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
 READAHEAD_BYTES = 1 << 20
-PROBE_BYTES = 8 << 20  # about what RocksDB writes when it opens
-SYSTEM = "default"  # the column family that RocksDB always has
-STAMPS = b"stamps"  # one of its keys: the record of the Stamps
-NAMED = b"named"  # the other: there where no table ever had a long column in a key (see tsd.store.packing)
+PROBE_BYTES = 8 << 20  # about what RocksDB writes on opening
+SYSTEM = "default"  # column family that every database has
+CLOCK = b"stamps"  # its only key: the record of the WriteClock
 LOCKED = re.compile("While lock file.*Resource temporarily unavailable|lock hold by current process")
 STALLED = re.compile("Result incomplete|Resource busy|Try again")
 
 Batch: TypeAlias = WriteBatch
-Place: TypeAlias = tuple[bytes, bytes]  # a row and a column
+Place: TypeAlias = tuple[bytes, bytes]  # row and column of a cell
 
 
 class _Family(NamedTuple):
-    """A table: to read, and to write."""
+    """Handles of a table for reads and for writes."""
 
     rows: Rdict
     handle: rocksdict.ColumnFamily
 
 
 class Database:
-    """RocksDB in a folder, a column family a table. It is open once it is made."""
+    """RocksDB in a folder, with a column family for each table. The constructor opens it."""
 
     def __init__(
         self, path: Path, clock_ms: Callable[[], int], options: rocksdict.Options, *, cache_bytes: int
     ) -> None:
         self.path = path
-        self._cached_bytes = cache_bytes // 2  # of one scan
+        self._cached_bytes = cache_bytes // 2  # by one scan
         self._options = options
         self._closed = False
         self._no_wait = WriteOptions()
-        self._no_wait.no_slowdown = True  # refuse where RocksDB would hold us, and the whole process with us
-        with self._answers():
+        self._no_wait.no_slowdown = True  # refuse a write instead of blocking the process
+        with self._translated():
             path.mkdir(parents=True, exist_ok=True)
             names = Rdict.list_cf(str(path), options) if (path / "CURRENT").exists() else []
-            self._on_disk = SyncedRecord(path)
-            self.may_lack_writes = bool(names) and self._on_disk.number is None  # of its middle: see `open_whole`
-            self._rdict = open_whole(path, options, {name: options for name in names if name != SYSTEM}, self._on_disk)
+            self._synced = SyncedRecord(path)
+            self.may_lack_writes = bool(names) and self._synced.number is None  # cannot be checked: see `open_checked`
+            self._rdict = open_checked(path, options, {name: options for name in names if name != SYSTEM}, self._synced)
             self._families = {name: self._open(name) for name in names if name != SYSTEM}
             self._system = self._rdict.get_column_family_handle(SYSTEM)
-            self.stamps = Stamps(clock_ms, self._rdict.get(STAMPS))
-            if not names:
-                self._rdict.put(NAMED, NAMED)
-            self._older = self._rdict.get(NAMED) is None
-            self.reached = self._rdict.latest_sequence_number()  # counts writes, over all openings
+            self.clock = WriteClock(clock_ms, self._rdict.get(CLOCK))
+            self.sequence = self._rdict.latest_sequence_number()  # number of all writes since the database was created
 
     def _open(self, name: str) -> _Family:
         return _Family(self._rdict.get_column_family(name), self._rdict.get_column_family_handle(name))
 
     def tables(self) -> list[str]:
-        """Names, in order."""
+        """Return the names of the tables, in order."""
         return sorted(self._families)
 
     def create(self, name: str) -> None:
-        """Make a table."""
-        with self._answers():
+        """Create a table."""
+        with self._translated():
             self._rdict.create_column_family(name, self._options)
             self._families[name] = self._open(name)
 
@@ -95,102 +172,88 @@ class Database:
         return self._families[table]
 
     def require(self, table: str) -> None:
-        """Raise StoreError where there is no such table."""
+        """Raise StoreError if there is no such table."""
         self._family(table)
 
     def read(self, table: str, places: Sequence[Place]) -> list[bytes | None]:
-        """The value of each row's column, None where there is none. It may run in a thread: it lets go of the
-        interpreter."""
-        keys, named = keys_of(places)
-        found = self._values(table, keys)
-        for at, name in named:
-            found[at] = self._opened(table, places[at], name, found[at])
+        """Return the stored value of each cell, None for an absent one. This releases the interpreter's lock and may
+        run in a thread."""
+        keys, digests = encode_keys(places)
+        family = self._family(table)
+        with self._translated():
+            found = cast(list[bytes | None], family.rows.get(cast(list[str | int | float | bytes | bool], keys)))
+        for at, digest in digests:
+            if (value := found[at]) is not None:
+                found[at] = decode_long_cell(digest, value)[1]
         return found
 
-    def _opened(self, table: str, place: Place, name: bytes, value: bytes | None) -> bytes | None:
-        """What stands under a name, or in an older database under the column itself."""
-        if value is not None:
-            return opened(name, value)[1]
-        return self._values(table, [row_head(place[0]) + place[1]])[0] if self._older else None
-
-    def _values(self, table: str, keys: list[bytes]) -> list[bytes | None]:
-        family = self._family(table)
-        with self._answers():
-            return cast(list[bytes | None], family.rows.get(cast(list[str | int | float | bytes | bool], keys)))
-
     def view(self, table: str, stop: bytes | None = None) -> "View":
-        """The table as it is now, up to before the row `stop`."""
-        with self._answers():
-            return View(self._family(table).rows, stop, self._answers, cached_bytes=self._cached_bytes)
+        """Return a snapshot of a table, up to before the row `stop`."""
+        with self._translated():
+            return View(self._family(table).rows, stop, self._translated, cached_bytes=self._cached_bytes)
 
     def batch(self, table: str) -> Batch:
-        """An empty batch of writes to a table."""
+        """Return an empty batch of writes to a table."""
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(self._family(table).handle)
         return batch
 
-    def fill(self, batch: Batch, cells: Sequence[Put], time_ms: int) -> None:
-        """Put cells into a batch."""
-        fill(batch.put, batch.delete if self._older else None, cells, time_ms)
+    def add_puts(self, batch: Batch, cells: Sequence[Put], time_ms: int) -> None:
+        """Add cells to a batch."""
+        encode_batch(batch.put, cells, time_ms)
 
-    def remove(self, batch: Batch, places: Iterable[Place]) -> None:
-        """Put the deletion of cells into a batch."""
+    def add_deletes(self, batch: Batch, places: Iterable[Place]) -> None:
+        """Add the deletion of cells to a batch."""
         for row, column in places:
-            head = row_head(row)
-            if len(column) < NAME_BYTES or (name := stands_as(column)) is column:
-                batch.delete(head + column)
-            else:
-                batch.delete(head + name)
-                if self._older:
-                    batch.delete(head + column)
+            batch.delete(row_prefix(row) + key_column(column))
 
     def write(self, batch: Batch) -> None:
-        """Write a batch, all or nothing, and the stamps' record with it if that is due."""
-        record = self.stamps.unsaved()
+        """Write a batch atomically, together with the record of the clock if that is due."""
+        record = self.clock.unsaved()
         if record is not None:
-            batch.put(STAMPS, record, self._system)
-        with self._answers():
+            batch.put(CLOCK, record, self._system)
+        with self._translated():
             self._rdict.write(batch, self._no_wait)
-        self.reached = self._rdict.latest_sequence_number()
+        self.sequence = self._rdict.latest_sequence_number()
         if record is not None:
-            self.stamps.saved(record)
+            self.clock.saved(record)
 
     def probe(self) -> None:
-        """Raise StoreError where the folder takes no new file."""
-        with self._answers(), tempfile.TemporaryFile(dir=self.path) as file:
+        """Write a temporary file in the folder. Raise StoreError if that fails."""
+        with self._translated(), tempfile.TemporaryFile(dir=self.path) as file:
             file.write(bytes(PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())
 
     def sync(self) -> None:
-        """Have the disk keep what was written. It may run in a thread."""
-        with self._answers():
-            reached = self._rdict.latest_sequence_number()
+        """Sync the write-ahead log. It may run in a thread."""
+        with self._translated():
+            sequence = self._rdict.latest_sequence_number()
             self._rdict.flush_wal(True)
-            self._on_disk.note(reached)
+            self._synced.save(sequence)
 
     def close(self) -> None:
-        """Close it for good, also where a part of that fails, which is raised in the end."""
+        """Close the database. All steps are done even if one fails; then the first error is raised."""
         if self._closed:
             return
         self._closed = True
-        failures = [_failure(self._leave)]
-        while self._families:  # a handle that anything still holds would keep the folder locked
+        failures = [_failure(self._write_last_record)]
+        while self._families:  # an open handle would keep the folder locked
             failures.append(_failure(self._families.popitem()[1].rows.close))
         failures.append(_failure(self._rdict.close))
         del self._system
         for text in filter(None, failures):
             raise self._error(text)
 
-    def _leave(self) -> None:
-        self._rdict.put(STAMPS, self.stamps.last_record())  # waits for room where `write` refuses
-        reached = self._rdict.latest_sequence_number()
+    def _write_last_record(self) -> None:
+        self._rdict.put(CLOCK, self.clock.last_record())  # may block, unlike `write`
+        sequence = self._rdict.latest_sequence_number()
         self._rdict.flush_wal(True)
-        self._on_disk.note(reached)
+        self._synced.save(sequence)
 
     @contextmanager
-    def _answers(self) -> Iterator[None]:
-        """Name what goes wrong inside."""
+    def _translated(self) -> Iterator[None]:
+        """Raise TsdErrors for exceptions of RocksDB."""
         try:
             yield
         except Exception as exc:
@@ -199,165 +262,167 @@ class Database:
             raise self._error(str(exc)) from exc
 
     def _error(self, text: str) -> TsdError:
-        """What RocksDB's text means."""
+        """Return the error for a text of RocksDB."""
         if LOCKED.search(text):
             pid = lock_holder(self.path / "LOCK")
             other = "another process" if pid in (None, os.getpid()) else f"another process ({pid})"
             return DaemonRuns(f"{self.path} is open in {other}: is a daemon running on it?")
         if STALLED.search(text):
-            return StoreBusy(f"{self.path} cannot take more now: {text}")
+            return StoreBusy(f"{self.path} is busy: {text}")
         return StoreError(f"{self.path}: {text}")
 
 
 def _failure(step: Callable[[], None]) -> str | None:
-    """What a step of closing failed with. As text: the error would hold all that was in use where it was raised."""
+    """Return the text of the error of a step, or None. The error itself would keep objects of its frames alive."""
     try:
         step()
     except DbClosedError:
         return None
-    except Exception as exc:  # noqa: BLE001 - raised once everything is closed
+    except Exception as exc:  # noqa: BLE001 - raised after all steps
         return str(exc)
     return None
 
 
 class View:
-    """A table as it is when the view is made. Reading it yields wherever others may run, every CHUNK_CELLS cells."""
+    """Snapshot of a table. Its generators yield each CHUNK_CELLS cells, so that the caller can let other tasks run."""
 
     def __init__(
         self,
         rows: Rdict,
         stop: bytes | None,
-        answers: Callable[[], AbstractContextManager[None]],
+        translated: Callable[[], AbstractContextManager[None]],
         *,
         cached_bytes: int,
     ) -> None:
-        """What `cells` reads past `cached_bytes` is kept off the cache: it would push everything else out of it."""
-        self._upper = None if stop is None else row_head(stop)
-        self._options = self._new_options()  # lives as long as the iterator, which reads its bound where this keeps it
+        """`cells` reads its first `cached_bytes` through the block cache. It reads the rest without the cache, so that
+        a large scan does not evict all other blocks."""
+        self._upper = None if stop is None else row_prefix(stop)
+        self._options = self._new_options()  # must outlive the iterator, which points to its bound
         self._rows = rows
         self._at = rows.iter(self._options)
-        self._answers = answers
+        self._translated = translated
         self._cached_bytes = cached_bytes
 
     def _new_options(self) -> ReadOptions:
         made = ReadOptions()
-        made.set_background_purge_on_iterator_cleanup(True)  # nobody waits for old files to be removed
+        made.set_background_purge_on_iterator_cleanup(True)  # removes old files later
         if self._upper is not None:
             made.set_iterate_upper_bound(self._upper)
         return made
 
     def _items(self, start: bytes, *, cached: bool = True) -> Iterator[tuple[bytes, bytes]]:
-        """All cells from the row `start` on."""
+        """Return an iterator over all cells from the row `start` on."""
         if not cached:
             self._options = self._new_options()
             self._options.set_readahead_size(READAHEAD_BYTES)
-            self._options.fill_cache(False)  # type: ignore[call-arg] # its stub knows no argument
+            self._options.fill_cache(False)  # type: ignore[call-arg] # the stub lacks the argument
             self._at = self._rows.iter(self._options)
-        with self._answers():
-            found = self._rows.items(from_key=row_head(start), read_opt=self._options)
+        with self._translated():
+            found = self._rows.items(from_key=row_prefix(start), read_opt=self._options)
             return cast(Iterator[tuple[bytes, bytes]], found)
 
     def _slice(self, left: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """The next few."""
-        with self._answers():
+        """Return the next cells."""
+        with self._translated():
             return list(islice(left, SLICE_CELLS))
 
     def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:
-        """The cells of those rows that exist."""
+        """Return the cells of each row that exists."""
         at, read = self._at, 0
         found: dict[bytes, list[Cell]] = {}
         for row in rows:
-            head, cells, named = row_head(row), [], False
-            cut = len(head)
-            at.seek(head)
-            while at.valid() and (key := at.key()).startswith(head):
+            prefix, cells, has_long = row_prefix(row), [], False
+            cut = len(prefix)
+            at.seek(prefix)
+            while at.valid() and (key := at.key()).startswith(prefix):
                 column, value = key[cut:], at.value()
-                if len(column) == NAME_BYTES and is_name(column):
-                    column, value = opened(column, value)
-                    named = True
-                cells.append(cell_of(column, value))
+                if len(column) == DIGEST_BYTES and is_digest(column):
+                    column, value = decode_long_cell(column, value)
+                    has_long = True
+                cells.append(decode_cell(column, value))
                 at.next()
                 read += 1
                 if read % CHUNK_CELLS == 0:
                     yield
             self._check()
             if cells:
-                found[row] = sorted(cells) if named else cells
+                found[row] = sorted(cells) if has_long else cells
         return found
 
     def page(
         self, start: bytes, limit: int, limit_bytes: int, columns: Collection[bytes] | None
     ) -> Generator[None, None, Page]:
-        """The first rows from `start` on, with those cells: `limit` rows, fewer where they reach `limit_bytes`."""
+        """Return up to `limit` rows from `start` on, with those columns only. The page ends early with the row that
+        brings its values to `limit_bytes`."""
         at, read, size = self._at, 0, 0
         rows: list[Row] = []
         cells: list[Cell] = []
-        head = row_head(b"")  # no key starts with that
-        cut, named = 0, False
-        at.seek(row_head(start))
+        prefix = row_prefix(b"")  # no key starts with it
+        cut, has_long = 0, False
+        at.seek(row_prefix(start))
         while at.valid():
             key = at.key()
-            if not key.startswith(head):
-                row, head = row_of(key)
-                if named:
+            if not key.startswith(prefix):
+                row, prefix = split_key(key)
+                if has_long:
                     cells.sort()
                 if len(rows) >= limit or size >= limit_bytes:
                     return Page(rows, row)
-                cut, cells, named = len(head), [], False
+                cut, cells, has_long = len(prefix), [], False
             column, value = key[cut:], b""
-            if len(column) == NAME_BYTES and is_name(column):
-                column, value = opened(column, at.value())
-                named = True
+            if len(column) == DIGEST_BYTES and is_digest(column):
+                column, value = decode_long_cell(column, at.value())
+                has_long = True
             if columns is None or column in columns:
                 if not cells:
                     rows.append(Row(row, cells))
                 value = value or at.value()
                 size += len(value)
-                cells.append(cell_of(column, value))
+                cells.append(decode_cell(column, value))
             at.next()
             read += 1
             if read % CHUNK_CELLS == 0:
                 yield
         self._check()
-        if named:
+        if has_long:
             cells.sort()
         return Page(rows, None)
 
     def cells(self, start: bytes, limit_bytes: int) -> Generator[CellPage | None, None, None]:
-        """The cells of all rows from `start` on, in pages that end with a row once they have `limit_bytes`; None where
-        others may run."""
+        """Yield the cells of all rows from `start` on, in pages of whole rows of about `limit_bytes`. Yield None in
+        between, so that the caller can let other tasks run."""
         keys: list[bytes] = []
         columns: list[bytes] = []
         values: list[bytes] = []
-        size, room, last = 0, self._cached_bytes, b""
+        size, cached_left, last = 0, self._cached_bytes, b""
         left = self._items(start)
         while part := self._slice(left):
             since, last = len(keys), part[-1][0]
             got = split_cells(part, keys, columns, values)
-            got += open_all(keys, columns, values, since)
+            got += decode_long_cells(keys, columns, values, since)
             size += got
-            room -= got
-            if size >= limit_bytes and (whole := bisect_left(keys, keys[-1])):  # the last row may go on
+            cached_left -= got
+            if size >= limit_bytes and (whole := bisect_left(keys, keys[-1])):  # the last row may continue
                 rest = keys[whole:], columns[whole:], values[whole:]
                 del keys[whole:], columns[whole:], values[whole:]
                 yield CellPage(keys, columns, values, TIME_BYTES, [], rest[0][0])
-                if room < 0:  # from that row on, which is then read of one moment, past the cache
-                    room = 1 << 62
+                if cached_left < 0:  # the new iterator is a new snapshot: reread the last row from its start
+                    cached_left = 1 << 62
                     left = self._items(rest[0][0], cached=False)
                     rest = [], [], []
                 keys, columns, values = rest
                 size = sum(map(len, values))
             else:
                 yield None
-        if keys:  # `items` ends at a bad block as at the end; this one tells
+        if keys:  # `items` ends without an error at a damaged block, but this iterator has a status
             self._at.seek(last + b"\0")
         else:
-            self._at.seek(row_head(start))
+            self._at.seek(row_prefix(start))
         self._check()
         yield CellPage(keys, columns, values, TIME_BYTES, [], None)
 
     def _check(self) -> None:
-        """An iterator that met a bad block looks as if it had come to the end; only its status tells."""
+        """Raise StoreError if the iterator ended at a damaged block instead of the end."""
         if not self._at.valid():
-            with self._answers():
+            with self._translated():
                 self._at.status()

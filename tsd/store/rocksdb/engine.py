@@ -1,8 +1,8 @@
-"""A store in a folder: RocksDB, one column family a table. The default engine; one process at a time has it open.
+"""The embedded engine, the default: RocksDB in a folder, which one process can open at a time.
 
-Writing holds the interpreter's lock in rocksdict, whichever thread asks, so writes happen on the event loop, in batches
-that take about half a millisecond. Each is one function without an await: that is what makes check_and_put, increment
-and a row's cells atomic. What lets go of the lock (syncing the log, asking for named cells) runs in a thread.
+rocksdict keeps the interpreter's lock while it writes, so a thread would not help. Writes run on the event loop, in
+batches that take about half a millisecond. Each batch is one function without an await, which makes check_and_put,
+increment and the cells of a row atomic. Calls that release the lock (syncs, and reads of named cells) run in a thread.
 """
 
 from collections import Counter
@@ -18,61 +18,61 @@ from typing import TypeVar, cast
 import trio
 
 from tsd.errors import DaemonRuns, StoreBusy, StoreError
-from tsd.store import Cell, Page, Put, Table
-from tsd.store.batches import whole_rows
-from tsd.store.cells import CellPage, Cursor
-from tsd.store.changes import Told
-from tsd.store.counters import add, bytes_of
-from tsd.store.keyvalue import ABSENT, TIME_BYTES, cell_of, time_of
-from tsd.store.limits import check_row
-from tsd.store.pauses import pauses
-from tsd.store.rocks import Batch, Database, Place
-from tsd.store.rocks_options import options
-from tsd.store.timing import none_yet, timed
-from tsd.store.turns import Turns
+from tsd.store import Capabilities, Cell, CellPage, CellSignatures, Cursor, OnWrite, Page, Put, Table
+from tsd.store.retry import backoff
+from tsd.store.rocksdb.database import Batch, Database, Place
+from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, decode_cell, time_of
+from tsd.store.rocksdb.options import options
+from tsd.store.rules import add, bytes_of, check_row, whole_rows
+from tsd.store.scheduling import IngestLoad, Throttle
+from tsd.store.timing import new_latencies, timed
 
 T = TypeVar("T")
 _row = itemgetter(0)
 _place = itemgetter(0, 1)
 
-BATCH_CELLS = 512  # of one write; longer ones cost no less a cell
+BATCH_CELLS = 512  # per write; larger batches cost as much per cell
 BATCH_BYTES = 256 << 10  # of values in one write
-GET_CELLS = 4000  # named cells asked for with one call
+GET_CELLS = 4000  # named cells read by one call
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
-FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES = 0.01, 0.5, 12  # for a stalled RocksDB: 2 to 4 s in all
-MEND_S = 1.0  # from one attempt to reopen a database that failed to the next
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.01, 0.5, 12  # while RocksDB is stalled: 2 to 4 s in all
+REOPEN_S = 1.0  # between attempts to reopen a database after an error
 
 
 class _WritesLost(StoreError):
-    """What was taken, and not yet synced, is not there any more."""
+    """The reopened database lacks writes that were accepted but not yet synced."""
 
 
 class EmbeddedStore:
-    """Store on RocksDB, for one event loop. `open` makes one.
+    """Store on RocksDB, for one event loop. Open it with `open`.
 
-    A delete leaves no trace: a put with a time older than the delete's shows, which in HBase it does not. After an I/O
-    error the next call opens the database again, once a second at most: a disk that was full needs no restart. Only
-    where it comes back without writes that it had taken does it stay shut. Whose they were is not known here, nor who
-    would believe them stored after the next sync: this process had better end, as after a crash.
+    After an I/O error the next write reopens the database, at most once a second, so a full disk needs no restart. If
+    the reopened database lacks accepted writes, it stays closed. Callers may already rely on those writes, so the
+    process should exit as after a crash.
     """
 
-    def __init__(self, reopen: Callable[[], Database], on_loss: Callable[[str], None]) -> None:
+    capabilities = Capabilities(
+        ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1, keeps_versions=False
+    )
+    cell_signatures: CellSignatures | None = None
+
+    def __init__(self, reopen: Callable[[], Database], on_loss: Callable[[str], None], load: IngestLoad) -> None:
         self._reopen = reopen
         self._on_loss = on_loss
         self._database = reopen()
         self._count: Counter[str] = Counter()
-        self.took = none_yet()
-        self._written = self._synced = 0  # batches: since the start, and up to the last sync
-        self._turns = Turns()  # of those who read very much
+        self.latencies = new_latencies()
+        self._written = self._synced = 0  # numbers of batches: all since the start, and those covered by a sync
+        self._throttle = Throttle(load)
         self._syncing = trio.Lock()
-        self._mending = trio.Lock()
-        self._mend_at = 0.0
+        self._reopening = trio.Lock()
+        self._reopen_at = 0.0
         self._broken: str | None = None
-        self._told: dict[str, Told] = {}
+        self._subscribers: dict[str, OnWrite] = {}
 
     @property
     def may_lack_writes(self) -> bool:
-        """Whether nobody knows if it still has all that was written to it: somebody wanted what there is."""
+        """Return whether writes may be missing: the last opening had no record of the last sync to check against."""
         return self._database.may_lack_writes
 
     @classmethod
@@ -84,23 +84,34 @@ class EmbeddedStore:
         cache_bytes: int = 256 << 20,
         memtable_bytes: int = 32 << 20,
         on_loss: Callable[[str], None] = lambda _: None,
+        load: IngestLoad | None = None,
     ) -> "EmbeddedStore":
-        """The store in the folder `path`, which is made if need be. DaemonRuns if a process has it open, StoreError if
-        it cannot be opened. `clock_ms` is the wall clock in Unix milliseconds.
+        """Open the store in the folder `path`, which is created if missing. Raise DaemonRuns if another process has it
+        open, and StoreError for other failures. `clock_ms` is the wall clock in Unix milliseconds.
 
-        It takes `cache_bytes` for blocks that were read, and up to four times `memtable_bytes` for what was written.
-        `on_loss` is told when writes were lost; all later ones are refused.
+        The memory limits are `cache_bytes` for blocks that were read, and four times `memtable_bytes` for writes. If
+        writes were lost, `on_loss` is called and all later writes fail. A high ingest `load` slows scans down.
         """
         settings = options(cache_bytes, memtable_bytes)
         reopen = partial(Database, Path(path), clock_ms, settings, cache_bytes=cache_bytes)
-        return await trio.to_thread.run_sync(cls, reopen, on_loss)
+        return await trio.to_thread.run_sync(cls, reopen, on_loss, load or IngestLoad())
 
-    def on_write(self, table: str, told: Told) -> None:
-        """See TellsWrites."""
-        self._told[table] = told
+    @property
+    def cell_reader(self) -> "EmbeddedStore":
+        """See Store."""
+        return self
+
+    @property
+    def change_feed(self) -> "EmbeddedStore":
+        """See Store."""
+        return self
+
+    def subscribe(self, table: str, on_write: OnWrite) -> None:
+        """See ChangeFeed."""
+        self._subscribers[table] = on_write
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
-        """See Store. All tables are compressed alike, whatever `compression` says."""
+        """See Store. `compression` is ignored: all tables have the same."""
         await self._enter_writing("create_tables")
         made = [table.name for table in tables if table.name not in self._database.tables()]
         with self._breaking():
@@ -126,9 +137,9 @@ class EmbeddedStore:
         places = product(dict.fromkeys(rows), sorted(set(columns)))
         while part := list(islice(places, GET_CELLS)):
             values = await trio.to_thread.run_sync(self._database.read, table, part)
-            for at in [at for at, value in enumerate(values) if value is not None]:  # of many that are new none is
+            for at in [at for at, value in enumerate(values) if value is not None]:  # often all are absent
                 (row, column), value = part[at], values[at]
-                found.setdefault(row, []).append(cell_of(column, cast(bytes, value)))
+                found.setdefault(row, []).append(decode_cell(column, cast(bytes, value)))
         return found
 
     @timed
@@ -136,25 +147,27 @@ class EmbeddedStore:
         """See Store."""
         await self._enter_writing("put")
         self._database.require(table)
-        stamp: int | None = None  # of the batch before: to rise with each could outrun the clock
+        stamp: int | None = (
+            None  # of the previous batch; reused, because a new one for each could run ahead of the clock
+        )
         for part in whole_rows(cells, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES):
-            stamp = await self._patiently(partial(self._put_now, table, part, time_ms, stamp))
+            stamp = await self._retried(partial(self._put_now, table, part, time_ms, stamp))
             self._count["cells_put"] += len(part)
             await trio.lowlevel.checkpoint()
 
     def _put_now(self, table: str, cells: Sequence[Put], time_ms: int | None, before: int | None) -> int:
-        """The stamp of a batch, once it is written; `before` is that of the call's batch before."""
-        stamps = self._database.stamps
+        """Write a batch and return its timestamp; `before` is the timestamp of the previous batch of the same call."""
+        clock = self._database.clock
         stamp = time_ms
         if stamp is None:
-            stamp = stamps.next() if before is None else stamps.again(before)
-        if not stamps.is_newest(stamp):
-            held = self._database.read(table, list(map(_place, cells)))
-            cells = [cell for cell, value in zip(cells, held, strict=True) if time_of(value or ABSENT) <= stamp]
+            stamp = clock.next() if before is None else clock.now_or_next(before)
+        if not clock.is_newest(stamp):
+            stored = self._database.read(table, list(map(_place, cells)))
+            cells = [cell for cell, value in zip(cells, stored, strict=True) if time_of(value or ABSENT) <= stamp]
         if time_ms is not None:
-            stamps.note(time_ms)
+            clock.observe(time_ms)
         batch = self._database.batch(table)
-        self._database.fill(batch, cells, stamp)
+        self._database.add_puts(batch, cells, stamp)
         self._write(batch, table, map(_row, cells))
         return stamp
 
@@ -165,17 +178,17 @@ class EmbeddedStore:
         self._database.require(table)
         places = ((row, column) for row, names in columns.items() for column in names)
         while part := list(islice(places, BATCH_CELLS)):
-            await self._patiently(partial(self._delete_now, table, part, up_to_ms))
+            await self._retried(partial(self._delete_now, table, part, up_to_ms))
             await trio.lowlevel.checkpoint()
 
     def _delete_now(self, table: str, places: list[Place], up_to_ms: int | None) -> None:
-        stamps = self._database.stamps
-        bound = stamps.now() if up_to_ms is None else up_to_ms
-        if not stamps.is_newest(bound):
-            held = self._database.read(table, places)
-            places = [place for place, value in zip(places, held, strict=True) if value and time_of(value) <= bound]
+        clock = self._database.clock
+        bound = clock.now() if up_to_ms is None else up_to_ms
+        if not clock.is_newest(bound):
+            stored = self._database.read(table, places)
+            places = [place for place, value in zip(places, stored, strict=True) if value and time_of(value) <= bound]
         batch = self._database.batch(table)
-        self._database.remove(batch, places)
+        self._database.add_deletes(batch, places)
         self._write(batch, table, map(_row, places))
 
     @timed
@@ -188,7 +201,7 @@ class EmbeddedStore:
         limit: int,
         columns: Collection[bytes] | None = None,
     ) -> Page:
-        """See Store. The rows are those of one moment."""
+        """See Store. All rows of a page are from one snapshot."""
         await self._enter("page")
         if stop is not None and start >= stop:
             return Page([], None)
@@ -196,7 +209,7 @@ class EmbeddedStore:
         return await _with_breaks(view.page(start, limit, PAGE_BYTES, columns))
 
     @timed
-    async def cells(
+    async def read_cells(
         self,
         table: str,
         start: bytes,
@@ -205,19 +218,20 @@ class EmbeddedStore:
         limit_bytes: int,
         cursor: Cursor,
     ) -> CellPage:
-        """See CellReader. The rows of all pages of a scan are those of one moment."""
-        await self._enter("cells")
+        """See CellReader. Each row is from one snapshot. A scan beyond its share of the cache continues on a newer
+        one."""
+        await self._enter("read_cells")
         if stop is not None and start >= stop:
             return CellPage([], [], [], 0, [], None)
         pages, cursor.pages = cursor.pages if cursor.next_start == start else None, None
         if pages is None:
             pages = self._database.view(table, stop).cells(start, limit_bytes)
-        while (page := await self._turns.step(pages)) is None:
+        while (page := await self._throttle.step(pages)) is None:
             pass
         cursor.pages, cursor.next_start = pages, page.next_start
         return page
 
-    async def let_go(self, table: str, cursor: Cursor) -> None:  # noqa: ARG002
+    async def close_cursor(self, table: str, cursor: Cursor) -> None:  # noqa: ARG002
         """See CellReader."""
         cursor.pages = None
         await trio.lowlevel.checkpoint()
@@ -227,7 +241,7 @@ class EmbeddedStore:
     ) -> bool:
         """See Store. Durable on return."""
         await self._enter_writing("check_and_put")
-        [done] = await self._patiently(partial(self._check_now, table, [Put(row, column, value)], expected or b""))
+        [done] = await self._retried(partial(self._check_now, table, [Put(row, column, value)], expected or b""))
         await self.sync()
         return done
 
@@ -238,25 +252,26 @@ class EmbeddedStore:
         self._database.require(table)
         done: list[bool] = []
         for at in range(0, len(cells), BATCH_CELLS):
-            done += await self._patiently(partial(self._check_now, table, cells[at : at + BATCH_CELLS], b""))
+            done += await self._retried(partial(self._check_now, table, cells[at : at + BATCH_CELLS], b""))
             await trio.lowlevel.checkpoint()
         await self.sync()
         return done
 
     def _check_now(self, table: str, cells: Sequence[Put], expected: bytes) -> list[bool]:
-        """Write those cells, of different rows, that hold `expected` now; which they are. An absent one is empty."""
-        stamp = self._database.stamps.now()
+        """Write each cell whose stored value is `expected` (an absent cell is empty). No two cells share a row. Return
+        for each whether it was written."""
+        stamp = self._database.clock.now()
         batch = self._database.batch(table)
-        done, free = [], []
+        done, at_stamp = [], []
         for cell, value in zip(cells, self._database.read(table, list(map(_place, cells))), strict=True):
             check_row(cell.row)
-            held = value or ABSENT
-            done.append(held[TIME_BYTES:] == expected)
-            if done[-1] and time_of(held) <= stamp:
-                free.append(cell)
+            stored = value or ABSENT
+            done.append(stored[TIME_BYTES:] == expected)
+            if done[-1] and time_of(stored) <= stamp:
+                at_stamp.append(cell)
             elif done[-1]:
-                self._database.fill(batch, [cell], time_of(held))
-        self._database.fill(batch, free, stamp)
+                self._database.add_puts(batch, [cell], time_of(stored))
+        self._database.add_puts(batch, at_stamp, stamp)
         if any(done):
             self._write(batch, table, map(_row, cells))
             self._count["cells_put"] += sum(done)
@@ -267,7 +282,7 @@ class EmbeddedStore:
         """See Store. Durable on return."""
         await self._enter_writing("increment")
         check_row(row)
-        total = await self._patiently(partial(self._increment_now, table, row, column, by))
+        total = await self._retried(partial(self._increment_now, table, row, column, by))
         await self.sync()
         return total
 
@@ -275,26 +290,26 @@ class EmbeddedStore:
         [value] = self._database.read(table, [(row, column)])
         total = add(None if value is None else value[TIME_BYTES:], by)
         batch = self._database.batch(table)
-        stamp = max(self._database.stamps.now(), time_of(value or ABSENT))
-        self._database.fill(batch, [Put(row, column, bytes_of(total))], stamp)
+        stamp = max(self._database.clock.now(), time_of(value or ABSENT))
+        self._database.add_puts(batch, [Put(row, column, bytes_of(total))], stamp)
         self._write(batch, table, [row])
         return total
 
     @timed
     async def sync(self) -> None:
-        """See Store. Those who ask while a sync runs share the next one."""
+        """See Store. Calls during a sync share the next one."""
         await self._enter_writing("sync")
         wanted = self._written
         async with self._syncing:
             if self._synced < wanted:
-                reached = self._written
+                written = self._written
                 with self._breaking():
                     await trio.to_thread.run_sync(self._database.sync)
-                self._synced = reached
+                self._synced = written
 
     async def aclose(self) -> None:
-        """See Store. Everything is closed, also where StoreError says that something failed on the way."""
-        async with self._mending, self._syncing:
+        """See Store. The database is closed even if StoreError is raised."""
+        async with self._reopening, self._syncing:
             await trio.to_thread.run_sync(self._database.close)
 
     def statistics(self) -> Mapping[str, int]:
@@ -302,66 +317,66 @@ class EmbeddedStore:
         return MappingProxyType(dict(self._count))
 
     async def _enter(self, call: str) -> None:
-        """Count a call, and let others run."""
+        """Count a call and do a checkpoint."""
         self._count[call] += 1
         await trio.lowlevel.checkpoint()
 
     async def _enter_writing(self, call: str) -> None:
-        """The same, and open the database again if it failed."""
+        """Do the same, and reopen the database if it failed."""
         await self._enter(call)
         if self._broken is None:
             return
-        async with self._mending:
-            if self._broken is None:  # another call was faster
+        async with self._reopening:
+            if self._broken is None:  # another call has reopened it
                 return
-            if trio.current_time() < self._mend_at:
+            if trio.current_time() < self._reopen_at:
                 raise StoreError(self._broken)
-            self._mend_at = trio.current_time() + MEND_S
+            self._reopen_at = trio.current_time() + REOPEN_S
             try:
-                self._database = await trio.to_thread.run_sync(self._mended)
+                self._database = await trio.to_thread.run_sync(self._reopened)
             except _WritesLost as exc:
                 self._on_loss(str(exc))
                 raise
             self._broken = None
             self._count["reopened"] += 1
-            for told in self._told.values():  # a write that failed may be there all the same
-                told(None)
+            for on_write in self._subscribers.values():  # a failed write may still have been applied
+                on_write(None)
 
-    def _mended(self) -> Database:
-        """The database, opened again with all that was ever written to it; else StoreError."""
-        self._database.probe()  # while this fails, what is stored can at least be read
-        with suppress(StoreError):  # what made it fail makes this fail too
+    def _reopened(self) -> Database:
+        """Return the database reopened with all accepted writes. Raise StoreError if that fails."""
+        self._database.probe()  # raises while the disk refuses writes, so that the database stays open for reads
+        with suppress(StoreError):  # closing may fail with the same error
             self._database.close()
         try:
             database = self._reopen()
-        except DaemonRuns as exc:  # a page that is being read still holds it: that is us
+        except DaemonRuns as exc:  # locked by this process: a scan still uses it
             raise StoreError(str(self._broken)) from exc
-        if database.reached < self._database.reached:
+        if database.sequence < self._database.sequence:
             database.close()
-            raise _WritesLost(f"{database.path} came back without its last writes, which must be sent again")
+            raise _WritesLost(f"{database.path} was reopened without its last writes, which must be sent again")
         return database
 
-    async def _patiently(self, write: Callable[[], T]) -> T:
-        """What `write` returns. It does all in one go, and again where RocksDB has no room for it yet."""
-        for pause in pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIES):
+    async def _retried(self, write: Callable[[], T]) -> T:
+        """Return the result of `write`, retried while RocksDB is stalled."""
+        for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
             try:
                 return write()
             except StoreBusy:
                 self._count["stalls"] += 1
-            await trio.sleep(pause)
+            await trio.sleep(wait_s)
         return write()
 
     def _write(self, batch: Batch, table: str, rows: Iterable[bytes]) -> None:
-        """Write what a batch has for some rows. Whether or not that works out, they may be others from now on."""
-        if told := self._told.get(table):
-            told(rows)
+        """Write a batch for some rows. Subscribers are called first: a failed write may have been applied."""
+        if on_write := self._subscribers.get(table):
+            on_write(rows)
         with self._breaking():
             self._database.write(batch)
         self._written += 1
 
     @contextmanager
     def _breaking(self) -> Iterator[None]:
-        """Around what may leave RocksDB unusable: after a failed write it takes no other until it is opened again."""
+        """Remember an error after which RocksDB refuses writes until it is reopened."""
         try:
             yield
         except StoreBusy:
@@ -373,7 +388,7 @@ class EmbeddedStore:
 
 
 async def _with_breaks(steps: Generator[None, None, T]) -> T:
-    """What `steps` returns; wherever it yields, others run."""
+    """Run `steps` with a checkpoint after each yield; return its result."""
     while True:
         try:
             next(steps)

@@ -1,0 +1,58 @@
+"""Differences between engines: a record of facts, and optional interfaces that are None where an engine lacks them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from tsd.store.cells import CellPage, Cursor
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Facts about one store. Callers check these and never the engine's name."""
+
+    ascending_timestamps: bool  # a later put always gets a later write timestamp, also within one millisecond
+    shared: bool  # other processes may write to the same tables
+    filters_rows: bool  # a cell scan with a key pattern skips other rows before they are transferred
+    parallel_scans: int  # number of concurrent scans that pays off
+    keeps_versions: bool  # a delete also hides later puts with timestamps up to its own, until a major compaction
+    call_timeout_s: float = 0.0  # longest wait for an unresponsive server; 0: calls do not leave this process
+    endpoints: tuple[str, ...] = ()  # host:port of each server that calls go to
+
+
+class CellReader(Protocol):
+    """Scan that returns cells as parallel lists, faster than rows."""
+
+    async def read_cells(
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, cursor: Cursor
+    ) -> CellPage:
+        """Return the cells of the first rows from `start` to before `stop`. The page ends with the row that brings its
+        values to `limit_bytes`. All pages of a scan share a `cursor`. Raise StoreError."""
+        ...
+
+    async def close_cursor(self, table: str, cursor: Cursor) -> None:
+        """Release the resources of an unfinished scan. Raise nothing."""
+        ...
+
+
+OnWrite: TypeAlias = Callable[[Iterable[bytes] | None], None]
+
+
+class ChangeFeed(Protocol):
+    """Write notifications. Only an engine that sees every write to its tables has them."""
+
+    def subscribe(self, table: str, on_write: OnWrite) -> None:
+        """Call `on_write` with the row keys of each later put and delete, before a read can return the change. None
+        instead of row keys means that any row may have changed. A table has one subscriber: a later one replaces it."""
+        ...
+
+
+class CellSignatures(Protocol):
+    """Signatures of stored cells, which show changes by other writers for a fraction of a scan's bytes."""
+
+    async def signatures(
+        self, table: str, start: bytes, stop: bytes | None, *, width: int, rows: int
+    ) -> dict[bytes, bytes]:
+        """Return a signature for each group of rows from `start` to before `stop` with the same first `width` bytes, as
+        `tsd.store.cells.CellSigner` makes it. `rows` is the expected number of rows. Raise StoreError."""
+        ...

@@ -1,0 +1,1 @@
+"""The HBase engine, through its Thrift gateway."""
