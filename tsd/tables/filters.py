@@ -1,21 +1,22 @@
-"""Filters on tag values: from a request's text to a verdict about a value (query.md §6).
+"""Filters on tag values: from a request's text to the test of a value (docs/compat/query.md §6).
 
-Whether a series has the key at all, and how several filters on one key go together, is the plan's to see to.
+How several filters on one tag name combine, and whether a series must have the name, is decided where a request is
+resolved.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+from tsd.codec.regex import BadPattern, compile_pattern, is_costly_on
 from tsd.errors import BadQuery
-from tsd.pattern_cost import is_costly_on
-from tsd.query.model import Filter
-from tsd.query.patterns import BadPattern, compile_pattern
+from tsd.tables.quirks import OPENTSDB, Quirks
 
 LITERAL_OR = "literal_or"
 WILDCARD = "wildcard"
-NOT_KEY = "not_key"  # in OpenTSDB's documentation only: taken when a query is `corrected`
+NOT_KEY = "not_key"  # only in OpenTSDB's documentation: accepted if a query is corrected
 _LITERALS = frozenset({"literal_or", "iliteral_or", "not_literal_or", "not_iliteral_or"})
 _WILDCARDS = frozenset({"wildcard", "iwildcard"})
 REGEXP = "regexp"
@@ -23,22 +24,39 @@ TYPES = (REGEXP, "iwildcard", WILDCARD, "iliteral_or", LITERAL_OR, "not_iliteral
 EMPTY = "Filter cannot be null or empty"
 
 
+@dataclass(frozen=True)
+class Filter:
+    """One filter on the values of a tag name."""
+
+    tagk: str
+    type: str  # literal_or, wildcard, …
+    expression: str
+    group_by: bool = False
+    ignore_case: bool = False  # set for a wildcard in braces, although its type is `wildcard`
+
+
 class Matcher(NamedTuple):
-    """What a filter asks of the value that a series has for its key."""
+    """The test of a tag value."""
 
     matches: Callable[[str], bool]
-    literals: tuple[str, ...] = ()  # of a `literal_or`: the values that must be known, and the only ones that pass
-    passes_all: bool = False  # any value does
-    wants_no_key: bool = False  # only series without the key pass
+    literals: tuple[str, ...] = ()  # of a `literal_or`: the values that must have ids, and the only ones that pass
+    passes_all: bool = False  # every value passes
+    wants_no_key: bool = False  # only series without the tag name pass
 
 
 def make_filter(
-    tagk: str, kind: str, expression: str, *, group_by: bool = False, ignore_case: bool = False, corrected: bool = False
+    tagk: str,
+    kind: str,
+    expression: str,
+    *,
+    group_by: bool = False,
+    ignore_case: bool = False,
+    quirks: Quirks = OPENTSDB,
 ) -> Filter:
-    """A filter, checked; `kind` in exact case. Raises BadQuery with the bare reason."""
+    """Return a checked filter; `kind` in exact case. Raises BadQuery with the bare reason."""
     if not tagk:
         raise BadQuery("Tagk cannot be null or empty")
-    if corrected and kind == NOT_KEY:
+    if kind == NOT_KEY and not quirks.refuses_not_key:
         return Filter(tagk, kind, expression, group_by)
     if not kind:
         raise BadQuery("The filter type cannot be null or empty")
@@ -51,8 +69,8 @@ def make_filter(
     return found
 
 
-def read_filter(tagk: str, value: str, *, group_by: bool, corrected: bool = False) -> Filter:
-    """The filter of `key=value` in braces or in `tags`; raises BadQuery with the bare reason.
+def read_filter(tagk: str, value: str, *, group_by: bool, quirks: Quirks = OPENTSDB) -> Filter:
+    """Return the filter of `key=value` in braces or in `tags`. Raises BadQuery with the bare reason.
 
     >>> read_filter("host", "web*", group_by=True)
     Filter(tagk='host', type='wildcard', expression='web*', group_by=True, ignore_case=True)
@@ -67,15 +85,15 @@ def read_filter(tagk: str, value: str, *, group_by: bool, corrected: bool = Fals
         if not value.endswith(")"):
             raise BadQuery(f"Filter must end with a ')': {value}")
         kind, _, rest = value.partition("(")
-        return make_filter(tagk, kind.lower(), rest[:-1], group_by=group_by, corrected=corrected)
+        return make_filter(tagk, kind.lower(), rest[:-1], group_by=group_by, quirks=quirks)
     if "*" in value:
-        return make_filter(tagk, WILDCARD, value, group_by=group_by, ignore_case=True, corrected=corrected)
-    return make_filter(tagk, LITERAL_OR, value, group_by=group_by, corrected=corrected)
+        return make_filter(tagk, WILDCARD, value, group_by=group_by, ignore_case=True, quirks=quirks)
+    return make_filter(tagk, LITERAL_OR, value, group_by=group_by, quirks=quirks)
 
 
 def identity(found: Filter) -> tuple[object, ...]:
-    """What two filters share that OpenTSDB takes for the same: neither whether they group, nor where a wildcard's
-    outermost asterisks are.
+    """Return a value that is equal for filters that OpenTSDB considers equal. It ignores grouping, and the outermost
+    asterisks of a wildcard.
 
     >>> identity(Filter("k", "wildcard", "a*")) == identity(Filter("k", "wildcard", "*a", True))
     True
@@ -88,8 +106,8 @@ def identity(found: Filter) -> tuple[object, ...]:
 
 
 @lru_cache(1024)
-def matcher_of(found: Filter, *, corrected: bool = False) -> Matcher:
-    """How to tell the values that pass; raises BadQuery with the bare reason."""
+def matcher_of(found: Filter, *, loose_wildcards: bool = True) -> Matcher:
+    """Return the test of a filter; `loose_wildcards`: OpenTSDB's test. Raises BadQuery with the bare reason."""
     if found.type == NOT_KEY:
         return Matcher(lambda _: False, wants_no_key=True)
     if found.type == REGEXP:
@@ -99,12 +117,13 @@ def matcher_of(found: Filter, *, corrected: bool = False) -> Matcher:
             raise BadQuery(str(exc)) from exc
         return Matcher(partial(_found, pattern))
     if found.type in _WILDCARDS:
-        return _wildcard(found, corrected=corrected)
+        return _wildcard(found, loose=loose_wildcards)
     return _literal(found)
 
 
 def _found(pattern: re.Pattern[str], value: str) -> bool:
-    """Whether a pattern is in a value. Raises BadQuery where to look could take too long: nothing can stop it."""
+    """Return whether a pattern is in a value. Raises BadQuery if the search could take too long, as it cannot be
+    interrupted."""
     if is_costly_on(pattern.pattern, len(value)):
         raise BadQuery(f"May take too long on a value of {len(value)} characters: {pattern.pattern}")
     return pattern.search(value) is not None
@@ -123,11 +142,11 @@ def _literal(found: Filter) -> Matcher:
 
 
 def _literals(found: Filter) -> list[str]:
-    """The values of an alternative of literals; raises BadQuery."""
+    """Return the alternatives of a literal filter. Raises BadQuery."""
     if found.expression == "|":
         raise BadQuery("Filter must contain more than just a pipe")
     text = found.expression.lower() if found.type.startswith(("i", "not_i")) else found.expression
-    return text.rstrip("|").split("|") if text.strip("|") else []  # without what is empty at the end, as Java splits
+    return text.rstrip("|").split("|") if text.strip("|") else []  # like Java's split, without empty texts at the end
 
 
 def _ignores_case(found: Filter) -> bool:
@@ -135,25 +154,25 @@ def _ignores_case(found: Filter) -> bool:
 
 
 def _pieces(found: Filter) -> tuple[str, ...]:
-    """The texts between a wildcard's asterisks, without the outermost; raises BadQuery."""
+    """Return the texts between a wildcard's asterisks, without the outermost. Raises BadQuery."""
     if "*" not in found.expression:
         raise BadQuery("Filter must contain an asterisk")
     text = found.expression.lower() if _ignores_case(found) else found.expression
     return tuple(text.strip("*").split("*"))
 
 
-def _wildcard(found: Filter, *, corrected: bool) -> Matcher:
+def _wildcard(found: Filter, *, loose: bool) -> Matcher:
     pieces = _pieces(found)
     if pieces == ("",):
         return Matcher(lambda _: True, passes_all=True)
     ends = not found.expression.endswith("*")
     starts = not found.expression.startswith("*")
-    test = _anchored(pieces, starts, ends) if corrected else _loose(pieces, starts, ends)
+    test = _loose(pieces, starts, ends) if loose else _anchored(pieces, starts, ends)
     return Matcher((lambda value: test(value.lower())) if _ignores_case(found) else test)
 
 
 def _anchored(pieces: tuple[str, ...], starts: bool, ends: bool) -> Callable[[str], bool]:
-    """What a wildcard says: the pieces one after the other, from the start and up to the end where no asterisk is."""
+    """Return the documented test: the pieces in turn, anchored at the start and the end where no asterisk is."""
     first = pieces[0] if starts else ""
     last = pieces[-1] if ends else ""
     middle = pieces[starts : len(pieces) - ends]
@@ -173,7 +192,7 @@ def _anchored(pieces: tuple[str, ...], starts: bool, ends: bool) -> Callable[[st
 
 
 def _loose(pieces: tuple[str, ...], starts: bool, ends: bool) -> Callable[[str], bool]:
-    """What OpenTSDB makes of it: with a text on both sides it looks at neither end, and pieces may overlap."""
+    """Return OpenTSDB's test: with text on both sides it checks neither end, and pieces may overlap."""
 
     def test(value: str) -> bool:
         if ends and not starts and not value.endswith(pieces[-1]):
@@ -188,15 +207,3 @@ def _loose(pieces: tuple[str, ...], starts: bool, ends: bool) -> Callable[[str],
         return True
 
     return test
-
-
-def matching(matcher: Matcher, names: Mapping[bytes, str]) -> frozenset[bytes]:
-    """The UIDs whose values pass. `names` are distinct values by UID: each is looked at once.
-
-    >>> matching(matcher_of(Filter("k", "wildcard", "w*")), {b"1": "web", b"2": "db"})
-    frozenset({b'1'})
-    """
-    if matcher.passes_all:
-        return frozenset(names)
-    test = matcher.matches
-    return frozenset(uid for uid, name in names.items() if test(name))

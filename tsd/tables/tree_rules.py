@@ -1,47 +1,47 @@
-"""A series' names → its place in a tree, by the tree's rules (FORMATS.md §10). Pure: it asks nobody."""
+"""Where the rules of a tree place a series, by its names and their custom metadata. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tsd.codec.tree import ROOT, Rule, RuleKind
+from tsd.codec.metadata import ROOT, Rule, RuleKind
+from tsd.codec.regex import is_costly, is_costly_on
 from tsd.errors import TsdError
-from tsd.pattern_cost import is_costly, is_costly_on
 
 LONGEST_PATTERN = 500
-LONGEST_NAME = 10_000  # of what a pattern is held against
+LONGEST_NAME = 10_000  # characters that a pattern is matched against
 
 
 class BadRule(TsdError):
-    """A rule that says too little, or what cannot be done."""
+    """A rule that is incomplete or cannot be applied."""
 
 
 class NamedSeries(NamedTuple):
-    """A series in its users' words."""
+    """A series with its names and their custom metadata."""
 
     tsuid: str
     metric: str
     tags: Sequence[tuple[str, str]]
     metric_custom: Mapping[str, str | None]
     tagk_custom: Mapping[str, Mapping[str, str | None]]  # by tag name
-    tagv_custom: Mapping[str, Mapping[str, str | None]]  # by tag name, too
+    tagv_custom: Mapping[str, Mapping[str, str | None]]  # by tag name
 
 
 class Placed(NamedTuple):
-    """Where a series belongs."""
+    """Where the rules place a series."""
 
-    path: tuple[str, ...]  # from the root; the last name is the leaf's. The root alone: nowhere
-    messages: tuple[str, ...]  # what each rule made of it
-    missed: bool  # whether a level had no rule that matched
+    path: tuple[str, ...]  # from the root to the leaf; the root alone: not placed
+    messages: tuple[str, ...]  # the result of each rule
+    missed: bool  # no rule of some level matched
 
     @property
     def is_placed(self) -> bool:
-        """Whether there is a leaf."""
+        """Whether the path has a leaf."""
         return len(self.path) > 1
 
 
 def check_rule(rule: Rule) -> None:
-    """Raise BadRule unless a rule can be used."""
+    """Raise BadRule unless a rule can be applied."""
     name = rule.kind.name
     if rule.kind in (RuleKind.TAGK, RuleKind.TAGK_CUSTOM, RuleKind.TAGV_CUSTOM) and not rule.field:
         raise BadRule(f"Missing field name required for {name} rule")
@@ -51,7 +51,7 @@ def check_rule(rule: Rule) -> None:
         raise BadRule("Invalid level, order or regex group index: negative")
     for pattern in (rule.regex, rule.separator):
         if len(pattern) > LONGEST_PATTERN:
-            raise BadRule(f"a pattern has {LONGEST_PATTERN} characters at most, got {len(pattern)}")
+            raise BadRule(f"got a pattern of {len(pattern)} characters, wanted at most {LONGEST_PATTERN}")
         try:
             groups = re.compile(pattern).groups
         except (re.error, RecursionError, OverflowError) as exc:
@@ -61,7 +61,7 @@ def check_rule(rule: Rule) -> None:
 
 
 def place(series: NamedSeries, rules: Iterable[Rule]) -> Placed:
-    """Where the rules put a series: the first that matches names a level, or several where it splits.
+    """Where the rules place a series. The first rule that matches names a level, or several levels if it splits.
 
     >>> rules = [Rule(RuleKind.METRIC, 1, separator=r"\\."), Rule(RuleKind.TAGK, 1, level=1, field="host")]
     >>> place(NamedSeries("", "sys.cpu", [("host", "web01")], {}, {}, {}), rules).path
@@ -87,7 +87,7 @@ def place(series: NamedSeries, rules: Iterable[Rule]) -> Placed:
 
 
 def _apply(series: NamedSeries, rule: Rule) -> tuple[list[str], str]:
-    """The names that a rule gives, none where it does not match; and what is to be told of it."""
+    """The names that a rule gives, none if it does not match, and a message."""
     where = f"rule: [{rule.tree_id}:{rule.level}:{rule.order}:{rule.kind.name}]"
     value = _value(series, rule)
     if not value:
@@ -108,7 +108,7 @@ def _apply(series: NamedSeries, rule: Rule) -> tuple[list[str], str]:
 
 
 def _value(series: NamedSeries, rule: Rule) -> str | None:
-    """What a rule looks at."""
+    """The text that a rule is applied to."""
     match rule.kind:
         case RuleKind.METRIC:
             return series.metric

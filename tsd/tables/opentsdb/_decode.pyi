@@ -14,15 +14,3 @@ def decode_cells(
     counts: NDArray[np.int64],
     slow: NDArray[np.uint8],
 ) -> int: ...
-def fold_runs(
-    starts: NDArray[np.int64],
-    times: NDArray[np.int64],
-    bits: NDArray[np.int64],
-    floats: NDArray[np.uint8],
-    interval_ms: int,
-    function: int,
-    rows: NDArray[np.int64],
-    stamps: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    results: NDArray[np.float64],
-) -> int: ...

@@ -1,17 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled twin of the two innermost loops of a query: cells → points, and points → buckets.
-
-Nothing outside `tsd.query.decode` and `tsd.query.downsample` knows whether it is there, and a property test holds both
-ways equal. Neither loop holds the interpreter's lock: a query decodes while the event loop, or its reader, goes on.
+"""Decode the cells of a page into arrays of points. `tsd.tables.opentsdb.decode` has the same in numpy; a property
+test compares both. The loop releases the GIL.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
-
-cdef enum:
-    NAN_BITS_UNUSED = 0
 
 
 cdef struct Part:
@@ -22,7 +17,7 @@ cdef struct Part:
 
 
 cdef inline int size_of(int flags) noexcept nogil:
-    """Bytes of a value, 0 where flags fit no number: an integer of 1, 2, 4 or 8 bytes, a float of 4 or 8."""
+    """Return the bytes of a value: 1, 2, 4 or 8 for an integer, 4 or 8 for a float, 0 for invalid flags."""
     cdef int length = (flags & 7) + 1
     if flags & 8:
         return length if length == 4 or length == 8 else 0
@@ -30,7 +25,7 @@ cdef inline int size_of(int flags) noexcept nogil:
 
 
 cdef inline int64_t number(const uint8_t* at, int flags) noexcept nogil:
-    """An integer, or the raw bits of a double."""
+    """Return an integer, or the bits of a double."""
     cdef uint64_t bits = 0
     cdef int length = (flags & 7) + 1
     cdef int i
@@ -63,7 +58,7 @@ cdef extern from *:
 cdef Py_ssize_t decode_part(
     Part* part, int64_t base_ms, int64_t* last_ms, int64_t* times, int64_t* bits, uint8_t* floats, int* width_of_row
 ) noexcept nogil:
-    """The points of one cell; how many, or -1 where it cannot be read by rote."""
+    """Decode the points of one cell. Return their number, or -1 if the cell is not simple."""
     cdef const uint8_t* q = part.qualifiers
     cdef Py_ssize_t count, at = 0, i
     cdef int width = 4 if q[0] >= 0xF0 else 2
@@ -104,12 +99,12 @@ def decode_cells(
     list columns, list values, Py_ssize_t skip, Py_ssize_t ahead, const int64_t[::1] row_of, const int64_t[::1] bases_ms,
     int64_t[::1] times, int64_t[::1] bits, uint8_t[::1] floats, int64_t[::1] counts, uint8_t[::1] slow,
 ):
-    """Decode the cells of rows that are read by rote; how many points they have.
+    """Decode the cells of simple rows and return their number of points.
 
-    `columns[i]` (its qualifier behind `skip` bytes) and `values[i]` (behind `ahead`) are a cell of the row `row_of[i]`,
-    cells of a row beside each other. Points go into `times`, `bits` and `floats`, which have room for a point for every
-    two bytes of qualifiers; how many each row has goes into `counts`. A row that breaks a rule is marked in `slow` and
-    has none; rows that are marked already are passed over.
+    `columns[i]` (its qualifier starts after `skip` bytes) and `values[i]` (its value starts after `ahead` bytes) are a
+    cell of the row `row_of[i]`. The cells of a row are adjacent. Points are written to `times`, `bits` and `floats`,
+    which have room for a point for every two bytes of qualifiers; their number in each row is written to `counts`.
+    A row that is not simple is marked in `slow` and gets no points. Rows that are already marked are skipped.
     """
     cdef Py_ssize_t cells = len(columns), i, filled = 0, first, got
     cdef int64_t row, last_ms
@@ -146,53 +141,3 @@ def decode_cells(
     finally:
         free(parts)
     return filled
-
-
-cdef enum Function:
-    SUM = 0
-    LOW = 1
-    HIGH = 2
-    FIRST = 3
-    LAST = 4
-
-
-def fold_runs(
-    const int64_t[::1] starts, const int64_t[::1] times, const int64_t[::1] bits, const uint8_t[::1] floats,
-    int64_t interval_ms, int function,
-    int64_t[::1] rows, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
-):
-    """Fold consecutive points of each row that share a bucket of `interval_ms`; how many such runs there are.
-
-    Row `i` has the points from `starts[i]` to before `starts[i + 1]`. Of each run: its row, the bucket's first moment,
-    how many of its values are numbers (not NaN), and their sum, lowest, highest, or its first or last value whatever it
-    is. Values are taken as doubles and in order. The output arrays have room for a run for each point.
-    """
-    cdef Py_ssize_t row, at, runs = -1
-    cdef int64_t stop_ms, count
-    cdef double value, result
-    with nogil:
-        for row in range(starts.shape[0] - 1):
-            stop_ms = -(<int64_t> 1 << 62)
-            for at in range(starts[row], starts[row + 1]):
-                if floats[at]:
-                    memcpy(&value, &bits[at], 8)
-                else:
-                    value = <double> bits[at]
-                if times[at] >= stop_ms:
-                    runs += 1
-                    rows[runs] = row
-                    stamps[runs] = times[at] - times[at] % interval_ms
-                    stop_ms = stamps[runs] + interval_ms
-                    counts[runs] = 0
-                    results[runs] = 0.0 if function == SUM else value
-                if value == value:
-                    if function == SUM:
-                        results[runs] += value
-                    elif not counts[runs] and function != FIRST:
-                        results[runs] = value
-                    elif (function == LOW and value < results[runs]) or (function == HIGH and value > results[runs]):
-                        results[runs] = value
-                    counts[runs] += 1
-                if function == LAST:
-                    results[runs] = value
-    return runs + 1

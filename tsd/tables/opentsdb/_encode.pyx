@@ -1,10 +1,17 @@
-# Sorted points → cells with their row keys, a part of _rows.pyx: `tsd.codec.columns.encode_cells` in C.
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Sorted points → cells with their row keys: `tsd.codec.opentsdb.columns.encode_cells` in C."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_INCREF, PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort
+from libc.string cimport memcpy
 
 cdef enum:
     HOUR_S = 3600
     BASE_BYTES = 4
-    HEAD_BYTES = 4  # of salt and metric that count for the order
-    TURN_CELLS = 2000  # made before others may have the interpreter's lock: half a millisecond
+    HEAD_BYTES = 4  # first bytes of salt and metric, used for sorting
+    BATCH_CELLS = 2000  # encoded between two releases of the GIL: half a millisecond
 
 
 cdef extern from "Python.h":
@@ -12,11 +19,11 @@ cdef extern from "Python.h":
     void PyTuple_SET_ITEM(object made, Py_ssize_t at, PyObject* item)
 
 
-cdef struct Run:
-    uint64_t place[3]  # of its row among others: a few bytes of salt and metric, the base time, some tags
+cdef struct Run:  # the points of a cell
+    uint64_t order[3]  # sort key of its row: some bytes of salt and metric, the base time, some tags
     Py_ssize_t start  # its first point
     Py_ssize_t end
-
+    Py_ssize_t key  # index of its series' key
 
 cdef struct Cell:
     char* qualifiers
@@ -28,7 +35,7 @@ cdef struct Cell:
 
 
 cdef inline void append_point(Cell* cell, int64_t offset_ms, bint in_ms, int flags, uint64_t bits) noexcept nogil:
-    """Add a qualifier, and the low bytes of `bits` that its flags count."""
+    """Append a qualifier, and as many low bytes of `bits` as its flags say."""
     cdef uint32_t word
     cdef int left = ((flags & 7) + 1) * 8
     if in_ms:
@@ -49,21 +56,20 @@ cdef inline void append_point(Cell* cell, int64_t offset_ms, bint in_ms, int fla
     cell.in_ms += in_ms
 
 
-cdef bytes row_key(Texts texts, int32_t number, int64_t base):
-    """Of the row of a series that is settled."""
-    assert texts.knows(number) and texts.series[number].before_bytes != UNSETTLED and 0 <= base < <int64_t> 1 << 32, number
-    cdef Series* one = &texts.series[number]
-    cdef bytes row = PyBytes_FromStringAndSize(NULL, one.before_bytes + BASE_BYTES + one.after_bytes)
+cdef bytes row_key(const char* keys, const int64_t* bounds, int64_t base):
+    """Return the row key of a series and a base time. `bounds` has the ends of the series key's head and tail."""
+    cdef Py_ssize_t head = bounds[1] - bounds[0], tail = bounds[2] - bounds[1]
+    cdef bytes row = PyBytes_FromStringAndSize(NULL, head + BASE_BYTES + tail)
     cdef char* at = PyBytes_AS_STRING(row)
-    memcpy(at, texts.arena + one.at, one.before_bytes)
-    at += one.before_bytes
+    memcpy(at, keys + bounds[0], head)
+    at += head
     at[0], at[1], at[2], at[3] = <char> (base >> 24), <char> (base >> 16), <char> (base >> 8), <char> base
-    memcpy(at + BASE_BYTES, texts.arena + one.at + one.before_bytes, one.after_bytes)
+    memcpy(at + BASE_BYTES, keys + bounds[1], tail)
     return row
 
 
 cdef inline object triple(type kind, bytes first, bytes second, bytes third):
-    """A named tuple of a kind that has three fields; its own `__new__` is a function in Python."""
+    """Make a named tuple of three fields without its `__new__`, which is a function in Python."""
     made = PyType_GenericAlloc(kind, 3)
     Py_INCREF(first)
     Py_INCREF(second)
@@ -75,7 +81,7 @@ cdef inline object triple(type kind, bytes first, bytes second, bytes third):
 
 
 cdef inline uint64_t word_of(const char* text, Py_ssize_t size) noexcept nogil:
-    """The first eight bytes of some, as a number that sorts as they do."""
+    """Return the first eight bytes of a text as a big-endian number, which sorts like the bytes."""
     cdef uint64_t word = 0
     cdef int at
     for at in range(8):
@@ -83,42 +89,43 @@ cdef inline uint64_t word_of(const char* text, Py_ssize_t size) noexcept nogil:
     return word
 
 
-cdef int find_place(Texts texts, int32_t number, int64_t base, uint64_t* place) except -1:
-    """What the row key of a series that is settled starts with, as far as it counts for the order: all of the default
-    widths, the first bytes of wider ones."""
-    assert texts.knows(number) and texts.series[number].before_bytes != UNSETTLED, number
-    cdef Series* one = &texts.series[number]
-    cdef char* after = texts.arena + one.at + one.before_bytes
-    place[0] = word_of(texts.arena + one.at, min(one.before_bytes, HEAD_BYTES)) | <uint64_t> base
-    place[1] = word_of(after, one.after_bytes)
-    place[2] = word_of(after + 8, <Py_ssize_t> one.after_bytes - 8)
-    return 0
+cdef inline void set_order(Run* run, const char* keys, const int64_t* bounds, int64_t base) noexcept nogil:
+    """Set the sort key of a run: the whole row key for UIDs of the default widths, its first bytes for wider UIDs."""
+    cdef Py_ssize_t tail = bounds[2] - bounds[1]
+    run.order[0] = word_of(keys + bounds[0], min(bounds[1] - bounds[0], <Py_ssize_t> HEAD_BYTES)) | <uint64_t> base
+    run.order[1] = word_of(keys + bounds[1], tail)
+    run.order[2] = word_of(keys + bounds[1] + 8, tail - 8)
 
 
-cdef int by_place(const void* one, const void* other) noexcept nogil:
-    """Which run comes first: those of a series and hour stay in their order."""
+cdef int by_row(const void* one, const void* other) noexcept nogil:
+    """Compare two runs for qsort. Those of one row keep their order."""
     cdef Run* a = <Run*> one
     cdef Run* b = <Run*> other
     cdef int at
     for at in range(3):
-        if a.place[at] != b.place[at]:
-            return -1 if a.place[at] < b.place[at] else 1
+        if a.order[at] != b.order[at]:
+            return -1 if a.order[at] < b.order[at] else 1
     return -1 if a.start < b.start else 1
 
 
 cdef Py_ssize_t find_runs(
-    Texts texts, const int32_t[::1] series, const int64_t[::1] instants, Py_ssize_t cell_points, Run* runs
+    const int32_t[::1] series, const int64_t[::1] instants, const char* keys, const int64_t[::1] bounds,
+    Py_ssize_t cell_points, Run* runs,
 ) except -1:
-    """Which points go into which cell: how many cells that are."""
-    cdef Py_ssize_t count = series.shape[0], at = 0, found = 0
+    """Fill `runs` with the points of each cell and return the number of cells."""
+    cdef Py_ssize_t count = series.shape[0], at = 0, found = 0, key = -1
     cdef int64_t hour, first, end
     cdef int32_t number
     while at < count:
         number = series[at]
+        if at == 0 or number != series[at - 1]:
+            key += 1
+            assert 2 * key + 2 < bounds.shape[0] and bounds[2 * key] < bounds[2 * key + 2], number  # it has a key
         hour = instants[at] // (HOUR_S * 2000)
+        assert 0 <= hour * HOUR_S < <int64_t> 1 << 32, number
         first, end = hour * (HOUR_S * 2000), (hour + 1) * (HOUR_S * 2000)
-        find_place(texts, number, hour * HOUR_S, runs[found].place)
-        runs[found].start = at
+        set_order(&runs[found], keys, &bounds[2 * key], hour * HOUR_S)
+        runs[found].start, runs[found].key = at, key
         runs[found].end = min(count, at + cell_points)
         while at < runs[found].end and series[at] == number and first <= instants[at] < end:
             at += 1
@@ -128,31 +135,35 @@ cdef Py_ssize_t find_runs(
 
 
 def encode(
-    Texts texts not None, const int32_t[::1] series, const int64_t[::1] instants, const uint8_t[::1] flags,
-    const int64_t[::1] bits, Py_ssize_t cell_points, bytes column not None, type put_type not None,
+    const int32_t[::1] series, const int64_t[::1] instants, const uint8_t[::1] flags, const int64_t[::1] bits,
+    bytes keys not None, const int64_t[::1] bounds, Py_ssize_t cell_points, bytes column not None,
+    type put_type not None,
 ):
-    """The cells of sorted points of settled series: a `put_type` of row, column and value for each row and at most
-    `cell_points` points. `column` stands before every qualifier. Rows are in order as far as `find_place` tells them apart: a
-    store that keeps them in order finds their places sooner."""
+    """Return the cells of points sorted by series and time: a `put_type` of row, column and value for each row and at
+    most `cell_points` points. `column` precedes every qualifier. `keys` and `bounds` are the keys of the series, in
+    order (`tsd.tables.writing.SeriesKeys`). Rows are sorted by the keys of `set_order`, because a store that keeps
+    rows sorted inserts sorted puts faster."""
     cdef Py_ssize_t count = series.shape[0], at, head = PyBytes_GET_SIZE(column), room = min(cell_points, count)
     cdef Py_ssize_t number, cells
     cdef int64_t hour
+    cdef const char* joined = PyBytes_AS_STRING(keys)
     cdef Cell cell
     cdef Run* runs = <Run*> malloc(count * sizeof(Run) + 1)
     cdef list puts = []
     assert issubclass(put_type, tuple)
     assert instants.shape[0] == count and flags.shape[0] == count and bits.shape[0] == count and cell_points > 0
+    assert bounds[bounds.shape[0] - 1] <= PyBytes_GET_SIZE(keys)
     cell.qualifiers = <char*> malloc(head + room * 4 + 1)
     cell.values = <char*> malloc(room * 8 + 1)
     try:
         if runs == NULL or cell.qualifiers == NULL or cell.values == NULL:
             raise MemoryError
         memcpy(cell.qualifiers, PyBytes_AS_STRING(column), head)
-        cells = find_runs(texts, series, instants, cell_points, runs)
-        qsort(runs, cells, sizeof(Run), by_place)
+        cells = find_runs(series, instants, joined, bounds, cell_points, runs)
+        qsort(runs, cells, sizeof(Run), by_row)
         for number in range(cells):
-            if number % TURN_CELLS == TURN_CELLS - 1:
-                with nogil:  # others may want the lock
+            if number % BATCH_CELLS == BATCH_CELLS - 1:
+                with nogil:  # release the GIL for other threads
                     pass
             at = runs[number].start
             hour = instants[at] // (HOUR_S * 2000)
@@ -168,7 +179,7 @@ def encode(
             puts.append(
                 triple(
                     put_type,
-                    row_key(texts, series[at], hour * HOUR_S),
+                    row_key(joined, &bounds[2 * runs[number].key], hour * HOUR_S),
                     PyBytes_FromStringAndSize(cell.qualifiers, cell.qualifier_bytes),
                     PyBytes_FromStringAndSize(cell.values, cell.value_bytes),
                 )

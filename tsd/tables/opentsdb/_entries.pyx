@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twins of the loops that make a new series' index entries (see tsd.series_entries)."""
+"""Compiled loops that make the index entries of new series (see `tsd.tables.opentsdb.series_index`)."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcmp, memcpy
 
 
 def own_rows(dict series not None, Py_ssize_t tagk, Py_ssize_t width):
-    """A row for each series: its metric, the tag whose value has the highest UID, all its tag pairs."""
+    """Return the row of each series' own entry: metric, the pair with the highest tag value UID, all tag pairs."""
     cdef bytes metric, pairs, row
     cdef list rows = [], some
     cdef const char* text
@@ -38,8 +38,8 @@ cdef int add(dict found, bytes prefix, bytes pairs) except -1:
 
 
 def alike(list rows not None, Py_ssize_t start, Py_ssize_t width):
-    """The series of own rows by all that rows of other entries start with: their metric and none of their tags, and
-    each but their own."""
+    """Return series by the row prefixes of their other entries: the metric without a tag, and the metric with each tag
+    except that of the own entry."""
     cdef bytes row, pairs, prefix, none = bytes(width), whole = None
     cdef list same = None
     cdef dict found = {}
@@ -49,7 +49,7 @@ def alike(list rows not None, Py_ssize_t start, Py_ssize_t width):
         text, size = PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row)
         assert size >= start + 2 * width, row
         pairs = PyBytes_FromStringAndSize(text + start + width, size - start - width)
-        if whole is None or memcmp(PyBytes_AS_STRING(whole), text, start) != 0:  # another metric than the one before
+        if whole is None or memcmp(PyBytes_AS_STRING(whole), text, start) != 0:  # a new metric
             whole = PyBytes_FromStringAndSize(text, start) + none
             same = found.setdefault(whole, [])
         same.append(pairs)

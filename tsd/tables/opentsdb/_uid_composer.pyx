@@ -1,54 +1,66 @@
-# Series never seen whose names are known → their numbers and key parts, a part of _rows.pyx: what `tsd.ingest.names`
-# does, for lines that need nobody to be asked.
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Names with cached UIDs → series keys: like `tsd.tables.opentsdb.resolver`, but without an object for each name."""
 
-cdef class KnownNames:
-    """The UIDs of names, and what a series may be called."""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t, int32_t, int64_t, uint32_t
+from libc.stdlib cimport free
+from libc.string cimport memcmp, memcpy, memmove
+
+from tsd.codec._arrays cimport DONE, NO_MEMORY, UNKNOWN, grow, larger, must
+from tsd.codec._bytemap cimport ByteMap, Record, value_of
+from tsd.codec._tags cimport ANY_NUMBER, Tag, TagList, sort_in_map_order, split_tags
+from tsd.tables._composer cimport KeyBytes, KeyComposer
+
+cdef enum:
+    HEAD_BYTES = 16  # salt and metric UID: 8 bytes each at most
+
+
+cdef class UidComposer(KeyComposer):
+    """Composes keys from the UIDs of names."""
 
     cdef ByteMap metrics, tagks, tagvs
-    cdef bint legal[256]
-    cdef Py_ssize_t most_tags
     cdef int salt_width
     cdef uint32_t salt_buckets
-    cdef char* pairs  # those of one series, in order
+    cdef char head[HEAD_BYTES]
+    cdef char* pairs  # of one series, sorted
     cdef Py_ssize_t pairs_room
     cdef TagList list
 
     def __cinit__(
-        self, ByteMap metrics not None, ByteMap tagks not None, ByteMap tagvs not None, bytes legal not None,
-        Py_ssize_t most_tags, int salt_width, uint32_t salt_buckets,
+        self, ByteMap metrics not None, ByteMap tagks not None, ByteMap tagvs not None, int salt_width,
+        uint32_t salt_buckets,
     ):
-        """Each kind's UIDs by name; the characters that names may have."""
+        """The maps hold the UIDs of each kind by name."""
         assert 0 <= salt_width <= 8 and salt_buckets > 0
         self.metrics, self.tagks, self.tagvs = metrics, tagks, tagvs
-        self.most_tags, self.salt_width, self.salt_buckets = most_tags, salt_width, salt_buckets
-        for byte in legal:
-            self.legal[byte] = True
+        self.salt_width, self.salt_buckets = salt_width, salt_buckets
 
     def __dealloc__(self):
         free(self.pairs)
         free(self.list.tags)
 
-    cdef inline bint is_legal(self, const char* name, uint32_t size) noexcept nogil:
-        cdef uint32_t at
-        for at in range(size):
-            if not self.legal[<uint8_t> name[at]]:
-                return False
-        return True
-
-    cdef bint may_be(self, const char* metric, Py_ssize_t m, const TagList* list) noexcept nogil:
-        """Whether a series may be called so: `tsd.codec.putline.check_series`."""
-        cdef Py_ssize_t at
-        if not 0 < list.count <= self.most_tags or not self.is_legal(metric, <uint32_t> m):
-            return False
-        for at in range(list.count):
-            if not self.is_legal(list.tags[at].key, list.tags[at].key_bytes):
-                return False
-            if not self.is_legal(list.tags[at].value, list.tags[at].value_bytes):
-                return False
-        return True
+    cdef int compose(self, const char* metric, Py_ssize_t m, const TagList* tags, KeyBytes* key) noexcept:
+        cdef Py_ssize_t pairs
+        cdef int found
+        cdef Record* uid = self.metrics.look_up(metric, m)
+        if uid == NULL:
+            return UNKNOWN
+        found = self.join_pairs(tags, &pairs)
+        if found != DONE:
+            return found
+        if self.salt_width + uid.value_bytes > HEAD_BYTES:
+            return UNKNOWN
+        self.write_salt(value_of(uid), uid.value_bytes, pairs)
+        memcpy(self.head + self.salt_width, value_of(uid), uid.value_bytes)
+        key.head, key.head_bytes = self.head, self.salt_width + uid.value_bytes
+        key.tail, key.tail_bytes = self.pairs, pairs
+        self.metrics.looked_up += 1
+        self.tagks.looked_up += tags.count
+        self.tagvs.looked_up += tags.count
+        return DONE
 
     cdef int join_pairs(self, const TagList* list, Py_ssize_t* size) noexcept:
-        """The pairs of a series' tags → `pairs`; STRANGER where a name is not known."""
+        """Write the UID pairs of tags to `pairs`, sorted. Return UNKNOWN if a name is not cached."""
         cdef Py_ssize_t at, to, width = 0
         cdef Record* tagk
         cdef Record* tagv
@@ -57,7 +69,7 @@ cdef class KnownNames:
             tagk = self.tagks.look_up(list.tags[at].key, list.tags[at].key_bytes)
             tagv = NULL if tagk == NULL else self.tagvs.look_up(list.tags[at].value, list.tags[at].value_bytes)
             if tagv == NULL:
-                return STRANGER
+                return UNKNOWN
             if at == 0:
                 width = tagk.value_bytes + tagv.value_bytes
                 if self.pairs_room < (list.count + 1) * width:
@@ -65,8 +77,8 @@ cdef class KnownNames:
                         return NO_MEMORY
                     self.pairs_room = (list.count + 1) * width
             elif tagk.value_bytes + tagv.value_bytes != width:
-                return STRANGER
-            place = self.pairs + list.count * width  # behind all others, until its place is found
+                return UNKNOWN
+            place = self.pairs + list.count * width  # after all other pairs, until it is sorted in
             memcpy(place, value_of(tagk), tagk.value_bytes)
             memcpy(place + tagk.value_bytes, value_of(tagv), tagv.value_bytes)
             to = at
@@ -75,86 +87,67 @@ cdef class KnownNames:
                 to -= 1
             memmove(self.pairs + to * width, place, width)
         size[0] = list.count * width
-        return TAKEN
+        return DONE
 
-    cdef int enter(self, Texts texts, const Line* line, int32_t* number) noexcept:
-        """Enter the series of a line that the look-up does not know; STRANGER where it has to be looked at: its names
-        are not all known, or not legal, or it is one that is known by another text."""
-        cdef Py_ssize_t pairs
-        cdef uint32_t hash
-        cdef int32_t metric_id
-        cdef Record* metric
-        cdef char* parts
-        cdef int found = split_tags(line.tags, line.tag_bytes, &texts.wanted, self.most_tags)
-        if found != TAKEN:
-            return STRANGER if found == ODD else found
-        if not self.may_be(line.metric, line.metric_bytes, &texts.wanted):
-            return STRANGER
-        metric = self.metrics.look_up(line.metric, line.metric_bytes)
-        if metric == NULL:
-            return STRANGER
-        found = self.join_pairs(&texts.wanted, &pairs)
-        if found != TAKEN:
-            return found
-        metric_id = texts.id_of_metric(line.metric, line.metric_bytes)
-        if metric_id == NONE:
-            return NO_MEMORY
-        hash = texts.set_hash(line.metric, line.metric_bytes, &texts.wanted)
-        if texts.set_slot(hash, metric_id) != NONE:
-            return STRANGER
-        if (
-            texts.make_fresh_room() != TAKEN
-            or texts.make_arena_room(line.tag_bytes + self.salt_width + metric.value_bytes + pairs) != TAKEN
-        ):
-            return NO_MEMORY
-        number[0] = texts.new_series(metric_id, line.metric, line.metric_bytes, line.tags, line.tag_bytes, hash)
-        if number[0] == NONE:
-            return NO_MEMORY
-        parts = texts.settled(number[0], self.salt_width + metric.value_bytes, pairs)  # there is room
-        self.write_salt(parts, value_of(metric), metric.value_bytes, pairs)
-        memcpy(parts + self.salt_width, value_of(metric), metric.value_bytes)
-        memcpy(parts + self.salt_width + metric.value_bytes, self.pairs, pairs)
-        texts.note_fresh(number[0], metric_id)
-        texts.follow(texts.series[number[0]].entry)
-        self.metrics.looked_up += 1
-        self.tagks.looked_up += texts.wanted.count
-        self.tagvs.looked_up += texts.wanted.count
-        return TAKEN
-
-    cdef void write_salt(self, char* to, const char* metric, Py_ssize_t size, Py_ssize_t pairs) noexcept nogil:
-        """The salt of a series: `tsd.codec.rowkey.salt_of`."""
+    cdef void write_salt(self, const char* metric, Py_ssize_t size, Py_ssize_t pairs) noexcept nogil:
+        """Write the salt of a series: `tsd.codec.opentsdb.rowkey.salt_of`."""
         cdef uint32_t hash = 1, salt
-        cdef bint named = False
+        cdef bint is_named = False
         cdef Py_ssize_t at
         if self.salt_width == 0:
             return
         for at in range(size):
             hash = 31 * hash + <uint32_t> <int32_t> <int8_t> metric[at]
-            named = named or metric[at] != 0
+            is_named = is_named or metric[at] != 0
         for at in range(pairs):
             hash = 31 * hash + <uint32_t> <int32_t> <int8_t> self.pairs[at]
-        salt = (<uint32_t> 0 - hash if hash >> 31 else hash) % self.salt_buckets if named else 0
+        salt = (<uint32_t> 0 - hash if hash >> 31 else hash) % self.salt_buckets if is_named else 0
         for at in range(self.salt_width):
-            to[self.salt_width - 1 - at] = <char> (salt >> 8 * at if at < 4 else 0)
+            self.head[self.salt_width - 1 - at] = <char> (salt >> 8 * at if at < 4 else 0)
 
-    def missing(self, strangers):
-        """The names of well-formed series that are not known: metrics, tag names, tag values, each once, in the order
-        in which OpenTSDB meets them. Raises MemoryError."""
+    def compose_all(self, list texts not None, int64_t[::1] bounds not None):
+        """Return the keys of well-formed series (metric and tag text), joined. `bounds` (2 × series + 1) gets the ends
+        of each head and tail; a series with a name that is not cached has neither. Raise MemoryError."""
+        cdef Py_ssize_t at, used = 0, room = 0
+        cdef bytes metric, tags
+        cdef char* joined = NULL
+        cdef KeyBytes key
+        cdef int found
+        assert bounds.shape[0] == 2 * len(texts) + 1
+        bounds[0] = 0
+        try:
+            for at in range(len(texts)):
+                metric, tags = texts[at]
+                must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.list, ANY_NUMBER))
+                found = self.compose(PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), &self.list, &key)
+                if found == UNKNOWN:
+                    key.head_bytes = key.tail_bytes = 0
+                else:
+                    must(found)
+                if used + key.head_bytes + key.tail_bytes > room:
+                    room = larger(room, used + key.head_bytes + key.tail_bytes)
+                    must(grow(<void**> &joined, room, 1))
+                memcpy(joined + used, key.head, key.head_bytes)
+                memcpy(joined + used + key.head_bytes, key.tail, key.tail_bytes)
+                bounds[2 * at + 1] = used + key.head_bytes
+                used += key.head_bytes + key.tail_bytes
+                bounds[2 * at + 2] = used
+            return PyBytes_FromStringAndSize(joined, used)
+        finally:
+            free(joined)
+
+    def missing(self, texts):
+        """Return the names of well-formed series that are not cached: metrics, tag names, tag values, each once, in
+        the order in which OpenTSDB visits them. Raise MemoryError."""
         cdef dict metrics = {}, tagks = {}, tagvs = {}
         cdef bytes metric, tags
         cdef Py_ssize_t at
         cdef Tag* tag
-        cdef int found
-        for metric, tags in strangers:
-            found = split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.list, self.most_tags)
-            if found == ODD or found == TAKEN and not self.may_be(
-                PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), &self.list
-            ):
-                continue
-            must(found)
+        for metric, tags in texts:
+            must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.list, ANY_NUMBER))
             if self.metrics.look_up(PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric)) == NULL:
                 metrics[metric] = None
-            in_map_order(&self.list)
+            sort_in_map_order(&self.list)
             for at in range(self.list.count):
                 tag = &self.list.tags[at]
                 if self.tagks.look_up(tag.key, tag.key_bytes) == NULL:
@@ -162,7 +155,3 @@ cdef class KnownNames:
                 if self.tagvs.look_up(tag.value, tag.value_bytes) == NULL:
                     tagvs[PyBytes_FromStringAndSize(tag.value, tag.value_bytes)] = None
         return list(metrics), list(tagks), list(tagvs)
-
-
-cdef inline const char* value_of(const Record* record) noexcept nogil:
-    return <const char*> record + sizeof(Record) + record.key_bytes

@@ -1,11 +1,14 @@
-"""Pages of stored cells → batches of points: the hot path of every query.
+"""Decodes pages of cells to batches of points: the hot path of every query.
 
-The usual row is one joined cell, or a few that do not interleave; numpy decodes all such rows of a page at once.
-Whatever is not plainly simple (cells that overlap, append columns, duplicates, historic encodings) goes row by row
-through `tsd.codec.row`, which alone decides about duplicates. A row that cannot be read becomes a warning, never the
-end of a query.
+The usual row is one joined cell, or a few that do not interleave: the compiled loop, or numpy, decodes all such rows of
+a page together. All other rows (overlapping cells, append columns, duplicates, historic encodings) are decoded one by
+one by `tsd.codec.opentsdb.merge`, which alone decides about duplicates. A row that cannot be read becomes a warning and
+does not end the query.
+
+`HAS_LOOP` says whether the compiled loop was built. Without it numpy reads the same points, slower.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from operator import eq
@@ -14,50 +17,79 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.annotation import ANNOTATION, Annotation, decode_annotation
-from tsd.codec.cell import APPEND, COLUMN, MS_MARK
-from tsd.codec.merge import READABLE, MergeRules, StoredCell, merge
-from tsd.codec.words import FLOAT, LENGTH
+from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
+from tsd.codec.opentsdb.cell import APPEND, COLUMN, MS_MARK
+from tsd.codec.opentsdb.merge import READABLE, MergeRules, StoredCell, merge
+from tsd.codec.points import Batch, Bool, Int64
+from tsd.codec.text import FLOAT, LENGTH
 from tsd.errors import CorruptRow
-from tsd.query import compiled
-from tsd.query.points import Batch, Int64
-from tsd.store.cells import CellPage
+from tsd.store import CellPage
+from tsd.tables.reading import SeriesAnnotation
 
-# Of several values of one time the newest counts, whatever the configuration says of compaction: a query shows what
-# is there, and says how often it had to choose.
+try:
+    from tsd.tables.opentsdb import _decode
+except ImportError:  # no C compiler at installation
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare both
+
+
+class Read(NamedTuple):
+    """Points of simple rows, row by row."""
+
+    times: Int64
+    bits: Int64
+    floats: Bool
+    counts: Int64  # of points of each row
+    slow: Bool  # rows that are not simple, without points here
+
+
+def read_cells(
+    columns: list[bytes], values: list[bytes], skip: int, ahead: int, row_of: Int64, bases_ms: Int64, slow: Bool
+) -> Read:
+    """Decode cells, those of a row next to each other and in order of their columns.
+
+    `row_of` is the row of each cell, `bases_ms` the base time of each row. A column's qualifier starts after
+    `skip` bytes, a value after `ahead`. Rows that are `slow` are skipped.
+    """
+    room = (sum(map(len, columns)) - skip * len(columns)) // 2
+    times, bits, floats = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint8)
+    counts, marked = np.zeros(len(bases_ms), np.int64), slow.astype(np.uint8)
+    size = 0
+    if columns:
+        size = _decode.decode_cells(columns, values, skip, ahead, row_of, bases_ms, times, bits, floats, counts, marked)
+    return Read(times[:size], bits[:size], floats[:size].view(np.bool_), counts, marked.view(np.bool_))
+
+
+# Of several values for one time a query uses the newest, even if the configuration forbids compaction to drop the
+# others. It counts the duplicates.
 RULES = MergeRules(fix_duplicates=True)
-WARNINGS = 100  # of one page; more say nothing new
+WARNINGS = 100  # of one page
 
 _FLAGS = FLOAT | LENGTH
 _SIZE_OF = np.array([(flags & LENGTH) + 1 if flags in READABLE else 0 for flags in range(16)], np.int64)
 _SINGLE, _DOUBLE = FLOAT | 3, FLOAT | 7
 
 
-class Note(NamedTuple):
-    """An annotation, and of which series."""
-
-    series: int
-    note: Annotation
-
-
 class Decoded(NamedTuple):
-    """What a page held of the chosen series."""
+    """The decoded rows of matching series in a page."""
 
     batch: Batch
-    rows: int  # of the chosen series, points or not
+    rows: int  # of matching series, also without points
     size: int  # bytes of their cells
-    notes: list[Note]
+    notes: list[SeriesAnnotation]
     warnings: list[str]
-    duplicates: int  # points dropped for others of their time
-    keys: Sequence[bytes]  # of those rows
-    row_of: NDArray[np.intp]  # of each of their cells
-    plain: NDArray[np.bool_]  # of each row: whether it has nothing but points, and none of them twice
+    duplicates: int  # points dropped in favour of newer ones of the same time
+    keys: Sequence[bytes]  # of these rows
+    row_of: NDArray[np.intp]  # index of the row of each cell
+    plain: NDArray[np.bool_]  # of each row: it has only points, and no time twice
+    bases_ms: Int64  # of each row
 
 
-class _Piece(NamedTuple):
+class _DecodedRows(NamedTuple):
     """Points of some of a page's rows, row by row."""
 
-    rows: NDArray[np.intp]  # which rows, ascending
+    rows: NDArray[np.intp]  # indexes of the rows, ascending
     counts: Int64  # of points of each
     times: Int64
     bits: Int64
@@ -65,7 +97,7 @@ class _Piece(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """A page's cells, those of the chosen series."""
+    """The cells of matching series in a page."""
 
     series: NDArray[np.int32]  # of each row
     bases_ms: Int64  # of each row
@@ -74,7 +106,7 @@ class _Rows(NamedTuple):
     keys: Sequence[bytes]  # of each cell
     columns: list[bytes]
     values: list[bytes]
-    at: Sequence[int]  # its place in the page
+    at: Sequence[int]  # index of each cell in the page
     ahead: int
 
 
@@ -84,16 +116,16 @@ def decode(
     *,
     base_at: int,
     with_notes: bool = True,
-    by_loop: bool = compiled.HAS,
+    by_loop: bool = HAS_LOOP,
 ) -> Decoded:
-    """The points of the rows of a page that are wanted. `by_loop`: read what can be read by rote in the compiled loop.
+    """Decode the rows of matching series. `by_loop`: decode simple rows in the compiled loop.
 
-    `number_of` says which series the pairs of a key (what follows its base time, which stands at `base_at`) belong to,
-    a negative number where that one is not wanted. It is asked once a cell, so it had better be a dictionary's method.
+    `number_of` returns the series of a key's tag pairs, which follow the base time at `base_at`; negative if it does
+    not match. It is called for each cell, so it should be a dictionary's method.
     """
-    rows = _chosen(page, number_of, base_at)
+    rows = _matching_rows(page, number_of, base_at)
     warnings: list[str] = []
-    notes: list[Note] = []
+    notes: list[SeriesAnnotation] = []
     size = sum(map(len, rows.columns)) + sum(map(len, rows.values)) - rows.ahead * len(rows.values)
     lengths = np.fromiter(map(len, rows.columns), np.int64, len(rows.columns)) - len(COLUMN)
     odd = (lengths & 1).astype(np.bool_) | (lengths <= 0)
@@ -107,16 +139,20 @@ def decode(
             elif with_notes and qualifier[:1] == ANNOTATION:
                 _note(rows, at, notes, warnings)
     duplicates = 0
-    with np.errstate(invalid="ignore"):  # a NaN of the kind that signals is a value like others
-        pieces = _by_loop(rows, odd, slow) if by_loop else _fast_pieces(rows, np.flatnonzero(~odd), lengths, slow)
+    with np.errstate(invalid="ignore"):  # a signaling NaN is a value like others
+        pieces = (
+            _compiled_pieces(rows, odd, slow) if by_loop else _numpy_pieces(rows, np.flatnonzero(~odd), lengths, slow)
+        )
         if slow.any():
             piece, duplicates = _slow_piece(page, rows, np.flatnonzero(slow), warnings, plain)
             pieces.append(piece)
-    batch, warnings = _together(rows, pieces), warnings[:WARNINGS]
-    return Decoded(batch, len(rows.series), size, notes, warnings, duplicates, rows.row_keys, rows.row_of, plain)
+    batch, warnings = _join_pieces(rows, pieces), warnings[:WARNINGS]
+    return Decoded(
+        batch, len(rows.series), size, notes, warnings, duplicates, rows.row_keys, rows.row_of, plain, rows.bases_ms
+    )
 
 
-def _chosen(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> _Rows:
+def _matching_rows(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> _Rows:
     keys = page.keys
     pairs_at = base_at + 4
     numbers = np.fromiter((number_of(key[pairs_at:]) for key in keys), np.int32, len(keys))
@@ -139,29 +175,29 @@ def _chosen(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> 
     return _Rows(numbers[new_row], bases * 1000, row_of, firsts, keys, columns, values, at, page.ahead)
 
 
-def _note(rows: _Rows, at: int, notes: list[Note], warnings: list[str]) -> None:
+def _note(rows: _Rows, at: int, notes: list[SeriesAnnotation], warnings: list[str]) -> None:
     try:
         note = decode_annotation(rows.values[at][rows.ahead :])
     except CorruptRow as exc:
         warnings.append(f"annotation in row {rows.keys[at].hex()}: {exc}")
     else:
-        notes.append(Note(int(rows.series[rows.row_of[at]]), note))
+        notes.append(SeriesAnnotation(int(rows.series[rows.row_of[at]]), note))
 
 
-def _by_loop(rows: _Rows, odd: NDArray[np.bool_], slow: NDArray[np.bool_]) -> list[_Piece]:
-    """The points of all rows but those that are, or become, `slow`: in the compiled loop."""
+def _compiled_pieces(rows: _Rows, odd: NDArray[np.bool_], slow: NDArray[np.bool_]) -> list[_DecodedRows]:
+    """Decode all rows except `slow` ones in the compiled loop; rows that are not simple become slow."""
     columns, values, row_of = rows.columns, rows.values, rows.row_of
     if odd.any():
         even = (~odd).tolist()
         columns, values, row_of = list(compress(columns, even)), list(compress(values, even)), row_of[~odd]
-    read = compiled.read_cells(columns, values, len(COLUMN), rows.ahead, row_of, rows.bases_ms, slow)
+    read = read_cells(columns, values, len(COLUMN), rows.ahead, row_of, rows.bases_ms, slow)
     slow |= read.slow
     present = np.flatnonzero(read.counts)
-    return [_Piece(present, read.counts[present], read.times, read.bits, read.floats)]
+    return [_DecodedRows(present, read.counts[present], read.times, read.bits, read.floats)]
 
 
-def _fast_pieces(rows: _Rows, cells: NDArray[np.intp], lengths: Int64, slow: NDArray[np.bool_]) -> list[_Piece]:
-    """The points of all rows but those that are, or become, `slow`."""
+def _numpy_pieces(rows: _Rows, cells: NDArray[np.intp], lengths: Int64, slow: NDArray[np.bool_]) -> list[_DecodedRows]:
+    """Decode all rows except `slow` ones with numpy; rows that are not simple become slow."""
     if slow.any():
         cells = cells[~slow[rows.row_of[cells]]]
     if not len(cells):
@@ -181,7 +217,7 @@ def _fast_pieces(rows: _Rows, cells: NDArray[np.intp], lengths: Int64, slow: NDA
 
 
 class _Cells(NamedTuple):
-    """Cells of one width of qualifiers, taken apart as far as their qualifiers go."""
+    """The qualifiers of cells of one qualifier width."""
 
     offsets_ms: Int64  # of each point
     flags: NDArray[np.uint8]  # of each point
@@ -191,29 +227,29 @@ class _Cells(NamedTuple):
 
 def _pieces_of_width(
     rows: _Rows, cells: NDArray[np.intp], lengths: Int64, width: int, slow: NDArray[np.bool_]
-) -> list[_Piece]:
-    """Decode cells whose qualifiers should be of `width` bytes a point; rows that break a rule become slow."""
+) -> list[_DecodedRows]:
+    """Decode cells whose qualifiers have `width` bytes per point; rows that are not simple become slow."""
     while len(cells):
         picked = cells.tolist()
         values = [rows.values[at] for at in picked]
         sizes = np.fromiter(map(len, values), np.int64, len(values)) - rows.ahead
-        taken = _take_apart([rows.columns[at] for at in picked], lengths, width)
+        split = _split_qualifiers([rows.columns[at] for at in picked], lengths, width)
         row_of = rows.row_of[cells]
-        bad = _broken(taken, lengths, sizes, row_of, width)
+        bad = _not_simple(split, lengths, sizes, row_of, width)
         if not bad.any():
-            bits, floats = _numbers(taken, values, rows.ahead)
-            counts = np.bincount(row_of, taken.counts, len(rows.series)).astype(np.int64)
+            bits, floats = _numbers(split, values, rows.ahead)
+            counts = np.bincount(row_of, split.counts, len(rows.series)).astype(np.int64)
             present = np.flatnonzero(np.bincount(row_of, minlength=len(rows.series)))
-            times = taken.offsets_ms + np.repeat(rows.bases_ms[row_of], taken.counts)
-            return [_Piece(present, counts[present], times, bits, floats)]
+            times = split.offsets_ms + np.repeat(rows.bases_ms[row_of], split.counts)
+            return [_DecodedRows(present, counts[present], times, bits, floats)]
         slow[row_of[bad]] = True
         left = ~slow[row_of]
         cells, lengths = cells[left], lengths[left]
     return []
 
 
-def _take_apart(columns: list[bytes], lengths: Int64, width: int) -> _Cells:
-    """Qualifiers, all at once: where every cell has the same, as series that are sent together do, it is read once."""
+def _split_qualifiers(columns: list[bytes], lengths: Int64, width: int) -> _Cells:
+    """Decode qualifiers together. If all cells have the same qualifier, as series sent together do, decode it once."""
     skip = len(COLUMN)
     same = columns.count(columns[0]) == len(columns)
     joined = columns[0][skip:] if same else b"".join([column[skip:] for column in columns])
@@ -223,15 +259,15 @@ def _take_apart(columns: list[bytes], lengths: Int64, width: int) -> _Cells:
         offsets = (words >> 4).astype(np.int64) * 1000
     else:
         offsets = ((words & 0x0FFFFFC0) >> 6).astype(np.int64)
-        offsets[words < MS_MARK << 24] = -1  # a second's qualifier among them: found out of order
+        offsets[words < MS_MARK << 24] = -1  # a qualifier of seconds among them fails the check for ascending times
     flags = (words & _FLAGS).astype(np.uint8)
     if same:
         offsets, flags = np.tile(offsets, len(columns)), np.tile(flags, len(columns))
     return _Cells(offsets, flags, counts, np.cumsum(counts) - counts)
 
 
-def _broken(cells: _Cells, lengths: Int64, sizes: Int64, row_of: NDArray[np.intp], width: int) -> NDArray[np.bool_]:
-    """Which cells cannot be read by rote: their own bytes disagree, or the row's times do not ascend."""
+def _not_simple(cells: _Cells, lengths: Int64, sizes: Int64, row_of: NDArray[np.intp], width: int) -> NDArray[np.bool_]:
+    """Return which cells are not simple: their bytes are inconsistent, or times of the row do not ascend."""
     bad: NDArray[np.bool_] = lengths % width != 0
     if bad.any():
         return bad
@@ -249,7 +285,7 @@ def _broken(cells: _Cells, lengths: Int64, sizes: Int64, row_of: NDArray[np.intp
     bad |= np.where(cells.counts > 1, (sizes < wanted) | (sizes > wanted + 1), sizes != wanted)
     falls = np.flatnonzero(cells.offsets_ms[1:] <= cells.offsets_ms[:-1]) + 1
     cell_of = np.searchsorted(cells.starts, falls, side="right") - 1
-    follows = np.zeros(len(row_of), np.bool_)  # in its row, another cell
+    follows = np.zeros(len(row_of), np.bool_)  # the previous cell is of the same row
     follows[1:] = row_of[1:] == row_of[:-1]
     bad[cell_of[(falls != cells.starts[cell_of]) | follows[cell_of]]] = True
     limit = 3_600_000 if width == 2 else 1 << 22
@@ -260,7 +296,7 @@ def _broken(cells: _Cells, lengths: Int64, sizes: Int64, row_of: NDArray[np.intp
 
 
 def _numbers(cells: _Cells, values: list[bytes], ahead: int) -> tuple[Int64, NDArray[np.bool_]]:
-    """Bits and types of all points, whose bytes are as their flags say."""
+    """Return bits and types of all points of consistent cells."""
     flags = cells.flags
     first = int(flags[0])
     if (flags == first).all():
@@ -278,7 +314,7 @@ def _uniform(joined: bytes, flags: int, each: int) -> Int64:
 
 
 def _mixed(cells: _Cells, values: list[bytes], ahead: int) -> Int64:
-    """Values of different lengths: each is read as the 8 bytes that start with it, and shifted down."""
+    """Return values of different lengths: each is read as 8 bytes and shifted down."""
     joined = b"".join([*values, bytes(8)])
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     value_at = np.cumsum(lengths) - lengths + ahead
@@ -296,9 +332,9 @@ def _mixed(cells: _Cells, values: list[bytes], ahead: int) -> Int64:
 
 def _slow_piece(
     page: CellPage, rows: _Rows, chosen: NDArray[np.intp], warnings: list[str], plain: NDArray[np.bool_]
-) -> tuple[_Piece, int]:
-    """Rows one by one, each point by point; those that cannot be read have none. Where there is more to say of a row
-    than its points, it is not `plain`."""
+) -> tuple[_DecodedRows, int]:
+    """Decode rows one by one. A row that cannot be read has no points. A row with duplicates or errors is not
+    `plain`."""
     starts = np.searchsorted(rows.row_of, chosen).tolist()
     ends = np.searchsorted(rows.row_of, chosen, side="right").tolist()
     times: list[int] = []
@@ -309,7 +345,7 @@ def _slow_piece(
         key = rows.keys[start]
         before = len(times)
         try:
-            merged = merge(key, _stored(page, rows.at[start:end]), RULES)
+            merged = merge(key, _stored_cells(page, rows.at[start:end]), RULES)
             read = [(point.offset_ms, point.flags, point.value) for point in merged.points]
         except CorruptRow as exc:
             warnings.append(str(exc))
@@ -323,13 +359,13 @@ def _slow_piece(
                 bits.append(_bits(flags, value))
                 floats.append(bool(flags & FLOAT))
         counts.append(len(times) - before)
-    piece = _Piece(
+    piece = _DecodedRows(
         chosen, np.array(counts, np.int64), np.array(times, np.int64), np.array(bits, np.int64), np.array(floats, bool)
     )
     return piece, duplicates
 
 
-def _stored(page: CellPage, places: Iterable[int]) -> list[StoredCell]:
+def _stored_cells(page: CellPage, places: Iterable[int]) -> list[StoredCell]:
     cells = (page.cell(at) for at in places)
     return [StoredCell(column[len(COLUMN) :], value, time_ms) for column, value, time_ms in cells]
 
@@ -340,8 +376,8 @@ def _bits(flags: int, value: bytes) -> int:
     return int.from_bytes(value, "big", signed=True)
 
 
-def _together(rows: _Rows, pieces: list[_Piece]) -> Batch:
-    """One batch of all pieces, its rows in the page's order; a row without points is among them."""
+def _join_pieces(rows: _Rows, pieces: list[_DecodedRows]) -> Batch:
+    """Join pieces to one batch, with rows in the page's order, also those without points."""
     counts = np.zeros(len(rows.series), np.int64)
     for piece in pieces:
         counts[piece.rows] = piece.counts

@@ -1,47 +1,47 @@
-"""Rows of the data table, looked at and mended where they are stored (FORMATS.md §11): what `tsd fsck` does.
+"""Checks and repairs of stored rows of the data table (FORMATS.md §11), for `tsd fsck`.
 
-Which row is broken, and how it is mended, `codec.fsck` says. Here it is done beside daemons that go on writing: nothing
-is written over or deleted but what was read.
+`tsd.codec.opentsdb.fsck` decides which row is damaged and how to repair it. This module applies the repairs while
+daemons keep writing: it replaces and deletes only cells that it read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tsd.codec.cell import COLUMN
-from tsd.codec.fsck import FsckOptions, RowCheck, check_row
-from tsd.codec.merge import StoredCell
-from tsd.codec.row import data_cells
-from tsd.codec.rowkey import BASE_BYTES, Layout, after, split_key
-from tsd.codec.uid import Kind
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.fsck import FsckOptions, RowCheck, check_row
+from tsd.codec.opentsdb.merge import StoredCell
+from tsd.codec.opentsdb.row import data_cells
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, split_key
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row, Store
-from tsd.store.together import together
-from tsd.uids import Uids
+from tsd.store.retry import run_bounded
+from tsd.tables.opentsdb.uids import Uids
 
-# A row whose newest cell was no older when it was read is left alone: what is put at that cell's time must be older
-# than what came after the read, and HBase stamps cells with its servers' milliseconds.
+# A row with a newer cell than this is skipped: repairs get that cell's timestamp and must be older than later writes.
+# HBase sets timestamps in milliseconds of its servers' clocks.
 BUSY_MS = 2000
-LOOKS, LOOK_ROWS = 20, 100  # metrics looked at, and rows of each, to tell whether the configuration is the table's
-AT_ONCE = 4  # calls: a gateway's connections are shared with daemons
+SAMPLE_METRICS, SAMPLE_ROWS = 20, 100  # read to check whether the configuration fits the table; rows per metric
+CONCURRENT_CALLS = 4  # a gateway's connections are shared with daemons
 
-Names = Mapping[tuple[Kind, bytes], bytes]  # of those UIDs that have one
+Names = Mapping[tuple[Kind, bytes], bytes]  # names of those UIDs that have one
 
 
-class Verdict(NamedTuple):
-    """A row, what was found in it, and what of that is mended by now."""
+class RowReport(NamedTuple):
+    """Findings in one row, and their repairs."""
 
     key: bytes
-    series: str  # metric, base time and tags in names, as far as they can be told
+    series: str  # names of metric and tags, and base time, as far as known
     check: RowCheck
-    left: str = ""  # why the row was left as it is although it was to be mended
+    skipped: str = ""  # why the row was not repaired; empty if it was repaired or needed no repair
 
 
-class _Mended(NamedTuple):
-    """A row and what is to become of it."""
+class _Repair(NamedTuple):
+    """A row and its changes."""
 
     row: Row
     check: RowCheck
-    time_ms: int  # write time of its newest cell
+    time_ms: int  # timestamp of its newest cell
 
     @property
     def puts(self) -> list[Put]:
@@ -53,7 +53,7 @@ class _Mended(NamedTuple):
 
 
 class Fsck:
-    """Looks at rows of one table, and mends them as far as `options` allow."""
+    """Checks rows of one table, and repairs them as far as `options` allow."""
 
     def __init__(
         self,
@@ -69,42 +69,41 @@ class Fsck:
         self._layout = layout
         self._options = options
 
-    async def examine(self, rows: Sequence[Row], *, read_ms: int) -> list[Verdict]:
-        """What is wrong with each of `rows`, and mended if it may be; to read them was begun at `read_ms`. Raises
-        StoreError; what was mended until then stays so."""
-        # Names are looked up after the rows were read: a daemon publishes a name before it writes a row of it, so
-        # whatever has none now never had one, or lost it.
+    async def check(self, rows: Sequence[Row], *, read_ms: int) -> list[RowReport]:
+        """Check `rows`, whose reading started at `read_ms`, repair them as allowed and return a report for each. Raise
+        StoreError; repairs before it stay."""
+        # Names are looked up after the rows were read. A daemon publishes a name before it writes rows with it, so a
+        # UID without a name now never had one, or lost it.
         names = await self._names(rows)
-        checks = {row.key: self._check(row, self._options, names) for row in rows}
-        due = [_Mended(row, checks[row.key], max(cell.time_ms for cell in row.cells)) for row in rows]
+        checks = {row.key: self._check_row(row, self._options, names) for row in rows}
+        due = [_Repair(row, checks[row.key], max(cell.time_ms for cell in row.cells)) for row in rows]
         due = [one for one in due if one.puts or one.deletes]
-        left = await self._mend(due, read_ms)
+        skipped = await self._apply(due, read_ms)
         return [
-            Verdict(
+            RowReport(
                 row.key,
                 describe(self._layout, row.key, names),
-                self._check(row, FsckOptions(), names) if row.key in left else checks[row.key],
-                left.get(row.key, ""),
+                self._check_row(row, FsckOptions(), names) if row.key in skipped else checks[row.key],
+                skipped.get(row.key, ""),
             )
             for row in rows
         ]
 
-    async def fits(self) -> bool:
-        """Whether some row is of a series whose UIDs have names, as far as a look at a few metrics tells; True of an
-        empty table. Where none is, widths, salt or UID table are rather another table's than all rows broken. Raises
-        StoreError."""
+    async def matches_configuration(self) -> bool:
+        """Return whether any row of a few metrics has names for all its UIDs, or the table is empty. If not, the
+        configured widths, salt or UID table are probably those of another table. Raise StoreError."""
         at: bytes | None = b""
         empty = True
-        for _ in range(LOOKS):
+        for _ in range(SAMPLE_METRICS):
             if at is None:
                 break
-            page = await self._store.page(self._table, at, None, limit=LOOK_ROWS)
+            page = await self._store.page(self._table, at, None, limit=SAMPLE_ROWS)
             names = await self._names(page.rows)
             if any(self._is_named(row.key, names) for row in page.rows):
                 return True
             at = page.next_start
             empty = empty and not page.rows
-            if page.rows and at is not None:  # on to the next metric
+            if page.rows and at is not None:  # continue with the next metric
                 at = after(page.rows[-1].key[: self._layout.pairs_start - BASE_BYTES])
         return empty
 
@@ -116,7 +115,7 @@ class Fsck:
         uids = [(Kind.METRIC, metric), *((Kind.TAGK, k) for k, _ in pairs), *((Kind.TAGV, v) for _, v in pairs)]
         return bool(pairs) and all(uid in names for uid in uids)
 
-    def _check(self, row: Row, options: FsckOptions, names: Names) -> RowCheck:
+    def _check_row(self, row: Row, options: FsckOptions, names: Names) -> RowCheck:
         cells = data_cells(row.cells)
         return check_row(row.key, cells, options, lambda kind, uid: (kind, uid) in names, self._layout)
 
@@ -126,7 +125,7 @@ class Fsck:
             try:
                 series = split_key(self._layout, row.key).series
             except CorruptRow:
-                continue  # check_row says so
+                continue  # reported by check_row
             wanted[Kind.METRIC][series.metric] = None
             for tagk, tagv in series.pairs:
                 wanted[Kind.TAGK][tagk] = None
@@ -138,22 +137,22 @@ class Fsck:
             if isinstance(name, bytes)
         }
 
-    async def _mend(self, rows: Sequence[_Mended], read_ms: int) -> dict[bytes, str]:
-        """Put, look whether it is there, delete what was read; the rows that were left, and why.
+    async def _apply(self, rows: Sequence[_Repair], read_ms: int) -> dict[bytes, str]:
+        """Put, read back, delete cells that were read. Return the keys of skipped rows with the reasons.
 
-        Dying in between leaves each point where a reader finds it. The puts carry the time of the newest cell read, so
-        what somebody writes meanwhile is newer and stays; a cell that a delete of that time or later hides (in HBase
-        it does, until a major compaction) is not seen, and then nothing is deleted.
+        A crash in between loses no point. The puts get the timestamp of the newest cell that was read, so a concurrent
+        write is newer and stays. A put that an earlier delete hides (in HBase, until a major compaction) is missing in
+        the read-back, and then nothing is deleted.
         """
-        left = {one.row.key: "it is being written to" for one in rows if abs(read_ms - one.time_ms) <= BUSY_MS}
-        ready = [one for one in rows if one.row.key not in left]
+        skipped = {one.row.key: "it is being written to" for one in rows if abs(read_ms - one.time_ms) <= BUSY_MS}
+        ready = [one for one in rows if one.row.key not in skipped]
         await self._put(ready)
-        unseen = await self._unseen([put for one in ready for put in one.puts])
-        left |= dict.fromkeys(unseen, "what was written does not show: somebody writes to it, or a deletion hides it")
-        await self._delete([one for one in ready if one.row.key not in unseen])
-        return left
+        hidden = await self._hidden([put for one in ready for put in one.puts])
+        skipped |= dict.fromkeys(hidden, "the repaired cell is not visible: a concurrent write or an earlier delete")
+        await self._delete([one for one in ready if one.row.key not in hidden])
+        return skipped
 
-    async def _put(self, rows: Iterable[_Mended]) -> None:
+    async def _put(self, rows: Iterable[_Repair]) -> None:
         by_time: dict[int, list[Put]] = {}
         for one in rows:
             if one.puts:
@@ -162,22 +161,22 @@ class Fsck:
         async def put(part: tuple[int, list[Put]]) -> None:
             await self._store.put(self._table, part[1], time_ms=part[0])
 
-        await together(by_time.items(), put, at_once=AT_ONCE)
+        await run_bounded(by_time.items(), put, limit=CONCURRENT_CALLS)
 
-    async def _unseen(self, puts: Sequence[Put]) -> set[bytes]:
-        """The rows where a cell is not as it was put."""
+    async def _hidden(self, puts: Sequence[Put]) -> set[bytes]:
+        """Return the keys of rows where a put cell cannot be read back."""
         if not puts:
             return set()
         rows = await self._store.get(self._table, list({put.row for put in puts}))
-        there = {(row, cell.column): cell.value for row, cells in rows.items() for cell in cells}
-        return {put.row for put in puts if there.get((put.row, put.column)) != put.value}
+        found = {(row, cell.column): cell.value for row, cells in rows.items() for cell in cells}
+        return {put.row for put in puts if found.get((put.row, put.column)) != put.value}
 
-    async def _delete(self, rows: Iterable[_Mended]) -> None:
-        """Each cell where it is no newer than its row's newest one was read: what came since is. The store takes one
-        time a call.
+    async def _delete(self, rows: Iterable[_Repair]) -> None:
+        """Delete cells if they are no newer than the newest cell that was read; later writes are newer.
 
-        In any order: what is older than the cells just put tells nothing any more, and what is as new goes in one call.
-        Older cells go up to the ms before, so that somebody else's put at the time of the newest one shows.
+        A call has one bound for its timestamps. One call deletes the cells with the newest timestamp. Another deletes
+        older cells, with a bound one ms lower, so that a concurrent put with the newest timestamp stays visible. The
+        order of the calls does not matter: newer cells already supersede the older ones.
         """
         by_time: dict[int, dict[bytes, list[bytes]]] = {}
         for one in rows:
@@ -188,11 +187,11 @@ class Fsck:
         async def delete(part: tuple[int, dict[bytes, list[bytes]]]) -> None:
             await self._store.delete(self._table, part[1], up_to_ms=part[0])
 
-        await together(by_time.items(), delete, at_once=AT_ONCE)
+        await run_bounded(by_time.items(), delete, limit=CONCURRENT_CALLS)
 
 
 def describe(layout: Layout, key: bytes, names: Names) -> str:
-    """A row key in names, UIDs without one in hex; empty for a key that is none."""
+    """Return a row key as text, with names instead of UIDs (nameless UIDs in hex); empty for an invalid key."""
     try:
         parts = split_key(layout, key)
     except CorruptRow:

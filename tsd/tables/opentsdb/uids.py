@@ -1,31 +1,113 @@
 """Names ↔ UIDs: look-ups in batches, caches, and OpenTSDB's crash-safe assignment (FORMATS.md §2).
 
-A UID is assigned in three steps that several daemons, OpenTSDB's among them, may take at once: count the kind's counter
-up, create UID → name, create name → UID. Each create succeeds for one of them only. Whoever loses the last step takes
-the winner's UID; its own number stays unused.
+A UID is assigned in three steps that several daemons, OpenTSDB among them, may take concurrently: increment the kind's
+counter, create UID → name, create name → UID. Each create succeeds for one daemon only. The loser of the last step uses
+the winner's UID, and its own number stays unused.
+
+Concurrent look-ups of one kind share a batch (single flight): names that arrive while a batch is running wait for the
+next one.
 """
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from typing import NamedTuple
 
 import structlog
 import trio
 
-from tsd.bytemap import ByteMap
-from tsd.codec.uid import COUNTER_ROW, Kind, Uid, Widths, capacity, decode_counter, encode_uid
+from tsd.codec.bytemap import ByteMap
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.uid import (
+    COUNTER_ROW,
+    Uid,
+    capacity,
+    decode_counter,
+    encode_uid,
+    id_column,
+    meta_column,
+    name_column,
+)
 from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted
 from tsd.store import Put, Store
-from tsd.uid_flight import Cache, Flight, Found, KindStatistics, Permit, Remembered
+from tsd.tables.writing import Admission
 
 log = structlog.get_logger(__name__)
 
-LOOKUP_ROWS = 2000  # names asked for with one call
-ROUNDS = 10  # numbers tried for a name before giving up: each lost one means that somebody else used it
-RECHECKS = 5  # reads after a create whose answer was lost
-WARN_AT = (0.5, 0.75, 0.9, 0.95, 0.99)  # parts of a kind's UIDs in use
 
-Describe = Callable[[Kind], bytes] | None  # the metadata of a new UID, where it gets some
+Found = Uid | TsdError
+
+
+class NameBatch:
+    """One batch of names to resolve. All callers that need one of its names wait for it."""
+
+    def __init__(self) -> None:
+        self.names: dict[bytes, tuple[Admission | None, ...]] = {}  # each with the admissions of all its callers
+        self.found: dict[bytes, Found] = {}
+        self.error: TsdError | None = None
+        self.done = trio.Event()
+
+    def add(self, names: Iterable[bytes], admission: Admission | None) -> None:
+        """Add names. A name with several callers is assigned if the admission of one of them allows it."""
+        for name in names:
+            self.names[name] = (*self.names.get(name, ()), admission)
+
+
+class UidStatistics(NamedTuple):
+    """Statistics of one kind of names."""
+
+    hits: int
+    misses: int
+    cached: int
+    collisions: int
+    refused: int
+    used: int  # the counter as last read
+    available: int
+
+
+class CachedCells(NamedTuple):
+    """Cells of one column of the UID table, as cached."""
+
+    column: bytes
+    values: dict[bytes, bytes]  # by row
+
+
+class NameCache:
+    """A bounded mapping. A full one drops the older half of its entries."""
+
+    def __init__(self, bound: int) -> None:
+        self.map = ByteMap()
+        self._bound = bound
+        self.overflows = 0  # times it was full
+        self.get = self.map.get
+        self.clear = self.map.clear
+
+    def __len__(self) -> int:
+        return len(self.map)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value of a key."""
+        if len(self.map) >= self._bound and self.map.get(key) is None:
+            self.overflows += 1
+            self.map.drop_half()
+        self.map.put(key, value)
+
+    def chunks(self, size: int) -> Iterator[dict[bytes, bytes]]:
+        """The entries, `size` at a time. Stops early if entries are dropped meanwhile."""
+        at, rebuilt = 0, self.map.rebuilt
+        while self.map.rebuilt == rebuilt:
+            chunk, at = self.map.items(at, size)
+            if not chunk:
+                return
+            yield dict(chunk)
+
+
+LOOKUP_ROWS = 2000  # names per call of the store
+MAX_ATTEMPTS = 10  # numbers tried for one name, if other processes already use them
+MAX_RECHECKS = 5  # retries of a create whose response was lost
+WARN_AT = (0.5, 0.75, 0.9, 0.95, 0.99)  # of a kind's UIDs used
+
+Describe = Callable[[Kind], bytes] | None  # returns the metadata of a new UID
 
 
 class Uids:
@@ -42,7 +124,7 @@ class Uids:
         id_cache: int = 1_000_000,
         describe: Describe = None,
     ) -> None:
-        """`describe` gives the metadata of a new UID of a kind."""
+        """`describe` returns the metadata of a new UID of a kind; None: new UIDs get none."""
         self._store = store
         self._table = table
         self._kinds = {
@@ -55,11 +137,11 @@ class Uids:
         return await self._kinds[kind].resolve(names, create=False)
 
     async def find_or_assign(
-        self, kind: Kind, names: Iterable[bytes], permit: Permit | None = None
+        self, kind: Kind, names: Iterable[bytes], admission: Admission | None = None
     ) -> Mapping[bytes, Found]:
-        """The UID of each name, new ones assigned in the order given; or UidsExhausted, or why `permit` refused it.
+        """The UID of each name, new ones assigned in the order given; or UidsExhausted, or the error of `admission`.
         Raises StoreError."""
-        return await self._kinds[kind].resolve(names, create=True, permit=permit)
+        return await self._kinds[kind].resolve(names, create=True, admission=admission)
 
     async def names(self, kind: Kind, uids: Iterable[bytes]) -> Mapping[bytes, bytes | NoSuchName]:
         """The name of each UID, or NoSuchName. Raises StoreError."""
@@ -67,41 +149,41 @@ class Uids:
 
     @property
     def generation(self) -> int:
-        """A number that changes with every drop of the caches: what was found out across one may be out of date."""
+        """A number that changes when the caches are dropped. UIDs read before the change may be stale."""
         return sum(table.drops for table in self._kinds.values())
 
     def drop_caches(self) -> None:
-        """Ask the store again from now on."""
+        """Drop the caches, so that names are read from the store again."""
         for table in self._kinds.values():
             table.drop_caches()
 
     def by_name(self, kind: Kind) -> ByteMap:
-        """The UIDs that are kept of a kind, now and later, by name."""
+        """The cache of a kind's UIDs by name."""
         return self._kinds[kind].by_name
 
-    def remembered(self) -> Iterator[Remembered]:
-        """All that is kept, in parts that one call can look up, each as it is when it is asked for."""
+    def cached(self) -> Iterator[CachedCells]:
+        """All cached cells, in chunks that one call of the store can check."""
         for table in self._kinds.values():
-            yield from table.remembered()
+            yield from table.cached()
 
     @property
-    def parts(self) -> int:
-        """In how many parts."""
-        return sum(table.parts for table in self._kinds.values())
+    def chunks(self) -> int:
+        """How many chunks `cached` gives."""
+        return sum(table.chunks for table in self._kinds.values())
 
-    async def changed(self, part: Remembered) -> list[bytes]:
-        """The names and UIDs in a part that lead elsewhere by now, or nowhere. Raises StoreError."""
-        there = await self._store.get(self._table, list(part.values), columns=[part.column])
-        return [row for row, value in part.values.items() if row not in there or there[row][0].value != value]
+    async def changed(self, cells: CachedCells) -> list[bytes]:
+        """The rows (names or UIDs) of cached cells that the store does not have any more. Raises StoreError."""
+        stored = await self._store.get(self._table, list(cells.values), columns=[cells.column])
+        return [row for row, value in cells.values.items() if row not in stored or stored[row][0].value != value]
 
     @property
     def overflows(self) -> int:
-        """How often names were forgotten because there were too many."""
+        """How often a cache was full."""
         return sum(table.overflows for table in self._kinds.values())
 
     async def read_counters(self) -> None:
-        """Take note of how many UIDs of each kind are in use, and warn where they run out. Raises StoreError, and
-        CorruptRow of the last counter that is none, when all have been read."""
+        """Read how many UIDs of each kind are used, and warn if they run out. Raises StoreError; and, after reading all
+        counters, CorruptRow if one is damaged."""
         broken: CorruptRow | None = None
         for table in self._kinds.values():
             try:
@@ -111,13 +193,13 @@ class Uids:
         if broken is not None:
             raise broken
 
-    def statistics(self) -> dict[Kind, KindStatistics]:
-        """The numbers of this moment."""
+    def statistics(self) -> dict[Kind, UidStatistics]:
+        """The present statistics."""
         return {kind: table.statistics() for kind, table in self._kinds.items()}
 
 
 class _KindTable:
-    """One kind of names."""
+    """The names and UIDs of one kind."""
 
     def __init__(
         self,
@@ -135,18 +217,18 @@ class _KindTable:
         self._width = width
         self._describe = describe
         self._random = random and kind is Kind.METRIC
-        self._uid_of = Cache(caches[0])
-        self._name_of = Cache(caches[1])
+        self._uid_of = NameCache(caches[0])
+        self._name_of = NameCache(caches[1])
         self.drops = 0  # of the caches
-        self._drops_before = 0  # when the flight under way began
-        self._boarding: dict[bool, Flight] = {}  # by whether it creates
-        self._runway = trio.Lock()
+        self._drops_before = 0  # drops when the running batch began
+        self._waiting: dict[bool, NameBatch] = {}  # the next batch that does not create, and the next that does
+        self._running = trio.Lock()
         self._used = 0
         self._warned = 0.0
         self._hits = self._misses = self._collisions = self._refused = 0
 
     async def resolve(
-        self, names: Iterable[bytes], *, create: bool, permit: Permit | None = None
+        self, names: Iterable[bytes], *, create: bool, admission: Admission | None = None
     ) -> dict[bytes, Found]:
         """The UID of each name, or why it has none."""
         found: dict[bytes, Found] = {}
@@ -159,64 +241,64 @@ class _KindTable:
         self._hits += len(found)
         self._misses += len(wanted)
         if wanted:
-            flight = self._boarding.get(create)
-            if flight is None:
-                flight = self._boarding[create] = Flight()
-                flight.board(wanted, permit)
-                await self._fly(flight, create=create)
+            batch = self._waiting.get(create)
+            if batch is None:
+                batch = self._waiting[create] = NameBatch()
+                batch.add(wanted, admission)
+                await self._run(batch, create=create)
             else:
-                flight.board(wanted, permit)
-                await flight.landed.wait()
-            if flight.error is not None:
-                raise copy(flight.error)  # to each their own: a shared one would hold the frames of all who waited
-            found.update((name, flight.found[name]) for name in wanted)
+                batch.add(wanted, admission)
+                await batch.done.wait()
+            if batch.error is not None:
+                raise copy(batch.error)  # a shared exception would hold the frames of all callers
+            found.update((name, batch.found[name]) for name in wanted)
         return found
 
-    async def _fly(self, flight: Flight, *, create: bool) -> None:
-        """Resolve a flight's names. Shielded: others wait for it, whatever becomes of the task that started it."""
+    async def _run(self, batch: NameBatch, *, create: bool) -> None:
+        """Resolve a batch. Shielded from cancellation, because other tasks wait for the batch."""
         with trio.CancelScope(shield=True):
-            async with self._runway:
-                del self._boarding[create]  # whoever comes now takes the next one
+            async with self._running:
+                del self._waiting[create]  # names added from now on go into the next batch
                 try:
-                    await self._resolve_flight(flight, create=create)
+                    await self._resolve_batch(batch, create=create)
                 except TsdError as error:
-                    flight.error = error.with_traceback(None)  # or it and this frame would hold each other
+                    batch.error = error.with_traceback(None)  # avoids a reference cycle with this frame
                 finally:
-                    flight.landed.set()
+                    batch.done.set()
 
-    async def _resolve_flight(self, flight: Flight, *, create: bool) -> None:
+    async def _resolve_batch(self, batch: NameBatch, *, create: bool) -> None:
         self._drops_before = self.drops
         missing = []
-        for name in flight.names:
+        for name in batch.names:
             if (known := self._uid_of.get(name)) is not None:
-                flight.found[name] = Uid(known)
+                batch.found[name] = Uid(known)
             else:
                 missing.append(name)
         for name, uid in (await self._read_uids(missing)).items():
-            flight.found[name] = uid
-            self._remember(name, uid)
-        missing = [name for name in missing if name not in flight.found]
+            batch.found[name] = uid
+            self._cache(name, uid)
+        missing = [name for name in missing if name not in batch.found]
         if create:
-            allowed = [name for name in missing if self._may_have_one(name, flight)]
+            allowed = [name for name in missing if self._is_admitted(name, batch)]
             if allowed:
-                await self._assign(allowed, flight.found)
+                await self._assign(allowed, batch.found)
         for name in missing:
-            if name not in flight.found:
-                flight.found[name] = NoSuchName(f"No such name for '{self._kind.value}': '{name.decode('latin-1')}'")
+            if name not in batch.found:
+                batch.found[name] = NoSuchName(f"No such name for '{self._kind.value}': '{name.decode('latin-1')}'")
 
-    def _may_have_one(self, name: bytes, flight: Flight) -> bool:
-        """Whether a new name is to get a UID; where not, the flight is told why."""
-        for permit in flight.names[name]:
-            why = permit.why_not(self._kind, name) if permit is not None else None
+    def _is_admitted(self, name: bytes, batch: NameBatch) -> bool:
+        """Whether a new name may get a UID. If not, the batch gets the error."""
+        for admission in batch.names[name]:
+            why = admission.admit_name(self._kind, name) if admission is not None else None
             if why is None:
-                flight.found.pop(name, None)
+                batch.found.pop(name, None)
                 return True
-            flight.found[name] = why
+            batch.found[name] = why
         return False
 
     async def _read_uids(self, names: Sequence[bytes]) -> dict[bytes, Found]:
-        """The UIDs of those names that have one, as the store says now."""
-        column = self._kind.id_column
+        """The UIDs in the store of those names that have one."""
+        column = id_column(self._kind)
         found: dict[bytes, Found] = {}
         for at in range(0, len(names), LOOKUP_ROWS):
             rows = await self._store.get(self._table, names[at : at + LOOKUP_ROWS], columns=[column])
@@ -230,62 +312,64 @@ class _KindTable:
         return found
 
     async def _assign(self, names: Sequence[bytes], found: dict[bytes, Found]) -> None:
-        """Give each name a UID: `found` gets it, or UidsExhausted."""
+        """Assign each name a UID. `found` gets the UID, or UidsExhausted."""
         left = list(names)
-        id_column, name_column = self._kind.id_column, self._kind.name_column
-        for _ in range(ROUNDS):
+        id_of_name, name_of_id = id_column(self._kind), name_column(self._kind)
+        for _ in range(MAX_ATTEMPTS):
             numbers = await self._numbers(len(left))
             for name in left[len(numbers) :]:
                 self._refused += 1
                 found[name] = self._exhausted()
             pairs = [(name, encode_uid(n, self._width)) for name, n in zip(left, numbers, strict=False)]
-            # UID → name before name → UID: dying in between wastes a number; the other order would publish a UID that
-            # nobody can read.
-            reverse = [Put(uid, name_column, name) for name, uid in pairs]
-            ours = await self._create(reverse)
-            self._collisions += ours.count(False)
-            left = [name for (name, _), won in zip(pairs, ours, strict=True) if not won]
-            pairs = [pair for pair, won in zip(pairs, ours, strict=True) if won]
-            forward = [Put(name, id_column, uid) for name, uid in pairs]
-            ours = await self._create(forward)
+            # UID → name before name → UID: a crash in between wastes a number. The other order would publish a UID
+            # without a name.
+            reverse = [Put(uid, name_of_id, name) for name, uid in pairs]
+            created = await self._create(reverse)
+            self._collisions += created.count(False)
+            left = [name for (name, _), won in zip(pairs, created, strict=True) if not won]
+            pairs = [pair for pair, won in zip(pairs, created, strict=True) if won]
+            forward = [Put(name, id_of_name, uid) for name, uid in pairs]
+            created = await self._create(forward)
             if self._describe is not None:
                 meta = self._describe(self._kind)
-                won = [uid for (_, uid), mine in zip(pairs, ours, strict=True) if mine]
-                await self._store.put(self._table, [Put(uid, self._kind.meta_column, meta) for uid in won])
-            lost = [name for (name, _), won in zip(pairs, ours, strict=True) if not won]
+                won = [uid for (_, uid), is_created in zip(pairs, created, strict=True) if is_created]
+                await self._store.put(self._table, [Put(uid, meta_column(self._kind), meta) for uid in won])
+            lost = [name for (name, _), won in zip(pairs, created, strict=True) if not won]
             winners = await self._read_uids(lost)
-            for name, uid in [*(pair for pair, won in zip(pairs, ours, strict=True) if won), *winners.items()]:
+            for name, uid in [*(pair for pair, won in zip(pairs, created, strict=True) if won), *winners.items()]:
                 found[name] = uid
-                self._remember(name, uid)
-            left += [name for name in lost if name not in winners]  # deleted at this very moment
+                self._cache(name, uid)
+            left += [name for name in lost if name not in winners]  # deleted meanwhile
             if not left:
                 return
-        raise StoreDown(f"no UID for {left[0]!r} of '{self._kind.value}' after {ROUNDS} numbers that others had used")
+        raise StoreDown(
+            f"no UID for {left[0]!r} of '{self._kind.value}' after {MAX_ATTEMPTS} numbers that other processes use"
+        )
 
     async def _numbers(self, count: int) -> list[int]:
-        """Numbers that nobody else gets: `count`, or fewer where the kind's end is near."""
+        """Numbers reserved for this daemon: `count`, or fewer if the kind is nearly exhausted."""
         if self._random:
             return [secrets.randbelow(capacity(min(self._width, 7))) + 1 for _ in range(count)]
         if not self._used or self._used + count > capacity(self._width):
-            await self.read_counter()  # it only moves up: once it is at the end, it is left there
+            await self.read_counter()  # counters only grow: an exhausted one is not incremented
             count = min(count, capacity(self._width) - self._used)
             if count <= 0:
                 return []
-        # Never repeated: where the answer is lost, these numbers are, and nothing else.
-        top = await self._store.increment(self._table, COUNTER_ROW, self._kind.id_column, count)
-        self._note_used(top)
+        # Not retried: if the response is lost, these numbers stay unused.
+        top = await self._store.increment(self._table, COUNTER_ROW, id_column(self._kind), count)
+        self._set_used(top)
         if top <= 0:
             raise CorruptRow(f"UID table {self._table}: the counter of '{self._kind.value}' is {top}")
         return [number for number in range(top - count + 1, top + 1) if number <= capacity(self._width)]
 
     async def _create(self, puts: Sequence[Put]) -> list[bool]:
-        """Which of the cells are now as wanted. A create whose answer was lost is settled by reading."""
+        """Create cells and return for each whether it now has the given value. If the response was lost, read them."""
         if not puts:
             return []
         try:
             return await self._store.create(self._table, puts)
         except StoreDown as lost:
-            for attempt in range(RECHECKS):
+            for attempt in range(MAX_RECHECKS):
                 await trio.sleep(0.1 * 2**attempt)
                 try:
                     again = await self._store.create(self._table, puts)
@@ -296,7 +380,7 @@ class _KindTable:
                     won or (put.row in rows and rows[put.row][0].value == put.value)
                     for put, won in zip(puts, again, strict=True)
                 ]
-            raise StoreDown(f"{lost}; whether {len(puts)} UIDs were assigned is not known") from lost
+            raise StoreDown(f"{lost}; it is unknown whether {len(puts)} UIDs were assigned") from lost
 
     async def names(self, uids: Iterable[bytes]) -> dict[bytes, bytes | NoSuchName]:
         """The name of each UID, or why it has none."""
@@ -311,9 +395,9 @@ class _KindTable:
         self._misses += len(wanted)
         drops = self.drops
         for at in range(0, len(wanted), LOOKUP_ROWS):
-            asked = wanted[at : at + LOOKUP_ROWS]
-            rows = await self._store.get(self._table, asked, columns=[self._kind.name_column])
-            for uid in asked:
+            chunk = wanted[at : at + LOOKUP_ROWS]
+            rows = await self._store.get(self._table, chunk, columns=[name_column(self._kind)])
+            for uid in chunk:
                 if uid in rows:
                     found[uid] = rows[uid][0].value
                     if drops == self.drops:
@@ -324,54 +408,54 @@ class _KindTable:
 
     @property
     def by_name(self) -> ByteMap:
-        """What is kept, by name."""
+        """The cache of UIDs by name."""
         return self._uid_of.map
 
-    def _remember(self, name: bytes, uid: Found) -> None:
+    def _cache(self, name: bytes, uid: Found) -> None:
         if isinstance(uid, bytes) and self.drops == self._drops_before:
             self._uid_of.put(name, uid)
 
     async def read_counter(self) -> None:
-        """Note the counter as the store has it."""
-        rows = await self._store.get(self._table, [COUNTER_ROW], columns=[self._kind.id_column])
+        """Read the counter from the store."""
+        rows = await self._store.get(self._table, [COUNTER_ROW], columns=[id_column(self._kind)])
         if rows:
             try:
-                self._note_used(decode_counter(rows[COUNTER_ROW][0].value))
+                self._set_used(decode_counter(rows[COUNTER_ROW][0].value))
             except ValueError as exc:
                 raise CorruptRow(f"UID table {self._table}, '{self._kind.value}': {exc}") from exc
 
-    def _note_used(self, number: int) -> None:
+    def _set_used(self, number: int) -> None:
         self._used = max(self._used, number)
         part = self._used / capacity(self._width)
         reached = max((mark for mark in WARN_AT if part >= mark), default=0.0)
         if reached > self._warned:
             self._warned = reached
             log.warning(
-                "UIDs run out",
+                "uids.running_out",
                 kind=self._kind.value,
                 used=self._used,
-                of=capacity(self._width),
-                what_to_do="find what makes new names (tsd uid grep), and stop it before the last one is used",
+                capacity=capacity(self._width),
+                what_to_do="find the source of new names (tsd uid grep), and stop it before UIDs are exhausted",
             )
 
     def _exhausted(self) -> UidsExhausted:
         return UidsExhausted(f"All Unique IDs for {self._kind.value} on {self._width} bytes are already assigned!")
 
     def drop_caches(self) -> None:
-        """Forget both directions, and do not keep what is on its way."""
+        """Clear both caches, and do not cache what the running batch finds."""
         self.drops += 1
         self._uid_of.clear()
         self._name_of.clear()
 
-    def remembered(self) -> Iterator[Remembered]:
-        """What is kept, a part at a time."""
-        for column, cache in ((self._kind.id_column, self._uid_of), (self._kind.name_column, self._name_of)):
-            for part in cache.parts(LOOKUP_ROWS):
-                yield Remembered(column, part)
+    def cached(self) -> Iterator[CachedCells]:
+        """The cached cells, in chunks."""
+        for column, cache in ((id_column(self._kind), self._uid_of), (name_column(self._kind), self._name_of)):
+            for chunk in cache.chunks(LOOKUP_ROWS):
+                yield CachedCells(column, chunk)
 
     @property
-    def parts(self) -> int:
-        """How many parts that is."""
+    def chunks(self) -> int:
+        """How many chunks `cached` gives."""
         return sum(-(-len(cache) // LOOKUP_ROWS) for cache in (self._uid_of, self._name_of))
 
     @property
@@ -379,12 +463,12 @@ class _KindTable:
         """How often a cache was full."""
         return self._uid_of.overflows + self._name_of.overflows
 
-    def statistics(self) -> KindStatistics:
-        """The numbers of this moment."""
+    def statistics(self) -> UidStatistics:
+        """The present statistics."""
         used = 0 if self._random else min(self._used, capacity(self._width))
         available = 0 if self._random else capacity(self._width) - used
         cached = len(self._uid_of) + len(self._name_of)
-        return KindStatistics(
+        return UidStatistics(
             self._hits + self._uid_of.map.looked_up,
             self._misses,
             cached,

@@ -1,0 +1,33 @@
+"""The interface of table layouts. Each layout has a package of its own and builds a `Tables`."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tsd.tables.catalog import Annotations, Metadata, Names, SeriesCatalog, Stat, Trees
+from tsd.tables.reading import PointReader, SeriesReader
+from tsd.tables.writing import HistogramBodies, PointWriter, RollupBodies, SeriesResolver
+
+Task = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The parts of a table layout. An optional part that the layout lacks is None."""
+
+    catalog: SeriesCatalog
+    reader: PointReader
+    series_reader: SeriesReader
+    resolver: SeriesResolver
+    writer: PointWriter
+    check: Callable[[], Awaitable[None]]  # reads what every query needs; raises StoreError, or CorruptRow
+    drop_caches: Callable[[], None]
+    statistics: Callable[[], list[Stat]]
+    names: Names | None = None
+    metadata: Metadata | None = None
+    trees: Trees | None = None
+    annotations: Annotations | None = None
+    rollups: RollupBodies | None = None  # None: not configured
+    histograms: HistogramBodies | None = None  # None: not configured
+    required: Sequence[str] = ()  # names of the tables without which points cannot be stored
+    tasks: Mapping[str, Task] = field(default_factory=dict)  # by name; run while the daemon serves, restarted on errors
+    fatal_tasks: Sequence[Task] = ()  # run while the daemon serves; an unexpected error ends it

@@ -1,0 +1,1 @@
+"""OpenTSDB's table layout: UIDs, hour rows, metadata, trees, annotations, and their maintenance."""

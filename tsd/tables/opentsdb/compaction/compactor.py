@@ -1,0 +1,314 @@
+"""Compaction of stored rows: merge a row's cells, write the result, then delete the cells that it replaces.
+
+Readers see all points at any time. The merged cells get the timestamp of the newest cell that was read. They are read
+back before any delete. There are no locks. Concurrent writes, compactions and crashes lose no point:
+
+- A write after the read has a later timestamp than all cells that were read (`Store.put`; see `SETTLE_MS` for HBase).
+  So it takes precedence over the merged cell, and no delete reaches it, because each delete is bounded by a timestamp
+  that was read. If it uses the merged cell's own column, it hides the put, which the read-back detects.
+- A column names the times of its points. The merged cells have all these times and the newest timestamp, so readers
+  ignore an obsolete cell, which is no newer, whatever its values.
+- Among cells with equal timestamps readers use the lowest column. Deletes go from the highest column down. If they are
+  interrupted, the cells that remain as new as the merged ones give the same points.
+- Another compaction puts what it read, which is no newer than the merged cells here unless it read newer cells.
+- In HBase a delete hides later puts with timestamps up to its own. A merged cell that is hidden is missing in the
+  read-back, and nothing is deleted.
+
+Only a delete of points during a compaction of their row may be undone by it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import trio
+
+from tsd.codec.opentsdb.cell import COLUMN, Point
+from tsd.codec.opentsdb.merge import DuplicateTimestamp, MergeRules, StoredCell
+from tsd.codec.opentsdb.row import Compaction, compact, data_cells
+from tsd.codec.opentsdb.rowkey import Layout, split_key
+from tsd.errors import CorruptRow, StoreError
+from tsd.store import Cell, Put, Row, Store
+from tsd.store.retry import run_bounded
+
+TIME_BYTES = 8  # bytes of a cell's timestamp
+
+
+@dataclass
+class CompactionStats:
+    """Counters since the start. Cells and bytes are those of all examined rows; an unchanged row counts the same before
+    and after."""
+
+    rows: int = 0  # examined
+    compacted: int = 0  # rows
+    cells_before: int = 0
+    cells_after: int = 0
+    bytes_before: int = 0  # row key, column, value and timestamp of each cell, uncompressed
+    bytes_after: int = 0
+    identical: int = 0  # duplicate points dropped, equal to the one kept
+    variant: int = 0  # duplicate points dropped, with other values
+    writes: int = 0  # cells
+    deletes: int = 0  # cells
+    corrupt: int = 0  # rows that cannot be decoded
+    undecided: int = 0  # rows with duplicates of different values, unless the rules choose one
+    hidden: int = 0  # rows whose merged cell is not visible: not changed further
+    busy: int = 0  # rows that a pass skipped because of recent writes
+    errors: Counter[str] = field(default_factory=Counter)  # StoreErrors by call: read, put, delete
+
+    def count_row(self, before: tuple[int, int]) -> None:
+        """Count an examined row, as unchanged."""
+        self.rows += 1
+        self.cells_before += before[0]
+        self.cells_after += before[0]
+        self.bytes_before += before[1]
+        self.bytes_after += before[1]
+
+    def count_change(self, change: "RowPlan") -> None:
+        """Count a compacted row, after `count_row`."""
+        self.compacted += 1
+        self.cells_after += change.after[0] - change.before[0]
+        self.bytes_after += change.after[1] - change.before[1]
+        self.identical += change.identical
+        self.variant += change.variant
+
+    def count_corrupt(self, error: CorruptRow) -> None:
+        """Count a row that cannot be compacted."""
+        if isinstance(error, DuplicateTimestamp):
+            self.undecided += 1
+        else:
+            self.corrupt += 1
+
+
+def summary(stats: CompactionStats) -> list[str]:
+    """Return the summary of a pass, line by line.
+
+    >>> summary(CompactionStats(rows=3, compacted=2, cells_before=7, cells_after=4))[:2]
+    ['rows: 3, compacted 2', 'cells: 7 before, 4 after']
+    """
+    lines = [
+        f"rows: {stats.rows}, compacted {stats.compacted}",
+        f"cells: {stats.cells_before} before, {stats.cells_after} after",
+        f"bytes: {stats.bytes_before} before, {stats.bytes_after} after, uncompressed",
+        f"duplicates dropped: {stats.identical} equal, {stats.variant} older ones with other values",
+    ]
+    left = {
+        "cannot be decoded": stats.corrupt,
+        "have different values for one time (tsd.storage.fix_duplicates is false)": stats.undecided,
+        "are hidden by earlier deletes until a major compaction of HBase": stats.hidden,
+        "are being written to": stats.busy,
+    }
+    return lines + [f"rows skipped that {why}: {count}" for why, count in left.items() if count]
+
+
+def size_of(key: bytes, cells: Iterable[StoredCell]) -> tuple[int, int]:
+    """Return the number of cells, and their bytes with row key, column and timestamp each.
+
+    >>> size_of(bytes(13), [StoredCell(b"\\0\\0", b"\\x2a", 5)])
+    (1, 26)
+    """
+    sizes = [len(cell.qualifier) + len(cell.value) for cell in cells]
+    return len(sizes), sum(sizes) + len(sizes) * (len(key) + len(COLUMN) + TIME_BYTES)
+
+
+# HBase sets timestamps in milliseconds. A later cell can have the timestamp of a cell that was read only if both are
+# written in the same millisecond. So a row with such a recent cell is skipped. The margin is for differing clocks.
+SETTLE_MS = 2000
+LARGE_BYTES = 16 << 10  # of a row's qualifiers: some 10 ms of work
+CONCURRENT_CALLS = 4  # connections to a gateway are shared with the writer
+
+
+class RowPlan(NamedTuple):
+    """Changes of one row."""
+
+    key: bytes
+    time_ms: int  # timestamp of its newest cell with points
+    puts: tuple[Point, ...]
+    obsolete: tuple[StoredCell, ...]  # in the order of their deletes
+    before: tuple[int, int]  # cells, and their bytes
+    after: tuple[int, int]
+    identical: int  # duplicate points dropped, equal to the one kept
+    variant: int
+
+    @property
+    def columns(self) -> tuple[bytes, ...]:
+        """Columns of the puts."""
+        return tuple([COLUMN + put.qualifier for put in self.puts])
+
+
+class PlannedRows(NamedTuple):
+    """Result of examining rows."""
+
+    plans: list[RowPlan]
+    sizes: list[tuple[int, int]]  # cells and bytes of each row
+    corrupt: list[CorruptRow]
+    recent: list[bytes]  # keys of rows with recent writes
+
+
+class RowCompactor:
+    """Compacts rows of one table. Several compactors, in this or other processes, may compact the same rows."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: str,
+        layout: Layout,
+        rules: MergeRules,
+        now_ms: Callable[[], int],
+        on_corrupt: Callable[[CorruptRow], None],
+        *,
+        settle_ms: int = SETTLE_MS,
+        dry: bool = False,
+    ) -> None:
+        """`now_ms` is the wall clock. `settle_ms` is 0 for a store with ascending timestamps, where no row is too
+        recent. `on_corrupt` is called for each row that cannot be compacted. With `dry` nothing is written."""
+        self.stats = CompactionStats()
+        self._store = store
+        self._table = table
+        self._layout = layout
+        self._rules = rules
+        self._now_ms = now_ms
+        self._on_corrupt = on_corrupt
+        self._settle_ms = settle_ms
+        self._dry = dry
+
+    async def compact_keys(self, keys: Collection[bytes]) -> list[bytes]:
+        """Compact those rows that exist; return the keys of those with recent writes. Raise StoreError."""
+        now_ms = self._now_ms()
+        with self._counted("read"):
+            rows = await self._store.get(self._table, keys)
+        return await self.compact([Row(*row) for row in rows.items()], read_ms=now_ms)
+
+    async def compact(self, rows: Sequence[Row], *, read_ms: int) -> list[bytes]:
+        """Compact rows that were read with all their cells; return the keys of those with recent writes.
+
+        Reading started at `read_ms`, which may be long ago. Only a successful call counts and reports rows, and never
+        those that it returns.
+        """
+        found = await self._plan(rows, read_ms)
+        done = found.plans if self._dry else await self._execute(found.plans)
+        for size in found.sizes:
+            self.stats.count_row(size)
+        for plan in done:
+            self.stats.count_change(plan)
+        for error in found.corrupt:
+            self.stats.count_corrupt(error)
+            self._on_corrupt(error)
+        return found.recent
+
+    async def _plan(self, rows: Sequence[Row], read_ms: int) -> PlannedRows:
+        found = PlannedRows([], [], [], [])
+        for row in rows:
+            await trio.lowlevel.checkpoint()  # a row takes a tenth of a millisecond
+            cells = data_cells(row.cells)
+            if self._settle_ms and any(cell.time_ms > read_ms - self._settle_ms for cell in cells):
+                found.recent.append(row.key)
+                continue
+            found.sizes.append(size_of(row.key, cells))
+            try:
+                split_key(self._layout, row.key)
+                done = await self._compaction(row.key, cells)
+            except CorruptRow as exc:
+                found.corrupt.append(exc)
+                continue
+            if done.changes:
+                found.plans.append(_plan_of(row.key, cells, done))
+        return found
+
+    async def _compaction(self, key: bytes, cells: Sequence[StoredCell]) -> Compaction:
+        """Return the compaction of a row; that of a large one, which may take seconds, is computed in a thread."""
+        if sum([len(cell.qualifier) for cell in cells]) < LARGE_BYTES:
+            return compact(key, cells, self._rules)
+        return await trio.to_thread.run_sync(compact, key, cells, self._rules)
+
+    async def _execute(self, plans: Sequence[RowPlan]) -> list[RowPlan]:
+        """Execute plans; return those that succeeded."""
+
+        async def put(part: tuple[int, list[Put]]) -> None:
+            await self._store.put(self._table, part[1], time_ms=part[0])
+
+        async def delete(part: tuple[int, Mapping[bytes, Collection[bytes]]]) -> None:
+            await self._store.delete(self._table, part[1], up_to_ms=part[0])
+
+        with self._counted("put"):
+            await run_bounded(_puts(plans).items(), put, limit=CONCURRENT_CALLS)
+        self.stats.writes += sum(len(plan.puts) for plan in plans)
+        with self._counted("read"):
+            visible = await self._verified(plans)
+        self.stats.hidden += len(plans) - len(visible)
+        with self._counted("delete"):
+            await run_bounded(_deletes(visible).items(), delete, limit=CONCURRENT_CALLS)
+        self.stats.deletes += sum(len(plan.obsolete) for plan in visible)
+        return visible
+
+    async def _verified(self, plans: Sequence[RowPlan]) -> list[RowPlan]:
+        """Return the plans whose merged cells can be read back."""
+        by_columns: dict[tuple[bytes, ...], list[RowPlan]] = defaultdict(list)
+        for plan in plans:
+            by_columns[plan.columns].append(plan)
+        visible: list[RowPlan] = []
+
+        async def check(part: tuple[tuple[bytes, ...], list[RowPlan]]) -> None:
+            columns, some = part
+            found = await self._store.get(self._table, [plan.key for plan in some], columns=columns)
+            visible.extend(plan for plan in some if _is_visible(plan, found.get(plan.key, ())))
+
+        await run_bounded(by_columns.items(), check, limit=CONCURRENT_CALLS)
+        return visible
+
+    @contextmanager
+    def _counted(self, call: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            self.stats.errors[call] += 1
+            raise
+
+
+def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction) -> RowPlan:
+    """Return the plan of a compaction."""
+    time_ms = max(cell.time_ms for cell in done.row.cells)
+    changed = {cell.qualifier for cell in done.obsolete} | {cell.qualifier for cell in done.merged}
+    left = [cell for cell in cells if cell.qualifier not in changed]
+    holders = {cell.qualifier for cell in done.row.cells}
+    # A remaining cell must be as new as the obsolete ones, so it is written again with a new timestamp.
+    aged = [Point(c.qualifier, c.value) for c in left if c.qualifier in holders and c.time_ms < time_ms]
+    return RowPlan(
+        key,
+        time_ms,
+        (*done.merged, *aged),
+        tuple(sorted(done.obsolete, reverse=True)),
+        size_of(key, cells),
+        size_of(key, [*left, *(StoredCell(*cell, time_ms) for cell in done.merged)]),
+        done.row.identical,
+        done.row.variant,
+    )
+
+
+def _is_visible(plan: RowPlan, cells: Iterable[Cell]) -> bool:
+    """Return whether a row's cells are the merged ones, with sufficient timestamps."""
+    found = {cell.column: cell for cell in cells}
+    for put in plan.puts:
+        cell = found.get(COLUMN + put.qualifier)
+        if cell is None or cell.value != put.value or cell.time_ms < plan.time_ms:
+            return False
+    return True
+
+
+def _puts(plans: Iterable[RowPlan]) -> dict[int, list[Put]]:
+    """Return the merged cells by timestamp."""
+    found: dict[int, list[Put]] = defaultdict(list)
+    for plan in plans:
+        found[plan.time_ms] += [Put(plan.key, COLUMN + put.qualifier, put.value) for put in plan.puts]
+    return found
+
+
+def _deletes(plans: Iterable[RowPlan]) -> Mapping[int, Mapping[bytes, Collection[bytes]]]:
+    """Return the columns to delete, by row, by the bound of their timestamps. The bound is the merged cells' timestamp
+    for cells with that timestamp, and one ms less for older cells."""
+    found: dict[int, dict[bytes, list[bytes]]] = defaultdict(lambda: defaultdict(list))
+    for plan in plans:
+        for cell in plan.obsolete:
+            found[plan.time_ms - (cell.time_ms < plan.time_ms)][plan.key].append(COLUMN + cell.qualifier)
+    return found

@@ -1,0 +1,164 @@
+"""Queue of rows that need compaction, oldest hour first, filled with the cells that a daemon writes.
+
+A row with a single cell needs no compaction, but stays in the queue in case of a second cell. The queue takes some 60
+bytes a row and 400 a bucket (see `hour_buckets`) for the rows of an hour or two. It is bounded: rows that do not fit
+are counted, and left to `tsd compact`.
+"""
+
+import os
+import random
+from collections.abc import Iterable, Sequence
+
+from sortedcontainers import SortedDict
+
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, base_bytes
+from tsd.codec.putline import HOUR_S
+from tsd.store import Put
+from tsd.tables.opentsdb.compaction.hour_buckets import GONE, SINGLE, WAITING, HourBucket, bucket_key
+
+try:
+    from tsd.tables.opentsdb.compaction import _queue
+except ImportError:  # installed without a C compiler
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
+
+
+class RowQueue:
+    """Rows by base time, then by salt and metric."""
+
+    def __init__(self, layout: Layout, limit: int, started_s: int, *, by_loop: bool = HAS_LOOP) -> None:
+        """The queue holds `limit` rows. Rows of hours that began before `started_s` may have cells that were not
+        recorded, so one recorded cell is enough to queue them. `by_loop` selects the compiled loop."""
+        self._by_loop = by_loop
+        self._salt = layout.salt_width
+        self._start = layout.metric_end
+        self._end = layout.pairs_start
+        self._limit = limit
+        self._closed_s = started_s - 1  # last base time of hours whose rows may have unrecorded cells
+        self._buckets: SortedDict = SortedDict()  # bucket_key(row) → HourBucket
+        self._size = 0
+        self.waiting = 0  # rows that need compaction
+        self.dropped = 0
+
+    @property
+    def buckets(self) -> int:
+        """Number of buckets."""
+        return len(self._buckets)
+
+    @property
+    def oldest(self) -> int | None:
+        """The lowest base time of a row, None if the queue is empty."""
+        return self._base(0) if self._buckets else None
+
+    def record(self, puts: Sequence[Put]) -> None:
+        """Record cells that were written. Raise ValueError for an invalid row key."""
+        at = 0
+        while at < len(puts):
+            if self._by_loop:
+                at = self._record_by_loop(puts, at)
+            if at < len(puts):
+                self._record_row(puts[at].row)
+                at += 1
+
+    def _record_by_loop(self, puts: Sequence[Put], at: int) -> int:
+        """Record the simple cases in the compiled loop; return the index of the first other put."""
+        room = self._limit - self._size
+        last_s = LAST_BASE if room else self._base(-1)
+        at, new, begun, dropped = _queue.record_rows(
+            puts, at, self._buckets, self._salt, self._start, self._closed_s, room, last_s
+        )
+        self._size += new
+        self.waiting += begun
+        self.dropped += dropped
+        return at
+
+    def _base(self, at: int) -> int:
+        """Return the base time of a bucket by its index."""
+        return int.from_bytes(self._buckets.peekitem(at)[0][:BASE_BYTES], "big")
+
+    def _record_row(self, row: bytes) -> None:
+        """Record a cell of a row."""
+        if len(row) < self._end:
+            raise ValueError(f"got a row of {len(row)} bytes, wanted {self._end} or more")
+        place, key = bucket_key(row, self._salt, self._start), row[: self._start] + row[self._end :]
+        bucket = self._buckets.get(place)
+        state = GONE if bucket is None else bucket.state(key)
+        if state == WAITING:
+            return
+        if bucket is None or state != SINGLE:
+            if not self._make_room(place[:BASE_BYTES]):
+                return
+            self._size += 1
+            bucket = self._buckets.setdefault(place, bucket or HourBucket())
+            if int.from_bytes(place[:BASE_BYTES], "big") > self._closed_s:
+                bucket.add_single(key)
+                return
+        bucket.set_waiting(key)
+        self.waiting += 1
+
+    def _make_room(self, base: bytes) -> bool:
+        """Return whether a row with this base time can be added. A full queue drops a row of a later hour to make room:
+        otherwise points with times years ahead would block all others."""
+        if self._size < self._limit:
+            return True
+        self.dropped += 1
+        place, bucket = self._buckets.peekitem(-1)
+        if place[:BASE_BYTES] <= base:
+            return False
+        if bucket.single:
+            bucket.pop(SINGLE)
+        else:
+            bucket.pop(WAITING)
+            self.waiting -= 1
+        self._size -= 1
+        if not bucket.single and not bucket.waiting:
+            del self._buckets[place]
+        return True
+
+    def take(self, count: int, ended_s: int) -> list[bytes]:
+        """Remove and return up to `count` rows of hours that ended by `ended_s`, oldest hours first, from random
+        buckets of each hour. Rows of these hours with a single cell are removed."""
+        self._close(ended_s)
+        taken: list[bytes] = []
+        while self._buckets and len(taken) < count:
+            base_s = self._base(0)
+            if base_s > self._closed_s:
+                break
+            taken += self._take_hour(base_bytes(base_s), count - len(taken))
+        return taken
+
+    def _close(self, ended_s: int) -> None:
+        """Close the hours that ended by `ended_s`: any later cell makes their rows need compaction."""
+        last_s = ended_s - HOUR_S
+        for place in list(self._buckets.irange(maximum=base_bytes(last_s + 1), inclusive=(True, False))):
+            bucket = self._buckets[place]
+            self._size -= bucket.single
+            bucket.close()
+            if not bucket.waiting:
+                del self._buckets[place]
+        self._closed_s = max(self._closed_s, last_s)
+
+    def put_back(self, rows: Iterable[bytes]) -> None:
+        """Queue rows that were taken."""
+        closed_s, self._closed_s = self._closed_s, LAST_BASE  # they need compaction, whatever their hour
+        try:
+            self.record([Put(row, b"", b"") for row in rows])
+        finally:
+            self._closed_s = closed_s
+
+    def _take_hour(self, base: bytes, count: int) -> list[bytes]:
+        """Remove and return rows of one hour."""
+        taken: list[bytes] = []
+        places = list(self._buckets.irange(base, base + b"\xff" * (self._salt + 2)))
+        while places and len(taken) < count:
+            chosen = random.sample(places, min(count - len(taken), len(places)))
+            keys = [self._buckets[place].pop(WAITING) for place in chosen]
+            taken += [key[: self._start] + base + key[self._start :] for key in keys]
+            emptied = {place for place in chosen if not self._buckets[place].waiting}
+            for place in emptied:
+                del self._buckets[place]
+            places = [place for place in places if place not in emptied]
+        self._size -= len(taken)
+        self.waiting -= len(taken)
+        return taken

@@ -1,0 +1,167 @@
+"""One pass of compaction over the rows of closed hours, in key order. Its position can be saved to resume later.
+
+The pass reads, for each metric (and salt), the hours between two times, and skips the rest of the table.
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from contextlib import aclosing
+from typing import Any, NamedTuple, TypeVar
+
+import trio
+
+from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, salts
+from tsd.errors import StoreError
+from tsd.store import Page, Row, Store
+from tsd.store.retry import backoff
+from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, CompactionStats, RowCompactor
+
+T = TypeVar("T")
+
+PAGE_CELLS = 4000  # compacted at a time; a daemon on the same store serves clients between two pages
+FIRST_ROWS, MIN_ROWS, MAX_ROWS = 16, 4, 512  # of a page, adapted to the cells of the page before
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.5, 30.0, 8  # after a StoreError: about a minute in all
+
+
+class SweepRange(NamedTuple):
+    """What a pass covers: rows whose base times are in a range."""
+
+    since_s: int
+    until_s: int  # exclusive
+    metrics: tuple[bytes, ...] = ()  # UIDs in order; empty: all metrics
+
+
+class SweepState(NamedTuple):
+    """A pass in progress."""
+
+    range: SweepRange
+    position: bytes  # first row that is not done
+    stats: CompactionStats
+
+
+class Sweep:
+    """Reads a table and compacts its rows."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: str,
+        layout: Layout,
+        compactor: RowCompactor,
+        now_ms: Callable[[], int],
+        *,
+        rate: float | None = None,
+        pause_ratio: float = 0.0,
+        on_retry: Callable[[StoreError], None] = lambda _: None,
+    ) -> None:
+        """`rate` limits the rows per second. After each page the pass sleeps for `pause_ratio` times as long as the
+        page took. `now_ms` is the wall clock; `on_retry` is called with each StoreError that is retried."""
+        self._store = store
+        self._table = table
+        self._layout = layout
+        self._compactor = compactor
+        self._now_ms = now_ms
+        self._rate = rate
+        self._pause_ratio = pause_ratio
+        self._on_retry = on_retry
+
+    async def run(self, rows: SweepRange, position: bytes = b"") -> AsyncIterator[tuple[int, bytes]]:
+        """Compact the rows from `position` on. Yield for each page its number of rows and the position of the next
+        page. Raise StoreError if the store fails after all retries."""
+        due = trio.current_time()
+        most = MAX_ROWS if self._rate is None else max(min(int(self._rate), MAX_ROWS), 1)
+        limit = min(FIRST_ROWS, most)
+        async with aclosing(self._prefixes(rows, position)) as prefixes:
+            async for prefix in prefixes:
+                at: bytes | None = max(prefix + base_bytes(rows.since_s), position)
+                stop = prefix + base_bytes(rows.until_s)
+                while at is not None and at < stop:
+                    begun = trio.current_time()
+                    page, read_ms = await self._page(at, stop, limit)
+                    if cells := sum(len(row.cells) for row in page.rows):
+                        limit = min(max(PAGE_CELLS * len(page.rows) // cells, MIN_ROWS), most)
+                    await self._compact(page.rows, read_ms)
+                    pause_s = (trio.current_time() - begun) * self._pause_ratio
+                    at = page.next_start
+                    yield len(page.rows), at or stop
+                    await trio.sleep(pause_s)
+                    if self._rate is not None:
+                        due = max(due, trio.current_time() - 1) + len(page.rows) / self._rate
+                        await trio.sleep_until(due)
+
+    async def _prefixes(self, rows: SweepRange, position: bytes) -> AsyncGenerator[bytes, None]:
+        """Yield the row key prefix (salt and metric) of each metric from `position` on, in order."""
+        end = self._layout.metric_end
+        if rows.metrics:
+            for salt in salts(self._layout):
+                for metric in rows.metrics:
+                    if salt + metric >= position[:end]:
+                        yield salt + metric
+            return
+        at: bytes | None = position[:end]
+        while at is not None:
+            page, _ = await self._page(at, None, 1)
+            if not page.rows:
+                return
+            key = page.rows[0].key
+            if len(key) < end:  # not a row of points
+                at = key + b"\0"
+                continue
+            yield key[:end]
+            at = after(key[:end])
+
+    async def _page(self, start: bytes, stop: bytes | None, limit: int) -> tuple[Page, int]:
+        """Return a page, and the time when reading it started."""
+        read_ms = self._now_ms()
+        return await self._retried(lambda: self._store.page(self._table, start, stop, limit=limit)), read_ms
+
+    async def _compact(self, rows: Collection[Row], read_ms: int) -> None:
+        """Compact rows; retry once the rows with recent writes."""
+        # The rows as read stay valid for any number of retries of the puts and deletes.
+        recent = await self._retried(lambda: self._compactor.compact(list(rows), read_ms=read_ms))
+        if recent:
+            await trio.sleep(SETTLE_MS / 1000)
+            self._compactor.stats.busy += len(await self._retried(lambda: self._compactor.compact_keys(recent)))
+
+    async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `call`, retried with backoff on StoreError."""
+        for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
+            try:
+                return await call()
+            except StoreError as error:
+                self._on_retry(error)
+            await trio.sleep(wait_s)
+        return await call()
+
+
+def save_state(file: Checkpoint, state: SweepState) -> None:
+    """Save a pass in progress. Raise TsdError."""
+    since_s, until_s, metrics = state.range
+    file.save(
+        {
+            "range": [since_s, until_s, [metric.hex() for metric in metrics]],
+            "position": state.position.hex(),
+            "stats": vars(state.stats),  # asdict would convert the Counter
+        }
+    )
+
+
+def load_state(file: Checkpoint) -> SweepState | None:
+    """Return the pass to resume, None if there is none. Raise TsdError."""
+    try:
+        saved = file.load()
+        return None if saved is None else _decode(saved)
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def _decode(saved: dict[str, Any]) -> SweepState:
+    since_s, until_s, metrics = saved["range"]
+    counts = dict(saved["stats"])
+    errors = Counter(dict(counts.pop("errors")))
+    for number in (since_s, until_s, *counts.values(), *errors.values()):
+        if not isinstance(number, int):
+            raise TypeError(f"got {number!r}, wanted an integer")
+    rows = SweepRange(since_s, until_s, tuple(map(bytes.fromhex, metrics)))
+    return SweepState(rows, bytes.fromhex(saved["position"]), CompactionStats(**counts, errors=errors))

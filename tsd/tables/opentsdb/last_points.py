@@ -1,0 +1,423 @@
+"""The newest point of each series, from the points that this daemon writes and from rows (docs/compat/query.md §17).
+
+The cache is updated once per written window, not per point. It lacks points stored before the daemon started, and
+points that other processes write. `checked_ms` and `depth_h` have the time and the range of the last read of a series'
+rows.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import structlog
+import trio
+from numpy.typing import NDArray
+
+from tsd.codec.bytemap import ByteMap
+from tsd.codec.opentsdb.cell import MIXED, MS_MARK, Point, split
+from tsd.codec.opentsdb.merge import MergedRow, MergeRules, merge
+from tsd.codec.opentsdb.row import data_cells
+from tsd.codec.opentsdb.rowkey import Layout, tsuid, tsuid_row
+from tsd.codec.points import Columns, series_ends
+from tsd.codec.putline import HOUR_S
+from tsd.codec.text import FLOAT, LENGTH
+from tsd.errors import CorruptRow
+from tsd.store import Cell, Store
+from tsd.tables.catalog import LastPoint
+from tsd.tables.opentsdb.encode import series_by_metric
+from tsd.tables.writing import SeriesLookup
+
+log = structlog.get_logger(__name__)
+
+
+NEW_SERIES = 2000  # added between two trio checkpoints: about a millisecond
+NO_TIME = 0  # time in ms of a series without a known point
+_GROWTH = 1024
+
+Slots = NDArray[np.intp]
+_T = TypeVar("_T", bound=np.generic)
+
+
+class LastPointCache:
+    """The newest points of series, by metric UID and joined tag pairs."""
+
+    def __init__(self, salt_width: int, *, max_series: int = 2_000_000) -> None:
+        """A full cache drops the half with the oldest points."""
+        self._salt_width = salt_width
+        self._max_series = max_series
+        self._slots: dict[bytes, ByteMap] = {}  # slots by tag pairs, by metric UID
+        self._count = 0
+        self._times = np.zeros(_GROWTH, np.int64)
+        self._bits = np.zeros(_GROWTH, np.int64)
+        self._floats = np.zeros(_GROWTH, np.bool_)
+        self._checks: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # allocated when first used
+        self._slot_of = np.zeros(_GROWTH, np.int32)  # by series number
+        self._generations = np.zeros(
+            _GROWTH, np.int64
+        )  # by series number, which is reused: the generation that has the slot
+        self.evicted = 0  # series
+        self._drops = 0  # how often slots were dropped or reassigned
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def checked_ms(self) -> NDArray[np.int64]:
+        """By slot: time of the last read of the series' rows."""
+        return self._check_arrays()[0]
+
+    @property
+    def depth_h(self) -> NDArray[np.int32]:
+        """By slot: hours that were read; -1: none."""
+        return self._check_arrays()[1]
+
+    def _check_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        if self._checks is None:
+            size = len(self._times)
+            self._checks = np.zeros(size, np.int64), np.full(size, -1, np.int32)
+        return self._checks
+
+    async def record(self, columns: Columns, series: SeriesLookup, before_ms: int) -> None:
+        """Record the newest points of a written window, which is sorted by series and time. Points at or after
+        `before_ms` are skipped: a point with a wrong time in the future would hide all later ones."""
+        ends = series_ends(columns)
+        if (columns.instants[ends] >= before_ms << 1).any():
+            columns = columns.at(columns.instants < before_ms << 1)
+            ends = series_ends(columns)
+        if not len(ends):
+            return
+        numbers = columns.series[ends]
+        await self._add_new(numbers, series)
+        slots = self._slot_of[numbers]
+        times = columns.instants[ends] >> 1
+        newer = times >= self._times[slots]
+        if not newer.all():
+            slots, times, ends = slots[newer], times[newer], ends[newer]
+        flags = columns.flags[ends]
+        self._times[slots] = times
+        self._floats[slots] = flags & FLOAT > 0
+        self._bits[slots] = _as_doubles(flags, columns.bits[ends])
+
+    async def _add_new(self, numbers: NDArray[np.int32], series: SeriesLookup) -> None:
+        """Give slots to the series without one."""
+        if len(self._generations) <= numbers[-1]:
+            size = max(int(numbers[-1]) + 1, 2 * len(self._generations))
+            self._generations = _grown(self._generations, size)
+            self._slot_of = _grown(self._slot_of, size)
+        if self._count + len(numbers) > self._max_series:
+            self._drop_half()
+        drops = -1
+        while drops != self._drops:  # repeat if slots were dropped meanwhile
+            drops = self._drops
+            await self._add(numbers, series)
+
+    async def _add(self, numbers: NDArray[np.int32], series: SeriesLookup) -> None:
+        generations, drops = series.generations(numbers), self._drops
+        new = numbers[generations != self._generations[numbers]]
+        for at in range(0, len(new), NEW_SERIES):
+            found = series_by_metric(new[at : at + NEW_SERIES], series, self._salt_width)
+            for metric, some in found.items():
+                self._slot_of[some.numbers] = self._slots_for(metric, some.pairs)
+            await trio.lowlevel.checkpoint()
+            if drops != self._drops:
+                return
+        self._generations[numbers] = generations
+
+    def _slots_for(self, metric: bytes, pairs: list[bytes]) -> list[int]:
+        """The slots of a metric's series, new ones for new series."""
+        if not pairs:
+            return []
+        series = self._slots.get(metric)
+        if series is None:
+            series = self._slots[metric] = ByteMap()
+        slots, self._count = series.enter(pairs, self._count)
+        if self._count > len(self._times):
+            self._grow(max(self._count, 2 * len(self._times)))
+        return slots
+
+    def slot(self, metric: bytes, pairs: bytes) -> int:
+        """The slot of a series, a new one for a new series."""
+        return self._slots_for(metric, [pairs])[0]
+
+    def _grow(self, size: int) -> None:
+        self._times, self._bits = _grown(self._times, size), _grown(self._bits, size)
+        self._floats = _grown(self._floats, size)
+        if self._checks is not None:
+            more = np.full(size - len(self.depth_h), -1, np.int32)
+            self._checks = _grown(self.checked_ms, size), np.concatenate((self.depth_h, more))
+
+    def metrics(self) -> Collection[bytes]:
+        """The metrics with series."""
+        return self._slots.keys()
+
+    def pairs_of(self, metric: bytes) -> Collection[bytes]:
+        """The tag pairs of a metric's series."""
+        return self._slots[metric].keys() if metric in self._slots else ()
+
+    def slots_of(self, metric: bytes, pairs: Iterable[bytes]) -> Slots:
+        """The slots of some series of a metric, new ones for new series."""
+        return np.array(self._slots_for(metric, [*pairs]), np.intp)
+
+    def times_ms(self, slots: Slots) -> NDArray[np.int64]:
+        """The times of the newest points; NO_TIME if there is none."""
+        return self._times[slots]
+
+    def points(self, slots: Sequence[int]) -> list[LastPoint]:
+        """The newest points."""
+        times, bits, floats = self._times[slots], self._bits[slots], self._floats[slots]
+        numbers: list[int | float] = [
+            double if is_float else integer
+            for integer, double, is_float in zip(
+                bits.tolist(), bits.view(np.float64).tolist(), floats.tolist(), strict=True
+            )
+        ]
+        return [LastPoint(*one) for one in zip(times.tolist(), numbers, strict=True)]
+
+    def set_read(self, slot: int, found: LastPoint | None, *, checked_ms: int, depth_h: int) -> None:
+        """Record what a read of `depth_h` hours of rows found."""
+        self.checked_ms[slot] = checked_ms
+        self.depth_h[slot] = max(depth_h, int(self.depth_h[slot]))
+        if found is not None and found.time_ms > self._times[slot]:
+            self._times[slot] = found.time_ms
+            is_float = isinstance(found.number, float)
+            self._floats[slot] = is_float
+            self._bits[slot] = np.float64(found.number).view(np.int64) if is_float else found.number
+
+    def clear(self) -> None:
+        """Drop everything: names may have other UIDs, or points may be deleted."""
+        self._drops += 1
+        self._slots.clear()
+        self._count = 0
+        self._generations[:] = 0
+        self._times[:] = NO_TIME
+        self._checks = None
+
+    def _drop_half(self) -> None:
+        """Drop the series with the oldest points."""
+        self._drops += 1
+        order = np.argsort(self._times[: self._count], kind="stable")
+        kept = np.sort(order[self._count // 2 :])
+        moved = np.full(self._count, -1, np.int64)
+        moved[kept] = np.arange(len(kept))
+        self.evicted += self._count - len(kept)
+        for array in (self._times, self._bits, self._floats, *(self._checks or ())):
+            array[: len(kept)] = array[kept]
+        self._times[len(kept) :] = NO_TIME
+        if self._checks is not None:
+            self.depth_h[len(kept) :] = -1
+        slots = {metric: _moved(series, moved) for metric, series in self._slots.items()}
+        self._slots = {metric: series for metric, series in slots.items() if len(series)}
+        self._count = len(kept)
+        self._generations[:] = 0  # each series gets a new slot with its next point
+
+
+def _moved(series: ByteMap, moved: NDArray[np.int64]) -> ByteMap:
+    """The series of a metric that are kept, with their new slots."""
+    left = ByteMap()
+    for pairs in series.keys():  # noqa: SIM118 - it is no dict
+        slot = int(moved[series.number(pairs)])
+        if slot >= 0:
+            left.put_number(pairs, slot)
+    return left
+
+
+def _as_doubles(flags: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bits with 4-byte floats converted to doubles. Integers stay."""
+    short = (flags & (FLOAT | LENGTH)) == FLOAT | 3
+    if not short.any():
+        return bits
+    doubles = bits.copy()
+    doubles[short] = bits[short].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
+    return doubles
+
+
+def _grown(array: NDArray[_T], size: int) -> NDArray[_T]:
+    """The array extended by zeros, which use no memory until they are written."""
+    grown = np.zeros(size, array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+ROWS = 1000  # per call of the store
+MAX_UNREADABLE = 10_000  # series with unreadable rows, which every request reads again
+RULES = MergeRules(fix_duplicates=True)
+
+Series = tuple[bytes, bytes]  # metric UID, tag pairs
+
+
+class LookBack(NamedTuple):
+    """The hours in which newest points are searched."""
+
+    now_ms: int
+    hours: int  # before the current hour
+
+    @property
+    def this_hour_s(self) -> int:
+        """The base time of the current hour."""
+        return self.now_ms // 1000 // HOUR_S * HOUR_S
+
+    @property
+    def start_ms(self) -> int:
+        """The first millisecond searched."""
+        return (self.this_hour_s - self.hours * HOUR_S) * 1000
+
+
+class UnreadableRow(NamedTuple):
+    """The newest unreadable row of a series."""
+
+    base_s: int
+    reason: str
+
+
+class LastPointReader:
+    """Reads the newest points of series, from what this daemon wrote and from rows."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: str,
+        layout: Layout,
+        cache: LastPointCache,
+        now_ms: Callable[[], int],
+        *,
+        look_back_h: int,
+        cache_ms: int | None,
+        max_unreadable: int = MAX_UNREADABLE,
+    ) -> None:
+        """Rows of the last `look_back_h` hours are read unless a request gives another range. Cached points are valid
+        for `cache_ms` (None: always, no other process writes)."""
+        self._store = store
+        self._table = table
+        self._layout = layout
+        self._cache = cache
+        self._now_ms = now_ms
+        self._look_back_h = look_back_h
+        self._cache_ms = cache_ms
+        self._max_unreadable = max_unreadable
+        self._started_ms = now_ms()
+        self._unreadable: dict[Series, UnreadableRow] = {}
+        self.warnings = 0  # about unreadable rows, since the start
+
+    async def of(self, series: Sequence[Series], back_h: int | None) -> list[LastPoint | None]:
+        """The newest point of each series, no older than `back_h` hours before the current hour (None: of any known
+        age). Raises StoreError."""
+        span = self._span(back_h)
+        slots = self._slots(series)
+        await self._read_unknown(series, slots, span)
+        slots = self._slots(series)  # again: the cache may have been cleared meanwhile
+        times = self._cache.times_ms(slots)
+        oldest = NO_TIME + 1 if back_h is None else span.start_ms
+        points = self._cache.points(slots.tolist())
+        return [point if time >= oldest else None for point, time in zip(points, times.tolist(), strict=True)]
+
+    def unreadable(self, series: Sequence[Series], points: Sequence[LastPoint | None], back_h: int | None) -> list[str]:
+        """Warnings about unreadable rows in the range that are newer than `points`, the result of `of`."""
+        span = self._span(back_h)
+        found = []
+        for one, point in zip(series, points, strict=True) if self._unreadable else ():
+            row = self._unreadable.get(one)
+            if row is None or row.base_s * 1000 < span.start_ms:
+                continue
+            if point is None or point.time_ms < row.base_s * 1000:
+                found.append(row.reason)
+        if found:
+            self.warnings += len(found)
+            log.warning("last_points.rows_unreadable", rows=len(found), first=found[0])
+        return found
+
+    def _span(self, back_h: int | None) -> LookBack:
+        return LookBack(self._now_ms(), self._look_back_h if back_h is None else back_h)
+
+    def _slots(self, series: Sequence[Series]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+        return np.array([self._cache.slot(metric, pairs) for metric, pairs in series], np.intp)
+
+    async def _read_unknown(
+        self, series: Sequence[Series], slots: np.ndarray[tuple[int], np.dtype[np.intp]], span: LookBack
+    ) -> None:
+        """Read the rows of series whose newest point is not cached, or no longer valid."""
+        times = self._cache.times_ms(slots)
+        known = (times >= self._started_ms) | (self._cache.depth_h[slots] >= span.hours)
+        if self._cache_ms is not None:
+            known &= np.maximum(times, self._cache.checked_ms[slots]) > span.now_ms - self._cache_ms
+        if self._unreadable:  # read again: rows may have been repaired
+            known &= np.array([one not in self._unreadable for one in series], np.bool_)
+        unknown = np.flatnonzero(~known).tolist()
+        for at in range(0, len(unknown), ROWS):
+            part = list(dict.fromkeys(series[index] for index in unknown[at : at + ROWS]))
+            found = await self._newest(part, span)
+            for one in part:  # by name: slots may have been reassigned
+                self._cache.set_read(self._cache.slot(*one), found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
+
+    async def _newest(self, wanted: Sequence[Series], span: LookBack) -> dict[Series, LastPoint]:
+        """The newest points in rows, read hour by hour, the current one first."""
+        found: dict[Series, LastPoint] = {}
+        left = {metric + pairs: (metric, pairs) for metric, pairs in wanted}
+        unreadable: dict[bytes, UnreadableRow] = {}
+        hour = 0
+        while left and hour <= span.hours:
+            hours = range(hour, min(hour + max(ROWS // len(left), 1), span.hours + 1))
+            bases = [base for hour in hours if (base := span.this_hour_s - hour * HOUR_S) >= 0]
+            rows = await self._store.get(
+                self._table, [tsuid_row(self._layout, one, base) for one in left for base in bases]
+            )
+            for name, point in (await trio.to_thread.run_sync(self._last_of_rows, rows, unreadable)).items():
+                found[left.pop(name)] = point
+            hour = hours.stop
+        self._store_unreadable(wanted, unreadable, span)
+        return found
+
+    def _store_unreadable(
+        self, wanted: Sequence[Series], unreadable: Mapping[bytes, UnreadableRow], span: LookBack
+    ) -> None:
+        """Store which rows are unreadable, after all rows were read. Until then, and after a failed read, requests use
+        the earlier result."""
+        if len(self._unreadable) + len(unreadable) > self._max_unreadable:
+            oldest_s = self._span(None).start_ms // 1000
+            self._unreadable = {one: row for one, row in self._unreadable.items() if row.base_s >= oldest_s}
+        for one in wanted:
+            row, known = unreadable.get(one[0] + one[1]), self._unreadable.get(one)
+            if row is not None and (known is not None or len(self._unreadable) < self._max_unreadable):
+                self._unreadable[one] = row
+            elif known is not None and not self._is_out_of_range(known, one, span):
+                del self._unreadable[one]
+
+    def _is_out_of_range(self, row: UnreadableRow, one: Series, span: LookBack) -> bool:
+        """Whether a known unreadable row was outside the range of this read, but inside that of an earlier one."""
+        deepest = span._replace(hours=max(span.hours, int(self._cache.depth_h[self._cache.slot(*one)])))
+        return deepest.start_ms <= row.base_s * 1000 < span.start_ms
+
+    def _last_of_rows(
+        self, rows: Mapping[bytes, list[Cell]], unreadable: dict[bytes, UnreadableRow]
+    ) -> dict[bytes, LastPoint]:
+        """The newest point of each series in rows, by TSUID. The newest unreadable rows go into `broken`."""
+        found: dict[bytes, LastPoint] = {}
+        for key in sorted(rows, reverse=True):  # the newest hour of a series first
+            name = tsuid(self._layout, key)
+            if name in found:
+                continue
+            base = int.from_bytes(key[self._layout.metric_end : self._layout.pairs_start], "big")
+            try:
+                last = last_of(merge(key, data_cells(rows[key]), RULES))
+            except CorruptRow as exc:
+                unreadable.setdefault(name, UnreadableRow(base, str(exc)))
+                continue  # an older hour may be readable
+            if last is not None:
+                found[name] = LastPoint(base * 1000 + last.offset_ms, last.number)
+        return found
+
+
+def last_of(row: MergedRow) -> Point | None:
+    """The last point of a row; None if it has none.
+
+    >>> from tsd.codec.opentsdb.merge import StoredCell
+    >>> last_of(merge(b"", [StoredCell(b"\\0\\0", b"\\x2a", 7), StoredCell(b"\\0\\x10", b"\\x2b", 8)]))
+    Point(qualifier=b'\\x00\\x10', value=b'+')
+    """
+    qualifier, value = row.joined
+    if row.size <= 1:
+        return row.joined if row.size else None
+    if value.endswith(MIXED):
+        return split(qualifier, value)[-1]
+    width = 4 if qualifier[0] & MS_MARK == MS_MARK else 2
+    size = (qualifier[-1] & LENGTH) + 1
+    return Point(qualifier[-width:], value[-1 - size : -1])

@@ -1,0 +1,230 @@
+"""Builds OpenTSDB's tables from the configuration: UIDs, rows of one hour per series, metadata, trees, annotations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tsd.codec.metadata import UidMeta
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.meta import encode_uid_meta
+from tsd.codec.opentsdb.rollup import Rollups
+from tsd.codec.putline import NameRules
+from tsd.config.loader import Config, layout
+from tsd.store import Store
+from tsd.tables import Tables, Task
+from tsd.tables.catalog import Stat
+from tsd.tables.opentsdb.annotations import AnnotationRows
+from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames, uid_stats
+from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
+from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
+from tsd.tables.opentsdb.lookup import SeriesFinder
+from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
+from tsd.tables.opentsdb.scan import SeriesRows
+from tsd.tables.opentsdb.selection import FilterRules
+from tsd.tables.opentsdb.series_index import SeriesIndex
+from tsd.tables.opentsdb.summaries import HistogramChecker, RollupChecker
+from tsd.tables.opentsdb.trees import TreeTable
+from tsd.tables.opentsdb.uid_table import recheck_forever, watch_counters
+from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.writing import PointWriter, SeriesResolver
+
+LOOKUP_LOOK_BACK_H = 6  # hours of rows that a lookup of series scans without index and meta table
+LAST_LOOK_BACK_H = 2  # hours of rows that query/last scans for series that this daemon has not written
+CACHE_S = 60  # seconds that lookups cache tables that other processes may write
+
+
+class SummaryFormats(Protocol):
+    """Which rollups and histograms are configured."""
+
+    @property
+    def names(self) -> NameRules:
+        """Legal names."""
+        ...
+
+    @property
+    def rollups(self) -> Rollups | None:
+        """None: off."""
+        ...
+
+    @property
+    def histogram_id(self) -> int | None:
+        """The id of the simple histograms' codec; None: off."""
+        ...
+
+
+@dataclass(frozen=True)
+class OpentsdbParts:
+    """Parts that several members of `Tables` share, one set per daemon."""
+
+    uids: Uids
+    index: SeriesIndex | None
+    cache: LastPointCache  # the newest points of the series that this daemon writes
+    finder: SeriesFinder
+    points: LastPointReader
+    uid_metas: UidMetas
+    trees: TreeTable
+
+    def drop_caches(self) -> None:
+        """Drop all caches, so that names and series are read from the store again."""
+        self.uids.drop_caches()
+        self.cache.clear()
+        self.finder.clear()
+
+
+def make_parts(config: Config, store: Store, now_ms: Callable[[], int]) -> OpentsdbParts:
+    """Make the shared parts from the configuration."""
+    form = layout(config)
+    shared = store.capabilities.shared
+    uids, index = make_uids(config, store, now_ms), make_index(config, store)
+    cache = LastPointCache(form.salt_width)
+    uid_metas = UidMetas(store, config.uid_table)
+
+    def now_s() -> int:
+        return now_ms() // 1000
+
+    finder = SeriesFinder(
+        store,
+        form,
+        cache,
+        now_s,
+        data_table=config.data_table,
+        uid_table=config.uid_table,
+        meta_table=config.meta_table if config.track_series else None,
+        look_back_h=LOOKUP_LOOK_BACK_H,
+        cache_s=CACHE_S if shared else None,
+        index=index,
+    )
+    points = LastPointReader(
+        store,
+        config.data_table,
+        form,
+        cache,
+        now_ms,
+        look_back_h=LAST_LOOK_BACK_H,
+        cache_ms=CACHE_S * 1000 if shared else None,
+    )
+    trees = TreeTable(store, config.tree_table, uids, uid_metas, form.widths, now_s)
+    return OpentsdbParts(uids, index, cache, finder, points, uid_metas, trees)
+
+
+def build(
+    parts: OpentsdbParts,
+    config: Config,
+    store: Store,
+    now_ms: Callable[[], int],
+    on_change: Callable[[], None],
+    compactor: CompactionScheduler | None,
+    summaries: SummaryFormats,
+    writer: PointWriter,
+    resolver: SeriesResolver,
+) -> Tables:
+    """Build the tables. `on_change` is called when another process renamed or deleted names: it must drop all
+    caches."""
+    form, uids, codec_id = layout(config), parts.uids, summaries.histogram_id
+
+    async def check() -> None:
+        await store.get(config.data_table, [b"\0"])
+        await uids.read_counters()
+
+    tasks: dict[str, Task] = {
+        "names": lambda: recheck_forever(uids, config.uid_cache_ttl_s, on_change),
+        "UID counters": lambda: watch_counters(uids),
+    }
+    if (index := parts.index) is not None:
+        tasks["series index"] = lambda: index.keep_complete(config.data_table)
+    meta_table = MetaTable(store, config.meta_table, form.widths, lambda: now_ms() // 1000)
+    return Tables(
+        OpentsdbCatalog(store, config.uid_table, uids, form.widths, parts.finder, parts.points),
+        make_reader(config, store, uids, parts.index, summaries.rollups, codec_id),
+        SeriesRows(store, config.data_table),
+        resolver,
+        writer,
+        check,
+        parts.drop_caches,
+        lambda: [*uid_stats(uids), *compaction_stats(compactor)],
+        names=UidNames(store, config.uid_table, uids, form.widths),
+        metadata=MetadataTables(uids, parts.uid_metas, meta_table, form.widths),
+        trees=parts.trees,
+        rollups=RollupChecker(summaries.rollups, summaries.names) if summaries.rollups else None,
+        histograms=None if codec_id is None else HistogramChecker(codec_id, summaries.names),
+        annotations=AnnotationRows(store, config.data_table, form),
+        required=(config.data_table, config.uid_table, *_rollup_tables(config, summaries)),
+        tasks=tasks,
+        fatal_tasks=(compactor.run,) if compactor else (),
+    )
+
+
+def _rollup_tables(config: Config, summaries: SummaryFormats) -> list[str]:
+    """Return the tables of rollups and pre-aggregates, without the data table."""
+    return [name for name in summaries.rollups.tables() if name != config.data_table] if summaries.rollups else []
+
+
+def make_reader(
+    config: Config,
+    store: Store,
+    uids: Uids,
+    index: SeriesIndex | None,
+    rollups: Rollups | None,
+    histogram_codec: int | None,
+) -> OpenTsdbReader:
+    """The reader of the data table."""
+    filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
+    return OpenTsdbReader(
+        store,
+        config.data_table,
+        uids,
+        layout(config),
+        index=index,
+        rollups=rollups,
+        histogram_codec=histogram_codec,
+        rules=ReadRules(filters, scans=min(config.parallel_scans, store.capabilities.parallel_scans)),
+    )
+
+
+def make_uids(config: Config, store: Store, now_ms: Callable[[], int]) -> Uids:
+    """The UID table."""
+
+    def new_meta(kind: Kind) -> bytes:
+        return encode_uid_meta(UidMeta(kind, created_s=now_ms() // 1000))
+
+    return Uids(
+        store,
+        config.uid_table,
+        layout(config).widths,
+        random_metrics=config.random_metrics,
+        name_cache=config.name_cache,
+        id_cache=config.id_cache,
+        describe=new_meta if config.describe_names else None,
+    )
+
+
+def make_index(config: Config, store: Store) -> SeriesIndex | None:
+    """The index of the data table's series; None if it is switched off."""
+    return SeriesIndex(store, config.series_table, layout(config)) if config.indexes_series else None
+
+
+def compaction_stats(compactor: CompactionScheduler | None) -> list[Stat]:
+    """The statistics of compaction, OpenTSDB's names first. Without a compactor: only the counters that OpenTSDB always
+    reports."""
+    if compactor is None:
+        return [
+            Stat("compaction.count", 0),
+            Stat("compaction.duplicates", 0, "type=identical"),
+            Stat("compaction.duplicates", 0, "type=variant"),
+        ]
+    counts = compactor.statistics()
+    stats = counts.compaction
+    return [
+        Stat("compaction.count", stats.compacted),
+        Stat("compaction.duplicates", stats.identical, "type=identical"),
+        Stat("compaction.duplicates", stats.variant, "type=variant"),
+        Stat("compaction.queue.size", counts.queued),
+        *(Stat("compaction.errors", stats.errors[call], f"rpc={call}") for call in ("read", "put", "delete")),
+        Stat("compaction.writes", stats.writes),
+        Stat("compaction.deletes", stats.deletes),
+        Stat("compactor.queue-full", counts.dropped),
+        Stat("compactor.rows-skipped", stats.corrupt + stats.undecided, "type=corrupt"),
+        Stat("compactor.rows-skipped", stats.hidden, "type=hidden"),
+        Stat("compactor.oldest-seconds", counts.oldest_s),
+    ]

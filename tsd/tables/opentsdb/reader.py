@@ -1,0 +1,539 @@
+"""Reads points, rollups and histograms from OpenTSDB's tables: implements the protocols of `tsd.tables.reading`."""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from tsd.codec.metadata import Annotation
+from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
+from tsd.codec.opentsdb.cell import COLUMN, MS_MARK
+from tsd.codec.opentsdb.rollup import Rollups
+from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, salts
+from tsd.codec.points import Int64
+from tsd.codec.putline import base_time
+from tsd.errors import CorruptRow
+from tsd.store import Cell, CellPage, Row, Store, scan
+from tsd.store.capabilities import CellSignatures, ChangeFeed
+from tsd.store.cells import CellSigner
+from tsd.store.retry import run_bounded
+from tsd.tables.opentsdb.decode import Decoded, decode
+from tsd.tables.opentsdb.delete import remove_rows
+from tsd.tables.opentsdb.scan import (
+    few_series,
+    hours_of,
+    key_pattern,
+    key_ranges,
+    read_ranges,
+    read_rows,
+    row_keys,
+    scan_parts,
+)
+from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, ResolvedRequest, SeriesMatcher
+from tsd.tables.opentsdb.series_index import SeriesIndex
+from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, decode_histograms, decode_rollups
+from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.reading import (
+    HOUR_S,
+    UNWANTED,
+    ChangeSource,
+    EncodedPage,
+    HistogramPage,
+    HistogramSource,
+    HourSource,
+    OnChange,
+    PointPage,
+    RollupInterval,
+    RollupPage,
+    RollupSource,
+    ScanRange,
+    Selection,
+    SeriesRequest,
+    SeriesSet,
+    SignatureSource,
+    SignedHour,
+)
+
+T = TypeVar("T")
+
+SIGNED_BYTES = 4 << 20  # of keys and columns per call that computes signatures
+ROW_SPAN_MS = 1 << 22  # range of offsets in a qualifier of milliseconds
+TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
+
+
+class ReadRules(NamedTuple):
+    """How rows are read."""
+
+    filters: FilterRules = FilterRules()
+    scans: int = 1  # in parallel, for one query
+    max_gets: int = 20_000  # rows read by key instead of by a scan
+
+
+DEFAULT_RULES = ReadRules()
+
+
+class StoredPage(Generic[T]):
+    """Cells of whole rows, and how to decode them."""
+
+    def __init__(self, page: CellPage, layout: Layout, decode_page: Callable[[CellPage], T]) -> None:
+        self._page = page
+        self._pairs_start = layout.pairs_start
+        self._decode = decode_page
+        self.cells = len(page.keys)
+
+    def series(self) -> set[bytes]:
+        """Return the distinct series, by their tag pairs."""
+        start = self._pairs_start
+        return {key[start:] for key in self._page.keys}
+
+    def decode(self) -> T:
+        """Decode the rows of matching series."""
+        return self._decode(self._page)
+
+
+class StoredRows:
+    """The rows of a decoded page, for the result cache."""
+
+    def __init__(self, page: CellPage, decoded: Decoded, layout: Layout) -> None:
+        self._page = page
+        self._decoded = decoded
+        self._pairs_start = layout.pairs_start
+        self._base_at = layout.metric_end
+        self._cells: _CellSizes | None = None
+        self.complete = len(decoded.row_of) == len(page.keys)
+        self.plain = decoded.plain
+
+    @property
+    def first_s(self) -> int:
+        """Hour of the page's first row, matching or not."""
+        return self._base(self._page.keys[0])
+
+    @property
+    def last_s(self) -> int:
+        """Hour of the page's last row."""
+        return self._base(self._page.keys[-1])
+
+    def _base(self, key: bytes) -> int:
+        return int.from_bytes(key[self._base_at : self._pairs_start], "big")
+
+    @property
+    def bases_s(self) -> Int64:
+        """Hour of each row."""
+        return self._decoded.bases_ms // 1000
+
+    def series(self, rows: slice) -> list[bytes]:
+        """Return the tag pairs of each row."""
+        start = self._pairs_start
+        return [key[start:] for key in self._decoded.keys[rows]]
+
+    def sizes(self, rows: slice) -> Int64:
+        """Return the bytes of columns and values of each row."""
+        cells, part = self._sizes(), self._part(rows)
+        sizes = cells.columns[part] + cells.values[part]
+        found = np.bincount(self._decoded.row_of[part] - rows.start, sizes, rows.stop - rows.start)
+        return found.astype(np.int64)
+
+    def names_size(self, rows: slice) -> int:
+        """Return the bytes of keys and columns."""
+        return int(self._sizes().names[self._part(rows)].sum())
+
+    def sign(self, rows: slice, signing: CellSigner, newest_ms: int) -> bool:
+        """Add the cells of rows of one hour to signatures. Return False if a signature could miss a change, or is
+        larger than the cells."""
+        page, cells, part = self._page, self._sizes(), self._part(rows)
+        times_ms = np.array(page.times_ms[part], np.int64)
+        if times_ms.max() >= newest_ms or cells.values[part].sum() < cells.names[part].sum():
+            return False
+        # OpenTSDB can be configured to use a point's time as cell timestamp: a changed value then has the same
+        # timestamp.
+        base_ms = int(self._decoded.bases_ms[rows.start])
+        own = np.flatnonzero((times_ms >= base_ms) & (times_ms < base_ms + ROW_SPAN_MS)).tolist()
+        columns = page.columns[part]
+        if any(last_offset_ms(columns[at]) == times_ms[at] - base_ms for at in own):
+            return False
+        signing.add(page.keys[part], columns, cells.values[part], page.times_ms[part])
+        return True
+
+    def _part(self, rows: slice) -> slice:
+        """Return the slice of the page's cells that some rows have."""
+        return slice(*np.searchsorted(self._decoded.row_of, (rows.start, rows.stop)).tolist())
+
+    def _sizes(self) -> "_CellSizes":
+        if self._cells is None:
+            self._cells = _cell_sizes(self._page)
+        return self._cells
+
+
+class _CellSizes(NamedTuple):
+    """Bytes of a page's cells."""
+
+    names: Int64  # keys and columns
+    columns: Int64
+    values: Int64
+
+
+def _cell_sizes(page: CellPage) -> _CellSizes:
+    count = len(page.keys)
+    columns = np.fromiter(map(len, page.columns), np.int64, count)
+    values = np.fromiter(map(len, page.values), np.int64, count) - page.ahead
+    return _CellSizes(np.fromiter(map(len, page.keys), np.int64, count) + columns, columns, values)
+
+
+def last_offset_ms(column: bytes) -> int:
+    """Return the offset of the last point of a cell from its base time, in ms.
+
+    >>> last_offset_ms(b"t:" + bytes.fromhex("00130f93")), last_offset_ms(b"t:" + bytes.fromhex("f0000043"))
+    (249000, 1)
+    """
+    if column[len(COLUMN)] >= MS_MARK:
+        return (int.from_bytes(column[-4:], "big") & 0x0FFFFFC0) >> 6
+    return (int.from_bytes(column[-2:], "big") >> 4) * 1000
+
+
+class DataTable(NamedTuple):
+    """The data table, and how its rows are read."""
+
+    store: Store
+    data: str  # the table of raw points
+    layout: Layout
+    rules: ReadRules
+
+
+class StoredSelection:
+    """One resolved request."""
+
+    def __init__(
+        self,
+        table: DataTable,
+        resolved: ResolvedRequest,
+        series: SeriesMatcher,
+        *,
+        index: SeriesIndex | None,
+        keeps_rows: bool,
+    ) -> None:
+        """`keeps_rows`: record the cells that are read, to delete them later."""
+        self._table = table
+        self._resolved = resolved
+        self._index = index
+        self._keeps_rows = keeps_rows
+        self._rows: list[Row] = []
+        self._pattern = key_pattern(resolved.conditions) if table.store.capabilities.filters_rows else ""
+        self.metric = resolved.name if resolved.metric is not None else ""
+        self.filter_tagks = resolved.filter_tagks
+        self._matcher = series
+        self.series: SeriesSet = series
+        self.rollups: RollupSource | None = None
+        self.histograms: HistogramSource | None = None
+        self.hours: HourSource | None = None
+        if not (keeps_rows or resolved.fuzzy or resolved.is_empty):
+            self.hours = StoredHours(table, resolved, reads_all=not self._pattern)
+
+    async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+        """Read raw rows with scans. Raises StoreError and what `take` raises."""
+        table, scans = self._table, self._table.rules.scans
+        parts = scan_parts(table.layout, hours_of(self._resolved, span), scans, self._pattern)
+        await read_ranges(
+            table.store,
+            table.data,
+            key_ranges(table.layout, self._resolved, span, parts),
+            self._page_handler(take, annotations=annotations, keeps_rows=self._keeps_rows),
+            parallel=scans,
+            pattern=self._pattern,
+        )
+
+    async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
+        """Read raw rows by their keys if that is faster. Raises BadQuery, StoreError and what `take` raises."""
+        table, hours = self._table, hours_of(self._resolved, span)
+        pairs: Sequence[bytes] | None = self._resolved.pairs
+        most = table.rules.max_gets
+        if pairs is None and self._index is not None:
+            pairs = await few_series(self._index, self._resolved, self._matcher, hours, most)
+        if pairs is None or len(pairs) * hours > most:
+            return False
+        keys = row_keys(table.layout, self._resolved, span, pairs)
+        handler = self._page_handler(take, annotations=annotations, keeps_rows=self._keeps_rows)
+        await read_rows(table.store, table.data, keys, handler)
+        return True
+
+    async def read_table(self, table: str, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+        """Read another table whose rows are like raw ones. Raises StoreError and what `take` raises."""
+        ranges = key_ranges(self._table.layout, self._resolved, span)
+        handler = self._page_handler(take, annotations=annotations, keeps_rows=False)
+        await read_ranges(self._table.store, table, ranges, handler, parallel=1)
+
+    def _page_handler(
+        self, take: TakePoints, *, annotations: bool, keeps_rows: bool
+    ) -> Callable[[CellPage], Awaitable[None]]:
+        """Return a callback that wraps pages of cells for `take`."""
+        decode_page = partial(self._decode, annotations=annotations, keeps_rows=keeps_rows)
+        layout = self._table.layout
+        return lambda page: take(StoredPage(page, layout, decode_page))
+
+    def _decode(self, page: CellPage, *, annotations: bool, keeps_rows: bool) -> PointPage:
+        layout = self._table.layout
+        number_of = self.series.numbers.__getitem__
+        decoded = decode(page, number_of, base_at=layout.metric_end, with_notes=annotations)
+        if keeps_rows:
+            self._rows += self._matching_rows(page)
+        return PointPage(
+            decoded.batch,
+            len(set(page.keys)),
+            decoded.size,
+            decoded.notes,
+            decoded.warnings,
+            decoded.duplicates,
+            StoredRows(page, decoded, layout),
+        )
+
+    def _matching_rows(self, page: CellPage) -> list[Row]:
+        """Return the rows of matching series, with the columns and timestamps of their cells, without values."""
+        start, numbers = self._table.layout.pairs_start, self.series.numbers
+        rows: dict[bytes, list[Cell]] = {}
+        for at, key in enumerate(page.keys):
+            if numbers[key[start:]] != UNWANTED:
+                rows.setdefault(key, []).append(page.cell(at)._replace(value=b""))
+        return [Row(key, cells) for key, cells in rows.items()]
+
+    async def delete(self, read_ms: int) -> None:
+        """Delete the raw cells that were read. Raises StoreError."""
+        await remove_rows(self._table.store, self._table.data, self._rows, read_ms=read_ms)
+
+
+class StoredRollups:
+    """The rollups and pre-aggregates of a selection's series."""
+
+    def __init__(
+        self, table: DataTable, resolved: ResolvedRequest, selection: StoredSelection, rollups: Rollups
+    ) -> None:
+        self._table = table
+        self._resolved = resolved
+        self._selection = selection
+        self._rollups = rollups
+        self.intervals: Sequence[RollupInterval] = rollups.config.intervals
+        self.tag_key = rollups.tag_key.decode("latin-1")
+        self.raw_value = rollups.raw_value.decode("latin-1")
+
+    def has(self, aggregator: str) -> bool:
+        """Return whether an aggregator has cells."""
+        return aggregator in self._rollups.config.ids
+
+    def table(self, interval: RollupInterval, *, pre_aggregated: bool) -> str:
+        """Return the name of an interval's table."""
+        found = self._rollups.config.interval(interval.name)
+        return found.pre_aggregate_table if pre_aggregated else found.table
+
+    async def read(
+        self,
+        interval: RollupInterval,
+        aggregators: Sequence[str],
+        span: ScanRange,
+        take: Callable[[EncodedPage[RollupPage]], Awaitable[None]],
+        *,
+        pre_aggregated: bool,
+    ) -> None:
+        """Read the cells of some aggregators. Raises StoreError and what `take` raises."""
+        layout, config = self._table.layout, self._rollups.config
+        columns = RollupColumns(config.interval(interval.name), config.column_starts(aggregators))
+        decode_page = partial(decode_rollups, self._selection.series.numbers, layout, columns)
+        ranges = key_ranges(layout, self._resolved, span)
+        table = self.table(interval, pre_aggregated=pre_aggregated)
+        await read_ranges(
+            self._table.store, table, ranges, lambda page: take(StoredPage(page, layout, decode_page)), parallel=1
+        )
+
+    async def read_pre_aggregated(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+        """Read pre-aggregates of the default interval. Raises StoreError and what `take` raises."""
+        table = self._rollups.config.default.pre_aggregate_table
+        await self._selection.read_table(table, span, take, annotations=annotations)
+
+
+class StoredHistograms:
+    """The histograms of a selection's series."""
+
+    def __init__(self, table: DataTable, resolved: ResolvedRequest, series: SeriesMatcher, codec_id: int) -> None:
+        self._table = table
+        self._resolved = resolved
+        self._series = series
+        self._format = HistogramFormat(table.layout, codec_id)
+
+    async def read(self, span: ScanRange, take: Callable[[EncodedPage[HistogramPage]], Awaitable[None]]) -> None:
+        """Read histograms. Raises StoreError and what `take` raises."""
+        layout = self._table.layout
+        decode_page = partial(decode_histograms, self._series.numbers, self._format)
+        ranges = key_ranges(layout, self._resolved, span)
+        await read_ranges(
+            self._table.store,
+            self._table.data,
+            ranges,
+            lambda page: take(StoredPage(page, layout, decode_page)),
+            parallel=1,
+        )
+
+
+class StoredHours:
+    """The hours of a selection's metric, for the result cache."""
+
+    def __init__(self, table: DataTable, resolved: ResolvedRequest, *, reads_all: bool) -> None:
+        assert resolved.metric is not None
+        self._metric = resolved.metric
+        self.reads_all = reads_all
+        store = table.store
+        self.signatures: SignatureSource | None = None
+        if store.cell_signatures is not None:
+            self.signatures = StoredSignatures(table, store.cell_signatures, resolved.metric)
+
+    def key(self, base_s: int) -> bytes:
+        """Return the part of row keys between salt and tag pairs."""
+        return self._metric + base_bytes(base_s)
+
+
+class StoredSignatures:
+    """Signatures of the hours of a metric, for a store that other processes write to."""
+
+    def __init__(self, table: DataTable, signs: CellSignatures, metric: bytes) -> None:
+        self._table = table
+        self._signs = signs
+        self._metric = metric
+
+    def signing(self) -> CellSigner:
+        """Start signatures: one for each salt, metric and hour."""
+        return CellSigner(self._table.layout.pairs_start)
+
+    def by_hour(self, signing: CellSigner, bases: Iterable[int]) -> dict[int, dict[bytes, bytes]]:
+        """Return the signatures of some hours, by the hour and the prefix of the row keys."""
+        return self._by_hour(signing.finish(), bases)
+
+    def _by_hour(self, signatures: dict[bytes, bytes], bases: Iterable[int]) -> dict[int, dict[bytes, bytes]]:
+        first, end = self._table.layout.metric_end, self._table.layout.pairs_start
+        found: dict[int, dict[bytes, bytes]] = {base_s: {} for base_s in bases}
+        for prefix, signature in signatures.items():
+            found.get(int.from_bytes(prefix[first:end], "big"), {})[prefix] = signature
+        return found
+
+    async def read(self, hours: Sequence[SignedHour]) -> dict[int, dict[bytes, bytes]]:
+        """Return the signatures as of now. Raises StoreError."""
+        found: dict[int, dict[bytes, bytes]] = {}
+
+        async def read(part: Sequence[SignedHour]) -> None:
+            found.update(await self._read(part))
+
+        await run_bounded(_runs_of_hours(hours), read, limit=self._table.rules.scans)
+        return found
+
+    async def _read(self, hours: Sequence[SignedHour]) -> dict[int, dict[bytes, bytes]]:
+        """Read the signatures of consecutive hours."""
+        layout, found = self._table.layout, dict[bytes, bytes]()
+        first_s, stop_s = hours[0].base_s, hours[-1].base_s + HOUR_S
+        for salt in salts(layout):
+            start, stop = (salt + self._metric + base_bytes(base_s) for base_s in (first_s, stop_s))
+            found |= await self._signs.signatures(
+                self._table.data, start, stop, width=layout.pairs_start, rows=sum(hour.rows for hour in hours)
+            )
+        return self._by_hour(found, [hour.base_s for hour in hours])
+
+
+def _runs_of_hours(hours: Sequence[SignedHour]) -> Iterator[Sequence[SignedHour]]:
+    """Split hours into runs of consecutive ones, each small enough for one call."""
+    part: list[SignedHour] = []
+    size = 0
+    for hour in hours:
+        if part and (hour.base_s != part[-1].base_s + HOUR_S or size + hour.names_size > SIGNED_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(hour)
+        size += hour.names_size
+    if part:
+        yield part
+
+
+class StoredChanges:
+    """Notifications from the store about writes to the data table."""
+
+    def __init__(self, feed: ChangeFeed, table: str, layout: Layout) -> None:
+        self._feed = feed
+        self._table = table
+        self._part = slice(layout.salt_width, layout.pairs_start)
+
+    def on_change(self, callback: OnChange) -> None:
+        """Call `callback` on each write."""
+
+        def changed(rows: Iterable[bytes] | None) -> None:
+            callback(None if rows is None else partial(self._hours, rows))
+
+        self._feed.subscribe(self._table, changed)
+
+    def _hours(self, rows: Iterable[bytes]) -> set[bytes]:
+        part = self._part
+        return {row[part] for row in rows}
+
+
+class SignedChanges:
+    """A change source without notifications: cached hours are checked by their signatures."""
+
+    def on_change(self, callback: OnChange) -> None:
+        """Do nothing."""
+
+
+class OpenTsdbReader:
+    """Reads one set of OpenTSDB's tables."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: str,
+        uids: Uids,
+        layout: Layout,
+        *,
+        index: SeriesIndex | None = None,
+        rollups: Rollups | None = None,
+        histogram_codec: int | None = None,
+        rules: ReadRules = DEFAULT_RULES,
+    ) -> None:
+        """`table` has the raw points. `histogram_codec` is the id of simple histograms, None if there are none."""
+        self._table = DataTable(store, table, layout, rules)
+        self._uids = uids
+        self._index = index
+        self._rollups = rollups
+        self._histogram_codec = histogram_codec
+        self._resolver = FilterResolver(uids, layout.widths, rules.filters)
+        self.changes: ChangeSource | None = None
+        if store.cell_signatures is not None:
+            self.changes = SignedChanges()
+        elif store.change_feed is not None:
+            self.changes = StoredChanges(store.change_feed, table, layout)
+
+    async def select(self, request: SeriesRequest) -> Selection:
+        """Resolve a request. Raises BadQuery in OpenTSDB's words, StoreError."""
+        resolved = await self._resolver.resolve(request)
+        table = self._table
+        series = SeriesMatcher(resolved, table.layout, self._uids)
+        selection = StoredSelection(table, resolved, series, index=self._index, keeps_rows=request.delete)
+        if self._rollups is not None:
+            selection.rollups = StoredRollups(table, resolved, selection, self._rollups)
+        if self._histogram_codec is not None:
+            selection.histograms = StoredHistograms(table, resolved, series, self._histogram_codec)
+        return selection
+
+    async def global_annotations(self, first_s: int, last_s: int) -> list[Annotation]:
+        """Return the global annotations of the hours from one time to another. Raises StoreError."""
+        table, layout = self._table, self._table.layout
+        prefix = bytes(layout.metric_end)
+        start, stop = prefix + base_bytes(base_time(first_s)), after(prefix + base_bytes(base_time(last_s)))
+        found = []
+        async for rows in scan(table.store, table.data, start, stop):
+            for row in rows:
+                if len(row.key) == layout.pairs_start:
+                    found += [note for cell in row.cells if (note := _annotation(cell.column, cell.value))]
+        return found
+
+
+def _annotation(column: bytes, value: bytes) -> Annotation | None:
+    """Return the annotation in a cell; None for another cell, or one that cannot be read."""
+    qualifier = column[len(COLUMN) :]
+    if qualifier[:1] != ANNOTATION or len(qualifier) not in (3, 5):
+        return None
+    try:
+        return decode_annotation(value)
+    except CorruptRow:
+        return None

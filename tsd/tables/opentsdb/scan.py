@@ -1,0 +1,235 @@
+"""Reads the rows of a request page by page: with scans, several in parallel if the store is another process, or by key
+if there are few rows. The next page is read while the caller processes one.
+
+`SeriesRows` reads the points of one series from its rows without a query.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import trio
+
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.row import data_cells, points
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes, row_key, row_pattern, salts
+from tsd.codec.points import NO_POINTS, Points
+from tsd.errors import TsdError
+from tsd.store import CellPage, Row, Store, cell_pages, cells_of_rows
+from tsd.tables.opentsdb.encode import row_key as series_row_key
+from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
+from tsd.tables.opentsdb.series_index import SeriesIndex
+from tsd.tables.reading import HOUR_S, UNWANTED, ScanRange
+from tsd.tables.writing import SeriesKey
+
+PATTERN_LITERALS = 50  # most literals of one tag name in a key pattern: the server tests each key for all of them
+FILTERED_SCAN_H = 2  # hours of one filtered scan: the server must answer in time even if no row matches
+MAX_PARTS = 500  # of a filtered scan: each costs a call, and a range may be decades long
+GET_ROWS = 400  # rows read with one call
+TakeCells = Callable[[CellPage], Awaitable[None]]
+
+
+class KeyRange(NamedTuple):
+    """Rows from `start` to before `stop` (None: to the table's end)."""
+
+    start: bytes
+    stop: bytes | None
+
+
+def key_ranges(layout: Layout, resolved: ResolvedRequest, span: ScanRange, parts: int = 1) -> list[KeyRange]:
+    """Return the ranges to scan: for each salt the hours of the span, split into `parts`, in order of time."""
+    if resolved.metric is None or resolved.impossible:
+        return []
+    found = []
+    for salt in salts(layout):
+        prefix = salt + resolved.metric
+        bounds = [prefix + base_bytes(base) for base in _part_starts(span, parts)]
+        stop: bytes | None = prefix + base_bytes(span.stop_s)
+        if resolved.fuzzy or span.stop_s > LAST_BASE:  # include the hour that starts at the range's end (§6.4)
+            stop = after(prefix + base_bytes(span.stop_s))
+        found += [KeyRange(start, end) for start, end in zip(bounds, [*bounds[1:], stop], strict=True)]
+    return found
+
+
+def scan_parts(layout: Layout, hours: int, scans: int, pattern: str) -> int:
+    """Return the number of parts to split a range into for parallel `scans`. Salted ranges are already parallel."""
+    parts = 1 if layout.salt_width else scans
+    return max(parts, min(hours // FILTERED_SCAN_H, MAX_PARTS)) if pattern else parts
+
+
+def key_pattern(conditions: Sequence[Condition]) -> str:
+    """Return a pattern of the conditions' literals, by which the server filters row keys; empty without suitable
+    ones."""
+    named = [one for one in conditions if one.literals and len(one.literals) <= PATTERN_LITERALS]
+    return row_pattern([[one.tagk + value for value in sorted(one.literals or ())] for one in named])
+
+
+def hours_of(resolved: ResolvedRequest, span: ScanRange) -> int:
+    """Return the maximum number of rows of a series."""
+    return span.hours + resolved.fuzzy
+
+
+def _part_starts(span: ScanRange, parts: int) -> list[int]:
+    """Return the start times of the parts of a range."""
+    each = -(-max(span.hours, 1) // parts) * HOUR_S
+    return list(range(span.start_s, max(span.stop_s, span.start_s + 1), each))
+
+
+def row_keys(layout: Layout, resolved: ResolvedRequest, span: ScanRange, pairs: Iterable[bytes]) -> list[bytes]:
+    """Return the keys of all rows that some series may have, in order."""
+    if resolved.metric is None or resolved.impossible:
+        return []
+    stop_s = min(span.stop_s + resolved.fuzzy, LAST_BASE + 1)
+    metric, bases = resolved.metric, range(span.start_s, stop_s, HOUR_S)
+    return sorted(row_key(layout, metric, base, joined) for joined in pairs for base in bases)
+
+
+async def read_rows(store: Store, table: str, keys: Sequence[bytes], take: TakeCells) -> None:
+    """Pass the existing rows among `keys` to `take`. Raises StoreError and what `take` raises."""
+    left = iter(keys)
+    while part := list(islice(left, GET_ROWS)):
+        rows = await store.get(table, part)
+        await take(cells_of_rows(Row(key, rows[key]) for key in part if key in rows))
+
+
+async def read_ranges(
+    store: Store, table: str, ranges: Sequence[KeyRange], take: TakeCells, *, parallel: int, pattern: str = ""
+) -> None:
+    """Pass all pages of the ranges to `take`, in order. Rows with a key that does not match `pattern` may be missing.
+
+    Up to `parallel` ranges are read at once, each one page ahead. Raises StoreError, and any TsdError of `take`.
+    """
+    errors: list[TsdError] = []
+    async with trio.open_nursery() as nursery:
+        queue, channels = trio.open_memory_channel[trio.MemoryReceiveChannel[CellPage]](max(parallel - 1, 0))
+        nursery.start_soon(_start_readers, store, table, ranges, pattern, queue, nursery, errors)
+        try:
+            async for pages in channels:
+                async for page in pages:
+                    await take(page)
+        except TsdError as exc:
+            errors.append(exc)
+            nursery.cancel_scope.cancel()
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # or the error and this frame would reference each other
+
+
+async def _start_readers(
+    store: Store,
+    table: str,
+    ranges: Sequence[KeyRange],
+    pattern: str,
+    queue: trio.MemorySendChannel[trio.MemoryReceiveChannel[CellPage]],
+    nursery: trio.Nursery,
+    errors: list[TsdError],
+) -> None:
+    """Start the reader of each range when its channel fits into the queue."""
+    async with queue:
+        for part in ranges:
+            pages, channel = trio.open_memory_channel[CellPage](1)
+            nursery.start_soon(_read, store, table, part, pattern, pages, nursery, errors)
+            await queue.send(channel)
+
+
+async def _read(
+    store: Store,
+    table: str,
+    part: KeyRange,
+    pattern: str,
+    pages: trio.MemorySendChannel[CellPage],
+    nursery: trio.Nursery,
+    errors: list[TsdError],
+) -> None:
+    try:
+        async with pages, aclosing(cell_pages(store, table, part.start, part.stop, key_pattern=pattern)) as found:
+            async for page in found:
+                await pages.send(page)
+    except TsdError as exc:
+        errors.append(exc)
+        nursery.cancel_scope.cancel()
+
+
+GET_COST = 6  # rows that a scan reads in the time that one row is read by its key
+FEW_SERIES = 64  # up to this many series, rows are read by key, whatever the size of the metric
+INDEX_HOURS = 2  # for at least this many hours, all series of a metric are read from the index to test their names
+
+
+async def few_series(
+    index: SeriesIndex, resolved: ResolvedRequest, matcher: SeriesMatcher, hours: int, max_rows: int
+) -> Sequence[bytes] | None:
+    """Return the matching series if reading their rows by key is faster than a scan, and they have at most `max_rows`;
+    else None. Raises BadQuery, StoreError."""
+    if resolved.metric is None or resolved.impossible or not resolved.conditions or not await index.complete():
+        return None
+    most = max_rows // max(hours, 1)
+    candidates = await _by_literals(index, resolved.metric, resolved.conditions, most)
+    if candidates is None:
+        if hours < INDEX_HOURS or not matcher.tests_names:
+            return None
+        candidates = await index.with_tag(resolved.metric, b"", most * GET_COST)
+        if candidates is None:
+            return None
+        every = len(candidates)
+    else:
+        every = len(candidates) * GET_COST + 1
+        if len(candidates) > FEW_SERIES:  # the limit stops counting as soon as the outcome is clear
+            others = await index.with_tag(resolved.metric, b"", len(candidates) * GET_COST)
+            every = every if others is None else len(others)
+    await matcher.match(candidates)
+    wanted = [pairs for pairs in candidates if matcher.numbers[pairs] != UNWANTED]
+    return wanted if len(wanted) * GET_COST < every and len(wanted) <= most else None
+
+
+async def _by_literals(
+    index: SeriesIndex, metric: bytes, conditions: Sequence[Condition], most: int
+) -> list[bytes] | None:
+    """Return the series that match the literals of the most selective condition; None if each matches over `most`."""
+    best: list[bytes] | None = None
+    for condition in conditions:
+        if condition.literals is None or (best is not None and len(best) <= FEW_SERIES):
+            continue
+        limit = most if best is None else len(best) - 1
+        found: list[bytes] = []
+        for value in condition.literals if len(condition.literals) <= limit else ():
+            some = await index.with_tag(metric, condition.tagk + value, limit - len(found))
+            if some is None:
+                break
+            found += some
+        else:
+            if len(condition.literals) <= limit:
+                best = found
+    return best
+
+
+RULES = MergeRules(fix_duplicates=True)
+HOUR_MS = HOUR_S * 1000
+
+
+class SeriesRows:
+    """Reads the rows of series in the data table: OpenTSDB's `SeriesReader`."""
+
+    def __init__(self, store: Store, table: str) -> None:
+        self._store = store
+        self._table = table
+
+    async def read_series(self, key: SeriesKey, start_ms: int, end_ms: int) -> Points:
+        """Return the points of a series from `start_ms` to `end_ms`, inclusive. Raise StoreError, or CorruptRow."""
+        bases = range(start_ms // HOUR_MS * HOUR_S, end_ms // 1000 + 1, HOUR_S)
+        keys = {series_row_key(key, base.to_bytes(BASE_BYTES, "big")): base for base in bases}
+        found: list[tuple[int, int | float]] = []
+        rows = await self._store.get(self._table, list(keys))
+        for row, base in keys.items():
+            cells = data_cells((cell.column, cell.value, cell.time_ms) for cell in rows.get(row, []))
+            found += [(base * 1000 + point.offset_ms, point.number) for point in points(row, cells, RULES)]
+        found = [(time_ms, number) for time_ms, number in found if start_ms <= time_ms <= end_ms]
+        if not found:
+            return NO_POINTS
+        times, numbers = zip(*found, strict=True)
+        floats = [isinstance(number, float) for number in numbers]
+        bits = [np.float64(number).view(np.int64) if isinstance(number, float) else number for number in numbers]
+        return Points(np.array(times, np.int64), np.array(bits, np.int64), np.array(floats, np.bool_))

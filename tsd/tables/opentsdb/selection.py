@@ -1,0 +1,343 @@
+"""Requests for series → conditions on the UIDs in row keys, and the series that match them (docs/compat/query.md §4,
+§6).
+
+Each series is tested once, and each name of a tag value is looked up once.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import trio
+
+from tsd.codec.names import Kind, Widths, show_uid
+from tsd.codec.opentsdb.rowkey import Layout, Series, salt_of, split_tsuid
+from tsd.codec.text import encode_name
+from tsd.errors import BadLine, BadQuery, NoSuchName, TsdError
+from tsd.tables.filters import LITERAL_OR, Filter, Matcher, matcher_of
+from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.quirks import Quirks
+from tsd.tables.reading import UNWANTED, SeriesRequest
+
+_HEX = re.compile("[0-9a-fA-F]*")
+YIELD_NAMES = 16  # names tested between two trio checkpoints: a pattern may be slow
+SHOWN_NAMELESS = 20  # most UIDs without a name in the warnings of one answer
+
+
+@dataclass(frozen=True)
+class Condition:
+    """The condition on the value of one tag name: all filters on that name combined."""
+
+    tagk: bytes
+    literals: frozenset[bytes] | None = None  # allowed UIDs of the value; None: any
+    matchers: tuple[Matcher, ...] = ()  # the name of the value must match all of them
+    required: bool = True  # the series must have the tag name
+    absent: bool = False  # the series must not have the tag name
+
+
+class ResolvedRequest(NamedTuple):
+    """A request in UIDs."""
+
+    metric: bytes | None  # None: TSUIDs of a metric that does not exist
+    name: str  # of the metric
+    conditions: tuple[Condition, ...] = ()  # by ascending UID of their tag name
+    group_by: tuple[bytes, ...] = ()  # UIDs of tag names, ascending
+    filter_tagks: tuple[bytes, ...] | None = None  # UIDs, ascending
+    pairs: tuple[bytes, ...] | None = None  # the only series to read, by their joined tag pairs
+    explicit: bool = False  # series have the tag names of the conditions and no others
+    fuzzy: bool = False  # reproduce the side effects of OpenTSDB's filter for explicit tags (§6.4)
+    impossible: bool = False  # no series can match
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read."""
+        return self.metric is None or self.impossible
+
+
+class FilterRules(NamedTuple):
+    """How filters are resolved."""
+
+    expansion_limit: int = 4096
+    skip_unresolved_tagvs: bool = False
+    fuzzy_filter: bool = True
+
+
+class FilterResolver:
+    """Resolves requests with one UID table."""
+
+    def __init__(self, uids: Uids, widths: Widths, rules: FilterRules) -> None:
+        self._uids = uids
+        self._widths = widths
+        self._rules = rules
+
+    async def resolve(self, request: SeriesRequest) -> ResolvedRequest:
+        """Resolve names and filters. Raises BadQuery in OpenTSDB's words, StoreError."""
+        if request.tsuids:
+            return await self._by_tsuids(request)
+        metric = await self._uid(Kind.METRIC, request.metric)
+        resolved = [
+            _ResolvedFilter(await self._uid(Kind.TAGK, each.tagk), each, await self._requirement(each, request.quirks))
+            for each in request.filters
+        ]
+        resolved.sort(key=lambda one: one.tagk)
+        tagks = tuple(dict.fromkeys(one.tagk for one in resolved))
+        explicit = request.explicit_tags and bool(request.filters)  # without filters no series could match
+        conditions = tuple(_conditions(resolved, forgets_literals=request.quirks.forgets_literals))
+        return ResolvedRequest(
+            metric,
+            request.metric,
+            conditions,
+            group_by=tuple(dict.fromkeys(one.tagk for one in resolved if one.filter.group_by)),
+            filter_tagks=tagks or None,
+            explicit=explicit,
+            fuzzy=explicit and request.fuzzy_filter and self._rules.fuzzy_filter and request.quirks.fuzzy_filter,
+            impossible=any(one.required and one.absent for one in conditions),
+        )
+
+    async def _uid(self, kind: Kind, name: str) -> bytes:
+        """Return the UID of a name that must have one."""
+        found = await self._find(kind, [name])
+        uid = found[name]
+        if isinstance(uid, bytes):
+            return uid
+        raise BadQuery(f"No such name for '{kind.value}': '{name}'")
+
+    async def _find(self, kind: Kind, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Return the UIDs of names, None for a name without one. Raises BadQuery for a damaged UID, StoreError."""
+        encoded: dict[str, bytes | None] = {}
+        for name in names:
+            try:
+                encoded[name] = encode_name(name)
+            except BadLine:  # no stored name has such characters
+                encoded[name] = None
+        found = await self._uids.find(kind, [name for name in encoded.values() if name])
+        uids: dict[str, bytes | None] = {}
+        for name, text in encoded.items():
+            uid = found.get(text) if text else None
+            if isinstance(uid, TsdError) and not isinstance(uid, NoSuchName):
+                raise BadQuery(str(uid)) from uid
+            uids[name] = uid if isinstance(uid, bytes) else None
+        return uids
+
+    async def _requirement(self, each: Filter, quirks: Quirks) -> frozenset[bytes] | Matcher:
+        """Return the requirement of a filter: a set of allowed UIDs, or a test of the name."""
+        test = matcher_of(each, loose_wildcards=quirks.loose_wildcards)
+        if each.type != LITERAL_OR or len(test.literals) > self._rules.expansion_limit:
+            return test
+        uids = await self._find(Kind.TAGV, test.literals)
+        if not self._rules.skip_unresolved_tagvs:
+            for name, uid in uids.items():
+                if uid is None:
+                    raise BadQuery(f"No such name for '{Kind.TAGV.value}': '{name}'")
+        return frozenset(uid for uid in uids.values() if uid is not None)
+
+    async def _by_tsuids(self, request: SeriesRequest) -> ResolvedRequest:
+        """Resolve a request for single series: filters test their names, which need not exist."""
+        quirks = request.quirks
+        series = [self._series(text) for text in request.tsuids]
+        first = series[0].metric
+        for other in series:
+            if other.metric != first:
+                shown = f"[{show_uid(first)}] [{show_uid(other.metric)}]"
+                # OpenTSDB reads global annotations first, and then calls this a bad request.
+                status = 500 if quirks.mistakes_as_500 and not request.global_annotations else 400
+                raise BadQuery(f"One or more TSUIDs did not share the same metric {shown}", status=status)
+        tagks = await self._find(Kind.TAGK, [each.tagk for each in request.filters])
+        conditions = []
+        impossible = False
+        for each in request.filters:
+            test = matcher_of(each, loose_wildcards=quirks.loose_wildcards)
+            tagk = tagks[each.tagk]
+            if test.passes_all and quirks.tsuid_filters_pass_all:
+                continue
+            required = not each.type.startswith("not_")
+            if tagk is not None:
+                conditions.append(Condition(tagk, matchers=(test,), required=required, absent=test.wants_no_key))
+            impossible |= tagk is None and required
+        name = (await self._uids.names(Kind.METRIC, [first]))[first]
+        known = isinstance(name, bytes)
+        return ResolvedRequest(
+            first if known else None,
+            name.decode("latin-1") if isinstance(name, bytes) else "",
+            tuple(conditions),
+            filter_tagks=() if request.filters else None,
+            pairs=tuple(dict.fromkeys(b"".join(tagk + tagv for tagk, tagv in one.pairs) for one in series)),
+            impossible=impossible,
+        )
+
+    def _series(self, text: str) -> Series:
+        try:
+            if not text:
+                raise BadQuery("UID was empty")
+            return split_tsuid(self._widths, bytes.fromhex("0" * (len(text) % 2) + text))
+        except ValueError as exc:
+            metric = text[: 2 * self._widths.metric]  # OpenTSDB checks the metric first
+            shown = text if _HEX.fullmatch(metric) else metric
+            raise BadQuery(f"contains illegal character for hexBinary: {shown}") from exc
+        except BadLine as exc:
+            raise BadQuery(str(exc)) from exc
+
+
+class _ResolvedFilter(NamedTuple):
+    """A filter in UIDs."""
+
+    tagk: bytes
+    filter: Filter
+    requirement: frozenset[bytes] | Matcher  # allowed UIDs of the value, or a test of its name
+
+
+def _conditions(resolved: Sequence[_ResolvedFilter], *, forgets_literals: bool) -> Iterable[Condition]:
+    """Combine filters by tag name, those of one name in the order of the request.
+
+    `forgets_literals`: of several literal filters on one name OpenTSDB unites the literals if the name has the lowest
+    UID of all; for other names each filter discards the literals before it (§6.3).
+    """
+    by_tagk: dict[bytes, list[frozenset[bytes] | Matcher]] = {}
+    for one in resolved:
+        by_tagk.setdefault(one.tagk, []).append(one.requirement)
+    for place, (tagk, requirements) in enumerate(by_tagk.items()):
+        lacking = [not isinstance(requirement, frozenset) and requirement.wants_no_key for requirement in requirements]
+        condition = Condition(tagk, required=not all(lacking), absent=any(lacking))
+        for requirement in requirements:
+            if place and forgets_literals:
+                condition = replace(condition, literals=None)
+            if not isinstance(requirement, frozenset):
+                condition = replace(condition, matchers=(*condition.matchers, requirement))
+            else:
+                before = requirement if condition.literals is None else condition.literals
+                condition = replace(
+                    condition, literals=before | requirement if forgets_literals else before & requirement
+                )
+        yield condition
+
+
+def literal_product(conditions: Sequence[Condition]) -> Mapping[bytes, bytes]:
+    """Return the lowest literal of each tag name with literals, if two or more names have several; else nothing.
+
+    OpenTSDB's filter for explicit tags then finds only series that differ from these in at most one name (§6.4).
+    """
+    several = [one for one in conditions if one.literals and len(one.literals) > 1]
+    if len(several) < 2:
+        return {}
+    return {one.tagk: min(one.literals) for one in conditions if one.literals}
+
+
+class SeriesMatcher:
+    """Matches the series of one request: by the UIDs in their keys, and by names where filters need names."""
+
+    def __init__(self, resolved: ResolvedRequest, layout: Layout, uids: Uids) -> None:
+        self._resolved = resolved
+        self._layout = layout
+        self._uids = uids
+        self._listed = None if resolved.pairs is None else frozenset(resolved.pairs)
+        self._product = literal_product(resolved.conditions) if resolved.fuzzy else {}
+        self._by_name = [one for one in resolved.conditions if any(not test.passes_all for test in one.matchers)]
+        self._passes: dict[Condition, dict[bytes, bool]] = {one: {} for one in self._by_name}
+        self._nameless: dict[bytes, None] = {}  # UIDs without a name
+        self._malformed = 0  # row keys that are not valid for a series
+        self.widths = layout.widths
+        self.group_by = resolved.group_by
+        self.numbers: dict[bytes, int] = {}
+        self.pairs: list[bytes] = []  # by number
+        self.resolved = 0
+
+    @property
+    def tests_names(self) -> bool:
+        """Whether some condition tests names."""
+        return bool(self._by_name)
+
+    async def match(self, pairs: Iterable[bytes]) -> None:
+        """Match new series and number those that match. Raises BadQuery, StoreError."""
+        new = [one for one in pairs if one not in self.numbers]
+        if not new:
+            return
+        candidates = []
+        for one in new:
+            self.numbers[one] = UNWANTED
+            tags = self._tags(one)
+            if tags is not None and self._may_match(one, tags):
+                candidates.append((one, tags))
+        for condition in self._by_name:
+            passes = await self._test(
+                condition, [tags[condition.tagk] for _, tags in candidates if condition.tagk in tags]
+            )
+            candidates = [
+                (one, tags) for one, tags in candidates if condition.tagk not in tags or passes[tags[condition.tagk]]
+            ]
+        for one, _ in candidates:
+            self.numbers[one] = len(self.pairs)
+            self.pairs.append(one)
+
+    def _tags(self, pairs: bytes) -> dict[bytes, bytes] | None:
+        """Split joined pairs; count those that cannot be split and return None."""
+        width, tagk = self.widths.pair, self.widths.tagk
+        if len(pairs) % width:
+            self._malformed += 1
+            return None
+        return {pairs[at : at + tagk]: pairs[at + tagk : at + width] for at in range(0, len(pairs), width)}
+
+    def _may_match(self, pairs: bytes, tags: dict[bytes, bytes]) -> bool:
+        """Return whether a series matches all conditions on UIDs."""
+        if self._listed is not None and pairs not in self._listed:
+            return False
+        conditions = self._resolved.conditions
+        for one in conditions:
+            value = tags.get(one.tagk)
+            if value is None:
+                if one.required:
+                    return False
+            elif one.absent or (one.literals is not None and value not in one.literals):
+                return False
+        if self._resolved.explicit and len(tags) != sum(not one.absent for one in conditions):
+            return False
+        return not self._product or sum(tags[tagk] != lowest for tagk, lowest in self._product.items()) < 2
+
+    async def _test(self, condition: Condition, values: Sequence[bytes]) -> dict[bytes, bool]:
+        """Return by UID whether the names of tag values match."""
+        passes = self._passes[condition]
+        unknown = [uid for uid in dict.fromkeys(values) if uid not in passes]
+        if unknown:
+            names = await self._uids.names(Kind.TAGV, unknown)
+            self.resolved += len(unknown)
+            for place, uid in enumerate(unknown):
+                if place % YIELD_NAMES == 0:
+                    await trio.lowlevel.checkpoint()
+                name = names[uid]
+                if isinstance(name, bytes):
+                    text = name.decode("latin-1")
+                    passes[uid] = all(test.matches(text) for test in condition.matchers)
+                else:
+                    self._nameless[uid] = None
+                    passes[uid] = False
+        return passes
+
+    async def names(self, kind: Kind, ids: Sequence[bytes]) -> dict[bytes, str]:
+        """Return the names of UIDs; for a UID without a name, the UID in hex. Raises StoreError."""
+        found: dict[bytes, str] = {}
+        for uid, name in (await self._uids.names(kind, ids)).items():
+            if isinstance(name, bytes):
+                found[uid] = name.decode("latin-1")
+            else:
+                found[uid] = show_uid(uid)
+                self._nameless[uid] = None
+        return found
+
+    def order(self, numbers: Iterable[int]) -> list[int]:
+        """Return series in order of their row keys: by salt, then by tag pairs."""
+        layout, metric, pairs = self._layout, self._resolved.metric or b"", self.pairs
+        if not layout.salt_width:
+            return sorted(numbers, key=pairs.__getitem__)
+        width, buckets = layout.salt_width, layout.salt_buckets
+        return sorted(numbers, key=lambda number: (salt_of(metric, pairs[number], width, buckets), pairs[number]))
+
+    def tsuid(self, pairs: bytes) -> bytes:
+        """Return the TSUID of a series."""
+        return (self._resolved.metric or b"") + pairs
+
+    def warnings(self) -> list[str]:
+        """Return warnings about UIDs without names and about malformed row keys."""
+        found = [f"UID {show_uid(uid)} of a tag has no name" for uid in list(self._nameless)[:SHOWN_NAMELESS]]
+        if self._malformed:
+            found.append(f"{self._malformed} malformed row keys (tsd fsck)")
+        return found

@@ -1,0 +1,286 @@
+"""An index of a metric's series by each of their tags, so that a query for one host reads that host's rows only.
+
+The index has a table of its own (FORMATS.md §13). Its rows start with a metric's UID and a tag's pair of UIDs, or zeros
+for the metric as a whole. Series are added when they are first written. `rebuild` adds
+series that were stored earlier or by other processes, from the row keys of the data table; until then the index
+reports that it is incomplete. Series with deleted rows stay in the index; queries find no rows for them.
+
+Each series has an entry of its own, which marks it as added. It is in the row of the tag whose value has the highest
+UID, because frequent values get low UIDs: a host has fewer series than a data centre. In the rows of its other tags,
+and of the metric, series that are added together share entries. So a new series costs one entry and a share of a few
+others, instead of one entry per tag. A reader may find a series twice.
+
+A series' own entry is written last: an interrupted `add` is repeated when the series is next written. The store's sync
+at the end of a window covers the entries of its series.
+"""
+
+import math
+import os
+import secrets
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import aclosing
+from hashlib import blake2b
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from tsd.codec.names import Widths
+from tsd.codec.opentsdb.rowkey import Layout, after
+from tsd.errors import StoreError
+from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
+
+try:
+    from tsd.tables.opentsdb import _entries
+except ImportError:  # no C compiler at installation
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare both
+
+log = structlog.get_logger(__name__)
+
+
+OWN = b"t:o"
+ALONE = b"t:s"
+SHARED = b"t:g"
+PRESENT = b"\1"
+_HASH_BYTES = 8  # hash of a shared entry's value in its column, so that a row can have several
+
+
+def own_rows(series: dict[bytes, list[bytes]], widths: Widths, *, by_loop: bool = HAS_LOOP) -> list[bytes]:
+    """The row of each series' own entry. `series` has joined tag pairs by metric UID.
+
+    >>> host, dc = b"\\0\\0\\1\\0\\0\\7", b"\\0\\0\\2\\0\\0\\3"
+    >>> own_rows({b"met": [dc + host]}, Widths()) == [b"met" + host + dc + host]
+    True
+    """
+    if by_loop:
+        return _entries.own_rows(series, widths.tagk, widths.pair)
+    tagk, width = widths.tagk, widths.pair
+    return [metric + _rarest_pair(pairs, tagk, width) + pairs for metric, some in series.items() for pairs in some]
+
+
+def _rarest_pair(pairs: bytes, tagk: int, width: int) -> bytes:
+    """The tag pair with the highest tag value UID."""
+    best = pairs[:width]
+    for at in range(width, len(pairs), width):
+        if pairs[at + tagk : at + width] > best[tagk:]:
+            best = pairs[at : at + width]
+    return best
+
+
+def own_entries(rows: Iterable[bytes]) -> list[Put]:
+    """The own entries of rows, sorted: neighbouring keys are written faster."""
+    return [Put(row, OWN, PRESENT) for row in sorted(rows)]
+
+
+def other_entries(rows: list[bytes], widths: Widths, *, by_loop: bool = HAS_LOOP) -> list[Put]:
+    """All other entries of series that are added together, given the rows of their own entries."""
+    found = (_entries.alike if by_loop else _by_prefix)(rows, widths.metric, widths.pair)
+    return sorted(entry for prefix, some in found.items() for entry in _entries_of(prefix, some))
+
+
+def _by_prefix(rows: list[bytes], start: int, width: int) -> dict[bytes, list[bytes]]:
+    """Series by the row prefixes of their other entries: the metric without a tag, and the metric with each tag except
+    that of the own entry."""
+    found: dict[bytes, list[bytes]] = {}
+    none = bytes(width)
+    for row in rows:
+        metric, own, pairs = row[:start], row[start : start + width], row[start + width :]
+        found.setdefault(metric + none, []).append(pairs)
+        for at in range(0, len(pairs), width):
+            pair = pairs[at : at + width]
+            if pair != own:
+                found.setdefault(metric + pair, []).append(pairs)
+    return found
+
+
+def _entries_of(prefix: bytes, some: list[bytes]) -> Iterator[Put]:
+    """The entries of series with one row prefix: one for each number of tags."""
+    sizes = {*map(len, some)}
+    for size in sizes:
+        same = some if len(sizes) == 1 else [pairs for pairs in some if len(pairs) == size]
+        if len(same) == 1:
+            yield Put(prefix + same[0], ALONE, PRESENT)
+        else:
+            joined = b"".join(same)
+            yield Put(prefix + same[0], SHARED + blake2b(joined, digest_size=_HASH_BYTES).digest(), joined)
+
+
+def series_in(page: CellPage, prefix_bytes: int) -> Iterator[bytes]:
+    """The joined tag pairs of all series in a page of entries, whose keys have a prefix of `prefix_bytes`."""
+    for key, column, value in zip(page.keys, page.columns, page.values, strict=True):
+        if column in (OWN, ALONE):
+            yield key[prefix_bytes:]
+        elif column.startswith(SHARED):
+            size = len(key) - prefix_bytes
+            yield from (value[at : at + size] for at in range(page.ahead, len(value), size))
+
+
+STATE_ROW = b"\0"  # shorter than rows of series, and below them: UIDs count from 1
+WANTED, DONE = b"t:wanted", b"t:done"  # equal values: the index is complete
+FIRST = b"0"
+BATCH = 2000  # series added with one call
+SORT_IN_THREAD = 20_000  # series
+KNOWN_SERIES = 1_000_000  # kept in memory during a rebuild
+ENTRY_BYTES = 20  # least size of an entry
+CHECK_S = 30.0  # between two checks for completeness
+CACHE_S = 5.0  # how long reads are cached; series added by this process invalidate them at once
+CACHED_SERIES = 200_000  # in all cached reads
+
+
+class _CachedRead(NamedTuple):
+    """The cached series of one prefix."""
+
+    series: list[bytes]
+    expires: float
+
+
+class SeriesIndex:
+    """The index of one data table."""
+
+    def __init__(self, store: Store, table: str, layout: Layout) -> None:
+        self._store = store
+        self._table = table
+        self._layout = layout
+        self._all = bytes(layout.widths.pair)
+        self._cache: OrderedDict[bytes, _CachedRead] = OrderedDict()  # by row prefix
+        self._cached_series = 0
+        self._adds = 0  # calls of add: a read that overlaps one may lack its series
+        self._complete_until = -math.inf
+
+    async def add(self, series: dict[bytes, list[bytes]], *, again: bool = False) -> None:
+        """Add up to BATCH series: joined tag pairs by metric UID. With `again`, do not check whether they were added
+        before. Raises StoreError."""
+        widths = self._layout.widths
+        rows = own_rows(series, widths)
+        known = {} if again else await self._store.get(self._table, rows, columns=[OWN])
+        new = [row for row in rows if row not in known] if known else rows
+        shared = other_entries(new, widths)
+        self._invalidate(series)
+        if new:
+            await self._store.put(self._table, shared)
+            await self._store.put(self._table, own_entries(new))
+        self._adds += 1
+        self._invalidate(series)  # reads that overlapped may lack these series
+
+    def _invalidate(self, series: dict[bytes, list[bytes]]) -> None:
+        """Drop the cached reads of the prefixes of these series."""
+        if not self._cache:
+            return
+        width = self._layout.widths.pair
+        for metric, some in series.items():
+            self._drop(metric + self._all)
+            for pair in {one[at : at + width] for one in some for at in range(0, len(one), width)}:
+                self._drop(metric + pair)
+
+    def _drop(self, prefix: bytes) -> None:
+        if prefix in self._cache:
+            self._cached_series -= len(self._cache.pop(prefix).series)
+
+    async def complete(self) -> bool:
+        """Whether the index has every series with rows, or had a few seconds ago. Raises StoreError."""
+        now = trio.current_time()
+        if now < self._complete_until:
+            return True
+        wanted, done = await self._state()
+        if done == wanted:
+            self._complete_until = now + CACHE_S
+        return done == wanted
+
+    async def _state(self) -> tuple[bytes, bytes | None]:
+        rows = await self._store.get(self._table, [STATE_ROW])
+        cells = {cell.column: cell.value for cell in rows.get(STATE_ROW, ())}
+        return cells.get(WANTED, FIRST), cells.get(DONE)
+
+    async def outdate(self) -> None:
+        """Mark the index incomplete, because another process stored rows of new series. It is then rebuilt. Raises
+        StoreError."""
+        self._complete_until = -math.inf
+        await self._store.put(self._table, [Put(STATE_ROW, WANTED, secrets.token_bytes(8))])
+
+    async def with_tag(self, metric: bytes, pair: bytes, limit: int) -> list[bytes] | None:
+        """The series of a metric with one tag (a pair of UIDs; empty: all series), as joined tag pairs in order; None
+        if there are more than `limit`. Series that other processes added may be missing for CACHE_S. Raises
+        StoreError."""
+        prefix = metric + (pair or self._all)
+        if (cached := self._cache.get(prefix)) and cached.expires > trio.current_time():
+            return cached.series if len(cached.series) <= limit else None
+        found: set[bytes] = set()
+        expires, adds = trio.current_time() + CACHE_S, self._adds
+        limit_bytes = min(CELL_PAGE_BYTES, (limit + 1) * ENTRY_BYTES)
+        pages_of = cell_pages(self._store, self._table, prefix, after(prefix), limit_bytes=limit_bytes)
+        async with aclosing(pages_of) as pages:
+            async for page in pages:
+                found.update(series_in(page, len(prefix)))
+                if len(found) > limit:
+                    return None
+        series = await trio.to_thread.run_sync(sorted, found) if len(found) > SORT_IN_THREAD else sorted(found)
+        if adds == self._adds:
+            self._cache_read(prefix, _CachedRead(series, expires))
+        return series
+
+    def _cache_read(self, prefix: bytes, read: "_CachedRead") -> None:
+        self._drop(prefix)
+        if len(read.series) <= CACHED_SERIES:
+            self._cache[prefix] = read
+            self._cached_series += len(read.series)
+        while self._cached_series > CACHED_SERIES or len(self._cache) > CACHED_SERIES:
+            self._cached_series -= len(self._cache.popitem(last=False)[1].series)
+
+    async def series_of(self, metric: bytes, pairs: Iterable[bytes]) -> Collection[bytes] | None:
+        """The series of a metric that have all given tag pairs; None if the index is incomplete. Raises StoreError."""
+        if not await self.complete():
+            return None
+        first, *others = [*pairs] or [b""]
+        found = await self.with_tag(metric, first, 1 << 62) or []
+        width = self._layout.widths.pair
+        if not others:
+            return found
+        wanted = frozenset(others)
+        return [one for one in found if wanted <= {one[at : at + width] for at in range(0, len(one), width)}]
+
+    async def keep_complete(self, data_table: str) -> None:
+        """Rebuild the index whenever it is incomplete. Never returns."""
+        while True:
+            try:
+                if not await self.complete():
+                    await self.rebuild(data_table)
+            except StoreError as error:
+                log.warning("series_index.rebuild_failed", error=str(error))
+            await trio.sleep(CHECK_S)
+
+    async def rebuild(self, data_table: str) -> int:
+        """Add every series with a row, and return how many. After each page, sleep for as long as the page took. Raises
+        StoreError."""
+        wanted, _ = await self._state()
+        count = 0
+        known: set[bytes] = set()
+        start, base_at, pairs_at = self._layout.salt_width, self._layout.metric_end, self._layout.pairs_start
+        width = self._layout.widths.pair
+        async with aclosing(cell_pages(self._store, data_table, b"", None)) as pages:
+            began = trio.current_time()
+            async for page in pages:
+                tsuids = {key[start:base_at] + key[pairs_at:] for key in page.keys} - known
+                if len(known) > KNOWN_SERIES:
+                    known.clear()
+                known |= tsuids
+                cut = base_at - start
+                new = [one for one in tsuids if len(one) > cut and not (len(one) - cut) % width]
+                for at in range(0, len(new), BATCH):
+                    await self.add(_by_metric(new[at : at + BATCH], cut), again=True)
+                count += len(new)
+                await trio.sleep(trio.current_time() - began)
+                began = trio.current_time()
+        await self._store.put(self._table, [Put(STATE_ROW, DONE, wanted)])
+        if count:
+            log.info("series_index.rebuilt", series=count)
+        return count
+
+
+def _by_metric(tsuids: Iterable[bytes], width: int) -> dict[bytes, list[bytes]]:
+    found: dict[bytes, list[bytes]] = {}
+    for one in tsuids:
+        found.setdefault(one[:width], []).append(one[width:])
+    return found

@@ -1,0 +1,91 @@
+"""Writes windows of points as cells: slices are sorted and encoded in threads while other slices are put."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+
+from tsd.codec.points import Columns, Int32, series_slices, sorted_parts
+from tsd.store import Put, Store
+from tsd.store.retry import run_bounded
+from tsd.tables.opentsdb.encode import encode_of
+from tsd.tables.opentsdb.summaries import SummaryCells, SummaryRules, parse_summary
+from tsd.tables.writing import SeriesLookup, Summary, SummaryBatch
+
+NOTIFY_CELLS = 2000  # passed to `on_cells` between two trio checkpoints
+CONCURRENT_SLICES = 3
+
+
+class CellWriter:
+    """Writes points into the data table, rollups and histograms into theirs: OpenTSDB's `PointWriter`."""
+
+    def __init__(
+        self,
+        store: Store,
+        rules: SummaryRules,
+        *,
+        join: bool,
+        on_cells: Callable[[Sequence[Put]], None] = lambda _: None,
+        on_points: Callable[[Columns, SeriesLookup], Awaitable[None]] | None = None,
+    ) -> None:
+        """`join`: one cell for all points of a row in a window, or one for each point. `on_cells` gets the cells that
+        were put; `on_points` their points, sorted by series and time. If it raises StoreError, the caller repeats the
+        window, and points are passed again."""
+        self._store = store
+        self._rules = rules
+        self._join = join
+        self._on_cells = on_cells
+        self._on_points = on_points
+        self._notifying = trio.Lock()  # `on_points` has awaits, but must not run concurrently
+        self._points = 0  # cells of points put since the start
+        self.summaries = SummaryCellWriter(store, rules)
+
+    @property
+    def cells(self) -> int:
+        """Cells put since the start."""
+        return self._points + self.summaries.cells
+
+    async def write(self, points: Columns, series: SeriesLookup) -> None:
+        """Put points, see `PointWriter`."""
+        slices = await trio.to_thread.run_sync(series_slices, points)
+        await run_bounded(slices, partial(self._write_slice, points, series), limit=CONCURRENT_SLICES)
+
+    async def _write_slice(self, points: Columns, series: SeriesLookup, places: Int32) -> None:
+        for part in await trio.to_thread.run_sync(partial(sorted_parts, join=self._join), points, places):
+            puts = await trio.to_thread.run_sync(partial(encode_of, join=self._join), part, series)
+            await self._store.put(self._rules.table, puts)
+            self._points += len(puts)
+            async with self._notifying:
+                for at in range(0, len(puts), NOTIFY_CELLS):
+                    self._on_cells(puts[at : at + NOTIFY_CELLS])
+                    await trio.lowlevel.checkpoint()
+                if self._on_points is not None:
+                    await self._on_points(part, series)
+
+    async def sync(self) -> None:
+        """Return when all that was put survives a crash."""
+        await self._store.sync()
+
+
+class SummaryCellWriter:
+    """Writes rollups and histograms into their tables: OpenTSDB's `SummaryWriter`."""
+
+    def __init__(self, store: Store, rules: SummaryRules) -> None:
+        self._store = store
+        self._rules = rules
+        self.cells = 0  # put since the start
+
+    def parse(self, line: bytes) -> Summary:
+        """Parse a line of a rollup or a histogram. Raise BadLine."""
+        return parse_summary(line, self._rules)
+
+    def new_batch(self) -> SummaryCells:
+        """Return an empty batch."""
+        return SummaryCells()
+
+    async def write(self, batch: SummaryBatch) -> None:
+        """Put the cells of a batch."""
+        assert isinstance(batch, SummaryCells)
+        for table, puts in batch.slices():
+            await self._store.put(table, puts)
+            self.cells += len(puts)

@@ -1,0 +1,367 @@
+"""Reading: the protocols through which queries read points from a table layout, and the values they exchange.
+
+Optional members have defaults, for layouts that subclass the protocols.
+
+A layout resolves names and filters, finds series and rows, and decodes them. Queries identify series by numbers and
+tags by opaque ids. A layout without ids for names interns them: ids of one kind have one width, and their order is the
+order of groups in answers.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from tsd.codec.metadata import Annotation
+from tsd.codec.names import Kind, Widths
+from tsd.codec.points import Batch, Bool, Histogram, Int64, Points
+from tsd.store.cells import CellSigner
+from tsd.tables.filters import Filter
+from tsd.tables.quirks import OPENTSDB, Quirks
+from tsd.tables.writing import SeriesKey
+
+HOUR_S = 3600
+UNWANTED = -1  # the number of a series that does not match
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class ScanRange(NamedTuple):
+    """Hours to read, from `start_s` to before `stop_s`."""
+
+    start_s: int
+    stop_s: int
+
+    @property
+    def start_ms(self) -> int:
+        """The first moment to read."""
+        return self.start_s * 1000
+
+    @property
+    def stop_ms(self) -> int:
+        """The end of the last hour to read."""
+        return self.stop_s * 1000
+
+    @property
+    def hours(self) -> int:
+        """How many hours these are."""
+        return (self.stop_s - self.start_s) // HOUR_S
+
+
+class SeriesRequest(NamedTuple):
+    """Which series to read: those of a metric that pass all filters, or some TSUIDs."""
+
+    metric: str = ""
+    tsuids: tuple[str, ...] = ()  # hex; if there are any, `metric` is ignored
+    filters: tuple[Filter, ...] = ()
+    explicit_tags: bool = False  # series have the tag names of the filters and no others
+    fuzzy_filter: bool = True  # use OpenTSDB's filter for explicit tags
+    quirks: Quirks = OPENTSDB
+    global_annotations: bool = False  # whether the query shows these too: it determines the status of some errors
+    delete: bool = False  # remember the rows read, for Selection.delete
+
+
+class SeriesSet(Protocol):
+    """The series of one metric that a request matches, numbered from 0 in the order found.
+
+    A series is identified by its tags as one bytes object: pairs of tag name id and tag value id, sorted.
+    """
+
+    widths: Widths  # of ids
+    group_by: tuple[bytes, ...]  # ids of tag names, ascending
+    numbers: dict[bytes, int]  # of every series matched so far, by its pairs; UNWANTED if it does not match
+    pairs: list[bytes]  # of each matching series, by number
+    resolved: int  # names looked up
+
+    async def match(self, pairs: Iterable[bytes]) -> None:
+        """Number series that are not numbered yet. Raises BadQuery, StoreError."""
+        ...
+
+    async def names(self, kind: Kind, ids: Sequence[bytes]) -> dict[bytes, str]:
+        """Return the names of ids; for an id without a name, the id in hex. Raises StoreError."""
+        ...
+
+    def order(self, numbers: Iterable[int]) -> list[int]:
+        """Return series in the order in which OpenTSDB aggregates them: floating-point sums depend on it."""
+        ...
+
+    def tsuid(self, pairs: bytes) -> bytes:
+        """Return the TSUID of a series; empty if the layout has none."""
+        ...
+
+    def warnings(self) -> list[str]:
+        """Describe ids without names, and invalid stored keys."""
+        return []
+
+
+class SeriesAnnotation(NamedTuple):
+    """An annotation of a series."""
+
+    series: int
+    annotation: Annotation
+
+
+class PageRows(Protocol):
+    """The rows of a decoded page, for the result cache. Rows are those of matching series, in order."""
+
+    complete: bool  # whether all series of the page match
+    plain: Bool  # whether each row holds nothing but points, each time once
+
+    @property
+    def first_s(self) -> int:
+        """Hour of the page's first row, matching or not."""
+        ...
+
+    @property
+    def last_s(self) -> int:
+        """Hour of the page's last row."""
+        ...
+
+    @property
+    def bases_s(self) -> Int64:
+        """Hour of each row."""
+        ...
+
+    def series(self, rows: slice) -> list[bytes]:
+        """Return the pairs of each row's series."""
+        ...
+
+    def sizes(self, rows: slice) -> Int64:
+        """Return the stored bytes of each row, without its key."""
+        ...
+
+    def names_size(self, rows: slice) -> int:
+        """Return the bytes of keys and columns of some rows."""
+        ...
+
+    def sign(self, rows: slice, signing: CellSigner, newest_ms: int) -> bool:
+        """Add the cells of rows of one hour to signatures. Return False if a signature could miss a change, for example
+        because a cell is younger than `newest_ms`."""
+        ...
+
+
+class PointPage(NamedTuple):
+    """Decoded rows of points, those of one series in order of time."""
+
+    batch: Batch  # one row for each stored row of a matching series
+    rows_read: int  # also of series that do not match
+    size: int  # stored bytes of the matching rows
+    annotations: Sequence[SeriesAnnotation]
+    warnings: Sequence[str]  # about rows that could not be read
+    duplicates: int  # points dropped in favour of others with the same time
+    rows: PageRows | None  # None only if `Selection.hours` is None
+
+
+class EncodedPage(Protocol[T_co]):
+    """Rows as stored. The caller numbers their series (SeriesSet.match) before it decodes them."""
+
+    cells: int  # approximate number, a measure of the work to decode them
+
+    def series(self) -> Iterable[bytes]:
+        """Return the distinct series of the page, by their pairs."""
+        ...
+
+    def decode(self) -> T_co:
+        """Decode the rows of matching series. May be called in a thread."""
+        ...
+
+
+class RollupPage(NamedTuple):
+    """Decoded rollup cells."""
+
+    batches: Sequence[Batch]  # for each aggregator that is read
+    rows_read: int
+    size: int  # stored bytes of the cells used
+    duplicates: int
+    warnings: Sequence[str]
+
+
+class RollupInterval(Protocol):
+    """A rollup interval."""
+
+    @property
+    def name(self) -> str:
+        """As configured, such as 1h."""
+        ...
+
+    @property
+    def seconds(self) -> int:
+        """Its length."""
+        ...
+
+    @property
+    def is_default(self) -> bool:
+        """Whether raw points are used instead of rollups."""
+        ...
+
+    @property
+    def row_s(self) -> int:
+        """Seconds that one row covers."""
+        ...
+
+    def row_start(self, time_s: int) -> int:
+        """Return the start of the row that holds a time."""
+        ...
+
+
+class RollupSource(Protocol):
+    """The rollups and pre-aggregates of a selection's series."""
+
+    intervals: Sequence[RollupInterval]
+    tag_key: str  # the tag name that marks pre-aggregates
+    raw_value: str  # its value on points that are not pre-aggregated
+
+    def has(self, aggregator: str) -> bool:
+        """Return whether an aggregator has cells."""
+        ...
+
+    def table(self, interval: RollupInterval, *, pre_aggregated: bool) -> str:
+        """Return the name of an interval's table, for the echo of a query."""
+        ...
+
+    async def read(
+        self,
+        interval: RollupInterval,
+        aggregators: Sequence[str],
+        span: ScanRange,
+        take: Callable[[EncodedPage[RollupPage]], Awaitable[None]],
+        *,
+        pre_aggregated: bool,
+    ) -> None:
+        """Read the cells of some aggregators, page by page. Raises StoreError and what `take` raises."""
+        ...
+
+    async def read_pre_aggregated(
+        self, span: ScanRange, take: Callable[[EncodedPage[PointPage]], Awaitable[None]], *, annotations: bool
+    ) -> None:
+        """Read pre-aggregates that are stored like raw points. Raises StoreError and what `take` raises."""
+        ...
+
+
+class HistogramPoint(NamedTuple):
+    """A histogram of a series at a time."""
+
+    series: int
+    time_ms: int
+    histogram: Histogram
+
+
+class HistogramPage(NamedTuple):
+    """Decoded histogram cells, in order of their rows."""
+
+    histograms: Sequence[HistogramPoint]
+    rows_read: int
+    rows_wanted: int  # of matching series
+    size: int  # stored bytes of the matching rows
+    warnings: Sequence[str]
+
+
+class HistogramSource(Protocol):
+    """The histograms of a selection's series."""
+
+    async def read(self, span: ScanRange, take: Callable[[EncodedPage[HistogramPage]], Awaitable[None]]) -> None:
+        """Read histograms, page by page. Raises StoreError and what `take` raises."""
+        ...
+
+
+class SignedHour(NamedTuple):
+    """A cached hour whose signatures are compared."""
+
+    base_s: int
+    rows: int
+    names_size: int  # bytes of keys and columns
+
+
+Signatures = Mapping[bytes, bytes]  # of one hour
+
+
+class SignatureSource(Protocol):
+    """Signatures of stored hours: equal ones mean that nothing changed."""
+
+    def signing(self) -> CellSigner:
+        """Start the signatures of rows that are about to be read."""
+        ...
+
+    def by_hour(self, signing: CellSigner, bases: Iterable[int]) -> Mapping[int, Signatures]:
+        """Return the signatures of the rows added, for each of some hours."""
+        ...
+
+    async def read(self, hours: Sequence[SignedHour]) -> Mapping[int, Signatures]:
+        """Return the signatures of stored hours as of now. Raises StoreError."""
+        ...
+
+
+class HourSource(Protocol):
+    """The hours of a selection's metric, for the result cache."""
+
+    reads_all: bool  # whether pages contain all series of the metric, so that whole hours can be cached
+    signatures: SignatureSource | None  # None: PointReader.changes reports every write
+
+    def key(self, base_s: int) -> bytes:
+        """Return what identifies an hour of the metric in notifications."""
+        ...
+
+
+class Selection(Protocol):
+    """One request, resolved: reads the rows of its series. Optional parts are None where they do not apply."""
+
+    metric: str  # its name; empty if a TSUID's metric does not exist
+    filter_tagks: tuple[bytes, ...] | None  # ids of the filters' tag names, for the echo of a query
+    series: SeriesSet
+    rollups: RollupSource | None = None
+    histograms: HistogramSource | None = None
+    hours: HourSource | None = None  # None: results of this selection cannot be cached
+
+    async def read(
+        self, span: ScanRange, take: Callable[[EncodedPage[PointPage]], Awaitable[None]], *, annotations: bool
+    ) -> None:
+        """Read raw rows, page by page: those of one series in order of time. Raises StoreError and what `take`
+        raises."""
+        ...
+
+    async def read_few(
+        self,
+        span: ScanRange,  # noqa: ARG002
+        take: Callable[[EncodedPage[PointPage]], Awaitable[None]],  # noqa: ARG002
+        *,
+        annotations: bool,  # noqa: ARG002
+    ) -> bool:
+        """Read by row keys if the request is known to match few series. Return False if nothing was read."""
+        return False
+
+    async def delete(self, read_ms: int) -> None:
+        """Delete the cells read for a request with `delete`, unless they changed after `read_ms`, when reading began.
+        Raises StoreError."""
+        ...
+
+
+HourKeys = Callable[[], set[bytes]]  # computed when called: a write costs nothing if the cache is empty
+OnChange = Callable[[HourKeys | None], None]
+
+
+class ChangeSource(Protocol):
+    """Notifications about changed hours, or none where selections have signatures."""
+
+    def on_change(self, callback: OnChange) -> None:
+        """Call `callback` on each write with the keys of the changed hours; None: any hour may have changed."""
+        ...
+
+
+class SeriesReader(Protocol):
+    """Reads series without a query."""
+
+    async def read_series(self, key: SeriesKey, start_ms: int, end_ms: int) -> Points:
+        """Return the points of a series from `start_ms` to `end_ms`, inclusive. Raise StoreError, or CorruptRow."""
+
+
+class PointReader(Protocol):
+    """Reads points, by metric, filters and time."""
+
+    changes: ChangeSource | None = None  # None: changes cannot be detected, so nothing may be cached
+
+    async def select(self, request: SeriesRequest) -> Selection:
+        """Resolve a request. Raises BadQuery in OpenTSDB's words, StoreError."""
+        ...
+
+    async def global_annotations(self, first_s: int, last_s: int) -> list[Annotation]:  # noqa: ARG002
+        """Return the global annotations of all hours from one time to another, unordered. Raises StoreError."""
+        return []

@@ -1,0 +1,214 @@
+"""Writing: the protocols through which ingest passes series and points to a table layout.
+
+`ingest/` numbers its series and hands a layout whole windows of points. The layout resolves names to keys once, keeps
+them opaque in `SeriesKey`, and gets them back, joined, when it writes.
+
+`RollupBodies` and `HistogramBodies` check rollups and histograms whose members are separate, as in JSON bodies.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from tsd.codec.names import Kind
+from tsd.codec.points import Columns, Int32, Int64
+from tsd.codec.putline import Tags
+from tsd.errors import BadLine
+
+try:
+    from tsd.tables._composer import KeyComposer as KeyComposer
+except ImportError:  # no C compiler at installation
+
+    class KeyComposer:  # type: ignore[no-redef]
+        """Replaces the compiled base class in type annotations."""
+
+
+class SeriesText(NamedTuple):
+    """The text that identifies a line's series."""
+
+    metric: bytes
+    tags: bytes  # the words after the value, blanks included
+
+
+class SeriesKey(NamedTuple):
+    """A layout's own bytes of a series, at least one. In a row key they precede and follow the time."""
+
+    head: bytes
+    tail: bytes
+
+
+NO_KEY = SeriesKey(b"", b"")
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesKeys:
+    """The keys of several series, joined. A series without a key has neither head nor tail."""
+
+    joined: bytes
+    bounds: Int64  # (2 × series + 1,): the ends of each head and tail in `joined`, after a 0
+
+    @classmethod
+    def of(cls, keys: Iterable[SeriesKey | None]) -> "SeriesKeys":
+        """Join keys.
+
+        >>> list(SeriesKeys.of([SeriesKey(b"a", b"b"), None]))
+        [SeriesKey(head=b'a', tail=b'b'), SeriesKey(head=b'', tail=b'')]
+        """
+        parts = [part for key in keys for part in key or NO_KEY]
+        bounds = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum([len(part) for part in parts], out=bounds[1:])
+        return cls(b"".join(parts), bounds)
+
+    def __len__(self) -> int:
+        return len(self.bounds) // 2
+
+    def __iter__(self) -> Iterator[SeriesKey]:
+        bounds = self.bounds.tolist()
+        for start, middle, end in zip(bounds[:-1:2], bounds[1::2], bounds[2::2], strict=True):
+            yield SeriesKey(self.joined[start:middle], self.joined[middle:end])
+
+
+class SeriesLookup(Protocol):
+    """Series by their numbers, which are small, dense and reused."""
+
+    def keys(self, numbers: Int32) -> SeriesKeys:
+        """Return the keys of series. Safe to call in a thread."""
+
+    def generations(self, numbers: Int32) -> Int64:
+        """Return a positive generation of each number: it changes when the number is reused for another series."""
+
+
+class Admission(Protocol):
+    """Decides whether lines may add new names."""
+
+    def admit_name(self, kind: Kind, name: bytes) -> BadLine | None:
+        """Count a name that is about to be assigned, or return why it is refused."""
+
+
+class ResolvedSeries(NamedTuple):
+    """What a layout knows of series."""
+
+    keys: SeriesKeys  # of each series, in order; NO_KEY for a refused one
+    refused: Mapping[int, BadLine]  # by index
+
+
+class SeriesResolver(Protocol):
+    """Series texts → keys."""
+
+    @property
+    def composer(self) -> KeyComposer | None:
+        """Composes keys of new series whose names are cached, for the compiled parser; None: not available."""
+
+    async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
+        """Resolve well-formed series, and assign ids to new names where that is allowed. Raise StoreError, or
+        CorruptRow if the tables are damaged; part of the names may be assigned then."""
+
+    async def assign(self, series: SeriesText) -> SeriesKey:
+        """Return the key of a well-formed series and assign its names, whatever the configuration allows. Raise
+        TsdError."""
+
+
+class Summary(Protocol):
+    """A rollup or a histogram: what one line stores in one cell."""
+
+    @property
+    def metric(self) -> bytes:
+        """Its metric."""
+
+    @property
+    def tags(self) -> Tags:
+        """Its tags, including those that the layout adds."""
+
+
+class SummaryBatch(Protocol):
+    """Rollups and histograms of one window. Of several for one cell the last one counts."""
+
+    @property
+    def lines(self) -> int:
+        """Number of lines added."""
+
+    @property
+    def metrics(self) -> set[bytes]:
+        """Their metrics."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, roughly."""
+
+    def add(self, summary: Summary, key: SeriesKey) -> None:
+        """Add a summary that this layout parsed."""
+
+
+class SummaryWriter(Protocol):
+    """Writes rollups and histograms."""
+
+    def parse(self, line: bytes) -> Summary:
+        """Parse a line of a rollup or a histogram. Raise BadLine."""
+
+    def new_batch(self) -> SummaryBatch:
+        """Return an empty batch."""
+
+    async def write(self, batch: SummaryBatch) -> None:
+        """Put the cells of a batch. May be repeated without harm. Raise StoreError."""
+
+
+class PointWriter(Protocol):
+    """Writes points and summaries. Every call may be repeated without harm, and raise StoreError."""
+
+    @property
+    def cells(self) -> int:
+        """Number of cells written since the start. It increases during a call."""
+
+    @property
+    def summaries(self) -> SummaryWriter | None:
+        """Writes rollups and histograms; None if the layout cannot store them."""
+
+    async def write(self, points: Columns, series: SeriesLookup) -> None:
+        """Put points, in order of arrival, of series that all have keys. Of equal points the last one counts."""
+
+    async def sync(self) -> None:
+        """Return when all that was put survives a crash."""
+
+
+class RollupKind(NamedTuple):
+    """What a rollup is made of: `1h-sum:max` is the sums of an hour of the maxima of a group."""
+
+    interval: str | None
+    aggregator: str | None
+    group_by: str | None
+
+
+class RollupBodies(Protocol):
+    """Checks rollups."""
+
+    @property
+    def tag_key(self) -> str:
+        """The tag that says how a group was aggregated."""
+        ...
+
+    def check(self, kind: RollupKind, metric: bytes, tags: Tags, time: int, number: bytes) -> None:
+        """Raise BadLine unless a rollup can be stored."""
+        ...
+
+
+class HistogramBodies(Protocol):
+    """Checks and encodes histograms."""
+
+    @property
+    def codec_id(self) -> int:
+        """The id of the only codec."""
+        ...
+
+    def encode(self, buckets: Mapping[str, int], underflow: int, overflow: int) -> bytes:
+        """The payload of a histogram, its buckets by `lower,upper`. Raises BadLine."""
+        ...
+
+    def decode_text(self, codec_id: int, text: bytes) -> bytes:
+        """The payload in base64. Raises BadLine."""
+        ...
+
+    def check(self, metric: bytes, tags: Tags, time: int, payload: bytes) -> None:
+        """Raise BadLine unless a histogram can be stored."""
+        ...
