@@ -1,24 +1,24 @@
-# Hashes → items, a part of _rows.pyx: open addressing, whose items know how to be compared.
+# Hashes → items, a part of _parser.pyx: open addressing. The caller compares the items.
 
 cdef struct Slot:
     uint32_t hash
     int32_t item  # NONE: empty
 
 cdef struct Slots:
-    Slot* at  # an item stands at its hash or behind it, with no gap between
+    Slot* at  # an item is at its hash or behind it, with no gap between
     uint32_t mask  # there is a power of two of them
     uint32_t used
 
 
 cdef int start_slots(Slots* slots) noexcept nogil:
-    """Have some that are empty."""
+    """Allocate empty slots."""
     slots.at = new_slots(1024)
     slots.mask, slots.used = 1023, 0
-    return NO_MEMORY if slots.at == NULL else TAKEN
+    return NO_MEMORY if slots.at == NULL else DONE
 
 
 cdef Slot* new_slots(uint64_t count) noexcept nogil:
-    """Empty ones; NULL where there is no memory, or no number for them."""
+    """Return empty slots, or NULL if there is no memory or there would be too many."""
     cdef Slot* slots = NULL if count > <uint64_t> 1 << 31 else <Slot*> malloc(count * sizeof(Slot))
     if slots != NULL:
         memset(slots, 0xFF, count * sizeof(Slot))  # NONE
@@ -26,11 +26,11 @@ cdef Slot* new_slots(uint64_t count) noexcept nogil:
 
 
 cdef int room_for_one(Slots* slots) noexcept nogil:
-    """See that a third is empty with one more."""
+    """Grow the slots if less than a third would be empty with one more item."""
     cdef Slots more
     cdef uint32_t at
     if (<uint64_t> slots.used + 1) * 3 <= (<uint64_t> slots.mask + 1) * 2:
-        return TAKEN
+        return DONE
     more.at = new_slots((<uint64_t> slots.mask + 1) * 2)
     more.mask, more.used = slots.mask * 2 + 1, 0
     if more.at == NULL:
@@ -40,11 +40,11 @@ cdef int room_for_one(Slots* slots) noexcept nogil:
             place(&more, slots.at[at].hash, slots.at[at].item)
     free(slots.at)
     slots[0] = more
-    return TAKEN
+    return DONE
 
 
 cdef inline void place(Slots* slots, uint32_t hash, int32_t item) noexcept nogil:
-    """Enter an item, for which there is room."""
+    """Insert an item, for which there is room."""
     cdef uint32_t at = hash & slots.mask
     while slots.at[at].item != NONE:
         at = (at + 1) & slots.mask
@@ -53,7 +53,7 @@ cdef inline void place(Slots* slots, uint32_t hash, int32_t item) noexcept nogil
 
 
 cdef void remove(Slots* slots, uint32_t empty) noexcept nogil:
-    """Take an item out: those behind it move up, each as far as its hash lets it."""
+    """Remove an item. Those behind it move up, each as far as its hash allows."""
     cdef uint32_t at = empty
     slots.used -= 1
     while True:

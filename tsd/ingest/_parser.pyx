@@ -1,37 +1,33 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled twin of the way in: texts → numbers, and a block of put lines → points, without an object for a line.
+"""The compiled parser: series texts → numbers, and a block of put lines → points, without an object for a line.
 
-`Texts` is the look-up of a `SeriesTable`, `Points` are the points of an `OpenRows`. Lines that are not plain stay where
-they are: `Points.read` says where it stopped, and `tsd.codec.putline` judges that line.
+`Texts` is the look-up of a `SeriesTable`, `ParsedPoints` are the points of `OpenRows`. `ParsedPoints.read` stops at a
+line that is not plain and returns where; `tsd.codec.putline` reads that line.
 """
 
 import os
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.ref cimport Py_INCREF, PyObject
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memchr, memcmp, memcpy, memset
 
-from tsd._bytemap cimport ByteMap, Record
-from tsd.ingest._words cimport ODD, TAKEN, Key, hash_of, read_time, read_value, tsd_strtod
+from tsd.codec._arrays cimport DONE, NO_MEMORY, PREFETCH, UNKNOWN, grow, larger, must
+from tsd.codec._bytemap cimport ByteMap, Record, value_of
+from tsd.codec._columns cimport Columns, copy_columns, give_away, new_columns
+from tsd.codec._scan cimport ODD, TAKEN, read_time, read_value, tsd_strtod
+from tsd.codec._siphash cimport Key, hash_of
+from tsd.codec._tags cimport ANY_NUMBER, NameLimits, TagList, is_series, same_tags, split_tags
+from tsd.tables._composer cimport KeyBytes, KeyComposer
 
-cdef extern from *:
-    """
-    #define PREFETCH(place) __builtin_prefetch(place)
-    """
-    void PREFETCH(const void* place) nogil
-
-include "_tags.pxi"
-include "_slots.pxi"
-include "_texts.pxi"
-include "_cells.pxi"
-include "_columns.pxi"
+include "_hash_table.pxi"
+include "_series_table.pxi"
 
 
 cdef enum:
-    STRANGER = 2  # beside TAKEN and ODD: a good line of a series that is not known
     OTHER = 3  # no put line
+    FEW_POINTS = 1 << 17
+    MANY_POINTS = (1 << 21) + (1 << 16)  # what a large window takes (MAX_POINTS of tsd.ingest.writer), and a block more
 
 cdef struct Line:
     const char* metric
@@ -58,7 +54,7 @@ cdef inline bint is_same(const char* some, const char* others, Py_ssize_t size) 
 
 
 cdef inline int read_line(const char* at, const char* end, Line* line) noexcept nogil:
-    """Take a put line apart whose LF stands at `end`."""
+    """Parse a put line. Its LF is at `end`."""
     line.metric = at + 4
     at = <const char*> memchr(line.metric, c" ", end - line.metric)
     if at == NULL or at == line.metric:
@@ -77,21 +73,66 @@ cdef inline int read_line(const char* at, const char* end, Line* line) noexcept 
         return ODD
     line.tags = at
     line.tag_bytes = end - at
-    return TAKEN if at < end else ODD
+    return DONE if at < end else ODD
 
 
-include "_known.pxi"
+cdef class Rules:
+    """What the names of a series may be: `tsd.codec.putline.NameRules`."""
+
+    cdef NameLimits limits
+    cdef TagList list
+
+    def __cinit__(self, bytes legal not None, Py_ssize_t max_tags):
+        """`legal` has the characters that names may have."""
+        for byte in legal:
+            self.limits.legal[byte] = True
+        self.limits.max_tags = max_tags
+
+    def __dealloc__(self):
+        free(self.list.tags)
+
+    def malformed(self, texts):
+        """Return the series texts that are not well-formed. Raise MemoryError."""
+        cdef bytes metric, tags
+        cdef list found = []
+        cdef int code
+        for text in texts:
+            metric, tags = text
+            code = split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.list, self.limits.max_tags)
+            if code == ODD or code == DONE and not is_series(
+                &self.limits, PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), &self.list
+            ):
+                found.append(text)
+            else:
+                must(code)
+        return found
 
 
-cdef class Points:
-    """Points in order of arrival: four columns (see `tsd.codec.columns.Columns`)."""
+cdef int insert_series(Texts texts, Rules rules, KeyComposer composer, const Line* line, int32_t* number) noexcept:
+    """Insert the series of a line. Return UNKNOWN if a name is not cached, if the series is not well-formed, or if it is
+    known by another text."""
+    cdef KeyBytes key
+    cdef int found = split_tags(line.tags, line.tag_bytes, &texts.wanted, rules.limits.max_tags)
+    if found != DONE:
+        return UNKNOWN if found == ODD else found
+    if not is_series(&rules.limits, line.metric, line.metric_bytes, &texts.wanted):
+        return UNKNOWN
+    found = composer.compose(line.metric, line.metric_bytes, &texts.wanted, &key)
+    if found != DONE:
+        return found
+    return texts.insert(line.metric, line.metric_bytes, line.tags, line.tag_bytes, &key, number)
+
+
+cdef class ParsedPoints:
+    """Points in order of arrival: four columns (see `tsd.codec.points.Columns`)."""
 
     cdef Texts texts
+    cdef Rules rules
     cdef Columns columns
     cdef Py_ssize_t count, room
 
-    def __cinit__(self, Texts texts not None):
-        self.texts = texts
+    def __cinit__(self, Texts texts not None, Rules rules not None):
+        self.texts, self.rules = texts, rules
 
     def __dealloc__(self):
         free(self.columns.start)
@@ -100,24 +141,24 @@ cdef class Points:
         return self.count
 
     cdef inline int add(self, int32_t series, int64_t instant, int flags, int64_t bits) noexcept nogil:
-        if self.count == self.room and self.make_room() != TAKEN:
+        if self.count == self.room and self.make_room() != DONE:
             return NO_MEMORY
         self.columns.series[self.count] = series
         self.columns.instants[self.count] = instant
         self.columns.flags[self.count] = <uint8_t> flags
         self.columns.bits[self.count] = bits
         self.count += 1
-        return TAKEN
+        return DONE
 
     cdef int make_room(self) noexcept nogil:
-        """Have more. What is not few is soon a window's: memory for all of that is taken at once, and used as it fills,
-        instead of copied from one to another that is larger."""
+        """Allocate more. From FEW_POINTS on, memory for a whole window is allocated at once and used as it fills, instead
+        of copied from one array to a larger one."""
         cdef Columns more
         cdef Py_ssize_t room = larger(self.room, 1024 if self.room < FEW_POINTS else MANY_POINTS)
-        if new_columns(&more, room) != TAKEN:
+        if new_columns(&more, room, True) != DONE:
             return NO_MEMORY
         self.move_to(&more, room)
-        return TAKEN
+        return DONE
 
     cdef void move_to(self, Columns* other, Py_ssize_t room) noexcept nogil:
         copy_columns(other, &self.columns, self.count)
@@ -125,51 +166,54 @@ cdef class Points:
         self.columns, self.room = other[0], room
 
     def append(self, int32_t series, int64_t instant, int flags, int64_t bits):
-        """Add a point that was read elsewhere."""
-        if self.add(series, instant, flags, bits) != TAKEN:
+        """Add a point that was parsed elsewhere."""
+        if self.add(series, instant, flags, bits) != DONE:
             raise MemoryError
 
     def cut(self, Py_ssize_t count):
-        """Take the last points back, so that so many are left."""
+        """Remove the last points, so that `count` are left."""
         assert 0 <= count <= self.count
         self.count = count
 
-    cdef int run(self, const char** place, const char* end, Line* line, KnownNames known, Py_ssize_t* room) noexcept:
-        """Add the points of lines until one that is not a known series' plain put line; what it is."""
+    cdef int run(
+        self, const char** place, const char* end, Line* line, KeyComposer composer, Py_ssize_t* room
+    ) noexcept:
+        """Add the points of lines up to the first that is not a plain put line of a known series. Return why it
+        stopped: DONE at the end, ODD, UNKNOWN, OTHER or NO_MEMORY."""
         cdef const char* at = place[0]
         cdef const char* stop
         cdef int32_t number
-        cdef int found = TAKEN
+        cdef int found = DONE
         while at < end:
             stop = <const char*> memchr(at, c"\n", end - at)
             if stop == NULL or stop - at < 3 or memcmp(at, "put", 3) or (at[3] != c" " and stop - at > 3):
                 found = OTHER
                 break
             found = ODD if stop - at == 3 else read_line(at, stop, line)
-            if found != TAKEN:
+            if found != DONE:
                 break
             number = self.texts.next_number(line.metric, line.metric_bytes, line.tags, line.tag_bytes)
             if number == NONE:
-                found = STRANGER
-                if known is not None and room[0] > 0:
-                    found = known.enter(self.texts, line, &number)
-                if found != TAKEN:
+                found = UNKNOWN
+                if composer is not None and room[0] > 0:
+                    found = insert_series(self.texts, self.rules, composer, line, &number)
+                if found != DONE:
                     break
                 room[0] -= 1
             found = self.add(number, line.instant, line.flags, line.bits)
-            if found != TAKEN:
+            if found != DONE:
                 break
             at = stop + 1
         place[0] = at
         return found
 
-    def read(self, bytes block not None, Py_ssize_t start, dict strangers, KnownNames known, Py_ssize_t room):
-        """Add the points of a block's lines from the offset `start` on, which is a line's; where that ended: behind the
-        last line, or where a line stands that is not plain, or is no put line.
+    def read(self, bytes block not None, Py_ssize_t start, dict unknown, KeyComposer composer, Py_ssize_t room):
+        """Add the points of a block's lines from the offset `start` on, the start of a line. Return where it stopped:
+        at the end, or at a line that is not plain or not a put line.
 
-        Series that are not known are entered, up to `room` of them, where all of their names are `known`. Lines of
-        others end it; where there are `strangers`, their texts are entered there, and they are passed over, with all
-        new ones behind the first: series are entered in the order of their lines. Raises MemoryError.
+        With a `composer`, series with cached names are inserted, up to `room` of them. Another unknown
+        series stops it; with a dict `unknown`, its text goes there, its line is passed over, and no series is inserted
+        behind it, because series are inserted in the order of their lines. Raise MemoryError.
         """
         cdef const char* text = PyBytes_AS_STRING(block)
         cdef const char* at = text + start
@@ -179,32 +223,32 @@ cdef class Points:
         line.time = NULL
         assert 0 <= start <= PyBytes_GET_SIZE(block)
         while True:
-            found = self.run(&at, end, &line, known, &room)
+            found = self.run(&at, end, &line, composer, &room)
             if found == NO_MEMORY:
                 raise MemoryError
-            if found != STRANGER or strangers is None:
+            if found != UNKNOWN or unknown is None:
                 return at - text
-            stranger = self.texts.text_type(
+            series = self.texts.text_type(
                 PyBytes_FromStringAndSize(line.metric, line.metric_bytes),
                 PyBytes_FromStringAndSize(line.tags, line.tag_bytes),
             )
-            strangers[stranger] = None
+            unknown[series] = None
             room = 0
             at = line.tags + line.tag_bytes + 1
 
     def numbers(self):
-        """The series of all points, as bytes."""
+        """Return the series of all points, as bytes of int32."""
         return PyBytes_FromStringAndSize(<const char*> self.columns.series, self.count * sizeof(int32_t))
 
     def take(self):
-        """The columns, which are empty then; None where they are. They hold no more memory than their points take, or
-        not much: many may wait."""
+        """Remove and return the columns, or None if there are no points. They hold little more memory than their points
+        take, because many windows may wait."""
         cdef Columns exact
         if self.count == 0:
             return None
-        if self.count < self.room // 2 and new_columns(&exact, self.count, True) == TAKEN:
+        if self.count < self.room // 2 and new_columns(&exact, self.count, False) == DONE:
             self.move_to(&exact, self.count)
-        taken = given_away(&self.columns, self.count)
+        taken = give_away(&self.columns, self.count)
         self.columns.start, self.count, self.room = NULL, 0, 0
         return taken
 

@@ -1,43 +1,34 @@
-# The look-up of series, a part of _rows.pyx: one piece with the loop over lines, which it is compiled into.
+# The look-up of series, a part of _parser.pyx: compiled into one piece with the loop over lines.
 
 cdef enum:
-    NO_MEMORY = 4
     NONE = -1
-    UNSETTLED = 0xFFFF
+    NO_KEY = 0xFFFF
     RECORD_UNIT = 4  # of a ByteMap
-    FEWEST_DEAD = 1 << 20  # bytes of the arena for which it is not worth to be packed
+    KEYS_AHEAD = 8  # keys: how far ahead memory is prefetched
+    MIN_DEAD = 1 << 20  # bytes; with fewer dead ones the arena is not packed
 
-cdef uint32_t LINKED = 1 << 30  # a mark: lines find it
-cdef uint32_t FIRST = 1 << 31  # a mark: a number shows it
-cdef uint32_t METRIC = LINKED - 1  # what is left for a metric's number
+cdef uint32_t LINKED = 1 << 30  # a flag: lines find the entry
+cdef uint32_t FIRST = 1 << 31  # a flag: the entry is the first text of its number
+cdef uint32_t METRIC = LINKED - 1  # the bits left for a metric's number
 
 cdef struct Entry:
     uint64_t at  # of the tags in the arena
     uint32_t tag_bytes
-    uint32_t metric  # its number, and the marks; without any it is unused
-    int32_t number  # of an unused one: the next unused
-    int32_t follower  # the entry that was looked up after this one, when last it was; NONE, or one that is unused by now
+    uint32_t metric  # its number and the flags; an entry without flags is unused
+    int32_t number  # of an unused entry: the next unused one
+    int32_t follower  # the entry that was looked up after this one the last time; NONE, or an entry that may be unused
 
 cdef struct Series:
-    uint64_t at  # of its key parts in the arena
-    uint16_t before_bytes  # UNSETTLED: it has none
-    uint16_t after_bytes
+    uint64_t at  # of its key in the arena
+    uint16_t head_bytes  # NO_KEY: it has none
+    uint16_t tail_bytes
     int32_t entry  # of its first text; NONE: the number is free
 
 
-cdef inline int grow(void** array, Py_ssize_t items, Py_ssize_t size) noexcept nogil:
-    """Make room for so many items; what there was stays, also where there is no memory."""
-    cdef void* moved = realloc(array[0], items * size)
-    if moved == NULL:
-        return NO_MEMORY
-    array[0] = moved
-    return TAKEN
-
-
 cdef class Texts:
-    """Series texts → numbers; numbers → their first text and their key parts. Each byte of a text is held once.
+    """Series texts → numbers; numbers → their first text and their key. Each byte of a text is held once.
 
-    A series is also found by its set of tags, in whatever order and however often a text has them."""
+    A series is also found by its set of tags, in any order and with repetitions."""
 
     cdef Key key
     cdef Slots texts  # entries, by their text
@@ -49,25 +40,24 @@ cdef class Texts:
     cdef int32_t series_room, series_count  # numbers ever given
     cdef int32_t* free_numbers
     cdef int32_t free_room, free_count
-    cdef int32_t* fresh  # numbers that the loop over lines gave, and their metrics'
+    cdef int32_t* fresh  # numbers assigned in C, each followed by its metric's
     cdef int32_t fresh_room, fresh_count
     cdef char* arena
     cdef uint64_t arena_room, arena_used, arena_dead
-    cdef TagList wanted, met  # of the text that is looked up, and of one that it is held against
-    cdef ByteMap metrics  # each metric that was ever entered: a number, from 1
-    cdef uint32_t* metric_at  # by that number: where it stands in their map, counted in RECORD_UNITs
+    cdef TagList wanted, other  # of the text that is looked up, and of one that it is compared with
+    cdef ByteMap metrics  # each metric ever inserted → its number, from 1
+    cdef uint32_t* metric_at  # by that number: its place in the map, counted in RECORD_UNITs
     cdef int32_t metric_room
-    cdef object text_type, parts_type, tags_type
+    cdef object text_type, key_type
 
-    def __cinit__(self, text_type, parts_type, tags_type):
-        """`text_type` is made of metric and tags, `parts_type` of what stands before and behind the base time,
-        `tags_type` of the numbers and the tag pairs of some series."""
-        self.text_type, self.parts_type, self.tags_type = text_type, parts_type, tags_type
+    def __cinit__(self, text_type, key_type):
+        """`text_type` is made of metric and tags, `key_type` of the head and the tail of a series' key."""
+        self.text_type, self.key_type = text_type, key_type
         seed = os.urandom(16)
         memcpy(&self.key, PyBytes_AS_STRING(seed), 16)
         self.unused = self.last = NONE
         self.metrics = ByteMap()
-        if start_slots(&self.texts) != TAKEN or start_slots(&self.sets) != TAKEN:
+        if start_slots(&self.texts) != DONE or start_slots(&self.sets) != DONE:
             raise MemoryError
 
     def __dealloc__(self):
@@ -80,7 +70,7 @@ cdef class Texts:
         free(self.arena)
         free(self.metric_at)
         free(self.wanted.tags)
-        free(self.met.tags)
+        free(self.other.tags)
 
     @property
     def held(self):
@@ -93,12 +83,12 @@ cdef class Texts:
         )
 
     def __len__(self):
-        """How many numbers have a text."""
+        """Return how many numbers have a text."""
         return self.series_count - self.free_count
 
     @property
     def count(self):
-        """Numbers ever given: all are below."""
+        """All numbers ever assigned are below."""
         return self.series_count
 
     cdef inline uint32_t hash(self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t) noexcept nogil:
@@ -107,7 +97,7 @@ cdef class Texts:
     cdef inline bint is_text(
         self, int32_t at, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t
     ) noexcept nogil:
-        """Whether an entry in use is of a text."""
+        """Return whether an entry in use is of a text."""
         cdef Entry* entry = &self.entries[at]
         return (
             entry.tag_bytes == <size_t> t
@@ -125,7 +115,7 @@ cdef class Texts:
     cdef inline int64_t slot_of(
         self, uint32_t hash, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t
     ) noexcept nogil:
-        """The slot of a text; of one that is not there NONE."""
+        """Return the slot of a text, or NONE."""
         cdef Slots* slots = &self.texts
         cdef uint32_t at = hash & slots.mask
         while slots.at[at].item != NONE:
@@ -141,8 +131,8 @@ cdef class Texts:
     cdef inline int32_t next_number(
         self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t
     ) noexcept nogil:
-        """The number of a text that a line brings. Agents send their series in one order: most often it is the one that
-        came after the last one before, and its place in memory is at hand."""
+        """Return the number of a line's text, or NONE. Agents send their series in one order: most often it is the text
+        that followed the last one before, and its memory is prefetched."""
         cdef int32_t at = NONE if self.last == NONE else self.entries[self.last].follower
         cdef int64_t slot
         if at == NONE or not self.entries[at].metric & LINKED or not self.is_text(at, metric, m, tags, t):
@@ -153,19 +143,19 @@ cdef class Texts:
             self.follow(at)
         self.last = at
         at = self.entries[at].follower
-        if at != NONE:  # memory brings what the next lines are held against while they are read
+        if at != NONE:  # the next lines are compared with these while they are read
             PREFETCH(self.arena + self.entries[at].at)
             PREFETCH(&self.entries[self.entries[at].follower])
         return self.entries[self.last].number
 
     cdef inline void follow(self, int32_t at) noexcept nogil:
-        """Expect an entry after the last one."""
+        """Note that an entry followed the last one."""
         if self.last != NONE:
             self.entries[self.last].follower = at
         self.last = at
 
     cdef uint32_t set_hash(self, const char* metric, Py_ssize_t m, const TagList* list) noexcept nogil:
-        """Of a metric and a set of tags, in whatever order."""
+        """Return the hash of a metric and a set of tags, in any order."""
         cdef uint64_t sum = hash_of(&self.key, metric, m, NULL, 0)
         cdef Py_ssize_t at
         for at in range(list.count):
@@ -175,7 +165,7 @@ cdef class Texts:
         return <uint32_t> (sum >> 32)
 
     cdef int64_t set_slot(self, uint32_t hash, uint32_t metric) noexcept nogil:
-        """The slot of the series with a metric (its number) and the tags in `wanted`; NONE where there is none."""
+        """Return the slot of the series with a metric number and the tags in `wanted`, or NONE."""
         cdef Slots* slots = &self.sets
         cdef uint32_t at = hash & slots.mask
         cdef Entry* entry
@@ -184,22 +174,21 @@ cdef class Texts:
                 entry = &self.entries[self.series[slots.at[at].item].entry]
                 if (
                     entry.metric & METRIC == metric
-                    and split_tags(self.arena + entry.at, entry.tag_bytes, &self.met, ANY_NUMBER) == TAKEN
-                    and same_tags(&self.wanted, &self.met)
+                    and split_tags(self.arena + entry.at, entry.tag_bytes, &self.other, ANY_NUMBER) == DONE
+                    and same_tags(&self.wanted, &self.other)
                 ):
                     return at
             at = (at + 1) & slots.mask
         return NONE
 
     def find(self, bytes metric not None, bytes tags not None):
-        """The number a text leads to, -1 for none."""
+        """Return the number of a text, or -1."""
         return self.number_of(
             PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags)
         )
 
     def find_set(self, bytes metric not None, bytes tags not None):
-        """The number of the series that a well-formed text names, however the text is written that leads to it; -1 for
-        none. Raises MemoryError."""
+        """Return the number of a well-formed text's series, in any order of its tags, or -1. Raise MemoryError."""
         cdef const char* m = PyBytes_AS_STRING(metric)
         cdef uint32_t id = self.metric_id(metric, enter=False)
         cdef int64_t slot
@@ -212,11 +201,11 @@ cdef class Texts:
     cdef int32_t new_entry(
         self, uint32_t id, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t, int32_t number
     ) noexcept nogil:
-        """Have a text, whose metric has the number `id`, and which leads to none, lead to a number; NONE where there is
-        no memory, and nothing has changed."""
+        """Let a text with the metric number `id`, which leads to no number, lead to one. Return NONE, and change nothing,
+        if there is no memory."""
         cdef int32_t at = self.unused
         cdef Entry* entry
-        if self.make_entry_room(t) != TAKEN:
+        if self.make_entry_room(t) != DONE:
             return NONE
         if at == NONE:
             at = self.entry_count
@@ -235,9 +224,9 @@ cdef class Texts:
     cdef int32_t new_series(
         self, uint32_t id, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t, uint32_t set_hash
     ) noexcept nogil:
-        """A number for a text whose set of tags has none; NONE where there is no memory, and nothing has changed."""
+        """Assign a number to a text with a new set of tags. Return NONE, and change nothing, if there is no memory."""
         cdef int32_t at, number
-        if self.make_series_room() != TAKEN:
+        if self.make_series_room() != DONE:
             return NONE
         number = self.free_numbers[self.free_count - 1] if self.free_count else self.series_count
         at = self.new_entry(id, metric, m, tags, t, number)
@@ -249,12 +238,12 @@ cdef class Texts:
             self.series_count += 1
         self.entries[at].metric |= FIRST
         self.series[number].entry = at
-        self.series[number].before_bytes = UNSETTLED
+        self.series[number].head_bytes = NO_KEY
         place(&self.sets, set_hash, number)
         return number
 
     def link(self, bytes metric not None, bytes tags not None, int32_t number):
-        """Have another text, which leads to none, lead to a number. Raises MemoryError, and then nothing has changed."""
+        """Let another text, which leads to no number, lead to one. Raise MemoryError and change nothing then."""
         assert self.knows(number) and self.find(metric, tags) == NONE
         cdef int32_t at = self.new_entry(
             self.metric_id(metric, enter=True), PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), number
@@ -263,8 +252,7 @@ cdef class Texts:
             raise MemoryError
 
     def add(self, bytes metric not None, bytes tags not None):
-        """A number for a text that leads to none, nor does another of its tags. Raises MemoryError, and then nothing
-        has changed."""
+        """Assign a number to a text of a new series. Raise MemoryError and change nothing then."""
         assert self.find(metric, tags) == NONE and self.find_set(metric, tags) == NONE  # which fills `wanted`
         cdef const char* m = PyBytes_AS_STRING(metric)
         cdef int32_t number, id = self.metric_id(metric, enter=True)
@@ -278,7 +266,7 @@ cdef class Texts:
         return number
 
     cdef int make_series_room(self) noexcept nogil:
-        """For one more, and for its number when it is free again."""
+        """Make room for one more series, and for its number in the list of free ones."""
         cdef int32_t room
         if self.series_count == self.series_room:
             if self.series_room >= 1 << 30:
@@ -291,7 +279,7 @@ cdef class Texts:
 
     cdef int make_entry_room(self, Py_ssize_t text_bytes) noexcept nogil:
         cdef int32_t room
-        if self.make_arena_room(text_bytes) != TAKEN:
+        if self.make_arena_room(text_bytes) != DONE:
             return NO_MEMORY
         if self.unused == NONE and self.entry_count == self.entry_room:
             if self.entry_room >= 1 << 30:
@@ -304,18 +292,18 @@ cdef class Texts:
 
     cdef int make_arena_room(self, Py_ssize_t size) noexcept nogil:
         cdef uint64_t room
-        if self.arena_used + size > self.arena_room and self.arena_dead > FEWEST_DEAD + self.arena_used // 2:
-            if self.pack() != TAKEN:
+        if self.arena_used + size > self.arena_room and self.arena_dead > MIN_DEAD + self.arena_used // 2:
+            if self.pack() != DONE:
                 return NO_MEMORY
         if self.arena_used + size > self.arena_room:
             room = larger(self.arena_room, self.arena_used + size)
             if grow(<void**> &self.arena, room, 1):
                 return NO_MEMORY
             self.arena_room = room
-        return TAKEN
+        return DONE
 
     cdef int pack(self) noexcept nogil:
-        """Give up what nobody uses of the arena."""
+        """Copy the live parts of the arena to a new one."""
         cdef char* packed = NULL
         cdef uint64_t used = 0, room = larger(self.arena_used - self.arena_dead, 0)
         cdef int32_t at
@@ -331,16 +319,16 @@ cdef class Texts:
                 used += entry.tag_bytes
         for at in range(self.series_count):
             one = &self.series[at]
-            if one.entry != NONE and one.before_bytes != UNSETTLED:
-                memcpy(packed + used, self.arena + one.at, one.before_bytes + one.after_bytes)
+            if one.entry != NONE and one.head_bytes != NO_KEY:
+                memcpy(packed + used, self.arena + one.at, one.head_bytes + one.tail_bytes)
                 one.at = used
-                used += one.before_bytes + one.after_bytes
+                used += one.head_bytes + one.tail_bytes
         free(self.arena)
         self.arena, self.arena_room, self.arena_used, self.arena_dead = packed, room, used, 0
-        return TAKEN
+        return DONE
 
     cdef void unmark(self, int32_t at, uint32_t mark) noexcept:
-        """Take a mark from an entry, which ends with its last."""
+        """Clear a flag of an entry; without flags it is free."""
         cdef Entry* entry = &self.entries[at]
         entry.metric &= ~mark
         if entry.metric & (LINKED | FIRST) == 0:
@@ -349,7 +337,7 @@ cdef class Texts:
             self.unused = at
 
     def unlink(self, bytes metric not None, bytes tags not None, int32_t number):
-        """Have a text lead nowhere, if it leads to this number."""
+        """Let a text lead to no number, if it leads to this one."""
         cdef const char* m = PyBytes_AS_STRING(metric)
         cdef const char* t = PyBytes_AS_STRING(tags)
         cdef Py_ssize_t m_bytes = PyBytes_GET_SIZE(metric), t_bytes = PyBytes_GET_SIZE(tags)
@@ -365,17 +353,17 @@ cdef class Texts:
         self.unmark(entry, LINKED)
 
     cdef void leave_set(self, int32_t number, uint32_t hash, uint32_t metric) noexcept:
-        """Have the tags in `wanted` lead nowhere, if they lead to this number."""
+        """Remove the set of tags in `wanted`, if it leads to this number."""
         cdef int64_t slot = self.set_slot(hash, metric)
         if slot != NONE and self.sets.at[slot].item == number:
             remove(&self.sets, <uint32_t> slot)
 
     def unlink_all(self):
-        """Have every text lead nowhere; numbers keep what they have."""
+        """Let every text lead to no number. Numbers keep their texts and keys."""
         cdef Slots texts, sets
         cdef int32_t at
         must(start_slots(&texts))
-        if start_slots(&sets) != TAKEN:
+        if start_slots(&sets) != DONE:
             free(texts.at)
             raise MemoryError
         free(self.texts.at)
@@ -389,7 +377,7 @@ cdef class Texts:
         return 0 <= number < self.series_count and self.series[number].entry != NONE
 
     def text(self, int64_t number):
-        """The first text of a number; None where it is free."""
+        """Return the first text of a number, or None if it is free."""
         cdef Entry* entry
         cdef const Record* metric
         if not self.knows(number):
@@ -402,67 +390,131 @@ cdef class Texts:
         )
 
     def numbers(self):
-        """The numbers that have a text."""
+        """Return the numbers that have a text."""
         return [at for at in range(self.series_count) if self.series[at].entry != NONE]
 
-    cdef char* settled(self, int32_t number, Py_ssize_t before, Py_ssize_t after) noexcept nogil:
-        """Where the key parts of a number are to be written; NULL where there is no memory."""
+    cdef char* new_key(self, int32_t number, Py_ssize_t head, Py_ssize_t tail) noexcept nogil:
+        """Return where the key of a number is to be written, or NULL if there is no memory."""
         cdef Series* one
-        if self.make_arena_room(before + after) != TAKEN:
+        if self.make_arena_room(head + tail) != DONE:
             return NULL
         one = &self.series[number]
-        if one.before_bytes != UNSETTLED:
-            self.arena_dead += one.before_bytes + one.after_bytes
+        if one.head_bytes != NO_KEY:
+            self.arena_dead += one.head_bytes + one.tail_bytes
         one.at = self.arena_used
-        one.before_bytes, one.after_bytes = <uint16_t> before, <uint16_t> after
-        self.arena_used += before + after
+        one.head_bytes, one.tail_bytes = <uint16_t> head, <uint16_t> tail
+        self.arena_used += head + tail
         return self.arena + one.at
 
-    def settle(self, int64_t number, parts):
-        """Give a number key parts, which a row key has room for (tsd.codec.rowkey.LONGEST_KEY). Raises MemoryError, and
-        then nothing has changed."""
-        cdef bytes before, after
+    def set_key(self, int64_t number, key):
+        """Set the key of a number. Raise MemoryError and change nothing if there is no memory."""
+        cdef bytes head, tail
         cdef char* at
-        before, after = parts
-        assert self.knows(number) and PyBytes_GET_SIZE(before) < UNSETTLED and PyBytes_GET_SIZE(after) < UNSETTLED
-        at = self.settled(<int32_t> number, PyBytes_GET_SIZE(before), PyBytes_GET_SIZE(after))
+        head, tail = key
+        assert self.knows(number) and PyBytes_GET_SIZE(head) < NO_KEY and PyBytes_GET_SIZE(tail) < NO_KEY
+        at = self.new_key(<int32_t> number, PyBytes_GET_SIZE(head), PyBytes_GET_SIZE(tail))
         if at == NULL:
             raise MemoryError
-        memcpy(at, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before))
-        memcpy(at + PyBytes_GET_SIZE(before), PyBytes_AS_STRING(after), PyBytes_GET_SIZE(after))
+        memcpy(at, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
+        memcpy(at + PyBytes_GET_SIZE(head), PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail))
 
-    def parts(self, int64_t number):
-        """Its key parts; None where it has none."""
+    cdef inline bint has_key(self, int64_t number) noexcept nogil:
+        return self.knows(number) and self.series[number].head_bytes != NO_KEY
+
+    def key_of(self, int64_t number):
+        """Return the key of a number, or None if it has none."""
         cdef Series* one
-        if not self.knows(number) or self.series[number].before_bytes == UNSETTLED:
+        if not self.has_key(number):
             return None
         one = &self.series[number]
-        return self.parts_type(
-            PyBytes_FromStringAndSize(self.arena + one.at, one.before_bytes),
-            PyBytes_FromStringAndSize(self.arena + one.at + one.before_bytes, one.after_bytes),
+        return self.key_type(
+            PyBytes_FromStringAndSize(self.arena + one.at, one.head_bytes),
+            PyBytes_FromStringAndSize(self.arena + one.at + one.head_bytes, one.tail_bytes),
         )
 
-    def tags_of(self, const int32_t[::1] numbers, Py_ssize_t ahead):
-        """Of those series that have key parts, by metric UID, the numbers and joined tag pairs; `ahead` bytes of salt
-        stand before a metric's UID."""
+    def join_keys(self, const int32_t[::1] numbers, int64_t[::1] bounds not None):
+        """Return the keys of numbers, joined. `bounds` (2 × numbers + 1) gets the ends of each head and tail; a number
+        without a key has neither."""
+        cdef Py_ssize_t at, count = numbers.shape[0]
+        cdef int64_t used = 0
         cdef Series* one
+        cdef bytes joined
+        cdef char* to
+        assert bounds.shape[0] == 2 * count + 1
+        bounds[0] = 0
+        for at in range(count):
+            if self.has_key(numbers[at]):
+                one = &self.series[numbers[at]]
+                bounds[2 * at + 1] = used + one.head_bytes
+                used += one.head_bytes + one.tail_bytes
+            else:
+                bounds[2 * at + 1] = used
+            bounds[2 * at + 2] = used
+        joined = PyBytes_FromStringAndSize(NULL, used)
+        to = PyBytes_AS_STRING(joined)
+        for at in range(count):
+            if bounds[2 * at + 2] > bounds[2 * at]:
+                if at + KEYS_AHEAD < count and self.knows(numbers[at + KEYS_AHEAD]):
+                    PREFETCH(self.arena + self.series[numbers[at + KEYS_AHEAD]].at)
+                memcpy(to + bounds[2 * at], self.arena + self.series[numbers[at]].at, bounds[2 * at + 2] - bounds[2 * at])
+        return joined
+
+    cdef int insert(
+        self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t, const KeyBytes* key, int32_t* number
+    ) noexcept:
+        """Insert a series with its key; its text leads to none, and its tags are `wanted`. Return UNKNOWN, and change
+        nothing, if it is known by another text; or NO_MEMORY."""
+        cdef int32_t metric_id = self.id_of_metric(metric, m)
+        cdef uint32_t hash = self.set_hash(metric, m, &self.wanted)
+        cdef char* to
+        if metric_id == NONE:
+            return NO_MEMORY
+        if self.set_slot(hash, metric_id) != NONE:
+            return UNKNOWN
+        if self.make_fresh_room() != DONE or self.make_arena_room(t + key.head_bytes + key.tail_bytes) != DONE:
+            return NO_MEMORY
+        number[0] = self.new_series(metric_id, metric, m, tags, t, hash)
+        if number[0] == NONE:
+            return NO_MEMORY
+        to = self.new_key(number[0], key.head_bytes, key.tail_bytes)  # there is room
+        memcpy(to, key.head, key.head_bytes)
+        memcpy(to + key.head_bytes, key.tail, key.tail_bytes)
+        self.note_fresh(number[0], metric_id)
+        self.follow(self.series[number[0]].entry)
+        return DONE
+
+    def insert_all(self, list texts not None, bytes joined not None, const int64_t[::1] bounds not None):
+        """Insert new series with their keys (`join_keys`). Return the places of texts that are known, or belong
+        to known series; those without a key are skipped. Raise MemoryError."""
         cdef Py_ssize_t at
-        cdef bytes metric
-        cdef dict found = {}
-        for at in range(numbers.shape[0]):
-            if not self.knows(numbers[at]) or self.series[numbers[at]].before_bytes == UNSETTLED:
+        cdef bytes metric, tags
+        cdef const char* keys = PyBytes_AS_STRING(joined)
+        cdef KeyBytes key
+        cdef int32_t number
+        cdef list left = []
+        cdef int found
+        assert bounds.shape[0] == 2 * len(texts) + 1 and bounds[2 * len(texts)] <= PyBytes_GET_SIZE(joined)
+        for at in range(len(texts)):
+            key.head, key.head_bytes = keys + bounds[2 * at], bounds[2 * at + 1] - bounds[2 * at]
+            key.tail, key.tail_bytes = keys + bounds[2 * at + 1], bounds[2 * at + 2] - bounds[2 * at + 1]
+            if key.head_bytes + key.tail_bytes == 0:
                 continue
-            one = &self.series[numbers[at]]
-            metric = PyBytes_FromStringAndSize(self.arena + one.at + ahead, max(one.before_bytes - ahead, 0))
-            some = found.get(metric)
-            if some is None:
-                some = found[metric] = self.tags_type([], [])
-            (<list> some[0]).append(numbers[at])
-            (<list> some[1]).append(PyBytes_FromStringAndSize(self.arena + one.at + one.before_bytes, one.after_bytes))
-        return found
+            assert 0 <= key.head_bytes < NO_KEY and 0 <= key.tail_bytes < NO_KEY
+            metric, tags = texts[at]
+            if self.find(metric, tags) == NONE:
+                must(split_tags(PyBytes_AS_STRING(tags), PyBytes_GET_SIZE(tags), &self.wanted, ANY_NUMBER))
+                found = self.insert(
+                    PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric), PyBytes_AS_STRING(tags),
+                    PyBytes_GET_SIZE(tags), &key, &number,
+                )
+                if found != UNKNOWN:
+                    must(found)
+                    continue
+            left.append(at)
+        return left
 
     def drop(self, int64_t number):
-        """Free a number; its texts were unlinked before. Raises MemoryError, and then nothing has changed."""
+        """Free a number whose texts are unlinked. Raise MemoryError and change nothing then."""
         cdef int32_t room
         if not self.knows(number):
             return
@@ -472,14 +524,14 @@ cdef class Texts:
             must(grow(<void**> &self.free_numbers, room, sizeof(int32_t)))
             self.free_room = room
         self.unmark(one.entry, FIRST)
-        if one.before_bytes != UNSETTLED:
-            self.arena_dead += one.before_bytes + one.after_bytes
-        one.entry, one.before_bytes = NONE, UNSETTLED
+        if one.head_bytes != NO_KEY:
+            self.arena_dead += one.head_bytes + one.tail_bytes
+        one.entry, one.head_bytes = NONE, NO_KEY
         self.free_numbers[self.free_count] = <int32_t> number
         self.free_count += 1
 
     cdef int32_t id_of_metric(self, const char* metric, Py_ssize_t size) noexcept:
-        """A number for a metric, from 1 on, which it keeps; NONE where there is no memory."""
+        """Return the permanent number of a metric, from 1 on, or NONE if there is no memory."""
         cdef Record* record = self.metrics.look_up(metric, size)
         cdef int32_t number
         if record != NULL:
@@ -493,10 +545,10 @@ cdef class Texts:
                 return NONE
             self.metric_room = <int32_t> larger(self.metric_room, number + 1)
         self.metric_at[number] = <uint32_t> (self.metrics.used // RECORD_UNIT)
-        return NONE if self.metrics.add(metric, size, <char*> &number, sizeof(number)) != TAKEN else number
+        return NONE if self.metrics.add(metric, size, <char*> &number, sizeof(number)) != DONE else number
 
     def metric_id(self, bytes metric not None, *, bint enter):
-        """The number of a metric, from 1 on, which it keeps; of one that has none 0, unless it is to be entered. Raises
+        """Return the permanent number of a metric, from 1 on. If it has none: 0, or with `enter` a new one. Raise
         MemoryError."""
         cdef Record* record = self.metrics.look_up(PyBytes_AS_STRING(metric), PyBytes_GET_SIZE(metric))
         cdef int32_t number
@@ -508,7 +560,7 @@ cdef class Texts:
         return number
 
     def take_fresh(self):
-        """The numbers that the loop over lines gave since this was last asked, each with its metric's, as bytes."""
+        """Return the numbers that were assigned in C since the last call, each followed by its metric's, as bytes."""
         taken = PyBytes_FromStringAndSize(<const char*> self.fresh, self.fresh_count * sizeof(int32_t))
         self.fresh_count = 0
         return taken
@@ -520,21 +572,9 @@ cdef class Texts:
             if grow(<void**> &self.fresh, room, sizeof(int32_t)):
                 return NO_MEMORY
             self.fresh_room = room
-        return TAKEN
+        return DONE
 
     cdef void note_fresh(self, int32_t number, int32_t metric) noexcept nogil:
         self.fresh[self.fresh_count] = number
         self.fresh[self.fresh_count + 1] = metric
         self.fresh_count += 2
-
-
-cdef inline int must(int found) except -1:
-    if found == NO_MEMORY:
-        raise MemoryError
-    assert found == TAKEN, found
-    return found
-
-
-cdef inline uint64_t larger(uint64_t room, uint64_t wanted) noexcept nogil:
-    """The next size of an array: half as much again, and at least what is wanted."""
-    return max(room + (room >> 1), wanted, 1024)

@@ -1,177 +1,184 @@
-"""One way in: whole put lines from a socket, a file or the journal are absorbed, and journaled in the same step."""
+"""The intake: whole lines from a socket or a file are parsed into open rows and journaled in one step.
+
+Lines → parser → (unknown series: validate, resolve, insert) → open rows → journal. The replay of a journal and imports
+use the first part, `absorb_whole`.
+"""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import structlog
 import trio
 
-from tsd.codec.putline import Tags
 from tsd.errors import BadLine, CorruptRow, StoreError
-from tsd.ingest.growth import Growth, Permit
-from tsd.ingest.journal import GROUP_BYTES, Journal
-from tsd.ingest.ledger import Ledger
-from tsd.ingest.names import Judged, Named, SeriesNames
-from tsd.ingest.putlines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
-from tsd.ingest.rows import OpenRows
-from tsd.ingest.series import SeriesText
-from tsd.ingest.source import Refusal, Source
-from tsd.ingest.summaries import Summaries, SummaryRules
-from tsd.store.turns import PACE
+from tsd.ingest.journal.journal import GROUP_BYTES, Journal
+from tsd.ingest.limits import NewNameLimit, Origin, OriginAdmission, RefusedLine
+from tsd.ingest.lines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
+from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.rollups import Summaries
+from tsd.ingest.series import Validator
+from tsd.store.scheduling import IngestLoad
+from tsd.tables.writing import SeriesResolver, SeriesText
 
 log = structlog.get_logger(__name__)
 
-NOBODY = Named(False, {})
+
+class LineCounts:
+    """Counts of lines since the start: each received line is stored, refused or waits in a window.
+
+    The intake counts received and refused lines, the writer stored ones, and windows waiting ones. The counts are
+    independent, so `balance` is a real check. Lines found in the journal at the start count as received.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.stored = 0
+        self.refused: Counter[str] = Counter()  # by reason
+
+    def refuse(self, reason: str, lines: int = 1) -> None:
+        """Count lines that will not be stored."""
+        self.refused[reason] += lines
+
+    def balance(self, waiting: int) -> int:
+        """Return the number of missing lines, given the number that waits in windows. Anything but 0 is a bug."""
+        return self.received - self.stored - sum(self.refused.values()) - waiting
 
 
 class Taken(NamedTuple):
-    """What became of a block."""
+    """Result of the intake of a block."""
 
     accepted: int
     rejects: Sequence[Reject]  # in the order of their lines
-    rest: bytes  # from the first line on that is not a put line, or is one too many for now
-    position: int  # in the journal: the accepted lines are on disk once it has been synced so far
+    rest: bytes  # starts with the first line that is no put line, or that is left for the next call
+    position: int  # in the journal: the accepted lines are on disk once `Journal.synced` reaches it
 
 
-class Gate:
-    """Whether anything may come in. Those who would be overrun hold it shut, each under its own name."""
+class Backpressure:
+    """Stops the acceptance of lines while there is any reason. Each component that cannot keep up adds its own."""
 
     def __init__(self) -> None:
-        self._held: set[str] = set()
+        self._reasons: set[str] = set()
         self._opened = trio.Event()
         self._opened.set()
 
     @property
     def is_open(self) -> bool:
-        """Whether anything may come in."""
-        return not self._held
+        """Whether lines may be accepted."""
+        return not self._reasons
 
     @property
-    def held(self) -> frozenset[str]:
-        """Why it is shut; empty where it is open."""
-        return frozenset(self._held)
+    def reasons(self) -> frozenset[str]:
+        """Reasons why no lines are accepted now; empty if they are."""
+        return frozenset(self._reasons)
 
-    def hold(self, why: str) -> None:
-        """Shut it."""
-        if not self._held:
+    def hold(self, reason: str) -> None:
+        """Add a reason."""
+        if not self._reasons:
             self._opened = trio.Event()
-            log.warning("reading from clients has stopped", because=why)
-        self._held.add(why)
+            log.warning("ingest.backpressure_started", reason=reason)
+        self._reasons.add(reason)
 
-    def release(self, why: str) -> None:
-        """Give one reason up; the last one opens the gate."""
-        if why in self._held:
-            self._held.remove(why)
-            if not self._held:
+    def release(self, reason: str) -> None:
+        """Remove a reason."""
+        if reason in self._reasons:
+            self._reasons.remove(reason)
+            if not self._reasons:
                 self._opened.set()
-                log.info("reading from clients again")
+                log.info("ingest.backpressure_ended")
 
-    async def passed(self) -> None:
-        """Return once the gate is open."""
-        while self._held:
+    async def wait_open(self) -> None:
+        """Return when lines may be accepted."""
+        while self._reasons:
             await self._opened.wait()
 
 
 async def absorb(
     rows: OpenRows,
-    names: SeriesNames,
+    resolver: SeriesResolver,
     block: bytes,
     *,
-    most_unsettled: int | None = None,
-    permit: Permit | None = None,
+    max_unresolved: int | None = None,
+    admission: OriginAdmission | None = None,
 ) -> Absorbed:
-    """Take a block into `rows`, its strangers entered first. Nothing else runs between the absorption and the return.
+    """Absorb a block into `rows`, and return without a checkpoint after that.
 
-    Where the store does not answer, StoreError is raised (CorruptRow where it holds no UID table). With
-    `most_unsettled`, well-formed strangers are then entered without their UIDs, to be settled when their window is
-    written; once there are so many, good lines of others are accepted and left to the journal. `permit` says what may
-    be new; without one anything may.
+    The parser absorbs a block in one pass if its series are known, or if all their names are cached. Otherwise it
+    absorbs nothing, the unknown series are inserted or refused, and a second pass absorbs the block.
+
+    Raise StoreError if the store does not answer, and CorruptRow if it has no UID table. With `max_unresolved` these
+    are not raised: well-formed series are inserted without keys and resolved when their window is written. Beyond that
+    number of series, valid lines are accepted but kept only in the journal. `admission` limits new names and series.
     """
-    verdicts: dict[SeriesText, BadLine | None] = {}
-    named: Named | None = None
-    while True:
-        known = len(rows.table)
-        absorbed = rows.absorb(block, verdicts, names.known, permit.room if permit is not None else sys.maxsize)
-        if permit is not None:
-            permit.met_series(len(rows.table) - known)
-        if not absorbed.strangers:
+    refusals: dict[SeriesText, BadLine | None] = {}
+    while True:  # a third pass only if series were evicted during the insertion
+        before = len(rows.table)
+        room = admission.room if admission is not None else sys.maxsize
+        absorbed = rows.absorb(block, refusals, resolver.composer, room)
+        if admission is not None:
+            admission.count_series(len(rows.table) - before)
+        if not absorbed.unknown:
             return absorbed
-        good: Mapping[SeriesText, Tags] | None = None
-        try:
-            if named is None:
-                named = NOBODY  # if that fails
-                named = await _name(names, absorbed.strangers, permit)
-                if named.some:
-                    continue
-            good = await _sift(names, absorbed.strangers, verdicts, permit)
-            resolved = await names.resolve(good, permit, named.without)
-        except (StoreError, CorruptRow) as error:
-            if most_unsettled is None:
-                raise
-            error.with_traceback(None)  # trio's frame of a call in a thread holds the error: together they held a block
-            log.debug("series entered without UIDs", series=len(absorbed.strangers), because=str(error))
-        else:
-            known = len(rows.table)
-            for text, parts in resolved.items():
-                if isinstance(parts, BadLine):
-                    verdicts[text] = parts
-                else:
-                    rows.table.enter(text, parts)
-            if permit is not None:
-                permit.met_series(len(rows.table) - known)
-            continue
-        for text in good if good is not None else await _sift(names, absorbed.strangers, verdicts, permit):
-            if len(rows.table.unsettled) < most_unsettled:
-                rows.table.enter(text, None)
+        refusals |= await _insert_unknown(rows, resolver, absorbed.unknown, max_unresolved, admission)
+
+
+async def _insert_unknown(
+    rows: OpenRows,
+    resolver: SeriesResolver,
+    unknown: Sequence[SeriesText],
+    max_unresolved: int | None,
+    admission: OriginAdmission | None,
+) -> dict[SeriesText, BadLine | None]:
+    """Validate, filter, resolve and insert unknown series. Return those that were not inserted, each with the error for
+    its lines, or with None if its lines are kept only in the journal."""
+    refusals: dict[SeriesText, BadLine | None] = {**await _validate(rows.validator, unknown)}
+    series = [text for text in unknown if text not in refusals]
+    if admission is not None:
+        refusals |= admission.over_limit(series)
+        series = [text for text in series if text not in refusals]
+    table = rows.table
+    try:
+        resolved = await resolver.resolve(series, admission)
+    except (StoreError, CorruptRow) as error:
+        if max_unresolved is None:
+            raise
+        error.with_traceback(None)  # the traceback's frames hold the error and the block
+        log.debug("series.unresolved", series=len(series), error=str(error))
+        for text in series:
+            if len(table.unresolved) < max_unresolved:
+                table.insert(text, None)
             else:
-                verdicts[text] = None
+                refusals[text] = None
+        return refusals
+    before = len(table)
+    table.insert_all(series, resolved.keys)
+    if admission is not None:
+        admission.count_series(len(table) - before)
+    return refusals | {series[at]: error for at, error in resolved.refused.items()}
 
 
-async def _name(names: SeriesNames, strangers: Sequence[SeriesText], permit: Permit | None) -> Named:
-    """Have as many strangers as possible entered by the next look at their lines. Raises StoreError, and CorruptRow."""
-    if permit is not None and len(strangers) > permit.room:
-        return NOBODY  # names of series that have no room get no UID
-    return await names.name(strangers, permit)
-
-
-async def _sift(
-    names: SeriesNames,
-    strangers: Sequence[SeriesText],
-    verdicts: dict[SeriesText, BadLine | None],
-    permit: Permit | None,
-) -> Mapping[SeriesText, Tags]:
-    """The strangers that are well-formed and have room; the others get their verdict."""
-    judged = await _judge(names, strangers)
-    verdicts.update(judged.refused)
-    if permit is not None and (crowded_out := permit.crowded_out(judged.good)):
-        verdicts.update(crowded_out)
-        for text in crowded_out:
-            del judged.good[text]
-    return judged.good
-
-
-async def _judge(names: SeriesNames, strangers: Sequence[SeriesText]) -> Judged:
-    """Which of the texts are well-formed; others run in between."""
-    judged = Judged({}, {})
-    for at in range(0, len(strangers), SLOW_LINES):
-        good, refused = names.judge(strangers[at : at + SLOW_LINES])
-        judged.good.update(good)
-        judged.refused.update(refused)
+async def _validate(validator: Validator, unknown: Sequence[SeriesText]) -> dict[SeriesText, BadLine]:
+    """Return the texts that are not well-formed series, with their errors. Checks are done in batches between
+    checkpoints."""
+    suspects = validator.suspects(unknown)
+    errors: dict[SeriesText, BadLine] = {}
+    for at in range(0, len(suspects), SLOW_LINES):
+        errors |= {text: error for text in suspects[at : at + SLOW_LINES] if (error := validator.check(text))}
         await trio.lowlevel.checkpoint()
-    return judged
+    return errors
 
 
 async def absorb_whole(
-    rows: OpenRows, names: SeriesNames, block: bytes, summaries: Summaries | None = None
+    rows: OpenRows, resolver: SeriesResolver, block: bytes, summaries: Summaries | None = None
 ) -> Absorbed:
-    """Take in a block to its end: put lines, and, where `summaries` takes them, lines of rollups and histograms. Where
-    it raises, as `absorb` does, a part is taken in."""
+    """Absorb a whole block: put lines and, with `summaries`, lines of rollups and histograms. Raise as `absorb` does; a
+    part of the block may then be absorbed."""
     accepted, kept, rejects, done = 0, list[bytes](), list[Reject](), 0
     rest = block
     while rest:
         if summaries is None or is_put(rest):
-            absorbed = await absorb(rows, names, rest)
+            absorbed = await absorb(rows, resolver, rest)
             rest = absorbed.rest
         else:
             others, puts = leading_others(rest)
@@ -187,107 +194,111 @@ async def absorb_whole(
 
 
 class Intake:
-    """What doors and imports hand their lines to."""
+    """Takes lines from connections, requests and commands."""
 
     def __init__(
         self,
         rows: OpenRows,
-        names: SeriesNames,
+        resolver: SeriesResolver,
         journal: Journal,
-        ledger: Ledger,
-        gate: Gate,
-        on_growth: Callable[[], None],
+        ledger: LineCounts,
+        backpressure: Backpressure,
+        on_taken: Callable[[], None],
         *,
-        most_unsettled: int,
+        max_unresolved: int,
         summaries: Summaries,
-        growth: Growth | None = None,
-        on_refused: Callable[[Source, Sequence[Refusal]], None] = lambda *_: None,
+        name_limit: NewNameLimit | None = None,
+        load: IngestLoad | None = None,
+        on_refused: Callable[[Origin, Sequence[RefusedLine]], None] = lambda *_: None,
     ) -> None:
-        """`on_growth` is called after each block; `most_unsettled` bounds the series met while the store is away.
-        `on_refused` is told of lines of sources whose refused lines are to be kept."""
+        """`on_taken` is called after each block. `max_unresolved` limits the series that are inserted while the store
+        does not answer. `on_refused` gets the refused lines of each origin with `keeps_refused`."""
         self._rows = rows
-        self._names = names
+        self._resolver = resolver
         self._journal = journal
         self._ledger = ledger
-        self.gate = gate
-        self._on_growth = on_growth
-        self._most_unsettled = most_unsettled
+        self.backpressure = backpressure
+        self._on_taken = on_taken
+        self._max_unresolved = max_unresolved
         self._summaries = summaries
-        self._growth = growth or Growth(rows.table)
+        self._name_limit = name_limit or NewNameLimit(rows.table)
         self._on_refused = on_refused
         self._draining = trio.Lock()
+        self._load = load or IngestLoad()
 
-    async def take_in(self, block: bytes, source: Source | None = None) -> Taken:
-        """Absorb the put lines that `block` (whole lines) starts with, and journal the accepted ones. Where many of
-        them want a closer look, some are left for the next call, so that others get their turn."""
-        permit = Permit(self._growth, source)
-        absorbed = await absorb(self._rows, self._names, block, most_unsettled=self._most_unsettled, permit=permit)
-        return self._enter(absorbed, block, source)
+    async def take(self, block: bytes, origin: Origin | None = None) -> Taken:
+        """Accept and journal the put lines at the start of `block` (whole lines). If many of them need the slow path,
+        some are left for the next call, so that other connections are served in between."""
+        admission = OriginAdmission(self._name_limit, origin)
+        absorbed = await absorb(
+            self._rows, self._resolver, block, max_unresolved=self._max_unresolved, admission=admission
+        )
+        return self._journal_and_count(absorbed, block, origin)
 
-    def take_at_once(self, block: bytes, source: Source) -> Taken | None:
-        """Likewise, where nothing has to be waited for; None where a series is new, and then nothing was taken."""
+    def try_take(self, block: bytes, origin: Origin) -> Taken | None:
+        """Do what `take` does, without waiting. Return None, and take nothing, if a series is unknown."""
         absorbed = self._rows.absorb(block, {})
-        return None if absorbed.strangers else self._enter(absorbed, block, source)
+        return None if absorbed.unknown else self._journal_and_count(absorbed, block, origin)
 
-    def take_plain(self, block: bytes) -> Taken | None:
-        """Likewise what several sources sent, who are told by whoever knows which part is whose; None also where a line
-        wants a closer look."""
+    def try_take_plain(self, block: bytes) -> Taken | None:
+        """Do what `take` does for plain lines of several connections; the caller counts the lines of each connection.
+        Return None, and take nothing, if a line needs the slow path."""
         accepted = self._rows.absorb_plain(block)
-        return None if accepted is None else self._enter(Absorbed(accepted, block, [], [], b""), block, None)
+        if accepted is None:
+            return None
+        return self._journal_and_count(Absorbed(accepted, block, [], [], b""), block, None)
 
-    async def take_summaries_in(self, block: bytes, source: Source | None = None) -> Taken:
-        """Likewise the lines of rollups and histograms in a block of nothing else."""
-        permit = Permit(self._growth, source)
-        absorbed = await self._summaries.absorb(self._rows, block, journal_alone=True, permit=permit)
-        return self._enter(absorbed, block, source)
+    async def take_summaries(self, block: bytes, origin: Origin | None = None) -> Taken:
+        """Accept lines from the start of `block`, which has only rollups and histograms."""
+        admission = OriginAdmission(self._name_limit, origin)
+        absorbed = await self._summaries.absorb(self._rows, block, journal_only=True, admission=admission)
+        return self._journal_and_count(absorbed, block, origin)
 
-    @property
-    def summary_rules(self) -> SummaryRules:
-        """What those lines may say."""
-        return self._summaries.rules
-
-    def _enter(self, absorbed: Absorbed, block: bytes, source: Source | None) -> Taken:
-        """Journal and count what was absorbed, in one step with that: the order of the journal is the order of the
-        points, so that a replay ends with the same last values."""
-        PACE.came(len(block) - len(absorbed.rest))
+    def _journal_and_count(self, absorbed: Absorbed, block: bytes, origin: Origin | None) -> Taken:
+        """Journal and count absorbed lines, without a checkpoint since they were absorbed. So the journal has the order
+        of the points, and a replay ends with the same last values."""
+        self._load.record(len(block) - len(absorbed.rest))
         if absorbed.accepted:
             self._journal.append(absorbed.kept, absorbed.accepted)
         self._ledger.received += absorbed.accepted + len(absorbed.rejects)
         for reject in absorbed.rejects:
             self._ledger.refuse(reject.error.reason)
-        if source is not None:
-            self._tell(source, absorbed.accepted, _refusals(block, absorbed.rejects) if absorbed.rejects else ())
-        self._on_growth()
+        if origin is not None:
+            self._count(origin, absorbed.accepted, _refused(block, absorbed.rejects) if absorbed.rejects else ())
+        self._on_taken()
         return Taken(absorbed.accepted, absorbed.rejects, absorbed.rest, self._journal.position)
 
-    def refuse(self, error: BadLine, text: bytes = b"", source: Source | None = None) -> None:
-        """Count a line that never got so far, as one that was too long; `text` is what is kept of it."""
+    def refuse(self, error: BadLine, text: bytes = b"", origin: Origin | None = None) -> None:
+        """Count a line that was refused before parsing, such as a too long one. `text` is its known part."""
         self._ledger.received += 1
         self._ledger.refuse(error.reason)
-        if source is not None:
-            self._tell(source, 0, [Refusal(text, error)])
+        if origin is not None:
+            self._count(origin, 0, [RefusedLine(text, error)])
 
-    def _tell(self, source: Source, accepted: int, refusals: Sequence[Refusal]) -> None:
-        source.took(accepted, refusals)
-        if refusals and source.keeps_refused:
-            self._on_refused(source, refusals)
+    def _count(self, origin: Origin, accepted: int, refused: Sequence[RefusedLine]) -> None:
+        origin.count_lines(accepted, refused)
+        if refused and origin.keeps_refused:
+            self._on_refused(origin, refused)
 
-    async def drained(self) -> None:
-        """Return once the disk has most of what came. Whoever sends much at a time asks before it is taken in: else all
-        others wait for its megabytes to be written whenever they wait for a line of theirs. Of many that ask,
-        one at a time is let through: what it takes in at once counts for the next."""
+    async def wait_drained(self) -> None:
+        """Wait until most of the accepted lines are on disk.
+
+        A caller with megabytes of lines calls this before each `take`. Otherwise every other connection would have to
+        wait until they are written. Callers pass one at a time, so that each sees the lines of the one before.
+        """
         async with self._draining:
-            while self._journal.pending > 2 * GROUP_BYTES:  # one that is being written, and the next
+            while self._journal.pending > 2 * GROUP_BYTES:  # the group that is being written, and the next
                 await self._journal.progressed()
 
-    async def synced(self, position: int, *, hurry: bool = False) -> None:
-        """Return once the lines up to `position` are on disk; `hurry`: sooner than `tsd.journal.sync_interval` says."""
+    async def wait_synced(self, position: int, *, hurry: bool = False) -> None:
+        """Wait until the lines up to `position` are on disk. With `hurry` they are synced before
+        `tsd.journal.sync_interval` ends."""
         if hurry and self._journal.synced < position:
             self._journal.hurry()
         await self._journal.wait_synced(position)
 
 
-def _refusals(block: bytes, rejects: Sequence[Reject]) -> list[Refusal]:
-    """The refused lines of a block."""
+def _refused(block: bytes, rejects: Sequence[Reject]) -> list[RefusedLine]:
+    """Return the refused lines of a block."""
     lines = block.split(b"\n", rejects[-1].line + 1)
-    return [Refusal(lines[at], error) for at, error in rejects]
+    return [RefusedLine(lines[at], error) for at, error in rejects]

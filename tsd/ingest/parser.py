@@ -1,8 +1,8 @@
-"""A block of put lines → points, in plain Python and numpy; `tsd.ingest.looped` does the same in C.
+"""The pure parser of put lines, in Python and numpy. `tsd.ingest.open_rows` has the compiled one.
 
-Never more than a few operations in C for each line: lines and words are split, series texts and time words looked up in
-dictionaries, numbers read by the column. A block with anything unusual in it is gone through line by line, and a line
-that fails there is judged by `parse_put`.
+It needs only a few C-level operations per line: it splits lines and words, looks up series texts and time words in
+dictionaries, and parses numbers as columns. If that fails, a block is parsed line by line, and `parse_put` parses the
+lines that fail again.
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from operator import getitem
 
 import numpy as np
 
-from tsd.codec.columns import Columns, number_columns
-from tsd.codec.putline import NameRules, parse_value
-from tsd.codec.times import LAST_BASE_MS, Instant, instant, parse_time
+from tsd.codec.points import Columns, no_columns, number_columns
+from tsd.codec.putline import LAST_BASE_MS, Instant, NameRules, instant, parse_time, parse_value
 from tsd.errors import BadLine, bare
-from tsd.ingest.putlines import SLOW_LINES, Absorbed, Point, Reject, Verdicts, bits_of, is_put, read_put
-from tsd.ingest.series import SeriesTable, SeriesText, Texts
+from tsd.ingest.lines import SLOW_LINES, Absorbed, Point, Refusals, Reject, bits_of, is_put, read_put
+from tsd.ingest.series import SeriesTable, Texts
+from tsd.tables.writing import SeriesText
 
 FEW = 24  # fewer lines are faster one by one
-_REMEMBERED = 50_000  # time words, value words
+_CACHED = 50_000  # time words, value words
 
 
-class PlainRows:
+class PureParser:
     """Points in order of arrival."""
 
     def __init__(self, table: SeriesTable, texts: Texts, rules: NameRules) -> None:
@@ -32,41 +32,41 @@ class PlainRows:
         self._values: dict[bytes, tuple[int, int]] = {}
         self._whole: list[Columns] = []
         self._single: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
-        self.judged = 0  # lines that were taken one by one
+        self.slow_lines = 0  # lines that were parsed one by one
 
-    def holds(self, metric: bytes) -> bool:
-        """Whether there are points of a metric."""
-        any_of = self._table.any_of
-        return any_of(metric, np.array(self._single[0], np.int32)) or any(
-            any_of(metric, part.series) for part in reversed(self._whole)
+    def has_metric(self, metric: bytes) -> bool:
+        """Return whether there are points of a metric."""
+        has_metric = self._table.has_metric
+        return has_metric(metric, np.array(self._single[0], np.int32)) or any(
+            has_metric(metric, part.series) for part in reversed(self._whole)
         )
 
-    def absorb(self, block: bytes, verdicts: Verdicts) -> Absorbed:
-        """See `OpenRows.absorb`. Of a block that cannot go the fast way only the first SLOW_LINES are dealt with."""
+    def absorb(self, block: bytes, refusals: Refusals) -> Absorbed:
+        """Absorb a block, see `OpenRows.absorb`. If it needs the slow path, absorb only its first SLOW_LINES lines."""
         lines = block.split(b"\n")
         lines.pop()
-        if len(lines) > FEW and not verdicts:
+        if len(lines) > FEW and not refusals:
             absorbed = self._absorb_columns(block, lines)
             if absorbed is not None:
                 return absorbed
         puts, rest = _leading_puts(block, lines)
-        if rest and len(puts) > FEW and not verdicts:  # most often a `sync` behind a batch
+        if rest and len(puts) > FEW and not refusals:  # most often a `sync` after a batch
             absorbed = self._absorb_columns(block[: len(block) - len(rest)], puts)
             if absorbed is not None:
-                return absorbed if absorbed.strangers else absorbed._replace(rest=rest)
+                return absorbed if absorbed.unknown else absorbed._replace(rest=rest)
         if len(puts) > SLOW_LINES:
             puts = puts[:SLOW_LINES]
             rest = block[sum(map(len, puts)) + len(puts) :]
-        absorbed = self._absorb_lines(block[: len(block) - len(rest)], puts, verdicts)
-        return absorbed if absorbed.strangers else absorbed._replace(rest=rest)
+        absorbed = self._absorb_lines(block[: len(block) - len(rest)], puts, refusals)
+        return absorbed if absorbed.unknown else absorbed._replace(rest=rest)
 
     def absorb_plain(self, block: bytes) -> int | None:
-        """See `OpenRows.absorb_plain`."""
+        """Absorb a block of plain lines, see `OpenRows.absorb_plain`."""
         absorbed = self._absorb_columns(block, block.split(b"\n")[:-1])
-        return None if absorbed is None or absorbed.strangers else absorbed.accepted
+        return None if absorbed is None or absorbed.unknown else absorbed.accepted
 
     def _absorb_columns(self, block: bytes, lines: list[bytes]) -> Absorbed | None:
-        """The whole block at once; None where a line wants a closer look."""
+        """Absorb a whole block at once. Return None, and absorb nothing, if a line is not plain."""
         try:
             commands, metrics, times, values, tags = zip(*[line.split(b" ", 4) for line in lines], strict=True)
             if commands.count(b"put") != len(lines):
@@ -83,62 +83,62 @@ class PlainRows:
         except KeyError:
             known: dict[bytes, int] = {}
             texts = zip(metrics, tags, strict=True)
-            strangers = {SeriesText(m, t): None for m, t in texts if t not in by_metric.get(m, known)}
-            return Absorbed(0, b"", [], list(strangers), b"")
-        self._settle_singles()
+            unknown = {SeriesText(m, t): None for m, t in texts if t not in by_metric.get(m, known)}
+            return Absorbed(0, b"", [], list(unknown), b"")
+        self._flush_singles()
         self._whole.append(Columns(series, instants, *numbers))
         return Absorbed(len(lines), block, [], [], b"")
 
-    def _absorb_lines(self, block: bytes, lines: list[bytes], verdicts: Verdicts) -> Absorbed:
-        """Line by line."""
-        self.judged += len(lines)
+    def _absorb_lines(self, block: bytes, lines: list[bytes], refusals: Refusals) -> Absorbed:
+        """Absorb lines one by one."""
+        self.slow_lines += len(lines)
         rejects: list[Reject] = []
-        strangers: dict[SeriesText, None] = {}
+        unknown: dict[SeriesText, None] = {}
         kept: list[bytes] = []
         points: list[Point] = []
         for at, line in enumerate(lines):
             try:
-                point = self._read(line, verdicts)
+                point = self._read(line, refusals)
             except BadLine as error:
                 rejects.append(Reject(at, bare(error)))
                 continue
             if isinstance(point, SeriesText):
-                strangers[point] = None
+                unknown[point] = None
             else:
                 kept.append(line)
                 if point is not None:
                     points.append(point)
-        if strangers:
-            return Absorbed(0, b"", [], list(strangers), b"")
+        if unknown:
+            return Absorbed(0, b"", [], list(unknown), b"")
         if points:
             for column, added in zip(self._single, zip(*points, strict=True), strict=True):
                 column.extend(added)
         whole = block if not rejects else b"".join([line + b"\n" for line in kept])
         return Absorbed(len(kept), whole, rejects, [], b"", len(kept) - len(points))
 
-    def _read(self, line: bytes, verdicts: Verdicts) -> Point | SeriesText | None:
-        """As `read_put` does."""
+    def _read(self, line: bytes, refusals: Refusals) -> Point | SeriesText | None:
+        """Read a line as `read_put` does."""
         try:
             _, metric, time, value, tags = line.split(b" ", 4)
             number = self._texts.by_metric[metric][tags]
             when = self._times[time]
             flags, bits = self._values.get(value) or self._value(value)
         except (ValueError, KeyError, BadLine):
-            return read_put(line, self._table, self._rules, verdicts)
+            return read_put(line, self._table, self._rules, refusals)
         return number, when, flags, bits
 
     def _value(self, word: bytes) -> tuple[int, int]:
-        """Flags and bits of a value word, remembered; raises BadLine."""
+        """Return flags and bits of a value word, and cache them. Raise BadLine."""
         if not word:
             raise ValueError
         flags, value = parse_value(word, b"", 0)
-        if len(self._values) >= _REMEMBERED:
+        if len(self._values) >= _CACHED:
             self._values.clear()
         self._values[word] = flags, bits_of(flags, value)
         return self._values[word]
 
-    def _settle_singles(self) -> None:
-        """Turn points that came one by one into columns: they came before what is added next."""
+    def _flush_singles(self) -> None:
+        """Move points that were parsed one by one to columns, before later columns are added."""
         series, instants, flags, bits = self._single
         if series:
             self._whole.append(
@@ -152,29 +152,29 @@ class PlainRows:
             self._single = ([], [], [], [])
 
     def take(self) -> Columns:
-        """All points; none are left."""
-        self._settle_singles()
+        """Remove and return all points."""
+        self._flush_singles()
         whole, self._whole = self._whole, []
         return _concatenate(whole)
 
 
 class _Times(dict[bytes, Instant]):
-    """Time words already read."""
+    """Time words → instants, cached."""
 
     def __missing__(self, word: bytes) -> Instant:
         time = parse_time(word)
         if time > LAST_BASE_MS:
-            raise ValueError(word)  # `parse_put` words the refusal: it shows the whole point
-        if len(self) >= _REMEMBERED:
+            raise ValueError(word)  # `parse_put` raises the error to report, which shows the whole point
+        if len(self) >= _CACHED:
             self.clear()
         self[word] = instant(time)
         return self[word]
 
 
 def _concatenate(parts: Sequence[Columns]) -> Columns:
-    """Columns one after the other."""
+    """Concatenate columns."""
     if not parts:
-        return Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
+        return no_columns()
     if len(parts) == 1:
         return parts[0]
     return Columns(
@@ -186,7 +186,7 @@ def _concatenate(parts: Sequence[Columns]) -> Columns:
 
 
 def _leading_puts(block: bytes, lines: list[bytes]) -> tuple[list[bytes], bytes]:
-    """The put lines a block starts with, and its bytes from the next line on."""
+    """Return the put lines at the start of a block, and the bytes after them."""
     at = 0
     for count, line in enumerate(lines):
         if not is_put(line):

@@ -1,85 +1,78 @@
-"""Which series a text names, and what its row keys are made of.
+"""Series by number: texts → numbers → keys.
 
-Every known text (a metric, and a line's tags as they were written) has a number; texts that name one series share it.
-The numbers are small and dense, so that a window of points can hold them in an array.
+Every known text (a metric, and a line's tags as they were written) has a number; texts of one series share it. Numbers
+are small and dense, so that a window of points can hold them in an array.
+
+`HAS_LOOP` is true if the compiled parser was built. Without it the pure parser returns the same points and errors,
+slower.
 """
 
-from typing import NamedTuple
+import os
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.words import words_of
-from tsd.ingest import compiled
+from tsd.codec.putline import NameRules, check_series, split_tags
+from tsd.codec.text import LEGAL, words_of
+from tsd.errors import BadLine, bare
+from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
+try:
+    from tsd.ingest import _parser
+except ImportError:  # installed without a C compiler
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
-class SeriesText(NamedTuple):
-    """How a line names its series."""
-
-    metric: bytes
-    tags: bytes  # the words after the value, blanks and all
-
-
-class KeyParts(NamedTuple):
-    """A row key of a series is `before`, the base time, `after`."""
-
-    before: bytes  # salt and metric UID
-    after: bytes  # tag pairs
-
-
-class TagsOf(NamedTuple):
-    """Some series of one metric."""
-
-    numbers: list[int]
-    pairs: list[bytes]  # joined, of each
+INITIAL_ROOM = 1024  # series
 
 
 class Texts:
-    """Series texts → numbers; numbers → their first text and their key parts. In C: `tsd.ingest._rows.Texts`."""
+    """Map of series texts to numbers, and of numbers to first text and key. Compiled: `tsd.ingest._parser.Texts`."""
 
     def __init__(self) -> None:
-        self.by_metric: dict[bytes, dict[bytes, int]] = {}  # read by the plain way in itself
+        self.by_metric: dict[bytes, dict[bytes, int]] = {}  # read by the pure parser
         self._sets: dict[bytes, int] = {}  # metric and sorted tags → number
         self._first: list[SeriesText | None] = []  # None: the number is free
-        self._parts: list[KeyParts | None] = []
+        self._keys: list[SeriesKey | None] = []
         self._free: list[int] = []
         self._metric_ids: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        """How many numbers have a text."""
+        """Return the number of known series."""
         return len(self._first) - len(self._free)
 
     @property
     def count(self) -> int:
-        """Numbers ever given: all are below."""
+        """Upper bound of all numbers ever assigned."""
         return len(self._first)
 
     def find(self, metric: bytes, tags: bytes) -> int:
-        """The number a text leads to, -1 for none."""
+        """Return the number of a text, or -1."""
         return self.by_metric.get(metric, {}).get(tags, -1)
 
     def find_set(self, metric: bytes, tags: bytes) -> int:
-        """The number of the series that a well-formed text names, however the text is written that leads to it; -1 for
-        none."""
+        """Return the number of a well-formed text's series, in whatever order its tags were inserted, or -1."""
         return self._sets.get(_set_of(metric, tags), -1)
 
     def add(self, metric: bytes, tags: bytes) -> int:
-        """A number for a text that leads to none, nor does another of its tags."""
+        """Assign a number to a text whose series has none."""
         number = self._free.pop() if self._free else len(self._first)
         if number == len(self._first):
             self._first.append(None)
-            self._parts.append(None)
+            self._keys.append(None)
         self._first[number] = SeriesText(metric, tags)
         self._sets[_set_of(metric, tags)] = number
         self.link(metric, tags, number)
         return number
 
     def link(self, metric: bytes, tags: bytes, number: int) -> None:
-        """Have a text, which leads to none, lead to a number."""
+        """Map an unknown text to a number."""
         self.by_metric.setdefault(metric, {})[tags] = number
 
     def unlink(self, metric: bytes, tags: bytes, number: int) -> None:
-        """Have a text lead nowhere, if it leads to this number."""
+        """Remove a text from the map if it has this number."""
         texts = self.by_metric.get(metric, {})
         if texts.get(tags) == number:
             del texts[tags]
@@ -89,212 +82,230 @@ class Texts:
                 del self._sets[_set_of(metric, tags)]
 
     def unlink_all(self) -> None:
-        """Have every text lead nowhere; numbers keep what they have."""
+        """Remove all texts from the map. Numbers keep their texts and keys."""
         self.by_metric.clear()
         self._sets.clear()
 
     def text(self, number: int) -> SeriesText | None:
-        """The first text of a number; None where it is free."""
+        """Return the first text of a number, or None if it is free."""
         return self._first[number]
 
     def numbers(self) -> list[int]:
-        """The numbers that have a text, in order."""
+        """Return the numbers that have a text, in order."""
         return [number for number, text in enumerate(self._first) if text is not None]
 
-    def settle(self, number: int, parts: KeyParts) -> None:
-        """Give a number key parts."""
-        self._parts[number] = parts
+    def set_key(self, number: int, key: SeriesKey) -> None:
+        """Set the key of a number."""
+        self._keys[number] = key
 
-    def parts(self, number: int) -> KeyParts | None:
-        """Its key parts; None where it has none."""
-        return self._parts[number]
-
-    def tags_of(self, numbers: NDArray[np.int32], ahead: int) -> "dict[bytes, TagsOf]":
-        """Of those series that have key parts, by metric UID, the numbers and joined tag pairs; `ahead` bytes of salt
-        stand before a metric's UID."""
-        found: dict[bytes, TagsOf] = {}
-        for number in numbers.tolist():
-            parts = self._parts[number]
-            if parts is not None:
-                some = found.setdefault(parts.before[ahead:], TagsOf([], []))
-                some.numbers.append(number)
-                some.pairs.append(parts.after)
-        return found
+    def key_of(self, number: int) -> SeriesKey | None:
+        """Return the key of a number, or None if it has none."""
+        return self._keys[number]
 
     def drop(self, number: int) -> None:
-        """Free a number; its texts were unlinked before."""
-        self._first[number] = self._parts[number] = None
+        """Free a number after all its texts were unlinked."""
+        self._first[number] = self._keys[number] = None
         self._free.append(number)
 
     def metric_id(self, metric: bytes, *, enter: bool) -> int:
-        """The number of a metric, from 1 on, which it keeps; of one that has none 0, unless it is to be entered."""
+        """Return the permanent number of a metric, from 1 on. If it has none: 0, or with `enter` a new one."""
         if enter:
             return self._metric_ids.setdefault(metric, len(self._metric_ids) + 1)
         return self._metric_ids.get(metric, 0)
 
 
 class SeriesTable:
-    """Texts → numbers → key parts. Owned by one task at a time: nothing here waits.
+    """Map of series texts to numbers and keys. All methods are synchronous.
 
-    A series may be entered before its UIDs are known (the store is away); `settle` completes it, `refuse` ends it.
+    While the store does not answer, a series may be inserted without a key: it is *unresolved* until `set_key` or
+    `refuse`.
     """
 
-    def __init__(self, *, by_loop: bool = compiled.HAS) -> None:
-        """`by_loop`: for the compiled way in."""
-        self.texts: Texts | compiled.Texts = compiled.Texts(SeriesText, KeyParts, TagsOf) if by_loop else Texts()
-        self._aliases: dict[int, list[SeriesText]] = {}
-        self._seen = np.zeros(1024, np.uint32)
-        self._metric_of = np.zeros(1024, np.int32)  # by series: its metric's number
-        self._births = np.zeros(1024, np.int64)  # by number: which series it was given to, counted
-        self._born = 0
+    def __init__(self, *, compiled: bool = HAS_LOOP) -> None:
+        """`compiled`: for the compiled parser."""
+        self.texts: Texts | _parser.Texts = _parser.Texts(SeriesText, SeriesKey) if compiled else Texts()
+        self._aliases: dict[int, list[SeriesText]] = {}  # further texts, by number
+        self._seen_s = np.zeros(INITIAL_ROOM, np.uint32)  # by number: time of its last points
+        self._metric_of = np.zeros(INITIAL_ROOM, np.int32)  # by number: its metric's number
+        self._generations = np.zeros(INITIAL_ROOM, np.int64)  # by number: how many series were inserted up to this one
+        self._inserted = 0
         self._now_s = 0
-        self._orphans: list[int] = []  # no text leads to them any more; windows may still hold their points
-        self.unsettled: dict[int, SeriesText] = {}
-        self.forgotten = 0  # how often all texts were
-        self.refused: set[int] = set()  # were entered, and may have no UIDs: their points cannot be stored
+        self._orphans: list[int] = []  # numbers without linked texts, whose points may still be in windows
+        self.unresolved: dict[int, SeriesText] = {}
+        self.invalidations = 0  # calls of `invalidate`
+        self.refused: set[int] = set()  # formerly unresolved numbers that cannot get a key: their points are refused
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def find(self, text: SeriesText) -> int | None:
-        """The number of a known text."""
+        """Return the number of a known text."""
         number = self.texts.find(*text)
         return None if number < 0 else number
 
-    def knows(self, text: SeriesText) -> bool:
-        """Whether the series of a well-formed text is known, in whatever order its tags were sent."""
+    def __contains__(self, text: SeriesText) -> bool:
+        """Return whether the series of a well-formed text is known, in any order of its tags."""
         return self.texts.find_set(*text) >= 0
 
-    def enter(self, text: SeriesText, parts: KeyParts | None) -> int:
-        """Make a well-formed text known; `parts` None where UIDs are still to come. The number of its series."""
+    def insert(self, text: SeriesText, key: SeriesKey | None) -> int:
+        """Insert a well-formed text and return the number of its series. Without a key the series is unresolved."""
         number = self.texts.find(*text)
         if number < 0:
             number = self.texts.find_set(*text)
             if number < 0:
                 number = self.texts.add(*text)
-                self._begin(number, self.texts.metric_id(text.metric, enter=True))
+                self._make_room()
+                self._inserted += 1
+                self._seen_s[number], self._generations[number] = self._now_s, self._inserted
+                self._metric_of[number] = self.texts.metric_id(text.metric, enter=True)
             else:
                 self.texts.link(*text, number)
                 self._aliases.setdefault(number, []).append(text)
-        if parts is not None:
-            self.settle(number, parts)
-        elif self.texts.parts(number) is None:
-            self.unsettled[number] = text
+        if key is not None:
+            self.set_key(number, key)
+        elif self.texts.key_of(number) is None:
+            self.unresolved[number] = text
         return number
 
-    def admit(self) -> None:
-        """Take note of series that the compiled loop over lines entered."""
-        if isinstance(self.texts, Texts):
-            return
-        if fresh := self.texts.take_fresh():
+    def insert_all(self, texts: Sequence[SeriesText], keys: SeriesKeys) -> None:
+        """Insert well-formed texts with their keys, except those without a key."""
+        left: Iterable[int] = range(len(texts))
+        if not isinstance(self.texts, Texts):
+            left = self.texts.insert_all(texts, keys.joined, keys.bounds)
+            self.take_inserted()
+            if not left:
+                return
+        all_keys = list(keys)
+        for at in left:
+            if any(all_keys[at]):
+                self.insert(texts[at], all_keys[at])
+
+    def take_inserted(self) -> None:
+        """Complete series that the compiled code inserted."""
+        if not isinstance(self.texts, Texts) and (fresh := self.texts.take_fresh()):
             numbers, metrics = np.frombuffer(fresh, np.int32).reshape(-1, 2).T
             self._make_room()
-            self._seen[numbers] = self._now_s
+            self._seen_s[numbers] = self._now_s
             self._metric_of[numbers] = metrics
-            self._births[numbers] = np.arange(self._born + 1, self._born + 1 + len(numbers))
-            self._born += len(numbers)
-
-    def _begin(self, number: int, metric_id: int) -> None:
-        """Take note of one."""
-        self._make_room()
-        self._seen[number] = self._now_s
-        self._metric_of[number] = metric_id
-        self._born += 1
-        self._births[number] = self._born
+            self._generations[numbers] = np.arange(self._inserted + 1, self._inserted + 1 + len(numbers))
+            self._inserted += len(numbers)
 
     def _make_room(self) -> None:
-        if self.texts.count > (size := len(self._seen)):
-            more = max(2 * size, self.texts.count)
-            seen, births, metric_of = self._seen, self._births, self._metric_of
-            # Zeros take no memory before they are written to.
-            self._seen, self._births = np.zeros(more, np.uint32), np.zeros(more, np.int64)
-            self._metric_of = np.zeros(more, np.int32)
-            self._seen[:size], self._births[:size], self._metric_of[:size] = seen, births, metric_of
+        if self.texts.count > (size := len(self._seen_s)):
+            room = max(2 * size, self.texts.count)
+            seen_s, generations, metric_of = self._seen_s, self._generations, self._metric_of
+            # np.zeros uses no physical memory until it is written to.
+            self._seen_s, self._generations = np.zeros(room, np.uint32), np.zeros(room, np.int64)
+            self._metric_of = np.zeros(room, np.int32)
+            self._seen_s[:size], self._generations[:size], self._metric_of[:size] = seen_s, generations, metric_of
 
-    def settle(self, number: int, parts: KeyParts) -> None:
-        """The UIDs of a series are known."""
-        self.texts.settle(number, parts)
-        self.unsettled.pop(number, None)
+    def set_key(self, number: int, key: SeriesKey) -> None:
+        """Set the key of a series."""
+        self.texts.set_key(number, key)
+        self.unresolved.pop(number, None)
 
     def refuse(self, number: int) -> None:
-        """A series entered without UIDs can have none; its texts are strangers again."""
-        self.unsettled.pop(number, None)
+        """Mark an unresolved series as refused, because it cannot get a key. Its texts become unknown again."""
+        self.unresolved.pop(number, None)
         self.refused.add(number)
         self._unlink(number)
 
-    def parts(self, number: int) -> KeyParts | None:
-        """What row keys of a series are made of; None while its UIDs are not known."""
-        return self.texts.parts(number)
+    def key_of(self, number: int) -> SeriesKey | None:
+        """Return the key of a series, or None while it is unresolved."""
+        return self.texts.key_of(number)
 
-    def tags_of(self, numbers: NDArray[np.int32], salt_width: int) -> dict[bytes, TagsOf]:
-        """The tag pairs of those series whose UIDs are known, by metric UID."""
-        return self.texts.tags_of(numbers, salt_width)
+    def keys(self, numbers: NDArray[np.int32]) -> SeriesKeys:
+        """Return the keys of series, see `SeriesLookup`."""
+        if isinstance(self.texts, Texts):
+            return SeriesKeys.of(map(self.texts.key_of, numbers.tolist()))
+        bounds = np.empty(2 * len(numbers) + 1, np.int64)
+        return SeriesKeys(self.texts.join_keys(numbers, bounds), bounds)
 
     def text(self, number: int) -> SeriesText | None:
-        """The first text seen of a series."""
+        """Return the first text of a series."""
         return self.texts.text(number)
 
-    def as_one(self, numbers: NDArray[np.int32]) -> NDArray[np.int32]:
-        """These numbers, settled ones, but one for each series: its texts may have been forgotten on the way."""
-        first: dict[KeyParts, int] = {}
+    def merge_numbers(self, numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Replace numbers with equal keys by the first of them. After `invalidate` a series may have two numbers."""
+        first: dict[SeriesKey, int] = {}
         same = np.arange(self.texts.count, dtype=np.int32)
         for number in np.unique(numbers).tolist():
-            parts = self.texts.parts(number)
-            if parts is not None:
-                same[number] = first.setdefault(parts, number)
+            key = self.texts.key_of(number)
+            if key is not None:
+                same[number] = first.setdefault(key, number)
         return same[numbers]
 
-    def births(self, numbers: NDArray[np.int32]) -> NDArray[np.int64]:
-        """For each number one that changes when it is given to another series; never 0."""
-        return self._births[numbers]
+    def generations(self, numbers: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return a positive generation for each number. It changes when the number is reused for another series."""
+        return self._generations[numbers]
 
-    def any_of(self, metric: bytes, numbers: NDArray[np.int32]) -> bool:
-        """Whether one of these series is of that metric."""
+    def has_metric(self, metric: bytes, numbers: NDArray[np.int32]) -> bool:
+        """Return whether one of these series is of the metric."""
         wanted = self.texts.metric_id(metric, enter=False)
         return wanted != 0 and bool((self._metric_of[numbers] == wanted).any())
 
-    def touch(self, numbers: NDArray[np.int32], now_s: int) -> None:
-        """These series sent something."""
+    def mark_seen(self, numbers: NDArray[np.int32], now_s: int) -> None:
+        """Record that these series have points now."""
         self._now_s = now_s
-        self._seen[numbers] = now_s
+        self._seen_s[numbers] = now_s
 
-    def forget(self, before_s: int, *, held_since_s: int) -> int:
-        """Forget series that sent nothing since `before_s`; how many.
+    def evict(self, before_s: int, *, held_since_s: int) -> int:
+        """Evict series without points since `before_s` and return how many.
 
-        Their numbers will be used again, so no window that is still to be encoded may hold points of them: what was
-        seen since `held_since_s` stays, which is when the oldest of those windows was sealed and touched.
+        Their numbers are reused, so waiting windows must not have points of them. Series seen since `held_since_s`,
+        when the oldest waiting window was sealed, are therefore kept.
         """
-        seen = self._seen[: self.texts.count]
-        idle = np.flatnonzero(seen < min(before_s, held_since_s)).tolist()
+        seen_s = self._seen_s[: self.texts.count]
+        idle = np.flatnonzero(seen_s < min(before_s, held_since_s)).tolist()
         orphans, self._orphans = self._orphans, []
         for number in orphans:
-            (idle if seen[number] < held_since_s else self._orphans).append(number)
+            (idle if seen_s[number] < held_since_s else self._orphans).append(number)
         text = self.texts.text
-        gone = [n for n in dict.fromkeys(idle) if text(n) is not None and n not in self.unsettled]
-        for number in gone:
+        evicted = [n for n in dict.fromkeys(idle) if text(n) is not None and n not in self.unresolved]
+        for number in evicted:
             self._unlink(number)
             self.texts.drop(number)
             self.refused.discard(number)
-        return len(gone)
+        return len(evicted)
 
-    def forget_texts(self) -> None:
-        """Look every series up again when it next comes (names may have changed their UIDs), under a new number.
+    def invalidate(self) -> None:
+        """Unlink every text, because names may have other ids now. A series gets a new number with its next line.
 
-        Numbers in use stay. A window that is open, or read again, meanwhile has points of one series under two numbers,
-        and nobody could tell which came later: see `as_one`.
+        Numbers in use are kept. An open window, or one that is read again, may then have points of one series under two
+        numbers. `merge_numbers` merges them, because the order of their points matters.
         """
-        self.forgotten += 1
+        self.invalidations += 1
         self.texts.unlink_all()
         self._aliases.clear()
         self._orphans = self.texts.numbers()
 
     def _unlink(self, number: int) -> None:
-        """Take a series' texts away, unless they name another by now."""
+        """Unlink the texts of a series, except texts that have another number by now."""
         first = self.texts.text(number)
         for text in [first, *self._aliases.pop(number, [])] if first else []:
             self.texts.unlink(*text, number)
 
 
+class Validator:
+    """Checks whether unknown texts are well-formed series."""
+
+    def __init__(self, rules: NameRules, *, compiled: bool = HAS_LOOP) -> None:
+        self.rules = rules
+        self._compiled = _parser.Rules(LEGAL + rules.extra, rules.max_tags) if compiled else None
+
+    def suspects(self, texts: Sequence[SeriesText]) -> Sequence[SeriesText]:
+        """Return the texts that need `check`: only malformed ones, or all texts if there is no compiled code."""
+        return texts if self._compiled is None else self._compiled.malformed(texts)
+
+    def check(self, text: SeriesText) -> BadLine | None:
+        """Return the error of a text, None if it is a well-formed series."""
+        try:
+            check_series(text.metric, split_tags(text.tags), self.rules)
+        except BadLine as error:
+            return bare(error)
+        return None
+
+
 def _set_of(metric: bytes, tags: bytes) -> bytes:
-    """A series as one text, whatever the order of its tags."""
+    """Return a canonical text of a series, with its tags sorted."""
     return metric + b" " + b" ".join(sorted(dict.fromkeys(words_of(tags))))

@@ -1,18 +1,19 @@
-"""The journal's folder: one daemon's alone, even on a disk of its own. It says whose it is, and the state folder says
-where it is while lines may wait in it, so that no line is replayed into another store, or forgotten in an old folder.
+"""The journal's folder, used by one daemon only; it may be on a disk of its own. The folder names its owner, and the
+state folder names the folder while lines may wait in it. So no line is replayed into another store or forgotten in an
+old folder.
 
     state folder    id              32 hex digits, drawn once
                     journal-path    the journal's folder; absent where the last daemon left nothing in it
     journal folder  owner           the id, and the path of that state folder
-                    adopted         ids of others whose segments are to be stored here; absent where there are none
+                    adopted         ids of other daemons; their segments are stored here. Absent if there are none
                     journal.lock    the process that uses it
                     N.journal       segments, N of 16 digits; N.new while one is made
-                    aside/          what was damaged, or another's
-                    untold          how much was damaged, until a daemon is ready that counts it
+                    quarantine/     damaged parts, and segments of other daemons
+                    pending-damage  how many lines were damaged, until a daemon that counted them is ready
 
-A segment says whose daemon wrote it (segment.py). One of another that turns up beside ours, by a copy or a mount, is
-put aside. Where the folder has no owner, an operator has renamed that file to have the segments stored here: its id is
-what tells whose they are where they are damaged.
+A segment says whose daemon wrote it (segment.py). One of another daemon, which a copy or a mount brought here, is
+quarantined. If the folder has no owner, an operator has renamed that file to have its segments stored here. Then the
+file's id identifies damaged ones.
 """
 
 import os
@@ -24,13 +25,13 @@ from pathlib import Path
 
 import structlog
 
+from tsd.config.state_dir import STATE, FolderKind, folder_errors, lock_folder, write_atomically
 from tsd.errors import TsdError
-from tsd.ingest.segment import read_header
-from tsd.state import STATE, Kind, in_words, locked, write_whole
+from tsd.ingest.journal.segment import read_header
 
 log = structlog.get_logger(__name__)
 
-JOURNAL = Kind("journal folder", "tsd.journal.path")
+JOURNAL = FolderKind("journal folder", "tsd.journal.path")
 _SEGMENT = re.compile(r"[0-9]{16}")
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 
@@ -55,28 +56,28 @@ def held_journal(folder: Path, state: Path) -> Iterator[None]:
     """The journal's folder is ours, made if it is absent; `state`, which must be held, remembers it until nothing waits
     in it. Raises DaemonRuns where another process has it, TsdError where it belongs to another state folder, where
     lines wait in an earlier one, and where it cannot be used."""
-    with in_words(state, STATE):
+    with folder_errors(state, STATE):
         own = identity(state)
         _check_left(folder, state, own)
-    with locked(folder, "journal.lock", JOURNAL):
-        with in_words(folder, JOURNAL):
+    with lock_folder(folder, "journal.lock", JOURNAL):
+        with folder_errors(folder, JOURNAL):
             _claim(folder, state, own)
             # Last: where this names a folder, there was an owner in it.
-            write_whole(_remembered(state), os.fsencode(_named(folder, state)))
+            write_atomically(_path_record(state), os.fsencode(_named(folder, state)))
         try:
             yield
         finally:
-            with suppress(OSError):  # it is only remembered longer than need be
+            with suppress(OSError):  # the record only stays longer than needed
                 if not segment_paths(folder):
                     _adopted(folder).unlink(missing_ok=True)
-                    _remembered(state).unlink()
+                    _path_record(state).unlink()
 
 
 def identity(state: Path) -> str:
-    """What tells a state folder from others, wherever it is moved."""
+    """Return the identity of a state folder, which it keeps when it is moved. Draw one if it has none."""
     path = state / "id"
     if not path.exists() or not path.read_bytes().strip():
-        write_whole(path, f"{secrets.token_hex(16)}\n".encode())
+        write_atomically(path, f"{secrets.token_hex(16)}\n".encode())
     return path.read_text("latin-1").strip()
 
 
@@ -100,12 +101,12 @@ def _adopt(folder: Path, own: str) -> None:
         found.add(former[0])
     others = sorted(other for other in found if other is not None and other != own)
     if others:
-        log.warning("the journal had no owner: segments of other daemons are stored here", of=", ".join(others))
-        write_whole(_adopted(folder), "".join(f"{other}\n" for other in others).encode())
+        log.warning("journal.foreign_segments_adopted", of=", ".join(others))
+        write_atomically(_adopted(folder), "".join(f"{other}\n" for other in others).encode())
 
 
 def _owner(folder: Path, name: str = "owner") -> tuple[str, Path] | None:
-    """Id and path of the state folder that a journal belongs to; None where nobody has claimed it."""
+    """Return id and path of the state folder that a journal belongs to, or None."""
     try:
         text = (folder / name).read_bytes()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last is of a name that no folder can have
@@ -125,7 +126,7 @@ def _claim(folder: Path, state: Path, own: str) -> None:
                 f"made anew. To have the lines there stored here, rename {folder / 'owner'} to owner.was"
             )
         raise TsdError(
-            f"journal folder {folder}: it belongs to state folder {owner[1]}, not to {state}; give another with "
+            f"journal folder {folder}: it belongs to state folder {owner[1]}, not to {state}; set another with "
             f"tsd.journal.path, or, to have its lines stored here, rename {folder / 'owner'} to "
             "owner.was"
         )
@@ -134,22 +135,22 @@ def _claim(folder: Path, state: Path, own: str) -> None:
             f"state folder {state}: its identity is {own!r}, wanted 32 hex digits: {state / 'id'} is damaged"
         )
     if owner is None:
-        _adopt(folder, own)  # before the folder is ours, or a crash would have them put aside
+        _adopt(folder, own)  # before the folder is ours, or a crash would have them quarantined
     if owner is None or owner[1] != state:
-        write_whole(folder / "owner", f"{own}\n".encode() + os.fsencode(state))
+        write_atomically(folder / "owner", f"{own}\n".encode() + os.fsencode(state))
 
 
 def _check_left(folder: Path, state: Path, own: str) -> None:
     """Raise TsdError where lines may wait in the folder that the last daemon used, and `folder` is not that."""
-    remembered = _remembered(state)
-    if not remembered.exists() or not (text := remembered.read_bytes()):
+    record = _path_record(state)
+    if not record.exists() or not (text := record.read_bytes()):
         return
     left = state / os.fsdecode(text)
     owner = _owner(left)
     if owner is None:
         raise TsdError(
             f"journal folder {left}: the last daemon was cut off while it used it, and it is not there now; bring it "
-            f"back, or, if lines that wait in it may be lost, remove {remembered}"
+            f"back, or, if lines that wait in it may be lost, remove {record}"
         )
     if os.path.realpath(left) == os.path.realpath(folder) or owner[0] != own:
         return
@@ -160,7 +161,7 @@ def _check_left(folder: Path, state: Path, own: str) -> None:
         )
 
 
-def _remembered(state: Path) -> Path:
+def _path_record(state: Path) -> Path:
     return state / "journal-path"
 
 

@@ -1,4 +1,4 @@
-"""Accepted put lines → a folder of segments on disk, before anyone is told that they are safe.
+"""Accepted put lines → a folder of segments on disk, before they are acknowledged.
 
 Lines are appended in memory and written by a thread in groups, each group with one fdatasync. A segment holds one
 window's lines and is removed when the window's cells are in the store. What is found in the folder at the start is what
@@ -18,23 +18,22 @@ import structlog
 import trio
 
 from tsd.errors import TsdError
-from tsd.ingest.aside import move_damage, move_foreign
-from tsd.ingest.disk import REAL, Disk
-from tsd.ingest.folder import number_of, segment_path, segment_paths
-from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_header, read_pieces
-from tsd.ingest.untold import forget_untold, untold
-from tsd.latency import Latency
+from tsd.ingest.journal.disk import REAL, Disk
+from tsd.ingest.journal.folder import number_of, segment_path, segment_paths
+from tsd.ingest.journal.quarantine import clear_pending_damage, pending_damage, quarantine_damage, quarantine_foreign
+from tsd.ingest.journal.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_header, read_pieces
+from tsd.store.timing import Latency
 
 log = structlog.get_logger(__name__)
 
 GROUP_BYTES = 4 << 20  # so many bytes are written without waiting for the interval to pass
-RETRY_S = 1.0  # after the disk refused
+RETRY_S = 1.0  # pause after an error of the disk
 
 
 def hurried_after_s(took_s: float) -> float:
-    """How long after the begin of a group the next one may begin, where somebody waits: twice what that took, 1 to 10
-    ms. The disk has others to serve, and each group costs some 0.3 ms of CPU; whoever waits for each of its requests
-    sends twice as many as with 10 ms always.
+    """Return the delay between the starts of two groups while a client waits: twice the last write, 1 to 10 ms.
+
+    A group costs about 0.3 ms of CPU. A client that waits for each request sends twice as many as with a fixed 10 ms.
 
     >>> [hurried_after_s(took_s) for took_s in (0.0002, 0.002, 0.1)]
     [0.001, 0.004, 0.01]
@@ -46,7 +45,7 @@ class Segment:
     """One file of the journal, and what is known of it."""
 
     def __init__(self, path: Path, owners: Sequence[str] = ()) -> None:
-        """`owners`: whose it may be where its header is damaged."""
+        """`owners`: possible writers, for a segment with a damaged header."""
         self.path = path
         self._owners = owners
         self.lines = 0  # appended, on disk or on the way
@@ -61,7 +60,7 @@ class Segment:
         return read_pieces(self.path, self._owners)
 
 
-class Group(NamedTuple):
+class WriteGroup(NamedTuple):
     """What is written with one fdatasync."""
 
     segment: Segment
@@ -71,7 +70,7 @@ class Group(NamedTuple):
     since: float  # when its first line came, by trio's clock
 
 
-class Statistics(NamedTuple):
+class JournalStats(NamedTuple):
     """The journal's numbers at a moment."""
 
     size: int
@@ -79,7 +78,7 @@ class Statistics(NamedTuple):
     pending: int
     syncs: int
     failures: int
-    aside: int
+    quarantined: int
 
 
 class Journal:
@@ -94,12 +93,14 @@ class Journal:
         owner: str,
         adopted: Collection[str] = (),
         disk: Disk = REAL,
+        retry_s: float = RETRY_S,
     ) -> None:
         """`owner`: the identity of the state folder that it belongs to; segments of others are not stored, unless they
         are `adopted`."""
         self.folder = folder
         self.owner = owner
         self.disk = disk
+        self._retry_s = retry_s
         self.max_bytes = max_bytes
         self.position = 0
         self.synced = 0
@@ -107,9 +108,9 @@ class Journal:
         self.sync_times = Latency()  # of the disk
         self.wait_times = Latency()  # of a group's first line, until the group is on disk
         self.writing_since: float | None = None  # since when the disk is at one group of lines, by trio's clock
-        self.aside: list[Path] = []  # what was found and is not stored: damaged parts, others' segments
-        self.damaged = 0  # confirmed lines that starts could not read, as far as can be told, which nobody was told yet
-        self._is_told = False
+        self.quarantined: list[Path] = []  # what was found and is not stored: damaged parts, others' segments
+        self.damaged = 0  # estimate of acknowledged lines that could not be read and are not counted yet
+        self._is_counted = False
         self._known = (owner, *adopted)
         self._interval_s = sync_interval_s
         self._segments: dict[Path, Segment] = {}
@@ -120,7 +121,7 @@ class Journal:
         self._lines = 0
         self._since = 0.0  # when the first of the blocks came
         self._pending = 0
-        self._groups: deque[Group] = deque()
+        self._groups: deque[WriteGroup] = deque()
         self._fd: tuple[Segment, int] | None = None
         self._work = trio.Event()
         self._urgent = trio.Event()
@@ -141,17 +142,17 @@ class Journal:
         return self.position - self.synced
 
     def recover(self) -> list[Segment]:
-        """Check what the folder holds; the segments that hold lines, oldest first. Call once, before anything else.
+        """Check the folder and return the segments with lines, oldest first. Call once, before anything else.
 
-        What is damaged is moved to `aside/`, under a name that says where it was, and reported; likewise what another
-        state folder's daemon wrote. Raises TsdError where the disk does not do its part.
+        Damaged parts are moved to `quarantine/` under a name that says where they were, and logged; so are segments of
+        other state folders' daemons. Raise TsdError if the disk fails.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._look_around()
             for path in segment_paths(self.folder):
                 self._recover(path)
-            self.damaged = sum(untold(self.folder).values())
+            self.damaged = sum(pending_damage(self.folder).values())
         except OSError as exc:
             raise TsdError(f"journal {exc.filename or self.folder}: cannot be recovered: {exc.strerror}") from exc
         return list(self._segments.values())
@@ -163,14 +164,14 @@ class Journal:
                 self.disk.remove(path)
         for path in self.folder.glob("*.journal"):
             if number_of(path) is None:
-                log.warning("not a segment of the journal, left alone", path=str(path))
+                log.warning("journal.file_unknown", path=str(path))
 
     def _recover(self, path: Path) -> None:
         """Check a segment, and enter it if it holds lines."""
         self._next = (number_of(path) or 0) + 1
         writer = read_header(path).owner
         if writer is not None and writer not in self._known:
-            self.aside.append(move_foreign(self.disk, path, writer))
+            self.quarantined.append(quarantine_foreign(self.disk, path, writer))
             return
         segment = Segment(path, self._known)
         damages: list[Damage] = []
@@ -180,7 +181,7 @@ class Journal:
             else:
                 segment.lines += piece.lines
         if damages:
-            self.set_aside(segment, damages)
+            self.quarantine(segment, damages)
         if segment.lines:
             about = path.stat()
             segment.size = segment.good = about.st_size
@@ -191,15 +192,15 @@ class Journal:
         else:
             self.disk.remove(path)
 
-    def set_aside(self, segment: Segment, damages: Sequence[Damage]) -> None:
-        """Move what is damaged out of a segment."""
-        self.aside += move_damage(self.disk, segment.path, damages, self.owner, is_told=self._is_told)
+    def quarantine(self, segment: Segment, damages: Sequence[Damage]) -> None:
+        """Move damaged parts out of a segment."""
+        self.quarantined += quarantine_damage(self.disk, segment.path, damages, self.owner, is_counted=self._is_counted)
 
-    def told(self) -> None:
-        """The daemon is ready: what was damaged is told by its numbers, and not counted by the next start."""
-        self._is_told = True
-        with suppress(OSError):  # counted twice, then
-            forget_untold(self.disk, self.folder)
+    def confirm_damage_counted(self) -> None:
+        """Note that the daemon is ready and its counters include the damage: the next start does not count it again."""
+        self._is_counted = True
+        with suppress(OSError):  # then it is counted twice
+            clear_pending_damage(self.disk, self.folder)
 
     def append(self, lines: bytes, count: int) -> int:
         """Take whole lines; their position."""
@@ -229,13 +230,13 @@ class Journal:
         """End the open segment; it, or None where nothing was appended."""
         segment, self._open = self._open, None
         if segment is not None:
-            self._groups.append(Group(segment, self._blocks, self._lines, last=True, since=self._since))
+            self._groups.append(WriteGroup(segment, self._blocks, self._lines, last=True, since=self._since))
             self._blocks, self._lines = [], 0
             self._work.set()
         return segment
 
     def hurry(self) -> None:
-        """Have what is appended written without waiting for the interval to pass: somebody waits for it."""
+        """Write the appended lines before the interval ends, because a caller waits."""
         self._urgent.set()
 
     async def wait_synced(self, position: int) -> None:
@@ -257,7 +258,7 @@ class Journal:
 
     def close(self, *, deadline: float = inf) -> None:
         """Let `run` write what is left, and return. Where the disk refuses, it is tried until `deadline` (on trio's
-        clock), and once more; what `unsynced` counts then nobody was told to be safe."""
+        clock), and once more; the lines that `unsynced` counts then were not acknowledged."""
         self._closing = True
         self._give_up_at = deadline
         self._work.set()
@@ -275,7 +276,7 @@ class Journal:
             last = trio.current_time()
             self._work, self._urgent = trio.Event(), trio.Event()
             if self._open is not None and self._blocks:
-                self._groups.append(Group(self._open, self._blocks, self._lines, last=False, since=self._since))
+                self._groups.append(WriteGroup(self._open, self._blocks, self._lines, last=False, since=self._since))
                 self._blocks, self._lines = [], 0
             await self._write_groups()
             took = trio.current_time() - last
@@ -292,15 +293,15 @@ class Journal:
             except OSError as exc:
                 self._failures += 1
                 if self.trouble is None:
-                    log.error("journal cannot be written, reading from clients stops soon", error=str(exc))
+                    log.error("journal.write_failed", error=str(exc))
                 self.trouble = str(exc)
                 self._note_progress()
                 if self._closing and trio.current_time() >= self._give_up_at:
                     return
-                await trio.sleep(RETRY_S)
+                await trio.sleep(self._retry_s)
                 continue
             if self.trouble is not None:
-                log.info("journal is written again")
+                log.info("journal.write_recovered")
                 self.trouble = None
             self.writing_since = None
             self._groups.popleft()
@@ -308,14 +309,14 @@ class Journal:
             self.synced += group.lines
             self._syncs += 1
             if group.lines:
-                self.wait_times.note(trio.current_time() - group.since)
+                self.wait_times.record(trio.current_time() - group.since)
             self._note_progress()
 
     def _note_progress(self) -> None:
         self._progress.set()
         self._progress = trio.Event()
 
-    def _write(self, group: Group) -> None:
+    def _write(self, group: WriteGroup) -> None:
         """In a thread: put a group on disk, or leave the segment as it was before and raise OSError."""
         segment = group.segment
         if not group.lines:
@@ -349,7 +350,7 @@ class Journal:
     def _sync(self, fd: int) -> None:
         begun = time.monotonic()
         self.disk.sync(fd)
-        self.sync_times.note(time.monotonic() - begun)
+        self.sync_times.record(time.monotonic() - begun)
 
     def _file_of(self, segment: Segment) -> int:
         """The descriptor of a segment, cut to what is known to be good."""
@@ -391,6 +392,8 @@ class Journal:
             with suppress(OSError):
                 self.disk.close(fd)
 
-    def statistics(self) -> Statistics:
-        """The numbers of this moment."""
-        return Statistics(self.size, len(self._segments), self._pending, self._syncs, self._failures, len(self.aside))
+    def statistics(self) -> JournalStats:
+        """Return the current counters."""
+        return JournalStats(
+            self.size, len(self._segments), self._pending, self._syncs, self._failures, len(self.quarantined)
+        )

@@ -1,76 +1,123 @@
-"""What a start finds in the journal's folder that must not be stored is moved to `aside/` in it, whole and named."""
+"""Quarantine: parts of the journal that must not be stored are moved to `quarantine/` in its folder, under new names.
 
+A start counts the damage that it finds, after it has repaired the segments. If it ends before the daemon is ready, the
+next start finds nothing damaged; so the counts are kept in a file until a daemon is ready.
+"""
+
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from tsd.ingest.disk import Disk, numbered, unused, write_new
-from tsd.ingest.segment import (
+from tsd.ingest.journal.disk import Disk, numbered, unused, write_new
+from tsd.ingest.journal.segment import (
     BLOCK_BYTES,
     HEADER_BYTES,
-    SEALED,
     Damage,
-    Header,
     frame,
     header,
     lines_in,
     read_header,
 )
-from tsd.ingest.untold import note_untold
 
 log = structlog.get_logger(__name__)
 
-_CHUNK_BYTES = 1 << 20  # copied at once
+
+_ENTRY = re.compile(r"(\S+) (\d+)\n")
+
+
+def pending_damage(folder: Path) -> dict[str, int]:
+    """Return estimates of acknowledged lines in damaged parts, by the place of the damage."""
+    try:
+        text = _file(folder).read_text("latin-1")
+    except FileNotFoundError:
+        return {}
+    return {place: int(lines) for place, lines in _ENTRY.findall(text)}
+
+
+def add_pending_damage(disk: Disk, folder: Path, found: dict[str, int]) -> None:
+    """Add damage that is not repaired yet. It is on disk when this returns. Damage that an interrupted start has added
+    before counts once, with the larger number, because a part may be repaired by then. Raise OSError."""
+    before = pending_damage(folder)
+    counts = before | {place: max(lines, before.get(place, 0)) for place, lines in found.items() if lines}
+    if counts == before:
+        return
+    draft = folder / "pending-damage.new"
+    disk.remove(draft)
+    write_new(disk, draft, ["".join(f"{place} {lines}\n" for place, lines in counts.items()).encode("latin-1")])
+    disk.rename(draft, _file(folder))
+    disk.sync_folder(folder)
+
+
+def clear_pending_damage(disk: Disk, folder: Path) -> None:
+    """Remove the file, once the damage is counted. Raise OSError."""
+    disk.remove(_file(folder))
+
+
+def _file(folder: Path) -> Path:
+    return folder / "pending-damage"
+
+
+CHUNK_BYTES = 1 << 20  # copied or overwritten at once
 
 
 class _Kept(NamedTuple):
-    """What is damaged in a segment."""
+    """A damaged part of a segment."""
 
-    lines: int  # confirmed ones in it, as far as can be told: where there was anything to lose, one at least
-    kept: Path | None  # its copy, where there is anything to copy
+    lines: int  # estimate of acknowledged lines in it; at least 1 if there were any bytes to lose
+    kept: Path | None  # its copy; None if there is nothing to copy
 
 
-def move_damage(disk: Disk, path: Path, damages: Sequence[Damage], owner: str, *, is_told: bool = False) -> list[Path]:
-    """Move what is damaged out of a segment: an end is cut off, and blocks of no lines take the place of what stands
-    before whole ones; where the copies are. A segment that was cut in its header is moved as a whole, even if nothing
-    is left of it but its name; it is `owner`'s then. How many lines that are is noted (untold.py), unless `is_told`.
-    Raises OSError: the same may be done again."""
-    head, size, last = read_header(path), path.stat().st_size, damages[-1]
-    moved = [_keep(disk, damage, head) for damage in damages]
-    if not is_told:
+def quarantine_damage(
+    disk: Disk,
+    path: Path,
+    damages: Sequence[Damage],
+    owner: str,
+    *,
+    is_counted: bool = False,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> list[Path]:
+    """Move damaged parts out of a segment and return their copies.
+
+    A damaged end is cut off; blocks of no lines replace damage before whole blocks. A segment that was cut in its
+    header is moved as a whole, and is `owner`'s then. The lines in the damage are noted as pending, unless
+    `is_counted`. Damage is overwritten in chunks of `chunk_bytes`. Raise OSError; the call may be repeated then."""
+    size, last = path.stat().st_size, damages[-1]
+    writer = read_header(path).owner or last.sealed_for or owner
+    moved = [_keep(disk, damage) for damage in damages]
+    if not is_counted:
         places = (f"{path.stem}-from-byte-{damage.offset}" for damage in damages)
-        note_untold(disk, path.parent, {place: one.lines for place, one in zip(places, moved, strict=True)})
-    whole = max(last.offset, head.size) if last.end == size else size
+        add_pending_damage(disk, path.parent, {place: one.lines for place, one in zip(places, moved, strict=True)})
+    whole = max(last.offset, HEADER_BYTES) if last.end == size else size
     fd = disk.open(path)
     try:
         for damage in damages:
             if damage.end < size:
-                _fill(disk, fd, damage)
+                _fill(disk, fd, damage, chunk_bytes)
         disk.truncate(fd, whole)
-        disk.write(fd, [_mended(head, whole, last.sealed_for, owner)], 0)
+        disk.write(fd, [header(whole, writer)], 0)
         disk.sync(fd)
     finally:
         disk.close(fd)
     return [one.kept for one in moved if one.kept is not None]
 
 
-def _keep(disk: Disk, damage: Damage, head: Header) -> _Kept:
-    """Copy what is damaged, and say so."""
-    offset = damage.offset if damage.offset >= head.size else 0
+def _keep(disk: Disk, damage: Damage) -> _Kept:
+    """Copy a damaged part, and log it."""
+    offset = damage.offset if damage.offset >= HEADER_BYTES else 0
     size = damage.end - offset
-    aside = _copy(disk, damage, offset) if size or not offset else None
+    copy = _copy(disk, damage, offset) if size or not offset else None
     lines = max(_lines_of(damage, offset), 1) if damage.acknowledged else 0
-    say = log.error if damage.acknowledged else log.warning
-    say(
-        "journal segment damaged",
+    (log.error if damage.acknowledged else log.warning)(
+        "journal.segment_damaged",
         what=str(damage),
         lines=lines,
-        bytes_set_aside=size,
-        kept_in=str(aside) if aside is not None else None,
+        bytes=size,
+        kept_in=str(copy) if copy is not None else None,
     )
-    return _Kept(lines, aside)
+    return _Kept(lines, copy)
 
 
 def _copy(disk: Disk, damage: Damage, offset: int) -> Path:
@@ -97,7 +144,7 @@ def _copy(disk: Disk, damage: Damage, offset: int) -> Path:
 
 
 def _lines_of(damage: Damage, offset: int) -> int:
-    """How many lines end in what is damaged, as far as can be told."""
+    """Estimate how many lines end in a damaged part."""
     lines, own = 0, BLOCK_BYTES  # a block's own line comes first, whatever is left of it
     last = b"\n"
     for chunk in _chunks(damage.path, offset, damage.end):
@@ -107,43 +154,33 @@ def _lines_of(damage: Damage, offset: int) -> int:
 
 
 def _chunks(path: Path, start: int, end: int) -> Iterator[bytes]:
-    """The bytes of a part of a file."""
+    """Yield the bytes of a part of a file."""
     with path.open("rb") as file:
         file.seek(start)
-        while chunk := file.read(min(_CHUNK_BYTES, end - file.tell())):
+        while chunk := file.read(min(CHUNK_BYTES, end - file.tell())):
             yield chunk
 
 
-def _fill(disk: Disk, fd: int, damage: Damage) -> None:
-    """Put blocks of no lines where damage was, none of more than two chunks."""
+def _fill(disk: Disk, fd: int, damage: Damage, chunk_bytes: int) -> None:
+    """Write blocks of no lines, of at most two chunks each, over a damaged part."""
+    assert damage.sealed_for is not None  # or no block behind it would have been found
     at = damage.offset
     while left := damage.end - at:
-        size = left if left <= 2 * _CHUNK_BYTES else _CHUNK_BYTES
+        size = left if left <= 2 * chunk_bytes else chunk_bytes
         at = disk.write(fd, frame([b" " * (size - BLOCK_BYTES)], 0, at, damage.sealed_for), at)
 
 
-def _mended(head: Header, whole: int, sealed_for: str | None, owner: str) -> bytes:
-    """The header of a segment of so many bytes: of its version, as far as that can be told."""
-    if head.synced is not None:
-        return header(whole, head.owner, head.version)
-    if head.size < HEADER_BYTES:
-        return header(whole, None)
-    return header(whole, owner, SEALED - 1) if sealed_for is None else header(whole, sealed_for)
-
-
-def move_foreign(disk: Disk, path: Path, owner: str) -> Path:
-    """Move a segment that the daemon of state folder `owner` wrote; where to. Raises OSError."""
-    aside = unused(_place(path, f"of-{owner}"))
-    disk.rename(path, aside)
-    disk.sync_folder(aside.parent)
+def quarantine_foreign(disk: Disk, path: Path, owner: str) -> Path:
+    """Move a segment that the daemon of state folder `owner` wrote, and return its new path. Raise OSError."""
+    copy = unused(_place(path, f"of-{owner}"))
+    disk.rename(path, copy)
+    disk.sync_folder(copy.parent)
     disk.sync_folder(path.parent)
-    log.error(
-        "journal segment of another daemon, nothing of it is stored", path=str(path), of=owner, kept_in=str(aside)
-    )
-    return aside
+    log.error("journal.foreign_segment", path=str(path), of=owner, kept_in=str(copy))
+    return copy
 
 
 def _place(path: Path, why: str) -> Path:
-    folder = path.parent / "aside"
+    folder = path.parent / "quarantine"
     folder.mkdir(exist_ok=True)
     return folder / f"{path.stem}-{why}.journal"

@@ -3,21 +3,121 @@
 A record's name is its file's number and its first byte in it. A file's last line is a record only if it has its end:
 what a crash cut off is passed over.
 
-Lines that the writer could not store stand in files of its own, which are never removed: what came of them since stands
-beside them, in files of marks, and lives as long. (In the folder, which has a bound, it would leave before them, and
-they would be sent again: old values over newer ones.)
+Lines that the writer could not store are in separate files, which are never removed. Their marks are in files next to
+them and are kept as long. (The folder is bounded: it would drop marks before the lines, and the lines would be sent
+again, with old values over newer ones.)
+
+Records of the log of refused lines ↔ lines of JSON.
+
+Lines are bytes in no known encoding: each byte is kept as the character of its number, as the port has it.
+
+`RejectedFilter` selects refused lines, and `groups` sums them up.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
-from tsd.deadletters.records import NoRecord, Record, Refused, Replayed, decode_record, encode_records
-from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, UNKNOWN_NAME
-from tsd.state import sync_folder
+import msgspec
+
+from tsd.config.state_dir import sync_folder
+from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, UNKNOWN_NAME, TsdError
+
+LINE_BYTES = 32 << 10  # of a line; longer ones (points of HTTP) are cut
+MESSAGE_CHARACTERS = 500
+UNCOUNTED = -1  # of a telnet line that was too long only the beginning is kept, while the rest comes
+
+
+class RejectedLine(msgspec.Struct, tag_field="kind", tag="refused", frozen=True, gc=False):
+    """A line that was refused."""
+
+    time: int  # ms
+    reason: str
+    message: str
+    peer: str  # address and port it came from
+    account: str  # empty: none was shown
+    line: str
+    cut: int = 0  # bytes that are missing at its end; UNCOUNTED: some
+
+    @property
+    def bytes(self) -> bytes:
+        """The line as it came, without its LF: a telnet line, or `api/…` and a data point's JSON."""
+        return self.line.encode("latin-1")
+
+    @property
+    def shown(self) -> str:
+        """The line for people: in UTF-8 where it is that."""
+        try:
+            return self.bytes.decode()
+        except UnicodeDecodeError:
+            return self.line
+
+
+class LeftOut(msgspec.Struct, tag_field="kind", tag="left_out", frozen=True):
+    """Refused lines that were not kept, because there were too many, or the disk took none."""
+
+    since: int  # ms
+    until: int
+    lines: dict[str, int]  # by reason
+
+
+class Replayed(msgspec.Struct, tag_field="kind", tag="replayed", frozen=True, gc=False):
+    """A refused line was sent again."""
+
+    time: int
+    of: str  # the record's name
+    taken: bool
+    reason: str = ""  # why not
+    message: str = ""
+
+
+Record = RejectedLine | LeftOut | Replayed
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+
+class NoRecord(TsdError):
+    """Bytes that are no record."""
+
+
+class Outcome(NamedTuple):
+    """What became of a line that was sent again."""
+
+    taken: bool
+    reason: str = ""
+    message: str = ""
+
+
+def refused(
+    time_ms: int, reason: str, message: str, peer: str, account: str, line: bytes, cut: int = 0
+) -> RejectedLine:
+    """The record of a line, which lacks `cut` bytes at its end."""
+    told = message[:MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()  # half a surrogate pair is no text
+    return RejectedLine(time_ms, reason, told, peer, account, line.decode("latin-1"), cut)
+
+
+def encode_records(records: list[Record]) -> bytes:
+    """Records as lines of JSON."""
+    return bytes(_encoder.encode_lines(records))
+
+
+def decode_record(line: bytes) -> Record:
+    """The record that a line of JSON says; raises NoRecord.
+
+    >>> decode_record(encode_records([refused(1, "r", "m", "p:1", "", b"put \\xff")])).bytes
+    b'put \\xff'
+    """
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError as exc:
+        raise NoRecord(str(exc)) from exc
+
 
 SUFFIX = ".jsonl"
 UNSTORED = ".lines"  # of the writer's files
@@ -37,7 +137,7 @@ class Entry(NamedTuple):
     """A refused line, and what came of it since."""
 
     name: str
-    refused: Refused
+    refused: RejectedLine
     replayed: Replayed | None  # when it was last sent again
 
     @property
@@ -98,15 +198,15 @@ def read_entries(folder: Path, unstored: Path) -> Iterator[Entry]:
             replayed[record.of] = record
     for path in sorted(unstored.glob(f"*{UNSTORED}")):
         try:
-            beside, lines = _marks_of(path), _unstored(path)
-        except FileNotFoundError:  # somebody has taken it away meanwhile
+            mark_file, lines = _marks_of(path), _unstored(path)
+        except FileNotFoundError:  # removed meanwhile
             continue
-        marks = (record for _, record in _records(beside))
+        marks = (record for _, record in _records(mark_file))
         replayed |= {record.of: record for record in marks if isinstance(record, Replayed)}
         for name, record in lines:
             yield Entry(name, record, replayed.get(name))
     for name, record in read_records(folder):
-        if isinstance(record, Refused):
+        if isinstance(record, RejectedLine):
             yield Entry(name, record, replayed.get(name))
 
 
@@ -116,16 +216,16 @@ def is_unstored(name: str) -> bool:
 
 
 def mark_unstored(unstored: Path, marks: Sequence[Replayed]) -> None:
-    """Note beside the writer's files what became of their lines; on disk by then. Raises OSError."""
+    """Write marks next to the writer's files, and sync them. Raises OSError."""
     by_file: dict[str, list[Record]] = {}
     for mark in marks:
         by_file.setdefault(mark.of.rpartition("-")[0], []).append(mark)
     for name, records in by_file.items():
         try:
-            beside = _marks_of(unstored / name)
-        except FileNotFoundError:  # somebody has taken it away since
+            mark_file = _marks_of(unstored / name)
+        except FileNotFoundError:  # removed meanwhile
             continue
-        with beside.open("ab+") as file:
+        with mark_file.open("ab+") as file:
             cut = file.tell() > 0 and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"  # by a crash
             file.write((b"\n" if cut else b"") + encode_records(records))
             file.flush()
@@ -140,12 +240,12 @@ def _marks_of(path: Path) -> Path:
         return path.with_name(f"{path.stem}-{crc32(file.read(KNOWN_BYTES)):08x}{MARKS}")
 
 
-def _unstored(path: Path) -> Iterator[tuple[str, Refused]]:
+def _unstored(path: Path) -> Iterator[tuple[str, RejectedLine]]:
     """The lines of one of the writer's files, which is opened before this returns."""
     return _lines(path.name, path.open("rb"))
 
 
-def _lines(name: str, file: BinaryIO) -> Iterator[tuple[str, Refused]]:
+def _lines(name: str, file: BinaryIO) -> Iterator[tuple[str, RejectedLine]]:
     """Each stands under a line with `# ` and why."""
     message, at = "", 0
     with file:
@@ -156,5 +256,82 @@ def _lines(name: str, file: BinaryIO) -> Iterator[tuple[str, Refused]]:
                 message = text[2:]
             elif line.endswith(b"\n"):
                 reason = _REASONS.get(message.partition(":")[0], ILLEGAL_ARGUMENT)
-                yield f"{name}-{at}", Refused(time_ms, reason, message, "journal", "", text)
+                yield f"{name}-{at}", RejectedLine(time_ms, reason, message, "journal", "", text)
             at += len(line)
+
+
+_WORD = {"put": 1, "rollup": 2, "histogram": 1}  # which word of a line is its metric
+
+
+class RejectedFilter(NamedTuple):
+    """What is wanted of a refused line; what is empty or None is not looked at."""
+
+    reason: str = ""
+    source: str = ""  # an address, with its port or without, an account, or account@address; * and ? stand for others
+    metric: str = ""  # likewise
+    since_ms: int = 0
+    until_ms: int | None = None
+    match: re.Pattern[str] | None = None  # anywhere in the line or in the message
+    taken: bool | None = False
+
+    def has(self, entry: Entry) -> bool:
+        """Whether it is wanted."""
+        refused = entry.refused
+        return (
+            (self.taken is None or entry.taken == self.taken)
+            and refused.time >= self.since_ms
+            and (self.until_ms is None or refused.time < self.until_ms)
+            and (not self.reason or entry.reason == self.reason)
+            and (not self.source or any(fnmatchcase(name, self.source) for name in _sources(entry)))
+            and (not self.metric or fnmatchcase(metric_of(refused.shown), self.metric))
+            and (self.match is None or bool(self.match.search(refused.shown) or self.match.search(entry.message)))
+        )
+
+
+def _sources(entry: Entry) -> tuple[str, str, str, str]:
+    refused = entry.refused
+    address = refused.peer.rpartition(":")[0] or refused.peer
+    return refused.peer, address, refused.account, f"{refused.account}@{address}" if refused.account else address
+
+
+def metric_of(line: str) -> str:
+    """The metric that a refused line seems to name; empty where none can be told.
+
+    >>> metric_of("put sys.cpu 1 x"), metric_of("rollup 1h-sum m 1"), metric_of('api/put {"metric":"m"}')
+    ('sys.cpu', 'm', 'm')
+    """
+    command, _, rest = line.partition(" ")
+    if command.startswith("api/"):
+        try:
+            point = msgspec.json.decode(rest)
+        except msgspec.DecodeError:
+            return ""
+        metric = point.get("metric") if isinstance(point, dict) else None
+        return metric if isinstance(metric, str) else ""
+    words = line.split(" ", 3)
+    at = _WORD.get(command)
+    return words[at] if at is not None and at < len(words) else ""
+
+
+class RejectedGroup(NamedTuple):
+    """Refused lines that are alike."""
+
+    reason: str
+    source: str  # address, or account@address
+    metric: str
+    lines: int
+    last_ms: int
+    message: str  # of the last
+
+
+def groups(entries: Iterable[Entry]) -> Iterator[RejectedGroup]:
+    """Lines by reason, source and metric, the largest group first."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    last: dict[tuple[str, str, str], Entry] = {}
+    for entry in entries:
+        refused = entry.refused
+        key = entry.reason, _sources(entry)[-1], metric_of(refused.shown)
+        counts[key] += 1
+        last[key] = entry
+    for key, lines in counts.most_common():
+        yield RejectedGroup(*key, lines, last[key].refused.time, last[key].message)

@@ -15,12 +15,23 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from tsd.deadletters.folder import file_path, files, is_unstored, mark_unstored
-from tsd.deadletters.records import LINE_BYTES, UNCOUNTED, LeftOut, Outcome, Record, Replayed, encode_records, refused
 from tsd.errors import LINE_TOO_LONG
-from tsd.ingest.bucket import Bucket
+from tsd.ingest.limits import Origin, RefusedLine, TokenBucket
 from tsd.ingest.lines import START_BYTES
-from tsd.ingest.source import Refusal, Source
+from tsd.ingest.rejected.files import (
+    LINE_BYTES,
+    UNCOUNTED,
+    LeftOut,
+    Outcome,
+    Record,
+    Replayed,
+    encode_records,
+    file_path,
+    files,
+    is_unstored,
+    mark_unstored,
+    refused,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -30,11 +41,11 @@ BATCH_LINES = 500  # the thread works on them a millisecond or so, in which the 
 WAITING_BYTES = 4 << 20  # for the thread, at most
 FILES = 8  # the folder's bytes in so many parts: the oldest leaves as a whole
 LEAST_FILE = 64 << 10
-PEERS = 500  # whose shares are remembered
+PEERS = 500  # with a recorded share
 
 
-class Statistics(NamedTuple):
-    """The log's numbers at a moment."""
+class RejectedStats(NamedTuple):
+    """The log's counters."""
 
     kept: int
     left_out: int
@@ -42,7 +53,7 @@ class Statistics(NamedTuple):
     failures: int
 
 
-class _Letter(NamedTuple):
+class _WaitingLine(NamedTuple):
     """A refused line that waits for the thread."""
 
     time_ms: int
@@ -54,8 +65,8 @@ class _Letter(NamedTuple):
     cut: int  # bytes that are missing at its end
 
 
-class DeadLetters:
-    """The log that a daemon writes."""
+class RejectedLog:
+    """The log of refused lines that a daemon writes."""
 
     def __init__(
         self, folder: Path, unstored: Path, *, max_bytes: int, per_second: int, now_ms: Callable[[], int]
@@ -66,9 +77,9 @@ class DeadLetters:
         self._max_bytes = max_bytes
         self._per_second = per_second
         self._now_ms = now_ms
-        self._all: Bucket | None = None
-        self._shares: dict[str, Bucket] = {}
-        self._letters: list[_Letter] = []
+        self._all: TokenBucket | None = None
+        self._shares: dict[str, TokenBucket] = {}
+        self._waiting: list[_WaitingLine] = []
         self._marks: list[Record] = []
         self._waiting_bytes = 0
         self._left_out: Counter[str] = Counter()
@@ -83,38 +94,38 @@ class DeadLetters:
         self._sizes: dict[int, int] = {}  # of the files, by number
         self._kept = self._left_out_total = self._failures = 0
 
-    def note(self, source: Source, refusals: Sequence[Refusal]) -> None:
-        """Keep as many of them as may be kept, and count the others."""
+    def note(self, origin: Origin, refusals: Sequence[RefusedLine]) -> None:
+        """Keep as many refused lines as the limits allow, and count the others."""
         if not self._max_bytes:
             return
         now_ms = self._now_ms()
-        count = self._room_for(source, len(refusals))
-        peer, account = source.peer, source.account
+        count = self._room_for(origin, len(refusals))
+        peer, account = origin.name, origin.account
         for line, error in refusals[:count]:
-            # Not the error itself, whose frames hold a whole block.
+            # Not the error itself: its frames hold a whole block.
             kept = line[:LINE_BYTES]
             only_start = error.reason == LINE_TOO_LONG and len(line) <= START_BYTES
             cut = UNCOUNTED if only_start else len(line) - len(kept)
-            self._letters.append(_Letter(now_ms, error.reason, str(error), peer, account, kept, cut))
+            self._waiting.append(_WaitingLine(now_ms, error.reason, str(error), peer, account, kept, cut))
             self._waiting_bytes += len(kept)
         if count < len(refusals):
             self._leave_out(Counter([error.reason for _, error in refusals[count:]]))
         self._work.set()
 
-    def _room_for(self, source: Source, wanted: int) -> int:
-        """How many of a source's lines may be kept now."""
+    def _room_for(self, origin: Origin, wanted: int) -> int:
+        """Return how many of an origin's lines may be kept now."""
         if self._waiting_bytes >= min(WAITING_BYTES, self._max_bytes // FILES):
             return 0
         now_s = trio.current_time()
         if self._all is None:
-            self._all = Bucket(self._per_second, self._per_second * BURST_S, now_s=now_s)
-        who = f"{source.account}@{source.peer.rpartition(':')[0]}"
-        share = self._shares.get(who)
+            self._all = TokenBucket(self._per_second, self._per_second * BURST_S, now_s=now_s)
+        key = f"{origin.account}@{origin.name.rpartition(':')[0]}"
+        share = self._shares.get(key)
         if share is None:
             if len(self._shares) >= PEERS:
                 self._shares.clear()
             half = max(self._per_second / 2, 1)
-            share = self._shares[who] = Bucket(half, half * BURST_S, now_s=now_s)
+            share = self._shares[key] = TokenBucket(half, half * BURST_S, now_s=now_s)
         count = min(wanted, self._all.whole(now_s=now_s), share.whole(now_s=now_s))
         self._all.spend(count, now_s=now_s)
         share.spend(count, now_s=now_s)
@@ -130,12 +141,12 @@ class DeadLetters:
         """Note what became of records that were sent again, by name; returns once it was tried to write that."""
         now_ms = self._now_ms()
         marks = [Replayed(now_ms, name, *outcome) for name, outcome in outcomes]
-        if beside := [mark for mark in marks if is_unstored(mark.of)]:
+        if unstored := [mark for mark in marks if is_unstored(mark.of)]:
             try:
-                await trio.to_thread.run_sync(mark_unstored, self._unstored, beside)
+                await trio.to_thread.run_sync(mark_unstored, self._unstored, unstored)
             except OSError as exc:
                 self._failures += 1
-                log.warning("lines were sent again, which cannot be noted: they are listed as before", error=str(exc))
+                log.warning("rejected.mark_failed", error=str(exc))
         if self._max_bytes:
             self._marks += [mark for mark in marks if not is_unstored(mark.of)]
             await self.flush()
@@ -143,7 +154,7 @@ class DeadLetters:
     async def flush(self) -> None:
         """Return once what was noted is in the folder, or could not be put there."""
         self._work.set()
-        while self._letters or self._marks or self._writing:
+        while self._waiting or self._marks or self._writing:
             await self._written.wait()
 
     async def run(self) -> None:
@@ -155,18 +166,18 @@ class DeadLetters:
             while True:
                 await self._work.wait()
                 await self._write_batch()
-                await trio.sleep(BATCH_S / 10 if self._letters else BATCH_S)
+                await trio.sleep(BATCH_S / 10 if self._waiting else BATCH_S)
         finally:
             with trio.CancelScope(shield=True):
                 await self._write_batch()
-                while self._letters and not self._failing:
+                while self._waiting and not self._failing:
                     await self._write_batch()
                 await trio.to_thread.run_sync(self._close)
 
     async def _write_batch(self) -> None:
-        letters, self._letters = self._letters[:BATCH_LINES], self._letters[BATCH_LINES:]
+        letters, self._waiting = self._waiting[:BATCH_LINES], self._waiting[BATCH_LINES:]
         self._waiting_bytes -= sum(len(letter.line) for letter in letters)
-        if not self._letters:
+        if not self._waiting:
             self._work = trio.Event()
         marks, self._marks = self._marks, []
         left_out, since_ms, self._left_out = self._left_out, self._left_out_since_ms, Counter()
@@ -185,7 +196,7 @@ class DeadLetters:
         except OSError as exc:
             self._failures += 1
             if not self._failing:
-                log.warning("refused lines cannot be kept", folder=str(self.folder), error=str(exc))
+                log.warning("rejected.write_failed", folder=str(self.folder), error=str(exc))
             self._failing = True
         finally:
             if not written:  # after a defect too, which has this run again: each line is kept or counted
@@ -204,7 +215,7 @@ class DeadLetters:
             self._sizes = {number: path.stat().st_size for number, path in files(self.folder)}
             self._number = max(self._sizes, default=0)
 
-    def _write(self, letters: list[_Letter], marks: list[Record], left_out: LeftOut | None) -> None:
+    def _write(self, letters: list[_WaitingLine], marks: list[Record], left_out: LeftOut | None) -> None:
         """Append records, all or none of them, and make room. Raises OSError."""
         records: list[Record] = [refused(*letter) for letter in letters]
         records += marks
@@ -257,9 +268,9 @@ class DeadLetters:
             with suppress(OSError):
                 os.close(fd)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> RejectedStats:
         """The numbers of this moment."""
-        return Statistics(self._kept, self._left_out_total, sum(self._sizes.values()), self._failures)
+        return RejectedStats(self._kept, self._left_out_total, sum(self._sizes.values()), self._failures)
 
 
 def _whole(fd: int) -> int:

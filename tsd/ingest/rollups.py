@@ -1,0 +1,89 @@
+"""Lines of rollups and histograms. They share the window, journal and ledger of put lines. Each is parsed by itself,
+because there are few compared with points."""
+
+import structlog
+import trio
+
+from tsd.codec.putline import HISTOGRAMS_NOT_CONFIGURED, ROLLUPS_NOT_CONFIGURED, illegal, map_order
+from tsd.errors import BadLine, CorruptRow, StoreError, bare
+from tsd.ingest.lines import Absorbed, Reject
+from tsd.ingest.open_rows import OpenRows
+from tsd.tables.writing import Admission, SeriesKey, SeriesResolver, SeriesText, Summary, SummaryWriter
+
+log = structlog.get_logger(__name__)
+
+BATCH_LINES = 200  # lines parsed between checkpoints: each takes 20 µs or more
+
+
+class Summaries:
+    """Parser of rollup and histogram lines."""
+
+    def __init__(self, resolver: SeriesResolver, writer: SummaryWriter | None) -> None:
+        """Without a `writer`, every line is refused as if neither rollups nor histograms were configured."""
+        self._resolver = resolver
+        self._writer = writer
+
+    async def absorb(
+        self, rows: OpenRows, block: bytes, *, journal_only: bool = False, admission: Admission | None = None
+    ) -> Absorbed:
+        """Absorb the first lines of a block without put lines into `rows`, and return without a checkpoint after that.
+
+        Raise StoreError if the store does not answer, and CorruptRow if it has no UID table. With `journal_only` these
+        are not raised: valid lines are accepted but kept only in the journal.
+        """
+        lines = block.split(b"\n", BATCH_LINES)
+        rest = lines.pop()
+        parsed = [self._parse(line) for line in lines]
+        await trio.lowlevel.checkpoint()
+        texts = list(dict.fromkeys(series_of(one) for one in parsed if not isinstance(one, BadLine)))
+        found: dict[SeriesText, SeriesKey | BadLine] | None = None
+        try:
+            keys, refused = await self._resolver.resolve(texts, admission)
+        except (StoreError, CorruptRow) as error:
+            if not journal_only:
+                raise
+            error.with_traceback(None)  # the traceback's frames hold the error and the block
+            log.debug("summaries.left_to_journal", lines=len(lines), error=str(error))
+        else:
+            found = {text: refused.get(at) or key for at, (text, key) in enumerate(zip(texts, keys, strict=True))}
+        return self._insert(rows, lines, parsed, found, rest)
+
+    def _parse(self, line: bytes) -> Summary | BadLine:
+        try:
+            if self._writer is None:
+                is_rollup = line.startswith(b"rollup ")
+                raise illegal(ROLLUPS_NOT_CONFIGURED if is_rollup else HISTOGRAMS_NOT_CONFIGURED)
+            return self._writer.parse(line)
+        except BadLine as error:
+            return bare(error)
+
+    def _insert(
+        self,
+        rows: OpenRows,
+        lines: list[bytes],
+        parsed: list[Summary | BadLine],
+        found: dict[SeriesText, SeriesKey | BadLine] | None,
+        rest: bytes,
+    ) -> Absorbed:
+        """Insert parsed lines into `rows`. If `found` is None, accept them without that: only the journal has them."""
+        kept: list[bytes] = []
+        rejects: list[Reject] = []
+        for at, (line, summary) in enumerate(zip(lines, parsed, strict=True)):
+            if isinstance(summary, BadLine):
+                rejects.append(Reject(at, summary))
+                continue
+            key = None if found is None else found[series_of(summary)]
+            if isinstance(key, BadLine):
+                rejects.append(Reject(at, key))
+                continue
+            if key is not None and self._writer is not None:
+                rows.batch(self._writer.new_batch).add(summary, key)
+            kept.append(line + b"\n")
+        rows.points += len(kept)
+        rows.complete &= found is not None or not kept
+        return Absorbed(len(kept), b"".join(kept), rejects, [], rest)
+
+
+def series_of(summary: Summary) -> SeriesText:
+    """Return the series of a summary."""
+    return SeriesText(summary.metric, b" ".join(b"=".join(pair) for pair in map_order(summary.tags)))
