@@ -1,1 +1,1 @@
-"""From what somebody asks to the rows that answer it."""
+"""Queries: from a request to the series that answer it."""

@@ -1,19 +1,24 @@
-"""Many values → one, in OpenTSDB's order and to its last digit: what an aggregator does at each time (query.md §12).
+"""The aggregators: their kernels, and how they replace missing values of a series (docs/compat/query.md §12).
 
-A fold holds a state for each of many slots: a slot is a time at which series are merged, or a bucket of one series.
-Values reach it in the order in which OpenTSDB meets them, and are added in that order: floating-point sums depend on
-it, so nothing here adds pairwise (as numpy.sum and numpy.add.reduceat do).
+A kernel holds a state for each of many slots. A slot is a time at which series are merged, or a bucket of one series.
+Values arrive in OpenTSDB's order and are added in that order, because floating-point sums depend on it: nothing here
+uses pairwise addition (as numpy.sum and numpy.add.reduceat do). Percentiles need all values of a slot together.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.query.javamath import quotient, truncated
-from tsd.query.points import Bool, Float64, Int64
+from tsd.codec.points import Bool, Float64, Int64
+from tsd.query.calendar import quotient, truncated
+from tsd.query.model import RANKS
+from tsd.tables.quirks import OPENTSDB, Quirks
 
 Numbers = NDArray[Any]  # all doubles, or all 64-bit integers
 Slots = NDArray[np.intp]
@@ -21,34 +26,34 @@ Slots = NDArray[np.intp]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 NEGATIVE_ZERO = np.float64(-0.0).view(np.int64)
-_LOOP_S, _POINT_S = 8e-6, 0.15e-6  # what numpy costs for one short operation or three, and Python for one value
+_LOOP_S, _POINT_S = 8e-6, 0.15e-6  # cost of one step: some short numpy operations, or one value in Python
 
 
-class Fold(Protocol):
-    """One aggregator at work. Results are of the type that the fold was made for: doubles or 64-bit integers."""
+class Kernel(Protocol):
+    """The running state of one aggregator. Results are doubles or 64-bit integers, as chosen when it is made."""
 
     def grow(self, size: int) -> None:
-        """There are `size` slots from now on."""
+        """Extend to `size` slots."""
 
     def column(self, first: int, values: Numbers) -> None:
-        """One more value for each slot from `first` on."""
+        """Add one value to each slot from `first` on."""
 
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
-        """`values[starts[i] : starts[i + 1]]`, in order, for slot `slots[i]`; no slot twice, no empty run."""
+        """Add `values[starts[i] : starts[i + 1]]`, in order, to slot `slots[i]`; no slot twice, no empty run."""
 
     def result(self) -> Numbers:
-        """What came out, a number for each slot."""
+        """Return the result of each slot."""
 
 
-Make = Callable[[bool], Fold]  # a fold of integers, or of doubles
+Make = Callable[[bool], Kernel]  # True: for integers
 
 
 class Sum:
-    """Σv, or Σv²; NaN is skipped, and is the result where there was nothing else."""
+    """Σv, or Σv², or the mean. NaN is skipped; it is the result of a slot without numbers."""
 
     def __init__(self, integers: bool, *, squared: bool = False, mean: bool = False) -> None:
         self._total = _zeros(integers)
-        self._tally = Tally(integers)
+        self._tally = Count(integers)
         self._integers, self._squared, self._mean = integers, squared, mean
 
     def grow(self, size: int) -> None:
@@ -67,7 +72,7 @@ class Sum:
 
     def _term(self, values: Numbers, nan: Bool | None) -> Numbers:
         if nan is not None:
-            values = np.where(nan, 0.0, values)  # to a sum that began with 0.0 this changes nothing
+            values = np.where(nan, 0.0, values)  # it does not change a sum that starts with 0.0
         return values * values if self._squared else values
 
     def result(self) -> Numbers:
@@ -78,8 +83,8 @@ class Sum:
         return quotient(self._total, self._tally.counts) if self._mean else self._total
 
 
-class Tally:
-    """How many values, NaN left out; 0 where none."""
+class Count:
+    """The number of values that are not NaN."""
 
     def __init__(self, integers: bool) -> None:
         self.counts = np.zeros(0, np.int64)
@@ -92,7 +97,7 @@ class Tally:
         self.add(first, len(values), None if self._integers else nans(values))
 
     def add(self, first: int, size: int, nan: Bool | None) -> None:
-        """One more value for each slot from `first` on, but where it is `nan`."""
+        """Count one value for each slot from `first` on, except where it is `nan`."""
         self.counts[first : first + size] += 1 if nan is None else ~nan
 
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
@@ -106,7 +111,8 @@ class Tally:
 
 
 class Extreme:
-    """The lowest or the highest; of 0.0 and -0.0 the first. Nothing but the furthest infinity (or NaN) gives NaN."""
+    """The lowest or highest value; of 0.0 and -0.0 the first. The result is NaN if all values are NaN, or the infinity
+    that is the initial value."""
 
     def __init__(self, integers: bool, *, highest: bool) -> None:
         self._better = np.greater if highest else np.less
@@ -125,21 +131,21 @@ class Extreme:
 
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         if (values.view(np.int64) == NEGATIVE_ZERO).any():
-            for lane, nth in lanes(slots, starts, values):
-                self._take(lane, nth)
+            for part, nth in nth_values(slots, starts, values):
+                self._add_values(part, nth)
         else:
-            self._take(slots, self._reduce.reduceat(values, starts[:-1]))
+            self._add_values(slots, self._reduce.reduceat(values, starts[:-1]))
 
-    def _take(self, slots: Slots, values: Float64) -> None:
-        held = self._best[slots]
-        self._best[slots] = np.where(self._better(values, held), values, held)
+    def _add_values(self, slots: Slots, values: Float64) -> None:
+        best = self._best[slots]
+        self._best[slots] = np.where(self._better(values, best), values, best)
 
     def result(self) -> Numbers:
         return self._best if self._integers else np.where(self._best == self._worst, np.nan, self._best)
 
 
 class Product:
-    """All multiplied; a NaN makes it NaN."""
+    """The product; NaN if any value is."""
 
     def __init__(self, integers: bool) -> None:
         self._product = _zeros(integers)
@@ -159,7 +165,7 @@ class Product:
 
 
 class Deviation:
-    """The population's standard deviation by Welford's recurrence; NaN is skipped."""
+    """The population standard deviation by Welford's recurrence. NaN is skipped."""
 
     def __init__(self, integers: bool) -> None:
         self._mean, self._squares = np.zeros(0), np.zeros(0)
@@ -171,18 +177,18 @@ class Deviation:
         self._counts = grown(self._counts, size)
 
     def column(self, first: int, values: Numbers) -> None:
-        self._take(np.arange(first, first + len(values)), values.astype(np.float64))
+        self._add_values(np.arange(first, first + len(values)), values.astype(np.float64))
 
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         lengths = np.diff(starts)
         if len(lengths) and int(lengths.max()) * _LOOP_S > len(values) * _POINT_S:
             for slot, first, stop in zip(slots.tolist(), starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-                self._take_run(slot, values[first:stop].tolist())
+                self._add_run(slot, values[first:stop].tolist())
             return
-        for lane, nth in lanes(slots, starts, values):
-            self._take(lane, nth)
+        for part, nth in nth_values(slots, starts, values):
+            self._add_values(part, nth)
 
-    def _take(self, slots: Slots, values: Float64) -> None:
+    def _add_values(self, slots: Slots, values: Float64) -> None:
         if (nan := np.isnan(values)).any():
             slots, values = slots[~nan], values[~nan]
         counts = self._counts[slots] + 1
@@ -191,8 +197,8 @@ class Deviation:
         self._squares[slots] += np.where(counts == 1, 0.0, (values - mean) * (values - moved))
         self._counts[slots], self._mean[slots] = counts, moved
 
-    def _take_run(self, slot: int, values: list[float]) -> None:
-        """The same, a value at a time: few long runs are faster so."""
+    def _add_run(self, slot: int, values: list[float]) -> None:
+        """Add values one by one: faster for few long runs."""
         count, mean, squares = int(self._counts[slot]), float(self._mean[slot]), float(self._squares[slot])
         for value in values:
             if value != value:
@@ -212,8 +218,8 @@ class Deviation:
         return truncated(spread) if self._integers else np.where(self._counts == 0, np.nan, spread)
 
 
-class Edge:
-    """The first value, or the last, whatever it is."""
+class FirstOrLast:
+    """The first or the last value, also if it is NaN."""
 
     def __init__(self, integers: bool, *, last: bool) -> None:
         self._values = _zeros(integers)
@@ -240,7 +246,7 @@ class Edge:
 
 
 class Difference:
-    """The last value less the first that is not NaN; 0 where that one is the last."""
+    """The last value minus the first that is not NaN; 0 if they are the same value."""
 
     def __init__(self, integers: bool) -> None:
         self._first, self._last = _zeros(integers), _zeros(integers)
@@ -277,13 +283,13 @@ class Difference:
 
 
 def nans(values: Numbers) -> Bool | None:
-    """Which values are NaN; None: none is."""
+    """Return which values are NaN; None if no value is."""
     nan: Bool = np.isnan(values)
     return nan if np.count_nonzero(nan) else None
 
 
-def lanes(slots: Slots, starts: Int64, values: Float64) -> Iterator[tuple[Slots, Float64]]:
-    """The first value of every run with its slot, then the second of those that have one, and so on."""
+def nth_values(slots: Slots, starts: Int64, values: Float64) -> Iterator[tuple[Slots, Float64]]:
+    """Yield the first value of every run with its slot, then the second of those that have one, and so on."""
     lengths = np.diff(starts)
     order = np.argsort(-lengths, kind="stable")
     slots, begins, lengths = slots[order], starts[:-1][order], lengths[order]
@@ -293,9 +299,222 @@ def lanes(slots: Slots, starts: Int64, values: Float64) -> Iterator[tuple[Slots,
 
 
 def grown(array: NDArray[_Scalar], size: int, fill: float = 0) -> NDArray[_Scalar]:
-    """The array made longer."""
+    """Extend an array."""
     return np.concatenate([array, np.full(size - len(array), fill, array.dtype)])
 
 
 def _zeros(integers: bool) -> Numbers:
     return np.zeros(0, np.int64 if integers else np.float64)
+
+
+class PercentileMethod(Enum):
+    """How the position of a percentile among sorted values is computed."""
+
+    MEDIAN = "the upper middle"
+    LEGACY = "p(n+1)"
+    R3 = "the nearest"
+    R7 = "1+(n-1)p"
+
+
+class PercentileRule(NamedTuple):
+    """A percentile; `of` is in percent."""
+
+    kind: PercentileMethod
+    of: float = 50.0
+
+
+class Percentile:
+    """A percentile. It holds all values of a slot until the slot is closed. NaN is skipped."""
+
+    def __init__(self, integers: bool, rank: PercentileRule) -> None:
+        self._integers, self._rank = integers, rank
+        self._found = np.zeros(0, np.int64 if integers else np.float64)
+        self._columns: list[tuple[int, Numbers]] = []
+        self._runs: list[tuple[Slots, Int64, Float64]] = []  # slots, lengths, values
+
+    def grow(self, size: int) -> None:
+        self._found = grown(self._found, size, 0 if self._integers else np.nan)
+
+    def column(self, first: int, values: Numbers) -> None:
+        self._columns.append((first, values))
+
+    def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
+        self._runs.append((slots, np.diff(starts), values))
+
+    @property
+    def held(self) -> int:
+        """Number of values kept for open slots."""
+        return sum(len(values) for _, _, values in self._runs)
+
+    def compute_closed(self, still_open: Bool | None = None) -> None:
+        """Compute the percentiles of closed slots, and drop their values."""
+        if not self._runs:
+            return
+        slots, lengths, values = (np.concatenate(parts) for parts in zip(*self._runs, strict=True))
+        self._runs = []
+        order = np.argsort(slots, kind="stable")
+        if still_open is not None:
+            opened = still_open[slots[order]]
+            self._keep(slots, lengths, values, order[opened])
+            order = order[~opened]
+        if len(order):
+            slots, starts, values = _joined(slots, lengths, values, order)
+            for rows, matrix in _matrices(starts, values):
+                counts = (~np.isnan(matrix)).sum(axis=1)
+                self._found[slots[rows]] = pick(self._rank, ascending(matrix, 1).T, counts)
+
+    def _keep(self, slots: Slots, lengths: Int64, values: Float64, kept: Slots) -> None:
+        if len(kept):
+            slots, starts, values = _joined(slots, lengths, values, kept)
+            self._runs = [(slots, np.diff(starts), values)]
+
+    def result(self) -> Numbers:
+        self.compute_closed()
+        return self._of_columns() if self._columns else self._found
+
+    def _of_columns(self) -> Numbers:
+        size = len(self._found)
+        exact = self._integers and self._rank.kind is PercentileMethod.MEDIAN  # others are computed in doubles
+        matrix = np.full(
+            (len(self._columns), size), np.iinfo(np.int64).max if exact else np.nan, None if not exact else np.int64
+        )
+        counts = np.zeros(size, np.int64)
+        for row, (first, values) in zip(matrix, self._columns, strict=True):
+            row[first : first + len(values)] = values
+            counts[first : first + len(values)] += 1
+        if not exact:
+            counts = (~np.isnan(matrix)).sum(axis=0)
+        found = pick(self._rank, ascending(matrix, 0), counts)
+        return truncated(found) if self._integers and not exact else found
+
+
+def pick(rank: PercentileRule, ordered: Numbers, counts: Int64) -> Numbers:
+    """Return the percentile of each column. In each, the first `counts` values are numbers; NaN if there are none."""
+    columns = np.arange(len(counts))
+    highest = np.maximum(counts - 1, 0)
+    if rank.kind is PercentileMethod.MEDIAN:
+        return ordered[np.minimum(counts // 2, highest), columns]
+    position = _position(rank, counts)
+    below = np.clip(np.floor(position), 1, np.maximum(counts, 1)).astype(np.int64) - 1
+    lower, upper = ordered[below, columns], ordered[np.minimum(below + 1, highest), columns]
+    found = lower + (position - np.floor(position)) * (upper - lower)
+    found = np.where(position < 1, ordered[0], np.where(position >= counts, ordered[highest, columns], found))
+    return np.where(counts == 1, ordered[0], found)
+
+
+def ascending(matrix: Numbers, axis: int) -> Numbers:
+    """Sort as Java does: -0.0 before 0.0, NaN last."""
+    bits = matrix.view(np.int64)
+    if matrix.dtype == np.int64 or not (bits == NEGATIVE_ZERO).any():
+        return np.sort(matrix, axis=axis)
+    bits = np.where(np.isnan(matrix), np.nan, matrix).view(np.int64)
+    ordered = np.sort(_flipped(bits), axis=axis)
+    return _flipped(ordered).view(np.float64)
+
+
+def _flipped(bits: Int64) -> Int64:
+    """Map bits of doubles to integers in the order of the doubles, and back."""
+    return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
+
+
+def _position(rank: PercentileRule, counts: Int64) -> Numbers:
+    """Return the position of the percentile, counted from 1."""
+    share = rank.of / 100
+    if rank.kind is PercentileMethod.LEGACY:
+        return share * (counts + 1)
+    if rank.kind is PercentileMethod.R7:
+        return 1 + (counts - 1) * share
+    return np.where(share <= 0.5 / np.maximum(counts, 1), 0.0, np.rint(counts * share))
+
+
+def _joined(slots: Slots, lengths: Int64, values: Float64, order: Slots) -> tuple[Slots, Int64, Float64]:
+    """Reorder runs and join those of one slot: slots, starts, values."""
+    index = spread(np.cumsum(lengths)[order] - lengths[order], lengths[order])
+    slots, lengths = slots[order], lengths[order]
+    fresh = np.flatnonzero(np.append(True, slots[1:] != slots[:-1]))
+    ends = np.append(0, np.cumsum(lengths))
+    return slots[fresh], np.append(ends[fresh], ends[-1]), values[index]
+
+
+def _matrices(starts: Int64, values: Float64) -> Iterator[tuple[Slots, Float64]]:
+    """Yield runs of similar length as rows of a matrix padded with NaN: indices of the runs, and their values."""
+    lengths = np.diff(starts)
+    widths = 1 << np.ceil(np.log2(lengths)).astype(np.int64)
+    for width in np.unique(widths).tolist():
+        rows = np.flatnonzero(widths == width)
+        along = np.arange(lengths[rows].max())
+        places = starts[rows][:, None] + along
+        inside = along < lengths[rows][:, None]
+        yield rows, np.where(inside, values[np.minimum(places, len(values) - 1)], np.nan)
+
+
+def spread(begins: Int64, lengths: Int64) -> Slots:
+    """Return `begins[0], begins[0] + 1, …` for the first length, then the same from `begins[1]`, and so on.
+
+    >>> spread(np.array([10, 3]), np.array([2, 3])).tolist()
+    [10, 11, 3, 4, 5]
+    """
+    ends = np.cumsum(lengths)
+    return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
+
+
+class Missing(Enum):
+    """What a series contributes at a time between two of its points."""
+
+    LERP = "linear interpolation"
+    ZERO = "0"
+    HIGHEST = "the highest number"
+    LOWEST = "the lowest number"
+    PREVIOUS = "the earlier value"
+
+
+class Aggregator(NamedTuple):
+    """How values of one time are aggregated."""
+
+    missing: Missing
+    fold: Make
+    doubles: Make  # OpenTSDB computes estimated percentiles of doubles differently
+    needs_all: bool = False  # the kernel keeps every value until the end
+
+    def make(self, *, integers: bool, quirks: Quirks = OPENTSDB) -> Kernel:
+        """Return a new kernel. With the quirk `plain_percentiles` doubles have no estimated percentiles."""
+        return (self.doubles if quirks.plain_percentiles and not integers else self.fold)(integers)
+
+
+def _plain(missing: Missing, fold: Make) -> Aggregator:
+    return Aggregator(missing, fold, fold)
+
+
+def _ranked(rank: PercentileRule) -> Aggregator:
+    doubles = rank if rank.kind is PercentileMethod.MEDIAN else PercentileRule(PercentileMethod.LEGACY, rank.of)
+    return Aggregator(Missing.LERP, partial(Percentile, rank=rank), partial(Percentile, rank=doubles), needs_all=True)
+
+
+def _percent(digits: str) -> float:
+    return 99.9 if digits == "999" else float(digits)
+
+
+BY_NAME: Mapping[str, Aggregator] = MappingProxyType(
+    {
+        "sum": _plain(Missing.LERP, Sum),
+        "zimsum": _plain(Missing.ZERO, Sum),
+        "pfsum": _plain(Missing.PREVIOUS, Sum),
+        "squareSum": _plain(Missing.ZERO, partial(Sum, squared=True)),
+        "avg": _plain(Missing.LERP, partial(Sum, mean=True)),
+        "count": _plain(Missing.ZERO, Count),
+        "min": _plain(Missing.LERP, partial(Extreme, highest=False)),
+        "mimmin": _plain(Missing.HIGHEST, partial(Extreme, highest=False)),
+        "max": _plain(Missing.LERP, partial(Extreme, highest=True)),
+        "mimmax": _plain(Missing.LOWEST, partial(Extreme, highest=True)),
+        "dev": _plain(Missing.LERP, Deviation),
+        "diff": _plain(Missing.LERP, Difference),
+        "mult": _plain(Missing.LERP, Product),
+        "first": _plain(Missing.ZERO, partial(FirstOrLast, last=False)),
+        "last": _plain(Missing.ZERO, partial(FirstOrLast, last=True)),
+        "none": _plain(Missing.ZERO, partial(FirstOrLast, last=False)),
+        "median": _ranked(PercentileRule(PercentileMethod.MEDIAN)),
+        **{f"p{digits}": _ranked(PercentileRule(PercentileMethod.LEGACY, _percent(digits))) for digits in RANKS},
+        **{f"ep{digits}r3": _ranked(PercentileRule(PercentileMethod.R3, _percent(digits))) for digits in RANKS},
+        **{f"ep{digits}r7": _ranked(PercentileRule(PercentileMethod.R7, _percent(digits))) for digits in RANKS},
+    }
+)

@@ -1,15 +1,21 @@
-"""Points → runs of one series and one bucket: which points a downsampler takes together (query.md §9)."""
+"""Buckets of downsamplers: which points belong together, and the results of rows (docs/compat/query.md §9).
 
+Series that are sent together have points in the same buckets. Their timestamps are then stored once, and their values
+are a matrix with one row per series, built without sorting.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from tsd.codec.points import Batch, Bool, Float64, Int64, Points
 from tsd.query import calendar
-from tsd.query.dates import UNITS_MS
+from tsd.query.aggregate import spread
 from tsd.query.model import Calendar, Downsample
-from tsd.query.points import Batch, Int64
-from tsd.query.ranges import HOUR_S, ScanRange
-from tsd.query.ranks import spread
+from tsd.query.parse.times import UNITS_MS
+from tsd.tables.reading import HOUR_S, ScanRange
 
 _HOUR_MS = HOUR_S * 1000
 _UNKNOWN = -(1 << 62)
@@ -24,29 +30,29 @@ class Runs(NamedTuple):
 
 
 class Buckets(Protocol):
-    """What the times are cut into."""
+    """A division of time into buckets."""
 
-    within_hours: bool  # whether no bucket has points of two hours
-    span: tuple[int, int]  # ms: points before the first, or not before the second, are left out
+    within_hours: bool  # no bucket spans two hours
+    span: tuple[int, int]  # ms: points before the first or from the second on are skipped
 
     def labels(self, batch: Batch) -> Int64:
-        """A number for each point: equal for two points of a series only if they share a bucket."""
+        """Return a number for each point, equal for two points of a series only if they share a bucket."""
 
     def stamps(self, labels: Int64) -> Int64:
-        """First moments of the buckets, in ms."""
+        """Return the first moments of buckets, in ms."""
 
     def filled(self) -> Int64 | None:
-        """The stamps of all buckets that a fill makes every series have; None: it makes none."""
+        """Return the stamps of all buckets that a fill adds to every series; None if it adds none."""
 
     def filled_count(self) -> int:
-        """How many those are, about."""
+        """Return about how many stamps `filled` returns."""
 
 
 _FOREVER = 1 << 62
 
 
-class Fixed:
-    """Buckets of one length, counted from the epoch."""
+class FixedBuckets:
+    """Buckets of one length, aligned with the epoch."""
 
     def __init__(self, interval_ms: int, scan: ScanRange) -> None:
         self._interval_ms, self._scan = interval_ms, scan
@@ -67,8 +73,8 @@ class Fixed:
         return self._scan.stop_ms // self._interval_ms - self._scan.start_ms // self._interval_ms
 
 
-class Everything:
-    """One bucket: what is in [start, end), stamped start."""
+class SingleBucket:
+    """One bucket: all points in [start, end), stamped start."""
 
     within_hours = False
 
@@ -88,22 +94,24 @@ class Everything:
         return 0
 
 
-class ByCalendar:
-    """Buckets by wall clock. Each series' own first point says where its first one begins, and the others follow."""
+class CalendarBuckets:
+    """Buckets by wall clock. The first point of each series decides where its first bucket starts."""
 
     def __init__(self, spec: Calendar, scan: ScanRange) -> None:
         self._spec, self._scan = spec, scan
         self.within_hours = False
         base = calendar.base(scan.start_ms, spec)
         self.span = (base if base == scan.start_ms else calendar.after(base, spec), _FOREVER)
-        self._edges: dict[int, Int64] = {}  # first bucket's start → starts of it and of those after it, as far as met
+        self._edges: dict[
+            int, Int64
+        ] = {}  # first bucket's start → starts of it and of later buckets, extended on demand
         self._first_of = np.empty(0, np.int64)  # of each series: the start of its first bucket
 
     def labels(self, batch: Batch) -> Int64:
-        """The stamps themselves."""
+        """Return the stamps themselves."""
         lengths = np.diff(batch.starts)
         rows = np.flatnonzero(lengths)
-        firsts = self._known(batch, rows)
+        firsts = self._first_buckets(batch, rows)
         if self._spec.unit in calendar.EXACT:
             step = self._spec.number * UNITS_MS[self._spec.unit]
             start = np.repeat(firsts, lengths[rows])
@@ -115,17 +123,17 @@ class ByCalendar:
         return labels
 
     def _label(self, batch: Batch, rows: Int64, first: int, labels: Int64) -> None:
-        """Fill in the labels of the rows of series whose first bucket starts at `first`."""
+        """Write the labels of rows of series whose first bucket starts at `first`."""
         begins, ends = batch.starts[rows], batch.starts[rows + 1]
-        edges = self._reaching(first, int(batch.times[ends - 1].max()))
+        edges = self._edges_until(first, int(batch.times[ends - 1].max()))
         low, high = (_started(edges, batch.times[at]) for at in (begins, ends - 1))
         labels[spread(begins, ends - begins)] = np.repeat(low, ends - begins)
         for row in np.flatnonzero(low != high).tolist():
             part = slice(begins[row], ends[row])
             labels[part] = _started(edges, batch.times[part])
 
-    def _known(self, batch: Batch, rows: Int64) -> Int64:
-        """Where the first bucket of each row's series starts; of a series that is new its first point says so."""
+    def _first_buckets(self, batch: Batch, rows: Int64) -> Int64:
+        """Return where the first bucket of each row's series starts. For a new series, its first point decides."""
         series = batch.series[rows]
         missing = (int(series.max()) if len(series) else -1) + 1 - len(self._first_of)
         if missing > 0:
@@ -136,8 +144,8 @@ class ByCalendar:
                 self._first_of[series[place]] = calendar.base(time_ms, self._spec)
         return self._first_of[series]
 
-    def _reaching(self, first: int, time_ms: int) -> Int64:
-        """The starts of buckets from one on, up to one past a time."""
+    def _edges_until(self, first: int, time_ms: int) -> Int64:
+        """Return the starts of buckets from `first` on, up to one after `time_ms`."""
         edges = self._edges.get(first, np.array([first]))
         if edges[-1] <= time_ms:
             edges = np.append(edges, steps(int(edges[-1]), time_ms, self._spec)[1:])
@@ -157,14 +165,13 @@ class ByCalendar:
 
 
 def _started(edges: Int64, times: Int64) -> Int64:
-    """The last bucket to have begun at each time. Before the first one: that one, as where clocks change it may begin
-    after the point that it is the first one for.
-    """
+    """Return the start of the bucket of each time. The first bucket may start after its first point where clocks
+    change."""
     return edges[np.maximum(np.searchsorted(edges, times, "right") - 1, 0)]
 
 
 def steps(start_ms: int, past_ms: int, spec: Calendar) -> Int64:
-    """Starts of buckets from one on until one is past a time."""
+    """Return starts of buckets from `start_ms` on, up to one after `past_ms`."""
     if spec.unit in calendar.EXACT:
         step = calendar.after(start_ms, spec) - start_ms
         return np.arange(start_ms, past_ms + step + 1, step, dtype=np.int64)
@@ -175,14 +182,14 @@ def steps(start_ms: int, past_ms: int, spec: Calendar) -> Int64:
 
 
 def buckets_of(spec: Downsample, query_start_ms: int, query_end_ms: int, scan: ScanRange) -> Buckets:
-    """The buckets that a downsampler asks for; raises BadQuery for a zone that does not exist."""
+    """Return the buckets of a downsampler. Raises BadQuery for a zone that does not exist."""
     if spec.is_all:
-        return Everything(query_start_ms, query_end_ms)
-    return ByCalendar(spec.calendar, scan) if spec.calendar else Fixed(spec.interval_ms, scan)
+        return SingleBucket(query_start_ms, query_end_ms)
+    return CalendarBuckets(spec.calendar, scan) if spec.calendar else FixedBuckets(spec.interval_ms, scan)
 
 
 def runs_of(batch: Batch, buckets: Buckets) -> Runs:
-    """The runs of a batch, in its order."""
+    """Return the runs of a batch, in its order."""
     points = len(batch.times)
     if not points:
         return Runs(np.empty(0, np.int64), np.empty(0, np.int64), np.zeros(1, np.int64))
@@ -197,7 +204,7 @@ def runs_of(batch: Batch, buckets: Buckets) -> Runs:
 
 
 def within(batch: Batch, span: tuple[int, int]) -> Batch:
-    """The points in a span of time."""
+    """Return the points in a span of time."""
     low, high = span
     if not len(batch.times) or (low <= batch.times.min() and batch.times.max() < high):
         return batch
@@ -207,7 +214,7 @@ def within(batch: Batch, span: tuple[int, int]) -> Batch:
 
 
 def by_series(batch: Batch) -> Batch:
-    """The same points, each series' rows joined to one."""
+    """Join the rows of each series."""
     order = np.argsort(batch.series, kind="stable")
     series = batch.series[order]
     fresh = np.append(True, series[1:] != series[:-1])
@@ -220,3 +227,135 @@ def by_series(batch: Batch) -> Batch:
         return joined
     index = spread(batch.starts[:-1][order], lengths)
     return joined._replace(times=batch.times[index], bits=batch.bits[index], floats=batch.floats[index])
+
+
+HOUR_MS = 3_600_000
+
+
+class Bucketed(NamedTuple):
+    """The buckets of some rows, row by row, ascending in each; a row may have none.
+
+    If all rows have the same buckets, `stamps` are those of one row, otherwise those of all.
+    """
+
+    starts: Int64  # (rows + 1,): where the buckets of each row begin among all
+    stamps: Int64  # ms: each bucket's first moment
+    values: Float64  # (buckets,)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all rows have the same buckets."""
+        rows = len(self.starts) - 1
+        return rows > 0 and len(self.stamps) * rows == len(self.values)
+
+    def flat_stamps(self) -> Int64:
+        """Return the stamp of every bucket.
+
+        >>> bucketed(np.array([0, 1]), np.array([60, 60]), np.array([1.0, 2.0]), 2).flat_stamps().tolist()
+        [60, 60]
+        """
+        return np.tile(self.stamps, len(self.starts) - 1) if self.is_even else self.stamps
+
+    def between(self, first: int, stop: int) -> "Bucketed":
+        """Return the buckets of the rows from `first` to before `stop`."""
+        starts = self.starts[first : stop + 1] - self.starts[first]
+        part = slice(int(self.starts[first]), int(self.starts[stop]))
+        if self.is_even:
+            return Bucketed(starts, self.stamps, self.values[part])
+        return Bucketed(starts, _shared(starts, self.stamps[part]), self.values[part])
+
+    def hours(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of rows of one hour: first, and stop."""
+        rows = len(self.starts) - 1
+        if self.is_even or not len(self.values):
+            yield 0, rows
+            return
+        firsts = self.stamps[np.minimum(self.starts[:-1], len(self.stamps) - 1)] // HOUR_MS
+        yield from pairwise([0, *(np.flatnonzero(np.diff(firsts)) + 1).tolist(), rows])
+
+    def picked(self, rows: Bool) -> "Bucketed":
+        """Return the buckets of some rows."""
+        if rows.all():
+            return self
+        lengths = np.diff(self.starts)
+        kept = np.repeat(rows, lengths)
+        starts = np.append(0, np.cumsum(lengths[rows]))
+        if self.is_even:
+            return Bucketed(starts, self.stamps if rows.any() else self.stamps[:0], self.values[kept])
+        return Bucketed(starts, self.stamps[kept], self.values[kept])
+
+
+def bucketed(rows: Int64, stamps: Int64, values: Float64, count: int) -> Bucketed:
+    """Build the buckets of `count` rows from each bucket's row, ascending, stamp and value."""
+    starts = np.append(0, np.cumsum(np.bincount(rows, minlength=count)))
+    return Bucketed(starts, _shared(starts, stamps), values)
+
+
+def _shared(starts: Int64, stamps: Int64) -> Int64:
+    """Return the stamps of one row if all rows have the same, otherwise all stamps."""
+    rows, each = len(starts) - 1, int(starts[1] - starts[0]) if len(starts) > 1 else 0
+    if each and each * rows == len(stamps) and (np.diff(starts) == each).all():
+        table = stamps.reshape(rows, each)
+        if (table == table[0]).all():
+            first: Int64 = table[0].copy()
+            return first
+    return stamps
+
+
+def joined(parts: Sequence[Bucketed]) -> Bucketed:
+    """Join rows of one hour."""
+    parts = [part for part in parts if len(part.starts) > 1]
+    if not parts:
+        return Bucketed(np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0))
+    first = parts[0]
+    if all(part.is_even and np.array_equal(part.stamps, first.stamps) for part in parts):
+        stamps = first.stamps
+    else:
+        stamps = np.concatenate([part.flat_stamps() for part in parts])
+    lengths = np.concatenate([np.diff(part.starts) for part in parts])
+    return Bucketed(np.append(0, np.cumsum(lengths)), stamps, np.concatenate([part.values for part in parts]))
+
+
+class SeriesBuckets(NamedTuple):
+    """Buckets of rows, with the series of each row."""
+
+    series: Int64  # (rows,)
+    buckets: Bucketed
+
+
+def table_of(parts: Sequence[SeriesBuckets], series_count: int) -> list[Points] | None:
+    """Return the points of each series by number, if all parts are even, each series has a row in every hour, and hours
+    do not overlap; else None."""
+    hours: dict[int, list[SeriesBuckets]] = {}  # by their first stamp
+    for part in parts:
+        if not len(part.series):
+            continue
+        if not part.buckets.is_even or not len(part.buckets.stamps):
+            return None
+        hours.setdefault(int(part.buckets.stamps[0]), []).append(part)
+    if not hours or not all(_is_whole(hours[first], series_count) for first in hours):
+        return None
+    order = sorted(hours)
+    stamps = np.concatenate([hours[first][0].buckets.stamps for first in order])
+    if (stamps[1:] <= stamps[:-1]).any():
+        return None
+    table = np.empty((series_count, len(stamps)), np.float64)
+    at = 0
+    for first in order:
+        width = len(hours[first][0].buckets.stamps)
+        for series, buckets in hours[first]:
+            table[series, at : at + width] = buckets.values.reshape(-1, width)
+        at += width
+    floats = np.ones(len(stamps), np.bool_)
+    return [Points(stamps, bits, floats) for bits in table.view(np.int64)]
+
+
+def _is_whole(parts: Sequence[SeriesBuckets], series_count: int) -> bool:
+    """Return whether the parts of an hour have the same buckets, and each series once."""
+    stamps = parts[0].buckets.stamps
+    numbers = np.concatenate([part.series for part in parts])
+    return (
+        len(numbers) == series_count
+        and all(np.array_equal(part.buckets.stamps, stamps) for part in parts[1:])
+        and bool((np.bincount(numbers, minlength=series_count) == 1).all())
+    )

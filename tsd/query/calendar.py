@@ -1,27 +1,38 @@
-"""Buckets by wall clock: where they begin in a time zone of the tz database, summer time and all.
+"""Calendar buckets: where they start in a time zone of the tz database.
 
-The stepping is Java's, which OpenTSDB's answers show (query.md §9.2): fields are lenient, a wall-clock time that does
-not exist lies after the gap, one that exists twice is the later.
+Steps are computed as in Java, because OpenTSDB's answers depend on it (docs/compat/query.md §9.2): fields are lenient,
+a wall-clock time that does not exist moves past the gap, and of one that exists twice the later is used.
+
+Also Java's arithmetic where numpy's differs: division and casts that truncate toward zero.
 """
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from tsd.errors import BadQuery
-from tsd.query.dates import UNITS_MS
-from tsd.query.model import Calendar
+import numpy as np
 
-EXACT = ("ms", "s", "m", "h")  # steps of these units are durations; those of others keep the wall clock
+from tsd.codec.points import Float64, Int64
+from tsd.errors import BadQuery
+from tsd.query.model import Calendar
+from tsd.query.parse.times import UNITS_MS
+
+EXACT = ("ms", "s", "m", "h")  # steps of these units are durations; other steps keep the time of day
 DAY_MS = UNITS_MS["d"]
-_EPOCH = datetime(1970, 1, 1)  # on a wall
+_EPOCH = datetime(1970, 1, 1)  # wall-clock time
 _MS = timedelta(milliseconds=1)
 _CONTAINERS = {"ms": 1000, "s": 60, "m": 60, "h": 24}  # how many of a unit the next one holds
-_HALVES = {"ms": ("s", "m"), "s": ("m", "h"), "m": ("h", "d"), "h": ("d", "n")}  # anchors: it divides, it does not
+_ANCHORS = {
+    "ms": ("s", "m"),
+    "s": ("m", "h"),
+    "m": ("h", "d"),
+    "h": ("d", "n"),
+}  # anchor if the number divides the container, and if it does not
 
 
 def find_zone(name: str) -> ZoneInfo:
-    """The zone of a name; raises BadQuery."""
+    """Return the zone of a name. Raises BadQuery."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
@@ -30,10 +41,10 @@ def find_zone(name: str) -> ZoneInfo:
 
 @lru_cache(4096)
 def base(time_ms: int, calendar: Calendar) -> int:
-    """The start of the bucket that holds a time: from the anchor in steps until past it, and one step back.
+    """Return the start of the bucket that holds a time: step from the anchor until past it, then one step back.
 
-    What that step leads to is Java's: where the bucket after ends a gap in the wall clock, this one begins as late in
-    the day as that, be it later than the time itself.
+    As in Java, if the next bucket starts at the end of a gap in the wall clock, this one starts at the same time of
+    day, even if that is after the time itself.
 
     >>> base(1362800000000, Calendar(1, "d", "UTC")) == 1362787200000
     True
@@ -43,7 +54,7 @@ def base(time_ms: int, calendar: Calendar) -> int:
     if start == time_ms:
         return start
     if calendar.unit == "w":
-        calendar = calendar._replace(number=1)  # whatever the number, weeks are stepped one by one
+        calendar = calendar._replace(number=1)  # weeks are stepped one by one
     if calendar.unit in EXACT:
         step = calendar.number * UNITS_MS[calendar.unit]
         return start + max((time_ms - start) // step, -1) * step
@@ -54,12 +65,12 @@ def base(time_ms: int, calendar: Calendar) -> int:
 
 @lru_cache(4096)
 def after(start_ms: int, calendar: Calendar) -> int:
-    """The start of the bucket after the one that starts at `start_ms`."""
+    """Return the start of the bucket after the one that starts at `start_ms`."""
     return _stepped(start_ms, calendar, 1)
 
 
 def _stepped(start_ms: int, calendar: Calendar, sign: int) -> int:
-    """A bucket's length later, or (-1) earlier."""
+    """Return the time one bucket later, or earlier with sign -1."""
     number = calendar.number * sign
     if calendar.unit in EXACT:
         return start_ms + number * UNITS_MS[calendar.unit]
@@ -72,7 +83,7 @@ def _stepped(start_ms: int, calendar: Calendar, sign: int) -> int:
 
 
 def _on(wall: datetime, year: int, month: int) -> datetime:
-    """The same day and time of another month; its last day where it is shorter."""
+    """Return the same day and time of another month, or its last day."""
     for day in (wall.day, 30, 29, 28):
         try:
             return wall.replace(year=year, month=month, day=day)
@@ -82,10 +93,10 @@ def _on(wall: datetime, year: int, month: int) -> datetime:
 
 
 def _anchor(time_ms: int, number: int, unit: str, zone: ZoneInfo) -> int:
-    """Where stepping starts: query.md §9.2's table."""
-    if unit in _HALVES:
+    """Return where stepping starts: docs/compat/query.md §9.2's table."""
+    if unit in _ANCHORS:
         fits = _CONTAINERS[unit] % number == 0
-        return _start_of(_HALVES[unit][0 if fits else 1], time_ms, zone)
+        return _start_of(_ANCHORS[unit][0 if fits else 1], time_ms, zone)
     if unit == "d":
         return _start_of("n" if number == 1 else "y", time_ms, zone)
     if unit == "w":
@@ -94,7 +105,7 @@ def _anchor(time_ms: int, number: int, unit: str, zone: ZoneInfo) -> int:
 
 
 def _start_of(unit: str, time_ms: int, zone: ZoneInfo) -> int:
-    """The first moment of the second, minute, hour, day, week, month or year that holds a time."""
+    """Return the first moment of the second, minute, hour, day, week, month or year that holds a time."""
     wall = _wall(time_ms, zone)
     if unit in ("s", "m", "h"):
         part = timedelta(milliseconds=UNITS_MS[unit])
@@ -110,10 +121,9 @@ def _start_of(unit: str, time_ms: int, zone: ZoneInfo) -> int:
 
 
 def _january_week(time_ms: int, zone: ZoneInfo) -> int:
-    """The week that is as far into January as a time's week is into its month: Java keeps the number of that week.
+    """Return the week of January with the same number that a time's week has in its month, as Java does.
 
-    Where only Sundays are midnights of a bucket, this changes nothing; a midnight that a gap in the wall clock has
-    moved since January stays moved.
+    This matters only if a gap in the wall clock has moved midnight since January.
     """
     wall = _wall(time_ms, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     first = _week_of(wall.replace(day=1))
@@ -121,12 +131,12 @@ def _january_week(time_ms: int, zone: ZoneInfo) -> int:
 
 
 def _week_of(day: datetime) -> datetime:
-    """The Sunday on or before."""
+    """Return the Sunday on or before a day."""
     return day - timedelta(days=(day.weekday() + 1) % 7)
 
 
 def _plus_days(start_ms: int, days: int, zone: ZoneInfo) -> int:
-    """So many days later at the same time of day. Where that does not exist, or changes the date, as Java has it."""
+    """Return the same time of day `days` later; as Java does if that time does not exist or changes the date."""
     wall = _wall(start_ms, zone) + timedelta(days=days)
     before = _offset_ms(start_ms, zone)
     moved = (wall - _EPOCH) // _MS - before
@@ -137,12 +147,12 @@ def _plus_days(start_ms: int, days: int, zone: ZoneInfo) -> int:
 
 
 def _wall(time_ms: int, zone: ZoneInfo) -> datetime:
-    """The wall clock at a time."""
+    """Return the wall-clock time."""
     return _EPOCH + (time_ms + _offset_ms(time_ms, zone)) * _MS
 
 
 def _offset_ms(time_ms: int, zone: ZoneInfo) -> int:
-    """How far the wall clock is ahead of UTC."""
+    """Return how far the wall clock is ahead of UTC."""
     moment = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone(zone)
     offset = moment.utcoffset()
     assert offset is not None
@@ -150,9 +160,35 @@ def _offset_ms(time_ms: int, zone: ZoneInfo) -> int:
 
 
 def _instant(wall: datetime, zone: ZoneInfo) -> int:
-    """When the wall clock shows this: after the gap if never, the later time if twice."""
+    """Return the moment of a wall-clock time: after the gap if it does not exist, the later if it exists twice."""
     early, late = (wall.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     gap = early.utcoffset() < late.utcoffset()  # type: ignore[operator]
     offset = (early if gap else late).utcoffset()
     assert offset is not None
     return (wall - _EPOCH - offset) // _MS
+
+
+_LIMIT = 2.0**63
+
+
+def quotient(numerator: Int64, denominator: Int64) -> Int64:
+    """Return `numerator / denominator`, truncated toward zero; denominators are positive.
+
+    >>> quotient(np.array([7, -7]), np.array([2, 2])).tolist()
+    [3, -3]
+    """
+    floor = numerator // denominator
+    floor += (numerator < 0) & (floor * denominator != numerator)
+    return floor
+
+
+def truncated(values: Float64) -> Int64:
+    """Return Java's `(long) value`: toward zero, the nearest limit if it does not fit, 0 for NaN.
+
+    >>> truncated(np.array([-1.5, 1e30, np.nan])).tolist()
+    [-1, 9223372036854775807, 0]
+    """
+    inside = np.abs(values) < _LIMIT  # False for NaN
+    whole: Any = np.where(inside, values, 0.0).astype(np.int64)
+    limits = np.iinfo(np.int64)
+    return np.where(inside, whole, np.where(values > 0, limits.max, np.where(values < 0, limits.min, 0)))

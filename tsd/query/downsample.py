@@ -1,7 +1,7 @@
-"""Batches of points → the points of each series: one for each bucket, or all of them.
+"""Downsamples batches of points, or joins them, to the points of each series.
 
-Memory follows the answer: of a batch nothing is kept but what its buckets have come to (the values themselves only
-for percentiles, while their bucket may get more).
+Memory grows with the answer, not with the points read: only the state of each bucket is kept. Percentiles also keep
+the values of open buckets.
 """
 
 from itertools import pairwise
@@ -10,26 +10,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tsd.codec.points import Batch, Bool, Float64, Int64, Points
 from tsd.errors import BadQuery
-from tsd.query import compiled
-from tsd.query.aggregators import BY_NAME
-from tsd.query.bucketed import Bucketed, Part, bucketed, table_of
-from tsd.query.buckets import Runs, buckets_of, by_series, runs_of, within
-from tsd.query.folds import Fold, Slots
+from tsd.query.aggregate import BY_NAME, Kernel, Percentile, Slots, spread
+from tsd.query.buckets import Bucketed, Runs, SeriesBuckets, bucketed, buckets_of, by_series, runs_of, table_of, within
+from tsd.query.fold import HAS_LOOP, can_fold, fold_batch
 from tsd.query.model import Downsample, Fill
-from tsd.query.points import Batch, Bool, Float64, Int64, Points
-from tsd.query.ranges import ScanRange
-from tsd.query.ranks import Ranked, spread
+from tsd.tables.quirks import OPENTSDB, Quirks
+from tsd.tables.reading import ScanRange
 
 _NEVER = -(1 << 62)
 _SMALL = 1 << 16
 
 
 class Downsampler:
-    """One function over buckets of one kind, for all series of a sub query (query.md §9).
+    """One function over buckets of one kind, for all series of a sub query (docs/compat/query.md §9).
 
-    Raises BadQuery for a zone that does not exist, and for the fill that OpenTSDB cannot do when it is needed.
-    `by_loop`: take whole buckets together in the compiled loop, if it knows the function.
+    Raises BadQuery for a zone that does not exist, and for a fill policy that OpenTSDB cannot apply.
+    `by_loop`: use the compiled loop for functions that it knows.
     """
 
     def __init__(
@@ -39,25 +37,25 @@ class Downsampler:
         query_end_ms: int,
         scan: ScanRange,
         *,
-        corrected: bool = False,
-        by_loop: bool = compiled.HAS,
+        quirks: Quirks = OPENTSDB,
+        by_loop: bool = HAS_LOOP,
     ) -> None:
-        self._fill, self._scan, self._corrected = spec.fill, scan, corrected
+        self._fill, self._scan, self._quirks = spec.fill, scan, quirks
         self._buckets = buckets_of(spec, query_start_ms, query_end_ms, scan)
-        self._looped = by_loop and self._buckets.within_hours and compiled.folds(spec.function)
+        self._uses_loop = by_loop and self._buckets.within_hours and can_fold(spec.function)
         self._spec = spec
-        self._parts: list[Part] = []  # where buckets end with their row: each page's rows are done with at once
+        self._parts: list[SeriesBuckets] = []  # for buckets within hours: results of each page
         self._parts_size = 0
-        self._fold = self._new_fold()  # where they do not
+        self._kernel = self._new_kernel()  # for longer buckets
         self._size = self._capacity = 0  # slots: buckets of series that have a point
         self._slots: list[tuple[Int64, Int64]] = []  # series and stamps of new slots, batch by batch
         self._last_stamps, self._last_slots = np.empty(0, np.int64), np.empty(0, np.int64)  # of each series
 
-    def _new_fold(self) -> Fold:
-        return BY_NAME[self._spec.function].make(integers=False, corrected=self._corrected)
+    def _new_kernel(self) -> Kernel:
+        return BY_NAME[self._spec.function].make(integers=False, quirks=self._quirks)
 
     def feed(self, batch: Batch) -> Bucketed | None:
-        """Take in the next batch; what became of its rows, if none of their buckets can get more."""
+        """Add a batch. Return the buckets of its rows if they are complete."""
         batch = within(batch, self._buckets.span)
         if self._buckets.within_hours:
             buckets = self._by_row(batch)
@@ -72,59 +70,60 @@ class Downsampler:
         slots = self._slots_of(runs)
         values = Points(batch.times, batch.bits, batch.floats).doubles()
         with np.errstate(all="ignore"):
-            self._fold.runs(slots, runs.starts, values)
-            if isinstance(self._fold, Ranked):
-                self._fold.settle(self._open())
+            self._kernel.runs(slots, runs.starts, values)
+            if isinstance(self._kernel, Percentile):
+                self._kernel.compute_closed(self._open())
         return None
 
     def feed_rows(self, series: Int64, buckets: Bucketed) -> None:
-        """Take in rows as `feed` made them, of these series."""
-        self._parts.append(Part(series, buckets))
+        """Add buckets of rows that `feed` of an earlier query returned; `series` are the rows' series."""
+        self._parts.append(SeriesBuckets(series, buckets))
         self._parts_size += len(buckets.values)
 
     def _by_row(self, batch: Batch) -> Bucketed:
-        """The buckets of each row of a batch."""
+        """Return the buckets of each row of a batch."""
         count = len(batch.series)
-        if self._looped:
-            folded = compiled.fold(batch, self._spec.interval_ms, self._spec.function)
+        if self._uses_loop:
+            folded = fold_batch(batch, self._spec.interval_ms, self._spec.function)
             return bucketed(*folded, count)
         runs = runs_of(batch._replace(series=np.arange(count, dtype=np.int32)), self._buckets)
-        fold = self._new_fold()
-        fold.grow(len(runs.series))
+        kernel = self._new_kernel()
+        kernel.grow(len(runs.series))
         values = Points(batch.times, batch.bits, batch.floats).doubles()
         with np.errstate(all="ignore"):
             if len(values):
-                fold.runs(np.arange(len(runs.series)), runs.starts, values)
-            return bucketed(runs.series, runs.stamps, fold.result(), count)
+                kernel.runs(np.arange(len(runs.series)), runs.starts, values)
+            return bucketed(runs.series, runs.stamps, kernel.result(), count)
 
     @property
     def held(self) -> int:
-        """How many values are kept until their buckets are complete."""
-        return self._fold.held if isinstance(self._fold, Ranked) else 0
+        """Number of values kept until their buckets are complete."""
+        return self._kernel.held if isinstance(self._kernel, Percentile) else 0
 
     def answer_size(self, series_count: int) -> int:
-        """How many points `finish` would give about: a fill can make many out of none."""
+        """Return about how many points `finish` returns: a fill can add many."""
         filled = self._buckets.filled_count() if self._fill is not Fill.NONE else 0
         return max(series_count * filled, self._size + self._parts_size)
 
     def size(self, series_count: int) -> int:
-        """How many values are kept, or will be in the end."""
+        """Return the number of values kept, or returned at the end."""
         return self.held + self.answer_size(series_count)
 
     def _slots_of(self, runs: Runs) -> Slots:
-        """Slots for runs, series by series: only the first of each may go on with a bucket of an earlier batch."""
-        self._know(int(runs.series.max()) + 1)
+        """Return slots for runs, series by series: only the first run of each may continue an earlier bucket."""
+        self._extend_last(int(runs.series.max()) + 1)
         first = np.append(True, runs.series[1:] != runs.series[:-1])
-        going_on = first & (self._last_stamps[runs.series] == runs.stamps)
-        slots = np.where(going_on, self._last_slots[runs.series], self._size - 1 + np.cumsum(~going_on))
-        self._slots.append((runs.series[~going_on], runs.stamps[~going_on]))
-        self._grow(self._size + int((~going_on).sum()))
+        continues = first & (self._last_stamps[runs.series] == runs.stamps)
+        slots = np.where(continues, self._last_slots[runs.series], self._size - 1 + np.cumsum(~continues))
+        self._slots.append((runs.series[~continues], runs.stamps[~continues]))
+        self._grow(self._size + int((~continues).sum()))
         last = np.append(first[1:], True)
         self._last_stamps[runs.series[last]] = runs.stamps[last]
         self._last_slots[runs.series[last]] = slots[last]
         return slots
 
-    def _know(self, series: int) -> None:
+    def _extend_last(self, series: int) -> None:
+        """Extend the arrays to so many series."""
         missing = series - len(self._last_stamps)
         if missing > 0:
             self._last_stamps = np.append(self._last_stamps, np.full(missing, _NEVER))
@@ -134,35 +133,35 @@ class Downsampler:
         self._size = size
         if size > self._capacity:
             self._capacity = max(size, 2 * self._capacity)
-            self._fold.grow(self._capacity)
+            self._kernel.grow(self._capacity)
 
     def _open(self) -> Bool:
-        """Which slots may get more values."""
+        """Return which slots may get more values."""
         opened = np.zeros(self._capacity, np.bool_)
         opened[self._last_slots[self._last_slots >= 0]] = True
         return opened
 
     def finish(self, series_count: int) -> list[Points]:
-        """The points of each series, by its number."""
-        if not series_count:  # nor is there a grid to be filled, which is as long as the query's range
+        """Return the points of each series, by number."""
+        if not series_count:  # and no grid to fill, which would be as long as the query's range
             return []
         if self._fill is Fill.NONE and (points := table_of(self._parts, series_count)) is not None:
             return points
         series, stamps, values = self._found()
         grid = self._buckets.filled()
         if self._fill is not Fill.NONE and grid is not None:
-            if self._corrected:  # else the one before it leads the rates
+            if not self._quirks.bucket_before_range:
                 grid = grid[grid >= self._scan.start_ms]
             return self._filled(series, stamps, values, grid, series_count)
-        order = in_order(series, series_count)
+        order = series_order(series, series_count)
         bounds = np.searchsorted(series[order], np.arange(series_count + 1))
         return split(stamps[order], values[order].view(np.int64), np.ones(len(order), np.bool_), bounds)
 
     def _found(self) -> tuple[Int64, Int64, Float64]:
-        """All buckets there are, those of a series in order: whose each is, its stamp and its value."""
+        """Return series, stamp and value of all buckets, those of a series in order."""
         if not self._buckets.within_hours:
             with np.errstate(all="ignore"):
-                values = self._fold.result()[: self._size]
+                values = self._kernel.result()[: self._size]
             series, stamps = (np.concatenate([np.empty(0, np.int64), *parts]) for parts in _transposed(self._slots))
             return series, stamps, values
         each = [(np.repeat(part.series, np.diff(part.buckets.starts)), part.buckets) for part in self._parts]
@@ -173,46 +172,46 @@ class Downsampler:
         )
 
     def _filled(self, series: Int64, stamps: Int64, values: Float64, grid: Int64, series_count: int) -> list[Points]:
-        """Every bucket of every series; buckets that start outside of the grid are not in it."""
+        """Return every bucket of every series; buckets outside of the grid are dropped."""
         places = np.searchsorted(grid, stamps)
         inside = np.append(grid, _NEVER)[places] == stamps
-        there = np.zeros((series_count, len(grid)), np.bool_)
-        there[series[inside], places[inside]] = True
+        present = np.zeros((series_count, len(grid)), np.bool_)
+        present[series[inside], places[inside]] = True
         scalar = 0.0 if self._fill is Fill.ZERO else self._spec.scalar
-        if self._fill is Fill.SCALAR and scalar is None and not there.all():
+        if self._fill is Fill.SCALAR and scalar is None and not present.all():
             raise BadQuery("unhandled fill policy")
-        filled = np.full(there.shape, np.nan if scalar is None else scalar)
+        filled = np.full(present.shape, np.nan if scalar is None else scalar)
         filled[series[inside], places[inside]] = values[inside]
         floats = np.ones(len(grid), np.bool_)
         return [Points(grid, row, floats) for row in filled.view(np.int64)]
 
 
-class Collector:
-    """All points of each series, where nothing is downsampled."""
+class PointJoiner:
+    """Joins the points of each series without downsampling."""
 
     def __init__(self) -> None:
         self._batches: list[Batch] = []
         self._size = 0
 
     def feed(self, batch: Batch) -> Bucketed | None:
-        """Take in the next batch. There are no buckets."""
+        """Add a batch. There are no buckets."""
         if len(batch.times):
             self._batches.append(batch)
             self._size += len(batch.times)
         return None
 
     def size(self, _: int) -> int:
-        """How many points are kept."""
+        """Return how many points are held."""
         return self._size
 
     def finish(self, series_count: int) -> list[Points]:
-        """The points of each series, by its number."""
+        """Return the points of each series, by number."""
         if not self._batches:
             return [Points(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))] * series_count
         batches, self._batches = self._batches, []
         whole = batches[0] if len(batches) == 1 else _joined(batches)
         del batches
-        order = in_order(whole.series, series_count)
+        order = series_order(whole.series, series_count)
         lengths = np.diff(whole.starts)[order]
         bounds = np.append(0, np.cumsum(lengths))[np.searchsorted(whole.series[order], np.arange(series_count + 1))]
         if (order[1:] > order[:-1]).all():
@@ -222,7 +221,7 @@ class Collector:
 
 
 def _joined(batches: list[Batch]) -> Batch:
-    """Batches as one."""
+    """Join batches."""
     sizes = np.cumsum([0, *(len(batch.times) for batch in batches)])
     starts = [batch.starts[:-1] + before for batch, before in zip(batches, sizes[:-1], strict=True)]
     columns = ([getattr(batch, name) for batch in batches] for name in ("series", "times", "bits", "floats"))
@@ -234,12 +233,14 @@ def _transposed(pairs: list[tuple[Int64, Int64]]) -> tuple[list[Int64], list[Int
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def in_order(series: NDArray[np.integer[Any]], series_count: int) -> Slots:
-    """What sorts by series and leaves the order within each."""
-    return np.argsort(series.astype(np.uint16) if series_count <= _SMALL else series, kind="stable")  # 16 bits: radix
+def series_order(series: NDArray[np.integer[Any]], series_count: int) -> Slots:
+    """Return the stable order by series."""
+    return np.argsort(
+        series.astype(np.uint16) if series_count <= _SMALL else series, kind="stable"
+    )  # numpy sorts 16 bits in linear time
 
 
 def split(times: Int64, bits: Int64, floats: Bool, bounds: Int64) -> list[Points]:
-    """The points of each series out of those of all, by where each begins."""
+    """Split the points of all series by where each series starts."""
     edges = bounds.tolist()
     return [Points(times[first:stop], bits[first:stop], floats[first:stop]) for first, stop in pairwise(edges)]

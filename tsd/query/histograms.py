@@ -1,4 +1,4 @@
-"""Histograms of a sub query → its percentiles and its buckets, each a series of its own (query.md §18)."""
+"""Percentiles and buckets of histograms, each as a series (docs/compat/query.md §18)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -6,48 +6,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tsd.codec.cell import COLUMN
-from tsd.codec.histogram import (
-    HISTOGRAM,
-    Bucket,
-    Histogram,
-    decode_histogram,
-    histogram_offset_ms,
-    in_order,
-    split_value,
-)
-from tsd.codec.jsontext import show_double
-from tsd.codec.rowkey import Layout, salt_of
-from tsd.codec.uid import Kind
-from tsd.errors import CorruptRow
-from tsd.query.answers import Group
-from tsd.query.assembling import names_of
+from tsd.codec.names import Kind
+from tsd.codec.points import Batch, Bucket, Histogram, Points, doubles_as_points, in_order
+from tsd.codec.text import show_double
 from tsd.query.buckets import buckets_of
-from tsd.query.gathering import MOST_WARNINGS, POINT_BYTES, SERIES_BYTES, Tally
-from tsd.query.groups import CommonTags, common_tags, grouped
-from tsd.query.limits import Allowance, check_fetched
-from tsd.query.model import Query, SubQuery
-from tsd.query.names import NONE
+from tsd.query.collect import POINT_BYTES, SERIES_BYTES, ReadCounts
+from tsd.query.limits import QueryBudget, check_fetched
+from tsd.query.merge import CommonTags, common_tags, grouped
+from tsd.query.model import NONE, Query, SubQuery
+from tsd.query.parse.uri import shortest_float
 from tsd.query.plan import Plan
-from tsd.query.points import Batch, Points, doubles_as_points
-from tsd.query.reading import key_ranges, read_ranges
-from tsd.query.selecting import UNWANTED, Selection, by_key
-from tsd.query.uri import shortest_float
-from tsd.store import Store
-from tsd.store.cells import CellPage
-from tsd.uids import Uids
+from tsd.query.result import Group
+from tsd.tables.reading import EncodedPage, HistogramPage, HistogramSource
 
-_COLUMN = COLUMN + HISTOGRAM
 _LONG = 1 << 64
-HISTOGRAM_BYTES, BUCKET_BYTES = 600, 350  # twice what one needs: those of a group are added up beside them
-SLICE_BUCKETS = 50_000  # added up in one go
-HISTOGRAM_BUCKETS = 10  # that a histogram takes the time of, beside its own
+HISTOGRAM_BYTES, BUCKET_BYTES = 600, 350  # twice the memory of one: sums of groups need as much
+SLICE_BUCKETS = 50_000  # added without a pause
+HISTOGRAM_BUCKETS = 10  # buckets that take as long to add as a histogram without buckets
 
-Series = dict[int, dict[int, Histogram]]  # by series' number, by time in ms
+HistogramsBySeries = dict[int, dict[int, Histogram]]  # by number, by time in ms
 
 
 def added(histograms: Iterable[Histogram]) -> Histogram:
-    """Histograms as one, bucket by bucket, of however many together; counts wrap as 64-bit integers.
+    """Add histograms bucket by bucket; counts wrap as 64-bit integers.
 
     >>> one = Histogram((Bucket(0.0, 1.0, 2),), underflow=1)
     >>> added([one, Histogram((Bucket(0.0, 1.0, 3), Bucket(1.0, 2.0, 1)), overflow=4)])
@@ -70,7 +51,7 @@ def _wrapped(number: int) -> int:
 
 
 def percentile(histogram: Histogram, wanted: float) -> float:
-    """The middle of the bucket in which a percentile lies; under- and overflow do not count.
+    """Return the middle of the bucket with a percentile; under- and overflow do not count.
 
     >>> percentile(Histogram((Bucket(0.0, 1.0, 9), Bucket(1.0, 2.0, 1))), 90.0)
     0.5
@@ -88,133 +69,102 @@ def percentile(histogram: Histogram, wanted: float) -> float:
     return 0.0
 
 
-class _Found(NamedTuple):
-    """A group, before its tags have names."""
+class _UnnamedHistogram(NamedTuple):
+    """A group, before its names are looked up."""
 
     pairs: list[bytes]  # of its series, in order
     common: CommonTags
     answers: list[tuple[str, Points]]
 
 
-class _Cells:
-    """The histograms that have been read for a sub query."""
+class HistogramQuery:
+    """A sub query about histograms."""
 
-    def __init__(self, selection: Selection, layout: Layout, simple_id: int) -> None:
-        self._selection = selection
-        self._layout = layout
-        self._simple_id = simple_id
-        self.series: Series = {}
-        self.tally = Tally()
-        self.held = 0  # bytes
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        source: HistogramSource,
+        budget: QueryBudget,
+        slice_buckets: int = SLICE_BUCKETS,
+    ) -> None:
+        """`slice_buckets`: buckets added in one thread call."""
+        self._slice_buckets = slice_buckets
+        self._query = query
+        self._plan = plan
+        self._source = source
+        self._budget = budget
+        self._series = plan.selection.series
+        self._found: HistogramsBySeries = {}
+        self._held = 0  # bytes
+        self.read = ReadCounts()
 
-    def take(self, page: CellPage) -> None:
-        """Take in a page, whose series have been met. One that cannot be read is told of."""
-        layout, tally, numbers = self._layout, self.tally, self._selection.numbers
-        wanted = [at for at, key in enumerate(page.keys) if numbers[key[layout.pairs_start :]] != UNWANTED]
-        tally.rows_read += len(set(page.keys))
-        tally.rows_wanted += len({page.keys[at] for at in wanted})
-        for at in wanted:
-            key, (column, value, _) = page.keys[at], page.cell(at)
-            tally.size += len(column) + len(value)
-            if not column.startswith(_COLUMN) or not len(column) & 1:
-                continue
-            base = int.from_bytes(key[layout.metric_end : layout.pairs_start], "big")
-            try:
-                time_ms = base * 1000 + histogram_offset_ms(column[len(COLUMN) :])
-                histogram = self._read(value)
-            except CorruptRow as exc:
-                if len(tally.warnings) < MOST_WARNINGS:
-                    tally.warnings.append(f"histogram {column.hex()} in row {key.hex()}: {exc}")
-                continue
-            of_series = self.series.setdefault(numbers[key[layout.pairs_start :]], {})
-            tally.points += 1
-            tally.duplicates += time_ms in of_series
-            of_series[time_ms] = histogram
-            self.held += HISTOGRAM_BYTES + len(histogram.buckets) * BUCKET_BYTES
-
-    def _read(self, value: bytes) -> Histogram:
-        """The histogram of a cell; raises CorruptRow."""
-        codec_id, payload = split_value(value)
-        if codec_id != self._simple_id:
-            raise CorruptRow(f"no codec has the id {codec_id}")
-        return decode_histogram(payload)
-
-
-class HistogramReader:
-    """Reads what a sub query wants of histograms."""
-
-    def __init__(self, store: Store, table: str, layout: Layout, uids: Uids, simple_id: int) -> None:
-        self._store = store
-        self._table = table
-        self._layout = layout
-        self._uids = uids
-        self._simple_id = simple_id
-
-    async def groups(
-        self, query: Query, plan: Plan, selection: Selection, metric: str, allowance: Allowance
-    ) -> tuple[list[Group], Tally]:
-        """The groups of a plan that asks for percentiles or buckets, and what was read. Raises BadQuery, StoreError."""
-        cells, run = _Cells(selection, self._layout, self._simple_id), allowance.threads.run
-        start = self._layout.pairs_start
-
-        async def take(page: CellPage) -> None:
-            await selection.meet({key[start:] for key in page.keys})
-            await run(partial(cells.take, page))
-            check_fetched(allowance.bounds, size=cells.tally.size, points=cells.tally.points)
-            allowance.hold(cells.held + len(selection.wanted) * SERIES_BYTES)
-
-        await read_ranges(self._store, self._table, key_ranges(self._layout, plan), take, at_once=1)
-        held = cells.held + len(selection.wanted) * SERIES_BYTES
-        found: list[Group] = []
-        for part in slices(await run(partial(self._grouped, plan, selection, cells.series)), cells.series):
-            series = [[cells.series.pop(number) for number in members] for members in part]
-            merged = await run(partial(_all_merged, query, plan, series, allowance.check))
+    async def groups(self) -> list[Group]:
+        """Return the groups. Raises BadQuery, StoreError."""
+        budget, plan = self._budget, self._plan
+        run = budget.workers.run
+        await self._source.read(plan.scan, self._take)
+        held = self._held + len(self._series.pairs) * SERIES_BYTES
+        groups: list[Group] = []
+        for part in slices(await run(self._grouped), self._found, self._slice_buckets):
+            series = [[self._found.pop(number) for number in members] for members in part]
+            merged = await run(partial(_all_merged, self._query, plan, series, budget.check))
             held += sum(answer_size(one, plan.sub) for one in merged)
-            allowance.hold(held)
-            pairs = [[selection.wanted[number] for number in members] for members in part]
-            made = await run(partial(self._answered, plan, pairs, merged, allowance.check))
-            found += await self._named(metric, made, query, plan, selection)
-        return found, cells.tally
+            budget.set_memory(held)
+            pairs = [[self._series.pairs[number] for number in members] for members in part]
+            groups += await self._named(await run(partial(self._answered, pairs, merged)))
+        return groups
 
-    def _grouped(self, plan: Plan, selection: Selection, cells: Series) -> list[list[int]]:
-        """The series with histograms, by groups, in order."""
-        layout = self._layout
-        numbers = sorted(cells)
-        pairs = [selection.wanted[number] for number in numbers]
-        salts = [salt_of(plan.metric or b"", one, layout.salt_width, layout.salt_buckets) for one in pairs]
-        order = [numbers[place] for place in by_key(pairs, salts)]
-        ordered = [selection.wanted[number] for number in order]
-        places = grouped(ordered, layout.widths, plan.group_by, each=plan.sub.aggregator == NONE)
+    async def _take(self, page: EncodedPage[HistogramPage]) -> None:
+        await self._series.match(page.series())
+        await self._budget.workers.run(lambda: self._add(page.decode()))
+        check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
+        self._budget.set_memory(self._held + len(self._series.pairs) * SERIES_BYTES)
+
+    def _add(self, page: HistogramPage) -> None:
+        read = self.read
+        read.rows_read += page.rows_read
+        read.rows_wanted += page.rows_wanted
+        read.size += page.size
+        read.warn(page.warnings)
+        for number, time_ms, histogram in page.histograms:
+            of_series = self._found.setdefault(number, {})
+            read.points += 1
+            read.duplicates += time_ms in of_series
+            of_series[time_ms] = histogram
+            self._held += HISTOGRAM_BYTES + len(histogram.buckets) * BUCKET_BYTES
+
+    def _grouped(self) -> list[list[int]]:
+        """Return the series with histograms, by groups, in order."""
+        series = self._series
+        order = series.order(self._found)
+        ordered = [series.pairs[number] for number in order]
+        places = grouped(ordered, series.widths, series.group_by, each=self._plan.sub.aggregator == NONE)
         return [[order[place] for place in group] for group in places]
 
     def _answered(
-        self,
-        plan: Plan,
-        groups: Sequence[list[bytes]],
-        merged: Sequence[Mapping[int, Histogram]],
-        check: Callable[[], None],
-    ) -> list[_Found]:
-        """What is answered of some groups: of each the tag pairs of its series, and its histograms."""
-        widths = self._layout.widths
+        self, groups: Sequence[list[bytes]], merged: Sequence[Mapping[int, Histogram]]
+    ) -> list[_UnnamedHistogram]:
+        """Return the answers of some groups: for each the tag pairs of its series, and its histograms."""
+        widths, sub, check = self._series.widths, self._plan.sub, self._budget.check
         return [
-            _Found(pairs, common_tags(pairs, widths), answers_of(each, plan.sub, check))
+            _UnnamedHistogram(pairs, common_tags(pairs, widths), answers_of(each, sub, check))
             for pairs, each in zip(groups, merged, strict=True)
         ]
 
-    async def _named(
-        self, metric: str, found: Sequence[_Found], query: Query, plan: Plan, selection: Selection
-    ) -> list[Group]:
-        """The answers of some groups, with their names."""
+    async def _named(self, found: Sequence[_UnnamedHistogram]) -> list[Group]:
+        """Return the answers of some groups, with their names."""
+        series, metric = self._series, self._plan.selection.metric
         tagks = dict.fromkeys(uid for one in found for uid in (*one.common.tags, *one.common.aggregated))
         tagvs = dict.fromkeys(uid for one in found for uid in one.common.tags.values())
-        keys = await names_of(self._uids, Kind.TAGK, list(tagks), selection.nameless)
-        values = await names_of(self._uids, Kind.TAGV, list(tagvs), selection.nameless)
+        keys = await series.names(Kind.TAGK, list(tagks))
+        values = await series.names(Kind.TAGV, list(tagvs))
         return [
             Group(
                 metric + suffix,
                 {keys[tagk]: values[tagv] for tagk, tagv in one.common.tags.items()},
                 [keys[tagk] for tagk in one.common.aggregated],
-                tsuids=[(plan.metric or b"") + pairs for pairs in one.pairs] if query.show_tsuids else (),
+                tsuids=[series.tsuid(pairs) for pairs in one.pairs] if self._query.show_tsuids else (),
                 points=points,
                 tag_uids=one.common.tags,
                 aggregate_tag_uids=one.common.aggregated,
@@ -224,14 +174,16 @@ class HistogramReader:
         ]
 
 
-def slices(groups: Sequence[list[int]], series: Series) -> Iterator[Sequence[list[int]]]:
-    """Groups, some at once: as many as have about so many buckets. A thread for each would cost more than its work."""
+def slices(
+    groups: Sequence[list[int]], series: HistogramsBySeries, slice_buckets: int = SLICE_BUCKETS
+) -> Iterator[Sequence[list[int]]]:
+    """Split groups into slices of about `slice_buckets`: a thread call for each group would cost more than its work."""
     part: list[list[int]] = []
     size = 0
     for members in groups:
         part.append(members)
         size += sum(HISTOGRAM_BUCKETS + len(one.buckets) for number in members for one in series[number].values())
-        if size >= SLICE_BUCKETS:
+        if size >= slice_buckets:
             yield part
             part, size = [], 0
     if part:
@@ -247,7 +199,7 @@ def _all_merged(
 def _merged(
     query: Query, plan: Plan, series: Sequence[Mapping[int, Histogram]], check: Callable[[], None]
 ) -> dict[int, Histogram]:
-    """The histograms of a group by time, or by bucket of its downsampler."""
+    """Return the histograms of a group by time, or by bucket of the downsampler."""
     found: dict[int, list[Histogram]] = {}
     for one in series:
         check()
@@ -270,7 +222,7 @@ def _merged(
 
 
 def answer_size(merged: Mapping[int, Histogram], sub: SubQuery) -> int:
-    """About how many bytes `answers_of` makes."""
+    """Return about how many bytes `answers_of` returns."""
     answers, points = len(sub.percentiles), len(sub.percentiles) * len(merged)
     if sub.show_histogram_buckets:
         sizes = [len(histogram.buckets) for histogram in merged.values()]
@@ -279,7 +231,7 @@ def answer_size(merged: Mapping[int, Histogram], sub: SubQuery) -> int:
 
 
 def answers_of(merged: Mapping[int, Histogram], sub: SubQuery, check: Callable[[], None]) -> list[tuple[str, Points]]:
-    """What is answered of a group's histograms: what to put behind the metric, and the points."""
+    """Return the answers of a group: suffixes of the metric, and points."""
     times = np.fromiter(merged, np.int64, len(merged))
     found: list[tuple[str, Points]] = []
     for wanted in sub.percentiles:
@@ -292,7 +244,7 @@ def answers_of(merged: Mapping[int, Histogram], sub: SubQuery, check: Callable[[
 
 
 def _buckets(merged: Mapping[int, Histogram]) -> list[tuple[str, Points]]:
-    """A series for each bucket, of the times that have it."""
+    """Return a series for each bucket, with the times that have it."""
     counts: dict[tuple[float, float], dict[int, int]] = {}
     for time_ms, histogram in merged.items():
         for lower, upper, values in histogram.buckets:
@@ -305,7 +257,7 @@ def _buckets(merged: Mapping[int, Histogram]) -> list[tuple[str, Points]]:
 
 
 def _shown(number: float) -> str:
-    """A number of 32 bits as Java writes it.
+    """Return a 32-bit number as Java writes it.
 
     >>> _shown(3.0), _shown(1e7)
     ('3.0', '1.0E7')

@@ -1,4 +1,5 @@
-"""How much a query may read, how long it may take, and what all of them together may hold (query.md §16)."""
+"""Limits of queries: how much each may read, how long it may take, and how much memory all use (docs/compat/query.md
+§16)."""
 
 import json
 import re
@@ -8,13 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsd.errors import BadConfig, BadQuery
-from tsd.query.threads import Threads
+from tsd.query.workers import WorkerPool
 
 MB = 1 << 20
 
 
 class Bounds(NamedTuple):
-    """The most that a sub query may fetch; 0 is no bound."""
+    """The most that a sub query may read; 0: unlimited."""
 
     size: int = 0  # bytes
     points: int = 0
@@ -23,17 +24,17 @@ class Bounds(NamedTuple):
 UNBOUNDED = Bounds()
 
 
-class Allowance(NamedTuple):
-    """What a sub query may fetch and hold, and where its work is done."""
+class QueryBudget(NamedTuple):
+    """The limits of a sub query, and its workers."""
 
     bounds: Bounds
-    hold: Callable[[int], None]  # is told how many bytes are kept, and may raise BadQuery
-    threads: Threads
-    check: Callable[[], None]  # called in a thread: raises what is to end the work
+    set_memory: Callable[[int], None]  # called with all bytes in use; may raise BadQuery
+    workers: WorkerPool
+    check: Callable[[], None]  # called in a thread; raises an exception to stop the work
 
 
 class Override(NamedTuple):
-    """Other bounds for metrics whose name matches."""
+    """Bounds for metrics whose name matches."""
 
     metric: re.Pattern[str]
     bounds: Bounds
@@ -45,12 +46,12 @@ class Limits:
 
     default: Bounds = UNBOUNDED
     overrides: tuple[Override, ...] = ()
-    size_override: bool = False  # whether a request may set itself free of the bytes
+    size_override: bool = False  # whether a request may lift the bound on bytes
     points_override: bool = False
     timeout_ms: int = 0
 
     def bounds(self, metric: str, *, override_size: bool, override_points: bool) -> Bounds:
-        """What holds for a metric.
+        """Return the bounds of a metric.
 
         >>> Limits(Bounds(points=5), points_override=True).bounds("m", override_size=True, override_points=True)
         Bounds(size=0, points=0)
@@ -63,7 +64,7 @@ class Limits:
 
 
 def read_overrides(path: Path) -> tuple[Override, ...]:
-    """The bounds by metric in OpenTSDB's file: a list of `{"metric": regex, "byteLimit": n, "dataPointsLimit": n}`.
+    """Read bounds by metric from OpenTSDB's file, a list of `{"metric": regex, "byteLimit": n, "dataPointsLimit": n}`.
     Raises BadConfig."""
     try:
         return tuple(
@@ -78,7 +79,7 @@ def read_overrides(path: Path) -> tuple[Override, ...]:
 
 
 def check_fetched(bounds: Bounds, *, size: int, points: int) -> None:
-    """Raise BadQuery in OpenTSDB's words where more was fetched than may be."""
+    """Raise BadQuery in OpenTSDB's words if more was read than allowed."""
     hint = "Please try filtering using more tags or decrease your time range."
     if bounds.points and points > bounds.points:
         raise BadQuery(
@@ -92,8 +93,8 @@ def check_fetched(bounds: Bounds, *, size: int, points: int) -> None:
         )
 
 
-def timed_out(timeout_ms: int, spent_ms: float) -> BadQuery:
-    """What a query that took too long is answered with."""
+def timeout_error(timeout_ms: int, spent_ms: float) -> BadQuery:
+    """Return the response to a query that took too long."""
     return BadQuery(
         f"Sorry, your query timed out. Time limit: {timeout_ms} ms, fetch time: {spent_ms:.0f} ms. "
         "Please try filtering using more tags or decrease your time range.",
@@ -101,23 +102,23 @@ def timed_out(timeout_ms: int, spent_ms: float) -> BadQuery:
     )
 
 
-class Memory:
-    """What running queries hold of points, over all of them."""
+class QueryMemory:
+    """The memory that all running queries use for points."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
         self.refused = 0  # queries
 
-    def share(self) -> "Share":
-        """A query's own part."""
-        return Share(self)
+    def share(self) -> "MemoryShare":
+        """Return the share of a new query."""
+        return MemoryShare(self)
 
 
-class Share:
-    """What one query holds. To be released at its end."""
+class MemoryShare:
+    """The memory that one query uses; released at its end."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: QueryMemory) -> None:
         self._memory = memory
         self._held = 0
 
@@ -126,14 +127,14 @@ class Share:
         """Bytes."""
         return self._held
 
-    def hold(self, size: int) -> None:
-        """From now on the query holds so many bytes; raises BadQuery where that is too much for all of them."""
+    def resize(self, size: int) -> None:
+        """Set how many bytes the query uses. Raises BadQuery if all queries together would hold too much."""
         others = self._memory.held - self._held
         if others + size > self._memory.limit:
             self._memory.refused += 1
             raise BadQuery(
-                f"Sorry, the answer needs more memory than queries may have together ({self._memory.limit // MB}MB, "
-                f"tsd.query.memory_limit), of which others hold {others // MB}MB. Please try filtering using more "
+                f"Sorry, the answer needs more memory than all queries may hold ({self._memory.limit // MB}MB, "
+                f"tsd.query.memory_limit); others hold {others // MB}MB. Please try filtering using more "
                 "tags, downsampling, or decrease your time range.",
                 status=413,
             )
@@ -141,10 +142,10 @@ class Share:
         self._held = size
 
     def add(self, size: int) -> None:
-        """The query holds so many bytes more; raises BadQuery as `hold` does."""
-        self.hold(self._held + size)
+        """Add bytes. Raises BadQuery as `resize` does."""
+        self.resize(self._held + size)
 
     def release(self) -> None:
-        """Hold nothing any more."""
+        """Release everything."""
         self._memory.held -= self._held
         self._held = 0

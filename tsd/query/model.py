@@ -1,6 +1,6 @@
-"""What a query asks for, once it has been read: the same for a URI, a POST body, an expression and a command line.
+"""A parsed query: the same for a URI, a POST body, an expression and a command line.
 
-Texts are kept as they were sent where answers echo them. Nothing here knows HTTP, stores or UIDs.
+Texts that answers echo are kept as sent. Also the names of aggregators (docs/compat/query.md §12).
 """
 
 from collections.abc import Mapping
@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from tsd.tables.filters import Filter
+from tsd.tables.quirks import OPENTSDB, Quirks
+
 NO_COUNTER_MAX = (1 << 63) - 1
 
 
 class RateOptions(NamedTuple):
-    """How a rate treats a value that is lower than the one before (query.md §10)."""
+    """How a rate handles a value lower than the one before (docs/compat/query.md §10)."""
 
     counter: bool = False
     counter_max: int = NO_COUNTER_MAX
@@ -24,13 +27,13 @@ PLAIN_RATE = RateOptions()
 
 
 class Fill(Enum):
-    """What stands in an empty bucket."""
+    """What fills an empty bucket."""
 
     NONE = "none"
     NAN = "nan"
     NULL = "null"
     ZERO = "zero"
-    SCALAR = "scalar"  # without a number OpenTSDB reads it, and then fails at the first empty bucket
+    SCALAR = "scalar"  # without a number OpenTSDB accepts it and fails at the first empty bucket
 
 
 class Calendar(NamedTuple):
@@ -42,58 +45,47 @@ class Calendar(NamedTuple):
 
 
 class Downsample(NamedTuple):
-    """A downsampler, read and checked."""
+    """A checked downsampler."""
 
     text: str  # as sent
-    interval_ms: int  # nominal length; 0 for one bucket over everything
+    interval_ms: int  # nominal length; 0: one bucket for the whole range
     function: str  # an aggregator's name
     fill: Fill = Fill.NONE
     calendar: Calendar | None = None
-    scalar: float | None = None  # what Fill.SCALAR fills with, where a request could say it
+    scalar: float | None = None  # the value of Fill.SCALAR, if the request has one
 
     @property
     def is_all(self) -> bool:
-        """Whether everything falls into one bucket."""
+        """Whether there is one bucket for the whole range."""
         return self.interval_ms == 0
 
 
 @dataclass(frozen=True)
-class Filter:
-    """One filter on the values of a tag name; its checking is in `tsd.query.filters`."""
-
-    tagk: str
-    type: str  # literal_or, wildcard, …
-    expression: str
-    group_by: bool = False
-    ignore_case: bool = False  # a wildcard in braces does, and is called `wildcard` all the same
-
-
-@dataclass(frozen=True)
 class SubQuery:
-    """One metric, or some series of one metric, and what is to be made of it."""
+    """One metric, or some of its series, with the steps of processing."""
 
     aggregator: str
     metric: str | None = None
-    tsuids: tuple[str, ...] = ()  # hex; where there are any, `metric` is not looked at
+    tsuids: tuple[str, ...] = ()  # hex; if there are any, `metric` is ignored
     downsample: Downsample | None = None
     rate: bool = False
     rate_options: RateOptions = PLAIN_RATE
-    has_rate_options: bool = False  # whether there were any, for the echo
+    has_rate_options: bool = False  # for the echo
     filters: tuple[Filter, ...] = ()
     explicit_tags: bool = False
     percentiles: tuple[float, ...] = ()
     show_histogram_buckets: bool = False
     pre_aggregate: bool = False
     rollup_usage: str = "ROLLUP_NOFALLBACK"
-    has_rollup_usage: bool = False  # whether it was asked for, for the echo
+    has_rollup_usage: bool = False  # for the echo
     use_fuzzy_filter: bool = True
     use_multi_gets: bool = True
-    index: int = 0  # its place among the sub queries
+    index: int = 0  # among the sub queries
 
 
 @dataclass(frozen=True)
 class Query:
-    """A whole request, checked: times are ms since the epoch, both ends included."""
+    """A checked request. Times are ms since the epoch, both ends included."""
 
     start_ms: int
     end_ms: int
@@ -112,5 +104,16 @@ class Query:
     delete: bool = False
     override_byte_limit: bool = False
     override_point_limit: bool = False
-    corrected: bool = False  # `tsd.query.corrected`: without OpenTSDB's harmful accidents (query.md §21)
+    quirks: Quirks = OPENTSDB  # none of them if the request is corrected (docs/compat/query.md §21)
     options: Mapping[str, str] = field(default_factory=dict)
+
+
+NONE = "none"  # no aggregation; not a downsampling function
+RANKS = ("50", "75", "90", "95", "99", "999")  # 999: 99.9 %
+
+AGGREGATORS = (
+    *("sum", "min", "max", "avg", "none", "median", "mult", "dev", "diff", "count"),
+    *("zimsum", "mimmin", "mimmax", "first", "last", "pfsum", "squareSum"),
+    *(f"p{rank}" for rank in RANKS),
+    *(f"ep{rank}r{kind}" for kind in "37" for rank in RANKS),
+)

@@ -1,9 +1,64 @@
-"""The figures that answers show when they are asked for timings (query.md §14): times in ms, as doubles."""
+"""The answer to a query, before it is written as JSON, text or an image; its timings, and the echo of sub queries.
 
-from collections.abc import Iterable, Mapping
+Timings are in ms, as doubles (docs/compat/query.md §14).
+"""
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tsd.query.answers import Answer, Group, SubAnswer
+from tsd.codec.metadata import Annotation
+from tsd.codec.points import NO_POINTS, Points
+from tsd.query.model import Query, SubQuery
+
+
+@dataclass
+class Group:
+    """One series of an answer: the aggregated series of a group.
+
+    `points` are merged over the scan range; they are cut to the query's start and end when written
+    (docs/compat/query.md §1 step 8, §7). `first_metric_uid` and `pairs` serve `gexp` and `exp`, which join by UIDs.
+    """
+
+    metric: str
+    tags: Mapping[str, str]
+    aggregate_tags: Sequence[str]
+    tsuids: Sequence[bytes] = ()
+    points: Points = NO_POINTS
+    annotations: Sequence[Annotation] | None = None  # None: no row of its series has one
+    tag_uids: Mapping[bytes, bytes] = field(default_factory=dict)  # tagk UID → tagv UID of `tags`
+    aggregate_tag_uids: Sequence[bytes] = ()  # ascending
+    interpolated: int = 0  # values between two points
+    stats: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class SubAnswer:
+    """The groups of one sub query, in order (docs/compat/query.md §8)."""
+
+    sub: SubQuery
+    groups: list[Group]
+    filter_tagks: Sequence[bytes] | None = None  # UIDs, for the echo of the query
+    rollup_table: str = "raw"
+    warnings: list[str] = field(default_factory=list)  # rows that could not be read, ids without names …
+    duplicates: int = 0  # older points of the same time, dropped
+    stats: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Answer:
+    """The answer to one request."""
+
+    query: Query
+    subs: list[SubAnswer]
+    global_annotations: Sequence[Annotation] = ()
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings of all sub queries."""
+        return [text for sub in self.subs for text in sub.warnings]
+
 
 _GROUP_TIMES = ("aggregationTime", "groupByTime", "queryScanTime", "saltScannerMergeTime", "uidToStringTime")
 _TIMES = (
@@ -29,7 +84,7 @@ _COUNTS = (
 
 
 def group_stats(sub: SubAnswer, group: Group, emitted: int, writing_ms: float) -> dict[str, Any]:
-    """The `stats` of a group of which `emitted` points are shown, and that took `writing_ms` to write."""
+    """Return the `stats` of a group with `emitted` points that took `writing_ms` to write."""
     known = sub.stats | dict(group.stats)
     stats: dict[str, Any] = {name: float(known.get(name, 0)) for name in _GROUP_TIMES}
     stats |= {"emittedDPs": emitted, "queryIndex": sub.sub.index, "serializationTime": writing_ms}
@@ -37,7 +92,7 @@ def group_stats(sub: SubAnswer, group: Group, emitted: int, writing_ms: float) -
 
 
 def summary(answer: Answer, writing_ms: float) -> dict[str, Any]:
-    """The `statsSummary`: sums, averages and maxima over the sub queries, and the figures of each."""
+    """Return `statsSummary`: sums, averages and maxima over the sub queries, and the numbers of each."""
     written = {"serializationTime": writing_ms / max(len(answer.subs), 1)}
     return totals(answer, writing_ms) | {
         f"queryIdx_{sub.sub.index:02d}": _joined([_of_sub(sub) | written])
@@ -47,7 +102,7 @@ def summary(answer: Answer, writing_ms: float) -> dict[str, Any]:
 
 
 def totals(answer: Answer, writing_ms: float = 0.0) -> dict[str, float]:
-    """Sums, averages and maxima over the sub queries."""
+    """Return sums, averages and maxima over the sub queries."""
     written = {"serializationTime": writing_ms / max(len(answer.subs), 1)}
     figures = _joined([_of_sub(sub) | written for sub in answer.subs])
     return dict(sorted({**figures, "processingPreWriteTime": _total(answer.subs)}.items()))
@@ -60,7 +115,7 @@ def _of_sub(sub: SubAnswer) -> dict[str, float]:
 
 
 def _joined(figures: Iterable[Mapping[str, float]]) -> dict[str, Any]:
-    """The figures of some sub queries as one."""
+    """Combine the numbers of some sub queries."""
     all_of = list(figures)
     joined: dict[str, Any] = {name: sum(each[name] for each in all_of) for name in _COUNTS}
     joined |= {f"avg{_upper(name)}": _average([each[name] for each in all_of]) for name in _AVERAGES}
@@ -77,3 +132,55 @@ def _upper(name: str) -> str:
 
 def _total(subs: Iterable[SubAnswer]) -> float:
     return float(sum(sub.stats.get("queryScanTime", 0) + sub.stats.get("aggregationTime", 0) for sub in subs))
+
+
+def echo(answer: SubAnswer) -> dict[str, Any]:
+    """Return the `query` object, with keys in OpenTSDB's order."""
+    sub = answer.sub
+    options = sub.rate_options
+    return {
+        "aggregator": sub.aggregator,
+        "metric": sub.metric,
+        "tsuids": list(sub.tsuids) or None,
+        "downsample": sub.downsample.text if sub.downsample else None,
+        "rate": sub.rate,
+        "filters": [
+            {"tagk": f.tagk, "filter": f.expression, "group_by": f.group_by, "type": f.type} for f in sub.filters
+        ],
+        "percentiles": list(sub.percentiles) or None,
+        "index": sub.index,
+        "rateOptions": {
+            "counter": options.counter,
+            "counterMax": options.counter_max,
+            "resetValue": options.reset_value,
+            "dropResets": options.drop_resets,
+        }
+        if sub.has_rate_options
+        else None,
+        "filterTagKs": None
+        if answer.filter_tagks is None
+        else [b64encode(tagk).decode() for tagk in answer.filter_tagks],
+        "explicitTags": sub.explicit_tags,
+        "useFuzzyFilter": sub.use_fuzzy_filter,
+        "preAggregate": sub.pre_aggregate,
+        "rollupUsage": sub.rollup_usage if sub.has_rollup_usage else None,
+        "rollupTable": answer.rollup_table,
+        "showHistogramBuckets": sub.show_histogram_buckets,
+        "useMultiGets": sub.use_multi_gets,
+        "tags": grouping(sub),
+        "histogramQuery": is_histogram(sub),
+    }
+
+
+def grouping(sub: SubQuery) -> dict[str, str]:
+    """Return the filters that group, in the old form `tags`."""
+    return {f.tagk: f"{f.type}({f.expression})" for f in sub.filters if f.group_by}
+
+
+def is_histogram(sub: SubQuery) -> bool:
+    """Return whether a sub query reads histograms instead of points.
+
+    >>> is_histogram(SubQuery("sum", "m", percentiles=(99.0,)))
+    True
+    """
+    return bool(sub.percentiles) or sub.show_histogram_buckets

@@ -1,9 +1,11 @@
-"""Answers → JSON in parts, key for key as OpenTSDB writes it (query.md §14).
+"""Writes answers as JSON in parts, key for key like OpenTSDB (docs/compat/query.md §13, §14).
 
-What is wrong with an answer as a whole, an infinite value, is found before the first part. Beyond OpenTSDB, and never
-where a client would take it for data: a sub query's warnings are the last key, `warnings`, of its first group, or where
-it has none those of the summary that was asked for; what was interpolated and which duplicates there were is told with
-the timings, when those are asked for.
+An infinite value is an error, found before the first part. Unlike OpenTSDB, a sub query's warnings are the last key,
+`warnings`, of its first group, or of the summary if there are no groups; the timings include counts of interpolated
+values and duplicates.
+
+Java writes every double with a point, and from 10^7 up and below 10^-3 with an exponent: `42.0`, `1.0E12`, `2.5E-7`.
+The digits are the fewest that identify the double, as in newer versions of Java; older ones print some with one more.
 """
 
 import time
@@ -13,38 +15,135 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tsd.codec.annotation import Annotation
+from tsd.codec.metadata import Annotation
+from tsd.codec.points import Float64, Int64, Points
 from tsd.errors import BadQuery
-from tsd.query.answers import Answer, Group, SubAnswer
-from tsd.query.echo import echo
+from tsd.query.assemble import within
 from tsd.query.model import Downsample, Fill, Query
-from tsd.query.notes import within
-from tsd.query.numbers import NAN, NULL, number_texts
-from tsd.query.points import Int64, Points
-from tsd.query.ranges import output_range
-from tsd.query.summary import group_stats, summary
+from tsd.query.plan import output_range
+from tsd.query.result import Answer, Group, SubAnswer, echo, group_stats, summary
+
+NAN = b'"NaN"'
+NULL = b"null"
+PLAIN_FROM = 1e-3
+PLAIN_BELOW = 1e7
+_POINTED_BELOW = 1e16  # msgspec writes exponents from here on
+_POINTED_FROM = 1e-5
+_encode = msgspec.json.Encoder().encode
+
+
+def number_texts(points: Points, nan: bytes = NAN) -> list[bytes]:
+    """Return the JSON text of each value; `nan` replaces NaN.
+
+    >>> number_texts(Points(np.arange(3), np.array([5, 0, 4607182418800017408]), np.array([False, True, True])))
+    [b'5', b'0.0', b'1.0']
+    """
+    if points.floats.all():
+        return double_texts(points.bits.view(np.float64), nan)
+    integers = _encode(points.bits.tolist())[1:-1].split(b",") if len(points.bits) else []
+    if not points.floats.any():
+        return integers
+    doubles = np.flatnonzero(points.floats)
+    for at, text in zip(doubles.tolist(), double_texts(points.bits[doubles].view(np.float64), nan), strict=True):
+        integers[at] = text
+    return integers
+
+
+def double_texts(values: Float64, nan: bytes = NAN) -> list[bytes]:
+    """Return the JSON text of each double; none is infinite.
+
+    >>> double_texts(np.array([42.0, 1e12, 12345678.5, 2.5e-7, 0.00012, -0.0, float("nan")]))
+    [b'42.0', b'1.0E12', b'1.23456785E7', b'2.5E-7', b'1.2E-4', b'-0.0', b'"NaN"']
+    """
+    if not len(values):
+        return []
+    texts = _encode(values.tolist())[1:-1].split(b",")
+    sizes = np.abs(values)
+    plain = (sizes >= PLAIN_FROM) & (sizes < PLAIN_BELOW)
+    if plain.all():
+        return texts
+    odd = ~plain & (sizes > 0)
+    if odd.all():
+        return _with_exponents(texts, values)
+    where = np.flatnonzero(odd).tolist()
+    for at, text in zip(where, _with_exponents([texts[at] for at in where], values[odd]), strict=True):
+        texts[at] = text
+    for at in np.flatnonzero(np.isnan(values)).tolist():
+        texts[at] = nan
+    return texts
+
+
+def _with_exponents(texts: list[bytes], values: Float64) -> list[bytes]:
+    """Return texts of doubles outside of the plain range, with Java's exponents."""
+    sizes = np.abs(values)
+    pointed = (sizes >= _POINTED_FROM) & (sizes < _POINTED_BELOW)
+    if pointed.all():
+        return _moved(texts, values) if texts else []
+    where = np.flatnonzero(pointed).tolist()
+    moved = dict(zip(where, _with_exponents([texts[at] for at in where], values[pointed]), strict=True))
+    return [moved[at] if at in moved else _java_exponent(text) for at, text in enumerate(texts)]
+
+
+def _java_exponent(text: bytes) -> bytes:
+    """Convert `1e16` to `1.0E16`."""
+    digits, _, exponent = text.partition(b"e")
+    return digits + (b"E" if b"." in digits else b".0E") + exponent
+
+
+def _moved(texts: list[bytes], values: Float64) -> list[bytes]:
+    """Convert plain decimals such as `12345678.5` and `0.00012` to one digit before the point; numbers with the first
+    digit in the same place are converted together."""
+    cells = np.array(texts)
+    negative = values < 0
+    if negative.any():
+        cells = np.strings.lstrip(cells, b"-")
+    width = cells.dtype.itemsize
+    bytes_of = cells.view(np.uint8).reshape(len(cells), width)
+    zeros = np.argmax((bytes_of != ord("0")) & (bytes_of != ord(".")), axis=1)  # before the first other digit
+    exponents = np.where(np.abs(values) >= 1, np.strings.find(cells, b".") - 1, 1 - zeros)
+    moved = np.empty(len(cells), f"S{width + 5}")
+    for exponent in np.unique(exponents).tolist():
+        mine = exponents == exponent
+        rows = bytes_of[mine]
+        digits = np.zeros((len(rows), width + 1), np.uint8)
+        if exponent > 0:
+            digits[:, 0] = rows[:, 0]
+            digits[:, 2 : exponent + 2] = rows[:, 1 : exponent + 1]
+            digits[:, exponent + 2 : width] = rows[:, exponent + 2 :]
+        else:
+            first = 1 - exponent
+            digits[:, 0] = rows[:, first]
+            digits[:, 2 : width + 1 - first] = rows[:, first + 1 :]
+        digits[:, 1] = ord(".")
+        short = np.strings.rstrip(digits.view(f"S{width + 1}")[:, 0], b"0")
+        short = np.where(np.strings.endswith(short, b"."), np.strings.add(short, b"0"), short)
+        moved[mine] = np.strings.add(short, f"E{exponent}".encode())
+    if negative.any():
+        moved = np.where(negative, np.strings.add(b"-", moved), moved)
+    shown: list[bytes] = moved.tolist()
+    return shown
+
 
 PART = 128 << 10  # bytes, about
-SLICE = 1024  # points that are written at once: what they need stays in the processor's cache
-_encode = msgspec.json.Encoder().encode
+SLICE = 1024  # points encoded together: they fit the processor's cache
 
 
 def write_answer(
     answer: Answer, *, arrays: bool = False, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[bytes]:
-    """The answer's JSON in parts of about 128 KiB; raises BadQuery before the first where a value is infinite. `clock`
-    gives seconds, for the timings of those who ask for them."""
+    """Write an answer in parts of about 128 KiB. Raises BadQuery before the first if a value is infinite. `clock`
+    returns seconds, for timings."""
     query = answer.query
     cut = [[in_range(group.points, query, sub.sub.downsample) for group in sub.groups] for sub in answer.subs]
     for points in (points for sub in cut for points in sub):
         _check_finite(points)
-    return gathered(_elements(answer, cut, _Layout(query, arrays=arrays), clock))
+    return joined_parts(_elements(answer, cut, _PointFormat(query, arrays=arrays), clock))
 
 
 def in_range(points: Points, query: Query, downsample: Downsample | None) -> Points:
-    """The points that are answered: those whose times are within the query's, both ends included."""
+    """Return the points within the query's times, both ends included."""
     times = points.times
-    shown = output_range(query.start_ms, query.end_ms, downsample, corrected=query.corrected)
+    shown = output_range(query.start_ms, query.end_ms, downsample, quirks=query.quirks)
     if not len(times) or (times[0] >= shown.start and times[-1] < shown.stop):
         return points
     return points.at(slice(*np.searchsorted(times, (shown.start, shown.stop)).tolist()))
@@ -60,13 +159,12 @@ def _check_finite(points: Points) -> None:
             raise BadQuery(f"Got Infinity: {'-' if doubles[at] < 0 else ''}Infinity at {points.times[at]}")
 
 
-class _Layout:
-    """How points are written: their times as keys of an object, or pairs in arrays; the texts of times that many groups
-    share are made once."""
+class _PointFormat:
+    """Writes points: times as keys of an object, or pairs in arrays. Texts of times that groups share are made once."""
 
     def __init__(self, query: Query, *, arrays: bool) -> None:
         self._divisor = 1 if query.ms_resolution else 1000
-        self._last_only = query.corrected and not arrays and self._divisor > 1
+        self._last_only = self._divisor > 1 and not arrays and not query.quirks.repeats_seconds
         self._open, self._close, self._end = (b"],[", b",", b"]]") if arrays else (b',"', b'":', b"}")
         self._begin = b"[" if arrays else b"{"
         self._empty = b"[]" if arrays else b"{}"
@@ -74,7 +172,7 @@ class _Layout:
         self._keys: list[bytes] = []
 
     def write(self, points: Points, nan: bytes) -> Iterator[bytes]:
-        """The value of `dps`."""
+        """Write the value of `dps`."""
         if self._last_only:
             points = _last_of_each(points, self._divisor)
         if not len(points.times):
@@ -94,7 +192,7 @@ class _Layout:
         yield self._end
 
     def _keys_of(self, times: Int64) -> list[bytes]:
-        """For each time what stands between the value before it and its own."""
+        """Return for each time the text between the previous value and its own."""
         if self._times is not times:
             if self._times is None or not np.array_equal(self._times, times):
                 self._keys = self._made(times)
@@ -108,14 +206,14 @@ class _Layout:
 
 
 def _last_of_each(points: Points, divisor: int) -> Points:
-    """The last of the points of one second: a key that comes twice says nothing."""
+    """Keep the last point of each second, so that no key is repeated."""
     seconds = points.times // divisor
     last = np.append(seconds[1:] != seconds[:-1], True)
     return points if last.all() else points.at(last)
 
 
-def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in larger parts."""
+def joined_parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Join pieces to larger parts."""
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -129,9 +227,9 @@ def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _elements(
-    answer: Answer, cut: Sequence[Sequence[Points]], layout: _Layout, clock: Callable[[], float]
+    answer: Answer, cut: Sequence[Sequence[Points]], layout: _PointFormat, clock: Callable[[], float]
 ) -> Iterator[bytes]:
-    """The array's text: groups, then the summary."""
+    """Write the array: groups, then the summary."""
     begun = clock()
     separator = b"["
     for sub, points in zip(answer.subs, cut, strict=True):
@@ -162,7 +260,7 @@ def _fills_with_null(sub: SubAnswer) -> bool:
 
 
 def _head(answer: Answer, sub: SubAnswer, group: Group) -> Mapping[str, Any]:
-    """The keys before `dps`."""
+    """Return the keys before `dps`."""
     query = answer.query
     head: dict[str, Any] = {
         "metric": group.metric,
@@ -182,7 +280,7 @@ def _head(answer: Answer, sub: SubAnswer, group: Group) -> Mapping[str, Any]:
 
 
 def _notes(notes: Sequence[Annotation], query: Query) -> list[dict[str, Any]]:
-    """Of some notes those that start between the query's times."""
+    """Return the annotations that start within the query's times."""
     return [_note(note) for note in within(notes, query.start_ms, query.end_ms)]
 
 

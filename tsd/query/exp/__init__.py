@@ -1,1 +1,1 @@
-"""Expressions over several metrics: `/api/query/exp` of OpenTSDB (query.md §20)."""
+"""Expressions over several metrics: `/api/query/exp` of OpenTSDB (docs/compat/query.md §20)."""

@@ -1,7 +1,7 @@
-"""The value of an expression for whole series at once, with the arithmetic of Apache JEXL 2.1.
+"""Evaluates an expression over whole series, with the arithmetic of Apache JEXL 2.1.
 
-Variables are doubles, so nearly everything is. What a choice between literals leaves is kept apart by its kind, moment
-by moment: integers divide as such, and a result that is no double in the end is refused, as OpenTSDB does.
+Variables are doubles, so most values are. A choice between literals can have values of several kinds, which are kept
+apart for each time: integers divide as integers, and a final result that is no double is refused, as in OpenTSDB.
 """
 
 import math
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.query.exp.language import Expression, Kind, Literal, Operation, Variable
-from tsd.query.points import Bool, Float64
+from tsd.codec.points import Bool, Float64
+from tsd.query.exp.parser import Expression, Literal, Operation, ValueKind, Variable
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
@@ -24,32 +24,31 @@ _INTEGER = 1 << 31
 
 
 class BadResult(Exception):
-    """An expression whose value is none of a series; says why."""
+    """The result of an expression cannot be shown as a series."""
 
 
-class Part(NamedTuple):
-    """The moments at which a value is of one kind."""
+class KindValues(NamedTuple):
+    """The times at which a value has one kind."""
 
     where: Bool | None  # None: all
-    data: Any  # a scalar or an array; of Python's integers for Kind.INTEGER, of doubles for DOUBLE and FLOAT
+    data: Any  # a scalar or an array; of Python's integers for ValueKind.INTEGER, of doubles for DOUBLE and FLOAT
 
 
-Value = Mapping[Kind, Part]
+Value = Mapping[ValueKind, KindValues]
 
 
 def evaluate(expression: Expression, variables: Mapping[str, Float64], shape: tuple[int, ...]) -> Float64:
-    """The result at every moment: an array of `shape`, to which the variables broadcast. Truth is 1.0. Raises
-    BadResult."""
-    if 0 in shape:  # no moment at which anything could be wrong
+    """Return the results: an array of `shape`, to which the variables broadcast. True is 1.0. Raises BadResult."""
+    if 0 in shape:  # without times there is no error
         return np.zeros(shape)
     stack: list[Value] = []
     with np.errstate(all="ignore"):
         for step in expression.steps:
             match step:
                 case Literal(kind, value):
-                    stack.append({kind: Part(None, value)})
+                    stack.append({kind: KindValues(None, value)})
                 case Variable(name):
-                    stack.append({Kind.DOUBLE: Part(None, variables[name])})
+                    stack.append({ValueKind.DOUBLE: KindValues(None, variables[name])})
                 case Operation("=", _):
                     stack.append(stack[-1])
                 case Operation(sign, operands):
@@ -60,7 +59,7 @@ def evaluate(expression: Expression, variables: Mapping[str, Float64], shape: tu
 
 
 def depth(expression: Expression) -> int:
-    """How many values there are at once while it is evaluated."""
+    """Return the size that the stack reaches during evaluation."""
     deepest = now = 0
     for step in expression.steps:
         now += 1 if not isinstance(step, Operation) or step.sign == "=" else 1 - step.operands
@@ -83,44 +82,46 @@ def _operate(sign: str, operands: Sequence[Value]) -> Value:
     return _each(left, right, lambda a, one, b, two: _calculated(sign, a, one, b, two))
 
 
-def _each(left: Value, right: Value, operate: Callable[[Kind, Any, Kind, Any], list[tuple[Kind, Part]]]) -> Value:
-    """An operation on each pair of kinds that meet somewhere; an error on either side is one of both."""
-    found: list[tuple[Kind, Part]] = []
+def _each(
+    left: Value, right: Value, operate: Callable[[ValueKind, Any, ValueKind, Any], list[tuple[ValueKind, KindValues]]]
+) -> Value:
+    """Apply an operation to each pair of kinds that share a time. An error on either side is an error of the result."""
+    found: list[tuple[ValueKind, KindValues]] = []
     for one, a in left.items():
         for two, b in right.items():
             where = _and(a.where, b.where)
             if where is not None and not where.any():
                 continue
-            if Kind.ERROR in (one, two):
-                found.append((Kind.ERROR, Part(where, a.data if one is Kind.ERROR else b.data)))
+            if ValueKind.ERROR in (one, two):
+                found.append((ValueKind.ERROR, KindValues(where, a.data if one is ValueKind.ERROR else b.data)))
                 continue
             parts = operate(one, a.data, two, b.data)
-            found += [(kind, Part(_and(where, own), data)) for kind, (own, data) in parts]
+            found += [(kind, KindValues(_and(where, own), data)) for kind, (own, data) in parts]
     return _merged(found)
 
 
 def _decided(left: Value, right: Value, undecided: Bool, truth: Bool) -> Value:
-    """The truth of both sides; the right one's errors count where the left one does not decide."""
+    """Return a logical result. Errors of the right side count only where the left side does not decide."""
     value = _with_errors(left, _truth(truth))
-    if (error := right.get(Kind.ERROR)) is None:
+    if (error := right.get(ValueKind.ERROR)) is None:
         return value
-    return _with_errors({Kind.ERROR: Part(_and(undecided, error.where), error.data)}, value)
+    return _with_errors({ValueKind.ERROR: KindValues(_and(undecided, error.where), error.data)}, value)
 
 
 def _with_errors(operand: Value, value: Value) -> Value:
-    """A value, but for the moments at which an operand is an error."""
-    error = operand.get(Kind.ERROR)
+    """Replace a value by the operand's errors."""
+    error = operand.get(ValueKind.ERROR)
     if error is None:
         return value
     if error.where is None:
-        return {Kind.ERROR: error}
-    rest = [(kind, Part(_and(~error.where, part.where), part.data)) for kind, part in value.items()]
-    return _merged([(Kind.ERROR, error), *rest])
+        return {ValueKind.ERROR: error}
+    rest = [(kind, KindValues(_and(~error.where, part.where), part.data)) for kind, part in value.items()]
+    return _merged([(ValueKind.ERROR, error), *rest])
 
 
-def _merged(parts: Sequence[tuple[Kind, Part]]) -> Value:
-    """Parts that overlap nowhere, each kind once."""
-    merged: dict[Kind, Part] = {}
+def _merged(parts: Sequence[tuple[ValueKind, KindValues]]) -> Value:
+    """Join parts that do not overlap, one for each kind."""
+    merged: dict[ValueKind, KindValues] = {}
     for kind, part in parts:
         if part.where is not None and not part.where.any():
             continue
@@ -128,14 +129,14 @@ def _merged(parts: Sequence[tuple[Kind, Part]]) -> Value:
         if known is None or known.where is None or part.where is None:
             merged[kind] = part
         else:
-            merged[kind] = Part(known.where | part.where, _either(kind, part.where, part.data, known.data))
+            merged[kind] = KindValues(known.where | part.where, _either(kind, part.where, part.data, known.data))
     return merged
 
 
-def _either(kind: Kind, where: Bool, data: Any, other: Any) -> Any:
-    if kind is Kind.ERROR:  # one of them is told
+def _either(kind: ValueKind, where: Bool, data: Any, other: Any) -> Any:
+    if kind is ValueKind.ERROR:  # one of them is reported
         return other
-    if kind is Kind.INTEGER:  # of any size
+    if kind is ValueKind.INTEGER:  # of any size
         data, other = np.asarray(data, dtype=object), np.asarray(other, dtype=object)
     return np.where(where, data, other)
 
@@ -147,14 +148,16 @@ def _and(one: Bool | None, two: Bool | None) -> Bool | None:
     return both
 
 
-def _calculated(sign: str, one: Kind, a: Any, two: Kind, b: Any) -> list[tuple[Kind, Part]]:
-    """`a` sign `b` where each is of one kind."""
+def _calculated(sign: str, one: ValueKind, a: Any, two: ValueKind, b: Any) -> list[tuple[ValueKind, KindValues]]:
+    """Calculate `a` sign `b`, each of one kind."""
     if _is_float(one) or _is_float(two):
-        return [(Kind.DOUBLE, Part(None, _doubles(sign, _double(a), _double(b))))]
-    if Kind.BOOLEAN in (one, two):
+        return [(ValueKind.DOUBLE, KindValues(None, _doubles(sign, _double(a), _double(b))))]
+    if ValueKind.BOOLEAN in (one, two):
         if sign in ("/", "%"):
-            return [(Kind.DOUBLE, Part(None, 0.0))]
-        return [(Kind.ERROR, Part(None, f"'{sign}' error: a truth value is a number beside doubles only"))]
+            return [(ValueKind.DOUBLE, KindValues(None, 0.0))]
+        return [
+            (ValueKind.ERROR, KindValues(None, f"'{sign}' error: a boolean is a number only together with doubles"))
+        ]
     return _integers(sign, a, b)
 
 
@@ -172,19 +175,19 @@ def _doubles(sign: str, a: Any, b: Any) -> Any:
             return np.where(b == 0, 0.0, np.fmod(a, b))
 
 
-def _integers(sign: str, a: Any, b: Any) -> list[tuple[Kind, Part]]:
-    """Integers of any size; what cannot be divided by is 0.0, a double."""
+def _integers(sign: str, a: Any, b: Any) -> list[tuple[ValueKind, KindValues]]:
+    """Calculate with integers of any size. Division by zero is 0.0, a double."""
     match sign:
         case "+":
-            return [(Kind.INTEGER, Part(None, a + b))]
+            return [(ValueKind.INTEGER, KindValues(None, a + b))]
         case "-":
-            return [(Kind.INTEGER, Part(None, a - b))]
+            return [(ValueKind.INTEGER, KindValues(None, a - b))]
         case "*":
-            return [(Kind.INTEGER, Part(None, a * b))]
-    impossible = np.asarray(b == 0 if sign == "/" else b <= 0)  # BigInteger's mod wants what is above 0
+            return [(ValueKind.INTEGER, KindValues(None, a * b))]
+    impossible = np.asarray(b == 0 if sign == "/" else b <= 0)  # BigInteger's mod needs a positive number
     operate = _quotient if sign == "/" else _remainder
-    found = [] if impossible.all() else [(Kind.INTEGER, Part(~impossible, operate(a, b)))]
-    return [*found, (Kind.DOUBLE, Part(impossible, 0.0))]
+    found = [] if impossible.all() else [(ValueKind.INTEGER, KindValues(~impossible, operate(a, b)))]
+    return [*found, (ValueKind.DOUBLE, KindValues(impossible, 0.0))]
 
 
 def _divided(a: int, b: int) -> int:
@@ -195,18 +198,18 @@ _quotient = np.frompyfunc(_divided, 2, 1)
 _remainder = np.frompyfunc(lambda a, b: a % b if b > 0 else 0, 2, 1)
 
 
-def _compared(sign: str, one: Kind, a: Any, two: Kind, b: Any) -> list[tuple[Kind, Part]]:
-    """Truth of a comparison. NaN is below everything, and equal to itself."""
+def _compared(sign: str, one: ValueKind, a: Any, two: ValueKind, b: Any) -> list[tuple[ValueKind, KindValues]]:
+    """Compare. NaN is below everything and equal to itself."""
     compare = _COMPARE[sign]
-    if sign in ("==", "!=") and Kind.BOOLEAN in (one, two):
-        return [(Kind.BOOLEAN, Part(None, compare(_as_truth(a), _as_truth(b))))]
+    if sign in ("==", "!=") and ValueKind.BOOLEAN in (one, two):
+        return [(ValueKind.BOOLEAN, KindValues(None, compare(_as_truth(a), _as_truth(b))))]
     if _is_float(one) or _is_float(two):
-        return [(Kind.BOOLEAN, Part(None, compare(_ordered(a, b), 0)))]
-    return [(Kind.BOOLEAN, Part(None, np.asarray(compare(a, b), dtype=np.bool_)))]
+        return [(ValueKind.BOOLEAN, KindValues(None, compare(_ordered(a, b), 0)))]
+    return [(ValueKind.BOOLEAN, KindValues(None, np.asarray(compare(a, b), dtype=np.bool_)))]
 
 
 def _ordered(a: Any, b: Any) -> NDArray[np.int8]:
-    """-1, 0 or 1, as Java's compare of what may be NaN."""
+    """Return -1, 0 or 1, like Java's compare, also for NaN."""
     a, b = np.asarray(_double(a)), np.asarray(_double(b))
     lower = (a < b) | (np.isnan(a) & ~np.isnan(b))
     higher = (a > b) | (np.isnan(b) & ~np.isnan(a))
@@ -215,32 +218,32 @@ def _ordered(a: Any, b: Any) -> NDArray[np.int8]:
 
 
 def _negated(value: Value) -> Value:
-    """A truth value turns to its opposite."""
-    found: dict[Kind, Part] = {}
+    """Negate numbers, and invert booleans."""
+    found: dict[ValueKind, KindValues] = {}
     for kind, (where, data) in value.items():
-        if kind is not Kind.ERROR:
-            found[kind] = Part(where, ~np.asarray(data, dtype=np.bool_) if kind is Kind.BOOLEAN else -data)
+        if kind is not ValueKind.ERROR:
+            found[kind] = KindValues(where, ~np.asarray(data, dtype=np.bool_) if kind is ValueKind.BOOLEAN else -data)
     return found
 
 
 def _chosen(condition: Value, chosen: Value, other: Value) -> Value:
     truth = _true(condition)
     return _merged(
-        [(kind, Part(_and(truth, part.where), part.data)) for kind, part in chosen.items()]
-        + [(kind, Part(_and(~truth, part.where), part.data)) for kind, part in other.items()]
+        [(kind, KindValues(_and(truth, part.where), part.data)) for kind, part in chosen.items()]
+        + [(kind, KindValues(_and(~truth, part.where), part.data)) for kind, part in other.items()]
     )
 
 
 def _truth(truth: Bool) -> Value:
-    return {Kind.BOOLEAN: Part(None, truth)}
+    return {ValueKind.BOOLEAN: KindValues(None, truth)}
 
 
 def _true(value: Value) -> Bool:
-    """Where a value counts as true: not 0, not NaN, not nothing."""
+    """Return where a value is true: not 0, not NaN, not null."""
     found = [
         np.asarray(True if where is None else where) & _as_truth(data)
         for kind, (where, data) in value.items()
-        if kind is not Kind.ERROR
+        if kind is not ValueKind.ERROR
     ]
     if not found:
         return np.asarray(False)
@@ -261,7 +264,7 @@ def _double(data: Any) -> Any:
 
 
 def _nearest(number: float) -> float:
-    """The double; an integer beyond all of them is infinite, as in Java."""
+    """Return the nearest double; infinite for a larger integer, as in Java."""
     try:
         return float(number)
     except OverflowError:
@@ -271,17 +274,17 @@ def _nearest(number: float) -> float:
 _nearest_each = np.frompyfunc(_nearest, 1, 1)
 
 
-def _is_float(kind: Kind) -> bool:
-    return kind in (Kind.DOUBLE, Kind.FLOAT)
+def _is_float(kind: ValueKind) -> bool:
+    return kind in (ValueKind.DOUBLE, ValueKind.FLOAT)
 
 
 def _result(value: Value, shape: tuple[int, ...]) -> Float64:
-    """Doubles and truth values as doubles; raises BadResult where there is anything else."""
-    if (error := value.get(Kind.ERROR)) is not None:
+    """Return doubles and booleans as doubles. Raises BadResult for any other kind."""
+    if (error := value.get(ValueKind.ERROR)) is not None:
         raise BadResult(error.data)
     found = np.zeros(shape)
     for kind, (where, data) in value.items():
-        if kind not in (Kind.DOUBLE, Kind.BOOLEAN):
+        if kind not in (ValueKind.DOUBLE, ValueKind.BOOLEAN):
             raise BadResult(f"Expression returned a result of type: {_java_name(kind, where, data)}")
         if where is None:
             found[...] = data
@@ -290,9 +293,9 @@ def _result(value: Value, shape: tuple[int, ...]) -> Float64:
     return found
 
 
-def _java_name(kind: Kind, where: Bool | None, data: Any) -> str:
-    """The class that Java would have the first of some values in."""
-    if kind is not Kind.INTEGER:
+def _java_name(kind: ValueKind, where: Bool | None, data: Any) -> str:
+    """Return the Java class of the first of some values."""
+    if kind is not ValueKind.INTEGER:
         return str(kind.value)
     first = data if not isinstance(data, np.ndarray) else data[where][0] if where is not None else data.flat[0]
     if -_INTEGER <= first < _INTEGER:

@@ -1,7 +1,7 @@
-"""The text of an expression into steps of a stack machine: what people use of Apache JEXL 2.1, OpenTSDB's language.
+"""Compiles an expression to steps of a stack machine: the used part of Apache JEXL 2.1, the language of OpenTSDB.
 
-There are numbers, variables, arithmetic, comparisons, logic, choices and sequences; neither functions, nor methods, nor
-loops, nor anything else that could reach beyond numbers. Text and nesting are bounded.
+It has numbers, variables, arithmetic, comparisons, logic, choices and sequences, but no functions, methods or loops:
+an expression reaches nothing but numbers. Text and nesting are bounded.
 """
 
 import re
@@ -23,7 +23,7 @@ _TOKEN = re.compile(
     r"|(?P<sign>\?:|&&|\|\||[=!<>]=|[-+*/%!<>?:;(){}])",
     re.DOTALL,
 )
-# How a word is meant that is also a sign.
+# Words that mean a sign.
 _WORDS = {
     "and": "&&", "or": "||", "not": "!", "div": "/", "mod": "%", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
     "gt": ">", "ge": ">=",
@@ -38,25 +38,25 @@ _PRODUCTS = frozenset({"*", "/", "%"})
 _UNARY = frozenset({"-", "!"})
 
 
-class Kind(Enum):
-    """What a value is; the names are Java's, which messages show."""
+class ValueKind(Enum):
+    """The kind of a value, with Java's name, which messages show."""
 
     DOUBLE = "java.lang.Double"
     FLOAT = "java.lang.Float"  # only a literal is one: the result of arithmetic with it is a double
     INTEGER = "java.lang.Integer"  # and Long, and BigInteger: it never overflows
     BOOLEAN = "java.lang.Boolean"
     NOTHING = "null"  # of an `if` without `else`
-    ERROR = "error"  # what cannot be calculated; nobody cares where a choice passes it by
+    ERROR = "error"  # the result of an impossible operation; harmless if a choice does not use it
 
 
 class BadExpression(TsdError):
-    """A text that is no expression."""
+    """A text is no expression."""
 
 
 class Literal(NamedTuple):
-    """A number or a truth value as it is written down."""
+    """A number or boolean in the text."""
 
-    kind: Kind
+    kind: ValueKind
     value: float | int | bool
 
 
@@ -67,20 +67,20 @@ class Variable(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What takes the topmost `operands` values and leaves one: + - * / % == != < <= > >= && || of two, - ! of one, and
-    `?` of a condition, what it chooses, and what otherwise. `=` leaves its one value twice."""
+    """Replaces the topmost `operands` values by one: + - * / % == != < <= > >= && || of two, - ! of one, and `?` of a
+    condition and two alternatives. `=` duplicates the topmost value."""
 
     sign: str
     operands: int
 
 
 Step = Literal | Variable | Operation
-NOTHING = Literal(Kind.NOTHING, False)
+NOTHING = Literal(ValueKind.NOTHING, False)
 
 
 class Expression(NamedTuple):
-    """An expression, read: values are pushed and operated on, one remains. `names` are all its variables in order of
-    appearance, those of statements included whose value nobody sees."""
+    """A compiled expression: its steps leave one value. `names` are all variables in order of appearance, also of
+    statements whose value is dropped."""
 
     steps: tuple[Step, ...]
     names: tuple[str, ...]
@@ -92,19 +92,19 @@ class _Token(NamedTuple):
     at: int  # where it begins
 
 
-def parse(text: str, *, doubles: bool = False) -> Expression:
-    """The steps of a text; with `doubles` literals with a point are what they say. Raises BadExpression.
+def parse(text: str, *, singles: bool = True) -> Expression:
+    """Return the steps of a text; `singles`: literals with a point are 32-bit floats. Raises BadExpression.
 
     >>> parse("a + b * 2").names
     ('a', 'b')
     """
     if len(text) > MAX_TEXT:
         raise BadExpression(f"an expression of {len(text)} characters, wanted at most {MAX_TEXT}")
-    return _Parser(text, doubles=doubles).script()
+    return _ExpressionParser(text, singles=singles).script()
 
 
 def single(number: str) -> float:
-    """The double that arithmetic makes of a literal that is a 32-bit float: by way of its shortest text, as in Java.
+    """Convert a literal that is a 32-bit float to the double of its shortest text, as Java's arithmetic does.
 
     >>> single("0.1"), single("0.123456789")
     (0.1, 0.12345679)
@@ -112,23 +112,23 @@ def single(number: str) -> float:
     return float(str(np.float32(number)))
 
 
-def _literal(text: str, *, doubles: bool) -> Literal:
+def _literal(text: str, *, singles: bool) -> Literal:
     if "." in text:
         body, suffix = (text, "") if text[-1].isdigit() else (text[:-1], text[-1].lower())
-        is_double = doubles or suffix in ("d", "b")
-        return Literal(Kind.DOUBLE, float(body)) if is_double else Literal(Kind.FLOAT, single(body))
+        is_double = not singles or suffix in ("d", "b")
+        return Literal(ValueKind.DOUBLE, float(body)) if is_double else Literal(ValueKind.FLOAT, single(body))
     digits = text.rstrip("lLhH")
     if digits[:2].lower() == "0x":
-        return Literal(Kind.INTEGER, int(digits, 16))
-    return Literal(Kind.INTEGER, int(digits, 8 if len(digits) > 1 and digits[0] == "0" else 10))
+        return Literal(ValueKind.INTEGER, int(digits, 16))
+    return Literal(ValueKind.INTEGER, int(digits, 8 if len(digits) > 1 and digits[0] == "0" else 10))
 
 
-class _Parser:
-    """Reads one text, from the loosest binding down to numbers and names."""
+class _ExpressionParser:
+    """Recursive-descent parser of one text."""
 
-    def __init__(self, text: str, *, doubles: bool) -> None:
+    def __init__(self, text: str, *, singles: bool) -> None:
         self._text = text
-        self._doubles = doubles
+        self._singles = singles
         self._depth = 0
         self._names: dict[str, None] = {}
         self._steps: list[Step] = []
@@ -136,7 +136,7 @@ class _Parser:
         self._next = 0
 
     def script(self) -> Expression:
-        """Everything, up to the end of the text."""
+        """Parse the whole text."""
         self._statements(_END)
         return Expression(tuple(self._steps), tuple(self._names))
 
@@ -158,7 +158,7 @@ class _Parser:
         return _Token("word" if kind == "name" and text in _RESERVED else kind, text, at)
 
     def _statements(self, end: str) -> None:
-        """Statements up to `end`, separated by semicolons; only the last one's value counts."""
+        """Parse statements up to `end`, separated by semicolons; only the value of the last counts."""
         start = len(self._steps)
         while self._peek != end:
             if not self._take(";"):
@@ -219,7 +219,7 @@ class _Parser:
 
     def _equality(self) -> None:
         self._comparison()
-        if sign := self._take_one_of(_EQUALITIES):  # once: `a == b == c` is none of the language
+        if sign := self._take_one_of(_EQUALITIES):  # once: the language has no `a == b == c`
             self._comparison()
             self._operate(sign, 2)
 
@@ -248,7 +248,7 @@ class _Parser:
             return
         self._nested(self._unary)
         operand = self._steps[-1]
-        if sign == "-" and isinstance(operand, Literal) and operand.kind is not Kind.BOOLEAN:
+        if sign == "-" and isinstance(operand, Literal) and operand.kind is not ValueKind.BOOLEAN:
             self._steps[-1] = Literal(operand.kind, -operand.value)
         else:
             self._operate(sign, 1)
@@ -257,14 +257,14 @@ class _Parser:
         token = self._tokens[self._next]
         if token.kind == "number":
             try:
-                self._steps.append(_literal(token.text, doubles=self._doubles))
+                self._steps.append(_literal(token.text, singles=self._singles))
             except ValueError as exc:  # 09 is no octal number
                 raise self._wrong() from exc
         elif token.kind == "name":
             self._names[token.text] = None
             self._steps.append(Variable(token.text))
         elif token.kind == "word" and token.text in ("true", "false"):
-            self._steps.append(Literal(Kind.BOOLEAN, token.text == "true"))
+            self._steps.append(Literal(ValueKind.BOOLEAN, token.text == "true"))
         elif token.text != "(":
             raise self._wrong()
         self._next += 1
@@ -290,7 +290,7 @@ class _Parser:
         return bool(self._take_one_of((text,)))
 
     def _take_one_of(self, texts: Collection[str]) -> str:
-        """The next token, if it is one of `texts`; else nothing, and it stays."""
+        """Consume and return the next token if it is one of `texts`; else return an empty text."""
         token = self._tokens[self._next]
         if token.text not in texts or token.kind == "end":
             return ""

@@ -1,24 +1,26 @@
-"""The body of `/api/query/exp`, read and checked (query.md §20). What is wrong is a 500, as it is in OpenTSDB."""
+"""Parses and checks the body of `/api/query/exp` (docs/compat/query.md §20), and orders expressions by dependency.
+
+Mistakes have status 500, as in OpenTSDB.
+"""
 
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tsd.errors import BadQuery
-from tsd.query.body import LARGEST, NO_PARAMS
-from tsd.query.durations import read_duration
-from tsd.query.exp.language import BadExpression, Expression, parse
-from tsd.query.filters import make_filter
-from tsd.query.model import Fill, Filter, Query, SubQuery
-from tsd.query.names import AGGREGATORS, NONE
-from tsd.query.times import read_time
-from tsd.query.uri import Params, is_corrected, said_of_corrected
-from tsd.query.validate import MOST_SUBS, Draft, as_mistake, check, what_counts, without_duplicates
+from tsd.query.exp.parser import BadExpression, Expression, parse
+from tsd.query.model import AGGREGATORS, NONE, Fill, Query, SubQuery
+from tsd.query.parse.body import LARGEST, NO_PARAMS
+from tsd.query.parse.times import read_duration, read_time
+from tsd.query.parse.uri import Params, quirks_in, quirks_in_body
+from tsd.query.parse.validate import MAX_SUB_QUERIES, Draft, as_client_error, check, deduplicated, identity_of
+from tsd.tables.filters import Filter, make_filter
+from tsd.tables.quirks import Quirks
 
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9]*|[0-9][A-Za-z0-9]+")
 _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
@@ -27,15 +29,15 @@ _T = TypeVar("_T")
 
 
 class NumericFill(NamedTuple):
-    """What stands where a series has no value."""
+    """What replaces missing values of a series."""
 
     policy: str
     value: float
 
 
 @dataclass(frozen=True)
-class Downsampler:
-    """The time's downsampler; OpenTSDB reads its fill, and does not use it."""
+class ExpDownsampler:
+    """The downsampler of `time`; OpenTSDB reads its fill but does not use it."""
 
     interval: str
     aggregator: str
@@ -43,20 +45,20 @@ class Downsampler:
 
 
 @dataclass(frozen=True)
-class Time:
-    """From when to when, and how series are merged where a metric says nothing else."""
+class ExpTime:
+    """The range, and how series are merged unless a metric says otherwise."""
 
     start: str
     end: str | None
     zone: str | None
-    downsampler: Downsampler | None
+    downsampler: ExpDownsampler | None
     aggregator: str
     rate: bool
 
 
 @dataclass(frozen=True)
 class FilterSet:
-    """Filters that metrics name by their id."""
+    """Filters that metrics refer to by id."""
 
     id: str
     filters: tuple[Filter, ...]
@@ -64,8 +66,8 @@ class FilterSet:
 
 
 @dataclass(frozen=True)
-class Metric:
-    """A variable: what a sub query finds."""
+class ExpMetric:
+    """A variable: the result of a sub query."""
 
     id: str
     name: str
@@ -76,7 +78,7 @@ class Metric:
 
 
 class Join(NamedTuple):
-    """Which series of an expression's variables belong together."""
+    """How series of an expression's variables are joined."""
 
     operator: str = "union"
     use_query_tags: bool = False
@@ -94,8 +96,8 @@ class Formula:
     expression: Expression
 
 
-class Output(NamedTuple):
-    """What is to be shown."""
+class ExpOutput(NamedTuple):
+    """A variable to show."""
 
     id: str | None
     alias: str | None
@@ -103,30 +105,30 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpRequest:
-    """A whole request. None: the section is not there."""
+    """A whole request. None: the section is missing."""
 
     name: str | None
-    time: Time
+    time: ExpTime
     filters: Sequence[FilterSet] | None
-    metrics: Sequence[Metric]
+    metrics: Sequence[ExpMetric]
     formulas: Sequence[Formula] | None
-    outputs: Sequence[Output] | None
-    corrected: bool
+    outputs: Sequence[ExpOutput] | None
+    quirks: Quirks
 
 
-def read_request(body: bytes, *, params: Params = NO_PARAMS, corrected: bool) -> ExpRequest:
-    """The request of a body, checked as far as it can be without data. `corrected` is the configured default, which the
-    body and `params` may change. Raises BadQuery, with status 500 unless corrected."""
+def read_request(body: bytes, *, params: Params = NO_PARAMS, quirks: Quirks) -> ExpRequest:
+    """Parse a body and check it as far as possible without data. `quirks` is the default, which the body and `params`
+    may change. Raises BadQuery, with the quirk `mistakes_as_500` with status 500."""
     if len(body) > LARGEST:
         raise BadQuery(f"Query of {len(body)} bytes, wanted at most {LARGEST}", status=413)
-    corrected = is_corrected(params, default=corrected)
+    quirks = quirks_in(params, default=quirks)
     try:
         top = _members(body)
-        corrected = _flag(said_of_corrected(top, corrected))
-        found = _request(top, corrected=corrected)
+        quirks = quirks_in_body(top, _flag, quirks)
+        found = _request(top, quirks=quirks)
         _check_ids(found)
     except BadQuery as exc:
-        raise as_mistake(exc, corrected=corrected) from exc
+        raise as_client_error(exc, quirks=quirks) from exc
     return found
 
 
@@ -139,44 +141,44 @@ def _members(body: bytes) -> dict[str, Any]:
         raise _wrong(str(exc)) from exc
 
 
-def _request(top: Mapping[str, Any], *, corrected: bool) -> ExpRequest:
+def _request(top: Mapping[str, Any], *, quirks: Quirks) -> ExpRequest:
     if top.get("time") is None:
         raise _wrong("missing time")
     return ExpRequest(
         name=_text(top.get("name")),
         time=_time(_object(top["time"], "time")),
-        filters=_each(top.get("filters"), partial(_filter_set, corrected=corrected), "filters"),
+        filters=_each(top.get("filters"), partial(_filter_set, quirks=quirks), "filters"),
         metrics=_each(top.get("metrics"), _metric, "metrics") or (),
-        formulas=_each(top.get("expressions"), partial(_formula, doubles=corrected), "expressions"),
+        formulas=_each(top.get("expressions"), partial(_formula, singles=quirks.single_literals), "expressions"),
         outputs=_each(top.get("outputs"), _output, "outputs"),
-        corrected=corrected,
+        quirks=quirks,
     )
 
 
 def to_query(request: ExpRequest, now_ms: int, *, local: tzinfo | None = None) -> tuple[Query, list[int]]:
-    """The metrics as sub queries, those that are equal once, and which one each metric has. Raises BadQuery."""
+    """Convert the metrics to distinct sub queries; return also the number of each metric's. Raises BadQuery."""
     try:
         return _to_query(request, now_ms, local)
     except BadQuery as exc:
-        raise as_mistake(exc, corrected=request.corrected) from exc
+        raise as_client_error(exc, quirks=request.quirks) from exc
 
 
 def _to_query(request: ExpRequest, now_ms: int, local: tzinfo | None) -> tuple[Query, list[int]]:
     time = request.time
     sets = {each.id: each for each in request.filters or ()}
     drafts = [_draft(request, metric, sets) for metric in request.metrics]
-    kept = without_duplicates(drafts, corrected=request.corrected)
-    places = {what_counts(one, corrected=request.corrected): at for at, one in enumerate(kept)}
-    frame = Query(0, 0, (), time.start, time.end or "", no_annotations=True, corrected=request.corrected)
+    kept = deduplicated(drafts, quirks=request.quirks)
+    places = {identity_of(one, quirks=request.quirks): at for at, one in enumerate(kept)}
+    frame = Query(0, 0, (), time.start, time.end or "", no_annotations=True, quirks=request.quirks)
     _check_range(request, now_ms, local)
     query = check(frame, kept, now_ms, time.zone or "", local=local)
-    return _with_scalar(query, request), [places[what_counts(each, corrected=request.corrected)] for each in drafts]
+    return _with_scalar(query, request), [places[identity_of(each, quirks=request.quirks)] for each in drafts]
 
 
 def _with_scalar(query: Query, request: ExpRequest) -> Query:
-    """The query whose downsamplers know what they fill with."""
+    """Add the scalar of the fill policy to downsamplers."""
     downsampler = request.time.downsampler
-    if not request.corrected or downsampler is None or downsampler.fill is None:
+    if request.quirks.ignores_fills or downsampler is None or downsampler.fill is None:
         return query
     scalar = downsampler.fill.value
     subs = [
@@ -188,7 +190,7 @@ def _with_scalar(query: Query, request: ExpRequest) -> Query:
     return replace(query, queries=tuple(subs))
 
 
-def _draft(request: ExpRequest, metric: Metric, sets: Mapping[str, FilterSet]) -> Draft:
+def _draft(request: ExpRequest, metric: ExpMetric, sets: Mapping[str, FilterSet]) -> Draft:
     time = request.time
     chosen = sets.get(metric.filter or "")
     sub = SubQuery(
@@ -202,16 +204,16 @@ def _draft(request: ExpRequest, metric: Metric, sets: Mapping[str, FilterSet]) -
         return Draft(sub)
     words = [time.downsampler.interval, time.downsampler.aggregator]
     fill = time.downsampler.fill
-    if request.corrected and fill is not None:
+    if fill is not None and not request.quirks.ignores_fills:
         words.append(fill.policy)
     return Draft(sub, "-".join(words))
 
 
 def _check_range(request: ExpRequest, now_ms: int, local: tzinfo | None) -> None:
-    """A range that is none is a 500 here."""
+    """Check the range. Raises BadQuery with status 500."""
     time = request.time
     try:
-        read = partial(read_time, now_ms=now_ms, zone=time.zone or "", local=local, corrected=request.corrected)
+        read = partial(read_time, now_ms=now_ms, zone=time.zone or "", local=local, quirks=request.quirks)
         start, end = read(time.start), read(time.end) if time.end else now_ms
     except BadQuery as exc:
         raise _wrong("Invalid time") from exc
@@ -219,12 +221,12 @@ def _check_range(request: ExpRequest, now_ms: int, local: tzinfo | None) -> None
         raise _wrong(f"End time [{end}] must be greater than the start time [{start}]")
 
 
-def _time(found: Mapping[str, Any]) -> Time:
+def _time(found: Mapping[str, Any]) -> ExpTime:
     start, aggregator = _text(found.get("start")), _text(found.get("aggregator"))
     if not start or aggregator not in AGGREGATORS:
         raise _wrong("Invalid time")
     downsampler = found.get("downsampler")
-    return Time(
+    return ExpTime(
         start=start,
         end=_text(found.get("end")),
         zone=_text(found.get("timezone")),
@@ -234,7 +236,7 @@ def _time(found: Mapping[str, Any]) -> Time:
     )
 
 
-def _downsampler(found: Mapping[str, Any]) -> Downsampler:
+def _downsampler(found: Mapping[str, Any]) -> ExpDownsampler:
     interval, aggregator = _text(found.get("interval")), _text(found.get("aggregator"))
     fill = _fill(found.get("fillPolicy"))
     if not interval or aggregator not in AGGREGATORS:
@@ -245,27 +247,27 @@ def _downsampler(found: Mapping[str, Any]) -> Downsampler:
         raise _wrong("Invalid time") from exc
     if aggregator == NONE:
         raise _wrong("cannot use the NONE aggregator for downsampling")
-    return Downsampler(interval, aggregator, fill)
+    return ExpDownsampler(interval, aggregator, fill)
 
 
-def _filter_set(found: Mapping[str, Any], index: int, *, corrected: bool) -> FilterSet:
+def _filter_set(found: Mapping[str, Any], index: int, *, quirks: Quirks) -> FilterSet:
     name = _text(found.get("id")) or ""
     if not _ID.fullmatch(name) or found.get("tags") is None:
         raise _wrong(f"Invalid filter at index {index}")
-    filters = _each(found["tags"], lambda tag, _: _filter(tag, corrected=corrected), "tags") or ()
+    filters = _each(found["tags"], lambda tag, _: _filter(tag, quirks=quirks), "tags") or ()
     return FilterSet(name, tuple(filters), _flag(found.get("explicitTags")))
 
 
-def _filter(found: Mapping[str, Any], *, corrected: bool) -> Filter:
+def _filter(found: Mapping[str, Any], *, quirks: Quirks) -> Filter:
     tagk, kind, expression = (_text(found.get(name)) or "" for name in ("tagk", "type", "filter"))
     group_by = _flag(found.get("groupBy")) or _flag(found.get("group_by"))
     try:
-        return make_filter(tagk, kind, expression, group_by=group_by, corrected=corrected)
+        return make_filter(tagk, kind, expression, group_by=group_by, quirks=quirks)
     except BadQuery as exc:
         raise _wrong(exc.message) from exc
 
 
-def _metric(found: Mapping[str, Any], index: int) -> Metric:
+def _metric(found: Mapping[str, Any], index: int) -> ExpMetric:
     name, metric, aggregator, offset = (_text(found.get(k)) for k in ("id", "metric", "aggregator", "timeOffset"))
     fill = _fill(found.get("fillPolicy"))
     wrong = _wrong(f"Invalid metric at index {index}")
@@ -276,16 +278,16 @@ def _metric(found: Mapping[str, Any], index: int) -> Metric:
             read_time(offset, 1 << 62)
         except BadQuery as exc:
             raise wrong from exc
-    return Metric(name, metric, _text(found.get("filter")), aggregator, offset, fill)
+    return ExpMetric(name, metric, _text(found.get("filter")), aggregator, offset, fill)
 
 
-def _formula(found: Mapping[str, Any], index: int, *, doubles: bool) -> Formula:
+def _formula(found: Mapping[str, Any], index: int, *, singles: bool) -> Formula:
     name, text = _text(found.get("id")), _text(found.get("expr"))
     join, fill = found.get("join"), _fill(found.get("fillPolicy"))
     if not name or not _ID.fullmatch(name) or not text:
         raise _wrong(f"Invalid expression at index {index}")
     try:
-        expression = parse(text, doubles=doubles)
+        expression = parse(text, singles=singles)
     except BadExpression as exc:
         raise _wrong(str(exc)) from exc
     if not expression.names:
@@ -302,12 +304,12 @@ def _join(found: Mapping[str, Any]) -> Join:
     return Join(operator.lower(), _flag(found.get("useQueryTags")), _flag(found.get("includeAggTags", True)))
 
 
-def _output(found: Mapping[str, Any], _: int) -> Output:
-    return Output(_text(found.get("id")), _text(found.get("alias")))
+def _output(found: Mapping[str, Any], _: int) -> ExpOutput:
+    return ExpOutput(_text(found.get("id")), _text(found.get("alias")))
 
 
 def _fill(found: Any) -> NumericFill | None:
-    """A fill policy: the name decides, or without one the value."""
+    """Parse a fill policy: by its name, or without one by its value."""
     if found is None:
         return None
     members = _object(found, "fillPolicy")
@@ -330,7 +332,7 @@ def _fill(found: Any) -> NumericFill | None:
 
 
 def _check_ids(request: ExpRequest) -> None:
-    """Every id once, and everything named there."""
+    """Check that ids are unique, and that everything referred to exists."""
     if not request.metrics:
         raise _wrong("missing or empty metrics")
     _unique([each.id for each in request.filters or ()], "duplicated filter id: ")
@@ -342,8 +344,8 @@ def _check_ids(request: ExpRequest) -> None:
         if metric.filter and metric.filter not in known:
             raise _wrong(f"unrecognized filter id {metric.filter} in metric {metric.id}")
     formulas = request.formulas or ()
-    if len(formulas) > MOST_SUBS:
-        raise BadQuery(f"{len(formulas)} expressions, wanted at most {MOST_SUBS}", status=413)
+    if len(formulas) > MAX_SUB_QUERIES:
+        raise BadQuery(f"{len(formulas)} expressions, wanted at most {MAX_SUB_QUERIES}", status=413)
     variables = [each.id for each in request.metrics] + [each.id for each in formulas]
     _unique(variables, "Duplicated variable or expression id: ")
     there = set(variables)
@@ -386,7 +388,7 @@ def _text(found: Any) -> str | None:
 
 
 def _flag(found: Any) -> bool:
-    """Numbers and texts stand for truth too."""
+    """Parse a boolean, also from a number or a text."""
     if isinstance(found, str):
         return found.lower() == "true"
     return bool(found)
@@ -394,3 +396,41 @@ def _flag(found: Any) -> bool:
 
 def _wrong(message: str) -> BadQuery:
     return BadQuery(message, status=500)
+
+
+def by_dependency(formulas: Sequence[Formula]) -> list[Formula]:
+    """Sort expressions behind those that they use. Raises BadQuery for a cycle.
+
+    It visits each once, without recursion: a chain may be longer than Python's stack.
+    """
+    by_id = {formula.id: formula for formula in formulas}
+    order: dict[str, Formula] = {}
+    for top in by_id:
+        above: dict[str, Iterator[str]] = {} if top in order else {top: iter(by_id[top].expression.names)}
+        while above:
+            name = next(reversed(above))
+            for inner in above[name]:
+                _check_not_above(inner, name, above)
+                if inner in by_id and inner not in order:
+                    above[inner] = iter(by_id[inner].expression.names)
+                    break
+            else:
+                del above[name]
+                order[name] = by_id[name]
+    return list(order.values())
+
+
+def _check_not_above(inner: str, name: str, above: Mapping[str, object]) -> None:
+    if inner == name:
+        raise BadQuery(f"Self referencing expression found: {name}")
+    if inner in above:
+        raise BadQuery(f"Circular reference found: {name}")
+
+
+def needed(outputs: Iterable[str], order: Sequence[Formula]) -> list[Formula]:
+    """Return what `outputs` use, themselves included, in the same order."""
+    wanted = set(outputs)
+    for formula in reversed(order):
+        if formula.id in wanted:
+            wanted.update(formula.expression.names)
+    return [formula for formula in order if formula.id in wanted]

@@ -1,1 +1,1 @@
-"""Functions over queries, in Graphite's manner: `/api/query/gexp` of OpenTSDB (query.md §19)."""
+"""Functions over queries, like Graphite's: `/api/query/gexp` of OpenTSDB (docs/compat/query.md §19)."""

@@ -1,93 +1,92 @@
-"""`gexp` requests: their metric queries are run like any other, then functions are applied to what they found."""
+"""Answers `gexp` requests: runs their metric queries, then applies functions to the results."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import tzinfo
 from typing import NamedTuple, Protocol
 
-from tsd.codec.annotation import Annotation
+from tsd.codec.metadata import Annotation
 from tsd.errors import BadQuery
-from tsd.query.answers import Answer, Group, SubAnswer
 from tsd.query.engine import ANSWER_BYTES, GROUP_BYTES
-from tsd.query.gexp.functions import FUNCTIONS, SHIFTS, Setting, shift_ms
-from tsd.query.gexp.grammar import Call, MetricQuery, parse
-from tsd.query.gexp.tops import Span
+from tsd.query.gexp.functions import FUNCTIONS, SHIFTS, FunctionContext, TimeSpan, shift_ms
+from tsd.query.gexp.parser import Call, MetricQuery, parse
 from tsd.query.model import Query
-from tsd.query.ranges import output_range
-from tsd.query.uri import Params, is_corrected, read_drafts, read_m, read_uri
-from tsd.query.validate import Draft, as_mistake, what_counts, without_duplicates
+from tsd.query.parse.uri import Params, quirks_in, read_drafts, read_m, read_uri
+from tsd.query.parse.validate import Draft, as_client_error, deduplicated, identity_of
+from tsd.query.plan import output_range
+from tsd.query.result import Answer, Group, SubAnswer
+from tsd.tables.quirks import Quirks
 
-RANKINGS = frozenset({"highestMax", "highestCurrent"})  # which look at all series together
-GROUP_POINTS = 50  # that a function takes the time of for a group, beside its points
-WORKING_BYTES = 128  # of a point that a function is at, meanwhile
+RANKINGS = frozenset({"highestMax", "highestCurrent"})  # functions over all series together
+GROUP_POINTS = 50  # points that take as long to process as a group without points
+WORKING_BYTES = 128  # temporary memory of a function for each point
 
 
-class Job(Protocol):
-    """What runs queries, and functions over their answers (the engine's)."""
+class AnswerSource(Protocol):
+    """Runs queries and functions over their answers; the engine has one."""
 
     async def answer(self, query: Query) -> Answer:
-        """The answer to a query, which is held."""
+        """Return the answer to a query, and account for its memory."""
         ...
 
     async def in_thread(self, size: int, work: Callable[[], list[SubAnswer]]) -> list[SubAnswer]:
-        """What `work` returns."""
+        """Return what `work` returns."""
         ...
 
     def check(self) -> None:
-        """Raise what is to end the work."""
+        """Raise an exception if the work must stop."""
         ...
 
-    def hold(self, size: int) -> None:
-        """What is made takes so many bytes more, or fewer; raises BadQuery where that is too much."""
+    def add_memory(self, size: int) -> None:
+        """Account for additional bytes; negative numbers release. Raises BadQuery if that is too much."""
         ...
 
 
-class Asked(NamedTuple):
-    """A request, read."""
+class GexpRequest(NamedTuple):
+    """A parsed request."""
 
     calls: Sequence[Call]
     query: Query
-    subs: Sequence[int]  # for each metric query the sub query that it is taken for
+    subs: Sequence[int]  # the number of each metric query's sub query
 
 
-def read_gexp(params: Params, now_ms: int, *, corrected: bool, local: tzinfo | None = None) -> Asked:
-    """The request of a URI's parameters. Raises BadQuery.
+def read_gexp(params: Params, now_ms: int, *, quirks: Quirks, local: tzinfo | None = None) -> GexpRequest:
+    """Parse the parameters of a URI. Raises BadQuery.
 
-    OpenTSDB takes the n-th metric query for the n-th sub query of the request, though those of `m` come before, and
-    equal ones are one: corrected, each has its own.
+    OpenTSDB uses the n-th sub query of the request for the n-th metric query, although sub queries of `m` come first
+    and equal ones are joined. Without the quirk `numbers_metric_queries` each metric query uses its own.
     """
-    corrected = is_corrected(params, default=corrected)
+    quirks = quirks_in(params, default=quirks)
     try:
         calls, queries = parse(params.get("exp", ()), FUNCTIONS.__contains__)
-        extra = [read_m(text, corrected=corrected) for text in queries]
+        extra = [read_m(text, quirks=quirks) for text in queries]
     except BadQuery as exc:
-        raise as_mistake(exc, corrected=corrected) from exc
-    query = read_uri(params, now_ms, corrected=corrected, local=local, extra=extra)
-    if not corrected:
-        return Asked(calls, query, range(len(queries)))
-    kept = without_duplicates([*read_drafts(params, corrected=True), *extra], corrected=True)
-    places = {what_counts(one, corrected=True): at for at, one in enumerate(kept)}
-    return Asked(calls, query, [places[what_counts(one, corrected=True)] for one in extra])
+        raise as_client_error(exc, quirks=quirks) from exc
+    query = read_uri(params, now_ms, quirks=quirks, local=local, extra=extra)
+    if quirks.numbers_metric_queries:
+        return GexpRequest(calls, query, range(len(queries)))
+    kept = deduplicated([*read_drafts(params, quirks=quirks), *extra], quirks=quirks)
+    places = {identity_of(one, quirks=quirks): at for at, one in enumerate(kept)}
+    return GexpRequest(calls, query, [places[identity_of(one, quirks=quirks)] for one in extra])
 
 
-def read_extra(params: Params, *, corrected: bool) -> list[Draft]:
-    """The metric queries in `exp`, which /api/query answers like those of `m`; `corrected` is the configured default.
-    Raises BadQuery."""
-    corrected = is_corrected(params, default=corrected)
+def read_extra(params: Params, *, quirks: Quirks) -> list[Draft]:
+    """Return the metric queries in `exp`, which /api/query answers like those of `m`. Raises BadQuery."""
+    quirks = quirks_in(params, default=quirks)
     try:
         queries = parse(params.get("exp", ()), FUNCTIONS.__contains__).queries
-        return [read_m(text, corrected=corrected) for text in queries]
+        return [read_m(text, quirks=quirks) for text in queries]
     except BadQuery as exc:
-        raise as_mistake(exc, corrected=corrected) from exc
+        raise as_client_error(exc, quirks=quirks) from exc
 
 
-async def run_gexp(asked: Asked, job: Job) -> Answer:
-    """The answer: the series that the expressions make, expression by expression. Raises BadQuery."""
-    query = asked.query
-    wanted: dict[int, set[int]] = {}  # by how much they are shifted, in ms: places of sub queries
-    for call in asked.calls:
-        for one, shift in _queries(call, 0, corrected=query.corrected):
-            wanted.setdefault(shift, set()).add(asked.subs[one.place])
+async def run_gexp(request: GexpRequest, job: AnswerSource) -> Answer:
+    """Return the series of all expressions, in their order. Raises BadQuery."""
+    query = request.query
+    wanted: dict[int, set[int]] = {}  # shift in ms → numbers of sub queries
+    for call in request.calls:
+        for one, shift in _queries(call, 0, quirks=query.quirks):
+            wanted.setdefault(shift, set()).add(request.subs[one.place])
     notes: Sequence[Annotation] = ()
     found: dict[int, Mapping[int, SubAnswer]] = {}
     for shift in sorted(wanted):
@@ -95,39 +94,37 @@ async def run_gexp(asked: Asked, job: Job) -> Answer:
         answer = await job.answer(_shifted(query, shift, places))
         found[shift] = dict(zip(places, answer.subs, strict=True))
         notes = notes if shift else answer.global_annotations
-    work = _Work(found, asked.subs, Setting(_span(query), query.corrected, job.check), job.hold)
+    work = _Work(found, request.subs, FunctionContext(_span(query), query.quirks, job.check), job.add_memory)
     every = [group for subs in found.values() for sub in subs.values() for group in sub.groups]
-    size = sum(len(group.points.times) + GROUP_POINTS for group in every) * sum(map(_calls, asked.calls))
-    made = await job.in_thread(size, lambda: [work.evaluated(call) for call in asked.calls])
+    size = sum(len(group.points.times) + GROUP_POINTS for group in every) * sum(map(_calls, request.calls))
+    made = await job.in_thread(size, lambda: [work.evaluated(call) for call in request.calls])
     return Answer(query, made, notes)
 
 
-def _span(query: Query) -> Span:
-    """The times that functions look at: those that are answered of any sub query."""
-    shown = [
-        output_range(query.start_ms, query.end_ms, sub.downsample, corrected=query.corrected) for sub in query.queries
-    ]
-    return Span(min((each.start for each in shown), default=query.start_ms), query.end_ms)
+def _span(query: Query) -> TimeSpan:
+    """Return the times that any sub query answers."""
+    shown = [output_range(query.start_ms, query.end_ms, sub.downsample, quirks=query.quirks) for sub in query.queries]
+    return TimeSpan(min((each.start for each in shown), default=query.start_ms), query.end_ms)
 
 
 def _calls(call: Call) -> int:
-    """How many calls there are in one, itself among them."""
+    """Count the calls in a call, itself included."""
     return 1 + sum(_calls(operand) for operand in call.operands if isinstance(operand, Call))
 
 
-def _queries(call: Call, shift: int, *, corrected: bool) -> Iterator[tuple[MetricQuery, int]]:
-    """The metric queries of a call, and by how much their times are moved."""
+def _queries(call: Call, shift: int, *, quirks: Quirks) -> Iterator[tuple[MetricQuery, int]]:
+    """Return the metric queries of a call and their shifts."""
     if call.function in SHIFTS:
-        shift += shift_ms(call.words, corrected=corrected)
+        shift += shift_ms(call.words, quirks=quirks)
     for operand in call.operands:
         if isinstance(operand, MetricQuery):
             yield operand, shift
         else:
-            yield from _queries(operand, shift, corrected=corrected)
+            yield from _queries(operand, shift, quirks=quirks)
 
 
 def _shifted(query: Query, shift: int, places: Sequence[int]) -> Query:
-    """Some sub queries of a query, of earlier times. TSUIDs tell which metric comes first. Raises BadQuery."""
+    """Return some sub queries for earlier times, with TSUIDs, which order metrics. Raises BadQuery."""
     start_ms, end_ms = query.start_ms - shift, query.end_ms - shift
     if start_ms < 0:
         raise BadQuery(f"Invalid timestamp: {start_ms}")
@@ -136,23 +133,23 @@ def _shifted(query: Query, shift: int, places: Sequence[int]) -> Query:
 
 
 class _Work:
-    """The functions of a request, over what its queries found."""
+    """Evaluates the functions of a request."""
 
     def __init__(
         self,
         found: Mapping[int, Mapping[int, SubAnswer]],
         subs: Sequence[int],
-        setting: Setting,
-        hold: Callable[[int], None],
+        context: FunctionContext,
+        add_memory: Callable[[int], None],
     ) -> None:
-        """What was found by how much it is shifted, in ms, and by the sub query's place."""
+        """`found`: answers by shift in ms and number of the sub query."""
         self._found = found
         self._subs = subs
-        self._setting = setting
-        self._hold = hold
+        self._context = context
+        self._add_memory = add_memory
 
     def evaluated(self, call: Call) -> SubAnswer:
-        """The groups of one expression, under the sub query of its first metric query. Raises BadQuery."""
+        """Return the groups of one expression, with the sub query of its first metric query. Raises BadQuery."""
         found: list[SubAnswer] = []
         groups, _ = self._made(call, 0, found)
         if not found:
@@ -161,9 +158,9 @@ class _Work:
         return replace(found[0], groups=groups, warnings=warnings)
 
     def _made(self, call: Call, shift: int, found: list[SubAnswer]) -> tuple[list[Group], int]:
-        """The groups that a call makes, and the bytes that are held for them."""
+        """Return the groups of a call, and the bytes held for them."""
         if call.function in SHIFTS:
-            shift += shift_ms(call.words, corrected=self._setting.corrected)
+            shift += shift_ms(call.words, quirks=self._context.quirks)
         given: list[list[Group]] = []
         held = 0
         for operand in call.operands:
@@ -172,12 +169,12 @@ class _Work:
             held += made[1]
         every = [group for groups in given for group in groups]
         points = [len(group.points.times) for group in every]
-        at_once = sum(points) if call.function in RANKINGS else max(points, default=0)
-        meanwhile = _bytes(every) + at_once * WORKING_BYTES  # no function makes more than it was given
-        self._hold(meanwhile)
-        groups = FUNCTIONS[call.function](given, call.words, self._setting)
+        together = sum(points) if call.function in RANKINGS else max(points, default=0)
+        meanwhile = _bytes(every) + together * WORKING_BYTES  # no function returns more than its operands
+        self._add_memory(meanwhile)
+        groups = FUNCTIONS[call.function](given, call.words, self._context)
         size = _bytes(groups)
-        self._hold(size - meanwhile - held)
+        self._add_memory(size - meanwhile - held)
         return groups, size
 
     def _read(self, query: MetricQuery, shift: int, found: list[SubAnswer]) -> tuple[list[Group], int]:
@@ -189,7 +186,7 @@ class _Work:
         if not shift:
             return groups, 0
         size = _bytes(groups)
-        self._hold(size)
+        self._add_memory(size)
         return [_moved(group, shift) for group in groups], size
 
 

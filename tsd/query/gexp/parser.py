@@ -1,7 +1,7 @@
-"""The text of a `gexp` expression into calls of functions, metric queries and words.
+"""Parses a `gexp` expression into function calls, metric queries and words.
 
-`name ( argument {, argument} )`: an argument is a call, a metric query `agg:[x:][y:]metric[{k=v,…}]`, or a word. What
-stands behind the call is passed over, as OpenTSDB does. Text and nesting are bounded.
+`name ( argument {, argument} )`: an argument is a call, a metric query `agg:[x:][y:]metric[{k=v,…}]`, or a word. Text
+after the call is ignored, as in OpenTSDB. Text and nesting are bounded.
 """
 
 import re
@@ -21,7 +21,7 @@ _SPACE = re.compile(r"\s+")
 
 
 class MetricQuery(NamedTuple):
-    """What a sub query finds."""
+    """The result of a sub query."""
 
     text: str  # as `m` would have it
     place: int  # among the metric queries of a request
@@ -29,32 +29,32 @@ class MetricQuery(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """A function and what it is given: queries and calls in order, and apart from them its words."""
+    """A function with its operands, and separately its words."""
 
     function: str
     operands: Sequence["Call | MetricQuery"]
     words: Sequence[str]
 
 
-class Parsed(NamedTuple):
+class Expressions(NamedTuple):
     """The expressions of a request, and all their metric queries in order of appearance."""
 
     calls: list[Call]
     queries: list[str]
 
 
-def parse(texts: Sequence[str], functions: Callable[[str], bool]) -> Parsed:
-    """The calls of a request's expressions; `functions` tells the names there are. Raises BadQuery with status 500.
+def parse(texts: Sequence[str], functions: Callable[[str], bool]) -> Expressions:
+    """Parse the expressions of a request; `functions` tests names. Raises BadQuery with status 500.
 
     >>> parse(["scale(sum:1m-avg:a.b{host=*},2)"], {"scale"}.__contains__).queries
     ['sum:1m-avg:a.b{host=*}']
     """
     queries: list[str] = []
-    return Parsed([_Parser(text, functions, queries).expression() for text in texts], queries)
+    return Expressions([_FunctionParser(text, functions, queries).expression() for text in texts], queries)
 
 
-class _Parser:
-    """Reads one expression."""
+class _FunctionParser:
+    """Parser of one expression."""
 
     def __init__(self, text: str, functions: Callable[[str], bool], queries: list[str]) -> None:
         self._text = text
@@ -64,7 +64,7 @@ class _Parser:
         self._depth = 0
 
     def expression(self) -> Call:
-        """The call that the text begins with."""
+        """Parse the call at the start of the text."""
         if len(self._text) > MAX_TEXT:
             raise BadQuery(f"an expression of {len(self._text)} characters, wanted at most {MAX_TEXT}", status=500)
         return self._call()
@@ -106,7 +106,7 @@ class _Parser:
             words.append(word)
 
     def _take(self, pattern: re.Pattern[str]) -> str:
-        """What `pattern` matches here, past blanks; nothing where it does not."""
+        """Consume what `pattern` matches after blanks; empty if it does not match."""
         start = self._blanks()
         found = pattern.match(self._text, start)
         if not found:

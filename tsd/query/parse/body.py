@@ -1,5 +1,7 @@
-"""Queries as JSON spells them (query.md §5), with the liberties of OpenTSDB's reader: numbers, texts and booleans stand
-for one another where that makes sense, what stands behind the object is not looked at, of equal keys the last counts.
+"""Parses queries in JSON (docs/compat/query.md §5) as leniently as OpenTSDB.
+
+Numbers, texts and booleans replace one another where that makes sense, text after the object is ignored, and the last
+of equal keys counts.
 """
 
 import json
@@ -10,14 +12,15 @@ from datetime import tzinfo
 from typing import Any, TypeAlias
 
 from tsd.errors import BadQuery
-from tsd.query.filters import make_filter, read_filter
-from tsd.query.model import NO_COUNTER_MAX, Filter, Query, RateOptions, SubQuery
-from tsd.query.uri import Params, is_corrected, read_float, rollup_usage, said_of_corrected, shortest_float
-from tsd.query.validate import Draft, as_mistake, check, without_duplicates
+from tsd.query.model import NO_COUNTER_MAX, Query, RateOptions, SubQuery
+from tsd.query.parse.uri import Params, quirks_in, quirks_in_body, read_float, rollup_usage, shortest_float
+from tsd.query.parse.validate import Draft, as_client_error, check, deduplicated
+from tsd.tables.filters import Filter, make_filter, read_filter
+from tsd.tables.quirks import OPENTSDB, Quirks
 
 MISSING = "Missing message content"
 SUPPLY = "Supply valid JSON formatted data in the body of your request"
-LARGEST = 1 << 20  # bytes; to read more would hold up everybody else for a sixth of a second
+LARGEST = 1 << 20  # bytes; more would block the event loop for over a sixth of a second
 UNPARSABLE = "Unable to parse the given JSON"
 NULL = "An internal null pointer exception was thrown"
 NO_PARAMS: Params = {}
@@ -32,11 +35,11 @@ class _Number(str):
 
 
 class _Object(list[tuple[str, Any]]):
-    """An object's members in order, those of equal keys too."""
+    """An object's members in order, with equal keys."""
 
 
 class _Wrong(Exception):
-    """A value of a kind that its field cannot be."""
+    """A value has the wrong type for its field."""
 
 
 Value: TypeAlias = "_Object | list[Value] | _Number | str | bool | None"
@@ -46,10 +49,10 @@ _decode = json.JSONDecoder(
 
 
 def read_body(
-    body: bytes, now_ms: int, *, params: Params = NO_PARAMS, corrected: bool = False, local: tzinfo | None = None
+    body: bytes, now_ms: int, *, params: Params = NO_PARAMS, quirks: Quirks = OPENTSDB, local: tzinfo | None = None
 ) -> Query:
-    """The query of a request's body, checked. `corrected` is the configured default, which the body and `params` may
-    change; `local` the zone of dates where the body names none (None: the machine's). Raises BadQuery.
+    """Return the checked query of a request's body. `quirks` is the default, which the body and `params` may change;
+    `local` the zone of dates if the body names none (None: the machine's). Raises BadQuery.
 
     >>> read_body(b'{"start":1,"end":"2s-ago","queries":[{"aggregator":"sum","metric":"m"}]}', 9000).end_ms
     7000
@@ -58,19 +61,19 @@ def read_body(
         raise BadQuery(MISSING, details=SUPPLY)
     if len(body) > LARGEST:
         raise BadQuery(f"Query of {len(body)} bytes, wanted at most {LARGEST}", status=413)
-    corrected = is_corrected(params, default=corrected)
+    quirks = quirks_in(params, default=quirks)
     try:
         top = dict(_members(body))
-        corrected = _flag(said_of_corrected(top, corrected), "corrected")
-        query, zone = _frame(top, corrected=corrected)
-        drafts = _drafts(top.get("queries"), corrected=corrected)
+        quirks = quirks_in_body(top, lambda value: _flag(value, "corrected"), quirks)
+        query, zone = _frame(top, quirks=quirks)
+        drafts = _drafts(top.get("queries"), quirks=quirks)
         if drafts is None:
             raise BadQuery(NULL, status=500)
-        return check(query, without_duplicates(drafts, corrected=corrected), now_ms, zone, local=local)
+        return check(query, deduplicated(drafts, quirks=quirks), now_ms, zone, local=local)
     except _Wrong as exc:
         raise BadQuery(UNPARSABLE, details=str(exc)) from exc
     except BadQuery as exc:
-        raise as_mistake(exc, corrected=corrected) from exc
+        raise as_client_error(exc, quirks=quirks) from exc
 
 
 def _members(body: bytes) -> Iterable[tuple[str, Value]]:
@@ -84,8 +87,8 @@ def _members(body: bytes) -> Iterable[tuple[str, Value]]:
     return _object(found, "the query")
 
 
-def _frame(top: Mapping[str, Value], *, corrected: bool) -> tuple[Query, str]:
-    """What the body says beside its sub queries, and the time zone it names."""
+def _frame(top: Mapping[str, Value], *, quirks: Quirks) -> tuple[Query, str]:
+    """Return the body's query without sub queries, and its time zone."""
 
     def flag(name: str) -> bool:
         return _flag(top[name], name) if name in top else False
@@ -109,7 +112,7 @@ def _frame(top: Mapping[str, Value], *, corrected: bool) -> tuple[Query, str]:
         delete=flag("delete"),
         override_byte_limit=flag("overrideByteLimit"),
         override_point_limit=flag("overrideDataPointLimit"),
-        corrected=corrected,
+        quirks=quirks,
     )
     return query, _text(top.get("timezone")) or ""
 
@@ -120,18 +123,18 @@ def _check_options(options: Value) -> None:
             _list(values, _text, f"options.{name}")
 
 
-def _drafts(queries: Value, *, corrected: bool) -> list[Draft] | None:
-    """The sub queries; None where there is no list of them, or one in it is null."""
+def _drafts(queries: Value, *, quirks: Quirks) -> list[Draft] | None:
+    """Return the sub queries; None if there is no list, or one is null."""
     if queries is None:
         return None
     if not isinstance(queries, list) or isinstance(queries, _Object):
         raise _Wrong("queries: wanted a list")
-    drafts = [None if each is None else _draft(_object(each, "queries"), corrected=corrected) for each in queries]
+    drafts = [None if each is None else _draft(_object(each, "queries"), quirks=quirks) for each in queries]
     return None if None in drafts else [draft for draft in drafts if draft]
 
 
-def _draft(members: _Object, *, corrected: bool) -> Draft:
-    """One sub query. `tags` and `filters` write the same list, so the later one counts; `corrected` keeps both."""
+def _draft(members: _Object, *, quirks: Quirks) -> Draft:
+    """Parse one sub query. `tags` and `filters` fill one list: with the quirk `last_filter_list` the later counts."""
     found: dict[str, Any] = {"aggregator": ""}
     downsample = ""
     lists: dict[str, tuple[Filter, ...] | None] = {}
@@ -142,8 +145,8 @@ def _draft(members: _Object, *, corrected: bool) -> Draft:
         elif name == "downsample":
             downsample = _text(value) or ""
         elif name in ("tags", "filters"):
-            lists = lists if corrected else {}
-            lists[name] = (_tags if name == "tags" else _filters)(value, corrected=corrected)
+            lists = {} if quirks.last_filter_list else lists
+            lists[name] = (_tags if name == "tags" else _filters)(value, quirks=quirks)
         elif name == "rateOptions":
             options = _rate_options(value)
             found |= {"rate_options": options or RateOptions(), "has_rate_options": options is not None}
@@ -158,33 +161,31 @@ def _draft(members: _Object, *, corrected: bool) -> Draft:
     return Draft(SubQuery(**found, filters=filters), downsample, frozenset(present))
 
 
-def _tags(value: Value, *, corrected: bool) -> tuple[Filter, ...]:
-    """The old form of filters: a map of values, all of which group."""
+def _tags(value: Value, *, quirks: Quirks) -> tuple[Filter, ...]:
+    """Parse the old form of filters: a map of values, all of which group."""
     texts = {tagk: _text(each) for tagk, each in _object(value, "tags")}
-    return tuple(
-        _checked(read_filter, tagk, text or "", group_by=True, corrected=corrected) for tagk, text in texts.items()
-    )
+    return tuple(_checked(read_filter, tagk, text or "", group_by=True, quirks=quirks) for tagk, text in texts.items())
 
 
-def _filters(value: Value, *, corrected: bool) -> tuple[Filter, ...] | None:
+def _filters(value: Value, *, quirks: Quirks) -> tuple[Filter, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or isinstance(value, _Object):
         raise _Wrong("filters: wanted a list")
-    return tuple(_filter(each, corrected=corrected) for each in value)
+    return tuple(_filter(each, quirks=quirks) for each in value)
 
 
-def _filter(value: Value, *, corrected: bool) -> Filter:
+def _filter(value: Value, *, quirks: Quirks) -> Filter:
     if value is None:
         raise BadQuery(NULL, status=500)
     members = dict(_object(value, "filters"))
     kind, tagk, expression = (_text(members.get(name)) or "" for name in ("type", "tagk", "filter"))
     group_by = any(_flag(members[name], name) for name in ("groupBy", "group_by") if name in members)
-    return _checked(make_filter, tagk, kind, expression, group_by=group_by, corrected=corrected)
+    return _checked(make_filter, tagk, kind, expression, group_by=group_by, quirks=quirks)
 
 
-def _checked(make: Callable[..., Filter], *words: str, **how: bool) -> Filter:
-    """A filter; what is wrong with one is, in a body, JSON that cannot be parsed."""
+def _checked(make: Callable[..., Filter], *words: str, **how: Any) -> Filter:
+    """Make a filter; in a body its mistakes count as invalid JSON."""
     try:
         return make(*words, **how)
     except BadQuery as exc:
@@ -216,18 +217,18 @@ def _object(value: Value, name: str) -> _Object:
 
 
 def _text(value: Value) -> str | None:
-    """A text: a number's digits, a boolean's name."""
+    """Return a text, also of a number or boolean."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str) and _HALF.search(value):
         raise _Wrong("got half of a surrogate pair, wanted a text")
     if value is None or isinstance(value, str):
-        return None if value is None else str(value)  # a number's digits are a text like any other: JSON takes no more
+        return None if value is None else str(value)  # without the subclass, which JSON would refuse
     raise _Wrong("got a list or an object, wanted a text")
 
 
 def _flag(value: Value, name: str = "") -> bool:
-    """A boolean: whole numbers but 0 are true, and so is the word, in two spellings."""
+    """Return a boolean, also of an integer, or of a word in two spellings."""
     if value is None or isinstance(value, bool):
         return bool(value)
     if isinstance(value, _Number) and value.lstrip("-").isdigit():
@@ -240,7 +241,7 @@ def _flag(value: Value, name: str = "") -> bool:
 
 
 def _long(value: Value, name: str = "") -> int:
-    """A 64-bit integer; decimals are cut off numbers, not off texts."""
+    """Return a 64-bit integer; decimals are truncated in numbers but not in texts."""
     if value is None:
         return 0
     if isinstance(value, str):

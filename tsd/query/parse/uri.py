@@ -1,19 +1,25 @@
-"""Queries as URIs spell them (query.md §3, §4): `start`, `end`, flags, and any number of `m` and `tsuid`."""
+"""Parses queries of URIs (docs/compat/query.md §3, §4): `start`, `end`, flags, and any number of `m` and `tsuid`.
+
+Also those of OpenTSDB's command line: `START [END] (FUNC [rate [counter,max,reset]] [downsample MS FUNC]
+METRIC [TAGK=TAGV …])+`.
+"""
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import tzinfo
 from typing import TypeVar
 
-from tsd.codec.words import parse_double
+from tsd.codec.text import parse_double
 from tsd.errors import BadLine, BadQuery
-from tsd.query.durations import MOST_DIGITS
-from tsd.query.filters import identity, read_filter
-from tsd.query.model import NO_COUNTER_MAX, Filter, Query, RateOptions, SubQuery
-from tsd.query.validate import Draft, as_mistake, check, check_sub, without_duplicates
+from tsd.query.model import AGGREGATORS, NO_COUNTER_MAX, PLAIN_RATE, Query, RateOptions, SubQuery
+from tsd.query.parse.times import MOST_DIGITS
+from tsd.query.parse.validate import Draft, as_client_error, check, check_sub, deduplicated
+from tsd.tables.filters import Filter, identity, read_filter
+from tsd.tables.quirks import OPENTSDB, Quirks, quirks_for
 
-CORRECTED = ("corrected", "tsd.query.corrected")  # among parameters, and in bodies
+CORRECTED_KEYS = ("corrected", "tsd.query.corrected")  # in parameters and bodies
 _OFF = ("false", "0", "no", "off")
 _LONG = re.compile(rf"[-+]?[0-9]{{1,{MOST_DIGITS}}}")
 _ROLLUPS = ("ROLLUP_RAW", "ROLLUP_NOFALLBACK", "ROLLUP_FALLBACK", "ROLLUP_FALLBACK_RAW")
@@ -26,25 +32,25 @@ def read_uri(
     params: Params,
     now_ms: int,
     *,
-    corrected: bool = False,
+    quirks: Quirks = OPENTSDB,
     local: tzinfo | None = None,
     extra: Sequence[Draft] = (),
 ) -> Query:
-    """The query of a URI's parameters, checked. `corrected` is the configured default; `local` the zone of dates (None:
-    the machine's); `extra` are the metric queries of `exp`. Raises BadQuery."""
-    corrected = is_corrected(params, default=corrected)
+    """Return the checked query of a URI's parameters. `quirks` is the default; `local` the zone of dates (None: the
+    machine's); `extra` are the metric queries of `exp`. Raises BadQuery."""
+    quirks = quirks_in(params, default=quirks)
     try:
-        query = read_frame(params, corrected=corrected)
-        drafts = [*read_drafts(params, corrected=corrected), *extra]
+        query = read_frame(params, quirks=quirks)
+        drafts = [*read_drafts(params, quirks=quirks), *extra]
         if not drafts:
             raise BadQuery("Missing sub queries")
-        return check(query, without_duplicates(drafts, corrected=corrected), now_ms, local=local)
+        return check(query, deduplicated(drafts, quirks=quirks), now_ms, local=local)
     except BadQuery as exc:
-        raise as_mistake(exc, corrected=corrected) from exc
+        raise as_client_error(exc, quirks=quirks) from exc
 
 
-def read_frame(params: Params, *, corrected: bool = False) -> Query:
-    """What a URI says beside its sub queries, unchecked; raises BadQuery without a start."""
+def read_frame(params: Params, *, quirks: Quirks = OPENTSDB) -> Query:
+    """Return a URI's query without sub queries, unchecked. Raises BadQuery without a start."""
     start = _last(params, "start")
     if not start:
         raise BadQuery("Missing parameter <code>start</code>")
@@ -61,57 +67,54 @@ def read_frame(params: Params, *, corrected: bool = False) -> Query:
         show_summary="show_summary" in params,
         no_annotations="no_annotations" in params,
         global_annotations="global_annotations" in params,
-        corrected=corrected,
+        quirks=quirks,
     )
 
 
-def read_drafts(params: Params, *, corrected: bool = False) -> list[Draft]:
-    """The sub queries of `tsuid` and `m`, in this order, those that are equal included; raises BadQuery."""
+def read_drafts(params: Params, *, quirks: Quirks = OPENTSDB) -> list[Draft]:
+    """Return the sub queries of `tsuid` and `m`, in this order, with duplicates. Raises BadQuery."""
     return [
-        *(read_tsuid(text, corrected=corrected) for text in params.get("tsuid", ())),
-        *(read_m(text, corrected=corrected) for text in params.get("m", ())),
+        *(read_tsuid(text, quirks=quirks) for text in params.get("tsuid", ())),
+        *(read_m(text, quirks=quirks) for text in params.get("m", ())),
     ]
 
 
-def read_sub_query(text: str, *, corrected: bool = False) -> SubQuery:
-    """One `m`, checked; raises BadQuery.
+def read_sub_query(text: str, *, quirks: Quirks = OPENTSDB) -> SubQuery:
+    """Return the checked sub query of one `m`. Raises BadQuery.
 
     >>> read_sub_query("sum:1m-avg:rate:sys.cpu{host=*}").metric
     'sys.cpu'
     """
-    return check_sub(read_m(text, corrected=corrected), Query(0, 0, (), corrected=corrected))
+    return check_sub(read_m(text, quirks=quirks), Query(0, 0, (), quirks=quirks))
 
 
-def is_corrected(params: Params, *, default: bool) -> bool:
-    """Whether a request wants OpenTSDB's harmful accidents left out.
+def quirks_in(params: Params, *, default: Quirks) -> Quirks:
+    """Return the quirks that a request's parameters choose.
 
-    >>> is_corrected({"corrected": [""]}, default=False), is_corrected({"corrected": ["false"]}, default=True)
-    (True, False)
+    >>> quirks_in({"corrected": [""]}, default=OPENTSDB).loose_wildcards
+    False
     """
-    said = [values[-1] for name in CORRECTED if (values := params.get(name))]
-    return said[0].lower() not in _OFF if said else default
+    given = [values[-1] for name in CORRECTED_KEYS if (values := params.get(name))]
+    return quirks_for(given[0].lower() not in _OFF) if given else default
 
 
-def said_of_corrected(members: Mapping[str, T], default: T) -> T:
-    """The same of a body's members: what stands there, whatever it is.
-
-    >>> said_of_corrected({"tsd.query.corrected": "true"}, False)
-    'true'
-    """
-    return next((members[name] for name in CORRECTED if name in members), default)
+def quirks_in_body(members: Mapping[str, T], is_true: Callable[[T], bool], default: Quirks) -> Quirks:
+    """Return the quirks that a body's members choose; `is_true` reads a flag."""
+    given = [members[name] for name in CORRECTED_KEYS if name in members]
+    return quirks_for(is_true(given[0])) if given else default
 
 
-def read_m(text: str, *, corrected: bool = False) -> Draft:
-    """The sub query of one `m`: aggregator, what is to be done, metric and filters. Raises BadQuery."""
+def read_m(text: str, *, quirks: Quirks = OPENTSDB) -> Draft:
+    """Parse one `m`: aggregator, options, metric and filters. Raises BadQuery."""
     if not text:
         raise BadQuery("The query string was empty")
     aggregator, *middle, last = _split(text)
-    metric, filters = read_metric(last, corrected=corrected)
+    metric, filters = read_metric(last, quirks=quirks)
     return _with_parts(SubQuery(aggregator, metric, filters=filters), middle, of_metric=True)
 
 
-def read_tsuid(text: str, *, corrected: bool = False) -> Draft:  # noqa: ARG001  the same shape as read_m
-    """The sub query of one `tsuid`; raises BadQuery."""
+def read_tsuid(text: str, *, quirks: Quirks = OPENTSDB) -> Draft:  # noqa: ARG001  the same shape as read_m
+    """Parse one `tsuid`. Raises BadQuery."""
     if not text:
         raise BadQuery("The tsuid query string was empty")
     aggregator, *middle, last = _split(text)
@@ -128,7 +131,7 @@ def _split(text: str) -> list[str]:
 
 
 def _with_parts(sub: SubQuery, parts: Sequence[str], *, of_metric: bool) -> Draft:
-    """A sub query with what stands between its aggregator and its metric. What is unknown is passed over."""
+    """Add the options between aggregator and metric. Unknown ones are ignored."""
     found: dict[str, object] = {}
     downsample = ""
     for part in parts:
@@ -159,7 +162,7 @@ def _replaced(sub: SubQuery, found: Mapping[str, object]) -> SubQuery:
 
 
 def rollup_usage(text: str) -> str:
-    """One of OpenTSDB's four words; the default for any other.
+    """Return one of OpenTSDB's four words, the default for any other text.
 
     >>> rollup_usage("rollup_raw"), rollup_usage("x")
     ('ROLLUP_RAW', 'ROLLUP_NOFALLBACK')
@@ -169,7 +172,7 @@ def rollup_usage(text: str) -> str:
 
 
 def read_rate_options(text: str) -> RateOptions:
-    """The options of `rate{counter[,max[,reset]]}`; raises BadQuery.
+    """Parse `rate{counter[,max[,reset]]}`. Raises BadQuery.
 
     >>> read_rate_options("rate{dropcounter,65535}")
     RateOptions(counter=True, counter_max=65535, reset_value=0, drop_resets=True)
@@ -198,7 +201,7 @@ def _long(text: str, what: str) -> int:
 
 
 def read_percentiles(text: str) -> tuple[float, ...]:
-    """The percentiles of `percentiles[99,50.5]`, ascending; raises BadQuery."""
+    """Parse `percentiles[99,50.5]`, ascending. Raises BadQuery."""
     first, last = text.find("["), text.find("]")
     if first < 0 or last < first:
         raise BadQuery(f"Malformated percentile query paramater: {text}")
@@ -206,7 +209,7 @@ def read_percentiles(text: str) -> tuple[float, ...]:
 
 
 def read_float(text: str) -> float:
-    """A number that OpenTSDB keeps in 32 bits, with the digits it shows; raises BadQuery.
+    """Parse a 32-bit float, with the digits that OpenTSDB shows. Raises BadQuery.
 
     >>> read_float("99.90000001")
     99.9
@@ -219,7 +222,7 @@ def read_float(text: str) -> float:
 
 
 def shortest_float(number: float) -> float:
-    """The decimal with the fewest digits that is the same 32-bit float."""
+    """Return the decimal with the fewest digits that is the same 32-bit float."""
     try:
         single = struct.pack("f", number)
     except OverflowError:
@@ -231,8 +234,8 @@ def shortest_float(number: float) -> float:
     return number
 
 
-def read_metric(text: str, *, corrected: bool = False) -> tuple[str, tuple[Filter, ...]]:
-    """A metric and its filters, `metric[{group by}[{others}]]`: the others come first. Raises BadQuery, 500.
+def read_metric(text: str, *, quirks: Quirks = OPENTSDB) -> tuple[str, tuple[Filter, ...]]:
+    """Parse `metric[{group by}[{others}]]`; the others are first in the result. Raises BadQuery, 500.
 
     >>> metric, filters = read_metric("sys.cpu{host=*}{dc=lga}")
     >>> metric, [(f.tagk, f.group_by) for f in filters]
@@ -254,28 +257,28 @@ def read_metric(text: str, *, corrected: bool = False) -> tuple[str, tuple[Filte
         for word in text[text.rindex("{") + 1 : -1].split(","):
             if not word:
                 break
-            filters.append(_read_pair(word, "filter", group_by=False, corrected=corrected))
+            filters.append(_read_pair(word, "filter", group_by=False, quirks=quirks))
     if close <= len(metric):
-        raise BadQuery(f"begin {len(metric) + 1}, end {close}, length {len(text)}", status=500)  # as Java says it
+        raise BadQuery(f"begin {len(metric) + 1}, end {close}, length {len(text)}", status=500)  # Java's words
     for word in text[len(metric) + 1 : close].split(","):
         if not word and behind:
             break
-        _group_by(filters, _read_pair(word, "tag", group_by=True, corrected=corrected))
+        _group_by(filters, _read_pair(word, "tag", group_by=True, quirks=quirks))
     return metric, tuple(filters)
 
 
-def _read_pair(word: str, what: str, *, group_by: bool, corrected: bool) -> Filter:
+def _read_pair(word: str, what: str, *, group_by: bool, quirks: Quirks) -> Filter:
     try:
         tagk, *values = word.split("=")
         if len(values) != 1 or not tagk or not values[0]:
             raise BadQuery(f"invalid tag: {word}")
-        return read_filter(tagk, values[0], group_by=group_by, corrected=corrected)
+        return read_filter(tagk, values[0], group_by=group_by, quirks=quirks)
     except BadQuery as exc:
         raise BadQuery(f"When parsing {what} '{word}': {exc.message}", status=500) from exc
 
 
 def _group_by(filters: list[Filter], found: Filter) -> None:
-    """Add a filter that groups; one that is there already groups from now on."""
+    """Add a filter that groups, or make an equal one group."""
     for at, other in enumerate(filters):
         if identity(other) == identity(found):
             filters[at] = Filter(other.tagk, other.type, other.expression, True, other.ignore_case)
@@ -286,3 +289,56 @@ def _group_by(filters: list[Filter], found: Filter) -> None:
 def _last(params: Params, name: str) -> str:
     values = params.get(name)
     return values[-1] if values else ""
+
+
+_END = re.compile(r".*[:/-].*|\d+(ms)?|now")
+NOT_ENOUGH = "Not enough arguments."
+
+
+def read_words(words: Sequence[str], now_ms: int, *, quirks: Quirks = OPENTSDB, local: tzinfo | None = None) -> Query:
+    """Parse the words of a command line. Raises BadQuery.
+
+    >>> words = "1356998400 sum rate downsample 60000 avg sys.cpu host=*".split()
+    >>> read_words(words, 1356999000000).queries[0].rate
+    True
+    """
+    if len(words) < 3:
+        raise BadQuery(NOT_ENOUGH)
+    start, rest = words[0], list(words[1:])
+    end = rest.pop(0) if len(words) > 3 and _END.fullmatch(rest[0].lower()) else ""
+    drafts = []
+    while rest:
+        drafts.append(_draft(rest, quirks=quirks))
+    frame = Query(0, 0, (), start, end, no_annotations=True, quirks=quirks)
+    return check(frame, drafts, now_ms, local=local)
+
+
+def _draft(words: list[str], *, quirks: Quirks) -> Draft:
+    """Parse one sub query and remove it from the front of `words`."""
+    aggregator = words.pop(0)
+    if aggregator not in AGGREGATORS:
+        raise BadQuery(f"No such aggregator: {aggregator}")
+    sub, downsample = SubQuery(aggregator), ""
+    if words[:1] == ["rate"]:
+        words.pop(0)
+        options = words.pop(0) if words and words[0].startswith("counter") else ""
+        sub = replace(
+            sub,
+            rate=True,
+            rate_options=read_rate_options(f"rate{{{options}}}") if options else PLAIN_RATE,
+            has_rate_options=bool(options),
+        )
+    if words[:1] == ["downsample"]:
+        if len(words) < 3:
+            raise BadQuery("downsample: wanted an interval and a function")
+        _, interval, function = words[:3]
+        del words[:3]
+        downsample = f"{interval}ms-{function}" if interval.isdigit() else f"{interval}-{function}"
+    if not words:
+        raise BadQuery("Missing the metric: wanted FUNC METRIC [TAGK=TAGV …]")
+    metric = words.pop(0)
+    filters = []
+    while words and "=" in words[0]:
+        tagk, _, value = words.pop(0).partition("=")
+        filters.append(read_filter(tagk, value, group_by=True, quirks=quirks))
+    return Draft(replace(sub, metric=metric, filters=tuple(filters)), downsample)

@@ -1,4 +1,4 @@
-"""The checks of a request that has been read, in OpenTSDB's order (query.md §15); equal sub queries become one (§3)."""
+"""Checks parsed requests in OpenTSDB's order, and joins equal sub queries (docs/compat/query.md §3, §15)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,13 +6,12 @@ from datetime import tzinfo
 from typing import NamedTuple
 
 from tsd.errors import BadQuery
-from tsd.query.durations import read_downsample
-from tsd.query.filters import identity
-from tsd.query.model import Query, SubQuery
-from tsd.query.names import AGGREGATORS, NONE
-from tsd.query.times import LAST_MS, find_zone, read_time
+from tsd.query.model import AGGREGATORS, NONE, Query, SubQuery
+from tsd.query.parse.times import LAST_MS, find_zone, read_downsample, read_time
+from tsd.tables.filters import identity
+from tsd.tables.quirks import OPENTSDB, Quirks
 
-MOST_SUBS = 2000  # of a request: to check them holds up everybody else, for some 50 us each
+MAX_SUB_QUERIES = 2000  # of a request: each takes 50 us of the event loop to check
 NO_START = "Missing start time"
 _KNOWN = frozenset(AGGREGATORS)
 _FOR_HISTOGRAMS = (NONE, "sum")
@@ -20,16 +19,16 @@ FILTERS = frozenset({"filters"})
 
 
 class Draft(NamedTuple):
-    """A sub query that was read, and not yet checked: its downsampler is still a text, and anything may be missing."""
+    """A parsed, unchecked sub query: its downsampler is still text, and anything may be missing."""
 
     sub: SubQuery
     downsample: str = ""
-    present: frozenset[str] = FILTERS  # what is there, if empty: OpenTSDB tells that from none where it compares
+    present: frozenset[str] = FILTERS  # members that were sent, even if empty: OpenTSDB compares them
 
 
 def check(query: Query, drafts: Sequence[Draft], now_ms: int, zone: str = "", *, local: tzinfo | None = None) -> Query:
-    """The query with its times and sub queries; `zone` is what the request said, `local` where dates are without it.
-    Raises BadQuery."""
+    """Return the query with times and sub queries; `zone` is the request's, `local` applies without one. Raises
+    BadQuery."""
     try:
         timed = _timed(query, now_ms, zone, local)
         if not drafts:
@@ -48,7 +47,7 @@ def _timed(query: Query, now_ms: int, zone: str, local: tzinfo | None) -> Query:
         raise BadQuery(NO_START)
 
     def read(text: str) -> int:
-        return read_time(text, now_ms, zone, local=local, corrected=query.corrected)
+        return read_time(text, now_ms, zone, local=local, quirks=query.quirks)
 
     start_ms = read(query.start_text)
     end_ms = read(query.end_text) if query.end_text else now_ms
@@ -58,7 +57,7 @@ def _timed(query: Query, now_ms: int, zone: str, local: tzinfo | None) -> Query:
 
 
 def check_sub(draft: Draft, query: Query, zone: str = "", index: int = 0) -> SubQuery:
-    """A sub query, checked; raises BadQuery."""
+    """Return the checked sub query. Raises BadQuery."""
     sub = draft.sub
     if not sub.aggregator:
         raise BadQuery("Missing the aggregation function")
@@ -69,7 +68,7 @@ def check_sub(draft: Draft, query: Query, zone: str = "", index: int = 0) -> Sub
     downsample = None
     if draft.downsample:
         downsample = read_downsample(
-            draft.downsample, zone=zone or "UTC", use_calendar=query.use_calendar, corrected=query.corrected
+            draft.downsample, zone=zone or "UTC", use_calendar=query.use_calendar, quirks=query.quirks
         )
     if sub.percentiles or sub.show_histogram_buckets:
         _check_histogram(sub, downsample.function if downsample else "sum")
@@ -88,31 +87,31 @@ def _check_histogram(sub: SubQuery, function: str) -> None:
             raise BadQuery(f"Invalid percentile parameters: {percentile}")
 
 
-def without_duplicates(drafts: Sequence[Draft], *, corrected: bool = False) -> list[Draft]:
-    """The drafts, each of those that are equal once, at the first place. OpenTSDB takes sub queries that differ only in
-    what they group by for equal; `corrected` does not. Raises BadQuery where there are too many."""
-    if len(drafts) > MOST_SUBS:
-        raise BadQuery(f"{len(drafts)} sub queries, wanted at most {MOST_SUBS}", status=413)
+def deduplicated(drafts: Sequence[Draft], *, quirks: Quirks = OPENTSDB) -> list[Draft]:
+    """Return the distinct drafts. With the quirk `equal_without_grouping`, sub queries that differ only in what they
+    group by are equal. Raises BadQuery for too many."""
+    if len(drafts) > MAX_SUB_QUERIES:
+        raise BadQuery(f"{len(drafts)} sub queries, wanted at most {MAX_SUB_QUERIES}", status=413)
     found: dict[object, Draft] = {}
     for draft in drafts:
-        found.setdefault(what_counts(draft, corrected=corrected), draft)
+        found.setdefault(identity_of(draft, quirks=quirks), draft)
     return list(found.values())
 
 
-def what_counts(draft: Draft, *, corrected: bool) -> object:
-    """What two drafts have in common if they are equal; it can be hashed."""
-    if corrected:
+def identity_of(draft: Draft, *, quirks: Quirks) -> object:
+    """Return a hashable value that is equal for equal drafts."""
+    if not quirks.equal_without_grouping:
         return draft._replace(present=FILTERS)
     sub = replace(draft.sub, filters=(), index=0, rollup_usage="", has_rollup_usage=False)
     return sub, draft.downsample, draft.present, tuple(map(identity, draft.sub.filters))
 
 
-def as_mistake(exc: BadQuery, *, corrected: bool) -> BadQuery:
-    """A client's mistake, which OpenTSDB answers with 500 at times: `corrected` does not."""
-    return BadQuery(exc.message, details=exc.details) if corrected and exc.status == 500 else exc
+def as_client_error(exc: BadQuery, *, quirks: Quirks) -> BadQuery:
+    """Return the error for a client's mistake, which OpenTSDB sometimes answers with 500."""
+    return BadQuery(exc.message, details=exc.details) if exc.status == 500 and not quirks.mistakes_as_500 else exc
 
 
 def _described(query: Query, drafts: Sequence[Draft]) -> str:
-    """The query as far as it was read, for an error's details."""
+    """Describe the query as far as it was parsed, for details of errors."""
     subs = ", ".join(f"{d.sub.aggregator or None}:{d.sub.metric or ','.join(d.sub.tsuids)}" for d in drafts)
     return f"Query(start={query.start_text or None}, end={query.end_text or None}, queries=[{subs}])"

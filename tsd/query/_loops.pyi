@@ -1,0 +1,15 @@
+import numpy as np
+from numpy.typing import NDArray
+
+def fold_runs(
+    starts: NDArray[np.int64],
+    times: NDArray[np.int64],
+    bits: NDArray[np.int64],
+    floats: NDArray[np.uint8],
+    interval_ms: int,
+    function: int,
+    rows: NDArray[np.int64],
+    stamps: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    results: NDArray[np.float64],
+) -> int: ...

@@ -1,0 +1,58 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Downsamples the points of rows. `tsd.query.downsample` has the same in numpy, and a property test compares them.
+
+The loop releases the interpreter's lock.
+"""
+
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memcpy
+
+
+cdef enum Function:
+    SUM = 0
+    LOW = 1
+    HIGH = 2
+    FIRST = 3
+    LAST = 4
+
+
+def fold_runs(
+    const int64_t[::1] starts, const int64_t[::1] times, const int64_t[::1] bits, const uint8_t[::1] floats,
+    int64_t interval_ms, int function,
+    int64_t[::1] rows, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
+):
+    """Fold consecutive points of each row that share a bucket of `interval_ms`; return the number of such runs.
+
+    Row `i` has the points from `starts[i]` to before `starts[i + 1]`. Each run has its row, the bucket's first
+    moment, the number of its values that are not NaN, and their sum, lowest or highest, or its first or last value.
+    Values are read as doubles, in order. The output arrays have room for one run per point.
+    """
+    cdef Py_ssize_t row, at, runs = -1
+    cdef int64_t stop_ms, count
+    cdef double value, result
+    with nogil:
+        for row in range(starts.shape[0] - 1):
+            stop_ms = -(<int64_t> 1 << 62)
+            for at in range(starts[row], starts[row + 1]):
+                if floats[at]:
+                    memcpy(&value, &bits[at], 8)
+                else:
+                    value = <double> bits[at]
+                if times[at] >= stop_ms:
+                    runs += 1
+                    rows[runs] = row
+                    stamps[runs] = times[at] - times[at] % interval_ms
+                    stop_ms = stamps[runs] + interval_ms
+                    counts[runs] = 0
+                    results[runs] = 0.0 if function == SUM else value
+                if value == value:
+                    if function == SUM:
+                        results[runs] += value
+                    elif not counts[runs] and function != FIRST:
+                        results[runs] = value
+                    elif (function == LOW and value < results[runs]) or (function == HIGH and value > results[runs]):
+                        results[runs] = value
+                    counts[runs] += 1
+                if function == LAST:
+                    results[runs] = value
+    return runs + 1

@@ -1,0 +1,166 @@
+"""Assembles groups from the series of a sub query: merged, in order, with names and annotations.
+
+docs/compat/query.md §1 (steps 4, 6 and 7), §8 and §14.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from tsd.codec.metadata import Annotation
+from tsd.codec.names import Kind
+from tsd.codec.points import Points
+from tsd.codec.putline import FIRST_MS
+from tsd.query.collect import Collected
+from tsd.query.merge import CommonTags, MergedPoints, Rates, common_tags, grouped, merge, rate
+from tsd.query.model import NONE, Query
+from tsd.query.plan import Plan
+from tsd.query.result import Group
+from tsd.tables.quirks import OPENTSDB, Quirks
+from tsd.tables.reading import PointReader, ScanRange
+
+
+def start_ms(note: Annotation) -> int:
+    """Return the start time of an annotation in ms."""
+    return note.start_time if note.start_time >= FIRST_MS else note.start_time * 1000
+
+
+def within(notes: Iterable[Annotation], first_ms: int, last_ms: int) -> list[Annotation]:
+    """Return the annotations that start in a range, both ends included.
+
+    >>> [n.start_time for n in within([Annotation(5), Annotation(6), Annotation(7)], 6000, 6500)]
+    [6]
+    """
+    return [note for note in notes if first_ms <= start_ms(note) <= last_ms]
+
+
+def in_order(notes: Iterable[Annotation], *, quirks: Quirks = OPENTSDB) -> list[Annotation]:
+    """Sort annotations by start time. OpenTSDB sorts by the number, whatever its unit: those in ms are last.
+
+    >>> [n.start_time for n in in_order([Annotation(7_000_000_000), Annotation(8_000_000)])]
+    [8000000, 7000000000]
+    """
+    return sorted(notes, key=(lambda note: note.start_time) if quirks.annotations_by_number else start_ms)
+
+
+async def global_annotations(reader: PointReader, first_ms: int, last_ms: int, *, quirks: Quirks) -> list[Annotation]:
+    """Return the global annotations of a range, in order. Raises StoreError.
+
+    OpenTSDB compares an annotation's times, whatever their unit, with seconds: it never finds one that ends in ms.
+    Corrected: those that start in the range.
+    """
+    first_s, last_s = first_ms // 1000, last_ms // 1000
+    found = in_order(await reader.global_annotations(first_s, last_s), quirks=quirks)
+    if quirks.annotations_by_number:
+        return [note for note in found if note.start_time >= first_s and note.end_time <= last_s]
+    return within(found, first_ms, last_ms)
+
+
+SLICE_POINTS = 500_000  # merged without a pause
+GROUP_POINTS = 50  # a group costs as much time to merge as this many points, in addition to its points
+
+
+class _UnnamedGroup(NamedTuple):
+    """A merged group, before its names are looked up."""
+
+    members: list[bytes]  # tag pairs of its series with points, in order
+    common: CommonTags
+    merged: MergedPoints
+    notes: list[Annotation] | None
+
+
+class Assembly:
+    """Assembles the groups of one sub query. Call `form_groups`, run all `slices`, then call `look_up_names` and
+    `groups`. All but `look_up_names` may run in a thread."""
+
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        collected: Collected,
+        check: Callable[[], None],
+    ) -> None:
+        """`check` is called often and raises an exception to stop the work."""
+        self._check = check
+        self._query = query
+        self._plan = plan
+        self._series = plan.selection.series
+        self._collected = collected
+        self._groups: list[list[int]] = []
+        self._found: list[_UnnamedGroup] = []
+        self._key_names: dict[bytes, str] = {}
+        self._value_names: dict[bytes, str] = {}
+        self.resolved = 0  # names looked up
+
+    def slices(self) -> Iterator[tuple[int, Callable[[], None]]]:
+        """Yield slices of the work, each with its number of points. Run them in this order."""
+        counts, series = self._collected.counts, self._collected.series
+        part: list[list[int]] = []
+        size = 0
+        for group in self._groups:
+            part.append(group)
+            size += GROUP_POINTS + sum([len(series[number].times) for number in group if counts[number]])
+            if size >= SLICE_POINTS:
+                yield size, lambda part=part: self._merge(part)  # type: ignore[misc]
+                part, size = [], 0
+        if part:
+            yield size, lambda: self._merge(part)
+
+    def form_groups(self) -> int:
+        """Divide the series into groups. Return the number of groups."""
+        series = self._series
+        order = series.order(range(len(series.pairs)))
+        each = self._plan.sub.aggregator == NONE
+        places = grouped([series.pairs[number] for number in order], series.widths, series.group_by, each=each)
+        self._groups = [[order[place] for place in group] for group in places]
+        return len(self._groups)
+
+    def _merge(self, groups: Sequence[Sequence[int]]) -> None:
+        """Merge some groups. A group without points and annotations is dropped."""
+        query, sub, collected = self._query, self._plan.sub, self._collected
+        scan = collected.scan or self._plan.scan
+        for group in groups:
+            alive = [number for number in group if collected.counts[number]]
+            notes = (
+                [note for number in group for note in collected.annotations.get(number, ())]
+                if collected.annotations
+                else []
+            )
+            if not alive and not notes:
+                continue
+            points = [collected.series[number] for number in alive]
+            rates = self._rates(points, scan) if sub.rate else None
+            merged = merge(rates or points, sub.aggregator, scan, rate=sub.rate, quirks=query.quirks, check=self._check)
+            members = [self._series.pairs[number] for number in alive]
+            ordered = in_order(notes, quirks=query.quirks) if notes else None
+            self._found.append(_UnnamedGroup(members, common_tags(members, self._series.widths), merged, ordered))
+
+    def _rates(self, series: Sequence[Points], scan: ScanRange) -> list[Rates]:
+        options, quirks = self._plan.sub.rate_options, self._query.quirks
+        return [rate(points, options, scan.start_ms, quirks=quirks) for points in series]
+
+    async def look_up_names(self) -> None:
+        """Look up the names of the groups' tags. Raises StoreError."""
+        tagks = dict.fromkeys(uid for one in self._found for uid in (*one.common.tags, *one.common.aggregated))
+        tagvs = dict.fromkeys(uid for one in self._found for uid in one.common.tags.values())
+        self._key_names = await self._series.names(Kind.TAGK, list(tagks))
+        self._value_names = await self._series.names(Kind.TAGV, list(tagvs))
+        self.resolved += len(tagks) + len(tagvs)
+
+    def groups(self, metric: str) -> list[Group]:
+        """Return the groups with their names."""
+        keys, values = self._key_names, self._value_names
+        with_tsuids = self._query.show_tsuids
+        return [
+            Group(
+                metric if one.members else "",
+                {keys[tagk]: values[tagv] for tagk, tagv in one.common.tags.items()},
+                [keys[tagk] for tagk in one.common.aggregated],
+                tsuids=[self._series.tsuid(pairs) for pairs in one.members] if with_tsuids else (),
+                points=one.merged.points,
+                annotations=one.notes,
+                tag_uids=one.common.tags,
+                aggregate_tag_uids=one.common.aggregated,
+                interpolated=one.merged.interpolated,
+            )
+            for one in self._found
+        ]

@@ -1,0 +1,260 @@
+"""Pages of a sub query's rows → the points of its series. Only what the answer needs is kept of a page.
+
+`CachedReader` reads the hours of a plan with the result cache: cached hours that are unchanged, and all others from
+the tables. Hours can be cached if they are over, their buckets end with them, all their rows are read, and they hold
+nothing but points. If the engine has signatures, they are read with each query, which moves a fifth of the bytes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from tsd.codec.metadata import Annotation
+from tsd.codec.points import Int64, Points
+from tsd.query.cache import Bucketing, CachedHour, CacheFiller, CacheKey, ResultCache
+from tsd.query.downsample import Downsampler, PointJoiner
+from tsd.query.limits import QueryBudget, check_fetched
+from tsd.query.model import Query
+from tsd.query.plan import Plan
+from tsd.query.workers import WorkerPool
+from tsd.tables.reading import (
+    HOUR_S,
+    UNWANTED,
+    ChangeSource,
+    EncodedPage,
+    HourSource,
+    PointPage,
+    ScanRange,
+    SeriesSet,
+    SignedHour,
+)
+
+T = TypeVar("T")
+
+SMALL_PAGE = 64  # cells that are decoded without a thread, which would cost as much
+SMALL = 5_000  # points that are processed without a thread
+POINT_BYTES = 40  # of a kept point: its arrays twice, because they are joined at the end
+SERIES_BYTES = 500  # of a series besides its points: its tags and arrays
+MAX_WARNINGS = 100
+
+
+@dataclass
+class ReadCounts:
+    """What was read."""
+
+    rows_read: int = 0
+    rows_wanted: int = 0
+    points: int = 0
+    size: int = 0  # stored bytes of the wanted rows
+    duplicates: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Add warnings, up to a limit."""
+        self.warnings += warnings[: MAX_WARNINGS - len(self.warnings)]
+
+
+class Collected(NamedTuple):
+    """What was read for one sub query; series by their numbers."""
+
+    series: Sequence[Points]  # downsampled if the query says so
+    counts: Sequence[int]  # points read of each series
+    annotations: Mapping[int, Sequence[Annotation]]
+    read: ReadCounts
+    table: str = "raw"  # as the echo of a query names it
+    scan: ScanRange | None = None  # what was read, if it is not the plan's range
+
+
+class PointCollector:
+    """Collects the points of one sub query. Pages arrive in order: rows of one series in order of time."""
+
+    def __init__(self, query: Query, plan: Plan, budget: QueryBudget) -> None:
+        spec = plan.sub.downsample
+        self._sink = (
+            Downsampler(spec, query.start_ms, query.end_ms, plan.scan, quirks=query.quirks) if spec else PointJoiner()
+        )
+        self._series: SeriesSet = plan.selection.series
+        self._budget = budget
+        self._counts: Int64 = np.zeros(0, np.int64)
+        self.read = ReadCounts()
+        self.filler: CacheFiller | None = None  # for the hours that are being read
+        self._numbered: tuple[tuple[bytes, ...], Int64] = (), np.empty(0, np.int64)
+        self._annotations: dict[int, list[Annotation]] = {}
+
+    async def take(self, page: EncodedPage[PointPage]) -> None:
+        """Process the next page. Raises BadQuery where a limit is exceeded, StoreError."""
+        await decode_page(page, self._series, self._budget, self._add)
+        self.check()
+
+    @property
+    def size(self) -> int:
+        """Number of points kept, or returned at the end: a fill may add many."""
+        return self._sink.size(len(self._series.pairs))
+
+    def check(self) -> None:
+        """Account for the memory of kept points. Raises BadQuery where a limit is exceeded."""
+        check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
+        self._budget.set_memory(len(self._series.pairs) * SERIES_BYTES + self.size * POINT_BYTES)
+
+    async def take_cached(self, hour: CachedHour) -> None:
+        """Process a cached hour like one that was read. Raises BadQuery, StoreError as `take` does."""
+        assert isinstance(self._sink, Downsampler)
+        numbers = await self._numbers(hour.pairs)
+        with self._budget.workers.charged():
+            wanted = numbers != UNWANTED
+            series, points = numbers[wanted], hour.points[wanted]
+            self._sink.feed_rows(series, hour.unpacked().picked(wanted))
+            self._count(series, points)
+            read = self.read
+            read.rows_read += len(numbers)
+            read.rows_wanted += len(series)
+            read.points += int(points.sum())
+            read.size += int(hour.sizes[wanted].sum())
+            self.check()
+
+    async def _numbers(self, pairs: tuple[bytes, ...]) -> Int64:
+        """Return the number of each series. Most hours have the same series as the hour before."""
+        if self._numbered[0] is not pairs:
+            await self._series.match(pairs)
+            numbers = map(self._series.numbers.__getitem__, pairs)
+            self._numbered = pairs, np.fromiter(numbers, np.int64, len(pairs))
+        return self._numbered[1]
+
+    def _add(self, page: PointPage) -> None:
+        batch = page.batch
+        buckets = self._sink.feed(batch)
+        if self.filler is not None and buckets is not None:
+            self.filler.add(page, buckets)
+        self._count(batch.series, np.diff(batch.starts))
+        read = self.read
+        read.rows_read += page.rows_read
+        read.rows_wanted += len(batch.series)
+        read.points += len(batch.times)
+        read.size += page.size
+        read.duplicates += page.duplicates
+        read.warn(page.warnings)
+        for series, annotation in page.annotations:
+            self._annotations.setdefault(series, []).append(annotation)
+
+    def _count(self, series: NDArray[np.integer[Any]], points: NDArray[np.integer[Any]]) -> None:
+        """Count points of series, one entry for each row."""
+        missing = len(self._series.pairs) - len(self._counts)
+        if missing > 0:
+            self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
+        np.add.at(self._counts, series, points)
+
+    def finish(self) -> Collected:
+        """Return what was collected."""
+        count = len(self._series.pairs)
+        self._count(np.empty(0, np.int64), np.empty(0, np.int64))
+        return Collected(self._sink.finish(count), self._counts[:count].tolist(), self._annotations, self.read)
+
+
+async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudget, use: Callable[[T], None]) -> None:
+    """Number the series of a page, decode it and call `use` with the result; in a thread unless the page is small.
+    Raises BadQuery, StoreError."""
+    with budget.workers.charged():
+        pairs = page.series()
+    await series.match(pairs)
+    if page.cells <= SMALL_PAGE:
+        with budget.workers.charged():
+            use(page.decode())
+    else:
+        await budget.workers.run(lambda: use(page.decode()))
+
+
+MAX_HOURS = 10_000  # of a query that uses the cache: each costs something, even if there is little in it
+SMALL_BUCKETS = 1 << 20  # bytes of buckets that are joined without a thread
+MAX_GAPS = 4  # between cached hours: each is read on its own, one after the other
+
+
+class CachedReader:
+    """Reads plans with one cache."""
+
+    def __init__(
+        self, changes: ChangeSource | None, limit: int, *, workers: WorkerPool, now_ms: Callable[[], int]
+    ) -> None:
+        """`limit`: bytes of the cache; 0: nothing is cached, as without `changes`. `now_ms` is the wall clock."""
+        self._workers = workers
+        self._now_ms = now_ms
+        self.cache = ResultCache(limit)
+        self._enabled = bool(limit) and changes is not None
+        if self._enabled and changes is not None:
+            changes.on_change(self.cache.invalidate)
+
+    def bucketing(self, query: Query, plan: Plan) -> Bucketing | None:
+        """Return how the hours of a plan are downsampled; None if they cannot be cached."""
+        spec = plan.sub.downsample
+        if not self._enabled or spec is None or spec.is_all or spec.calendar or HOUR_S * 1000 % spec.interval_ms:
+            return None
+        if plan.selection.hours is None or plan.scan.hours > MAX_HOURS:
+            return None
+        return Bucketing(spec.interval_ms, spec.function, query.quirks.plain_percentiles)
+
+    async def read(self, plan: Plan, bucketing: Bucketing, collector: PointCollector, *, annotations: bool) -> None:
+        """Pass all rows of a plan to a collector. Raises BadQuery, StoreError."""
+        hours = plan.selection.hours
+        assert hours is not None
+        bases = range(plan.scan.start_s, plan.scan.stop_s, HOUR_S)
+        keys = {base_s: CacheKey(hours.key(base_s), bucketing) for base_s in bases}
+        cached = _few_gaps(bases, self.cache.get(keys.values()))
+        stale = await _stale(hours, cached)
+        self.cache.remove(keys[base_s] for base_s in stale)
+        cached = _few_gaps(bases, {base_s: hour for base_s, hour in cached.items() if base_s not in stale})
+        self.cache.count(hits=len(cached), misses=len(bases) - len(cached))
+        for is_cached, run in groupby(bases, cached.__contains__):
+            if is_cached:
+                for base_s in run:
+                    await collector.take_cached(cached[base_s])
+                    await trio.lowlevel.checkpoint()
+            else:
+                gap = {base_s: keys[base_s] for base_s in run}
+                await self._read_gap(plan, hours, gap, collector, annotations=annotations)
+
+    async def _read_gap(
+        self,
+        plan: Plan,
+        hours: HourSource,
+        keys: Mapping[int, CacheKey],
+        collector: PointCollector,
+        *,
+        annotations: bool,
+    ) -> None:
+        """Read consecutive hours and cache those that are over."""
+        span = ScanRange(min(keys), max(keys) + HOUR_S)
+        now_ms = self._now_ms()
+        over = [base_s for base_s in keys if (base_s + HOUR_S) * 1000 <= now_ms and hours.reads_all]
+        filler = CacheFiller(over, hours.signatures, now_ms=now_ms, room=self.cache.query_limit)
+        with self.cache.reading(keys[base_s].hour for base_s in over) as pending:
+            collector.filler = filler
+            try:
+                await plan.selection.read(span, collector.take, annotations=annotations)
+            finally:
+                collector.filler = None
+            read = filler.finish() if filler.size <= SMALL_BUCKETS else await self._workers.run(filler.finish)
+            self.cache.put(pending, [(keys[hour.base_s], hour) for hour in read])
+
+
+def _few_gaps(bases: range, cached: dict[int, CachedHour]) -> dict[int, CachedHour]:
+    """Return some of the cached hours, so that the rest is read with a few scans."""
+    gaps = [list(run) for is_cached, run in groupby(bases, cached.__contains__) if not is_cached]
+    if len(gaps) <= MAX_GAPS:
+        return cached
+    first, last = gaps[MAX_GAPS - 1][0], gaps[-1][-1]
+    return {base_s: hour for base_s, hour in cached.items() if not first <= base_s <= last}
+
+
+async def _stale(hours: HourSource, cached: Mapping[int, CachedHour]) -> set[int]:
+    """Return which cached hours have other signatures now."""
+    if hours.signatures is None or not cached:
+        return set()
+    signed: Sequence[SignedHour] = [
+        SignedHour(base_s, len(hour.pairs), hour.names_size) for base_s, hour in cached.items()
+    ]
+    now = await hours.signatures.read(signed)
+    return {base_s for base_s, hour in cached.items() if now[base_s] != hour.signatures}

@@ -1,0 +1,1 @@
+"""Parses requests: URI and JSON forms, times, validation."""

@@ -1,0 +1,83 @@
+"""Worker threads for decoding, merging and writing answers, which pause while the ingest load is high."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import trio
+
+from tsd.store.scheduling import NAP_S, IngestLoad
+
+T = TypeVar("T")
+
+PAUSE_RATIO = 6  # a pause is this multiple of the CPU time used, while ingest load is high
+MIN_PAUSE_S = 0.002  # shorter pauses are added up first
+MAX_PAUSE_S = 2.0  # a query pauses no longer on account of earlier queries
+_FREE = trio.CapacityLimiter(math.inf)
+
+
+class WorkerPool:
+    """Worker threads that pause while ingest load is high. Pauses that a query leaves due are made by the next one."""
+
+    def __init__(self, threads: int, load: IngestLoad) -> None:
+        """`threads`: largest number of parallel calls."""
+        self._slots = trio.CapacityLimiter(threads)
+        self._pausing = trio.Lock()
+        self._load = load
+        self._due_s = 0.0
+        self._charged_at = 0.0  # time of the last charge
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns in a thread, with pauses before and after it."""
+        used_s = 0.0
+
+        def timed() -> T:
+            nonlocal used_s
+            begun = time.thread_time()
+            try:
+                return work()
+            finally:
+                used_s = time.thread_time() - begun
+
+        async with self._slots:
+            await self._pause()
+            try:
+                made = await trio.to_thread.run_sync(timed, limiter=_FREE)
+            finally:
+                self._charge(used_s)
+            await self._pause()
+        return made
+
+    @contextmanager
+    def charged(self) -> Iterator[None]:
+        """Count work in the event loop itself: it extends the next pause."""
+        begun_s = self._load.cpu()
+        try:
+            yield
+        finally:
+            self._charge(self._load.cpu() - begun_s)
+
+    def _charge(self, used_s: float) -> None:
+        """Extend the next pause for used CPU time, only under high ingest load. Old pauses expire."""
+        now = trio.current_time()
+        if not self._load.is_high():
+            self._due_s = 0.0
+        elif now - self._charged_at > MAX_PAUSE_S:
+            self._due_s = PAUSE_RATIO * used_s
+        else:
+            self._due_s += PAUSE_RATIO * used_s
+        self._charged_at = now
+
+    async def _pause(self) -> None:
+        """Make the pause that is due. Only one task pauses at a time."""
+        if self._due_s < MIN_PAUSE_S:
+            return
+        async with self._pausing:
+            self._due_s = min(self._due_s, MAX_PAUSE_S)
+            while self._due_s > 0 and self._load.is_high():
+                nap_s = min(self._due_s, NAP_S)
+                await self._load.pause(nap_s)
+                self._due_s -= nap_s
+            self._due_s = 0.0
