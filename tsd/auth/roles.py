@@ -1,21 +1,51 @@
-"""What each endpoint and each command needs: one table for both doors.
+"""Roles, and the permissions of every HTTP endpoint and telnet command.
 
-A need is a set of roles of which one is enough; an empty one is everybody's. What has no line here needs admin.
+A permission is a set of roles, any one of which is enough; the empty set allows every sender. An endpoint that is not
+listed here needs the role admin.
 """
 
 from collections.abc import Callable, Mapping
+from enum import Flag
+from typing import NamedTuple
 
-from tsd.access.roles import Role
+from tsd.config.settings import AUDIENCES
 
-EVERYBODY = Role.NONE
-KNOWN = Role.READ | Role.WRITE | Role.ADMIN  # whoever may do anything at all
-LOOK = Role.READ | Role.ADMIN
 
-Need = Role | Callable[[str, str], Role]  # of the method, and of what follows in the path: in lower case
+class Role(Flag):
+    """What an account may do. Roles are independent: admin does not include write."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+    ADMIN = 4
+
+
+class Principal(NamedTuple):
+    """The name and roles of a sender."""
+
+    name: str  # empty: not authenticated
+    roles: Role
+
+    def may(self, role: Role) -> bool:
+        """Return whether all of `role` is granted."""
+        return role in self.roles
+
+
+ANONYMOUS = Principal("", Role.READ | Role.WRITE)
+"""An unauthenticated sender while authentication is off."""
+SUPERUSER = Principal("", Role.READ | Role.WRITE | Role.ADMIN)
+"""The daemon's own commands."""
+
+
+PUBLIC = Role.NONE
+ANY_ROLE = Role.READ | Role.WRITE | Role.ADMIN
+VIEW_STATUS = Role.READ | Role.ADMIN
+
+Permission = Role | Callable[[str, str], Role]  # of the method and the path segment after the endpoint, in lower case
 
 
 def _edit(method: str, _word: str) -> Role:
-    """Of what is written one by one: deleting one is no worse than overwriting it."""
+    """Return the permission for single objects: deleting one is no worse than overwriting it."""
     return Role.READ if method not in ("POST", "PUT", "DELETE") else Role.WRITE
 
 
@@ -35,14 +65,14 @@ def _uid(method: str, word: str) -> Role:
             return _edit_or_delete(method, word)
         case "rename" | "delete":
             return Role.ADMIN
-    return KNOWN  # there is nothing
+    return ANY_ROLE  # no such endpoint
 
 
 def _tree(method: str, word: str) -> Role:
     if word in ("branch", "test", "collisions", "notmatched") and method != "DELETE":
-        return Role.READ  # also where the question is in a body
+        return Role.READ  # also as POST
     if word == "rules" and method == "PUT":
-        return Role.ADMIN  # it deletes those that there are
+        return Role.ADMIN  # replaces existing rules
     return _edit_or_delete(method, word)
 
 
@@ -51,17 +81,17 @@ def _query(method: str, _word: str) -> Role:
 
 
 def _stats(method: str, word: str) -> Role:
-    """What our code does is for those who run the daemon; so is to end somebody's query."""
-    return Role.ADMIN if method == "DELETE" or word == "threads" else LOOK
+    """Only administrators may see stack traces and cancel queries."""
+    return Role.ADMIN if method == "DELETE" or word == "threads" else VIEW_STATUS
 
 
-ENDPOINTS: Mapping[str, Need] = {
-    "": KNOWN,
-    "aggregators": KNOWN,
-    "api/aggregators": KNOWN,
+ENDPOINT_PERMISSIONS: Mapping[str, Permission] = {
+    "": ANY_ROLE,
+    "aggregators": ANY_ROLE,
+    "api/aggregators": ANY_ROLE,
     "api/annotation": _annotation,
     "api/annotations": _edit_or_delete,
-    "api/config": LOOK,
+    "api/config": VIEW_STATUS,
     "api/dropcaches": Role.ADMIN,
     "api/histogram": Role.WRITE,
     "api/put": Role.WRITE,
@@ -71,66 +101,72 @@ ENDPOINTS: Mapping[str, Need] = {
     "api/query/last": Role.READ,
     "api/rollup": Role.WRITE,
     "api/search": Role.READ,
-    "api/serializers": KNOWN,
+    "api/serializers": ANY_ROLE,
     "api/stats": _stats,
     "api/stats/clients": _stats,
     "api/stats/query": _stats,
     "api/suggest": Role.READ,
     "api/tree": _tree,
     "api/uid": _uid,
-    "api/version": KNOWN,
+    "api/version": ANY_ROLE,
     "diediedie": Role.ADMIN,
-    "favicon.ico": KNOWN,
+    "favicon.ico": ANY_ROLE,
     "logs": Role.ADMIN,
     "q": Role.READ,
-    "s": KNOWN,
-    "stats": LOOK,
+    "s": ANY_ROLE,
+    "stats": VIEW_STATUS,
     "suggest": Role.READ,
-    "version": KNOWN,
+    "version": ANY_ROLE,
 }
-COMMANDS: Mapping[str, Role] = {
+COMMAND_PERMISSIONS: Mapping[str, Role] = {
     "put": Role.WRITE,
     "rollup": Role.WRITE,
     "histogram": Role.WRITE,
     "sync": Role.WRITE,
-    "stats": LOOK,
-    "version": EVERYBODY,
-    "help": EVERYBODY,
-    "exit": EVERYBODY,
+    "stats": VIEW_STATUS,
+    "version": PUBLIC,
+    "help": PUBLIC,
+    "exit": PUBLIC,
     "dropcaches": Role.ADMIN,
     "diediedie": Role.ADMIN,
 }
-PROBES = {"everybody": EVERYBODY, "known": KNOWN, "read": LOOK, "admin": Role.ADMIN}  # of settings
+PROBE_PERMISSIONS = dict(zip(AUDIENCES, (PUBLIC, ANY_ROLE, VIEW_STATUS, Role.ADMIN), strict=True))
 
 
-def endpoints(health: str, metrics: str, *, may_delete: bool) -> Mapping[str, Need]:
-    """The table, with those that a setting decides. Where queries may not delete, their endpoint says so to all."""
-    deleting: Mapping[str, Need] = dict.fromkeys(("api/query", "q"), _query) if may_delete else {}
-    return {**ENDPOINTS, **deleting, "health": PROBES[health], "metrics": PROBES[metrics]}
+def endpoint_permissions(health: str, metrics: str, *, may_delete: bool) -> Mapping[str, Permission]:
+    """Return the permissions of all endpoints, including those that depend on settings.
+
+    If queries may not delete, DELETE needs no role: the endpoint then responds that deletion is disabled.
+    """
+    deleting: Mapping[str, Permission] = dict.fromkeys(("api/query", "q"), _query) if may_delete else {}
+    probes = {"health": PROBE_PERMISSIONS[health], "metrics": PROBE_PERMISSIONS[metrics]}
+    return {**ENDPOINT_PERMISSIONS, **deleting, **probes}
 
 
-def needed(need: Need, method: str, word: str) -> Role:
-    """The roles of which a request needs one. `method` is the one that is meant."""
-    return need if isinstance(need, Role) else need(method, word)
+def required_roles(permission: Permission, method: str, word: str) -> Role:
+    """Return the roles of which a request needs one. `method` is the one after `method_override`."""
+    return permission if isinstance(permission, Role) else permission(method, word)
 
 
-def is_told(key: str, need: Role, method: str, word: str) -> bool:
-    """Whether the log tells who asked for this, and got it: what deletes, what gives UIDs and names by hand, and what
-    else takes an administrator, but for what only shows something."""
+def is_audited(key: str, needed: Role, method: str, word: str) -> bool:
+    """Return whether the log records an allowed request.
+
+    It records deletions, the assignment and renaming of UIDs, and requests that need admin and do not only read.
+    """
     if key == "logs" or (key == "api/stats" and method != "DELETE"):
         return False
-    return need == Role.ADMIN or method == "DELETE" or (key == "api/uid" and word in ("assign", "rename"))
+    return needed == Role.ADMIN or method == "DELETE" or (key == "api/uid" and word in ("assign", "rename"))
 
 
-def suffices(roles: Role, need: Role) -> bool:
-    """Whether somebody with these roles may."""
-    return not need or bool(roles & need)
+def is_permitted(roles: Role, needed: Role) -> bool:
+    """Return whether one of the needed roles is granted."""
+    return not needed or bool(roles & needed)
 
 
-def written(need: Role) -> str:
-    """For people.
+def describe_roles(needed: Role) -> str:
+    """Return the names of alternative roles.
 
-    >>> written(Role.READ | Role.ADMIN)
+    >>> describe_roles(Role.READ | Role.ADMIN)
     'read or admin'
     """
-    return " or ".join(role.name.lower() for role in Role if role in need and role.name)
+    return " or ".join(role.name.lower() for role in Role if role in needed and role.name)

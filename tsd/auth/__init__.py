@@ -1,0 +1,1 @@
+"""Authentication and authorization: accounts, credentials, networks and roles. No sockets and no requests."""
