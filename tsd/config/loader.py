@@ -1,25 +1,160 @@
-"""Configuration files and command-line settings → a Config, or everything that is wrong with them at once."""
+"""Configuration files and command-line settings → a Config, or all errors in them at once.
+
+Files have Java's properties format, as OpenTSDB's configuration files do. Unlike in Java, blanks after a value are
+removed: OpenTSDB fails on them (`tsd.mode = ro ` is read-write there).
+
+OpenTSDB's keys without a field in Config are accepted and ignored, or refused if ignoring them would change what is
+stored.
+
+Settings may name a file that systemd hands to the service (LoadCredential=) as `credential:NAME`, or as `%d/NAME`.
+Without systemd the name stays unresolved: commands in a shell read the same configuration and do not need the file.
+"""
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from enum import Enum
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from tsd import credentials
-from tsd.access import configured
-from tsd.access.needs import PROBES
-from tsd.codec.rowkey import Layout, most_tags
-from tsd.codec.uid import Widths
+from tsd.codec.names import Widths
+from tsd.codec.opentsdb.rowkey import Layout, most_tags
+from tsd.codec.putline import NameRules
+from tsd.config.settings import AUDIENCES, MIN_REJECTED_BYTES, Backend, Config, Key, Mode, exemptions
 from tsd.errors import BadConfig
-from tsd.limit_settings import LEAST_REJECTED, exemptions
-from tsd.opentsdb_keys import MUST_BE_OFF, NOT_DONE, OPENTSDB_ONLY
-from tsd.properties import parse_properties
-from tsd.setting import Key
-from tsd.settings import Backend, Config, Mode
+
+
+class Property(NamedTuple):
+    """One setting of a file."""
+
+    line: int  # its first line, counted from 1
+    key: str
+    value: str
+
+
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_KEY = re.compile(r"((?:[^\\:=\s]|\\.)*)[ \t\f]*[:=]?[ \t\f]*", re.DOTALL)
+_NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> list[Property]:
+    """Return the settings of a file, in its order; a key may occur twice.
+
+    >>> parse_properties("# a comment\\ntsd.network.port = 4242\\ntsd.mode: r\\\\\\n    w\\nflag")
+    [Property(line=2, key='tsd.network.port', value='4242'), Property(line=3, key='tsd.mode', value='rw'), \
+Property(line=5, key='flag', value='')]
+    """
+    found = []
+    for number, line in _logical_lines(text):
+        match = _KEY.match(line)
+        assert match is not None  # it matches the empty string
+        found.append(Property(number, _unescape(match[1]), _unescape(line[match.end() :]).rstrip()))
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield lines with settings, continued ones joined, with the number of their first line."""
+    joined, start = "", 0
+    for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        line = raw.lstrip(" \t\f")
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        start = start if joined else number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            joined += line[:-1]
+            continue
+        yield start, joined + line
+        joined = ""
+    if joined:
+        yield start, joined
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
+        return chr(int(code[1:], 16)) if code[0] == "u" and len(code) == 5 else _NAMED.get(code, code)
+
+    return _ESCAPE.sub(replace, text)
+
+
+# OpenTSDB's keys without effect here. A key that ends with a dot is a prefix.
+OPENTSDB_ONLY = tuple(
+    """
+    hbase. tsd.network.async_io tsd.network.worker_threads tsd.network.reuse_address
+    tsd.core.plugin_path tsd.core.timezone tsd.core.response.async tsd.core.response.worker.num
+    tsd.rpc.telnet.return_errors tsd.core.bulk.allow_out_of_order_timestamps tsd.core.storage_exception_handler.
+    tsd.timeseriesfilter. tsd.rtpublisher. tsd.core.preload_uid_cache tsd.core.preload_uid_cache.max_entries
+    tsd.uid.use_mode tsd.uid.lru.enable tsd.uidfilter. tsd.core.meta. tsd.search.
+    tsd.storage.hbase.zk_quorum tsd.storage.hbase.zk_basedir tsd.storage.hbase.prefetch_meta
+    tsd.storage.hbase.scanner.maxNumRows tsd.core.flushinterval tsd.storage.repair_appends tsd.storage.use_max_value
+    tsd.storage.get_date_tiered_compaction_start
+    tsd.storage.compaction.max_concurrent_flushes tsd.rollups.agg_tag tsd.http. tsd.rpc.plugins
+    tsd.core.authentication.plugin tsd.gnuplot.options.allowlist tsd.query. tsd.startup. tsd.core.repair_appends
+    tsd.core.config tsd.core.config.include tsd.logback. tsd.process. tsd.ui.noexport tsd.addins.
+    """.split()
+)
+
+# OpenTSDB's switches that change access, or which points are stored and how: they must be off.
+MUST_BE_OFF = {
+    "tsd.storage.enable_appends": "this version does not write the append column; its cells hold several points, too, "
+    "and OpenTSDB reads both",
+    "tsd.storage.use_otsdb_timestamp": "the store assigns the timestamps of cells, and a query bounded by cell time "
+    "would miss points",
+    "tsd.timeseriesfilter.enable": "this version has no plugins, and would store the points that the filter rejects",
+    "tsd.uidfilter.enable": "this version has no plugins, and would assign UIDs to names that the filter rejects",
+}
+
+# OpenTSDB's switches that are not supported, with the consequence, which the daemon logs at the start. They do not
+# affect which points are stored, and many files have them.
+UNSUPPORTED = {
+    "tsd.rollups.split_query.enable": "a query reads either rollups or points",
+    "tsd.core.meta.cache.enable": "no series is passed to the plugin",
+    "tsd.core.meta.enable_tsuid_incrementing": "points are not counted in the meta table",
+    "tsd.core.storage_exception_handler.enable": "no point is passed to the plugin: points that the store does not "
+    "accept stay in the journal",
+    "tsd.rtpublisher.enable": "no point is passed to the plugin",
+    "tsd.search.enable": "nothing is passed to the plugin",
+    "tsd.startup.enable": "the plugin does not run",
+}
+
+
+CREDENTIALS_FOLDER = "CREDENTIALS_DIRECTORY"  # systemd.exec(5)
+CREDENTIAL_PREFIXES = ("credential:", "%d/")
+CREDENTIAL_KEYS = frozenset(  # settings that may name a credential
+    """
+    tsd.auth.file tsd.tls.certificate tsd.tls.key tsd.tls.client_ca tsd.tls.client_crl tsd.query.limits.overrides.config
+    tsd.rollups.config tsd.core.histograms.config
+    """.split()
+)
+
+
+def resolve_credential(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the path of the credential that a setting names, or the text if it names none or cannot be resolved.
+
+    Raises ValueError for an invalid name.
+
+    >>> resolve_credential("credential:tls.key", {"CREDENTIALS_DIRECTORY": "/run/credentials/tsd.service"})
+    '/run/credentials/tsd.service/tls.key'
+    >>> resolve_credential("%d/tls.key", {}), resolve_credential("/etc/tsd/tls.key", {})
+    ('%d/tls.key', '/etc/tsd/tls.key')
+    """
+    name = credential_name(text)
+    if name is None:
+        return text
+    if not name or "/" in name or name in (".", ".."):
+        raise ValueError(f"got {text!r}, wanted the name of a credential, without a slash")
+    folder = environ.get(CREDENTIALS_FOLDER)
+    return str(Path(folder) / name) if folder else text
+
+
+def credential_name(text: str) -> str | None:
+    """Return the name of the credential that a setting names; None if it names none."""
+    return next((text.removeprefix(prefix) for prefix in CREDENTIAL_PREFIXES if text.startswith(prefix)), None)
+
 
 __all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "keys", "layout", "load", "read_settings"]
 
@@ -30,8 +165,8 @@ _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _CHOICES = {
     "tsd.storage.hbase.thrift.transport": ("buffered", "framed"),
     "tsd.storage.hbase.thrift.protocol": ("binary", "compact"),
-    "tsd.access.health": tuple(PROBES),
-    "tsd.access.metrics": tuple(PROBES),
+    "tsd.access.health": AUDIENCES,
+    "tsd.access.metrics": AUDIENCES,
     "tsd.tls.minimum": ("1.2", "1.3"),
     "tsd.tls.client_certificate": ("optional", "required"),
     "tsd.log.level": ("debug", "info", "warning", "error"),
@@ -39,15 +174,18 @@ _CHOICES = {
 }
 
 
-class Ignored(NamedTuple):
-    """Settings of OpenTSDB's that change nothing here."""
+Check = Callable[[Config], Iterator[tuple[set[str], str]]]  # yields errors, each with the keys that it is about
 
-    keys: list[str]  # those that nobody will miss
-    not_done: dict[str, str]  # those that are on, and what does not happen
+
+class Ignored(NamedTuple):
+    """OpenTSDB's settings without effect."""
+
+    keys: list[str]
+    unsupported: dict[str, str]  # switches that are on and not supported, with the consequence
 
 
 class Loaded(NamedTuple):
-    """What was read, and what of it has no meaning here."""
+    """A configuration and its source."""
 
     config: Config
     source: Path | None
@@ -55,7 +193,7 @@ class Loaded(NamedTuple):
 
 
 class Given(NamedTuple):
-    """One setting as somebody wrote it."""
+    """One setting of a file or a command line."""
 
     where: str  # e.g. "tsd.conf, line 3"
     key: str
@@ -63,37 +201,40 @@ class Given(NamedTuple):
 
 
 def keys() -> dict[str, Field[Any]]:
-    """The fields of Config by their keys, in order."""
+    """Return the fields of Config by their keys, in order."""
     return {field.metadata["key"].name: field for field in fields(Config)}
 
 
-def load(path: Path | None, overrides: Sequence[Given] = ()) -> Loaded:
-    """The configuration in `path` (None: the first of SEARCHED that is there, or nothing), then `overrides`, of which
-    later ones win. Raises BadConfig with every problem."""
+def load(path: Path | None, overrides: Sequence[Given], checks: Sequence[Check]) -> Loaded:
+    """Return the configuration of a file and of `overrides`, where later ones override earlier ones. Raises BadConfig
+    with all errors.
+
+    With `path` None, read the first existing file of SEARCHED, if any. `checks` find contradictions between settings.
+    """
     source = path or next((candidate for candidate in SEARCHED if candidate.is_file()), None)
     given: list[Given] = []
-    unread: list[str] = []
+    unreadable: list[str] = []
     if source is not None:
         try:
             text = source.read_text("latin-1")
             given = [Given(f"{source}, line {p.line}", p.key, p.value) for p in parse_properties(text)]
         except OSError as exc:
-            unread = [f"{source}: cannot be read: {exc.strerror}"]
+            unreadable = [f"{source}: cannot be read: {exc.strerror}"]
     try:
-        config, ignored = read_settings([*given, *overrides])
+        config, ignored = read_settings([*given, *overrides], checks)
     except BadConfig as exc:
-        raise BadConfig(unread + exc.problems) from exc
-    if unread:
-        raise BadConfig(unread)
+        raise BadConfig(unreadable + exc.problems) from exc
+    if unreadable:
+        raise BadConfig(unreadable)
     return Loaded(config, source, ignored)
 
 
-def read_settings(given: Iterable[Given]) -> tuple[Config, Ignored]:
-    """The Config of some settings, of which later ones win, and what of them changes nothing; raises BadConfig."""
+def read_settings(given: Iterable[Given], checks: Sequence[Check]) -> tuple[Config, Ignored]:
+    """Return the Config of settings, where later ones override earlier ones, and the ignored ones. Raises BadConfig."""
     settings = list(given)
     last = {setting.key: setting for setting in settings}
     problems: list[str] = []
-    unclear: set[str] = set()
+    unparsed: set[str] = set()
     ignored = Ignored([], {})
     values: dict[str, Any] = {}
     known = keys()
@@ -103,23 +244,23 @@ def read_settings(given: Iterable[Given]) -> tuple[Config, Ignored]:
             if setting.key in known:
                 name = known[setting.key].name
                 values[name] = _parse(known[setting.key].metadata["key"], types[name], setting.value)
-            elif setting.key not in (*MUST_BE_OFF, *NOT_DONE):
-                _check_foreign(setting.key, known)
+            elif setting.key not in (*MUST_BE_OFF, *UNSUPPORTED):
+                _check_ignored(setting.key, known)
                 ignored.keys.append(setting.key)
             elif setting is last[setting.key]:
-                _look_at_switch(setting, ignored)
+                _check_switch(setting, ignored)
         except ValueError as exc:
             problems.append(f"{setting.where}: {setting.key}: {exc}")
-            unclear.add(setting.key)
+            unparsed.add(setting.key)
     config = Config(**values)
-    problems += [problem for concerned, problem in _contradictions(config) if not unclear & concerned]
+    problems += [problem for concerned, problem in _contradictions(config, checks) if not unparsed & concerned]
     if problems:
         raise BadConfig(problems)
-    return config, Ignored(sorted(set(ignored.keys)), ignored.not_done)
+    return config, Ignored(sorted(set(ignored.keys)), ignored.unsupported)
 
 
 def _parse(key: Key, kind: Any, text: str) -> Any:
-    """The value a text stands for; raises ValueError with what was got and wanted."""
+    """Return the value of a text. Raises ValueError with what was got and wanted."""
     if isinstance(kind, UnionType):
         kind = next(part for part in get_args(kind) if part is not type(None))
     word = text.strip()
@@ -133,15 +274,15 @@ def _parse(key: Key, kind: Any, text: str) -> Any:
         if word not in [str(choice.value) for choice in kind]:
             raise ValueError(f"got {text!r}, wanted {' or '.join(str(choice.value) for choice in kind)}")
         return kind(word)
-    if key.name in credentials.KEYS:
-        return credentials.resolved(word)
+    if key.name in CREDENTIAL_KEYS:
+        return resolve_credential(word)
     if word not in _CHOICES.get(key.name, (word,)):
         raise ValueError(f"got {text!r}, wanted {' or '.join(_CHOICES[key.name])}")
     return word
 
 
 def _parse_int(key: Key, word: str) -> int:
-    """An integer within the key's bounds; sizes in bytes may end with K, M, G or T (powers of 1024)."""
+    """Return an integer within the key's bounds. Sizes in bytes may end with K, M, G or T (powers of 1024)."""
     factor = _SIZES.get(word[-1:].lower(), 1) if key.unit == "bytes" else 1
     digits = word[:-1] if factor > 1 else word
     if not (digits.isascii() and digits.lstrip("+-").isdigit()):
@@ -154,29 +295,30 @@ def _parse_int(key: Key, word: str) -> int:
     return number
 
 
-def _look_at_switch(setting: Given, ignored: Ignored) -> None:
-    """Note what a switch of OpenTSDB's leaves undone. Raises ValueError for one that must be off and is not."""
+def _check_switch(setting: Given, ignored: Ignored) -> None:
+    """Record an unsupported switch of OpenTSDB that is on. Raises ValueError for one that must be off."""
     word = setting.value.strip()
     if setting.key in MUST_BE_OFF:
         if word.lower() not in (*_FALSE, ""):
-            raise ValueError(f"got {setting.value!r}, but {MUST_BE_OFF[setting.key]}: take the line out")
-    elif word.lower() in _TRUE:  # as OpenTSDB has it: anything else is false
-        ignored.not_done[setting.key] = NOT_DONE[setting.key]
+            raise ValueError(f"got {setting.value!r}, but {MUST_BE_OFF[setting.key]}: remove the line")
+    elif word.lower() in _TRUE:  # as in OpenTSDB, any other value is false
+        ignored.unsupported[setting.key] = UNSUPPORTED[setting.key]
     else:
         ignored.keys.append(setting.key)
 
 
-def _check_foreign(key: str, known: Mapping[str, object]) -> None:
-    """Raise ValueError for a key that nobody knows."""
+def _check_ignored(key: str, known: Mapping[str, object]) -> None:
+    """Raise ValueError for an unknown key."""
     if any(key == only or (only.endswith(".") and key.startswith(only)) for only in OPENTSDB_ONLY):
         return
-    near = difflib.get_close_matches(key, [*known, *OPENTSDB_ONLY, *MUST_BE_OFF, *NOT_DONE], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(key, [*known, *OPENTSDB_ONLY, *MUST_BE_OFF, *UNSUPPORTED], n=1, cutoff=0.6)
     raise ValueError("no such key" + (f"; did you mean {near[0]}?" if near else ""))
 
 
-def _contradictions(config: Config) -> Iterator[tuple[set[str], str]]:
-    """What single settings cannot tell: the keys that it is about, and a sentence."""
-    yield from configured.contradictions(config)
+def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[set[str], str]]:
+    """Yield contradictions between settings: the keys concerned, and a sentence."""
+    for check in checks:
+        yield from check(config)
     try:
         gateways(config)
     except ValueError as exc:
@@ -190,25 +332,25 @@ def _contradictions(config: Config) -> Iterator[tuple[set[str], str]]:
         exemptions(config.quota_exempt)
     except ValueError as exc:
         yield set(), f"tsd.quota.exempt: {exc}; wanted networks as 10.0.0.0/8, and accounts as @NAME"
-    if 0 < config.rejected_bytes < LEAST_REJECTED:
-        wanted = f"got {config.rejected_bytes}, wanted {LEAST_REJECTED} or more, or 0"
+    if 0 < config.rejected_bytes < MIN_REJECTED_BYTES:
+        wanted = f"got {config.rejected_bytes}, wanted {MIN_REJECTED_BYTES} or more, or 0"
         yield {"tsd.rejected.max_bytes"}, f"tsd.rejected.max_bytes: {wanted}"
     tables = [config.data_table, config.uid_table, config.tree_table, config.meta_table]
     if len(set(tables)) != len(tables) or "" in tables:
         yield set(), f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names"
     widths = {f"tsd.storage.uid.width.{kind}" for kind in ("metric", "tagk", "tagv")}
     if config.width_metric > 7 and config.random_metrics:
-        yield widths, "tsd.core.uid.random_metrics: wants tsd.storage.uid.width.metric to be 7 or less"
+        yield widths, "tsd.core.uid.random_metrics: requires tsd.storage.uid.width.metric of 7 or less"
     most = most_tags(layout(config))
     if config.max_tags > most:
         yield (
             {"tsd.storage.max_tags", "tsd.storage.salt.width", *widths},
-            f"tsd.storage.max_tags: got {config.max_tags}, wanted {most} or less: no row key has room for more tags",
+            f"tsd.storage.max_tags: got {config.max_tags}, wanted {most} or less: a row key has no room for more tags",
         )
 
 
 def gateways(config: Config) -> list[tuple[str, int]]:
-    """Host and port of each Thrift gateway; raises ValueError.
+    """Return host and port of each Thrift gateway. Raises ValueError.
 
     >>> gateways(Config(thrift="a:9090, [::1]:9091"))
     [('a', 9090), ('::1', 9091)]
@@ -225,16 +367,21 @@ def gateways(config: Config) -> list[tuple[str, int]]:
 
 
 def layout(config: Config) -> Layout:
-    """How row keys are built."""
+    """Return the layout of row keys."""
     widths = Widths(config.width_metric, config.width_tagk, config.width_tagv)
     return Layout(widths, config.salt_width, config.salt_buckets)
 
 
+def name_rules(config: Config) -> NameRules:
+    """Return the rules for legal names."""
+    return NameRules(config.allow_specialchars.encode("latin-1"), config.max_tags)
+
+
 def state_folder(config: Config) -> Path:
-    """The state folder, as an absolute path."""
+    """Return the state folder as an absolute path."""
     return Path(os.path.abspath(config.path))
 
 
 def journal_folder(config: Config) -> Path:
-    """The journal's folder."""
+    """Return the folder of the journal."""
     return Path(os.path.abspath(config.journal_path)) if config.journal_path else state_folder(config) / "journal"

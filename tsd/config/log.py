@@ -1,4 +1,7 @@
-"""Logging: structured, and bounded in what it may write: no part of the daemon logs a line for each data point."""
+"""Structured logging with a rate limit for each event. No part of the daemon logs a line for each data point.
+
+An event has a stable name, `noun.verb` or `subject.state`, and fields; `python -m scripts.log_events` lists them.
+"""
 
 import logging
 import os
@@ -14,58 +17,60 @@ import structlog
 
 Event = MutableMapping[str, Any]
 
-BURST = 20  # events of one wording in one period; more are counted and said at the next one
+BURST = 20  # events of one name per period; further ones are only counted
 PERIOD_S = 60.0
-_NOT_TOLD = ("event", "timestamp", "level", "exc_info", "exception")
+_NO_FIELDS = ("event", "timestamp", "level", "exc_info", "exception")
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, "critical": 2}
 
 
 LEVELS = ("debug", "info", "warning", "warn", "error")
 RING_LINES = 1024
-LINE_CHARS = 8000  # journald's LineMax= is 48 KiB, of characters of 4 bytes at most
-_ring: deque[str] = deque(maxlen=RING_LINES)  # the latest events: of the process, like the log itself
+LINE_CHARS = 8000  # journald's LineMax= is 48 KiB, and a character has up to 4 bytes
+_ring: deque[str] = deque(maxlen=RING_LINES)  # newest events of this process, for /logs
 
 
 class RateLimit:
-    """Lets `BURST` events of one wording through in a period, and says with the next one how many were left out."""
+    """Passes `BURST` events of one name in a period. The next event then has the number of dropped ones."""
 
     def __init__(self) -> None:
         self._periods: dict[str, tuple[float, int]] = {}
 
     def __call__(self, _logger: object, _method: str, event: Event) -> Event:
         now = float(event.pop("_monotonic"))
-        wording = event.pop("_wording", event["event"])
-        if wording is None:  # one that nothing may hide
+        key = event.pop("_limit_key", event["event"])
+        if key is None:  # never dropped
             return event
-        wording = str(wording)
-        start, count = self._periods.get(wording, (now, 0))
+        key = str(key)
+        start, count = self._periods.get(key, (now, 0))
         if now - start >= PERIOD_S:
             if count > BURST:
-                event["left_out"] = count - BURST
+                event["dropped_events"] = count - BURST
             start, count = now, 0
-        self._periods[wording] = start, count + 1
+        self._periods[key] = start, count + 1
         if count >= BURST:
             raise structlog.DropEvent
         return event
 
 
-class FromLibraries(logging.Handler):
-    """Passes on what libraries log by Python's own module: in our form, under our limits, without their tracebacks."""
+class LibraryHandler(logging.Handler):
+    """Logs records of Python's `logging`, which libraries use, as events: with the rate limit, without tracebacks."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._log = structlog.get_logger(__name__)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a record. Records of one template are of one wording, whatever they tell."""
+        """Log a record. The rate limit applies to each template of a message."""
         error = record.exc_info[1] if record.exc_info else None
-        say = self._log.error if record.levelno >= logging.ERROR else self._log.warning
-        because = None if error is None else repr(error)
-        say(record.getMessage(), _wording=str(record.msg), library=record.name, because=because)
+        log = self._log
+        (log.error if record.levelno >= logging.ERROR else log.warning)(
+            "library.message", _limit_key=str(record.msg), library=record.name, message=record.getMessage(),
+            error=None if error is None else repr(error),
+        )  # fmt: skip
 
 
 def _journald_line(_logger: object, method: str, event: Event) -> str:
-    """`<priority>wording key=value …`: journald takes the priority, and has the time itself."""
+    """Return `<priority>event key=value …`: journald reads the priority, and adds the time."""
     words = [str(event.pop("event"))]
     trace = event.pop("exception", None)
     event.pop("level", None)
@@ -76,7 +81,7 @@ def _journald_line(_logger: object, method: str, event: Event) -> str:
 
 
 def _bounded(line: str) -> str:
-    """A line that journald keeps in one piece: the rest of a longer one would come without its priority."""
+    """Return a line short enough for journald, which splits longer ones and gives the rest no priority."""
     return line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]}… ({len(line) - LINE_CHARS} more)"
 
 
@@ -87,17 +92,17 @@ def _drop_empty(_logger: object, _method: str, event: Event) -> Event:
 
 
 def _shown(text: str) -> str:
-    """A text that a terminal can only show: a stranger's could hold its commands."""
+    """Return a text without control characters, which a client could use to control the terminal."""
     return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def _plain_trace(file: TextIO, error: Any) -> None:
-    """Write a trace without what its frames hold: tokens are among it."""
+    """Write a traceback without local variables, which may hold tokens."""
     file.write("\n" + "\n".join(map(_shown, "".join(traceback.format_exception(*error)).splitlines())))
 
 
 def _visible(_logger: object, _method: str, event: Event) -> Event:
-    """No text of an event is more than shown."""
+    """Remove control characters from an event."""
     for key, value in event.items():
         if isinstance(value, str):
             event[key] = _shown(value)
@@ -105,21 +110,22 @@ def _visible(_logger: object, _method: str, event: Event) -> Event:
 
 
 def _keep(_logger: object, method: str, event: Event) -> Event:
-    """Keep an event as a line of OpenTSDB's form: `<Unix s> <LEVEL> <thread> <logger> <message>`, tabs between."""
-    told = " ".join(f"{key}={value!r}" for key, value in event.items() if key not in _NOT_TOLD)
+    """Store an event for /logs in OpenTSDB's form: `<Unix s> <LEVEL> <thread> <logger> <message>`, separated by
+    tabs."""
+    fields = " ".join(f"{key}={value!r}" for key, value in event.items() if key not in _NO_FIELDS)
     seconds = int(datetime.fromisoformat(str(event["timestamp"])).timestamp())
-    message = f"{event['event']} {told}".rstrip().replace("\n", " ")
+    message = f"{event['event']} {fields}".rstrip().replace("\n", " ")
     _ring.append(f"{seconds}\t{method.upper()}\tmain\ttsd\t{message}")
     return event
 
 
 def recent_lines() -> list[str]:
-    """The latest events, newest first, without traces."""
+    """Return the latest events, newest first, without tracebacks."""
     return list(reversed(_ring))
 
 
 def set_level(level: str) -> None:
-    """Log events of this one of LEVELS and above from now on."""
+    """Log events of this level and above; `level` is one of LEVELS."""
     number = getattr(logging, level.upper())
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number), **_all_but("wrapper_class"))
 
@@ -129,8 +135,7 @@ def _all_but(name: str) -> dict[str, Any]:
 
 
 def _goes_to_journald() -> bool:
-    """Whether standard error is what systemd connected to its journal: a shell that it started may have put another in
-    its place."""
+    """Return whether standard error is systemd's journal. A shell in between may have redirected it."""
     try:
         status = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):
@@ -139,7 +144,7 @@ def _goes_to_journald() -> bool:
 
 
 class _StandardError(structlog.PrintLogger):
-    """Writes lines to standard error; where that has gone, with its terminal say, the daemon lives on without."""
+    """Writes lines to standard error, and ignores errors: its terminal may be gone."""
 
     def __init__(self, *_: object) -> None:
         super().__init__(sys.stderr)
@@ -154,9 +159,11 @@ class _StandardError(structlog.PrintLogger):
 
 
 def configure(level: str, form: str, monotonic: Callable[[], float]) -> None:
-    """Send events of `level` and above to standard error, as `form` says (auto: what standard error is); and those of
-    libraries."""
-    logging.getLogger().handlers = [FromLibraries()]
+    """Write events of `level` and above, and those of libraries, to standard error.
+
+    `form` is console, json, journald, or auto: journald if standard error is systemd's journal, otherwise console.
+    """
+    logging.getLogger().handlers = [LibraryHandler()]
     if form == "auto":
         form = "journald" if _goes_to_journald() else "console"
     renderer: Any = {

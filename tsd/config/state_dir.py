@@ -10,43 +10,42 @@ from typing import NamedTuple
 
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
-# Of the folder; in 1 the journal's segments do not say whose they are, up to 2 the embedded store packs no cells, up to
-# 3 no series share entries of its index, and up to 4 the CRCs of the journal's blocks do not cover where they stand. A
-# newer daemon's folder is not touched, an older one's is used, and is of this format once something is written to it.
-FORMAT = 5
+FORMAT = 1  # written to the folder's file `format`; folders of other formats are refused
 _NUMBER = re.compile(r"[0-9]{1,9}")
-_SHOWN = 60  # of what is no number
+_SHOWN_CHARS = 60  # characters of a damaged file in an error
 
 
-class Kind(NamedTuple):
-    """What a folder is for, and how another one is named, in the words of messages."""
+class FolderKind(NamedTuple):
+    """Name of a folder in errors, and the option that sets another folder."""
 
     name: str
     option: str
 
 
-STATE = Kind("state folder", "--data")
+STATE = FolderKind("state folder", "--data")
 
 
 @contextmanager
-def held(folder: Path, *, writes: bool = True) -> Iterator[None]:
-    """The state folder is ours, made if it is absent; unless its owner `writes`, it may go on being of an older format.
-    Raises DaemonRuns where another process has it, NewerState where another version does, TsdError where it cannot be
-    used."""
-    with locked(folder, "lock", STATE):
-        with in_words(folder, STATE):
-            _enter_format(folder, writes=writes)
+def lock_state(folder: Path) -> Iterator[None]:
+    """Make the state folder if it is absent, lock it for the block, and check its format.
+
+    Raises DaemonRuns if another process has locked it, NewerState if its format is newer, TsdError if it cannot be
+    used.
+    """
+    with lock_folder(folder, "lock", STATE):
+        with folder_errors(folder, STATE):
+            _check_format(folder)
         yield
 
 
 @contextmanager
-def locked(folder: Path, name: str, kind: Kind) -> Iterator[None]:
-    """A folder that is made if it is absent, under the lock file `name` in it. Raises as `held` does."""
-    with in_words(folder, kind):
+def lock_folder(folder: Path, name: str, kind: FolderKind) -> Iterator[None]:
+    """Make a folder if it is absent, and lock its lock file `name` for the block. Raises DaemonRuns, TsdError."""
+    with folder_errors(folder, kind):
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         lock = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
-        with in_words(folder, kind):
+        with folder_errors(folder, kind):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as exc:
@@ -60,8 +59,10 @@ def locked(folder: Path, name: str, kind: Kind) -> Iterator[None]:
 
 
 def lock_holder(path: Path) -> int | None:
-    """The process that has locked a file, as the kernel lists it; None where that cannot be told. The file is not
-    opened: a process that closes one loses its own locks on it."""
+    """Return the process that has locked a file, as the kernel lists it; None if it is unknown.
+
+    The file is not opened: a process that closes a file loses its own locks on it.
+    """
     try:
         status = path.stat()
         lines = Path("/proc/locks").read_text().splitlines()
@@ -73,35 +74,36 @@ def lock_holder(path: Path) -> int | None:
 
 
 @contextmanager
-def in_words(folder: Path, kind: Kind) -> Iterator[None]:
-    """What the system says of a folder in this block, as a TsdError."""
+def folder_errors(folder: Path, kind: FolderKind) -> Iterator[None]:
+    """Raise OSErrors of the block as TsdErrors that name the folder."""
     try:
         yield
     except OSError as exc:
-        raise TsdError(f"{kind.name} {folder}: {exc.strerror}; give another with {kind.option}") from exc
+        raise TsdError(f"{kind.name} {folder}: {exc.strerror}; set another with {kind.option}") from exc
 
 
-def _enter_format(folder: Path, *, writes: bool) -> None:
-    """Have the folder say that it is of FORMAT, if it may: one that says nothing is new, or was cut off in being made.
-    One of an older format stays so for who only reads. Raises TsdError."""
+def _check_format(folder: Path) -> None:
+    """Check the folder's format, and write it into a folder without one: a new folder. Raises TsdError."""
     path = folder / "format"
     found = path.read_text("latin-1").strip() if path.exists() else ""
-    if found and not _NUMBER.fullmatch(found):
+    if not found:  # a new folder, or the process that made it was killed
+        write_atomically(path, f"{FORMAT}\n".encode())
+    elif not _NUMBER.fullmatch(found):
         raise TsdError(
-            f"state folder {folder}: its format is {found[:_SHOWN]!r}, wanted a number: {path} is damaged. If no "
-            f"newer version has used the folder, write {FORMAT} into it"
+            f"state folder {folder}: its format is {found[:_SHOWN_CHARS]!r}, wanted a number: {path} is damaged. If "
+            f"no newer version has used the folder, write {FORMAT} into it"
         )
-    if found and int(found) > FORMAT:
+    elif int(found) > FORMAT:
         raise NewerState(
             f"state folder {folder}: a newer version has used it, its format is {found}, this version knows {FORMAT}: "
-            f"run the newer one, or give another folder with --data"
+            "run the newer one, or give another folder with --data"
         )
-    if not found or (writes and int(found) < FORMAT):
-        write_whole(path, f"{FORMAT}\n".encode())
+    elif int(found) < FORMAT:
+        raise TsdError(f"state folder {folder}: its format is {found}, wanted {FORMAT}: {path} is damaged")
 
 
-def write_whole(path: Path, text: bytes) -> None:
-    """Have a file say `text`, on disk, whole or not at all."""
+def write_atomically(path: Path, text: bytes) -> None:
+    """Replace a file's contents and sync them: after a crash it has all of the text or the old contents."""
     draft = path.with_name(f"{path.name}.new")
     with draft.open("wb") as file:
         file.write(text)
@@ -112,7 +114,7 @@ def write_whole(path: Path, text: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk keep the names in a folder."""
+    """Sync the names of a folder's files to disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -122,7 +124,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """A name for a socket at `path` that the kernel takes: it has room for 107 bytes only."""
+    """Yield an address for a socket at `path`, which may exceed the kernel's limit of 107 bytes."""
     if len(os.fsencode(path)) <= 107:
         yield str(path)
         return

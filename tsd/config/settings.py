@@ -1,0 +1,576 @@
+"""All settings: key, type, default, unit, bounds and meaning. conf/tsd.conf is generated from them (`template`).
+
+Keys that OpenTSDB has keep their name and meaning. `tsd.config.loader` lists OpenTSDB's keys that have no effect here,
+so that an existing file loads.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Any, NamedTuple
+
+
+class Key(NamedTuple):
+    """How a field of Config is written in a file."""
+
+    name: str
+    doc: str
+    unit: str = ""
+    low: int | None = None
+    high: int | None = None
+    example: str = ""  # value shown in conf/tsd.conf where the default depends on other settings
+
+
+def setting(
+    name: str,
+    default: Any,
+    doc: str,
+    unit: str = "",
+    low: int | None = None,
+    high: int | None = None,
+    example: str = "",
+) -> Any:
+    """Declare a field of a settings class. `doc` is its text in conf/tsd.conf."""
+    return field(default=default, metadata={"key": Key(name, doc, unit, low, high, example)})
+
+
+# Sections of conf/tsd.conf: title -> the keys that begin it, in the order of the fields of Config, and an introduction.
+SECTIONS = {
+    "access": (("tsd.network.allow",), ""),
+    "TLS": (("tsd.tls.certificate",), ""),
+    "limits": (
+        ("tsd.network.connections_per_address", "tsd.network.proxy_protocol"),
+        "Limits protect clients from each other. They are off by default: the right values depend on the fleet. "
+        "docs/limits.md explains how to choose them. A client is an address; if clients log in, it is each account at "
+        "each address.",
+    ),
+    "network": (("tsd.network.port",), ""),
+    "names": (("tsd.core.auto_create_metrics",), ""),
+    "storage": (("tsd.storage.backend",), ""),
+    "compaction": (
+        ("tsd.storage.enable_compaction",),
+        "A round of compaction takes rows waiting × flush_interval × flush_speed / 3600 rows, oldest first: at least "
+        "min_flush_threshold and at most 10,000. No round runs while the store is slow or points cannot be written. "
+        "`tsd compact` finds rows that the daemon does not know: written by other daemons, or before its start.",
+    ),
+    "rollups and histograms": (("tsd.rollups.enable",), ""),
+    "series metadata": (("tsd.core.meta.enable_tsuid_tracking",), ""),
+    "queries": (("tsd.query.corrected",), ""),
+    "journal": (("tsd.journal.path",), ""),
+    "ingest": (("tsd.ingest.memory_limit",), ""),
+    "HTTP": (("tsd.core.enable_api",), ""),
+    "logging and statistics": (("tsd.canary.enable",), ""),
+}
+
+DAY_S = 86400
+AUDIENCES = ("all", "authenticated", "read", "admin")  # of /health and /metrics, from least to most restrictive
+
+# fmt: off
+
+
+@dataclass(frozen=True)
+class AccessSettings:
+    """Settings of access: networks, authentication, TLS. `None` stands for a default that depends on other settings."""
+
+    network_allow: str = setting(
+        "tsd.network.allow", "",
+        "Networks that may connect, separated by commas: 10.0.0.0/8, fd00::/8. Connections from other networks are "
+        "closed at once. Empty: all networks. SIGHUP reloads all lists of networks and closes connections that are "
+        "no longer allowed.")
+    authentication: bool = setting(
+        "tsd.core.authentication.enable", False,
+        "Clients must authenticate with an account of tsd.auth.file: `auth TOKEN` on telnet, Basic or Bearer on "
+        "HTTP, or a TLS client certificate (docs/security.md).")
+    auth_file: str = setting(
+        "tsd.auth.file", "",
+        "File of accounts, one line each, as `tsd token` writes it. It must not be readable by other users. The "
+        "daemon reloads it when it changes, and on SIGHUP.")
+    anonymous: str | None = setting(
+        "tsd.access.anonymous", None,
+        "Roles of clients that have not authenticated: read, write, admin. Unset: read,write without "
+        "authentication, none with it. The role admin may drop caches, delete, rename, read the log and stop the "
+        "daemon.", example="read,write")
+    read_networks: str = setting(
+        "tsd.access.read_networks", "",
+        "Networks from which the role read is effective. Empty: all networks.")
+    write_networks: str = setting(
+        "tsd.access.write_networks", "",
+        "Networks from which the role write is effective. Empty: all networks.")
+    admin_networks: str = setting(
+        "tsd.access.admin_networks", "",
+        "Networks from which the role admin is effective. Empty: all networks.")
+    health_for: str = setting(
+        "tsd.access.health", "all",
+        "Clients that may request /health: all, authenticated (with any role), read or admin.")
+    metrics_for: str = setting(
+        "tsd.access.metrics", "read",
+        "Clients that may request /metrics: all, authenticated, read or admin.")
+
+    tls_certificate: str = setting(
+        "tsd.tls.certificate", "",
+        "PEM file with the certificate and its intermediate certificates. If set, the port also accepts TLS; the "
+        "first byte of a connection decides. The daemon reloads the file when it changes, and on SIGHUP. Empty: no "
+        "TLS.")
+    tls_key: str = setting(
+        "tsd.tls.key", "",
+        "PEM file with the private key. Empty: the key is in the certificate's file.")
+    tls_required: bool = setting("tsd.tls.required", False, "Answer connections without TLS with an error.")
+    tls_minimum: str = setting("tsd.tls.minimum", "1.2", "Oldest version of TLS that is accepted: 1.2 or 1.3.")
+    tls_client_ca: str = setting(
+        "tsd.tls.client_ca", "",
+        "PEM file with the authorities that sign client certificates. Empty: the daemon requests no client "
+        "certificates.")
+    tls_client_certificate: str = setting(
+        "tsd.tls.client_certificate", "optional",
+        "Whether TLS clients must present a certificate of tsd.tls.client_ca: optional or required.")
+    tls_client_crl: str = setting(
+        "tsd.tls.client_crl", "",
+        "PEM file with revocation lists (CRLs), one for each authority that signs client certificates. A "
+        "certificate is refused if it is on a list, or if the list of its authority is missing or expired. The "
+        "daemon reloads the file as it does the certificate. Empty: no check.")
+    tls_handshake_ms: int = setting(
+        "tsd.tls.handshake_timeout", 10000,
+        "Timeout of the TLS handshake.", "ms", low=100)
+    tls_hsts_s: int | None = setting(
+        "tsd.tls.hsts", None,
+        "How long browsers use only HTTPS with this host, on any port (Strict-Transport-Security). 0: the header is"
+        " not sent. Unset: a day if tsd.tls.required is true, otherwise 0.", "s", low=0, example="0")
+
+    proxy_protocol_networks: str = setting(
+        "tsd.network.proxy_protocol", "",
+        "Networks of load balancers that send the PROXY protocol (version 1 or 2), which names the client: "
+        "HAProxy's send-proxy, proxy_protocol of AWS and nginx. All their connections must begin with that header. "
+        "It is not accepted from other networks.")
+    trusted_proxies: str = setting(
+        "tsd.http.trusted_proxies", "",
+        "Networks of HTTP proxies that add the client's address to X-Forwarded-For or Forwarded. These headers are "
+        "ignored from other networks.")
+    ipv6_prefix: int = setting(
+        "tsd.network.ipv6_prefix", 64,
+        "Length of the IPv6 prefix that counts as one client: one customer usually has a /64. Use 128 where the "
+        "agents of a network share a /64.", "bits", low=16, high=128)
+
+    @property
+    def hsts_s(self) -> int:
+        """Return how long browsers use only HTTPS, with the default resolved."""
+        if self.tls_hsts_s is None:
+            return DAY_S if self.tls_required else 0
+        return self.tls_hsts_s
+
+
+Network = IPv4Network | IPv6Network
+MIN_REJECTED_BYTES = 1 << 20  # of the log of rejected lines, which drops its oldest file
+
+
+def exemptions(text: str) -> tuple[tuple[Network, ...], frozenset[str]]:
+    """Return networks and accounts of `tsd.quota.exempt`; raises ValueError.
+
+    >>> exemptions("10.0.0.0/8, @collector, ::ffff:192.0.2.1")
+    ((IPv4Network('10.0.0.0/8'), IPv4Network('192.0.2.1/32')), frozenset({'collector'}))
+    """
+    words = [word for part in text.split(",") if (word := part.strip())]
+    networks = tuple(_unmapped(ip_network(word)) for word in words if not word.startswith("@"))
+    return networks, frozenset(word[1:] for word in words if word.startswith("@"))
+
+
+def _unmapped(network: Network) -> Network:
+    """Return an IPv4-mapped IPv6 network as IPv4, which is how peers are named."""
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    return network if mapped is None or network.prefixlen < 96 else IPv4Network((mapped, network.prefixlen - 96))
+
+
+@dataclass(frozen=True)
+class LimitSettings:
+    """Settings that limit one client, the number of new names, and the log of rejected lines."""
+
+    address_connections: int = setting(
+        "tsd.network.connections_per_address", 0,
+        "Open connections of one address; further ones are closed at once. Agents behind a NAT share an address. 0:"
+        " unlimited.", low=0)
+    line_timeout_s: int = setting(
+        "tsd.network.line_timeout", 0,
+        "Time from the first byte of a telnet line to its end, after which the connection is closed. Scripts that "
+        "write through a buffer send half a line until the buffer is full again. 0: unlimited.", "s", low=0)
+    partial_input_memory: int = setting(
+        "tsd.network.partial_input_memory", 64 << 20,
+        "Memory for partial lines and request heads of all connections; those up to 4 KiB do not count. Above it, "
+        "the connection that has held one for longest is closed.", "bytes", low=1 << 20)
+    quota_lines: int = setting(
+        "tsd.quota.lines_per_second", 0,
+        "Lines of one client, with a burst of ten seconds. Above it, the daemon stops reading from the client until"
+        " its quota recovers; nothing is lost. HTTP is answered with 429 if that takes over 10 s. 0: unlimited.",
+        "lines/s", low=0)
+    quota_names: int = setting(
+        "tsd.quota.new_names_per_minute", 0,
+        "New names of one client that get a UID. Lines with further new names are rejected, lines with known names "
+        "are stored. 0: unlimited.", "names/min", low=0)
+    account_lines: int = setting(
+        "tsd.quota.account_lines_per_second", 0,
+        "Lines of one account, from all its addresses together. 0: unlimited.", "lines/s", low=0)
+    account_names: int = setting(
+        "tsd.quota.account_new_names_per_minute", 0,
+        "New names of one account, from all its addresses together. 0: unlimited.", "names/min", low=0)
+    quota_exempt: str = setting(
+        "tsd.quota.exempt", "",
+        "Networks (CIDR) without quotas and without a limit on connections, and accounts (@NAME) without quotas, "
+        "separated by commas: for example a relay that sends for many hosts.")
+    max_series: int = setting(
+        "tsd.ingest.max_series", 0,
+        "Active series: those that sent a point within tsd.ingest.series_ttl. Each takes about 400 bytes of memory."
+        " Lines of further series are rejected. 0: unlimited.", "series", low=0)
+    names_per_minute: int = setting(
+        "tsd.uid.new_per_minute", 0,
+        "New names of all kinds and clients that get a UID. Consider the first hour of a new fleet. 0: unlimited.",
+        "names/min", low=0)
+    rejected_bytes: int = setting(
+        "tsd.rejected.max_bytes", 64 << 20,
+        "Size of the log of rejected lines, which `tsd rejected` lists and replays. The oldest lines are deleted "
+        "first. 0: no log.", "bytes", low=0)
+
+
+class Backend(Enum):
+    """The storage engine."""
+
+    EMBEDDED = "embedded"
+    HBASE = "hbase"
+
+
+class Mode(Enum):
+    """What clients may do."""
+
+    READ_WRITE = "rw"
+    READ_ONLY = "ro"
+    WRITE_ONLY = "wo"
+
+
+@dataclass(frozen=True)
+class Config(AccessSettings, LimitSettings):
+    """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
+
+    port: int = setting(
+        "tsd.network.port", 4242,
+        "TCP port of the telnet and HTTP protocols; the first byte of a connection decides.", low=0, high=65535)
+    bind: str = setting(
+        "tsd.network.bind", "127.0.0.1",
+        "Address to listen on. 0.0.0.0 or :: opens the port to the network: set up access first.")
+    backlog: int = setting(
+        "tsd.network.backlog", 1024,
+        "Connections that the kernel queues before they are accepted. A fleet that reconnects at once needs room "
+        "here.", low=1)
+    reuse_port: bool = setting(
+        "tsd.network.reuse_port", False,
+        "Let several daemons listen on the port (SO_REUSEPORT); the kernel distributes connections. For daemons of "
+        "one user on HBase, each with its own state folder (tsd@.service). With tsd.socket, set ReusePort= there.")
+    tcp_no_delay: bool = setting("tsd.network.tcp_no_delay", True, "Send replies at once (TCP_NODELAY).")
+    keep_alive: bool = setting("tsd.network.keep_alive", True, "Let the kernel detect dead clients (SO_KEEPALIVE).")
+    connections_limit: int = setting(
+        "tsd.core.connections.limit", 0,
+        "Open connections; further ones are closed at once. 0: the limit of open files (LimitNOFILE), minus a "
+        "quarter, at most 600, for the journal and the store.", low=0)
+    socket_timeout_s: int = setting(
+        "tsd.core.socket.timeout", 0,
+        "Close connections that sent nothing, or that do not read replies, for this long. 0: never, because agents "
+        "may be quiet for long.", "s", low=0)
+    mode: Mode = setting("tsd.mode", Mode.READ_WRITE, "rw: read and write; ro: no put; wo: write only.")
+    no_diediedie: bool = setting(
+        "tsd.no_diediedie", True,
+        "Disable the telnet command `diediedie`, which stops the daemon. (OpenTSDB's default is false.)")
+    drain_ms: int = setting(
+        "tsd.core.drain_timeout", 60000,
+        "On SIGTERM, how long the daemon writes pending points to the store. The rest stays in the journal until "
+        "the next start. Keep it below systemd's TimeoutStopSec.", "ms", low=0)
+
+    auto_create_metrics: bool | None = setting(
+        "tsd.core.auto_create_metrics", None,
+        "Assign UIDs to unknown metrics. Unset: true on the embedded store, false (as in OpenTSDB) on HBase, where "
+        "a typing error would use up a UID.", example="true")
+    auto_create_tagks: bool = setting("tsd.core.auto_create_tagks", True, "Assign UIDs to unknown tag names.")
+    auto_create_tagvs: bool = setting("tsd.core.auto_create_tagvs", True, "Assign UIDs to unknown tag values.")
+    allow_specialchars: str = setting(
+        "tsd.core.tag.allow_specialchars", "",
+        "Characters allowed in names in addition to a-z A-Z 0-9 - _ . / and letters of ISO-8859-1, e.g. `:@`. All "
+        "daemons on the same tables need the same value.")
+    max_tags: int = setting(
+        "tsd.storage.max_tags", 8,
+        "Tags of a data point. Each one lengthens the keys of its rows; 5460 fill a key with UIDs of 3 bytes.", low=1)
+    random_metrics: bool = setting(
+        "tsd.core.uid.random_metrics", False,
+        "Assign random instead of sequential metric UIDs, which spreads new metrics over HBase's regions.")
+    width_metric: int = setting(
+        "tsd.storage.uid.width.metric", 3,
+        "Width of metric UIDs; 3 bytes suffice for 16,777,215 names. Never change it once there is data.",
+        "bytes", 1, 8)
+    width_tagk: int = setting(
+        "tsd.storage.uid.width.tagk", 3,
+        "Width of tag name UIDs. Never change it once there is data.", "bytes", 1, 8)
+    width_tagv: int = setting(
+        "tsd.storage.uid.width.tagv", 3,
+        "Width of tag value UIDs. Never change it once there is data.", "bytes", 1, 8)
+    name_cache: int = setting(
+        "tsd.uid.lru.name.size", 1_000_000,
+        "Cached UIDs by name, for each kind of name; about 150 bytes each.", "names", low=1000)
+    id_cache: int = setting(
+        "tsd.uid.lru.id.size", 1_000_000,
+        "Cached names by UID, for each kind of name; about 150 bytes each.", "UIDs", low=1000)
+    uid_cache_ttl_s: int = setting(
+        "tsd.uid.cache_ttl", 600,
+        "Time within which each cached name is looked up again, to notice renames and deletions by other processes."
+        " `tsd uid` notifies the daemon of its state folder; `dropcaches` (telnet) works on any daemon.", "s", low=1)
+
+    backend: Backend = setting(
+        "tsd.storage.backend", Backend.EMBEDDED,
+        "embedded: RocksDB in the state folder. hbase: HBase through its Thrift gateway.")
+    path: str = setting(
+        "tsd.storage.path", "var",
+        "State folder: journal, embedded store, control socket. Each daemon needs its own.")
+    cache_bytes: int = setting(
+        "tsd.storage.cache", 256 << 20,
+        "Read cache of the embedded store. Dashboards are fastest if their rows fit into half of it.",
+        "bytes", low=1 << 20)
+    thrift: str = setting(
+        "tsd.storage.hbase.thrift", "127.0.0.1:9090",
+        "HBase's Thrift gateways (`hbase thrift start`), host:port separated by commas. Calls are distributed over "
+        "the gateways that answer.")
+    thrift_connections: int = setting(
+        "tsd.storage.hbase.thrift.connections", 8,
+        "Connections to all gateways together, which is also the number of concurrent calls.", low=1, high=256)
+    thrift_timeout_ms: int = setting(
+        "tsd.storage.hbase.thrift.timeout", 15000,
+        "Timeout of one call to a gateway. Region moves take seconds.", "ms", low=100)
+    thrift_transport: str = setting(
+        "tsd.storage.hbase.thrift.transport", "buffered",
+        "Transport of the gateways: buffered or framed.")
+    thrift_protocol: str = setting(
+        "tsd.storage.hbase.thrift.protocol", "binary",
+        "Protocol of the gateways: binary or compact.")
+    data_table: str = setting("tsd.storage.hbase.data_table", "tsdb", "Table of points, on both engines.")
+    uid_table: str = setting("tsd.storage.hbase.uid_table", "tsdb-uid", "Table of names and UIDs, on both engines.")
+    tree_table: str = setting("tsd.storage.hbase.tree_table", "tsdb-tree", "Table of trees, on both engines.")
+    meta_table: str = setting(
+        "tsd.storage.hbase.meta_table", "tsdb-meta",
+        "Table of series metadata, on both engines.")
+    salt_width: int = setting(
+        "tsd.storage.salt.width", 0,
+        "Width of the salt before each row key, which spreads one metric over HBase's regions. 0: no salt. Never "
+        "change it once there is data; all daemons on the same tables need the same value.", "bytes", 0, 8)
+    salt_buckets: int = setting(
+        "tsd.storage.salt.buckets", 20,
+        "Number of salts. Never change it once there is data.", low=1)
+    flush_interval_ms: int = setting(
+        "tsd.storage.flush_interval", 10000,
+        "The write window: points of a row that arrive within it are written as one cell. They are in the journal "
+        "meanwhile, and this daemon's queries see them; other daemons on the same tables see them this much later.",
+        "ms", low=10)
+    join_points: bool = setting(
+        "tsd.storage.join_points", True,
+        "true: one cell for each row and window, the form that OpenTSDB's compaction writes. false: one cell for "
+        "each point, as OpenTSDB writes them.")
+    fix_duplicates: bool = setting(
+        "tsd.storage.fix_duplicates", True,
+        "If a row has different values for one time, compaction keeps the newest. false (OpenTSDB's default): such "
+        "rows are left alone and reported.")
+
+    enable_compaction: bool = setting(
+        "tsd.storage.enable_compaction", True,
+        "Merge rows that have several cells into one cell once their hour is over.")
+    compaction_interval_s: int = setting(
+        "tsd.storage.compaction.flush_interval", 10,
+        "Pause between rounds of compaction.", "s", low=1)
+    compaction_threshold: int = setting(
+        "tsd.storage.compaction.min_flush_threshold", 100,
+        "Rows that must wait for a round to run, and least rows of a round.", "rows", low=0)
+    compaction_speed: int = setting(
+        "tsd.storage.compaction.flush_speed", 2,
+        "Share of the waiting rows that a round takes: at speed N all of them are done N times an hour.", low=1)
+
+    rollups_enable: bool = setting("tsd.rollups.enable", False, "Accept and query rollups and pre-aggregates.")
+    rollups_config: str = setting(
+        "tsd.rollups.config", "",
+        'JSON, or the path of a .json file: {"aggregationIds": {"sum": 0, "count": 1, "min": 2, "max": 3}, '
+        '"intervals": [{"interval": "1m", "table": "tsdb", "preAggregationTable": "tsdb-agg", "rowSpan": "1h", '
+        '"defaultInterval": true}, {"interval": "1h", "table": "tsdb-1h", "preAggregationTable": "tsdb-agg-1h", '
+        '"rowSpan": "1d"}]}. Never change an id once there is data.')
+    rollups_tag_key: str = setting(
+        "tsd.rollups.agg_tag_key", "_aggregate",
+        "Tag name that holds the aggregator of a pre-aggregate.")
+    rollups_tag_raw: bool = setting("tsd.rollups.tag_raw", False, "Add that tag to rollups of single series, too.")
+    rollups_raw_value: str = setting(
+        "tsd.rollups.raw_agg_tag_value", "RAW",
+        "Value of that tag in rollups of single series.")
+    rollups_block_derived: bool = setting(
+        "tsd.rollups.block_derived", True,
+        "Reject rollups and pre-aggregates by avg and dev: averages of averages are wrong.")
+    histograms_config: str = setting(
+        "tsd.core.histograms.config", "",
+        'Id of the histogram codec: {"net.opentsdb.core.SimpleHistogramDecoder": 42}, or the path of a .json file. '
+        'Empty: no histograms.')
+
+    track_series: bool = setting(
+        "tsd.core.meta.enable_tsuid_tracking", False,
+        "Enter each series into the meta table, once when it is new and once in each hour with points. OpenTSDB "
+        "needs this for lookup and query/last; this daemon does not.")
+    describe_series: bool = setting(
+        "tsd.core.meta.enable_realtime_ts", False,
+        "With tracking, write metadata (TSMeta) of new series.")
+    describe_names: bool = setting(
+        "tsd.core.meta.enable_realtime_uid", False,
+        "Write metadata (UIDMeta) of new names.")
+    grow_trees: bool = setting(
+        "tsd.core.tree.enable_processing", False,
+        "With tracking and TSMeta, add new series to the enabled trees.")
+
+    corrected: bool = setting(
+        "tsd.query.corrected", False,
+        "true: answers without OpenTSDB's harmful errors (README, Differences), unless a request has "
+        "corrected=false. false: OpenTSDB's answers, unless a request has corrected=true.")
+    allow_delete: bool = setting(
+        "tsd.http.query.allow_delete", False,
+        "Allow DELETE on /api/query, and `delete` in its body, which delete the hours that they read. (OpenTSDB "
+        "always allows the latter.)")
+    query_timeout_ms: int = setting(
+        "tsd.query.timeout", 0,
+        "A query without a result by then ends with OpenTSDB's error. 0: unlimited.", "ms", low=0)
+    query_duplicates: bool = setting(
+        "tsd.query.allow_simultaneous_duplicates", True,
+        "false: reject a query that its client is already running.")
+    query_bytes: int = setting(
+        "tsd.query.limits.bytes.default", 0,
+        "Bytes that a sub-query may read from the store before it ends with OpenTSDB's error. 0: unlimited.",
+        "bytes", low=0)
+    query_points: int = setting(
+        "tsd.query.limits.data_points.default", 0,
+        "Data points that a sub-query may read. 0: unlimited.", "points", low=0)
+    query_bytes_override: bool = setting(
+        "tsd.query.limits.bytes.allow_override", False,
+        "Requests may use overrideByteLimit.")
+    query_points_override: bool = setting(
+        "tsd.query.limits.data_points.allow_override", False,
+        "Requests may use overrideDataPointLimit.")
+    query_overrides: str = setting(
+        "tsd.query.limits.overrides.config", "",
+        "JSON file with limits by metric: a list of objects with metric (a regular expression), byteLimit and "
+        "dataPointsLimit. It is read at the start.")
+    query_memory: int = setting(
+        "tsd.query.memory_limit", 512 << 20,
+        "Bytes of points that all queries hold until their responses are sent. A query that needs more ends with an"
+        " error.", "bytes", low=16 << 20)
+    max_queries: int = setting(
+        "tsd.query.max_concurrent", 16,
+        "Queries that run at the same time; further ones wait.", low=1)
+    parallel_scans: int = setting(
+        "tsd.query.parallel_scans", 4,
+        "On HBase, parallel scans of one query.", low=1, high=64)
+    cache_memory: int = setting(
+        "tsd.query.cache_memory", 64 << 20,
+        "Size of the result cache: downsampled values of past hours, kept until a point is written to the hour. On "
+        "HBase each query checks for such writes. 0: no cache.", "bytes", low=0)
+    series_index: bool | None = setting(
+        "tsd.query.series_index", None,
+        "Keep an index of series by tags, so that a query for few of many series reads no others. Unset: true on "
+        "the embedded store, false on HBase, where the index would miss what an OpenTSDB writes into the same "
+        "tables.", example="true")
+    series_table: str = setting("tsd.query.series_table", "tsdb-series", "Table of that index.")
+    expansion_limit: int = setting(
+        "tsd.query.filter.expansion_limit", 4096,
+        "Values of a literal filter that are resolved to UIDs before the scan. If a filter has more, each value "
+        "read is compared instead.", low=0)
+    skip_unresolved_tagvs: bool = setting(
+        "tsd.query.skip_unresolved_tagvs", False,
+        "Ignore unknown values in literal filters. false: they are an error.")
+    fuzzy_filter: bool = setting(
+        "tsd.query.enable_fuzzy_filter", True,
+        "false: explicit tags without the side effects of OpenTSDB's fuzzy filter.")
+
+    journal_path: str = setting(
+        "tsd.journal.path", "",
+        "Folder of the journal, e.g. on a separate disk. Empty: journal/ in the state folder.")
+    journal_sync_ms: int = setting(
+        "tsd.journal.sync_interval", 100,
+        "Longest time from the arrival of a line to its fsync. Shorter means more fsyncs, not more bytes.",
+        "ms", low=1)
+    journal_max_bytes: int = setting(
+        "tsd.journal.max_bytes", 8 << 30,
+        "Size of the journal, which holds points that the store has not stored, about 50 bytes each. When it is "
+        "full, the daemon stops reading from clients; no line is dropped.", "bytes", low=1 << 20)
+
+    memory_limit: int = setting(
+        "tsd.ingest.memory_limit", 512 << 20,
+        "Memory of points that are not written yet, about 21 bytes each; further points are kept in the journal "
+        "only. Active series need 300 to 600 bytes each in addition.", "bytes", low=16 << 20)
+    max_line: int = setting(
+        "tsd.ingest.max_line", 16384,
+        "Length of a line; a longer one is rejected and skipped. (OpenTSDB: 1024.)", "bytes", 1024, 32000)
+    series_ttl_s: int = setting(
+        "tsd.ingest.series_ttl", 7200,
+        "Time without points after which a series is dropped from memory. It is looked up again when it returns.",
+        "s", low=60)
+    reply_buffer: int = setting(
+        "tsd.ingest.reply_buffer", 1 << 20,
+        "Memory for replies to one client that does not read them (collectd never does). Above it, errors are "
+        "summarized in one line and commands wait.", "bytes", low=4096)
+
+    enable_api: bool = setting("tsd.core.enable_api", True, "false: /api/… is answered with 404.")
+    enable_ui: bool = setting(
+        "tsd.core.enable_ui", True,
+        "false: the paths outside the API are answered with 404: /, /s, /q, /logs, /stats, /suggest, /version, "
+        "/aggregators.")
+    enable_chunked: bool = setting(
+        "tsd.http.request.enable_chunked", True,
+        "Accept bodies of more than 8192 bytes, and chunked ones. (OpenTSDB's default is false.)")
+    max_chunk: int = setting(
+        "tsd.http.request.max_chunk", 32 << 20,
+        "Largest body of a request, uncompressed; a larger one is answered with 413. (OpenTSDB's default is 4096.)",
+        "bytes", low=1)
+    http_memory: int = setting(
+        "tsd.http.request.memory", 256 << 20,
+        "Memory for the bodies of all requests; one client may use a quarter of it. Further requests wait.",
+        "bytes", low=1 << 20)
+    http_timeout_s: int = setting(
+        "tsd.http.request.timeout", 60,
+        "Timeout for receiving a request, and for sending 64 KiB of a response. Idle connections are subject to "
+        "tsd.core.socket.timeout instead.", "s", low=1)
+    cors_domains: str = setting(
+        "tsd.http.request.cors_domains", "",
+        "Origins whose pages may send requests, separated by commas, or * alone.")
+    cors_headers: str = setting(
+        "tsd.http.request.cors_headers",
+        "Authorization, Content-Type, Accept, Origin, User-Agent, DNT, Cache-Control, X-Mx-ReqToken, Keep-"
+        "Alive, X-Requested-With, If-Modified-Since",
+        "Headers that those pages may send.")
+    header_tag: str = setting(
+        "tsd.http.header_tag", "",
+        "Header of /api/put with a tag, e.g. dc=fra, for all points of the request that lack that tag. Empty: none."
+        " (OpenTSDB reads it and does not apply it.)")
+    staticroot: str = setting(
+        "tsd.http.staticroot", "",
+        "Folder with the files of /s/… and /favicon.ico, e.g. OpenTSDB's own. Empty: none.")
+    show_stack_trace: bool = setting(
+        "tsd.http.show_stack_trace", False,
+        "Add a stack trace to error responses, for development. (OpenTSDB's default is true.)")
+
+    canary: bool | None = setting(
+        "tsd.canary.enable", None,
+        "Write a point of the series tsd.canary{host=…,daemon=…} every 10 s and read it back. The time it takes is "
+        "in `stats`. Unset: true if systemd's watchdog is active (WatchdogSec=), which checks it.", example="false")
+    log_level: str = setting(
+        "tsd.log.level", "info",
+        "debug, info, warning or error. SIGHUP applies a changed value, as it does for tsd.core.drain_timeout, "
+        "tsd.journal.max_bytes and the limits.")
+    log_format: str = setting(
+        "tsd.log.format", "auto",
+        "console, json, journald (with priorities, without times), or auto: journald under systemd, otherwise "
+        "console.")
+    stats_canonical: bool = setting("tsd.stats.canonical", False, "Lines of `stats` have fqdn= instead of host=.")
+    stats_with_port: bool = setting("tsd.core.stats_with_port", False, "Lines of `stats` have port=.")
+
+    # fmt: on
+
+    @property
+    def indexes_series(self) -> bool:
+        """Return whether series are indexed, with the default resolved."""
+        return self.backend is Backend.EMBEDDED if self.series_index is None else self.series_index
+
+    @property
+    def creates_metrics(self) -> bool:
+        """Return whether an unknown metric gets a UID, with the default resolved."""
+        return self.backend is Backend.EMBEDDED if self.auto_create_metrics is None else self.auto_create_metrics
