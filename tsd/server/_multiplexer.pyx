@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twins of `tsd.doors.gather.plain_gather` and `plain_credit`.
+"""Compiled loops over packets: see `read_batch_python` and `credit_batch_python` in `tsd.server.multiplexer`.
 
-The interpreter's lock is kept: a read of what is there takes the kernel a microsecond or a few.
+The GIL is not released: reading available data takes the kernel a few microseconds.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
@@ -13,41 +13,41 @@ cdef extern from "<unistd.h>" nogil:
     Py_ssize_t read(int fd, void* to, size_t size)
 
 cdef enum:
-    READ_BYTES = 8192  # as there
-    FEW_BYTES = 4096
+    READ_BYTES = 8192  # as in tsd.server.multiplexer
+    SMALL_PACKET_BYTES = 4096
 
 
-cdef Py_ssize_t lines_of(const char* text, Py_ssize_t size, Py_ssize_t longest) noexcept nogil:
-    """How many put lines these bytes are; 0 where they are not, as far as can be told at a glance, or one is longer."""
+cdef Py_ssize_t lines_of(const char* text, Py_ssize_t size, Py_ssize_t max_line) noexcept nogil:
+    """Return the number of lines in a packet; 0 if `is_batchable` is false for it."""
     cdef const char* end = text + size
     cdef const char* feed
     cdef Py_ssize_t lines = 0
-    if size < 5 or size >= FEW_BYTES or end[-1] != c"\n":
+    if size < 5 or size >= SMALL_PACKET_BYTES or (end - 1)[0] != c"\n":
         return 0
     if memcmp(text, b"put ", 4) != 0 or memchr(text, c"\r", size) != NULL:
         return 0
     while text < end:
         feed = <const char*> memchr(text, c"\n", end - text)
-        if feed - text > longest:
+        if feed - text > max_line:
             return 0
         lines += 1
         text = feed + 1
     return lines
 
 
-def gather(list ready not None, dict places not None, bytearray _room not None):
-    """See plain_gather."""
-    cdef list shares = [], others = [], failed = [], uneasy = []
-    cdef char* start = PyByteArray_AS_STRING(_room)
+def read_batch(list ready not None, dict slots not None, bytearray _buffer not None):
+    """See read_batch_python."""
+    cdef list packets = [], unbatched = [], failed = [], deferred = []
+    cdef char* start = PyByteArray_AS_STRING(_buffer)
     cdef Py_ssize_t have = 0, got, lines
     cdef int fd
-    if PyByteArray_GET_SIZE(_room) < FEW_BYTES * len(ready) + READ_BYTES:
-        raise ValueError(f"got room for {len(_room)} bytes of {len(ready)} packets")
+    if PyByteArray_GET_SIZE(_buffer) < SMALL_PACKET_BYTES * len(ready) + READ_BYTES:
+        raise ValueError(f"got a buffer of {len(_buffer)} bytes for {len(ready)} packets")
     for item in ready:
         number = item[0]
-        place = places[number]
-        if not place.easy or place.client.is_bounded:
-            uneasy.append(number)
+        slot = slots[number]
+        if not slot.fast_path or slot.client.is_limited:
+            deferred.append(number)
             continue
         fd = number
         got = read(fd, start + have, READ_BYTES)
@@ -55,30 +55,30 @@ def gather(list ready not None, dict places not None, bytearray _room not None):
             if errno != EAGAIN and errno != EINTR:
                 failed.append((number, errno))
             continue
-        lines = lines_of(start + have, got, place.longest)
+        lines = lines_of(start + have, got, slot.max_line)
         if lines:
-            shares.append((number, place, got, lines))
+            packets.append((number, slot, got, lines))
             have += got
         else:
-            others.append((number, PyBytes_FromStringAndSize(start + have, got)))
-    return PyBytes_FromStringAndSize(start, have), shares, others, failed, uneasy
+            unbatched.append((number, PyBytes_FromStringAndSize(start + have, got)))
+    return PyBytes_FromStringAndSize(start, have), packets, unbatched, failed, deferred
 
 
-def credit(shares not None, position, now_s, now_ms):
-    """See plain_credit."""
+def credit_batch(packets not None, position, now_s, now_ms):
+    """See credit_batch_python."""
     cdef Py_ssize_t total = 0
-    for _, place, size, lines in shares:
-        client = place.client
+    for _, slot, size, lines in packets:
+        client = slot.client
         client.bytes += size
         client.accepted += lines
         client.last_ms = now_ms
-        if client.is_bounded:
+        if client.is_limited:
             client.sent(lines)
         else:
             client.lines += lines
-        member = place.member
-        member.accepted += lines
-        member.position = position
-        place.visitor.silent_since = now_s
+        connection = slot.connection
+        connection.accepted += lines
+        connection.position = position
+        slot.peer.idle_since = now_s
         total += lines
     return total

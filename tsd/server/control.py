@@ -1,6 +1,6 @@
-"""The control socket: where commands on this machine reach the daemon, and the store that it owns.
+"""The control socket: commands on this machine use it to reach the daemon and its store.
 
-A Unix socket in the state folder that only the daemon's own user may open. The other end is `tsd.store.remote`.
+It is a Unix socket in the state folder that only the daemon's user may open. `tsd.store.remote` is its client.
 """
 
 import inspect
@@ -14,71 +14,71 @@ import msgpack
 import structlog
 import trio
 
+from tsd.config.state_dir import socket_address
 from tsd.errors import TsdError
-from tsd.state import socket_address
 from tsd.store import Family, Put, Store, Table
 from tsd.store.remote import MAX_MESSAGE, RECEIVE_BYTES
 
 log = structlog.get_logger(__name__)
 
-Verb = Callable[..., Awaitable[Any]]
+Operation = Callable[..., Awaitable[Any]]
 
 
 async def open_listener(path: Path) -> trio.SocketListener:
-    """Listen at `path`. One that a crashed daemon left is replaced: the state folder's lock says that it is gone."""
+    """Listen at `path`. Replaces the socket of a crashed daemon: this process holds the state folder's lock."""
     with suppress(FileNotFoundError):
         os.unlink(path)
     listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     with socket_address(path) as address:
         await listener.bind(address)
-        os.chmod(address, 0o600)  # nobody gets in before `listen`
+        os.chmod(address, 0o600)  # before `listen`: no connection is accepted with other permissions
     listener.listen(16)
     return trio.SocketListener(listener)
 
 
-async def serve(listener: trio.SocketListener, verbs: Mapping[str, Verb]) -> None:
+async def serve(listener: trio.SocketListener, operations: Mapping[str, Operation]) -> None:
     """Answer requests until cancelled."""
 
-    async def visit(stream: trio.SocketStream) -> None:
+    async def handle(stream: trio.SocketStream) -> None:
         try:
             async with stream:
-                await _converse(stream, verbs)
+                await _answer_requests(stream, operations)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            log.debug("a command hung up")
+            log.debug("control.disconnected")
         except Exception:
-            log.exception("a command's connection ended by an error of ours")
+            log.exception("control.connection_failed")
 
-    await trio.serve_listeners(visit, [listener])
+    await trio.serve_listeners(handle, [listener])
 
 
-async def _converse(stream: trio.SocketStream, verbs: Mapping[str, Verb]) -> None:
+async def _answer_requests(stream: trio.SocketStream, operations: Mapping[str, Operation]) -> None:
     requests = msgpack.Unpacker(max_buffer_size=MAX_MESSAGE)
     while data := await stream.receive_some(RECEIVE_BYTES):
         try:
             requests.feed(data)
             received = list(requests)
-        except (ValueError, msgpack.UnpackException) as exc:  # where the next request starts, nobody can tell
-            await stream.send_all(msgpack.packb(_error(TsdError, f"got no msgpack: {exc!r}")))
+        except (ValueError, msgpack.UnpackException) as exc:  # the start of the next request is unknown
+            await stream.send_all(msgpack.packb(_error(TsdError, f"got invalid msgpack: {exc!r}")))
             return
         for request in received:
-            await stream.send_all(msgpack.packb(await _answer(request, verbs)))
+            await stream.send_all(msgpack.packb(await _answer(request, operations)))
 
 
-async def _answer(request: Any, verbs: Mapping[str, Verb]) -> dict[str, object]:
+async def _answer(request: Any, operations: Mapping[str, Operation]) -> dict[str, object]:
     try:
         arguments = dict(request)
         name = arguments.pop("verb")
-        verb = verbs[name]
-        inspect.signature(verb).bind(**arguments)
+        operation = operations[name]
+        inspect.signature(operation).bind(**arguments)
     except (TypeError, ValueError, KeyError) as exc:
-        wanted = f"wanted one of {', '.join(verbs)} with its arguments"
+        wanted = f"wanted one of {', '.join(operations)} with its arguments"
         return _error(TsdError, f"got {str(request)[:200]!r}, {wanted}: {exc}")
     try:
-        return {"result": await verb(**arguments)}
+        return {"result": await operation(**arguments)}
     except TsdError as exc:
         return _error(type(exc), str(exc))
-    except Exception as exc:  # arguments that are not what the verb takes, or a bug of ours: of this request only
-        log.exception("a command's request failed", verb=name)
+    except Exception as exc:  # wrong arguments or an internal error: only this request fails
+        log.exception("control.request_failed", operation=name)
         return _error(TsdError, f"{name}: {exc!r}")
 
 
@@ -86,8 +86,8 @@ def _error(kind: type[TsdError], message: str) -> dict[str, object]:
     return {"error": kind.__name__, "message": message}
 
 
-def store_verbs(store: Store) -> dict[str, Verb]:
-    """The calls of a store, from messages and to messages."""
+def store_operations(store: Store) -> dict[str, Operation]:
+    """Return the operations of a store, with arguments and results of types that msgpack can encode."""
 
     async def create_tables(tables: list[Any], compression: str) -> list[str]:
         wanted = [Table(name, tuple(Family(*family) for family in families)) for name, families in tables]

@@ -1,7 +1,6 @@
-"""The port's sockets: handed over by systemd (sd_listen_fds(3)), or opened here.
+"""Listening sockets: inherited from systemd (sd_listen_fds(3)) or opened here.
 
-Sockets that are handed over outlive the process: what connects while one daemon ends and the next one starts waits in
-the kernel, and nobody is refused.
+Inherited sockets survive a restart: new connections wait in the kernel until the next daemon accepts them.
 """
 
 import os
@@ -16,57 +15,58 @@ from tsd.errors import TsdError
 
 log = structlog.get_logger(__name__)
 
-FIRST_FD = 3  # of those that are handed over
-_OURS = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+FIRST_FD = 3  # first inherited descriptor
+_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
-class Where(NamedTuple):
-    """Where to listen, unless sockets are handed over."""
+class ListenAddress(NamedTuple):
+    """The address to listen on if no sockets are inherited."""
 
     bind: str
     port: int
     backlog: int
-    reuse_port: bool  # others may listen there as well: the kernel shares connections out
+    reuse_port: bool  # other processes may listen on the port too: the kernel balances connections
 
 
-async def listeners(where: Where, environ: MutableMapping[str, str] = os.environ) -> list[trio.SocketListener]:
-    """The port's sockets, held from now on. Raises TsdError, in words, where they cannot be had."""
+async def listeners(
+    address: ListenAddress, environ: MutableMapping[str, str] = os.environ
+) -> list[trio.SocketListener]:
+    """Return the listening sockets. Raises TsdError if there are none."""
     sockets = inherited(environ)
     if sockets:
-        log.info("sockets were handed over", addresses=" ".join(map(_address, sockets)))
+        log.info("sockets.inherited", addresses=" ".join(map(_address, sockets)))
         return [trio.SocketListener(trio.socket.from_stdlib_socket(one)) for one in sockets]
     try:
-        return [trio.SocketListener(one) for one in await _opened(where)]
+        return [trio.SocketListener(one) for one in await _open(address)]
     except OSError as exc:
-        raise TsdError(f"cannot listen on {where.bind}:{where.port}: {exc.strerror or exc}") from exc
+        raise TsdError(f"cannot listen on {address.bind}:{address.port}: {exc.strerror or exc}") from exc
 
 
 def inherited(environ: MutableMapping[str, str], first: int = FIRST_FD) -> list[socket.socket]:
-    """The listening sockets that this process was started with; none where they are meant for another. What says so in
-    the environment is taken out: processes that this one starts have no such sockets. Raises TsdError."""
-    pid, count, names = (environ.pop(name, "") for name in _OURS)
+    """Return the listening sockets inherited by this process; none if they are for another process. Removes the
+    variables from the environment, because child processes inherit no sockets. Raises TsdError."""
+    pid, count, names = (environ.pop(name, "") for name in _VARIABLES)
     if not pid.isdigit() or int(pid) != os.getpid() or not count.isdigit():
         return []
     labels = names.split(":") if names else []
     return [
-        _checked(first + at, labels[at] if at < len(labels) else "unknown")  # systemd's own word for it
+        _checked(first + at, labels[at] if at < len(labels) else "unknown")  # systemd's default name
         for at in range(int(count))
     ]
 
 
 def _checked(fd: int, name: str) -> socket.socket:
-    """The socket behind a descriptor, if agents can connect to it."""
+    """Return the socket of a descriptor. Raises TsdError if it is not a listening TCP socket."""
     os.set_inheritable(fd, False)
     try:
         found = socket.socket(fileno=fd)
         listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as exc:
-        raise TsdError(f"descriptor {fd} ({name}) was handed over and is no socket: {exc.strerror}") from exc
+        raise TsdError(f"inherited descriptor {fd} ({name}) is not a socket: {exc.strerror}") from exc
     if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM or not listens:
         found.close()
         raise TsdError(
-            f"descriptor {fd} ({name}) was handed over and is no TCP socket that listens: wanted ListenStream=PORT, "
-            "and Accept=no"
+            f"inherited descriptor {fd} ({name}) is not a listening TCP socket: wanted ListenStream=PORT and Accept=no"
         )
     found.setblocking(False)
     return found
@@ -77,36 +77,36 @@ def _address(one: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _opened(where: Where) -> list[trio.socket.SocketType]:
-    """Sockets for each address that the name stands for, all or none of them."""
+async def _open(address: ListenAddress) -> list[trio.socket.SocketType]:
+    """Open a socket for each address that the name resolves to; if one fails, close all."""
     found = await trio.socket.getaddrinfo(
-        where.bind or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        address.bind or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     opened: list[trio.socket.SocketType] = []
-    missing: OSError | None = None
+    unsupported: OSError | None = None
     try:
-        for family, kind, protocol, _, address in found:
+        for family, kind, protocol, _, resolved in found:
             try:
                 one = trio.socket.socket(family, kind, protocol)
-            except OSError as exc:  # a machine without IPv6 resolves names to it all the same
-                missing = exc
+            except OSError as exc:  # without IPv6 support names still resolve to IPv6 addresses
+                unsupported = exc
                 continue
             opened.append(one)
-            _prepare(one.setsockopt, family, where)
-            await one.bind(address)
-            one.listen(where.backlog)
+            _prepare(one.setsockopt, family, address)
+            await one.bind(resolved)
+            one.listen(address.backlog)
     except OSError:
         for one in opened:
             one.close()
         raise
-    if not opened and missing is not None:
-        raise missing
+    if not opened and unsupported is not None:
+        raise unsupported
     return opened
 
 
-def _prepare(setsockopt: Callable[[int, int, int], None], family: int, where: Where) -> None:
-    setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier run may not be quite gone
+def _prepare(setsockopt: Callable[[int, int, int], None], family: int, address: ListenAddress) -> None:
+    setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier process may still be closing
     if family == socket.AF_INET6:
-        setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # or it would take IPv4's port as well
-    if where.reuse_port:
+        setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # otherwise it occupies the IPv4 port too
+    if address.reuse_port:
         setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

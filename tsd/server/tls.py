@@ -1,11 +1,14 @@
-"""TLS on the port: a connection whose first byte is a handshake's is encrypted, and what it speaks inside is found out
-as on any other.
+"""TLS on the port. A connection whose first byte starts a TLS handshake is encrypted; others are not.
 
-Certificate and key are read again when their files change, for connections that come then. A pair that cannot be used
-changes nothing: the last good one is kept, and that is said.
+Certificate and key are reloaded when their files change, for new connections. If the new files are invalid, the old
+ones stay in use and the error is logged.
+
+A handshake computes for up to a millisecond with an RSA key, right after the client's first message. `HandshakeLimiter`
+runs one computation at a time and then leaves the event loop to others for `IDLE_RATIO` times as long.
 """
 
 import ssl
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
@@ -13,143 +16,205 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from tsd.access.certificates import Certificate, read_certificate
-from tsd.access.files import State, state_of
-from tsd.access_settings import AccessSettings
-from tsd.doors.handshakes import InTurn, Turns
+from tsd.auth.accounts import FileState, file_state
+from tsd.auth.credentials import Certificate, read_certificate
+from tsd.config.settings import AccessSettings
 from tsd.errors import TsdError
 
 log = structlog.get_logger(__name__)
 
-HANDSHAKE = 0x16  # the first byte of a TLS connection
+
+IDLE_RATIO = 3  # handshakes take a quarter of the event loop's time at most
+
+
+class HandshakeLimiter:
+    """Admits one handshake's computation at a time. `clock` measures its cost: the thread's CPU time."""
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = clock
+        self._lock = trio.StrictFIFOLock()
+        self._free_at = -float("inf")  # in trio's clock
+
+    async def wait(self) -> float:
+        """Wait for admission: the caller computes until its next await. Return the wait in seconds."""
+        start = trio.current_time()
+        async with self._lock:
+            await trio.sleep_until(self._free_at)
+        self._began = self._clock()
+        self._free_at = trio.current_time()
+        return self._free_at - start
+
+    def finished(self) -> None:
+        """End the computation."""
+        self._free_at = trio.current_time() + IDLE_RATIO * (self._clock() - self._began)
+
+
+class LimitedHandshake(trio.abc.Stream):
+    """A connection during its handshake: it returns received data only when the limiter admits the computation."""
+
+    def __init__(self, stream: trio.SocketStream, limiter: HandshakeLimiter, scope: trio.CancelScope) -> None:
+        self._stream = stream
+        self._limiter = limiter
+        self._scope = scope
+        self._admitted = False
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Return received data after admission. The wait extends the deadline: the client did not cause it."""
+        self._finish()
+        data = await self._stream.receive_some(max_bytes)
+        if data:
+            self._scope.deadline += await self._limiter.wait()
+            self._admitted = True
+        return bytes(data)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send the computed message."""
+        self._finish()
+        await self._stream.send_all(data)
+
+    def _finish(self) -> None:
+        if self._admitted:
+            self._admitted = False
+            self._limiter.finished()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """See trio.abc.Stream."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        """See trio.abc.Stream."""
+        await self._stream.aclose()
+
+
+HANDSHAKE_RECORD = 0x16  # first byte of a TLS record with a handshake
 CAPITALS = frozenset(range(ord("A"), ord("Z") + 1))
-LOOK_S = 5  # between looks at the files
-CLOSE_WAIT = 8  # a state of TCP, as Linux numbers them
-PARTING_S = 2  # for a client to agree that the connection is over
-SOON_S = 14 * 86400  # a certificate that ends within this is warned of
-CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of 1.2: with forward secrecy and authenticated; 1.3 has no others
-BEGIN, BEGIN_CRL = b"-----BEGIN ", b"-----BEGIN X509 CRL-----"  # OpenSSL cuts long lines: they may stand anywhere
+RELOAD_INTERVAL_S = 5
+CLOSE_WAIT = 8  # TCP state, from Linux
+CLOSE_TIMEOUT_S = 2  # for a client to answer close_notify
+EXPIRY_WARNING_S = 14 * 86400  # a certificate that expires within this time is a warning
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # for TLS 1.2: forward secrecy and AEAD; every cipher of TLS 1.3 has both
+BEGIN, BEGIN_CRL = b"-----BEGIN ", b"-----BEGIN X509 CRL-----"  # anywhere in a line: OpenSSL splits long lines
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
-TOLD = b"TLS is required on this port.\n"
-TOLD_HTTP = (
+TLS_REQUIRED = b"TLS is required on this port.\n"
+TLS_REQUIRED_HTTP = (
     b"HTTP/1.1 426 Upgrade Required\r\nUpgrade: TLS/1.2\r\nConnection: Upgrade, close\r\n"
-    b"Content-Type: text/plain; charset=UTF-8\r\nContent-Length: %d\r\n\r\n%b" % (len(TOLD), TOLD)
+    b"Content-Type: text/plain; charset=UTF-8\r\nContent-Length: %d\r\n\r\n%b" % (len(TLS_REQUIRED), TLS_REQUIRED)
 )
 
 Encrypted = trio.SSLStream[trio.abc.Stream]
 
 
-class Statistics(NamedTuple):
-    """The numbers of this moment."""
+class TlsStatistics(NamedTuple):
+    """A snapshot of the counts."""
 
-    handshakes: int  # that succeeded
+    handshakes: int  # completed
     failed: int
-    late: int  # that took too long
-    plain: int  # connections refused because they were not encrypted
-    seconds_left: int  # that the certificate holds
+    late: int  # timed out
+    plain: int  # connections refused for lack of encryption
+    seconds_left: int  # until the certificate expires
 
 
 class _Keys(NamedTuple):
-    """What was read of the files."""
+    """The loaded files."""
 
     context: ssl.SSLContext
     certificate: Certificate
 
 
 class Tls:
-    """Encryption of the port's connections."""
+    """TLS of the port's connections."""
 
     def __init__(self, settings: AccessSettings, now_ms: Callable[[], int]) -> None:
-        """Raises TsdError where certificate and key cannot be used."""
+        """Raises TsdError if certificate or key are invalid."""
         self._settings = settings
         self._now_ms = now_ms
         self._files = _files_of(settings)
-        self._seen = _states_of(self._files)
+        self._loaded_state = _file_states(self._files)
         self._keys = _read(settings)
-        self._turns = Turns()
-        self._handshakes = self._failed = self._late = self._plain = 0
-        self._say()
+        self._limiter = HandshakeLimiter()
+        self._handshakes = self._failed = self._late = self._plaintext_count = 0
+        self._log_certificate()
 
-    async def opened(self, stream: trio.SocketStream) -> trio.SocketStream | Encrypted | None:
-        """The stream to go on with, once the client has sent its first byte; None where there is nothing to say to it
-        any more."""
+    async def accept(self, stream: trio.SocketStream) -> trio.SocketStream | Encrypted | None:
+        """Return the stream to use, after the client's first byte; None if the connection must be closed."""
         try:
             first = await stream.socket.recv(1, trio.socket.MSG_PEEK)
         except OSError as exc:
             raise trio.BrokenResourceError from exc
-        if first[:1] == bytes([HANDSHAKE]):
-            return await self._agreed(stream)
+        if first[:1] == bytes([HANDSHAKE_RECORD]):
+            return await self._handshake(stream)
         if first and self._settings.tls_required:
-            self._plain += 1
-            await stream.send_all(TOLD_HTTP if first[0] in CAPITALS else TOLD)
+            self._plaintext_count += 1
+            await stream.send_all(TLS_REQUIRED_HTTP if first[0] in CAPITALS else TLS_REQUIRED)
             return None
         return stream
 
-    async def _agreed(self, stream: trio.SocketStream) -> Encrypted | None:
-        """The encrypted connection; None where client and we cannot agree."""
+    async def _handshake(self, stream: trio.SocketStream) -> Encrypted | None:
+        """Return the encrypted stream; None if the handshake fails."""
         with trio.move_on_after(self._settings.tls_handshake_ms / 1000) as scope:
-            handshaking: trio.abc.Stream = InTurn(stream, self._turns, scope)
+            handshaking: trio.abc.Stream = LimitedHandshake(stream, self._limiter, scope)
             encrypted = trio.SSLStream(handshaking, self._keys.context, server_side=True, https_compatible=True)
             try:
                 await encrypted.do_handshake()
             except trio.BrokenResourceError as error:
                 self._failed += 1
-                log.debug("no TLS with a client", because=str(error.__cause__ or error))
+                log.debug("tls.handshake_failed", error=str(error.__cause__ or error))
                 return None
         if scope.cancelled_caught:
             self._late += 1
             return None
-        encrypted.transport_stream = stream  # nobody waits for turns any more
+        encrypted.transport_stream = stream  # later reads bypass the limiter
         self._handshakes += 1
         return encrypted
 
     async def watch(self) -> None:
-        """Read the files again whenever they change, for ever."""
+        """Reload the files whenever they change, until cancelled."""
         while True:
-            await trio.sleep(LOOK_S)
-            if await trio.to_thread.run_sync(_states_of, self._files) != self._seen:
+            await trio.sleep(RELOAD_INTERVAL_S)
+            if await trio.to_thread.run_sync(_file_states, self._files) != self._loaded_state:
                 try:
                     await self.reload()
                 except TsdError as error:
-                    log.error("the certificate has changed and cannot be used; the old one is kept", because=str(error))
+                    log.error("tls.reload_failed", error=str(error))
 
     async def reload(self) -> None:
-        """Read the files again. Raises TsdError, and then nothing has changed."""
-        self._seen = await trio.to_thread.run_sync(_states_of, self._files)
+        """Load the files. Raises TsdError, and then changes nothing."""
+        self._loaded_state = await trio.to_thread.run_sync(_file_states, self._files)
         self._keys = await trio.to_thread.run_sync(_read, self._settings)
-        self._say()
+        self._log_certificate()
 
-    def _say(self) -> None:
+    def _log_certificate(self) -> None:
         certificate = self._keys.certificate
         left_s = certificate.seconds_left(self._now_ms())
-        told = log.info if left_s > SOON_S else log.warning
-        told(
-            "certificate read" if left_s > 0 else "the certificate is no longer valid",
+        write = log.info if left_s > EXPIRY_WARNING_S else log.warning
+        write(
+            "tls.certificate_loaded" if left_s > 0 else "tls.certificate_expired",
             subject=certificate.subject,
             names=" ".join(certificate.names),
-            until=certificate.expires.isoformat(),
+            expires=certificate.expires.isoformat(),
         )
 
-    def statistics(self) -> Statistics:
-        """The numbers of this moment."""
+    def statistics(self) -> TlsStatistics:
+        """Return a snapshot of the counts."""
         left_s = self._keys.certificate.seconds_left(self._now_ms())
-        return Statistics(self._handshakes, self._failed, self._late, self._plain, left_s)
+        return TlsStatistics(self._handshakes, self._failed, self._late, self._plaintext_count, left_s)
 
 
 def _read(settings: AccessSettings) -> _Keys:
-    """What the files hold. Raises TsdError."""
+    """Load the files. Raises TsdError."""
     name = ""
     try:
         for name in _files_of(settings):
-            with open(name, "rb"):  # ssl does not say which one it cannot open
+            with open(name, "rb"):  # ssl's errors do not name the file
                 pass
         name = " and ".join(filter(None, (settings.tls_certificate, settings.tls_key)))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = VERSIONS[settings.tls_minimum]
         context.set_ciphers(CIPHERS)
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-        context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF  # who ends its side without a word is still told what it asked
+        # a client that closes without close_notify still gets its response
+        context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
         context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, password=_no_password)
         if settings.tls_client_ca:
             name = settings.tls_client_ca
@@ -164,21 +229,21 @@ def _read(settings: AccessSettings) -> _Keys:
         name = settings.tls_certificate
         with open(settings.tls_certificate, "rb") as file:
             return _Keys(context, read_certificate(file.read()))
-    except OSError as exc:  # ssl.SSLError is one
+    except OSError as exc:  # includes ssl.SSLError
         raise TsdError(f"{name}: {exc.strerror or exc}") from exc
 
 
 def _check_revocations(name: str) -> None:
-    """Raise TsdError for a file that holds anything but lists of revoked certificates: OpenSSL would trust whatever
-    certificate stands among them, and whoever that one vouches for."""
+    """Raise TsdError if a file contains anything but revocation lists: OpenSSL would trust a certificate in it as a
+    CA."""
     with open(name, "rb") as file:
         pem = file.read()
     if pem.count(BEGIN) != pem.count(BEGIN_CRL) or BEGIN_CRL not in pem:
-        raise TsdError(f"{name}: tsd.tls.client_crl takes lists of revoked certificates in PEM form, and nothing else")
+        raise TsdError(f"{name}: tsd.tls.client_crl wants revocation lists in PEM form, and nothing else")
 
 
 def _no_password() -> str:
-    raise TsdError("tsd.tls.key: the key is encrypted, and nobody is there to type its password")
+    raise TsdError("tsd.tls.key: the key is encrypted; wanted a key without a password")
 
 
 def _files_of(settings: AccessSettings) -> list[str]:
@@ -186,22 +251,22 @@ def _files_of(settings: AccessSettings) -> list[str]:
     return [name for name in named if name]
 
 
-def _states_of(files: list[str]) -> list[State]:
-    return [state_of(name) for name in files]
+def _file_states(files: list[str]) -> list[FileState]:
+    return [file_state(name) for name in files]
 
 
-async def say_goodbye(stream: Encrypted) -> None:
-    """Tell the client that nothing more comes, so that it can tell an end from a cut."""
-    with trio.move_on_after(PARTING_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+async def close_notify(stream: Encrypted) -> None:
+    """Send close_notify, so that the client can distinguish the end from a truncation."""
+    with trio.move_on_after(CLOSE_TIMEOUT_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         await stream.unwrap()
 
 
 def socket_of(stream: trio.abc.Stream) -> trio.SocketStream | None:
-    """The socket below a stream, encrypted or not."""
+    """Return the TCP stream below an encrypted or plain stream."""
     below = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
     return below if isinstance(below, trio.SocketStream) else None
 
 
-def has_hung_up(stream: trio.SocketStream) -> bool:
-    """Whether the client has closed its side, even where bytes of it are still unread."""
+def has_disconnected(stream: trio.SocketStream) -> bool:
+    """Return whether the client has closed its side, even if there is unread input."""
     return stream.getsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_INFO, 1)[0] == CLOSE_WAIT

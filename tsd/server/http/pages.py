@@ -1,4 +1,4 @@
-"""The few HTML pages: errors outside the API, the home page, and the farewell."""
+"""HTML pages: errors outside the API, the home page, and the reply to /diediedie."""
 
 from html import escape
 
@@ -6,7 +6,7 @@ STYLE = "body{font-family:sans-serif;margin:2em}blockquote{border-left:3px solid
 
 
 def page(title: str, heading: str, body: str) -> bytes:
-    """A page. `title` and `heading` are text, `body` is HTML."""
+    """Return a page. `title` and `heading` are text, `body` is HTML."""
     return (
         f'<!DOCTYPE html>\n<html><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
         f"</head>\n<body><h1>{escape(heading)}</h1>\n{body}\n</body></html>\n"
@@ -14,33 +14,33 @@ def page(title: str, heading: str, body: str) -> bytes:
 
 
 def bad_request(reason: str) -> bytes:
-    """The page of an error that the client made."""
-    told = f"<blockquote>The reason provided was:<br>{_with_code(reason)}</blockquote>"
-    return page("Bad Request", "Looks like it's your fault this time", told)
+    """Return the page of a client's error, in OpenTSDB's words."""
+    quote = f"<blockquote>The reason provided was:<br>{_with_code(reason)}</blockquote>"
+    return page("Bad Request", "Looks like it's your fault this time", quote)
 
 
 def denied(message: str, details: str) -> bytes:
-    """The page of what somebody may not see."""
+    """Return the page of a request that is not allowed."""
     return page(message, message, f"<blockquote>{escape(details)}</blockquote>")
 
 
 def not_found() -> bytes:
-    """The page of a path that leads nowhere."""
+    """Return the page of an unknown path."""
     return page(
         "Page Not Found", "Page Not Found", "<blockquote>The requested URL was not found on this server.</blockquote>"
     )
 
 
 def server_error(reason: str, trace: str = "") -> bytes:
-    """The page of an error of ours, or of the store's."""
-    told = f"<blockquote>The reason provided was:<br>{_with_code(reason)}</blockquote>"
+    """Return the page of an internal error or a store's error."""
+    quote = f"<blockquote>The reason provided was:<br>{_with_code(reason)}</blockquote>"
     return page(
-        "Internal Server Error", "Internal Server Error", told + (f"<pre>{escape(trace)}</pre>" if trace else "")
+        "Internal Server Error", "Internal Server Error", quote + (f"<pre>{escape(trace)}</pre>" if trace else "")
     )
 
 
 def moved(location: str) -> bytes:
-    """A page that sends browsers elsewhere."""
+    """Return a page that redirects browsers."""
     return (
         f'<!DOCTYPE html>\n<html><head><meta http-equiv="refresh" content="0; url={escape(location)}"></head>'
         "<body></body></html>\n"
@@ -48,30 +48,27 @@ def moved(location: str) -> bytes:
 
 
 def home(version: str) -> bytes:
-    """What a browser finds at `/`. The title and the name of its part are those that health checks look for."""
+    """Return the page at `/`. Health checks look for its title and the element id."""
     links = "".join(
         f'<li><a href="{path}">{path}</a>: {what}</li>\n'
         for path, what in (
-            ("/api/version", "what runs here"),
-            (
-                "/api/stats",
-                "its numbers",
-            ),
-            ("/metrics", "the same, for Prometheus"),
-            ("/api/config", "its settings"),
-            ("/api/aggregators", "how points can be aggregated"),
-            ("/health/ready", "whether it can write and read"),
-            ("/logs", "what it logged last"),
+            ("/api/version", "version"),
+            ("/api/stats", "statistics"),
+            ("/metrics", "statistics for Prometheus"),
+            ("/api/config", "settings"),
+            ("/api/aggregators", "aggregators of queries"),
+            ("/health/ready", "readiness for writes and queries"),
+            ("/logs", "recent log events"),
         )
     )
     return page("OpenTSDB", f"tsd {version}", f'<div id="queryuimain"><ul>\n{links}</ul></div>')
 
 
 def exiting() -> bytes:
-    """The answer to `/diediedie`."""
+    """Return the reply to `/diediedie`."""
     return page("TSD Exiting", "Cleaning up and exiting now.", "")
 
 
 def _with_code(text: str) -> str:
-    """Text as HTML, but for the `<code>` that OpenTSDB's messages carry."""
+    """Escape text, but keep the `<code>` of OpenTSDB's messages."""
     return escape(text).replace("&lt;code&gt;", "<code>").replace("&lt;/code&gt;", "</code>")

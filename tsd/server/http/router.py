@@ -1,37 +1,34 @@
-"""A request → the endpoint that its path names → a response; whatever goes wrong becomes an error in OpenTSDB's form.
+"""Route a request to its endpoint and turn every error into a response in OpenTSDB's form.
 
-Nothing here knows sockets, and no endpoint knows anything of this but `Refused`.
+The router knows no sockets. Endpoints report errors as `Refused` and do not depend on the router otherwise.
 """
 
 import json
 import re
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
 
-from tsd.access.roles import Role
-from tsd.doors import pages
-from tsd.doors.cors import Cors
-from tsd.doors.exchange import HTML, JSON, Endpoint, Request, Response
-from tsd.doors.parts import MadeOf, ended
-from tsd.doors.permits import Permits
-from tsd.doors.target import Target
-from tsd.doors.visitor import Visitor
+from tsd.auth.roles import Role
+from tsd.config.settings import Mode
 from tsd.errors import Refused, StoreError, TsdError
-from tsd.settings import Mode
+from tsd.server.http import pages
+from tsd.server.http.messages import HTML, JSON, Endpoint, Request, Response, StreamedBody, Target, closing
+from tsd.server.http.security import Authorizer, Cors
+from tsd.server.peer import Peer
 
 log = structlog.get_logger(__name__)
 
 LEGACY_JSON = "application/json"
-LONGEST_CALL = 200
-_CALL = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*|\[\d+\])*", re.ASCII)
+MAX_CALLBACK_CHARS = 200
+_CALLBACK = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*|\[\d+\])*", re.ASCII)
 NOT_FOUND, STORE_FAILED, UNAVAILABLE, INTERNAL = 404, 424, 503, 500
-ACCESS = (401, 403, 429)
+ACCESS_ERRORS = (401, 403, 429)
 
-# wire.md §10: what is not there in which mode. Paths of ours, beyond OpenTSDB's, are there in all.
+# Endpoints that a mode or switch disables (docs/compat/wire.md §10). Endpoints beyond OpenTSDB's exist in every mode.
 WRITES = frozenset(
     {"api/annotation", "api/annotations", "api/histogram", "api/put", "api/rollup", "api/tree", "api/uid"}
 )
@@ -39,8 +36,8 @@ READS = frozenset({"", "api/query", "api/search", "api/suggest", "favicon.ico", 
 UI = frozenset({"", "aggregators", "diediedie", "favicon.ico", "logs", "q", "s", "stats", "suggest", "version"})
 
 
-class Rules(NamedTuple):
-    """How a daemon answers."""
+class RouterOptions(NamedTuple):
+    """Which endpoints exist, and whether errors carry a stack trace."""
 
     mode: Mode = Mode.READ_WRITE
     with_api: bool = True
@@ -48,45 +45,48 @@ class Rules(NamedTuple):
     shows_traces: bool = False
 
 
-class Dispatcher:
+class Router:
     """All endpoints of a daemon."""
 
     def __init__(
-        self, routes: Mapping[str, Endpoint], rules: Rules, cors: Cors, permits: Permits | None = None
+        self,
+        routes: Mapping[str, Endpoint],
+        options: RouterOptions,
+        cors: Cors,
+        authorizer: Authorizer | None = None,
     ) -> None:
-        self._rules = rules
+        """Without an `authorizer` every request is allowed."""
+        self._options = options
         self._cors = cors
-        self._permits = permits  # None: everybody may do everything
-        self._routes = {key: endpoint for key, endpoint in routes.items() if _is_there(key, rules)}
-        self.failures = 0  # errors of ours
+        self._authorizer = authorizer
+        self._routes = {key: endpoint for key, endpoint in routes.items() if _is_enabled(key, options)}
+        self.failures = 0  # internal errors
 
-    def sender(self, headers: Mapping[str, str], visitor: Visitor) -> Visitor:
-        """Who is behind a request that came from `visitor`; raises Refused."""
-        return visitor if self._permits is None else self._permits.sender(headers, visitor)
+    def sender(self, headers: Mapping[str, str], peer: Peer) -> Peer:
+        """Return the sender of a request on the connection of `peer`. Raises Refused."""
+        return peer if self._authorizer is None else self._authorizer.sender(headers, peer)
 
-    def serves_others(self, visitor: Visitor) -> bool:
-        """Whether it is a trusted proxy's connection: each of its requests is somebody else's."""
-        return self._permits is not None and self._permits.forwards(visitor)
+    def is_http_proxy(self, peer: Peer) -> bool:
+        """Return whether a connection belongs to a trusted proxy: its requests have different senders."""
+        return self._authorizer is not None and self._authorizer.is_http_proxy(peer)
 
-    async def admit(self, method: str, target: Target, headers: Mapping[str, str], visitor: Visitor) -> Visitor:
-        """Who sends a request of which only the head has come; raises Refused where it may not go on. Browsers ask by
-        OPTIONS what they may ask, and show nothing then."""
-        if self._permits is None or method == "OPTIONS":
-            return visitor
-        shown = await self._permits.identified(headers, visitor)
-        self._check(method, target, headers, shown)
-        return shown
+    async def authorize(self, method: str, target: Target, headers: Mapping[str, str], peer: Peer) -> Peer:
+        """Return the authenticated sender of a request, before its body is read. Raises Refused.
 
-    def _check(self, method: str, target: Target, headers: Mapping[str, str], visitor: Visitor) -> None:
-        """Raise Refused where somebody may not ask for this."""
-        key = self._key_of(target)
-        if self._permits is not None and key in self._routes:
-            self._permits.check(key, method, target, headers, visitor)
+        OPTIONS is always allowed: browsers send it without credentials.
+        """
+        if self._authorizer is None or method == "OPTIONS":
+            return peer
+        key = self._endpoint_key(target)
+        return await self._authorizer.authorize(key if key in self._routes else None, method, target, headers, peer)
 
     async def answer(self, request: Request, target: Target) -> Response:
-        """The response to a request, whatever becomes of it. Its first part is there: what fails later ends it."""
+        """Return the response to a request, also if its endpoint fails.
+
+        The first chunk of a streamed body is ready. A later error ends the connection.
+        """
         extra: tuple[tuple[str, str], ...] = ()
-        key = self._key_of(target)
+        key = self._endpoint_key(target)
         try:
             extra = tuple(self._cors.check(request.method, request.headers))
             if request.method == "OPTIONS":
@@ -96,26 +96,26 @@ class Dispatcher:
             _check_callback(request)
             endpoint = self._routes.get(key)
             if endpoint is None:
-                response = _nowhere(request, target)
+                response = _unknown_endpoint(request, target)
             else:
-                response = await _begun(await endpoint(request))
-        except Exception as error:  # noqa: BLE001 - the boundary: a request that fails is answered, and fails alone
-            response = self._failed(error, request, target)
-        except BaseException:  # cancelled: what it had begun may be done all the same
-            self._tell(key, request, "cut off")
+                response = await _start_body(await endpoint(request))
+        except Exception as error:  # noqa: BLE001 - the boundary: a failing request gets an error response
+            response = self._error_response(error, request, target)
+        except BaseException:  # cancelled: the endpoint may have changed something already
+            self._audit(key, request, "cancelled")
             raise
-        self._tell(key, request, str(response.status))
+        self._audit(key, request, str(response.status))
         response = _in_legacy_form(response) if target.is_legacy else response
         if response.content_type in (JSON, LEGACY_JSON) and request.has("jsonp"):
-            response = await _padded(response, request)
+            response = await _as_callback(response, request)
         return replace(response, headers=(*response.headers, *extra)) if extra else response
 
-    def _tell(self, key: str, request: Request, outcome: str) -> None:
-        if self._permits is not None and key in self._routes and request.method != "OPTIONS":
-            self._permits.tell(key, request, outcome)
+    def _audit(self, key: str, request: Request, outcome: str) -> None:
+        if self._authorizer is not None and key in self._routes and request.method != "OPTIONS":
+            self._authorizer.audit(key, request, outcome)
 
-    def _key_of(self, target: Target) -> str:
-        """Which endpoint a target names: that of its first two words, as of api/query/last, or of the first alone."""
+    def _endpoint_key(self, target: Target) -> str:
+        """Return the key of a target's endpoint: the most specific one that exists, such as api/query/last."""
         if target.is_api and len(target.segments) > 1:
             longer = f"{target.key}/{target.segments[1]}"
             if longer in self._routes:
@@ -123,41 +123,41 @@ class Dispatcher:
         return target.key
 
     def refuse(self, error: Refused, target: Target | None = None) -> Response:
-        """The response to a request that was not read to its end, or has no target."""
-        told = _error(error) if target is None else _told(error, target)
-        return replace(told, headers=(*told.headers, *error.headers)) if error.headers else told
+        """Return the response to a request that was not read completely or has no valid target."""
+        response = _api_error(error) if target is None else _error(error, target)
+        return replace(response, headers=(*response.headers, *error.headers)) if error.headers else response
 
     def _shows_trace(self, request: Request) -> bool:
-        """Traces name files and lines: not for strangers."""
-        return self._rules.shows_traces and request.visitor.principal.may(Role.ADMIN)
+        """Return whether a response may carry a stack trace: it names files, so only administrators get it."""
+        return self._options.shows_traces and request.peer.principal.may(Role.ADMIN)
 
-    def _failed(self, error: Exception, request: Request, target: Target) -> Response:
+    def _error_response(self, error: Exception, request: Request, target: Target) -> Response:
         refused = _as_refused(error, target)
         if refused is None:
             self.failures += 1
-            log.error("a request failed by an error of ours", path=request.path, method=request.method, exc_info=error)
+            log.error("request.failed", path=request.path, method=request.method, exc_info=error)
             refused = Refused(INTERNAL, str(error) or "An unknown exception occurred")
         elif isinstance(error, StoreError):
-            log.warning("a request failed as the store does", path=request.path, error=str(error))
+            log.warning("request.store_failed", path=request.path, error=str(error))
         trace = "".join(traceback.format_exception(error)) if self._shows_trace(request) else ""
-        told = _told(refused, target, trace)
-        return replace(told, headers=(*told.headers, *refused.headers)) if refused.headers else told
+        response = _error(refused, target, trace)
+        return replace(response, headers=(*response.headers, *refused.headers)) if refused.headers else response
 
 
-def _is_there(path: str, rules: Rules) -> bool:
-    key = "/".join(path.split("/")[:2])  # what is there of api/query is there of api/query/last
-    if rules.mode is Mode.READ_ONLY and key in WRITES:
+def _is_enabled(path: str, options: RouterOptions) -> bool:
+    key = "/".join(path.split("/")[:2])  # api/query/last is enabled and disabled with api/query
+    if options.mode is Mode.READ_ONLY and key in WRITES:
         return False
-    if rules.mode is Mode.WRITE_ONLY and key in READS:
+    if options.mode is Mode.WRITE_ONLY and key in READS:
         return False
-    if not rules.with_api and key.startswith("api/"):
+    if not options.with_api and key.startswith("api/"):
         return False
-    return rules.with_ui or key not in UI
+    return options.with_ui or key not in UI
 
 
 def _as_refused(error: Exception, target: Target) -> Refused | None:
-    """What a client is told of an error; None where it is a bug."""
-    if isinstance(error, ExceptionGroup):  # of an endpoint with tasks: what one of them ended with
+    """Return the response status and text of an error; None for an internal error."""
+    if isinstance(error, ExceptionGroup):  # from an endpoint with tasks: the first known error counts
         for inner in error.exceptions:
             if (found := _as_refused(inner, target)) is not None:
                 return found
@@ -172,121 +172,112 @@ def _as_refused(error: Exception, target: Target) -> Refused | None:
 
 
 def _check_serializer(request: Request) -> None:
-    """Raise Refused for a form of answers that there is not."""
+    """Raise Refused for an unknown serializer."""
     name = request.param("serializer")
     if name is not None and request.is_api and name != "json":
-        told = f"Could not find a serializer with the name: {name}"
-        raise Refused(400, "Requested serializer was not found", told)
+        details = f"Could not find a serializer with the name: {name}"
+        raise Refused(400, "Requested serializer was not found", details)
 
 
 def _check_callback(request: Request) -> None:
-    """Raise Refused where `jsonp` names no function: any other text would be a script of whoever wrote the link, told
-    in our name."""
+    """Raise Refused if `jsonp` is not a function name: other text could inject a script into this origin."""
     name = request.param("jsonp")
-    if name and not _names_function(name):
+    if name and not _is_function_name(name):
         raise Refused(400, "Invalid callback name", "The parameter jsonp must name a function")
 
 
-def _names_function(text: str) -> bool:
-    return len(text) <= LONGEST_CALL and _CALL.fullmatch(text) is not None
+def _is_function_name(text: str) -> bool:
+    return len(text) <= MAX_CALLBACK_CHARS and _CALLBACK.fullmatch(text) is not None
 
 
-async def _begun(response: Response) -> Response:
-    """A response whose first part is there: an error in it can still be told; and what has but one is sent whole."""
+async def _start_body(response: Response) -> Response:
+    """Return a response with its first chunks ready: an error in them still gets an error response.
+
+    A body of at most one chunk becomes bytes.
+    """
     if isinstance(response.body, bytes):
         return response
-    parts = response.body
+    chunks = response.body
     try:
-        first = await anext(parts, b"")
-        second = await anext(parts, None)
+        first = await anext(chunks, b"")
+        second = await anext(chunks, None)
     except BaseException:
-        async with ended(parts):  # nobody else will: there is no response to send
+        async with closing(chunks):  # no response will close it
             raise
     if second is None:
-        return replace(response, body=first)
-    return replace(response, body=MadeOf(_joined(first, second, parts), parts))
+        async with closing(chunks):
+            return replace(response, body=first)
+    return replace(response, body=StreamedBody(chunks, first=(first, second)))
 
 
-async def _joined(first: bytes, second: bytes, parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    yield first
-    yield second
-    async for part in parts:
-        yield part
-
-
-def _nowhere(request: Request, target: Target) -> Response:
+def _unknown_endpoint(request: Request, target: Target) -> Response:
     if target.key == "plugin":
         return Response(NOT_FOUND, b"", None)
     if not target.is_legacy:
-        return _error(Refused(NOT_FOUND, "Endpoint not found"))
+        return _api_error(Refused(NOT_FOUND, "Endpoint not found"))
     if request.has("json"):
         return Response(NOT_FOUND, _json({"err": "Page Not Found"}), LEGACY_JSON)
     return Response(NOT_FOUND, pages.not_found(), HTML)
 
 
-def _told(error: Refused, target: Target, trace: str = "") -> Response:
-    """An error in the form that the path has for it."""
+def _error(error: Refused, target: Target, trace: str = "") -> Response:
+    """Return an error in the format of its path: API, legacy JSON or HTML page."""
     if not target.is_legacy:
-        return _error(error, trace)
+        return _api_error(error, trace)
     if "json" in target.params:
-        return _legacy_json(error, trace)
+        return _legacy_json_error(error, trace)
     return _error_page(error, target, trace)
 
 
-def _error(error: Refused, trace: str = "") -> Response:
-    told: dict[str, object] = {"code": error.status, "message": error.message}
+def _api_error(error: Refused, trace: str = "") -> Response:
+    body: dict[str, object] = {"code": error.status, "message": error.message}
     if error.details:
-        told["details"] = error.details
+        body["details"] = error.details
     if trace:
-        told["trace"] = trace
-    return Response(error.status, _json({"error": told}))
+        body["trace"] = trace
+    return Response(error.status, _json({"error": body}))
 
 
-def _legacy_json(error: Refused, trace: str) -> Response:
+def _legacy_json_error(error: Refused, trace: str) -> Response:
     if error.status >= INTERNAL:
         return Response(INTERNAL, _json({"err": trace or error.message}), LEGACY_JSON)
-    status = error.status if error.status in (NOT_FOUND, *ACCESS) else 400
+    status = error.status if error.status in (NOT_FOUND, *ACCESS_ERRORS) else 400
     return Response(status, _json({"err": error.message}), LEGACY_JSON)
 
 
 def _error_page(error: Refused, target: Target, trace: str) -> Response:
     if error.status == NOT_FOUND and target.key == "s":
-        return replace(_error(error), content_type=LEGACY_JSON)
+        return replace(_api_error(error), content_type=LEGACY_JSON)
     if error.status == NOT_FOUND:
         return Response(NOT_FOUND, pages.not_found(), HTML)
     if error.status >= INTERNAL:
         return Response(INTERNAL, pages.server_error(error.message, trace), HTML)
-    if error.status in ACCESS:
+    if error.status in ACCESS_ERRORS:
         return Response(error.status, pages.denied(error.message, error.details), HTML)
     return Response(error.status if error.status == 413 else 400, pages.bad_request(error.message), HTML)
 
 
 def _in_legacy_form(response: Response) -> Response:
-    """Outside the API a type of content is guessed from its first bytes, and JSON's has no charset."""
+    """Return a response as OpenTSDB sends it outside the API: JSON's content type has no charset."""
     return replace(response, content_type=LEGACY_JSON) if response.content_type == JSON else response
 
 
-async def _padded(response: Response, request: Request) -> Response:
-    """JSON as a call of the function that `jsonp` names."""
+async def _as_callback(response: Response, request: Request) -> Response:
+    """Return JSON as a call of the function that `jsonp` names."""
     name = request.param("jsonp") or ""
     if not name and response.status < 400:
         if not isinstance(response.body, bytes):
-            async with ended(response.body):
-                pass  # nobody will ask for it
-        return _error(Refused(INTERNAL, "Missing callback name"))
-    if not _names_function(name):
+            async with closing(response.body):
+                pass  # it will not be sent
+        return _api_error(Refused(INTERNAL, "Missing callback name"))
+    if not _is_function_name(name):
         return response
     call = name.encode()
     if isinstance(response.body, bytes):
         return replace(response, body=call + b"(" + response.body + b")") if response.body else response
-    return replace(response, body=MadeOf(_padded_parts(call, response.body), response.body))
-
-
-async def _padded_parts(call: bytes, parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    yield call + b"("
-    async for part in parts:
-        yield part
-    yield b")"
+    assert isinstance(response.body, StreamedBody)  # from _start_body
+    response.body.enclose(call + b"(", b")")
+    return response
 
 
 def _json(value: object) -> bytes:

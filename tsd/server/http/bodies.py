@@ -1,0 +1,357 @@
+"""Bodies of HTTP requests and responses.
+
+Request bodies are decompressed within a limit and converted to UTF-8. `MemoryBudget` bounds the memory of all request
+bodies together. Response bodies are compressed if the client accepts it.
+"""
+
+import codecs
+import math
+import zlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import NamedTuple
+
+import trio
+
+from tsd.errors import Refused
+
+CLIENT_SHARES = 4  # one client may reserve this fraction of the budget
+MIN_BYTES_PER_S = 64 << 10  # expected of a client while others wait
+START_GRACE_S, MAX_DURATION_S = 5, 20  # while others wait: until the first byte, and for a whole body
+DECOMPRESS_IN_THREAD_BYTES = 64 << 10  # compressed size from which decompression would block the event loop
+STEP_BYTES = 1 << 20  # decompressed at once
+MAX_GZIP_MEMBERS = 16  # of one body: each member copies the rest of the input
+# Charsets in addition to UTF-8. Python's others are refused: some take more than linear time (punycode), and
+# Python caches every name that is looked up.
+CHARSETS = frozenset(
+    f"""latin1 latin-1 ascii utf-16 utf-16le utf-16be utf-32 utf-32le utf-32be koi8-r koi8-u gbk gb2312 gb18030 big5
+    shift_jis euc-jp euc-kr {" ".join(f"iso-8859-{part} windows-{1249 + part}" for part in range(1, 10))}
+    iso-8859-10 iso-8859-11 iso-8859-13 iso-8859-14 iso-8859-15 iso-8859-16""".split()
+)
+_GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
+TOO_LARGE, OVERLOADED = 413, 503
+
+
+class Reservation:
+    """The memory that one request has reserved. It has a deadline while other requests wait for memory."""
+
+    def __init__(self, budget: "MemoryBudget", client: str) -> None:
+        self._budget = budget
+        self.client = client
+        self.size = 0  # bytes
+        self._scope = trio.CancelScope()
+        self._due = math.inf  # the deadline, if others wait
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Receive the body in this block. Raises TooSlowError if it is late while others wait for memory."""
+        self._begun = trio.current_time()
+        self.received(0)
+        try:
+            with self._budget.receiving(self), self._scope:
+                yield
+        finally:
+            self._due = math.inf
+        if self._scope.cancelled_caught:
+            raise trio.TooSlowError
+
+    def received(self, size: int) -> None:
+        """Extend the deadline: `size` bytes of the body were received so far."""
+        earned_s = min(size / MIN_BYTES_PER_S, MAX_DURATION_S * size / max(1, self.size))
+        self._due = self._begun + START_GRACE_S + earned_s
+        if self._scope.deadline != math.inf:
+            self.set_deadline()
+
+    def set_deadline(self) -> None:
+        """Apply the deadline: other requests wait."""
+        self._scope.deadline = self._due
+
+    def clear_deadline(self) -> None:
+        """Lift the deadline: no request waits."""
+        self._scope.deadline = math.inf
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the deadline has passed."""
+        return self._due <= trio.current_time()
+
+    def take_nowait(self, amount: int) -> bool:
+        """Reserve `amount` bytes if they are free. For a request that has reserved nothing yet."""
+        assert not self.size
+        if not self._budget.is_free(self.client, amount):
+            return False
+        self._budget.add(self.client, amount)
+        self.size = amount
+        return True
+
+    async def take(self, amount: int) -> None:
+        """Wait for `amount` bytes. For a request that has reserved nothing yet: two requests that hold memory
+        and wait for more would deadlock."""
+        assert not self.size
+        await self._budget.wait(self.client, amount)
+        self.size = amount
+
+    def grow(self, amount: int) -> None:
+        """Reserve `amount` bytes in total. Raises Refused if they are not free."""
+        more = amount - self.size
+        if more > 0:
+            if not self._budget.is_free(self.client, more):
+                self._budget.reprioritize_late(self.client, more)
+                raise Refused(OVERLOADED, "Too many requests", "The memory for request bodies is in use; send again")
+            self._budget.add(self.client, more)
+            self.size = amount
+
+
+class _Waiter(NamedTuple):
+    """A request that waits for memory."""
+
+    client: str
+    amount: int
+    granted: trio.Event
+
+
+class MemoryBudget:
+    """Memory for the bodies of all requests that are received or processed, in bytes.
+
+    Requests are served in order. One client may reserve a share of the budget; its only request may exceed the share.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._share = limit // CLIENT_SHARES
+        self.used = 0
+        self._clients: Counter[str] = Counter()
+        self._waiting: deque[_Waiter] = deque()
+        self._receiving: set[Reservation] = set()
+
+    @asynccontextmanager
+    async def reserve(self, client: str) -> AsyncIterator[Reservation]:
+        """Return an empty reservation that is released at the end of the block."""
+        reservation = Reservation(self, client)
+        try:
+            yield reservation
+        finally:
+            if reservation.size:
+                self._release(client, reservation.size)
+
+    @contextmanager
+    def receiving(self, reservation: Reservation) -> Iterator[None]:
+        """Mark a reservation as receiving its body: it may get a deadline."""
+        self._receiving.add(reservation)
+        self._reprioritize()
+        try:
+            yield
+        finally:
+            self._receiving.remove(reservation)
+
+    def is_free(self, client: str, amount: int) -> bool:
+        """Return whether a client may reserve `amount` more. A client that holds nothing may exceed its share."""
+        return self.used + amount <= self._limit and not self._exceeds_share(client, amount)
+
+    def _exceeds_share(self, client: str, amount: int) -> bool:
+        """Return whether only the client's own reservations prevent `amount` more."""
+        own = self._clients[client]
+        return own != 0 and own + amount > self._share
+
+    def add(self, client: str, amount: int) -> None:
+        """Count reserved bytes."""
+        self.used += amount
+        self._clients[client] += amount
+
+    async def wait(self, client: str, amount: int) -> None:
+        """Reserve `amount` as soon as it is free."""
+        if self.is_free(client, amount):
+            self.add(client, amount)
+            return
+        waiter = _Waiter(client, amount, trio.Event())
+        self._waiting.append(waiter)
+        self._reprioritize()
+        try:
+            await waiter.granted.wait()
+        except trio.Cancelled:
+            if waiter.granted.is_set():  # granted and cancelled in the same pass of the event loop
+                self._release(client, amount)
+            else:
+                self._remove(waiter)
+            raise
+
+    def _remove(self, waiter: _Waiter) -> None:
+        self._waiting.remove(waiter)
+        self._reprioritize()
+
+    def _release(self, client: str, amount: int) -> None:
+        self.used -= amount
+        self._clients[client] -= amount
+        if not self._clients[client]:
+            del self._clients[client]
+        for waiter in list(self._waiting):
+            if self.is_free(waiter.client, waiter.amount):
+                self._remove(waiter)
+                self.add(waiter.client, waiter.amount)
+                waiter.granted.set()
+        if self._waiting:
+            self._reprioritize()
+
+    def _reprioritize(self) -> None:
+        """Set deadlines on the reservations whose memory a waiter needs, and lift those of the others."""
+        over_share = {one.client for one in self._waiting if self._exceeds_share(one.client, one.amount)}
+        any_release_helps = any(not self._exceeds_share(one.client, one.amount) for one in self._waiting)
+        for reservation in self._receiving:
+            if any_release_helps or reservation.client in over_share:
+                reservation.set_deadline()
+            else:
+                reservation.clear_deadline()
+
+    def reprioritize_late(self, client: str, amount: int) -> None:
+        """Set deadlines on late reservations whose memory `client` could use, for a request that cannot wait."""
+        for reservation in self._receiving:
+            if reservation.is_late and (reservation.client == client or not self._exceeds_share(client, amount)):
+                reservation.set_deadline()
+
+
+async def decompressed(body: bytes, coding: str, limit: int, reservation: Reservation) -> bytes:
+    """Return a body without its `Content-Encoding`. An unknown coding changes nothing, as in OpenTSDB.
+
+    Raises Refused: 400 for damaged data, 413 past `limit` bytes, 503 if the memory budget is exhausted.
+    """
+    coding = coding.strip().lower()
+    if coding not in ("gzip", "x-gzip", "deflate") or not body:
+        return body
+    inflater = _Inflater(body, coding)
+    found = bytearray()
+    while not inflater.done:  # a few bytes can expand to any number: memory is reserved step by step
+        reservation.grow(len(body) + min(len(found) + STEP_BYTES, limit))
+        if len(body) < DECOMPRESS_IN_THREAD_BYTES:
+            found += inflater.step()
+            await trio.lowlevel.checkpoint()
+        else:
+            found += await trio.to_thread.run_sync(inflater.step)
+        if len(found) > limit:
+            raise too_large(limit)
+    return bytes(found)
+
+
+class _Inflater:
+    """Decompresses a body, at most `STEP_BYTES` of output at a time."""
+
+    def __init__(self, body: bytes, coding: str) -> None:
+        self._coding = coding
+        self._window_bits = _GZIP
+        if coding == "deflate":  # with the zlib header of the standard, or raw as some clients send it
+            has_header = body[0] & 0x0F == 8 and int.from_bytes(body[:2], "big") % 31 == 0
+            self._window_bits = _ZLIB if has_header else _RAW
+        self._stream = zlib.decompressobj(self._window_bits)
+        self._input = body
+        self._members = 1
+        self.done = False
+
+    def step(self) -> bytes:
+        """Return the next bytes. Raises Refused for damaged or truncated data."""
+        try:
+            data = self._stream.decompress(self._input, STEP_BYTES)
+        except zlib.error as exc:
+            details = f"The body does not match its Content-Encoding ({self._coding}): {exc}"
+            raise Refused(400, "Bad request", details) from exc
+        self._input = self._stream.unconsumed_tail
+        if self._stream.eof:
+            self._next_member()
+        elif len(data) < STEP_BYTES and not self._input:
+            raise Refused(400, "Bad request", f"The body is truncated: its Content-Encoding is {self._coding}")
+        return data
+
+    def _next_member(self) -> None:
+        rest = self._stream.unused_data.lstrip(b"\0") if self._window_bits == _GZIP else b""
+        self.done = not rest
+        if rest:
+            self._members += 1
+            if self._members > MAX_GZIP_MEMBERS:
+                raise Refused(400, "Bad request", f"The body has more than {MAX_GZIP_MEMBERS} gzip members")
+            self._stream, self._input = zlib.decompressobj(self._window_bits), rest
+
+
+def too_large(limit: int) -> Refused:
+    """Return the error for a body that exceeds its limit."""
+    details = f"The body is larger than {limit} bytes (tsd.http.request.max_chunk)"
+    return Refused(TOO_LARGE, "Request Entity Too Large", details)
+
+
+async def as_utf8(body: bytes, content_type: str, limit: int) -> bytes:
+    """Return a body in UTF-8, converted from the charset of its content type.
+
+    Raises Refused: 400 for an unknown charset or invalid text, 413 past `limit` bytes.
+    """
+    _, found, rest = content_type.lower().partition("charset=")
+    charset = rest.partition(";")[0].strip(" \"'")
+    if not found or charset in ("utf-8", "utf8", "us-ascii", ""):
+        return body
+    wrong = Refused(400, "Bad request", f"The charset {charset} is unknown, or the body is not valid in it")
+    if charset not in CHARSETS:
+        raise wrong
+    decoder = codecs.getincrementaldecoder(charset)()
+    text = bytearray()
+    for at in range(0, len(body), STEP_BYTES):
+        try:
+            text += decoder.decode(body[at : at + STEP_BYTES], at + STEP_BYTES >= len(body)).encode()
+        except UnicodeError as exc:
+            raise wrong from exc
+        if len(text) > limit:
+            raise too_large(limit)
+        await trio.lowlevel.checkpoint()
+    return bytes(text)
+
+
+MIN_COMPRESSED_BYTES = 256  # compression does not pay for smaller bodies
+COMPRESS_IN_THREAD_BYTES = 32 << 10
+# Level 1 compresses typical responses to 25 % of their size, level 6 to 17 % at five times the cost.
+LEVEL = 1
+_WINDOW_BITS = {"gzip": _GZIP, "deflate": _ZLIB}
+
+
+def negotiated_coding(accept: str | None) -> str | None:
+    """Return the coding for an `Accept-Encoding`: gzip is preferred to deflate; None for neither.
+
+    >>> [negotiated_coding(value) for value in ("deflate;q=0.5, gzip;q=0", "br, *", "identity", None)]
+    ['deflate', 'gzip', None, None]
+    """
+    if not accept:
+        return None
+    weights: dict[str, float] = {}
+    for part in accept.lower().split(","):
+        name, _, rest = part.partition(";")
+        weights[name.strip()] = _weight(rest)
+    others = weights.get("*", 0.0)
+    gzip = weights.get("gzip", weights.get("x-gzip", others))
+    deflate = weights.get("deflate", others)
+    if gzip > 0 and gzip >= deflate:
+        return "gzip"
+    return "deflate" if deflate > 0 else None
+
+
+def _weight(text: str) -> float:
+    name, _, value = text.partition("=")
+    try:
+        return float(value) if name.strip() == "q" else 1.0
+    except ValueError:
+        return 1.0
+
+
+class Compressor:
+    """Compresses one response body. Large parts are compressed in a thread."""
+
+    def __init__(self, coding: str) -> None:
+        self._stream = zlib.compressobj(LEVEL, zlib.DEFLATED, _WINDOW_BITS[coding])
+
+    async def compress(self, data: bytes) -> bytes:
+        """Return the output so far; it may be empty."""
+        if len(data) < COMPRESS_IN_THREAD_BYTES:
+            return self._stream.compress(data)
+        return await trio.to_thread.run_sync(self._stream.compress, data)
+
+    def flush(self) -> bytes:
+        """Return the rest of the output."""
+        return self._stream.flush()
+
+    async def compress_all(self, body: bytes) -> bytes:
+        """Return a whole body, compressed."""
+        return await self.compress(body) + self.flush()

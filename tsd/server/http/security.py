@@ -1,0 +1,294 @@
+"""Authorization of HTTP requests, CORS, and the security headers of responses.
+
+`Authorizer` decides whether a request is allowed: from its sender, the permission of its endpoint and its origin. A
+browser sends a user's credentials (a password, a certificate, an allowed address) with the requests of any page.
+Requests that change something are therefore refused for pages of other origins, unless CORS allows them
+(docs/compat/wire.md §9.3).
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+
+import structlog
+
+from tsd.auth.authenticator import Authenticator
+from tsd.auth.roles import Permission, Role, describe_roles, is_audited, is_permitted, required_roles
+from tsd.auth.throttle import MAX_WAIT_S, TooManyAttempts
+from tsd.errors import Refused
+from tsd.server.http.messages import Request, Target
+from tsd.server.http.pages import STYLE
+from tsd.server.peer import Peer
+
+log = structlog.get_logger(__name__)
+
+
+METHODS = "GET, POST, PUT, DELETE"
+
+
+class Cors:
+    """The allowed origins: `*` for all, empty for none."""
+
+    def __init__(self, domains: str, headers: str) -> None:
+        self._domains = frozenset(domain.strip().upper() for domain in domains.split(",") if domain.strip())
+        self._headers = headers
+
+    def decides(self, origin: str | None) -> bool:
+        """Return whether `check` decides for pages of this origin, or for requests without one."""
+        return "*" in self._domains if not origin else bool(self._domains)
+
+    def check(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+        """Return the CORS headers of the response to a request.
+
+        Raises Refused: with status 405 for OPTIONS without an origin, and with status 200, as OpenTSDB does, for an
+        origin that is not allowed.
+        """
+        origin = headers.get("origin")
+        if not origin or not self._domains:
+            if method == "OPTIONS":
+                raise Refused(405, "Method not allowed", "The HTTP method [OPTIONS] is not permitted")
+            return ()
+        if "*" not in self._domains and origin.upper() not in self._domains:
+            raise Refused(200, "CORS domain not allowed", f"The domain [{origin}] is not permitted access")
+        return (
+            ("Access-Control-Allow-Origin", origin),
+            ("Access-Control-Allow-Methods", METHODS),
+            ("Access-Control-Allow-Headers", self._headers),
+            ("Vary", "Origin"),
+        )
+
+
+LOGGED_CHARS = 300  # of a target, a parameter or a body
+LOGGED_BODY_BYTES = 64 << 10  # a larger body is not parsed for the audit log, unless only administrators may send it
+LOGGED_PARAMETERS = (
+    "metric", "tagk", "tagv", "name", "uid", "type", "tsuid", "treeid", "treeId", "ruleset", "definition", "branch",
+    "id", "query", "m", "queries", "tsuids", "start", "end", "start_time", "end_time", "global", "method_override",
+)  # fmt: skip
+CHALLENGES = (("WWW-Authenticate", 'Basic realm="tsd", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="tsd"'))
+CROSS_ORIGIN = ("cross-site", "same-site")  # of Sec-Fetch-Site: same-site includes other hosts of the domain
+_OVERRIDES = ("GET", "POST", "PUT", "DELETE")
+
+Headers = Mapping[str, str]
+
+
+class Authorizer:
+    """Decides which requests are allowed."""
+
+    def __init__(self, authenticator: Authenticator, permissions: Mapping[str, Permission], cors: Cors) -> None:
+        """`permissions` are by endpoint; an endpoint without one needs the role admin."""
+        self._authenticator = authenticator
+        self._permissions = permissions
+        self._cors = cors
+
+    def is_http_proxy(self, peer: Peer) -> bool:
+        """Return whether a connection belongs to a trusted HTTP proxy."""
+        return self._authenticator.is_http_proxy(peer.address)
+
+    def sender(self, headers: Headers, peer: Peer) -> Peer:
+        """Return the sender of a request: the connection's peer, or the client named by a trusted proxy.
+
+        Raises Refused if the proxy's headers are invalid or the client's address is not allowed.
+        """
+        if not self._authenticator.is_http_proxy(peer.address):
+            return peer
+        try:
+            address = self._authenticator.client_address(peer.address, headers)
+        except ValueError as error:
+            raise Refused(400, "Bad request", f"The proxy's headers name no client: {error}") from error
+        if not self._authenticator.is_allowed(address):
+            raise Refused(403, "Forbidden", "Requests from this address are not allowed")
+        if address == peer.address:
+            return peer
+        return peer.behind_proxy(address, self._authenticator.anonymous(address))
+
+    async def authorize(self, key: str | None, method: str, target: Target, headers: Headers, peer: Peer) -> Peer:
+        """Return the authenticated sender of a request to the endpoint `key`. None: there is no such endpoint.
+
+        Raises Refused if the credentials are wrong or the request is not allowed.
+        """
+        sender = await self._authenticated(headers, peer)
+        if key is None:
+            return sender
+        _, _, needed = self._permission(key, method, target.segments, target.params)
+        if not is_permitted(sender.principal.roles, needed):
+            self._authenticator.count_refusal(sender.principal, "http")
+            raise self._denied(needed, sender)
+        is_change = needed and not needed & Role.READ
+        if is_change and _is_cross_origin(headers) and not self._cors.decides(headers.get("origin")):
+            raise _refused_origin(headers)
+        if "jsonp" in target.params and sender.principal.name and not self._may_use_jsonp(needed, headers, sender):
+            raise _refused_origin(headers)
+        return sender
+
+    async def _authenticated(self, headers: Headers, peer: Peer) -> Peer:
+        """Return the peer that a request's credentials name; without credentials the connection's peer."""
+        header = headers.get("authorization")
+        if not self._authenticator.enabled:
+            return peer
+        if header is None:
+            if peer.session is None or self._authenticator.is_valid(peer.session):
+                return peer
+            return peer.authenticated_as(None, self._authenticator.anonymous(peer.address))
+        if peer.last_credentials is not None:
+            last_header, known = peer.last_credentials
+            if last_header == header and known.session is not None and self._authenticator.is_valid(known.session):
+                return known
+        try:
+            session = await self._authenticator.authenticate_header(header, peer.address)
+        except TooManyAttempts as error:
+            wait = (("Retry-After", str(int(MAX_WAIT_S))),)
+            raise Refused(429, "Too Many Requests", str(error), headers=wait) from error
+        if session is None:
+            raise Refused(401, "Unauthorized", "The credentials are not valid", headers=CHALLENGES)
+        known = peer.authenticated_as(session, session.principal)
+        peer.last_credentials = (header, known)
+        return known
+
+    def _permission(
+        self, key: str, method: str, segments: Sequence[str], params: Mapping[str, Sequence[str]]
+    ) -> tuple[str, str, Role]:
+        """Return a request's effective method, the segment after its endpoint, and the roles of which it needs one."""
+        method, word = _effective_method(method, params), segments[1].lower() if len(segments) > 1 else ""
+        return method, word, required_roles(self._permissions.get(key, Role.ADMIN), method, word)
+
+    def audit(self, key: str, request: Request, outcome: str) -> None:
+        """Log an allowed request to the endpoint `key` if it is administrative."""
+        method, word, needed = self._permission(key, request.method, request.segments, request.params)
+        if is_audited(key, needed, method, word):
+            # Clients choose other segments freely: only this one may be part of a key of log limits.
+            action = word if word == "assign" else method
+            limit_key = None if needed == Role.ADMIN else f"{key} {action} {request.peer.account}"
+            _log_action(request, outcome, limit_key)
+
+    def _may_use_jsonp(self, needed: Role, headers: Headers, peer: Peer) -> bool:
+        """Return whether an authenticated sender may get its response as a script (JSONP).
+
+        A page of any origin can load a script with the credentials that the browser has saved, and read it. Without TLS
+        the page's origin may be unknown: then JSONP returns only what unauthenticated clients may read.
+        """
+        if headers.get("sec-fetch-site", "").strip().lower() == "same-origin":
+            return True
+        anonymous = self._authenticator.anonymous(peer.address)
+        return not _is_cross_origin(headers) and is_permitted(anonymous.roles, needed)
+
+    def _denied(self, needed: Role, peer: Peer) -> Refused:
+        text = f"This needs the role {describe_roles(needed)}"
+        if peer.principal.name:
+            return Refused(403, "Forbidden", text)
+        if self._authenticator.enabled:
+            return Refused(401, "Unauthorized", text, headers=CHALLENGES)
+        return Refused(403, "Forbidden", f"{text}, which tsd.access.anonymous does not grant")
+
+
+def check_deletion(request: Request) -> None:
+    """Raise Refused unless the sender of a query with `delete` in its body may delete. Logs an allowed deletion."""
+    if not request.peer.principal.may(Role.ADMIN):
+        raise Refused(403, "Forbidden", "Deleting data needs the role admin")
+    if _is_cross_origin(request.headers):
+        raise _refused_origin(request.headers)
+    _log_action(request, "started")
+
+
+def _log_action(request: Request, outcome: str, limit_key: str | None = None) -> None:
+    """Log one administrative request.
+
+    Requests with the same `limit_key` share a rate limit in the log. None: only administrators may send the request,
+    and it is always logged.
+    """
+    target = request.path if request.split is None else request.split.geturl()
+    log.info(
+        "admin.action",
+        _limit_key=limit_key and f"admin.action {limit_key}",
+        account=request.peer.account or None,
+        peer=request.peer.name,
+        action=_shortened(f"{request.method} {target}"),
+        body=_shortened(request.body.decode("utf-8", "replace")) or None,
+        parameters=_logged_parameters(request, target, any_size=limit_key is None) or None,
+        outcome=outcome,
+    )
+
+
+def _logged_parameters(request: Request, target: str, *, any_size: bool) -> str:
+    """Return the effective parameters of a long target or body: padding could hide them in the shortened text.
+
+    `any_size`: parse a body of any size.
+    """
+    found: dict[str, object] = {}
+    if len(target) > LOGGED_CHARS:
+        found = {name: values[-1] for name, values in request.params.items() if values}
+    if len(request.body) > LOGGED_CHARS and (any_size or len(request.body) <= LOGGED_BODY_BYTES):
+        with suppress(ValueError, RecursionError):
+            read = json.loads(request.body)
+            found |= read if isinstance(read, dict) else {}
+    return " ".join(f"{name}={_shortened(str(found[name]))}" for name in LOGGED_PARAMETERS if name in found)
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning and the end of a long text.
+
+    >>> len(_shortened("a" * 300)), _shortened("a" * 400 + "b").endswith("ab")
+    (300, True)
+    """
+    half = LOGGED_CHARS // 2
+    return text if len(text) <= LOGGED_CHARS else f"{text[:half]} … {text[-half:]}"
+
+
+def _is_cross_origin(headers: Headers) -> bool:
+    """Return whether a page of another origin sent a request.
+
+    Browsers send Sec-Fetch-Site over TLS and to localhost; otherwise Origin and Host are compared.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site.strip().lower() in CROSS_ORIGIN
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
+
+
+def _refused_origin(headers: Headers) -> Refused:
+    origin = headers.get("origin", "")
+    details = f"A page of another origin [{origin}] may not send this request (tsd.http.request.cors_domains)"
+    return Refused(403, "Forbidden", details)
+
+
+def _effective_method(method: str, params: Mapping[str, Sequence[str]]) -> str:
+    """Return the method that endpoints see: `method_override` may replace GET."""
+    override = params.get("method_override")
+    if method != "GET" or not override or override[-1].upper() not in _OVERRIDES:
+        return method
+    return override[-1].upper()
+
+
+Header = tuple[str, str]
+
+NOSNIFF = ("X-Content-Type-Options", "nosniff")
+_STYLE = f"'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'"  # the only style sheet, that of `pages`
+CONTENT_POLICY = (
+    "Content-Security-Policy",
+    f"default-src 'none'; style-src {_STYLE}; img-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+)
+STATIC_CONTENT_POLICY = (
+    "Content-Security-Policy",
+    "frame-ancestors 'self'",
+)  # the operator's static pages may run scripts
+NO_STORE = ("Cache-Control", "no-store")
+NO_FRAMES = (("X-Frame-Options", "DENY"), ("Referrer-Policy", "no-referrer"))
+
+
+def security_headers(own: Sequence[Header], *, script: bool, hsts_s: int) -> list[Header]:
+    """Return the headers to add to a response's `own`: a browser must not run, frame, cache or leak its content.
+
+    `script`: the response is a script, which nosniff would block. `hsts_s`: the max-age of HSTS; 0: none.
+    """
+    names = {name.lower() for name, _ in own}
+    found = [] if script else [NOSNIFF]
+    if CONTENT_POLICY[0].lower() not in names:
+        found += [CONTENT_POLICY, *NO_FRAMES]
+    if NO_STORE[0].lower() not in names:
+        found.append(NO_STORE)
+    if hsts_s:
+        found.append(("Strict-Transport-Security", f"max-age={hsts_s}"))
+    return found

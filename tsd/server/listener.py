@@ -1,0 +1,426 @@
+"""The port: accept connections, detect their protocol, and end them.
+
+`connection_descriptors` bounds connections by file descriptors: a reserve stays for the journal, the store and the
+control socket. `PartialInputBudget` bounds the memory of incomplete lines and request heads of all connections.
+"""
+
+import errno
+import math
+import resource
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import structlog
+import trio
+
+from tsd.auth.authenticator import Authenticator
+from tsd.auth.credentials import certificate_names
+from tsd.server.clients import Clients
+from tsd.server.multiplexer import Multiplexer
+from tsd.server.peer import Peer, peer_at, peer_of
+from tsd.server.proxy_protocol import MissingProxyHeader, read_proxy_header
+from tsd.server.replies import SlowConsumer
+from tsd.server.telnet import LOGIN_TIMEOUT_S
+from tsd.server.tls import CAPITALS, Encrypted, Tls, close_notify
+
+log = structlog.get_logger(__name__)
+
+
+MAX_DESCRIPTORS = 1 << 20  # requested if the hard limit is higher or unlimited
+RESERVED_DESCRIPTORS = 600  # RocksDB keeps at most 512 files open
+RESERVED_FRACTION = 4  # at most a quarter of a small limit is reserved
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:  # some containers forbid it
+        log.warning("descriptor_limit.not_raised", limit=soft, wanted=wanted, error=str(error))
+        return
+    log.info("descriptor_limit.raised", before=soft, limit=wanted, for_connections=connection_descriptors())
+
+
+def connection_descriptors() -> int:
+    """Return the descriptor number below which connections are accepted.
+
+    The kernel assigns the lowest free number, so the number of a new connection shows how many descriptors are in use.
+    The limit is read each time: `prlimit` may change it while the daemon runs.
+    """
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY:
+        return MAX_DESCRIPTORS
+    return soft - min(RESERVED_DESCRIPTORS, soft // RESERVED_FRACTION)
+
+
+UNCOUNTED_BYTES = 4 << 10  # of each connection, because agents often leave a short incomplete line
+
+
+class Disconnectable(Protocol):
+    """A connection that a budget can end."""
+
+    def disconnect(self) -> None:
+        """End the connection."""
+
+
+class PartialInputBudget:
+    """Memory for incomplete input of all connections. Above the limit, it ends the connection with the oldest input."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: bytes."""
+        self._limit = limit
+        self._sizes: dict[Disconnectable, int] = {}  # oldest first
+        self.used = 0
+        self.disconnected = 0  # connections
+
+    def set_size(self, connection: Disconnectable, size: int) -> None:
+        """Count `size` bytes of incomplete input of a connection; 0: none."""
+        if size <= UNCOUNTED_BYTES:
+            self.used -= self._sizes.pop(connection, 0)
+            return
+        self.used += size - self._sizes.get(connection, 0)
+        self._sizes[connection] = size
+        while self.used > self._limit:
+            oldest = next(iter(self._sizes))
+            self.used -= self._sizes.pop(oldest)
+            self.disconnected += 1
+            oldest.disconnect()
+
+
+MIN_READ_BYTES, MAX_READ_BYTES = 8 << 10, 256 << 10  # of one read: large empty buffers would fragment the heap
+CHECKS_PER_TIMEOUT = 4  # of idle connections
+DEFAULT_PARTIAL_INPUT_BYTES = 64 << 20
+LINGER_S = 2  # for a client that is still sending to receive its last responses
+
+Receive = Callable[[], Awaitable[bytes]]
+Handler = Callable[[trio.abc.Stream, bytes, Receive, Peer], Awaitable[None]]
+
+
+class ListenerLimits(NamedTuple):
+    """Limits and socket options of connections."""
+
+    connections: int  # 0: limited by file descriptors only
+    idle_timeout_s: int  # 0: unlimited
+    no_delay: bool
+    keep_alive: bool
+    line_timeout_s: int = 0  # from a line's first byte to its last; 0: unlimited
+
+
+class ListenerStatistics(NamedTuple):
+    """A snapshot of the counts."""
+
+    open: int
+    total: int
+    rejected: int
+    reset: int
+    timed_out: int
+    failed: int
+    closed: int
+    over_address_limit: int  # too many connections of one address
+    slow: int  # a line took too long
+    missing_proxy_header: int = 0  # a balancer sent no PROXY header
+    unauthenticated: int = 0  # nothing was sent where authentication is required
+    over_partial_input_limit: int = 0
+    partial_input_bytes: int = 0
+
+
+class _OpenConnection:
+    """One open connection."""
+
+    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope, peer: Peer) -> None:
+        self.stream = stream
+        self.scope = scope
+        self.peer = peer
+        self.is_idle = False
+        self.is_slow = False
+        self.awaits_login = False  # the peer has no role and has sent nothing
+
+    def disconnect(self) -> None:
+        """See Disconnectable."""
+        log.warning("connection.closed", reason="partial_input_limit", peer=self.peer.name)
+        self.scope.cancel()
+
+
+class Listener:
+    """All connections of the port."""
+
+    def __init__(
+        self,
+        telnet: Handler,
+        http: Handler,
+        limits: ListenerLimits,
+        clients: Clients,
+        tls: Tls | None = None,
+        authenticator: Authenticator | None = None,
+        multiplexer: Multiplexer | None = None,
+        partial_input: PartialInputBudget | None = None,
+    ) -> None:
+        """`serve` runs the multiplexer until the last connection has ended."""
+        self._telnet = telnet
+        self._http = http
+        self._limits = limits
+        self._clients = clients
+        self._tls = tls
+        self._authenticator = authenticator
+        self._multiplexer = multiplexer
+        self._partial_input = partial_input or PartialInputBudget(DEFAULT_PARTIAL_INPUT_BYTES)
+        self._connections: set[_OpenConnection] = set()
+        self._arriving: set[trio.SocketStream] = set()  # not yet accepted
+        self._accepting = trio.CancelScope()
+        self.closed = trio.Event()
+        self._total = self._rejected = self._closed = self._reset = self._idle = self._failed = 0
+        self._over_address_limit = self._slow = self._missing_proxy_header = self._unauthenticated = 0
+
+    async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
+        """Serve until the last connection has ended after `drain`, or until cancelled."""
+        async with trio.open_nursery() as reading:
+            if self._multiplexer is not None:
+                reading.start_soon(self._multiplexer.run)
+            async with trio.open_nursery() as connections:
+                with self._accepting:
+                    async with trio.open_nursery() as accepting:
+                        if self._limits.idle_timeout_s or self._limits.line_timeout_s:
+                            accepting.start_soon(self._end_idle_connections)
+                        await trio.serve_listeners(self._serve_connection, list(listeners), handler_nursery=connections)
+            reading.cancel_scope.cancel()
+        self.closed.set()
+
+    def drain(self) -> None:
+        """Accept no more connections, and process only what the open ones have already sent.
+
+        An agent that does not use `sync` assumes that sent lines are delivered. `closed` is set when all connections
+        have ended.
+        """
+        self._accepting.cancel()
+        self._clients.drain()
+        for stream in (*self._arriving, *(connection.stream for connection in self._connections)):
+            with suppress(OSError):  # the client has closed it
+                # Linux returns received data, and then the end of input, also to a reader that waits.
+                stream.socket.shutdown(trio.socket.SHUT_RD)
+
+    def recheck_networks(self) -> None:
+        """Close connections that the new lists of networks would refuse, or accept with other roles."""
+        for connection in self._connections:
+            if (
+                self._authenticator is not None
+                and not connection.scope.cancel_called
+                and not connection.peer.still_allowed(self._authenticator)
+            ):
+                log.info("connection.closed", reason="networks_changed", peer=connection.peer.name)
+                connection.scope.cancel()
+
+    async def _serve_connection(self, stream: trio.SocketStream) -> None:
+        """Serve one connection. An error ends only this connection."""
+        self._total += 1
+        self._arriving.add(stream)
+        try:
+            peer = await self._identify(stream)
+            accepted = peer is not None and self._is_within_limits(stream, peer)
+        except Exception:
+            self._failed += 1
+            log.exception("connection.accept_failed")
+            peer, accepted = None, False
+        finally:
+            self._arriving.remove(stream)
+        if peer is None or not accepted:
+            await trio.aclose_forcefully(stream)
+            return
+        peer.register()
+        with trio.CancelScope() as scope:
+            connection = _OpenConnection(stream, scope, peer)
+            self._connections.add(connection)
+            peer.report_partial_input = partial(self._partial_input.set_size, connection)
+            try:
+                await self._serve(connection)
+                await _close_after_reading(stream)
+            except* (trio.BrokenResourceError, trio.ClosedResourceError) as errors:
+                if errors.subgroup(_is_closed_by_client) is None:
+                    self._reset += 1
+                else:
+                    self._closed += 1
+            except* SlowConsumer:
+                connection.is_idle = True
+            except* Exception:
+                self._failed += 1
+                log.exception("connection.failed", peer=connection.peer.name)
+            finally:
+                peer.unregister()
+                self._connections.discard(connection)
+                peer.clear_partial_input()
+                await trio.aclose_forcefully(stream)
+        self._idle += connection.is_idle
+        self._slow += connection.is_slow
+        self._unauthenticated += scope.cancelled_caught and connection.awaits_login and not connection.is_idle
+
+    async def _identify(self, stream: trio.SocketStream) -> Peer | None:
+        """Return the peer of a new connection; None if its address is not allowed."""
+        peer, authenticator = peer_of(stream, self._clients), self._authenticator
+        if authenticator is None:
+            return peer
+        if authenticator.sends_proxy_header(peer.address):
+            try:
+                found = await read_proxy_header(stream.socket)
+            except MissingProxyHeader as error:
+                self._missing_proxy_header += 1
+                log.warning("connection.missing_proxy_header", peer=peer.name, error=str(error))
+                return None
+            except OSError:
+                self._reset += 1
+                return None
+            socket_address = peer.address
+            if found is not None:
+                peer = peer_at(*found, self._clients)
+            peer.socket_address, peer.used_proxy_protocol = socket_address, True
+            if not authenticator.sends_proxy_header(socket_address):  # the lists have changed meanwhile
+                return None
+        if not authenticator.is_http_proxy(peer.address) and not authenticator.is_allowed(peer.address):
+            return None
+        peer.principal = authenticator.anonymous(peer.address)
+        return peer
+
+    def _is_within_limits(self, stream: trio.SocketStream, peer: Peer) -> bool:
+        """Return whether one more connection is allowed, in total and for this client. Counts a refusal.
+
+        An HTTP proxy may have any number, because it serves many clients.
+        """
+        client = peer.address_client
+        if not client.may_connect and not self._is_http_proxy(peer):
+            self._over_address_limit += 1
+            log.warning("connection.over_address_limit", address=client.name, open=client.connections)
+        elif (self._limits.connections and len(self._connections) >= self._limits.connections) or (
+            stream.socket.fileno() >= connection_descriptors()
+        ):
+            self._rejected += 1
+            log.warning("connection.over_limit", open=len(self._connections))
+        else:
+            return True
+        client.connections_refused += 1
+        return False
+
+    def _is_http_proxy(self, peer: Peer) -> bool:
+        return self._authenticator is not None and self._authenticator.is_http_proxy(peer.address)
+
+    async def _serve(self, connection: _OpenConnection) -> None:
+        stream = connection.stream
+        if self._limits.keep_alive:
+            stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+        if not self._limits.no_delay:  # trio sets it by default
+            stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 0)
+
+        connection.peer.idle_since = trio.current_time()
+        if self._tls is not None:  # before the handshake, which may wait for the limiter
+            with self._login_timeout(connection):
+                await trio.lowlevel.wait_readable(stream.socket)
+        accepted = stream if self._tls is None else await self._tls.accept(stream)
+        if accepted is None:
+            return
+        if isinstance(accepted, trio.SSLStream):
+            self._authenticate_certificate(connection.peer, accepted)
+        await self._serve_protocol(connection, accepted)
+        if isinstance(accepted, trio.SSLStream):
+            await close_notify(accepted)
+
+    def _authenticate_certificate(self, peer: Peer, stream: Encrypted) -> None:
+        """Authenticate a peer by its TLS certificate, if it has one."""
+        peer.is_encrypted = True
+        if self._authenticator is None or not self._authenticator.enabled:
+            return
+        names = certificate_names(stream.getpeercert())
+        session = self._authenticator.authenticate_certificate(names, peer.address)
+        if session is not None:
+            peer.set_session(session)
+
+    @contextmanager
+    def _login_timeout(self, connection: _OpenConnection) -> Iterator[None]:
+        """Apply the pre-authentication timeout while waiting for input. Proxies may open connections early."""
+        if not connection.peer.principal.roles and not self._is_http_proxy(connection.peer):
+            connection.awaits_login = True
+            connection.scope.deadline = trio.current_time() + LOGIN_TIMEOUT_S
+        yield
+        connection.awaits_login = False
+        connection.scope.deadline = math.inf
+
+    async def _serve_protocol(self, connection: _OpenConnection, stream: trio.SocketStream | Encrypted) -> None:
+        """Detect the protocol by the first byte and serve it."""
+        read_size, peer = MIN_READ_BYTES, connection.peer
+
+        async def receive() -> bytes:
+            nonlocal read_size
+            peer.idle_since = trio.current_time()
+            data = await stream.receive_some(read_size)
+            peer.idle_since = None
+            peer.client.bytes += len(data)
+            if len(data) == read_size:
+                read_size = min(2 * read_size, MAX_READ_BYTES)
+            elif len(data) < read_size // 4:
+                read_size = max(read_size // 2, MIN_READ_BYTES)
+            return bytes(data)
+
+        with self._login_timeout(connection):
+            first = await receive()
+        if not first:
+            return
+        if first[0] in CAPITALS:
+            await self._http(stream, first, receive, peer)
+        elif self._authenticator is None or self._authenticator.is_allowed(
+            peer.address
+        ):  # an HTTP proxy may not be allowed itself
+            await self._telnet(stream, first, receive, peer)
+
+    async def _end_idle_connections(self) -> None:
+        """End connections that are idle or whose line takes too long. Throttled connections are not idle."""
+        limits = self._limits
+        while True:
+            await trio.sleep(min(filter(None, (limits.idle_timeout_s, limits.line_timeout_s))) / CHECKS_PER_TIMEOUT)
+            now_s = trio.current_time()
+            idle_since = now_s - (limits.idle_timeout_s or math.inf)
+            line_since = now_s - (limits.line_timeout_s or math.inf)
+            for connection in self._connections:
+                peer = connection.peer
+                if peer.idle_since is not None and peer.idle_since < idle_since:
+                    connection.is_idle = True
+                elif peer.line_since is not None and peer.line_since < line_since:
+                    connection.is_slow = True
+                else:
+                    continue
+                connection.scope.cancel()
+
+    def statistics(self) -> ListenerStatistics:
+        """Return a snapshot of the counts."""
+        return ListenerStatistics(
+            len(self._connections),
+            self._total,
+            self._rejected + self._over_address_limit,
+            self._reset,
+            self._idle + self._slow + self._unauthenticated,
+            self._failed,
+            self._closed,
+            self._over_address_limit,
+            self._slow,
+            self._missing_proxy_header,
+            self._unauthenticated,
+            self._partial_input.disconnected,
+            self._partial_input.used,
+        )
+
+
+async def _close_after_reading(stream: trio.SocketStream) -> None:
+    """End a connection after its client has received everything.
+
+    Closing a socket with unread input sends a reset, and the client's kernel may discard the responses.
+    """
+    with trio.move_on_after(LINGER_S):
+        await stream.send_eof()
+        while await stream.receive_some(MAX_READ_BYTES):
+            pass
+
+
+def _is_closed_by_client(error: BaseException) -> bool:
+    """Return whether a send failed because the client had closed the connection."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EPIPE, errno.ENOTCONN)

@@ -1,0 +1,295 @@
+"""Read many connections in one task.
+
+Waking a trio task for each packet costs many times more than ingesting its few lines. Connections that recently sent
+only small packets of valid put lines therefore share one epoll. One task reads the ready ones and ingests their lines
+as one batch. A packet that does not fit the batch goes to its connection's `take`. What `take` does not process, and
+what has to wait, continues in the connection's own task, outside the multiplexer.
+
+The loops over packets are compiled if possible: `_multiplexer.pyx`.
+"""
+
+import errno
+import math
+import os
+import select
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import outcome
+import trio
+
+from tsd.ingest.intake import Backpressure, Taken
+from tsd.server.peer import Peer
+
+try:
+    from tsd.server import _multiplexer
+except ImportError:  # installed without a C compiler
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # for comparisons
+
+
+READ_BYTES = 8 << 10  # of one read
+SMALL_PACKET_BYTES = 4 << 10  # some 60 put lines; larger packets do not share a batch
+
+
+class MultiplexedConnection(Protocol):
+    """A connection that can be read by the multiplexer."""
+
+    peer: Peer
+    accepted: int  # data points
+    position: int  # of its last line in the journal
+    max_line: int  # bytes of a line, without LF
+
+    @property
+    def uses_fast_path(self) -> bool:
+        """Return whether the connection may be read without a check.
+
+        The result is valid until the next call of `take`, while there is no backpressure and the client has no quotas.
+        """
+
+    @property
+    def is_readable(self) -> bool:
+        """Return whether the connection may be read now, without a wait."""
+
+    def take(self, data: bytes) -> bytes:
+        """Process a packet. Return the rest for the connection's own task; b"" if it stays in the multiplexer."""
+
+
+class Slot:
+    """A connection in the multiplexer."""
+
+    __slots__ = ("client", "connection", "fast_path", "max_line", "peer", "task")
+
+    def __init__(self, connection: MultiplexedConnection, task: trio.lowlevel.Task) -> None:
+        """The connection has no incomplete line; `task` is its own task, which waits for the multiplexer."""
+        self.connection = connection
+        self.task = task
+        self.peer = connection.peer
+        self.client = connection.peer.client  # a connected client is not evicted
+        self.max_line = connection.max_line
+        self.fast_path = connection.uses_fast_path
+
+
+class Packet(NamedTuple):
+    """One connection's part of a batch."""
+
+    fd: int
+    slot: Slot
+    size: int  # bytes
+    lines: int
+
+
+class PacketBatch(NamedTuple):
+    """What one pass read."""
+
+    block: bytes  # lines that look like put lines, of all `packets` in order
+    packets: list[Packet]
+    unbatched: list[tuple[int, bytes]]  # other packets by descriptor; b"" at the end of a connection
+    failed: list[tuple[int, int]]  # descriptor and errno of failed reads
+    deferred: list[int]  # descriptors to check before they are read
+
+
+def is_batchable(data: bytes, max_line: int) -> bool:
+    """Return whether a packet is small, consists of whole lines within `max_line`, and begins with a put line.
+
+    >>> is_batchable(b"put m 17 1 a=b\\n", 14), is_batchable(b"put m 17 1 a=b\\n", 13), is_batchable(b"put m 17", 14)
+    (True, False, False)
+    """
+    if len(data) >= SMALL_PACKET_BYTES or not data.startswith(b"put ") or not data.endswith(b"\n") or b"\r" in data:
+        return False
+    return len(data) <= max_line + 1 or max(map(len, data.split(b"\n"))) <= max_line
+
+
+def buffer_size(packets: int) -> int:
+    """Return the size of a buffer for `packets` reads: batched packets are small, only the last read may be larger."""
+    return packets * SMALL_PACKET_BYTES + READ_BYTES
+
+
+def read_batch_python(ready: Sequence[tuple[int, int]], slots: Mapping[int, Slot], _buffer: bytearray) -> PacketBatch:
+    """Read once from each ready connection. The compiled loop reads into a buffer of `buffer_size`."""
+    found = PacketBatch(b"", [], [], [], [])
+    parts: list[bytes] = []
+    for fd, _ in ready:
+        slot = slots[fd]
+        if not slot.fast_path or slot.client.is_limited:
+            found.deferred.append(fd)
+            continue
+        try:
+            data = os.read(fd, READ_BYTES)
+        except OSError as error:
+            if error.errno != errno.EAGAIN:  # the kernel dropped a damaged packet after it reported it
+                found.failed.append((fd, error.errno or 0))
+            continue
+        if is_batchable(data, slot.max_line):
+            parts.append(data)
+            found.packets.append(Packet(fd, slot, len(data), data.count(b"\n")))
+        else:
+            found.unbatched.append((fd, data))
+    return found._replace(block=b"".join(parts))
+
+
+def credit_batch_python(packets: Sequence[Packet], position: int, now_s: float, now_ms: int) -> int:
+    """Count an accepted batch with each connection and its client. Return the number of lines."""
+    total = 0
+    for _, slot, size, lines in packets:
+        client, connection = slot.client, slot.connection
+        client.bytes += size
+        client.accepted += lines
+        client.last_ms = now_ms
+        if client.is_limited:
+            client.sent(lines)
+        else:
+            client.lines += lines
+        connection.accepted += lines
+        connection.position = position
+        slot.peer.idle_since = now_s
+        total += lines
+    return total
+
+
+read_batch = _multiplexer.read_batch if HAS_LOOP else read_batch_python
+credit_batch = _multiplexer.credit_batch if HAS_LOOP else credit_batch_python
+
+
+MAX_BATCH_PACKETS = 250  # before other tasks run: two or three milliseconds
+PASS_INTERVAL_S = 0.02  # between passes: packets that arrive meanwhile form one batch
+
+
+class _Wakeup(NamedTuple):
+    """The result of a connection's wait: see Multiplexer.add."""
+
+    data: bytes | None
+
+
+class Multiplexer:
+    """The connections that one task reads, by descriptor."""
+
+    def __init__(
+        self,
+        try_take_plain: Callable[[bytes], Taken | None],
+        backpressure: Backpressure,
+        now_ms: Callable[[], int],
+        on_accepted: Callable[[int], None],
+    ) -> None:
+        """`try_take_plain` ingests valid put lines of several connections; None: it ingested none. `on_accepted`
+        receives the number of ingested lines."""
+        self._epoll = select.epoll()
+        self._slots: dict[int, Slot] = {}
+        self._try_take_plain = try_take_plain
+        self._backpressure = backpressure
+        self._now_ms = now_ms
+        self._on_accepted = on_accepted
+        self._buffer = bytearray(buffer_size(MAX_BATCH_PACKETS))
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    async def add(self, stream: trio.SocketStream, connection: MultiplexedConnection) -> bytes | None:
+        """Read a connection here until its own task is needed.
+
+        Return received data that `connection.take` has not processed, b"" at the end of the connection, or None if
+        there may be data that must not be read yet. Raises BrokenResourceError, and what `connection` raises.
+        """
+        fd = stream.socket.fileno()
+        # First, because a polled descriptor must have a slot.
+        self._slots[fd] = Slot(connection, trio.lowlevel.current_task())
+        self._epoll.register(fd, select.EPOLLIN)
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._remove(fd)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        wakeup: _Wakeup = await trio.lowlevel.wait_task_rescheduled(abort)
+        return wakeup.data
+
+    def _remove(self, fd: int) -> trio.lowlevel.Task:
+        self._epoll.unregister(fd)
+        return self._slots.pop(fd).task
+
+    async def run(self) -> None:
+        """Read connections until cancelled."""
+        last_pass_s = -math.inf
+        while True:
+            await trio.lowlevel.wait_readable(self._epoll.fileno())
+            await trio.sleep_until(last_pass_s + PASS_INTERVAL_S)
+            while len(ready := self._epoll.poll(0, MAX_BATCH_PACKETS)) == MAX_BATCH_PACKETS:
+                self._process(ready)
+                await trio.lowlevel.checkpoint()
+            self._process(ready)
+            last_pass_s = trio.current_time()
+
+    def _process(self, ready: list[tuple[int, int]]) -> None:
+        """Read once from each ready connection, and ingest what was read."""
+        if not self._backpressure.is_open:
+            for fd, _ in ready:
+                self._wake(fd, None)
+            return
+        found = PacketBatch(*read_batch(ready, self._slots, self._buffer))
+        parts = [found.block, *(self._read_deferred(fd, found) for fd in found.deferred)]
+        for fd, number in found.failed:
+            broken = trio.BrokenResourceError(f"read failed: {os.strerror(number)}")
+            broken.__cause__ = OSError(number, os.strerror(number))
+            self._fail(fd, broken)
+        for fd, data in found.unbatched:
+            self._hand_over(fd, data)
+        self._ingest(found.packets, b"".join(parts))
+
+    def _read_deferred(self, fd: int, found: PacketBatch) -> bytes:
+        """Read a connection if it is readable. Return its part of the batch."""
+        slot = self._slots[fd]
+        try:
+            if not slot.connection.is_readable:
+                self._wake(fd, None)
+                return b""
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:  # the kernel dropped a damaged packet after it reported it
+            return b""
+        except OSError as error:
+            found.failed.append((fd, error.errno or 0))
+        except Exception as error:  # noqa: BLE001 (the boundary of one connection)
+            self._fail(fd, error)
+        else:
+            if is_batchable(data, slot.max_line):
+                found.packets.append(Packet(fd, slot, len(data), data.count(b"\n")))
+                return data
+            found.unbatched.append((fd, data))
+        return b""
+
+    def _ingest(self, packets: Sequence[Packet], block: bytes) -> None:
+        """Ingest a batch as a whole. If a packet prevents that, bisect the batch until the packet is alone."""
+        if len(packets) < 2:
+            for fd, *_ in packets:
+                self._hand_over(fd, block)
+            return
+        try:
+            taken = self._try_take_plain(block)
+        except Exception:  # noqa: BLE001 (bisection finds the failing connection; lines may be ingested twice)
+            taken = None
+        if taken is None:
+            half = len(packets) // 2
+            cut = sum([size for _, _, size, _ in packets[:half]])
+            self._ingest(packets[:half], block[:cut])
+            self._ingest(packets[half:], block[cut:])
+            return
+        self._on_accepted(credit_batch(packets, taken.position, trio.current_time(), self._now_ms()))
+
+    def _hand_over(self, fd: int, data: bytes) -> None:
+        """Process one packet by its connection. Wake the connection's task for the rest, and at the end of input."""
+        slot = self._slots[fd]
+        try:
+            rest = slot.connection.take(data) if data else b""
+            slot.fast_path = slot.connection.uses_fast_path
+        except Exception as error:  # noqa: BLE001 (the boundary of one connection)
+            self._fail(fd, error)
+        else:
+            if rest or not data:
+                self._wake(fd, rest)
+
+    def _wake(self, fd: int, data: bytes | None) -> None:
+        """Remove a connection and resume its task."""
+        trio.lowlevel.reschedule(self._remove(fd), outcome.Value(_Wakeup(data)))
+
+    def _fail(self, fd: int, error: Exception) -> None:
+        """Remove a connection and raise an error in its task."""
+        trio.lowlevel.reschedule(self._remove(fd), outcome.Error(error))

@@ -1,0 +1,428 @@
+"""The telnet protocol of one connection: put lines, OpenTSDB's other commands, and `sync`.
+
+Where unauthenticated clients have no role, every line before a login is an attempt to log in, as in OpenTSDB
+(docs/compat/wire.md §8): `log_in`.
+"""
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from tsd.auth.authenticator import Authenticator
+from tsd.auth.roles import COMMAND_PERMISSIONS, is_permitted
+from tsd.auth.throttle import TooManyAttempts
+from tsd.config.settings import Mode
+from tsd.errors import ILLEGAL_ARGUMENT, LINE_TOO_LONG, BadLine
+from tsd.ingest.intake import Intake, Taken
+from tsd.ingest.lines import LineBuffer, TooLong
+from tsd.server.multiplexer import SMALL_PACKET_BYTES, Multiplexer
+from tsd.server.peer import Peer
+from tsd.server.replies import ReplyBudget, ReplyQueue
+
+log = structlog.get_logger(__name__)
+
+
+SUCCESS, FAILURE = b"AUTH_SUCCESS\r\n", b"AUTH_FAIL\r\n"
+MAX_LOGIN_ATTEMPTS = 5  # lines; then the connection is closed
+LOGIN_TIMEOUT_S = 30  # from the first byte
+
+
+async def try_login(line: bytes, authenticator: Authenticator, peer: Peer) -> bool:
+    """Authenticate a peer by an `auth` line. Return whether it succeeded. Raises TooManyAttempts."""
+    words = line.decode("utf-8", "replace").split()
+    if words[:1] != ["auth"]:
+        return False
+    session = await authenticator.authenticate_command(words[1:], peer.address)
+    if session is None:
+        return False
+    peer.set_session(session)
+    return True
+
+
+async def log_in(
+    stream: trio.abc.Stream,
+    first: bytes,
+    receive: Callable[[], Awaitable[bytes]],
+    authenticator: Authenticator,
+    peer: Peer,
+    max_line: int,
+) -> bytes | None:
+    """Read lines until one authenticates the peer. Return the input after it; None if the connection must end."""
+    attempts, unread = 0, first
+    with trio.move_on_after(LOGIN_TIMEOUT_S):
+        while attempts < MAX_LOGIN_ATTEMPTS:
+            line, end, rest = unread.partition(b"\n")
+            if not end:
+                peer.report_partial_input(len(unread))
+                if len(unread) > max_line or not (more := await receive()):
+                    return None
+                unread += more
+                continue
+            unread = rest
+            attempts += 1
+            try:
+                succeeded = await try_login(line, authenticator, peer)
+            except TooManyAttempts:
+                break
+            await stream.send_all(SUCCESS if succeeded else FAILURE)
+            if succeeded:
+                return unread
+        else:
+            return None
+        await stream.send_all(FAILURE)
+    return None
+
+
+# Telnet negotiation before a line: options, subnegotiations, and commands such as interrupt.
+_NEGOTIATION = re.compile(rb"(?:\xff[\xfb-\xfe].|\xff\xfa.*?\xff\xf0|\xff[\xf0-\xf9])*", re.DOTALL)
+# A run of put lines, a run of rollups and histograms, or any other line without its LF. Short runs let other
+# connections proceed.
+_RUN = re.compile(rb"((?:put(?: [^\n]*+)?\n){1,1000}+)|((?:(?:rollup|histogram)(?: [^\n]*+)?\n){1,100}+)|([^\n]*+)\n")
+LINES_PER_TURN = 250  # before other connections proceed
+_COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "diediedie")
+_WRITES = ("put", "rollup", "histogram")
+_READ_ONLY = ("stats", "version", "help")
+LARGE_BLOCK_BYTES = 64 << 10  # takes about a millisecond without the compiled parser
+SMALL_READS = 2  # consecutive small reads of valid put lines move a connection to the multiplexer
+LINGER_S = 30  # for a client that has finished sending, to read its last replies
+
+
+class DaemonCommands(NamedTuple):
+    """The daemon's functions for commands that carry no points."""
+
+    stats: Callable[[], Awaitable[bytes]]
+    version: Callable[[], bytes]
+    drop_caches: Callable[[], None]
+    die: Callable[[], None]
+
+
+class TelnetOptions(NamedTuple):
+    """The commands and limits of this port."""
+
+    mode: Mode
+    diediedie: bool
+    max_line: int
+    reply_buffer: int
+    timeout_s: float = math.inf  # for a client that sends commands to read replies
+
+
+class TelnetStats:
+    """Counts of all telnet connections."""
+
+    def __init__(self) -> None:
+        self.commands = 0
+        self.accepted = 0  # data points
+        self.truncated_lines = 0  # incomplete at the end of their connection
+        self.summarized = 0  # refusals that were only summarized, because the client did not read
+
+    def add_accepted(self, points: int) -> None:
+        """Count accepted data points."""
+        self.accepted += points
+
+
+class TelnetSession:
+    """One connection, from its first bytes to its end. The multiplexer may read it (MultiplexedConnection)."""
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        intake: Intake,
+        commands: DaemonCommands,
+        options: TelnetOptions,
+        stats: TelnetStats,
+        budget: ReplyBudget,
+        peer: Peer,
+        authenticator: Authenticator | None = None,
+        multiplexer: Multiplexer | None = None,
+    ) -> None:
+        """Without a `multiplexer` the connection's own task reads everything."""
+        self._stream = stream
+        self._multiplexer = multiplexer if isinstance(stream, trio.SocketStream) else None
+        self._authenticator = authenticator
+        self._login_attempts = 0
+        self.peer = peer
+        self._intake = intake
+        self._commands = commands
+        self._options = options
+        self._stats = stats
+        self._replies = ReplyQueue(options.reply_buffer, budget, intake.wait_synced, options.timeout_s)
+        self.accepted = 0
+        self.position = 0
+        self._lines_in_turn = 0
+        self._is_ending = False
+        self._exits_daemon = False
+        self._lines = LineBuffer(options.max_line)
+        self.max_line = options.max_line
+        self._small_reads = 0  # consecutive reads of few valid put lines
+        self._names = [
+            name
+            for name in _COMMANDS
+            if not (name in _WRITES and options.mode is Mode.READ_ONLY) and (name != "diediedie" or options.diediedie)
+        ]
+        self._update_roles()
+
+    def _update_roles(self) -> None:
+        """Compute the commands that the peer may use."""
+        roles = self.peer.principal.roles
+        self._permitted = [name for name, needed in COMMAND_PERMISSIONS.items() if is_permitted(roles, needed)]
+        self._accepts_points = self._options.mode is not Mode.READ_ONLY and "put" in self._permitted
+
+    async def run(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
+        """Serve until the end of input, or a command that ends the connection.
+
+        `first` is received input, `receive` returns more (b"" at the end).
+
+        Raises SlowConsumer.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._replies.pump, self._stream)
+                await self._read(first, receive)
+                self._replies.close()
+                nursery.cancel_scope.deadline = trio.current_time() + LINGER_S
+        finally:
+            if self._exits_daemon:  # after the reply, because exiting closes all connections
+                self._commands.die()
+
+    async def _read(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
+        """Process input to its end."""
+        lines = self._lines
+        pieces = lines.feed(first)
+        line_since: float | None = None  # start of the incomplete line
+        try:
+            while True:
+                if pieces or self._intake.backpressure.reasons or not lines.tail:
+                    line_since = None  # processing time does not count against the client
+                if not self._session_is_valid():
+                    await self._replies.send(FAILURE)
+                    return
+                self._small_reads += 1
+                while pieces and not self._is_ending:
+                    await self._process(pieces.pop(0))
+                if self._is_ending:
+                    return
+                await self.peer.throttle()
+                await self._intake.backpressure.wait_open()
+                if lines.tail and line_since is None:
+                    line_since = trio.current_time()
+                self.peer.line_since = line_since
+                self.peer.report_partial_input(len(lines.tail))
+                # No reference to processed input is kept while waiting, because many connections wait.
+                data = await self._next_input(receive)
+                self.peer.line_since = None
+                if not data:
+                    return
+                pieces = lines.feed(data)
+                del data
+                # Complete lines do not count: the daemon delays them, not the client.
+                self.peer.report_partial_input(len(lines.tail))
+        finally:
+            if lines.tail and not self._is_ending:
+                self._stats.truncated_lines += 1
+
+    async def _next_input(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Return more input: received here, or not processed by the multiplexer."""
+        multiplexer, stream = self._multiplexer, self._stream
+        is_small = self._accepts_points and self._small_reads >= SMALL_READS and self._lines.is_between
+        if is_small and multiplexer is not None and isinstance(stream, trio.SocketStream):
+            self.peer.idle_since = trio.current_time()
+            data = await multiplexer.add(stream, self)
+            self.peer.idle_since = None
+            if data is not None:
+                return data
+            await self.peer.throttle()
+            await self._intake.backpressure.wait_open()
+        return await receive()
+
+    @property
+    def uses_fast_path(self) -> bool:
+        """See MultiplexedConnection."""
+        return self._accepts_points and self._small_reads > 0 and self.peer.session is None
+
+    @property
+    def is_readable(self) -> bool:
+        """See MultiplexedConnection."""
+        if not self._accepts_points or not self._small_reads or not self._intake.backpressure.is_open:
+            return False
+        return not self.peer.client.debt_s and self._session_is_valid()
+
+    def take(self, data: bytes) -> bytes:
+        """See MultiplexedConnection."""
+        peer = self.peer
+        peer.client.bytes += len(data)
+        if len(data) >= SMALL_PACKET_BYTES or not self._lines.is_whole(data):
+            self._small_reads = 0  # the connection's own task skips a long line
+            return data
+        taken = self._intake.try_take(data, peer)
+        if taken is None:
+            return data
+        peer.idle_since = trio.current_time()
+        return self._reply(taken)
+
+    def _session_is_valid(self) -> bool:
+        """Return whether the session, if there is one, has not been revoked."""
+        session = self.peer.session
+        return session is None or self._authenticator is None or self._authenticator.is_valid(session)
+
+    async def _process(self, piece: bytes | TooLong) -> None:
+        if isinstance(piece, TooLong):
+            error = BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
+            has_point = piece.start.partition(b" ")[0].decode("latin-1") in _WRITES  # other lines may contain a secret
+            self._intake.refuse(error, piece.start if has_point else b"", self.peer)
+            self._refuse(b"put", error)
+        elif not self._accepts_points:
+            await self._process_lines(piece)
+        else:
+            if len(piece) >= SMALL_PACKET_BYTES:
+                self._small_reads = 0
+            if len(piece) >= LARGE_BLOCK_BYTES:
+                await self.peer.take_turn()
+                await self._intake.wait_drained()
+            await self._process_lines(self._reply(await self._intake.take(piece, self.peer)))
+
+    async def _process_lines(self, block: bytes) -> None:
+        """Process whole lines of all kinds, a few at a time: other connections proceed in between."""
+        for run in _RUN.finditer(block):
+            puts, summaries, line = run.groups()
+            if line is not None:
+                await self._execute(line)
+            elif not self._accepts_points:
+                for line in (puts or summaries).split(b"\n")[:-1]:
+                    await self._execute(line)
+            elif puts:
+                await self._ingest_puts(puts)
+            else:
+                await self._ingest_summaries(summaries)
+            if self._is_ending:
+                return
+
+    async def _ingest_puts(self, puts: bytes) -> None:
+        """Ingest put lines, in as many steps as the intake needs."""
+        while puts:
+            await self._yield_after(puts.count(b"\n"))
+            puts = self._reply(await self._intake.take(puts, self.peer))
+
+    async def _ingest_summaries(self, lines: bytes) -> None:
+        """Ingest lines of rollups and histograms."""
+        self._stats.commands += lines.count(b"\n")
+        while lines:
+            await self._yield_after(LINES_PER_TURN)  # each costs as much as many put lines
+            commands = [line.partition(b" ")[0] for line in lines.split(b"\n")]
+            lines = self._reply(await self._intake.take_summaries(lines, self.peer), commands)
+
+    async def _yield_after(self, lines: int) -> None:
+        """Let other connections proceed if these lines complete a turn."""
+        self._small_reads = 0
+        self._lines_in_turn += lines
+        if self._lines_in_turn >= LINES_PER_TURN:
+            self._lines_in_turn = 0
+            await self.peer.take_turn()
+
+    def _reply(self, taken: Taken, commands: Sequence[bytes] = ()) -> bytes:
+        """Reply to the refused lines of a block. Return its rest. `commands`: one for each line; empty: all are put."""
+        self.accepted += taken.accepted
+        self._stats.add_accepted(taken.accepted)
+        self.position = taken.position
+        for reject in taken.rejects:
+            self._refuse(commands[reject.line] if commands else b"put", reject.error)
+        return taken.rest
+
+    def _refuse(self, command: bytes, error: BadLine) -> None:
+        self._small_reads = 0
+        if not self._replies.refuse(command, error):
+            self._stats.summarized += 1
+
+    async def _execute(self, line: bytes) -> None:
+        """Execute a line that is not a plain put line."""
+        await self._yield_after(1)
+        bare = line
+        if negotiation := _negotiation(line):
+            bare = line[negotiation:]
+            if not bare:
+                return
+            if bare.split(b" ", 1)[0] == b"put" and self._accepts_points:
+                await self._ingest_puts(bare + b"\n")
+                return
+        self._stats.commands += 1
+        self.peer.client.sent(1)
+        name = bare.split(b" ", 1)[0].decode("latin-1")
+        is_sync = name == "sync" and self._options.mode is not Mode.READ_ONLY
+        if name == "auth" and self._can_log_in():
+            await self._log_in(bare)
+        elif not is_sync and name not in self._names:
+            await self._replies.send(f"unknown command: {name}.  Try `help'.\n".encode())
+        elif name not in self._permitted:
+            self._deny(name)
+        elif is_sync:
+            await self._replies.send_when_synced(self.position, b"synced %d\n" % self.accepted)
+        elif name in _WRITES:  # a rollup or histogram after telnet negotiation
+            self._stats.commands -= 1
+            await self._ingest_summaries(bare + b"\n")
+        else:
+            await self._execute_command(name)
+
+    def _can_log_in(self) -> bool:
+        return self._authenticator is not None and self._authenticator.enabled and self.peer.session is None
+
+    async def _log_in(self, line: bytes) -> None:
+        """Execute `auth` for a peer that has a role already."""
+        assert self._authenticator is not None
+        self._login_attempts += 1
+        try:
+            succeeded = await try_login(line, self._authenticator, self.peer)
+        except TooManyAttempts:
+            succeeded, self._is_ending = False, True
+        self._is_ending |= not succeeded and self._login_attempts >= MAX_LOGIN_ATTEMPTS
+        self._update_roles()
+        await self._replies.send(SUCCESS if succeeded else FAILURE)
+
+    def _deny(self, name: str) -> None:
+        """Refuse a command that the peer may not use, in OpenTSDB's words."""
+        if self._authenticator is not None:
+            self._authenticator.count_refusal(self.peer.principal, "telnet")
+        may_log_in = self._authenticator is not None and self._authenticator.enabled and not self.peer.principal.name
+        text = f"illegal argument: {'Unauthenticated' if may_log_in else 'Unauthorized'} command: {name}"
+        self._refuse(name.encode(), BadLine(ILLEGAL_ARGUMENT, text))
+
+    def _audit(self, name: str) -> None:
+        """Log an administrative command."""
+        account = self.peer.account or None
+        limit_key = f"admin.action {name} {account}"
+        log.info("admin.action", _limit_key=limit_key, account=account, peer=self.peer.name, action=name)
+
+    async def _execute_command(self, name: str) -> None:
+        if self._replies.disconnected and name in _READ_ONLY:
+            return  # a disconnected client may have sent megabytes of them
+        await self._yield_after(LINES_PER_TURN)  # some cost as much as many lines
+        match name:
+            case "stats":
+                await self._replies.send(await self._commands.stats())
+            case "version":
+                await self._replies.send(self._commands.version())
+            case "help":
+                names = " ".join(name for name in self._names if name in self._permitted)
+                await self._replies.send(f"available commands: {names} \n".encode())
+            case "dropcaches":
+                self._audit(name)
+                self._commands.drop_caches()
+                await self._replies.send(b"Caches dropped.\n")
+            case "exit":
+                self._is_ending = True
+            case "diediedie":
+                self._audit(name)
+                await self._replies.send(b"Cleaning up and exiting now.\n")
+                self._is_ending = self._exits_daemon = True
+
+
+def _negotiation(line: bytes) -> int:
+    """Return the size of the telnet negotiation at the start of a line. An incomplete subnegotiation does not count.
+
+    >>> _negotiation(b"\\xff\\xfb\\x1fversion"), _negotiation(b"version"), _negotiation(b"\\xff\\xfa\\x1f")
+    (3, 0, 0)
+    """
+    found = _NEGOTIATION.match(line)
+    return found.end() if found else 0
