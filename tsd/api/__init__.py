@@ -1,1 +1,1 @@
-"""Endpoints of the HTTP API: each turns a Request into a Response, and knows no sockets."""
+"""Endpoints of the HTTP API: each turns a Request into a Response, without access to sockets."""

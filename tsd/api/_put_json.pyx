@@ -1,30 +1,29 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twin of `tsd.api.put.read_usual`: the JSON of points → put lines, in one pass and without an object for
-a point.
+"""The compiled version of `tsd.api.put.parse_usual`: JSON points → put lines, in one pass, without an object per point.
 
-It knows plain JSON alone: names of printable ASCII without escapes, each member and each tag once, and no others. Of
-anything else it says None, and whoever asked takes a closer look. A text ends with the NUL that each bytes object has
-behind its last byte, which is no part of a name, a number or a mark: so no reader looks beyond it.
+It accepts plain JSON only: names of printable ASCII without escapes, each known member and each tag once. For any
+other array it returns None, and the caller parses it in Python. Every bytes object ends with a NUL byte, which is not
+part of a name, a number or a delimiter, so no loop reads beyond it.
 
-The interpreter's lock is kept: a slice of a body takes less time than it may take to get the lock back.
+The GIL is kept: a slice of a body takes less time than reacquiring the GIL may take.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
 from libc.string cimport memcmp, memcpy
 
-from tsd.codec.words import LEGAL
+from tsd.codec.text import LEGAL
 
 cdef enum:
     MOST_TAGS = 16
-    HEADER_BYTES = 38  # of a tag for all: with its two marks no more than a point's JSON has beside what its line has
+    HEADER_BYTES = 38  # limit for the header's tag, so that a line is no longer than its JSON
     METRIC = 1
     TIMESTAMP = 2
     VALUE = 4
     TAGS = 8
     ALL = 15
-    END = 0  # what a byte is in a name: none of it
-    ODD = 1  # such as no name has, unless it is told that names may: who reads lines will say
+    END = 0  # the byte ends a name
+    ODD = 1  # legal only if configured: the line parser decides
     PLAIN = 2
 
 cdef uint8_t[256] KINDS
@@ -47,15 +46,15 @@ cdef struct Point:
     Word time
     Word value
     Word[2 * MOST_TAGS + 2] tags  # tagk, tagv, tagk…
-    int words  # of its tags
+    int words  # number of words in `tags`
 
 cdef struct Body:
     const char* end
-    Word tagk  # of the header; empty: none
+    Word tagk  # tag of the header; empty: none
     Word tagv
     int most_tags
-    bint quoted  # a number was a string: such points are judged before there are lines of them
-    bint doubtful  # something was met that would not pass then, or may not
+    bint quoted  # a number was a string: such points must be validated
+    bint doubtful  # something may fail the validation
 
 
 cdef inline const char* past_blanks(const char* at) noexcept nogil:
@@ -71,7 +70,7 @@ cdef inline const char* past_digits(const char* at) noexcept nogil:
 
 
 cdef inline const char* past_colon(const char* at) noexcept nogil:
-    """The value of a member whose name ends at `at`, or NULL."""
+    """Return the start of the value after a member name that ends at `at`, or NULL."""
     at = past_blanks(at)
     return past_blanks(at + 1) if at[0] == c":" else NULL
 
@@ -84,7 +83,7 @@ cdef inline bint same(const Word* one, const Word* other) noexcept nogil:
     return one.size == other.size and memcmp(one.at, other.at, one.size) == 0
 
 
-# Readers: what begins at `at` → where it ends, or NULL where it is not plain.
+# Each reader parses what starts at `at`, and returns its end, or NULL if it is not plain.
 
 
 cdef inline const char* read_name(const char* at, Word* name, Body* body) noexcept nogil:
@@ -105,7 +104,7 @@ cdef inline const char* read_name(const char* at, Word* name, Body* body) noexce
 
 
 cdef inline const char* read_time(const char* at, Word* time, Body* body) noexcept nogil:
-    """1 to 9999999999999 (LAST_MS), perhaps as a string."""
+    """Read an integer from 1 to 9999999999999 (LAST_MS), or a string of one."""
     cdef bint quoted = at[0] == c'"'
     at += quoted
     time.at = at
@@ -113,13 +112,13 @@ cdef inline const char* read_time(const char* at, Word* time, Body* body) noexce
     time.size = at - time.at
     if not 0 < time.size <= 13 or time.at[0] == c"0":
         return NULL
-    body.doubtful |= time.size == 13 and time.at[0] > c"3"  # beyond 4294969199999 no row begins
+    body.doubtful |= time.size == 13 and time.at[0] > c"3"  # no row starts after 4294969199999
     body.quoted |= quoted
     return at + quoted if not quoted or at[0] == c'"' else NULL
 
 
 cdef inline const char* read_value(const char* at, Word* value, Body* body) noexcept nogil:
-    """A number as JSON has it, perhaps as a string."""
+    """Read a JSON number, or a string of one."""
     cdef bint quoted = at[0] == c'"'
     cdef bint whole = True
     cdef const char* mark
@@ -145,13 +144,13 @@ cdef inline const char* read_value(const char* at, Word* value, Body* body) noex
             return NULL
         body.doubtful |= at - mark > 2
     value.size = at - value.at
-    body.doubtful |= value.size > (18 if whole else 40)  # more may be no number of 64 bits
+    body.doubtful |= value.size > (18 if whole else 40)  # longer ones may not fit into 64 bits
     body.quoted |= quoted
     return at + quoted if not quoted or at[0] == c'"' else NULL
 
 
 cdef inline bint has_tag(const Point* point, const Word* tagk, int words) noexcept nogil:
-    """Whether one of so many words is such a name."""
+    """Return whether one of the first `words` words is this tag name."""
     cdef int at
     for at in range(0, words, 2):
         if same(&point.tags[at], tagk):
@@ -233,7 +232,7 @@ cdef inline char* put_word(char* to, char before, const Word* word) noexcept nog
 
 
 cdef inline char* put_line(char* to, const Point* point, const char* stop) noexcept nogil:
-    """Write a point's line; where it ends, or NULL where it would be beyond `stop`."""
+    """Write the line of a point. Return its end, or NULL if it would be beyond `stop`."""
     cdef Py_ssize_t size = 7 + point.metric.size + point.time.size + point.value.size
     cdef int at
     for at in range(point.words):
@@ -252,7 +251,7 @@ cdef inline char* put_line(char* to, const Point* point, const char* stop) noexc
 
 
 cdef Py_ssize_t put_array(const char* at, char** place, const char* stop, Body* body) noexcept nogil:
-    """Write the lines of an array's points; how many, or -1 where not all of it is plain."""
+    """Write the lines of an array's points. Return their number, or -1 if the array is not plain."""
     cdef Py_ssize_t points = 0
     cdef Point point
     cdef char* to = place[0]
@@ -289,13 +288,13 @@ cdef bint is_name(bytes text, Word* name, Body* body):
 
 
 def put_lines(bytes text not None, bytes tagk not None, bytes tagv not None, most_tags):
-    """The lines of an array of points, and how many there are; None where anything of it is not plain.
+    """Return the lines of an array of points and their number; None if the array is not plain.
 
-    Points get the tag `tagk`, unless that is empty, or they have one of that name. Where a number is a string, as some
-    clients send them, all names and numbers must be such as pass for sure, and have no more tags than `most_tags`.
+    Points get the tag `tagk` unless it is empty, or they already have a tag of that name. Some clients send numbers as
+    strings. Then all names and numbers must be certain to pass validation, with at most `most_tags` tags per point.
     """
     cdef Body body
-    cdef Py_ssize_t points, size = PyBytes_GET_SIZE(text)  # for lines: each is shorter than the object it comes from
+    cdef Py_ssize_t points, size = PyBytes_GET_SIZE(text)  # enough for the lines: each is shorter than its object
     cdef bytes lines = PyBytes_FromStringAndSize(NULL, size)
     cdef char* start = PyBytes_AS_STRING(lines)
     cdef char* end = start

@@ -1,4 +1,5 @@
-"""`/api/annotation`, `/api/annotations` and their bulk forms: notes on series and on everything (wire.md §12.7)."""
+"""`/api/annotation`, `/api/annotations` and their bulk forms: annotations on series, or global ones
+(docs/compat/wire.md §12.7)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from tsd.api.messages import (
     is_true,
     meant_method,
     members_in_url,
+    missing_part,
     not_allowed,
     number_in,
     object_of,
@@ -19,35 +21,35 @@ from tsd.api.messages import (
     texts_in,
     words_of_all,
 )
-from tsd.api.meta import custom_in
-from tsd.codec.annotation import Annotation
-from tsd.codec.rowkey import Layout
-from tsd.codec.times import FIRST_MS, LAST_MS, storable
-from tsd.codec.tsuid import parse_uid, split_tsuid
-from tsd.doors.exchange import Endpoint, Request, Response
+from tsd.api.uid import custom_in
+from tsd.codec.metadata import Annotation
+from tsd.codec.putline import FIRST_MS, LAST_MS, storable
 from tsd.errors import BadLine, BadQuery, Refused
-from tsd.metadata.notes import Notes
-from tsd.query.times import read_time
+from tsd.query.parse.times import read_time
+from tsd.server.http.messages import Endpoint, Request, Response
+from tsd.tables.catalog import Annotations, SeriesCatalog
 
-MOST_NOTES = 10_000  # of one bulk
-MOST_SERIES = 1000  # of one bulk deletion
+MAX_ANNOTATIONS = 10_000  # of one bulk request
+MAX_SERIES = 1000  # of one bulk deletion
 NO_START = "The start timestamp has not been set"
 NO_START_IN_URL = "Missing start time"
 METHODS = ("GET", "POST", "PUT", "DELETE")
 IN_URL = {name: name for name in ("tsuid", "description", "notes")}
 
 
-class Sent(NamedTuple):
-    """A note as a client sent it."""
+class SentAnnotation(NamedTuple):
+    """An annotation as a client sent it."""
 
-    note: Annotation
-    tsuid: bytes
-    changed: dict[str, Any]  # the fields of the note that it sets
+    annotation: Annotation
+    series: bytes
+    fields: frozenset[str]  # fields that the client set
 
 
-def routes(notes: Notes, layout: Layout, now_ms: Callable[[], int]) -> dict[str, Endpoint]:
+def routes(annotations: Annotations | None, catalog: SeriesCatalog, now_ms: Callable[[], int]) -> dict[str, Endpoint]:
     """The endpoints."""
-    pages = NotePages(notes, layout, now_ms)
+    if annotations is None:
+        return dict.fromkeys(("api/annotation", "api/annotations"), missing_part("annotations"))
+    pages = AnnotationPages(annotations, catalog, now_ms)
 
     async def one(request: Request) -> Response:
         return await (pages.bulk(request) if request.segments[1:2] == ("bulk",) else pages.one(request))
@@ -60,39 +62,41 @@ def routes(notes: Notes, layout: Layout, now_ms: Callable[[], int]) -> dict[str,
     return {"api/annotation": one, "api/annotations": many}
 
 
-class NotePages:
-    """What the endpoints do."""
+class AnnotationPages:
+    """Handlers of the endpoints."""
 
-    def __init__(self, notes: Notes, layout: Layout, now_ms: Callable[[], int]) -> None:
-        self._notes = notes
-        self._layout = layout
+    def __init__(self, annotations: Annotations, catalog: SeriesCatalog, now_ms: Callable[[], int]) -> None:
+        self._annotations = annotations
+        self._catalog = catalog
         self._now_ms = now_ms
 
     async def one(self, request: Request) -> Response:
-        """One note."""
+        """One annotation."""
         method, members = meant_method(request), self._members(request)
         if method not in METHODS:
             raise not_allowed(method)
         if method in ("POST", "PUT"):
             sent = self._sent(members)
-            if not sent.changed:
+            if not sent.fields:
                 return UNCHANGED
-            note = await self._notes.put(sent.note, sent.changed, sent.tsuid, replace=method == "PUT")
-            return answer(show(note))
+            return answer(show(await self._put(sent, replace=method == "PUT")))
         start_time = number_in(members, "startTime")
         if start_time < 1:
             raise Refused(400, NO_START_IN_URL)
-        tsuid = self._tsuid(text_in(members, "tsuid"))
+        series = self._series(text_in(members, "tsuid"))
         if method == "DELETE":
-            await self._notes.delete(start_time, tsuid)
+            await self._annotations.delete(start_time, series)
             return DONE
-        note_there = await self._notes.get(start_time, tsuid)
-        if note_there is None:
+        found = await self._annotations.get(start_time, series)
+        if found is None:
             raise Refused(404, "Unable to locate annotation in storage")
-        return answer(show(note_there))
+        return answer(show(found))
+
+    async def _put(self, sent: SentAnnotation, *, replace: bool) -> Annotation:
+        return await self._annotations.put(sent.annotation, sent.series, None if replace else sent.fields)
 
     async def listed(self, request: Request) -> Response:
-        """The global notes of some time."""
+        """The global annotations of a time range."""
         if request.body:
             members = object_of(request)
             start_ms, end_ms = _ms(number_in(members, "startTime")), _ms(number_in(members, "endTime"))
@@ -101,22 +105,22 @@ class NotePages:
             end_ms = self._time_ms(request.param("end_time") or "")
         if start_ms is None:
             raise Refused(400, NO_START_IN_URL)
-        found = await self._notes.global_notes(start_ms, self._now_ms() if end_ms is None else end_ms)
-        return answer([show(note) for note in found])
+        found = await self._annotations.global_between(start_ms, self._now_ms() if end_ms is None else end_ms)
+        return answer([show(one) for one in found])
 
     async def bulk(self, request: Request) -> Response:
-        """Many notes."""
+        """Several annotations."""
         method = meant_method(request)
         if method == "DELETE":
             return await self._delete_many(request)
         if method not in ("POST", "PUT"):
             raise not_allowed(method)
-        asked = objects_of(request)
-        if len(asked) > MOST_NOTES:
-            raise Refused(413, f"More than {MOST_NOTES} annotations")
-        sent = [self._sent(members, in_bulk=True) for members in asked]  # before anything is written
-        stored = [await self._notes.put(one.note, one.changed, one.tsuid, replace=method == "PUT") for one in sent]
-        return answer([show(note) for note in stored])
+        listed = objects_of(request)
+        if len(listed) > MAX_ANNOTATIONS:
+            raise Refused(413, f"More than {MAX_ANNOTATIONS} annotations")
+        sent = [self._sent(members, in_bulk=True) for members in listed]  # parsed before the first write
+        stored = [await self._put(one, replace=method == "PUT") for one in sent]
+        return answer([show(one) for one in stored])
 
     async def _delete_many(self, request: Request) -> Response:
         if request.body:
@@ -132,16 +136,23 @@ class NotePages:
             raise Refused(400, "Missing the start time value")
         if not tsuids and not global_:
             raise Refused(400, "Missing the TSUIDs or global annotations flag")
-        if len(tsuids) > MOST_SERIES:
-            raise Refused(413, f"More than {MOST_SERIES} TSUIDs")
+        if len(tsuids) > MAX_SERIES:
+            raise Refused(413, f"More than {MAX_SERIES} TSUIDs")
         end_ms = self._now_ms() if end_ms is None else end_ms
-        ids = [self._tsuid(tsuid) for tsuid in tsuids]
-        deleted = await self._notes.delete_between(start_ms, end_ms, ids, global_=global_)
-        told: dict[str, Any] = {"tsuids": tsuids or None, "global": global_, "startTime": start_ms, "endTime": end_ms}
-        return answer(told | {"totalDeleted": deleted})
+        series = [self._series(tsuid) for tsuid in tsuids]
+        deleted = await self._annotations.delete_between(start_ms, end_ms, series, global_=global_)
+        return answer(
+            {
+                "tsuids": tsuids or None,
+                "global": global_,
+                "startTime": start_ms,
+                "endTime": end_ms,
+                "totalDeleted": deleted,
+            }
+        )
 
     def _members(self, request: Request) -> Mapping[str, Any]:
-        """A note's members: those of the body, or without one the parameters, whose times may have any form."""
+        """The members of the body. Without a body: the parameters, which allow times in any form."""
         if request.body:
             return object_of(request)
         found = members_in_url(request, IN_URL)
@@ -153,8 +164,8 @@ class NotePages:
             raise Refused(400, NO_START_IN_URL)
         return found
 
-    def _sent(self, members: Mapping[str, Any], *, in_bulk: bool = False) -> Sent:
-        """A note to be stored; raises Refused."""
+    def _sent(self, members: Mapping[str, Any], *, in_bulk: bool = False) -> SentAnnotation:
+        """An annotation to be stored; raises Refused."""
         tsuid = text_in(members, "tsuid")
         start_time, end_time = number_in(members, "startTime"), number_in(members, "endTime")
         changed: dict[str, Any] = {name: text_in(members, name) for name in ("description", "notes")}
@@ -164,27 +175,25 @@ class NotePages:
         if members.get("custom") is not None:
             changed["custom"] = custom_in(members)
         if start_time < 1:
-            told = (
-                f"Annotation error: TSUID: {tsuid} Start: {start_time}  Description: {changed.get('description', '')}"
-            )
-            raise Refused(400, NO_START, told if in_bulk else NO_START)
+            description = changed.get("description", "")
+            details = f"Annotation error: TSUID: {tsuid} Start: {start_time}  Description: {description}"
+            raise Refused(400, NO_START, details if in_bulk else NO_START)
         if start_time > LAST_MS or (start_time >= FIRST_MS and not storable(start_time)):
             raise Refused(400, f"Invalid timestamp: {start_time}")
-        return Sent(Annotation(start_time, tsuid=tsuid, **changed), self._tsuid(tsuid), changed)
+        annotation = Annotation(start_time, tsuid=tsuid, **changed)
+        return SentAnnotation(annotation, self._series(tsuid), frozenset(changed))
 
-    def _tsuid(self, text: str) -> bytes:
-        """A series' TSUID, empty for a global note; raises Refused."""
+    def _series(self, text: str) -> bytes:
+        """The series of an annotation, empty for a global one; raises Refused."""
         if not text:
             return b""
         try:
-            tsuid = parse_uid(text)
-            split_tsuid(self._layout.widths, tsuid)
+            return self._catalog.parse_series(text)
         except BadLine as error:
             raise Refused(400, str(error)) from error
-        return tsuid
 
     def _time_ms(self, text: str) -> int | None:
-        """A time in any form; None for none. Raises Refused."""
+        """A time in any form in Unix ms; None for an empty text. Raises Refused."""
         if not text:
             return None
         try:
@@ -194,7 +203,7 @@ class NotePages:
 
 
 def _ms(time: int) -> int | None:
-    """A time of seconds or ms in ms; None for none.
+    """A time in seconds or ms as ms; None for 0 or less.
 
     >>> _ms(1356998400), _ms(1356998400500), _ms(0)
     (1356998400000, 1356998400500, None)
@@ -204,12 +213,12 @@ def _ms(time: int) -> int | None:
     return time if time >= FIRST_MS else time * 1000
 
 
-def show(note: Annotation) -> dict[str, Any]:
-    """A note as clients get it: `custom` only where there is some.
+def show(annotation: Annotation) -> dict[str, object]:
+    """The JSON of an annotation, with `custom` only if it has one.
 
     >>> list(show(Annotation(1356998400)))
     ['tsuid', 'description', 'notes', 'startTime', 'endTime']
     """
-    custom = {} if note.custom is None else {"custom": note.custom}
-    shown = {"tsuid": note.tsuid, "description": note.description, "notes": note.notes, **custom}
-    return {**shown, "startTime": note.start_time, "endTime": note.end_time}
+    custom = {} if annotation.custom is None else {"custom": annotation.custom}
+    shown = {"tsuid": annotation.tsuid, "description": annotation.description, "notes": annotation.notes, **custom}
+    return {**shown, "startTime": annotation.start_time, "endTime": annotation.end_time}

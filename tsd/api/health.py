@@ -1,7 +1,7 @@
-"""/health/live, /ready, /write, /read and /store, for those who restart what hangs and send work to what works.
+"""/health/live and /ready, the liveness and readiness probes, and the checks /health/write, /read and /store.
 
-Writing, reading and the store are told apart, because one may do without the others: while HBase is away points are
-taken all the same, and nothing can be read.
+Each check has a path of its own because they fail independently: without HBase points are still accepted, but nothing
+can be read.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,123 +10,126 @@ from typing import NamedTuple
 import trio
 
 from tsd.api.messages import answer, check_method
-from tsd.doors.exchange import Endpoint, Request, Response
+from tsd.config.settings import Mode
 from tsd.errors import CorruptRow, NoTable, Refused, StoreError
-from tsd.ingest.intake import Gate
-from tsd.ingest.journal import Journal
-from tsd.settings import Mode
+from tsd.ingest.intake import Backpressure
+from tsd.ingest.journal.journal import Journal
+from tsd.server.http.messages import Endpoint, Request, Response
 
-FRESH_S = 1.0  # so long one answer of the store serves all who ask
-PATIENCE_S = 3.0  # for the store, of one who asks
-STUCK_S = 10.0  # a disk that takes so long for one group of lines is not one to rely on
+FRESH_S = 1.0  # how long one probe of the store is reused
+PROBE_TIMEOUT_S = 3.0  # how long a request waits for the store
+SYNC_TIMEOUT_S = 10.0  # a journal sync that takes longer fails the check
 UNAVAILABLE = 503
 OK = "ok"
 
-# What is looked at under each name; `ready` looks at all, and what it needs is said by the mode.
-ASKED = {"live": (), "ready": ("write", "read", "store"), "write": ("write",), "read": ("read",), "store": ("store",)}
+# The checks of each path. `ready` reports all, but only those of NEEDED can fail it.
+CHECKS = {"live": (), "ready": ("write", "read", "store"), "write": ("write",), "read": ("read",), "store": ("store",)}
 NEEDED = {Mode.READ_WRITE: ("write", "read"), Mode.READ_ONLY: ("read",), Mode.WRITE_ONLY: ("write",)}
 
 
-class Verdict(NamedTuple):
-    """Each `ok`, or what is wrong."""
+class ProbeResult(NamedTuple):
+    """Each `ok`, or an error."""
 
-    store: str  # it answers
-    read: str  # and holds the tables that points are read from
+    store: str  # whether the store answers
+    read: str  # whether it has the tables to read points from
 
 
-class Probe:
-    """Whether the store answers. One question at a time, however many ask: a store that is away holds each for long,
-    and a thread that waits for it cannot be called back."""
+class StoreProbe:
+    """Checks that the store answers. All requests share one probe at a time: a store that is down blocks a thread for
+    long, and threads cannot be cancelled."""
 
-    def __init__(self, ask: Callable[[], Awaitable[None]]) -> None:
-        self._ask = ask
+    def __init__(self, read: Callable[[], Awaitable[None]]) -> None:
+        """`read` reads a little of each needed table. It may raise StoreError, and CorruptRow."""
+        self._read = read
         self._wanted = trio.Event()
         self._answered = trio.Event()
-        self._verdict = Verdict("", "")
+        self._result = ProbeResult("", "")
         self._at = -FRESH_S
 
     async def run(self) -> None:
-        """Ask whenever somebody wants to know, for ever."""
+        """Probe the store whenever a result is requested. Never returns."""
         while True:
             await self._wanted.wait()
-            self._verdict = await self._find_out()
+            self._result = await self._probe()
             self._at = trio.current_time()
             self._wanted = trio.Event()
             self._answered.set()
             self._answered = trio.Event()
 
-    async def _find_out(self) -> Verdict:
+    async def _probe(self) -> ProbeResult:
         try:
-            await self._ask()
+            await self._read()
         except NoTable as error:
-            return Verdict(OK, str(error))
+            return ProbeResult(OK, str(error))
         except StoreError as error:
-            return Verdict(str(error), str(error))
-        except CorruptRow:  # it answered
+            return ProbeResult(str(error), str(error))
+        except CorruptRow:  # the store answered
             pass
-        return Verdict(OK, OK)
+        return ProbeResult(OK, OK)
 
-    async def verdict(self) -> Verdict:
-        """What it found a moment ago, or finds now."""
+    async def result(self) -> ProbeResult:
+        """The result of a recent probe, or of a new one."""
         if trio.current_time() - self._at < FRESH_S:
-            return self._verdict
+            return self._result
         self._wanted.set()
-        with trio.move_on_after(PATIENCE_S):
+        with trio.move_on_after(PROBE_TIMEOUT_S):
             await self._answered.wait()
-            return self._verdict
-        silent = f"no answer within {PATIENCE_S:g} s"
-        return Verdict(silent, silent)
+            return self._result
+        timeout = f"no answer within {PROBE_TIMEOUT_S:g} s"
+        return ProbeResult(timeout, timeout)
 
 
 class Health:
-    """What a daemon can do at the moment."""
+    """The health checks of a daemon."""
 
-    def __init__(self, mode: Mode, gate: Gate, journal: Journal, probe: Probe, trouble: Callable[[], str]) -> None:
-        """`trouble` gives why the store does not take cells, where it does not."""
+    def __init__(
+        self, mode: Mode, backpressure: Backpressure, journal: Journal, probe: StoreProbe, trouble: Callable[[], str]
+    ) -> None:
+        """`trouble` returns why the store refuses writes, or an empty text."""
         self._mode = mode
-        self._gate = gate
+        self._backpressure = backpressure
         self._journal = journal
         self._probe = probe
         self._trouble = trouble
 
-    async def look(self, which: str) -> Mapping[str, str]:
-        """`status`, which is `ok` or `not ready`, and what each check that belongs to `which` (of `ASKED`) found."""
-        asked = ASKED[which]
+    async def check(self, which: str) -> Mapping[str, str]:
+        """Run the checks of a key of CHECKS. `status` is `ok` or `not ready`; the others are `ok` or an error."""
+        checks = CHECKS[which]
         found: dict[str, str] = {}
-        if "write" in asked:
+        if "write" in checks:
             found["write"] = self._write()
-        if "read" in asked or "store" in asked:
-            store, read = await self._probe.verdict()
+        if "read" in checks or "store" in checks:
+            store, read = await self._probe.result()
             trouble = self._trouble()
             found["read"] = "tsd.mode is wo" if self._mode is Mode.WRITE_ONLY else read
-            found["store"] = f"it takes no cells: {trouble}" if store == OK and trouble else store
-        needed = NEEDED[self._mode] if which == "ready" else asked
+            found["store"] = f"it refuses writes: {trouble}" if store == OK and trouble else store
+        needed = NEEDED[self._mode] if which == "ready" else checks
         fine = all(found[check] == OK for check in needed)
-        return {"status": OK if fine else "not ready", **{check: found[check] for check in asked}}
+        return {"status": OK if fine else "not ready", **{check: found[check] for check in checks}}
 
     def _write(self) -> str:
-        """Points are taken as long as the journal takes them: whether the store does is another question."""
+        """The `write` check: points are accepted while the journal can be written, even without the store."""
         if self._mode is Mode.READ_ONLY:
             return "tsd.mode is ro"
         if self._journal.trouble:
             return f"the journal cannot be written: {self._journal.trouble}"
         since = self._journal.writing_since
-        if since is not None and (waited_s := trio.current_time() - since) > STUCK_S:
+        if since is not None and (waited_s := trio.current_time() - since) > SYNC_TIMEOUT_S:
             return f"the journal's disk has not answered for {waited_s:.0f} s"
-        if held := sorted(self._gate.held):
-            return f"no points are taken in: {', '.join(held)}"
+        if reasons := sorted(self._backpressure.reasons):
+            return f"no points are accepted: {', '.join(reasons)}"
         return OK
 
 
 def routes(health: Health) -> dict[str, Endpoint]:
-    """200 where all is well, 503 and the reasons where it is not: what load balancers go by."""
+    """/health/CHECK: 200 if the check passes, 503 and the errors if not."""
 
     async def endpoint(request: Request) -> Response:
         check_method(request, "GET", "HEAD", "POST")
         which = request.segments[1].lower() if len(request.segments) > 1 else "ready"
-        if which not in ASKED:
+        if which not in CHECKS:
             raise Refused(404, "Endpoint not found")
-        found = await health.look(which)
+        found = await health.check(which)
         return answer(found, 200 if found["status"] == OK else UNAVAILABLE)
 
     return {"health": endpoint}

@@ -1,4 +1,4 @@
-"""Requests → their parameters and JSON, answers → JSON, with OpenTSDB's words for what is missing or malformed."""
+"""Parameters and JSON of requests and responses, and OpenTSDB's errors for missing or malformed ones."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from tsd.doors.exchange import Request, Response
 from tsd.errors import Refused
+from tsd.server.http.messages import Endpoint, Request, Response
 
-LARGEST = 4 << 20  # bytes of JSON that are read at once: some 50 ms, in which nobody else is served
+MAX_JSON_BYTES = 4 << 20  # parsed in about 50 ms, during which no other request is served
 WARNINGS = "X-Tsd-Warnings"
-LONGEST_WARNING = 500  # characters of it that a header tells
-_UNTELLABLE = re.compile(r"[^ -~]")  # in a header
+MAX_WARNING = 500  # characters in a header
+_NOT_PRINTABLE = re.compile(r"[^ -~]")
 _OVERRIDES = ("GET", "POST", "PUT", "DELETE")
 _TRUE = ("true", "1", "yes")
 
@@ -21,23 +21,23 @@ UNCHANGED = Response(304, b"", None)
 
 
 def answer(value: object, status: int = 200) -> Response:
-    """A response of JSON."""
+    """A JSON response."""
     return Response(status, msgspec.json.encode(value))
 
 
 def warned(warnings: Sequence[str]) -> list[tuple[str, str]]:
-    """The header that tells what an answer is without, and that clients pass over: how many warnings, and the first.
+    """The header with the number of warnings and the first one, which OpenTSDB's clients ignore.
 
     >>> warned([]), warned(["row 00 cannot be read", "another"])
     ([], [('X-Tsd-Warnings', '2; row 00 cannot be read')])
     """
     if not warnings:
         return []
-    return [(WARNINGS, f"{len(warnings)}; {_UNTELLABLE.sub('?', warnings[0][:LONGEST_WARNING])}")]
+    return [(WARNINGS, f"{len(warnings)}; {_NOT_PRINTABLE.sub('?', warnings[0][:MAX_WARNING])}")]
 
 
 def required(request: Request, name: str) -> str:
-    """A parameter that must be there, and not empty; raises Refused."""
+    """A required parameter, not empty; raises Refused."""
     value = request.param(name)
     if not value:
         raise Refused(400, f"Missing parameter <code>{name}</code>")
@@ -45,7 +45,7 @@ def required(request: Request, name: str) -> str:
 
 
 def is_true(value: object) -> bool:
-    """A flag in a parameter or in JSON, where OpenTSDB takes texts too.
+    """A flag in a parameter or in JSON, where OpenTSDB accepts texts too.
 
     >>> is_true(True), is_true("Yes"), is_true("0"), is_true(None)
     (True, True, False, False)
@@ -54,7 +54,7 @@ def is_true(value: object) -> bool:
 
 
 def meant_method(request: Request) -> str:
-    """The method a request stands for: a GET may say another with `method_override`. Raises Refused."""
+    """The method of a request; a GET may override it with `method_override`. Raises Refused."""
     override = request.param("method_override")
     if request.method != "GET" or override is None:
         return request.method
@@ -66,8 +66,17 @@ def meant_method(request: Request) -> str:
 
 
 def not_allowed(method: str) -> Refused:
-    """What answers a method that an endpoint does not have."""
+    """The error of a method that an endpoint does not support."""
     return Refused(405, "Method not allowed", f"The HTTP method [{method}] is not permitted for this endpoint")
+
+
+def missing_part(part: str) -> Endpoint:
+    """An endpoint for a feature that the table layout lacks."""
+
+    async def refuse(_request: Request) -> Response:
+        raise Refused(501, "Not implemented", f"The configured table layout has no {part}")
+
+    return refuse
 
 
 def check_method(request: Request, *methods: str) -> str:
@@ -76,7 +85,7 @@ def check_method(request: Request, *methods: str) -> str:
 
 
 def check_meant_method(request: Request, *methods: str) -> str:
-    """The method that a request stands for, one of `methods`: for endpoints that edit. Raises Refused."""
+    """The method of a request or its override, one of `methods`. For endpoints that write. Raises Refused."""
     return _one_of(meant_method(request), methods)
 
 
@@ -87,7 +96,7 @@ def _one_of(method: str, methods: Sequence[str]) -> str:
 
 
 def members_in_url(request: Request, names: Mapping[str, str]) -> dict[str, Any]:
-    """Those of a request's parameters that `names` has, by what it calls them: members of a body that is not there."""
+    """The members of a request without a body: its parameters in `names`, renamed."""
     return {name: request.param(parameter) for parameter, name in names.items() if request.has(parameter)}
 
 
@@ -95,8 +104,10 @@ def json_of(request: Request) -> Any:
     """The value in a request's body; raises Refused."""
     if not request.body:
         raise Refused(400, "Missing message content", "Supply valid JSON formatted data in the body of your request")
-    if len(request.body) > LARGEST:
-        raise Refused(413, "Request Entity Too Large", f"got {len(request.body)} bytes, wanted at most {LARGEST}")
+    if len(request.body) > MAX_JSON_BYTES:
+        raise Refused(
+            413, "Request Entity Too Large", f"got {len(request.body)} bytes, wanted at most {MAX_JSON_BYTES}"
+        )
     try:
         return msgspec.json.decode(request.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -104,7 +115,7 @@ def json_of(request: Request) -> Any:
 
 
 def unparsable(why: str) -> Refused:
-    """What answers JSON that is none, or not the one wanted."""
+    """The error of JSON that is invalid or has wrong types."""
     return Refused(400, "Unable to parse the given JSON", why)
 
 
@@ -122,26 +133,26 @@ def objects_of(request: Request) -> list[dict[str, Any]]:
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """A JSON value that must be an object; raises Refused."""
+    """A JSON value as an object; raises Refused."""
     if not isinstance(value, dict):
         raise unparsable(f"got {type(value).__name__}, wanted an object")
     return value
 
 
 def text_in(members: Mapping[str, Any], name: str) -> str:
-    """A member that is a text, or a number taken by its digits; empty where it is absent or null. Raises Refused."""
+    """A member that is a string, a number or a boolean, as text; empty if absent or null. Raises Refused."""
     value = members.get(name)
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int | float):
-        raise unparsable(f"{name}: got {type(value).__name__}, wanted a text")
+        raise unparsable(f"{name}: got {type(value).__name__}, wanted a string")
     return str(value)
 
 
 def number_in(members: Mapping[str, Any], name: str, default: int = 0) -> int:
-    """A member that is an integer of 64 bits, or the text of one; raises Refused."""
+    """A member that is a 64-bit integer, or the text of one. Raises Refused."""
     value = members.get(name)
     if value is None or value == "":
         return default
@@ -157,17 +168,17 @@ def number_in(members: Mapping[str, Any], name: str, default: int = 0) -> int:
 
 
 def texts_in(members: Mapping[str, Any], name: str) -> list[str]:
-    """A member that is a list of texts; empty where it is absent. Raises Refused."""
+    """A member that is a list of strings; empty if absent. Raises Refused."""
     value = members.get(name)
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise unparsable(f"{name}: got {type(value).__name__}, wanted an array of texts")
+        raise unparsable(f"{name}: got {type(value).__name__}, wanted an array of strings")
     return list(value)
 
 
 def words_of_all(values: Sequence[str]) -> list[str]:
-    """The words between commas of repeatable parameters.
+    """The words of comma-separated, repeated parameters.
 
     >>> words_of_all(["a,b", "c", ""])
     ['a', 'b', 'c']

@@ -1,49 +1,65 @@
-"""POST /api/put: a body's data points → put lines, for the same way in that the telnet port's take.
+"""POST /api/put, /api/rollup and /api/histogram: JSON bodies → the lines that the telnet port accepts.
 
-The usual body is turned into lines without a look at any single point, in a compiled loop where that was built: the way
-in judges them. A body in which anything is unusual is gone through point by point, and a point that no line can say is
-refused here, in OpenTSDB's words.
+A usual body of /api/put is converted to lines without checking each point, in a compiled loop if there is one, because
+ingest validates the lines. Any other body is converted point by point. A point that cannot be written as a line is
+refused here in OpenTSDB's words.
 """
 
+import base64
 import os
-from typing import Annotated
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from tsd.api.incoming import (
-    Piece,
-    Point,
-    Reading,
-    Tag,
-    check_words,
-    flags_of,
-    header_tag,
-    lines_of,
-    members_of,
-    point_of,
-    read_slices,
-    tagged,
-    tags_text,
+from tsd.api.points import (
+    BodySlice,
+    HeaderTag,
+    JsonPoint,
+    PutHandler,
+    RawPoint,
+    check_members,
+    check_metric,
+    check_separators,
+    join_tags,
+    parse_flags,
+    parse_header_tag,
+    parse_point,
+    parse_slices,
+    tags_of,
+    text_of,
+    to_lines,
+    with_tag,
 )
-from tsd.api.taking import PointsDoor
-from tsd.codec.putline import NameRules, judge
-from tsd.codec.times import LAST_MS
-from tsd.doors.exchange import Endpoint, Request, Response
+from tsd.codec.putline import (
+    HISTOGRAMS_NOT_CONFIGURED,
+    LAST_MS,
+    ROLLUPS_NOT_CONFIGURED,
+    NameRules,
+    check_point,
+    illegal,
+)
+from tsd.codec.text import parse_long
+from tsd.errors import BadLine, Refused
 from tsd.ingest.intake import Intake
+from tsd.server.http.messages import Endpoint, Request, Response
+from tsd.tables.writing import HistogramBodies, RollupBodies, RollupKind
 
 try:
     from tsd.api import _put_json
-except ImportError:  # no C compiler when it was installed
+except ImportError:  # no C compiler at installation
     HAS_LOOP = False
 else:
-    HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare the two
-
-_ODD = (b'"', b"[", b"{", b"\r", b"  ", b" =", b"= ", b"=\n")  # texts and arrays for values, empty names
-_BLANKS = bytes(range(33))  # what Java's parser of floats takes off a number
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare both
 
 
-class _Usual(msgspec.Struct, gc=False):
-    """A data point as most clients send it."""
+_ODD = (b'"', b"[", b"{", b"\r", b"  ", b" =", b"= ", b"=\n")  # strings or arrays as values, empty names
+_BLANKS = bytes(range(33))  # what Java's float parser strips
+
+
+class _UsualPoint(msgspec.Struct, gc=False):
+    """A point as most clients send it."""
 
     metric: str
     timestamp: Annotated[int, msgspec.Meta(ge=1, le=LAST_MS)]
@@ -51,27 +67,27 @@ class _Usual(msgspec.Struct, gc=False):
     tags: dict[str, str]
 
 
-_usual = msgspec.json.Decoder(list[_Usual])
-_any = msgspec.json.Decoder(list[Reading | None])
+_usual = msgspec.json.Decoder(list[_UsualPoint])
+_any = msgspec.json.Decoder(list[RawPoint | None])
 
 
-def read_put(text: bytes, tag: Tag | None, rules: NameRules, *, by_loop: bool = HAS_LOOP) -> Piece:
-    """An array of points; raises ValueError or DecodeError where it is none."""
-    found = read_looped(text, tag, rules) if by_loop else None
-    return found or read_usual(text, tag) or read_any(text, tag, rules)
+def parse_put(text: bytes, tag: HeaderTag | None, rules: NameRules, *, compiled: bool = HAS_LOOP) -> BodySlice:
+    """Parse an array of points. Raises ValueError or DecodeError."""
+    found = parse_compiled(text, tag, rules) if compiled else None
+    return found or parse_usual(text, tag) or parse_any(text, tag, rules)
 
 
-def read_looped(text: bytes, tag: Tag | None, rules: NameRules) -> Piece | None:
-    """What `read_usual` says of an array, or `read_any` where plain numbers are strings; None: they are to be asked."""
+def parse_compiled(text: bytes, tag: HeaderTag | None, rules: NameRules) -> BodySlice | None:
+    """Parse an array of usual points, also with numbers as strings, in the compiled loop. None for any other array."""
     tagk, tagv = ("", "") if tag is None else tag
     found = _put_json.put_lines(text, tagk.encode(), tagv.encode(), rules.max_tags)
-    return None if found is None else Piece(text, found[0], range(found[1]), {}, found[1])
+    return None if found is None else BodySlice(text, found[0], range(found[1]), {}, found[1])
 
 
-def read_usual(text: bytes, tag: Tag | None) -> Piece | None:
-    """An array in which nothing is unusual; None where a closer look is wanted.
+def parse_usual(text: bytes, tag: HeaderTag | None) -> BodySlice | None:
+    """Parse an array of usual points. None for any other array.
 
-    What would make two lines, or other words, of a point is found by counting the characters that part lines and words.
+    Counting the separators in all lines detects names that contain separators.
     """
     try:
         points = _usual.decode(text)
@@ -91,48 +107,265 @@ def read_usual(text: bytes, tag: Tag | None) -> Piece | None:
         and lines.count(b"=") == tags
         and not any(odd in lines for odd in _ODD)
     )
-    return Piece(text, lines, range(len(points)), {}, len(points)) if usual else None
+    return BodySlice(text, lines, range(len(points)), {}, len(points)) if usual else None
 
 
-def read_any(text: bytes, tag: Tag | None, rules: NameRules) -> Piece:
-    """Any array of points; raises ValueError or DecodeError where it is none."""
-    return lines_of(text, points_of(text, tag), lambda point: line_of(point, rules))
+def parse_any(text: bytes, tag: HeaderTag | None, rules: NameRules) -> BodySlice:
+    """Parse any array of points. Raises ValueError or DecodeError."""
+    return to_lines(text, parse_points(text, tag), lambda point: put_line(point, rules))
 
 
-def points_of(text: bytes, tag: Tag | None) -> list[Point | None]:
-    """The points of an array; raises ValueError or DecodeError."""
-    points = [None if reading is None else point_of(reading) for reading in _any.decode(text)]
-    return [point and tagged(point, tag) for point in points]
+def parse_points(text: bytes, tag: HeaderTag | None) -> list[JsonPoint | None]:
+    """The points of an array. Raises ValueError or DecodeError."""
+    points = [None if raw is None else parse_point(raw) for raw in _any.decode(text)]
+    return [point and with_tag(point, tag) for point in points]
 
 
-def line_of(point: Point | None, rules: NameRules) -> bytes:
-    """The put line that says what a point says; raises BadLine."""
-    metric, tags, time, word = members_of(point)
-    judge(metric, tags, time, word, rules)
-    check_words(metric, tags)
-    # What Java's parser takes off a float would part words here.
-    return b"put %s %d %s %s\n" % (metric, time, word.strip(_BLANKS), tags_text(tags))
+def put_line(point: JsonPoint | None, rules: NameRules) -> bytes:
+    """The put line of a point; raises BadLine."""
+    metric, tags, time, word = check_members(point)
+    check_point(metric, tags, time, word, rules)
+    check_separators(metric, tags)
+    # Java's float parser strips these characters, which would be separators in a line.
+    return b"put %s %d %s %s\n" % (metric, time, word.strip(_BLANKS), join_tags(tags))
 
 
-class Put:
-    """The endpoint."""
+class PutEndpoint:
+    """/api/put."""
 
-    def __init__(self, door: PointsDoor, intake: Intake, rules: NameRules, header: str) -> None:
+    def __init__(self, handler: PutHandler, intake: Intake, rules: NameRules, header: str) -> None:
         """`header` is `tsd.http.header_tag`."""
-        self._door = door
-        self._take_in = intake.take_in
+        self._handler = handler
+        self._ingest = intake.take
         self._rules = rules
         self._header = header
 
     async def answer(self, request: Request) -> Response:
-        """Take the points of a request in; raises Refused."""
-        flags = flags_of(request)
-        tag = header_tag(request, self._header)
-        await self._door.admit(request.visitor)
-        pieces = await read_slices(request.body, lambda text: read_put(text, tag, self._rules))
-        return await self._door.take(pieces, flags, lambda piece: points_of(piece.text, tag), self._take_in, request)
+        """Ingest the points of a request; raises Refused."""
+        flags = parse_flags(request)
+        tag = parse_header_tag(request, self._header)
+        await self._handler.throttle(request.peer)
+        parse = partial(parse_put, tag=tag, rules=self._rules)
+        slices = await parse_slices(request.body, parse, self._handler.limits)
+        return await self._handler.put(slices, flags, lambda one: parse_points(one.text, tag), self._ingest, request)
 
 
-def routes(door: PointsDoor, intake: Intake, rules: NameRules, header: str) -> dict[str, Endpoint]:
+def routes(handler: PutHandler, intake: Intake, rules: NameRules, header: str) -> dict[str, Endpoint]:
     """/api/put."""
-    return {"api/put": Put(door, intake, rules, header).answer}
+    return {"api/put": PutEndpoint(handler, intake, rules, header).answer}
+
+
+_NULL = msgspec.Raw(b"null")
+
+
+class _RawRollup(RawPoint):
+    """The members of a rollup, not decoded."""
+
+    interval: msgspec.Raw = _NULL
+    aggregator: msgspec.Raw = _NULL
+    groupByAggregator: msgspec.Raw = _NULL  # noqa: N815 - OpenTSDB's
+
+
+_rollups = msgspec.json.Decoder(list[_RawRollup | None])
+
+
+class PutRollup(NamedTuple):
+    """One rollup with its members as texts."""
+
+    point: JsonPoint
+    interval: str | None
+    aggregator: str | None
+    group_by: str | None
+    tag_key: str  # name of a pre-aggregate's tag
+
+    def echo(self, error: str) -> dict[str, Any]:
+        """The rollup as a response shows it, with the pre-aggregate's tag if the error shows that it was added."""
+        shown = self.point.echo(error)
+        if self.group_by and f"{self.tag_key}={self.group_by.upper()}" in error:
+            shown["tags"] = {**shown["tags"], self.tag_key: self.group_by.upper()}
+        own = {"interval": self.interval, "aggregator": self.aggregator, "groupByAggregator": self.group_by}
+        return shown | {name: member for name, member in own.items() if member is not None}
+
+
+class RollupEndpoint:
+    """/api/rollup."""
+
+    def __init__(self, handler: PutHandler, intake: Intake, rollups: RollupBodies | None) -> None:
+        self._handler = handler
+        self._ingest = intake.take_summaries
+        self._rollups = rollups
+
+    async def answer(self, request: Request) -> Response:
+        """Ingest the rollups of a request; raises Refused."""
+        flags = parse_flags(request)
+        await self._handler.throttle(request.peer)
+        slices = await parse_slices(request.body, self._parse, self._handler.limits)
+        return await self._handler.put(slices, flags, self._echo, self._ingest, request)
+
+    def _parse(self, text: bytes) -> BodySlice:
+        return to_lines(text, self._points(text), self._line)
+
+    def _echo(self, one: BodySlice) -> list[PutRollup | None]:
+        return self._points(one.text)
+
+    def _points(self, text: bytes) -> list[PutRollup | None]:
+        return [None if raw is None else self._point(raw) for raw in _rollups.decode(text)]
+
+    def _point(self, raw: _RawRollup) -> PutRollup:
+        return PutRollup(
+            parse_point(raw),
+            text_of(raw.interval),
+            text_of(raw.aggregator),
+            text_of(raw.groupByAggregator),
+            self._rollups.tag_key if self._rollups else "",
+        )
+
+    def _line(self, rollup: PutRollup | None) -> bytes:
+        """The line of a rollup; raises BadLine."""
+        metric, tags, time, word = check_members(rollup and rollup.point)
+        assert rollup is not None
+        kind = _kind(rollup)
+        if self._rollups is None:
+            raise illegal(ROLLUPS_NOT_CONFIGURED)
+        self._rollups.check(kind, metric, tags, time, word)
+        check_separators(metric, tags)
+        parts = (kind.interval and f"{kind.interval}-{kind.aggregator}", kind.group_by)
+        shown = ":".join(filter(None, parts)).encode("latin-1")
+        return b"rollup %s %s %d %s %s\n" % (shown, metric, time, word.strip(), join_tags(tags))
+
+
+def _kind(rollup: PutRollup) -> RollupKind:
+    """The interval and aggregators of a rollup; raises BadLine."""
+    if not rollup.group_by:
+        if not rollup.interval:
+            raise illegal("Missing interval")
+        if not rollup.aggregator:
+            raise illegal("Missing aggregator")
+    group_by = rollup.group_by or None
+    return RollupKind(rollup.interval or None, rollup.aggregator or group_by, group_by)
+
+
+def rollup_routes(handler: PutHandler, intake: Intake, rollups: RollupBodies | None) -> dict[str, Endpoint]:
+    """/api/rollup; `rollups` is None if they are not configured."""
+    return {"api/rollup": RollupEndpoint(handler, intake, rollups).answer}
+
+
+MAX_ID = 255
+
+
+class _RawHistogram(RawPoint):
+    """The members of a histogram, not decoded."""
+
+    id: msgspec.Raw = _NULL
+    buckets: dict[str, msgspec.Raw] | None = None
+    underflow: msgspec.Raw = _NULL
+    overflow: msgspec.Raw = _NULL
+
+
+_histograms = msgspec.json.Decoder(list[_RawHistogram | None])
+
+
+class PutHistogram(NamedTuple):
+    """One histogram: a payload in `point.value`, or buckets."""
+
+    point: JsonPoint
+    id: int
+    buckets: Mapping[str, int] | None
+    underflow: int
+    overflow: int
+
+    def echo(self, error: str) -> dict[str, Any]:
+        """The histogram as a response shows it."""
+        buckets = {} if self.buckets is None else {"buckets": self.buckets}
+        beyond = {"underflow": self.underflow, "overflow": self.overflow}
+        return self.point.echo(error) | {"id": self.id} | buckets | beyond
+
+
+class HistogramEndpoint:
+    """/api/histogram."""
+
+    def __init__(self, handler: PutHandler, intake: Intake, histograms: HistogramBodies) -> None:
+        self._handler = handler
+        self._ingest = intake.take_summaries
+        self._histograms = histograms
+
+    async def answer(self, request: Request) -> Response:
+        """Ingest the histograms of a request; raises Refused."""
+        flags = parse_flags(request)
+        await self._handler.throttle(request.peer)
+        slices = await parse_slices(request.body, self._parse, self._handler.limits)
+        return await self._handler.put(slices, flags, _echo, self._ingest, request)
+
+    def _parse(self, text: bytes) -> BodySlice:
+        return to_lines(text, parse_histograms(text), self._line)
+
+    def _line(self, histogram: PutHistogram | None) -> bytes:
+        """The line of a histogram; raises BadLine."""
+        if histogram is None:
+            raise illegal("Unexpected null datapoint encountered in set.")
+        point = histogram.point
+        metric = check_metric(point)
+        if not point.tags:
+            raise illegal("Missing tags")
+        if not point.value and not histogram.buckets:
+            raise illegal("Histogram buckets cannot be null or empty if 'value' is empty.")
+        tags = tags_of(point.tags)
+        payload = self._payload(histogram)
+        self._histograms.check(metric, tags, point.timestamp, payload)
+        check_separators(metric, tags)
+        word = base64.b64encode(payload)
+        return b"histogram %s %d %d %s %s\n" % (
+            metric,
+            point.timestamp,
+            self._histograms.codec_id,
+            word,
+            join_tags(tags),
+        )
+
+    def _payload(self, histogram: PutHistogram) -> bytes:
+        """The payload of a histogram's cell; raises BadLine."""
+        if not histogram.point.value:
+            return self._histograms.encode(histogram.buckets or {}, histogram.underflow, histogram.overflow)
+        if not 0 <= histogram.id <= MAX_ID:
+            raise illegal(f"Invalid type. Must be from 0 to {MAX_ID}.")
+        return self._histograms.decode_text(histogram.id, histogram.point.value.encode("latin-1", "replace"))
+
+
+def parse_histograms(text: bytes) -> list[PutHistogram | None]:
+    """The histograms of an array. Raises ValueError or DecodeError."""
+    return [None if raw is None else _histogram(raw) for raw in _histograms.decode(text)]
+
+
+def _histogram(raw: _RawHistogram) -> PutHistogram:
+    buckets = raw.buckets
+    return PutHistogram(
+        parse_point(raw),
+        _integer(raw.id),
+        None if buckets is None else {bounds: _integer(count) for bounds, count in buckets.items()},
+        _integer(raw.underflow),
+        _integer(raw.overflow),
+    )
+
+
+def _integer(raw: msgspec.Raw) -> int:
+    """A count, 0 if absent; raises ValueError."""
+    text = text_of(raw)
+    try:
+        return 0 if text is None else parse_long(text.encode())
+    except BadLine as exc:
+        raise ValueError(str(exc)) from exc
+
+
+def _echo(one: BodySlice) -> list[PutHistogram | None]:
+    return parse_histograms(one.text)
+
+
+def histogram_routes(handler: PutHandler, intake: Intake, histograms: HistogramBodies | None) -> dict[str, Endpoint]:
+    """/api/histogram; `histograms` is None if they are not configured."""
+    if histograms is None:
+        return {"api/histogram": _no_histograms}
+    return {"api/histogram": HistogramEndpoint(handler, intake, histograms).answer}
+
+
+async def _no_histograms(_request: Request) -> Response:
+    raise Refused(503, HISTOGRAMS_NOT_CONFIGURED)

@@ -1,188 +1,202 @@
-"""/api/query: what was asked → the engine → its answer as JSON; and the list of the queries that run."""
+"""/api/query, /api/query/exp and /api/query/gexp: requests → the query engine → JSON; and the list of queries."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
-from tsd.api.messages import answer, check_method, meant_method, warned
-from tsd.doors.exchange import Endpoint, Request, Response
-from tsd.doors.parts import MadeOf, ended
-from tsd.doors.permits import check_deletion
+from tsd.api.messages import answer, check_method, meant_method, not_allowed, warned
 from tsd.errors import BadQuery, Refused
-from tsd.query.answer import write_answer
-from tsd.query.answers import Answer, SubAnswer
-from tsd.query.body import read_body
-from tsd.query.durations import MOST_DIGITS
-from tsd.query.echo import echo
-from tsd.query.engine import ANSWER_BYTES, Engine
-from tsd.query.gexp.engine import read_extra
-from tsd.query.limits import Share
+from tsd.query.engine import ANSWER_BYTES, QueryEngine, QueryJob
+from tsd.query.exp.engine import Evaluation, OutputTable
+from tsd.query.exp.output import write_outputs, written_values
+from tsd.query.exp.request import ExpRequest, by_dependency, read_request, to_query
+from tsd.query.gexp.engine import read_extra, read_gexp, run_gexp
+from tsd.query.limits import MemoryShare
 from tsd.query.model import Query
-from tsd.query.running import Registry, Running, was_cancelled
-from tsd.query.threads import Threads
-from tsd.query.uri import read_uri
+from tsd.query.parse.body import read_body
+from tsd.query.parse.times import MOST_DIGITS
+from tsd.query.parse.uri import read_uri
+from tsd.query.registry import QueryRegistry, RunningQuery, cancelled_error
+from tsd.query.result import Answer, SubAnswer, echo
+from tsd.query.serialize import write_answer
+from tsd.query.workers import WorkerPool
+from tsd.server.http.messages import Endpoint, Request, Response
+from tsd.server.http.security import check_deletion
+from tsd.tables.quirks import OPENTSDB, Quirks
 
-LARGE = 5_000  # points: an answer of more is written in a thread, part by part
-GROUP_POINTS = 50  # that the head of a group takes the time of
-PRIVATE = ("auth", "cookie", "token", "key", "secret", "pass")  # in names of headers that nobody else is to read
+LARGE_POINTS = 5_000  # a larger answer is encoded in a thread, in chunks
+GROUP_POINTS = 50  # encoding a group's head takes as long as this many points
+PRIVATE = ("auth", "cookie", "token", "key", "secret", "pass")  # headers whose names contain one of these are not shown
 DISABLED = "Deleting data is not enabled (tsd.http.query.allow_delete=false)"
 
 
-class Rules(NamedTuple):
-    """What requests may ask for."""
+class QueryRules(NamedTuple):
+    """The configured defaults and limits of query requests."""
 
-    corrected: bool = False  # the default of a request
+    quirks: Quirks = OPENTSDB  # the default of a request
     may_delete: bool = False
 
 
-def routes(engine: Engine, registry: Registry, rules: Rules, now_ms: Callable[[], int]) -> dict[str, Endpoint]:
-    """`now_ms` is the wall clock."""
+def routes(
+    engine: QueryEngine, registry: QueryRegistry, rules: QueryRules, now_ms: Callable[[], int]
+) -> dict[str, Endpoint]:
+    """/api/query and /api/stats/query. `now_ms` is the wall clock."""
 
     async def query(request: Request) -> Response:
         wanted = read_query(request, rules, now_ms())
 
-        async def answered(running: Running) -> Response:
+        async def run(running: RunningQuery) -> Response:
             found = await engine.run(wanted, running=running)
-            return written(found, engine, arrays=request.has("arrays"))
+            return encode_answer(found, engine, arrays=request.has("arrays"))
 
-        return await until_sent(answered, registry, wanted, request)
+        return await register(run, registry, wanted, request)
 
-    async def listed(request: Request) -> Response:
+    async def queries(request: Request) -> Response:
         if check_method(request, "GET", "POST", "DELETE") == "DELETE":
             return cancel(registry, request)
-        return answer(queries(registry))
+        return answer(list_queries(registry))
 
-    return {"api/query": query, "api/stats/query": listed}
+    return {"api/query": query, "api/stats/query": queries}
 
 
-async def until_sent(
-    answered: Callable[[Running], Awaitable[Response]],
-    registry: Registry,
+async def register(
+    run: Callable[[RunningQuery], Awaitable[Response]],
+    registry: QueryRegistry,
     wanted: Query,
     request: Request,
-    made_of_it: Hashable = None,
+    expressions: Hashable = None,
 ) -> Response:
-    """What `answered` makes of a request, listed as its query until that is sent; `made_of_it` is the text of what the
-    query's answer is put to. Raises what `answered` does."""
-    with ExitStack() as listing:
-        running = listing.enter_context(registry.entered(wanted, request.peer, request.headers, made_of_it))
+    """Run a request, and keep its query in the registry until the response is sent. `expressions` are evaluated on the
+    query's answer. Raises what `run` raises."""
+    with ExitStack() as registration:
+        running = registration.enter_context(registry.register(wanted, request.peer.name, request.headers, expressions))
         try:
-            response = await answered(running)
+            response = await run(running)
         except Refused as error:
             running.status, running.error = error.status, error.message
-            raise told_twice(error) from error
+            raise with_details(error) from error
         running.status = response.status
         if isinstance(response.body, bytes):
             running.sent = True
             return response
-        parts = _listed(response.body, running, listing.pop_all())
-        return replace(response, body=MadeOf(parts, response.body))
+        assert isinstance(response.body, AnswerBody)
+        response.body.keep_registered(running, registration.pop_all())
+        return response
 
 
-def read_query(request: Request, rules: Rules, now_ms: int) -> Query:
+def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
     """The query of a request, by its method; raises Refused."""
     method = check_method(request, "GET", "POST", "DELETE")
     if method == "DELETE":
         _check_enabled(rules)
     if method == "POST":
-        wanted = read_body(request.body, now_ms, params=request.params, corrected=rules.corrected)
+        wanted = read_body(request.body, now_ms, params=request.params, quirks=rules.quirks)
         if wanted.delete:
-            _check_enabled(rules)  # OpenTSDB deletes all the same
+            _check_enabled(rules)  # OpenTSDB deletes without this check
             check_deletion(request)
         return wanted
-    extra = read_extra(request.params, corrected=rules.corrected)
-    wanted = read_uri(request.params, now_ms, corrected=rules.corrected, extra=extra)
-    deletes = meant_method(request) == "DELETE"  # of what overrides a GET the only one that counts here
+    extra = read_extra(request.params, quirks=rules.quirks)
+    wanted = read_uri(request.params, now_ms, quirks=rules.quirks, extra=extra)
+    deletes = meant_method(request) == "DELETE"  # other overrides of a GET are ignored
     if deletes:
         _check_enabled(rules)
     return replace(wanted, delete=True) if deletes else wanted
 
 
-def _check_enabled(rules: Rules) -> None:
+def _check_enabled(rules: QueryRules) -> None:
     if not rules.may_delete:
         raise BadQuery("Bad request", details=DISABLED)
 
 
-def written(found: Answer, engine: Engine, *, arrays: bool) -> Response:
-    """An answer as a response, written while it is sent if it is large: until then it counts as the engine's memory. A
-    header tells of warnings, for where no group carries them. Raises BadQuery where JSON cannot hold it."""
+def encode_answer(found: Answer, engine: QueryEngine, *, arrays: bool) -> Response:
+    """The response of an answer. A large answer is encoded while it is sent, and until then counts against the
+    engine's memory limit. A header has the warnings. Raises BadQuery for values that JSON cannot express."""
     size = sum(len(group.points.times) + GROUP_POINTS for sub in found.subs for group in sub.groups)
-    if size <= LARGE:
+    if size <= LARGE_POINTS:
         return Response(200, b"".join(write_answer(found, arrays=arrays)), headers=warned(found.warnings))
     share = engine.memory.share()
-    share.hold(size * ANSWER_BYTES)
+    share.resize(size * ANSWER_BYTES)
     return Response(
         200,
-        InThreads(lambda: write_answer(found, arrays=arrays), engine.threads, share),
+        AnswerBody(lambda: write_answer(found, arrays=arrays), engine.workers, share),
         headers=warned(found.warnings),
     )
 
 
-class InThreads(AsyncIterator[bytes]):
-    """Parts that are made in threads, one after the other. What they are made of is held until nobody wants more."""
+class AnswerBody(AsyncIterator[bytes]):
+    """A response body whose chunks are encoded in worker threads, one after the other.
 
-    def __init__(self, begin: Callable[[], Iterator[bytes]], threads: Threads, share: Share) -> None:
+    Until it is sent or closed, it reserves the memory of the answer, and its query stays in the registry, so that it
+    can be cancelled.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[bytes]], workers: WorkerPool, share: MemoryShare) -> None:
         self._begin = begin
-        self._threads = threads
+        self._workers = workers
         self._share = share
-        self._parts: Iterator[bytes] | None = None
+        self._chunks: Iterator[bytes] | None = None
+        self._running: RunningQuery | None = None
+        self._registration = ExitStack()
+
+    def keep_registered(self, running: RunningQuery, registration: ExitStack) -> None:
+        """Leave `registration` when the body ends."""
+        self._running = running
+        self._registration = registration
 
     async def __anext__(self) -> bytes:
         try:
-            part = await self._threads.run(self._next)
-            if part is None:
-                raise StopAsyncIteration
-        except BaseException:
-            self._share.release()
+            chunk = await self._workers.run(self._next)
+            if self._running is not None and self._running.cancelled:
+                raise cancelled_error()
+        except BaseException as error:
+            if isinstance(error, Refused) and self._running is not None:
+                self._running.status, self._running.error = error.status, error.message
+            self._end(error)
             raise
-        return part
+        if chunk is None:
+            if self._running is not None:
+                self._running.sent = True
+            self._end(None)
+            raise StopAsyncIteration
+        return chunk
 
     def _next(self) -> bytes | None:
-        if self._parts is None:
-            self._parts = self._begin()
-        return next(self._parts, None)
+        if self._chunks is None:
+            self._chunks = self._begin()
+        return next(self._chunks, None)
 
     async def aclose(self) -> None:
-        """Nobody wants more."""
+        """End the body before all of it is sent; harmless after the last chunk."""
+        self._end(GeneratorExit())
+
+    def _end(self, error: BaseException | None) -> None:
         self._share.release()
+        registration = self._registration.pop_all()
+        registration.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
 
-async def _listed(parts: AsyncIterator[bytes], running: Running, until_sent: ExitStack) -> AsyncGenerator[bytes, None]:
-    """The parts of an answer whose query is listed, and can be cancelled, until they are sent."""
-    with until_sent:
-        try:
-            async with ended(parts):
-                async for part in parts:
-                    if running.cancelled:
-                        raise was_cancelled()
-                    yield part
-        except Refused as error:
-            running.status, running.error = error.status, error.message
-            raise
-        running.sent = True
-
-
-def told_twice(error: Refused) -> Refused:
-    """OpenTSDB's error for a name that nobody has says it in the details too."""
+def with_details(error: Refused) -> Refused:
+    """The error for an unknown name, which OpenTSDB repeats in the details."""
     if error.message.startswith("No such name for ") and not error.details:
         return BadQuery(error.message, status=error.status, details=error.message)
     return error
 
 
-def cancel(registry: Registry, request: Request) -> Response:
-    """End a running query, by the `id` that the list shows; raises Refused where there is none."""
+def cancel(registry: QueryRegistry, request: Request) -> Response:
+    """Cancel a running query by the `id` in the list of queries; raises Refused if there is none."""
     text = request.param("id") or ""
     if not text.isdecimal() or len(text) > MOST_DIGITS or not registry.cancel(int(text)):
         raise Refused(404, "No such query", f"No query with the id [{text}] is running")
     return Response(204, b"", None)
 
 
-def queries(registry: Registry) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """The queries that run and those that ended last, in OpenTSDB's form; `id` is ours."""
+def list_queries(registry: QueryRegistry) -> Mapping[str, Sequence[Mapping[str, object]]]:
+    """The running and the most recent queries in OpenTSDB's form, with an additional `id`."""
     return {
-        "completed": [_told(one) for one in registry.ended],
-        "running": [_told(one) for one in registry.running],
+        "completed": [_show(one) for one in registry.ended],
+        "running": [_show(one) for one in registry.running],
     }
 
 
@@ -190,9 +204,9 @@ def _is_private(header: str) -> bool:
     return any(word in header for word in PRIVATE)
 
 
-def _told(one: Running) -> dict[str, Any]:
+def _show(one: RunningQuery) -> dict[str, object]:
     query = one.query
-    told = {
+    shown: dict[str, object] = {
         "id": one.number,
         "query": {
             "start": query.start_text,
@@ -215,5 +229,90 @@ def _told(one: Running) -> dict[str, Any]:
         "stats": dict(one.stats),
     }
     if one.ended_ms:
-        told |= {"httpResponse": one.status, "queryCompletedTimestamp": one.ended_ms}
-    return told
+        shown |= {"httpResponse": one.status, "queryCompletedTimestamp": one.ended_ms}
+    return shown
+
+
+LONG_BODY = 10_000  # bytes: a longer body is parsed in a thread
+
+
+def exp_routes(
+    engine: QueryEngine, registry: QueryRegistry, rules: QueryRules, now_ms: Callable[[], int]
+) -> dict[str, Endpoint]:
+    """/api/query/exp and /api/query/gexp. `now_ms` is the wall clock."""
+
+    async def exp(request: Request) -> Response:
+        check_method(request, "GET", "POST", "DELETE")
+        parse = partial(_parse_exp, request, rules, now_ms())
+        wanted = await engine.workers.run(parse) if len(request.body) > LONG_BODY else parse()
+
+        async def run(running: RunningQuery) -> Response:
+            found = await engine.work(partial(_evaluate, wanted), running=running)
+            return _encode_exp(found, engine)
+
+        return await register(run, registry, wanted.query, request, request.body)
+
+    async def gexp(request: Request) -> Response:
+        if check_method(request, "GET", "POST", "DELETE") != "GET":
+            raise not_allowed(request.method)
+        wanted = read_gexp(request.params, now_ms(), quirks=rules.quirks)
+        if meant_method(request) == "DELETE":
+            raise not_allowed("DELETE")
+
+        async def run(running: RunningQuery) -> Response:
+            found = await engine.work(partial(run_gexp, wanted), running=running)
+            return encode_answer(found, engine, arrays=request.has("arrays"))
+
+        return await register(run, registry, wanted.query, request, tuple(request.params.get("exp", ())))
+
+    return {"api/query/exp": exp, "api/query/gexp": gexp}
+
+
+class _ExpQuery(NamedTuple):
+    """A parsed request for expressions, and its query."""
+
+    request: ExpRequest
+    query: Query
+    subs: Sequence[int]  # the sub query of each metric
+
+
+class _ExpAnswer(NamedTuple):
+    """The outputs of a request for expressions."""
+
+    request: ExpRequest
+    outputs: Sequence[OutputTable]
+    warnings: Sequence[str]
+    size: int  # bytes of memory
+
+    def chunks(self) -> Iterator[bytes]:
+        """The JSON, in chunks."""
+        return write_outputs(self.outputs, self.request, self.warnings)
+
+
+def _parse_exp(request: Request, rules: QueryRules, now_ms: int) -> _ExpQuery:
+    """Parse and check a request. Raises BadQuery."""
+    wanted = read_request(request.body, params=request.params, quirks=rules.quirks)
+    query, subs = to_query(wanted, now_ms)
+    by_dependency(wanted.formulas or ())
+    return _ExpQuery(wanted, query, subs)
+
+
+async def _evaluate(wanted: _ExpQuery, job: QueryJob) -> _ExpAnswer:
+    """Run the query and evaluate the expressions. Raises BadQuery, StoreError."""
+    answer = await job.answer(wanted.query)
+    evaluation = Evaluation(wanted.request, answer, wanted.subs, add_memory=job.add_memory, check=job.check)
+    outputs = await job.in_thread(
+        LARGE_POINTS + 1, evaluation.outputs
+    )  # always in a thread: few points may need many steps
+    return _ExpAnswer(wanted.request, outputs, list(dict.fromkeys(answer.warnings)), job.held)
+
+
+def _encode_exp(found: _ExpAnswer, engine: QueryEngine) -> Response:
+    """The response. A large one is encoded while it is sent, and until then counts against the engine's memory
+    limit."""
+    headers = warned(found.warnings)
+    if written_values(found.outputs) <= LARGE_POINTS:
+        return Response(200, b"".join(found.chunks()), headers=headers)
+    share = engine.memory.share()
+    share.resize(found.size)
+    return Response(200, AnswerBody(found.chunks, engine.workers, share), headers=headers)

@@ -1,17 +1,20 @@
-"""Draws the picture that is told on standard input, as msgpack, and writes it to standard output: `python -m
-tsd.graphs`. It bounds its own memory and time before it reads anything."""
+"""`python -m tsd.api.graph`: read a picture as msgpack from standard input, draw it, and write the file to standard
+output.
+
+The process limits its own memory and time before it reads anything.
+"""
 
 import resource
 import sys
 
 import msgspec
 
-from tsd.graphs.drawing import draw
-from tsd.graphs.picture import Picture
+from tsd.api.graph.picture import Picture
+from tsd.api.graph.render import draw
 
 MEMORY_BYTES = 1 << 30
 PROCESSOR_S = 30
-FILE_BYTES = 16 << 20  # only matplotlib's own list of fonts is ever written
+FILE_BYTES = 16 << 20  # only matplotlib's font list is written
 
 
 def main() -> None:

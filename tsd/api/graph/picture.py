@@ -1,4 +1,4 @@
-"""What a picture shows, as it is told to the process that draws it: numbers, texts and colours, nothing to be run."""
+"""The description of a picture for the process that draws it: numbers, texts and colours, no code."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 import msgspec
 import numpy as np
 
+from tsd.codec.points import Float64, Int64
 from tsd.errors import BadQuery
-from tsd.query.points import Float64, Int64
 
 MAX_SIDE, MIN_SIDE = 4096, 64
 MAX_TEXT = 200
@@ -35,7 +35,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """One of the two axes of values."""
+    """One of the two value axes."""
 
     label: str = ""
     low: float | None = None
@@ -67,7 +67,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 def read_picture(params: Mapping[str, Sequence[str]], start_ms: int, end_ms: int) -> Picture:
-    """The picture that a request's parameters describe, still without curves; raises BadQuery.
+    """The picture of a request's parameters, without curves. Raises BadQuery.
 
     >>> read_picture({"wxh": ["800x400"], "yrange": ["[0:]"]}, 0, 60000).left.low
     0.0
@@ -99,8 +99,8 @@ def read_picture(params: Mapping[str, Sequence[str]], start_ms: int, end_ms: int
 
 
 def curve(label: str, times: Int64, values: Float64, picture: Picture, *, second: bool = False) -> Curve:
-    """A series between the ends of a picture. Of many points in one column of pixels the first, the last, the lowest
-    and the highest are drawn, which look the same."""
+    """The curve of a series within a picture. Of the points in one column of pixels only the first, last, lowest and
+    highest are kept, which draws the same."""
     within = (times >= picture.start_s * 1000) & (times <= picture.end_s * 1000) & np.isfinite(values)
     seconds, values = times[within] / 1000, values[within]
     kept = thinned(seconds, values, picture.width * 2)
@@ -108,7 +108,7 @@ def curve(label: str, times: Int64, values: Float64, picture: Picture, *, second
 
 
 def thinned(times: Float64, values: Float64, columns: int) -> Int64:
-    """Places of the points that show where there are no more than `columns` beside each other."""
+    """The indexes of the points that are visible in a picture `columns` pixels wide."""
     count = len(times)
     if count <= 4 * columns:
         return np.arange(count)
@@ -121,7 +121,7 @@ def thinned(times: Float64, values: Float64, columns: int) -> Int64:
 
 
 def axis_options(options: Sequence[str]) -> list[bool]:
-    """For each `o` whether its sub query goes to the axis at the right; raises BadQuery for any other option."""
+    """For each `o` whether its sub query uses the right axis. Raises BadQuery for any other option."""
     found = []
     for option in options:
         if option.strip() not in ("", "axis x1y1", "axis x1y2"):
@@ -190,7 +190,7 @@ def _key(text: str) -> list[str]:
 
 
 def _one_of(text: str, names: Any, what: str, default: str) -> Any:
-    """A word of a Literal, in singular as gnuplot takes it in plural too."""
+    """A word of a Literal, in singular: gnuplot accepts the plural too."""
     known = get_args(names)
     word = text if text in known else text.rstrip("s") if text.rstrip("s") in known else None
     if text and word is None:

@@ -1,4 +1,7 @@
-"""A picture → PNG or SVG, by matplotlib without a display. Texts are drawn as they are, never as formulas."""
+"""A picture → PNG or SVG, by matplotlib without a display; and gnuplot's smoothing of curves.
+
+Texts are drawn literally, never as formulas.
+"""
 
 import io
 import math
@@ -16,14 +19,104 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
-from tsd.graphs.picture import Axis, Curve, Picture
-from tsd.graphs.smoothing import smoothed
+from tsd.api.graph.picture import Axis, Curve, Picture
+from tsd.codec.points import Float64
 
-_dates: Any = dates  # without types
+SAMPLES = 1000  # points of a computed curve
+KNOTS = 1000  # input points of a computed curve: of more points, neighbours are averaged
+_STIFFNESS = 10.0  # of acsplines: weight of curvature relative to the distance from the points
+_Curve = tuple[Float64, Float64]
+
+
+def smoothed(kind: str, times: Float64, values: Float64) -> _Curve:
+    """A curve for points with ascending times."""
+    smooth = _KINDS.get(kind)
+    if smooth is None or not len(times):
+        return times, values
+    times, values = smooth_same(times, values, mean=kind != "frequency")
+    return smooth(times, values) if len(times) > 2 else (times, values)
+
+
+def smooth_same(times: Float64, values: Float64, *, mean: bool) -> _Curve:
+    """Merge points of one time: their mean, or their sum."""
+    unique, place = np.unique(times, return_inverse=True)
+    total: Float64 = np.bincount(place, weights=values, minlength=len(unique)).astype(np.float64)
+    if mean:
+        total = total / np.bincount(place, minlength=len(unique))
+    return unique, total
+
+
+def natural_spline(times: Float64, values: Float64) -> _Curve:
+    """The natural cubic spline through all points."""
+    times, values = _fewer(times, values)
+    step, slope = np.diff(times), np.diff(values) / np.diff(times)
+    count = len(times)
+    matrix = np.zeros((count, count))
+    inner = np.arange(1, count - 1)
+    matrix[0, 0] = matrix[-1, -1] = 1
+    matrix[inner, inner - 1], matrix[inner, inner], matrix[inner, inner + 1] = (
+        step[:-1],
+        2 * (step[:-1] + step[1:]),
+        step[1:],
+    )
+    bend = np.linalg.solve(matrix, np.concatenate(([0], 6 * np.diff(slope), [0])))
+    at = np.linspace(times[0], times[-1], SAMPLES)
+    left = np.clip(np.searchsorted(times, at, "right") - 1, 0, count - 2)
+    x, h = at - times[left], step[left]
+    low, high = bend[left], bend[left + 1]
+    return at, values[left] + x * (slope[left] - h * (2 * low + high) / 6) + x**2 * low / 2 + x**3 * (high - low) / (
+        6 * h
+    )
+
+
+def smoothing_spline(times: Float64, values: Float64) -> _Curve:
+    """A smoothing spline near the points."""
+    times, values = _fewer(times, values)
+    second = np.diff(np.eye(len(times)), 2, axis=0)
+    near: Float64 = np.linalg.solve(np.eye(len(times)) + _STIFFNESS * second.T @ second, values).astype(np.float64)
+    return natural_spline(times, near)
+
+
+def bezier(times: Float64, values: Float64) -> _Curve:
+    """The Bézier curve of all points, which passes through the first and the last one."""
+    times, values = _fewer(times, values)
+    degree = len(times) - 1
+    index = np.arange(degree + 1)
+    factorials = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, degree + 1)))))
+    ways = math.fsum((factorials[degree],)) - factorials - factorials[::-1]
+    at = np.linspace(0, 1, SAMPLES)[1:-1, None]
+    weights = np.exp(ways + index * np.log(at) + (degree - index) * np.log1p(-at))
+    ends = ((times[:1], times[-1:]), (values[:1], values[-1:]))
+    x, y = (
+        np.concatenate((low, weights @ all_, high)) for (low, high), all_ in zip(ends, (times, values), strict=True)
+    )
+    return x, y
+
+
+def _fewer(times: Float64, values: Float64) -> _Curve:
+    """Average neighbouring points, to at most KNOTS points."""
+    if len(times) <= KNOTS:
+        return times, values
+    place = np.arange(len(times)) * KNOTS // len(times)
+    count = np.bincount(place)
+    return np.bincount(place, weights=times) / count, np.bincount(place, weights=values) / count
+
+
+_KINDS: dict[str, Callable[[Float64, Float64], _Curve]] = {
+    "unique": lambda times, values: (times, values),
+    "frequency": lambda times, values: (times, values),
+    "csplines": natural_spline,
+    "acsplines": smoothing_spline,
+    "bezier": bezier,
+    "sbezier": bezier,
+}
+
+
+_dates: Any = dates  # matplotlib.dates has no types
 _DOTS_PER_INCH = 100
 _DAY_S = 86_400
-_MAX_KEY = 40  # curves that a key names
-_LOOKS: dict[str, dict[str, Any]] = {
+_MAX_KEY = 40  # most curves in a legend
+_LINE_STYLES: dict[str, dict[str, Any]] = {
     "line": {"linewidth": 1.2},
     "linespoint": {"linewidth": 1.0, "marker": "+", "markersize": 4},
     "points": {"linestyle": "none", "marker": "+", "markersize": 5},
@@ -35,7 +128,7 @@ _PREFIXES = {-3: "n", -2: "u", -1: "m", 0: " ", 1: "k", 2: "M", 3: "G", 4: "T", 
 
 
 def draw(picture: Picture) -> bytes:
-    """The file."""
+    """The PNG or SVG of a picture."""
     with rc_context(
         {"svg.hashsalt": "tsd", "svg.fonttype": "none", "text.parse_math": False, "axes.formatter.use_mathtext": False}
     ):
@@ -48,7 +141,7 @@ def draw(picture: Picture) -> bytes:
         canvas = FigureCanvasSVG(figure) if picture.kind == "svg" else FigureCanvasAgg(figure)
         _fill(figure, picture)
         file = io.BytesIO()
-        # Without a date: the same data is the same file.
+        # Without a date, the same data gives the same file.
         canvas.print_figure(file, format=picture.kind, facecolor=picture.background, metadata=_METADATA[picture.kind])
         return file.getvalue()
 
@@ -58,7 +151,7 @@ _METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date
 
 def _fill(figure: Figure, picture: Picture) -> None:
     left = figure.add_subplot()
-    _dress(left, picture.left, picture)
+    _style_axis(left, picture.left, picture)
     zone = ZoneInfo(picture.zone)
     left.set_xlim(picture.start_s / _DAY_S, picture.end_s / _DAY_S)
     locator = _dates.AutoDateLocator(tz=zone)
@@ -70,7 +163,7 @@ def _fill(figure: Figure, picture: Picture) -> None:
     right = None
     if any(curve.second for curve in picture.curves):
         right = left.twinx()
-        _dress(right, picture.right, picture)
+        _style_axis(right, picture.right, picture)
     lines = []
     for number, curve in enumerate(picture.curves):
         lines.append(_plot(right if curve.second and right else left, curve, picture, f"C{number % 10}"))
@@ -85,14 +178,14 @@ def _plot(axes: Axes, curve: Curve, picture: Picture, color: str) -> Any:
     times, values = np.frombuffer(curve.times), np.frombuffer(curve.values)
     times, values = smoothed(picture.smooth, times, values)
     days = times / _DAY_S
-    (line,) = axes.plot(days, values, color=color, **_LOOKS[picture.style])
+    (line,) = axes.plot(days, values, color=color, **_LINE_STYLES[picture.style])
     if picture.style == "filled":
         axes.fill_between(days, values, color=color, alpha=0.3)
     return line
 
 
-def _dress(axes: Axes, axis: Axis, picture: Picture) -> None:
-    """Colours, label, scale and numbers of one axis of values."""
+def _style_axis(axes: Axes, axis: Axis, picture: Picture) -> None:
+    """Set colours, label, scale and number format of a value axis."""
     axes.set_facecolor(picture.background)
     for spine in axes.spines.values():
         spine.set_color(picture.foreground)
@@ -107,7 +200,7 @@ def _dress(axes: Axes, axis: Axis, picture: Picture) -> None:
 
 
 def number_writer(form: str) -> Callable[[float, int | None], str]:
-    """Numbers by one of gnuplot's formats: C's, and `%s %c` for a number below 1000 and its prefix.
+    """A function that formats numbers by a gnuplot format: C's, and `%s %c` for a number below 1000 and its SI prefix.
 
     >>> number_writer("%.1s %cB")(1_500_000, None)
     '1.5 MB'
@@ -146,7 +239,7 @@ def _add_key(axes: Axes, lines: Sequence[Any], picture: Picture) -> None:
         }
     key = axes.legend(
         lines,
-        [" " + curve.label for curve in picture.curves],  # what begins with _ would be left out
+        [" " + curve.label for curve in picture.curves],  # matplotlib omits labels that start with _
         frameon="box" in words,
         ncols=min(len(lines), 4) if words & {"horiz", "horizontal"} else 1,
         fontsize="small",
@@ -158,5 +251,5 @@ def _add_key(axes: Axes, lines: Sequence[Any], picture: Picture) -> None:
 
 
 def _plain(text: Text) -> None:
-    """A `$` in a text is one."""
+    """Draw `$` in a text literally."""
     text.set_parse_math(False)

@@ -1,0 +1,1 @@
+"""Graphs of queries: described by a request's parameters, drawn by matplotlib in a separate process."""
