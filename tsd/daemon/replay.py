@@ -1,5 +1,6 @@
-"""Refused lines → the way in, once more. What is taken is marked so when it is on disk, what is refused again keeps its
-place with its new reason. To send a line twice is harmless: its point has one place.
+"""Replay of rejected lines: each is sent to the intake again, and its outcome is recorded in the log of rejected lines.
+
+A line counts as accepted when it is on disk. Replaying a line twice is harmless: it writes the same cell.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,73 +8,71 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import trio
 
-from tsd.deadletters.log import DeadLetters
-from tsd.deadletters.records import Outcome
-from tsd.doors.exchange import Endpoint, Request
-from tsd.doors.visitor import here
 from tsd.errors import ILLEGAL_ARGUMENT, BadLine, Refused, StoreDown
 from tsd.ingest.intake import Intake, Taken
-from tsd.ingest.putlines import is_put
+from tsd.ingest.lines import is_put
+from tsd.ingest.rejected.files import Outcome
+from tsd.ingest.rejected.log import RejectedLog
+from tsd.server.http.messages import Endpoint, Request
+from tsd.server.peer import local_peer
 
-PATIENCE_S = 30.0  # with a journal that is full, or its disk
-TURN_LINES = 50  # before others get their turn
+TIMEOUT_S = 30.0  # wait at most this long for a full journal or a slow disk
+CHECKPOINT_LINES = 50  # between two trio checkpoints
 ENDPOINTS = "api/"
-NO_LINE = Outcome(False, ILLEGAL_ARGUMENT, "the record holds no whole line that could be sent again")
+NO_LINE = Outcome(False, ILLEGAL_ARGUMENT, "the record has no whole line")
 
 
 class Replay:
-    """Sends lines again."""
+    """Sends rejected lines again."""
 
-    def __init__(self, intake: Intake, letters: DeadLetters, endpoint: Callable[[str], Endpoint | None]) -> None:
-        """`endpoint` is what answers at a path, e.g. api/put."""
+    def __init__(self, intake: Intake, rejected: RejectedLog, endpoint: Callable[[str], Endpoint | None]) -> None:
+        """`endpoint` returns the endpoint of a path, e.g. api/put."""
         self._intake = intake
-        self._letters = letters
+        self._rejected = rejected
         self._endpoint = endpoint
-        self._visitor = here(keeps_refused=False)
+        self._peer = local_peer(keeps_refused=False)
 
     async def __call__(self, items: Sequence[tuple[str, bytes]]) -> list[Outcome]:
-        """What becomes of lines, given with their records' names. Raises StoreDown where they cannot be taken now."""
-        with trio.move_on_after(PATIENCE_S) as scope:
-            await self._intake.gate.passed()
+        """Send lines and return their outcomes. Each item has the name of its record and the line. Raises StoreDown."""
+        with trio.move_on_after(TIMEOUT_S) as scope:
+            await self._intake.backpressure.wait_open()
         if scope.cancelled_caught:
-            raise StoreDown(f"the daemon takes no lines now: {'; '.join(sorted(self._intake.gate.held))}")
+            raise StoreDown(f"the daemon accepts no lines now: {'; '.join(sorted(self._intake.backpressure.reasons))}")
         outcomes = []
         position = 0
         for at, (_, line) in enumerate(items, 1):
             outcome, line_position = await self._send(line)
             outcomes.append(outcome)
             position = max(position, line_position)
-            if at % TURN_LINES == 0:
+            if at % CHECKPOINT_LINES == 0:
                 await trio.lowlevel.checkpoint()
-        with trio.move_on_after(PATIENCE_S) as scope:
-            await self._intake.synced(position, hurry=True)
+        with trio.move_on_after(TIMEOUT_S) as scope:
+            await self._intake.wait_synced(position, hurry=True)
         if scope.cancelled_caught:
-            raise StoreDown("the journal is not written: whether the lines are kept is not known, send them again")
-        await self._letters.mark([(name, outcome) for (name, _), outcome in zip(items, outcomes, strict=True)])
+            raise StoreDown("the journal is not written: the lines may be lost, replay them again")
+        await self._rejected.mark([(name, outcome) for (name, _), outcome in zip(items, outcomes, strict=True)])
         return outcomes
 
     async def _send(self, line: bytes) -> tuple[Outcome, int]:
-        """What becomes of one line, and its position in the journal."""
+        """Send one line; return its outcome and its position in the journal."""
         if not line or b"\n" in line:
             return NO_LINE, 0
         if line.startswith(ENDPOINTS.encode()):
             return await self._post(line), 0
         if is_put(line):
-            return _outcome(await self._intake.take_in(line + b"\n", self._visitor))
+            return _outcome(await self._intake.take(line + b"\n", self._peer))
         if line.startswith((b"rollup", b"histogram")):
-            return _outcome(await self._intake.take_summaries_in(line + b"\n", self._visitor))
+            return _outcome(await self._intake.take_summaries(line + b"\n", self._peer))
         return NO_LINE, 0
 
     async def _post(self, line: bytes) -> Outcome:
-        """What becomes of a data point of HTTP, given with its path; it is on disk then."""
+        """Send a data point to its HTTP endpoint, which returns when it is on disk."""
         path, _, body = line.partition(b" ")
         name = path.decode("latin-1")
         endpoint = self._endpoint(name)
         if endpoint is None or not body:
             return NO_LINE
-        request = Request(
-            "POST", f"/{name}", tuple(name.split("/")[1:]), {"details": [""]}, body=body, visitor=self._visitor
-        )
+        request = Request("POST", f"/{name}", tuple(name.split("/")[1:]), {"details": [""]}, body=body, peer=self._peer)
         try:
             response = await endpoint(request)
         except Refused as error:
@@ -93,11 +92,11 @@ def _outcome(taken: Taken) -> tuple[Outcome, int]:
 Verb = Callable[..., Awaitable[object]]
 
 
-def verbs(replay: Replay, letters: DeadLetters) -> dict[str, Verb]:
-    """What commands on this machine may ask."""
+def verbs(replay: Replay, rejected: RejectedLog) -> dict[str, Verb]:
+    """Return the replay commands of the control socket."""
 
     async def rejected_flush() -> None:
-        await letters.flush()
+        await rejected.flush()
 
     async def rejected_replay(items: Sequence[tuple[str, bytes]]) -> list[Outcome]:
         return await replay(items)

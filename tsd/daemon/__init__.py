@@ -1,0 +1,1 @@
+"""The daemon process: wiring of the parts, lifecycle, routes, systemd and diagnostics."""

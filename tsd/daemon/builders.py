@@ -1,0 +1,215 @@
+"""Builders of a daemon's parts, one for each package. Each takes the configuration and lower-level parts.
+
+They do not depend on the engine or the table layout: `tsd.daemon.wiring` chooses these.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+
+from tsd import version_reply
+from tsd.auth.accounts import warnings
+from tsd.auth.authenticator import Authenticator, anonymous_roles
+from tsd.config.loader import Config, Mode, journal_folder, name_rules, state_folder
+from tsd.daemon.parts import AccessParts, Clock, DaemonControl, IngestParts, QueryParts
+from tsd.daemon.routes import ApiParts, HttpServer
+from tsd.ingest import series
+from tsd.ingest.canary import Canary
+from tsd.ingest.intake import Backpressure, Intake, LineCounts
+from tsd.ingest.journal.folder import adopted, identity
+from tsd.ingest.journal.journal import Journal
+from tsd.ingest.limits import NewNameLimit
+from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.rejected.log import RejectedLog
+from tsd.ingest.rollups import Summaries
+from tsd.ingest.series import SeriesTable
+from tsd.ingest.writer import Writer
+from tsd.query.engine import EngineSettings, Flush, QueryEngine
+from tsd.query.limits import Bounds, Limits, read_overrides
+from tsd.query.registry import QueryRegistry
+from tsd.server.clients import Clients, configured_quotas
+from tsd.server.listener import Listener, ListenerLimits, PartialInputBudget
+from tsd.server.multiplexer import Multiplexer
+from tsd.server.peer import Peer
+from tsd.server.replies import ReplyBudget
+from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, TelnetStats, log_in
+from tsd.server.tls import Tls
+from tsd.store.scheduling import IngestLoad
+from tsd.tables import Tables
+from tsd.tables.reading import PointReader
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ServerParts:
+    """The servers of the port."""
+
+    http: HttpServer
+    telnet_stats: TelnetStats
+    multiplexer: Multiplexer
+    listener: Listener
+
+
+UNRESOLVED_BYTES = 1024  # largest size of a series without UIDs
+UNRESOLVED_SHARE = 8  # such series may use 1/8 of the memory for points
+REJECTED_PER_S = 1000  # rejected lines logged per second, with a burst of ten seconds
+REPLY_MEMORY = 64 << 20  # bytes of unread replies of all telnet connections
+
+
+def build_ingest(config: Config, known: SeriesTable, tables: Tables, load: IngestLoad, now_ms: Clock) -> IngestParts:
+    """Build ingest. `known` holds the active series."""
+    folder = state_folder(config)
+    ledger, backpressure = LineCounts(), Backpressure()
+    journal = Journal(
+        journal_folder(config),
+        sync_interval_s=config.journal_sync_ms / 1000,
+        max_bytes=config.journal_max_bytes,
+        owner=identity(folder),
+        adopted=adopted(journal_folder(config)),
+    )
+    rows = OpenRows(known, name_rules(config))
+    summaries = Summaries(tables.resolver, tables.writer.summaries)
+    writer = Writer(
+        rows,
+        tables.resolver,
+        journal,
+        tables.writer,
+        ledger,
+        backpressure,
+        summaries=summaries,
+        interval_s=config.flush_interval_ms / 1000,
+        memory_limit=config.memory_limit,
+        series_ttl_s=config.series_ttl_s,
+        refused_folder=folder / "refused",
+        now_s=lambda: now_ms() // 1000,
+    )
+    rejected = RejectedLog(
+        folder / "rejected",
+        folder / "refused",
+        max_bytes=config.rejected_bytes,
+        per_second=REJECTED_PER_S,
+        now_ms=now_ms,
+    )
+    new_names = NewNameLimit(known)
+    limit_new_names(new_names, config)
+    intake = Intake(
+        rows,
+        tables.resolver,
+        journal,
+        ledger,
+        backpressure,
+        writer.regulate,
+        max_unresolved=config.memory_limit // UNRESOLVED_SHARE // UNRESOLVED_BYTES,
+        summaries=summaries,
+        name_limit=new_names,
+        load=load,
+        on_refused=rejected.note,
+    )
+    return IngestParts(ledger, backpressure, journal, rows, writer, intake, rejected, new_names)
+
+
+def limit_new_names(new_names: NewNameLimit, config: Config) -> None:
+    """Apply the limits of series and new names."""
+    new_names.set_limits(max_series=config.max_series, names_per_minute=config.names_per_minute)
+
+
+def build_canary(
+    config: Config, ingest: IngestParts, tables: Tables, host: str, watchdog_s: float | None, now_ms: Clock
+) -> Canary | None:
+    """Build the canary; by default only for systemd's watchdog. None: it is off, or the daemon does not write."""
+    wanted = watchdog_s is not None if config.canary is None else config.canary
+    if not wanted or config.mode is Mode.READ_ONLY:
+        return None
+    name = identity(state_folder(config))[:8]
+    return Canary(ingest.intake, tables.resolver, tables.series_reader, ingest.writer.write_metric, host, name, now_ms)
+
+
+def build_query(
+    config: Config, reader: PointReader, flush: Flush, load: IngestLoad | None, now_ms: Clock, *, cache: bool = True
+) -> QueryParts:
+    """Build the query engine. `flush` writes pending points of a metric. Raises BadConfig."""
+    limits = Limits(
+        Bounds(config.query_bytes, config.query_points),
+        read_overrides(Path(config.query_overrides)) if config.query_overrides else (),
+        size_override=config.query_bytes_override,
+        points_override=config.query_points_override,
+        timeout_ms=config.query_timeout_ms,
+    )
+    settings = EngineSettings(
+        limits,
+        memory_bytes=config.query_memory,
+        max_concurrent=config.max_queries,
+        cache_bytes=config.cache_memory if cache else 0,
+    )
+    engine = QueryEngine(reader, settings=settings, flush=flush, now_ms=now_ms, load=load)
+    return QueryParts(engine, QueryRegistry(now_ms, duplicates=config.query_duplicates))
+
+
+def build_access(config: Config, now_ms: Clock) -> AccessParts:
+    """Build authentication, TLS and the table of clients. Raises BadConfig."""
+    clients = Clients(configured_quotas(config), now_ms, prefix=config.ipv6_prefix)
+    tls = Tls(config, now_ms) if config.tls_certificate else None
+    authenticator = Authenticator(config, now_ms)
+    for event, hint in warnings(config, anonymous_roles(config), config.bind):
+        log.warning(event, hint=hint)
+    return AccessParts(clients, authenticator, tls)
+
+
+def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: AccessParts) -> ServerParts:
+    """Build the HTTP and telnet servers and their listener."""
+    http = HttpServer(api)
+    stats = TelnetStats()
+    multiplexer = Multiplexer(ingest.intake.try_take_plain, ingest.backpressure, api.now_ms, stats.add_accepted)
+    options = TelnetOptions(
+        config.mode,
+        not config.no_diediedie,
+        config.max_line,
+        config.reply_buffer,
+        timeout_s=config.socket_timeout_s or math.inf,
+    )
+    replies = ReplyBudget(REPLY_MEMORY)
+    commands = _telnet_commands(api.control)
+    authenticator = access.authenticator
+
+    async def serve_telnet(
+        stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], peer: Peer
+    ) -> None:
+        if authenticator.enabled and not peer.principal.roles:
+            rest = await log_in(stream, first, receive, authenticator, peer, config.max_line)
+            if rest is None:
+                return
+            first = rest
+        session = TelnetSession(
+            stream, ingest.intake, commands, options, stats, replies, peer, authenticator, multiplexer
+        )
+        await session.run(first, receive)
+
+    limits = ListenerLimits(
+        config.connections_limit,
+        config.socket_timeout_s,
+        config.tcp_no_delay,
+        config.keep_alive,
+        config.line_timeout_s,
+    )
+    listener = Listener(
+        serve_telnet,
+        http.serve,
+        limits,
+        access.clients,
+        access.tls,
+        authenticator,
+        multiplexer,
+        PartialInputBudget(config.partial_input_memory),
+    )
+    return ServerParts(http, stats, multiplexer, listener)
+
+
+def _telnet_commands(control: DaemonControl) -> DaemonCommands:
+    version = partial(version_reply, by_loop=series.HAS_LOOP)
+    return DaemonCommands(control.stats, version, control.drop_caches, control.stop)

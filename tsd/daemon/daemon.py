@@ -1,0 +1,264 @@
+"""The daemon, made of built parts: statistics, background tasks, control commands and reloads.
+
+`tsd.daemon.wiring` builds the parts; `tsd.daemon.lifecycle` starts and stops them.
+"""
+
+import math
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import structlog
+import trio
+
+from tsd.api.stats import DaemonStats, collect, rank_clients, render
+from tsd.auth.authenticator import NETWORK_SETTINGS
+from tsd.config.loader import Config, Loaded, keys
+from tsd.config.log import set_level
+from tsd.daemon.builders import ServerParts, limit_new_names
+from tsd.daemon.diagnostics import Allocator, BackgroundTasks, Task, trim_memory
+from tsd.daemon.parts import AccessParts, Clock, IngestParts, QueryParts
+from tsd.daemon.replay import Replay, verbs
+from tsd.daemon.systemd import FEEDS, extend_timeout
+from tsd.errors import StoreError
+from tsd.ingest.canary import Canary
+from tsd.ingest.journal.journal import Segment
+from tsd.server import control
+from tsd.server.clients import QUOTAS, configured_quotas
+from tsd.store import Store
+from tsd.tables import Tables
+from tsd.tables.catalog import Stat
+
+log = structlog.get_logger(__name__)
+
+
+Apply = Callable[[Config], None]
+
+NEW_NAME_LIMITS = ("tsd.ingest.max_series", "tsd.uid.new_per_minute")
+CANARY_S = 10.0  # between two rounds; less if systemd's watchdog requires it
+
+
+def apply_settings(running: Config, reload_config: Callable[[], Loaded], live: Mapping[str, Apply]) -> Config:
+    """Return the configuration after a reload: settings of `live` are applied, others are logged.
+
+    Raises BadConfig before anything is changed.
+    """
+    wanted = reload_config().config
+    applied: dict[str, Any] = {}
+    pending = []
+    for key, field in keys().items():
+        value = getattr(wanted, field.name)
+        if value == getattr(running, field.name):
+            continue
+        if key in live:
+            live[key](wanted)
+            applied[field.name] = value
+            log.info("setting.changed", key=key, value=str(value))
+        else:
+            pending.append(key)
+    if pending:
+        log.warning("settings.restart_required", keys=" ".join(pending))
+    return replace(running, **applied)
+
+
+class Daemon:
+    """One daemon."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        tables: Tables,
+        ingest: IngestParts,
+        query: QueryParts,
+        access: AccessParts,
+        server: ServerParts,
+        canary: Canary | None,
+        watchdog_s: float | None,
+        stop: trio.Event,
+        now_ms: Clock,
+    ) -> None:
+        """`canary` None: it is off. `watchdog_s`: systemd's timeout, None if it does not watch this process."""
+        self.config = config
+        self.store = store
+        self.tables = tables
+        self.ingest = ingest
+        self.query = query
+        self.access = access
+        self.server = server
+        self.canary = canary
+        self.watchdog_s = watchdog_s
+        self.stop = stop
+        self.host = socket.gethostname()
+        self.is_open = False  # whether clients can connect
+        self.replayed = 0  # lines of the journal at the start, including damaged ones
+        self.reloads: list[tuple[str, Callable[[], Awaitable[None]]]] = []  # what SIGHUP reloads, by name
+        if access.tls:
+            self.reloads.append(("the certificate", access.tls.reload))
+        if access.authenticator.enabled:
+            self.reloads.append(("accounts", access.authenticator.reload))
+        self.live: dict[str, Apply] = {  # settings that may change, and how
+            "tsd.log.level": lambda wanted: set_level(wanted.log_level),
+            "tsd.core.drain_timeout": lambda _: None,  # read at shutdown
+            "tsd.journal.max_bytes": self._resize_journal,
+            **dict.fromkeys(QUOTAS, lambda wanted: access.clients.set_quotas(configured_quotas(wanted))),
+            **dict.fromkeys(NEW_NAME_LIMITS, lambda wanted: limit_new_names(ingest.new_names, wanted)),
+            **dict.fromkeys(NETWORK_SETTINGS, self._set_networks),
+        }
+        self._background = BackgroundTasks()
+        self._now_ms = now_ms
+        self._started_s = now_ms() // 1000
+
+    def _set_networks(self, config: Config) -> None:
+        if self.access.authenticator.set_networks(config):
+            self.server.listener.recheck_networks()
+
+    def _resize_journal(self, config: Config) -> None:
+        self.ingest.journal.max_bytes = config.journal_max_bytes
+        self.ingest.writer.regulate()  # otherwise a full journal's backpressure would end only with the next line
+
+    def drop_caches(self) -> None:
+        """Drop all caches, so that names are read from the store again."""
+        self.ingest.writer.seal()
+        self.tables.drop_caches()
+        self.ingest.rows.table.invalidate()
+        self.query.engine.cache.clear()
+
+    async def stats(self) -> bytes:
+        """Return the reply of the command `stats`."""
+        return render(self.statistics(), self._now_ms() // 1000, self.stats_tags())
+
+    def stats_tags(self) -> str:
+        """Return the tags of each line of `stats`."""
+        port = f"port={self.config.port} " if self.config.stats_with_port else ""
+        return port + f"{'fqdn' if self.config.stats_canonical else 'host'}={self.host}"
+
+    def statistics(self) -> list[Stat]:
+        """Return the current statistics."""
+        ingest, access, server, engine = self.ingest, self.access, self.server, self.query.engine
+        telnet = server.telnet_stats
+        snapshot = DaemonStats(
+            listener=server.listener.statistics(),
+            telnet_commands=telnet.commands,
+            web=server.http.statistics(),
+            truncated_lines=telnet.truncated_lines,
+            coalesced_errors=telnet.summarized,
+            replayed=self.replayed,
+            accepted=telnet.accepted,
+            received=ingest.ledger.received,
+            stored=ingest.ledger.stored,
+            journaled=ingest.writer.waiting_points,
+            refused=ingest.ledger.refused,
+            journal=ingest.journal.statistics(),
+            backpressure=bool(ingest.backpressure.reasons),
+            windows=ingest.writer.windows,
+            cells=ingest.writer.cells,
+            write_retries=ingest.writer.retries,
+            series=len(ingest.rows.table),
+            tables=self.tables.statistics(),
+            store=self.store.statistics(),
+            query_cache=engine.cache.statistics(),
+            query_warnings=engine.warnings + self.tables.catalog.warnings,
+            canary=self.canary.statistics() if self.canary else None,
+            access=access.authenticator.statistics(),
+            tls=access.tls.statistics() if access.tls else None,
+            clients=access.clients.statistics(),
+            rejected=ingest.rejected.statistics(),
+            task_failures=self._background.failures,
+            started_s=self._started_s,
+        )
+        return list(collect(snapshot))
+
+    async def replay(self, segments: Sequence[Segment]) -> None:
+        """Write the points of an earlier run's journal, if the store accepts them; otherwise they stay pending."""
+        writer, journal = self.ingest.writer, self.ingest.journal
+        writer.adopt(list(segments))
+        lines = sum(segment.lines for segment in segments)
+        self.replayed = lines + journal.damaged
+        if not segments:
+            return
+        log.info("journal.replay_started", segments=len(segments), lines=lines)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(extend_timeout, lambda: writer.cells, self._replay_status)
+            written = await writer.flush(patient=False)
+            nursery.cancel_scope.cancel()
+        if written:
+            log.info("journal.replayed", lines=lines)
+        else:
+            log.warning("journal.replay_deferred", error=writer.trouble or journal.trouble)
+
+    def _replay_status(self) -> str:
+        return f"replaying the journal, {self.ingest.writer.waiting_points} lines to go"
+
+    async def flush(self) -> bool:
+        """Write open rows now. False if the store does not accept them."""
+        return await self.ingest.writer.flush(patient=False)
+
+    async def check_tables(self) -> None:
+        """Log missing tables at once; the first window would fail much later."""
+        try:
+            existing = await self.store.tables()
+        except StoreError as error:
+            log.warning("tables.check_failed", error=str(error))
+            return
+        if missing := [name for name in self.tables.required if name not in existing]:
+            log.warning(
+                "tables.missing",
+                tables=" ".join(missing),
+                next_step="tsd create-tables",
+            )
+
+    async def resolve_host(self) -> None:
+        """Look up this machine's full name, once and in a thread: a resolver may be slow."""
+        if self.config.stats_canonical:
+            self.host = await trio.to_thread.run_sync(socket.getfqdn, abandon_on_cancel=True)
+
+    def tasks(self) -> list[Task]:
+        """Return the tasks that run while the daemon serves.
+
+        Most tasks are restarted after an unexpected error. In the tables' fatal tasks (compaction, which deletes cells)
+        and in the canary, which detects such errors, an error ends the daemon.
+        """
+        access, canary = self.access, self.canary
+        restarted: dict[str, Task] = {
+            **self.tables.tasks,
+            "tables": self.check_tables,
+            "host": self.resolve_host,
+            "http": self.server.http.run,
+            "rejected lines": self.ingest.rejected.run,
+            "memory": lambda: trim_memory(Allocator()),
+        }
+        if access.tls:
+            restarted["certificate"] = access.tls.watch
+        if access.authenticator.enabled:
+            restarted["accounts"] = access.authenticator.watch
+        tasks = [self._background.restarting(name, task) for name, task in restarted.items()]
+        tasks += self.tables.fatal_tasks
+        if canary is not None:
+            tasks.append(lambda: canary.run(min(CANARY_S, (self.watchdog_s or math.inf) / FEEDS)))
+        return tasks
+
+    def control_verbs(self) -> dict[str, control.Operation]:
+        """Return the commands of the control socket."""
+        http = self.server.http
+
+        async def drop_caches() -> None:
+            self.drop_caches()
+
+        async def health(which: str) -> dict[str, str]:
+            return dict(await http.health.check(which))
+
+        async def clients(sort: str, limit: int) -> list[dict[str, Any]]:
+            return rank_clients(self.access.clients, sort, limit)
+
+        replay = Replay(self.ingest.intake, self.ingest.rejected, http.endpoints.get)
+        return {
+            **control.store_operations(self.store),
+            **verbs(replay, self.ingest.rejected),
+            "clients": clients,
+            "flush": self.flush,
+            "stats": self.stats,
+            "drop_caches": drop_caches,
+            "health": health,
+        }

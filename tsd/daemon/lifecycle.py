@@ -1,0 +1,290 @@
+"""The lifecycle of a daemon: start its parts in order, handle signals, and stop the parts in order of the data flow.
+
+Neither the store nor its tables need to be available at the start. The folders, the port and the journal must be
+usable.
+
+SIGTERM and SIGINT stop the daemon, the second one immediately. SIGHUP reloads files. SIGUSR1 logs where tasks wait.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import structlog
+import trio
+
+from tsd.config import loader
+from tsd.config.loader import Config, Loaded, journal_folder, keys, state_folder
+from tsd.config.state_dir import lock_state
+from tsd.daemon.daemon import Daemon, apply_settings
+from tsd.daemon.diagnostics import log_tasks, tune_malloc
+from tsd.daemon.systemd import Watchdog, WatchdogTimeouts, microseconds, notify, notify_soon, notify_until_sent
+from tsd.daemon.wiring import BuildTables, OpenStore, build_daemon, build_opentsdb_tables, control_path, opened_store
+from tsd.errors import BadConfig, StoreError, TsdError
+from tsd.ingest.journal.folder import held_journal
+from tsd.server import control, sockets
+from tsd.server.listener import raise_descriptor_limit
+from tsd.store import Store
+from tsd.store.scheduling import IngestLoad
+
+log = structlog.get_logger(__name__)
+
+
+Reload = tuple[str, Callable[[], Awaitable[None]]]
+OnReady = Callable[[Daemon, Sequence[int]], None]
+
+DRAIN_S = 5  # time to process received lines and send the last replies
+STALLED_CALLS = 4  # successive timeouts of the store that may delay the end: a thread cannot be cancelled
+
+
+@asynccontextmanager
+async def signals_handled(
+    stop: trio.Event, stop_now: trio.Event, reloads: Sequence[Reload], ready: trio.Event
+) -> AsyncIterator[None]:
+    """Handle signals within the block: the first to stop sets `stop`, the next one `stop_now`.
+
+    SIGHUP runs `reloads` one after the other, but not before the daemon is `ready`. The list may grow meanwhile.
+    """
+    failure: TsdError | None = None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_receive_signals, stop, stop_now, reloads, ready)
+        try:
+            yield
+        except TsdError as error:  # raised below, outside of an exception group
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _receive_signals(
+    stop: trio.Event,
+    stop_now: trio.Event,
+    reloads: Sequence[Reload],
+    ready: trio.Event,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    on_terminal = _is_on_terminal()
+    send, receive = trio.open_memory_channel[None](1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_reload_on_request, receive, reloads, ready, stop)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1) as signals:
+            task_status.started()
+            async for number in signals:
+                log.info("signal.received", name=signal.Signals(number).name)
+                if number == signal.SIGUSR1:
+                    log_tasks()
+                elif number == signal.SIGHUP and not on_terminal:
+                    with suppress(trio.WouldBlock):  # a pending reload reads the same files
+                        send.send_nowait(None)
+                elif stop.is_set():
+                    stop_now.set()
+                else:
+                    stop.set()
+
+
+def _is_on_terminal() -> bool:
+    """Return whether the daemon runs on a terminal. SIGHUP then means that the terminal is gone."""
+    try:
+        return os.isatty(sys.stderr.fileno())
+    except (AttributeError, OSError, ValueError):  # standard error was replaced, for example by a test
+        return False
+
+
+async def _reload_on_request(
+    requests: trio.MemoryReceiveChannel[None], reloads: Sequence[Reload], ready: trio.Event, stop: trio.Event
+) -> None:
+    """Reload on each request once the daemon is ready, and tell systemd.
+
+    READY=1 ends both a reload and a start. Sent during the start, it would arm the watchdog before it is fed. A
+    stopping daemon does not send it either.
+    """
+    await ready.wait()
+    async for _ in requests:
+        if not stop.is_set():
+            notify(RELOADING=1, MONOTONIC_USEC=microseconds(time.monotonic()))
+        await reload(reloads)
+        await notify_until_sent(stop.is_set, READY=1)
+
+
+async def reload(reloads: Sequence[Reload]) -> None:
+    """Run all reloads. If one fails, log it and keep the current values."""
+    failed = []
+    for name, read in reloads:
+        try:
+            await read()
+        except Exception as error:  # noqa: BLE001 - a broken file does not stop a serving daemon
+            log.error("reload.failed", what=name, error=str(error) or repr(error))
+            failed.append(name)
+    log.info(
+        "reload.finished", what=" ".join(name for name, _ in reloads if name not in failed),
+        failed=" ".join(failed) or None,
+    )  # fmt: skip
+
+
+class Shutdown:
+    """State of the shutdown."""
+
+    def __init__(self, stop: trio.Event) -> None:
+        self.stop = stop  # stop after writing pending points
+        self.stop_now = trio.Event()  # stop now; pending points stay in the journal
+        self.losses: list[str] = []  # errors about accepted writes that the store lost; it refuses further writes
+
+    def on_loss(self, loss: str) -> None:
+        """Stop because the store lost writes: the journal still has them."""
+        self.losses.append(loss)
+        self.stop.set()
+
+
+async def serve(
+    loaded: Loaded,
+    stop: trio.Event,
+    on_ready: OnReady,
+    again: Callable[[], Loaded] | None = None,
+    *,
+    open_store: OpenStore = opened_store,
+    build_tables: BuildTables = build_opentsdb_tables,
+) -> None:
+    """Run a daemon until `stop`, or a signal.
+
+    `on_ready` is called with the daemon and its ports when it serves. `again` reads the configuration for a reload.
+    `open_store` and `build_tables` choose the engine and the table layout.
+    """
+    config = loaded.config
+    _check_credentials(config)
+    shutdown = Shutdown(stop)
+    reloads: list[Reload] = []
+    ready = trio.Event()
+    if loaded.ignored.keys:
+        log.info("settings.ignored", keys=" ".join(loaded.ignored.keys))
+    for key, consequence in loaded.ignored.unsupported.items():
+        log.warning("setting.unsupported", key=key, consequence=consequence)
+    tune_malloc()
+    raise_descriptor_limit()
+    async with signals_handled(stop, shutdown.stop_now, reloads, ready):
+        with lock_state(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
+            load = IngestLoad()
+            async with open_store(config, shutdown.on_loss, load) as store:
+                where = sockets.ListenAddress(config.bind, config.port, config.backlog, config.reuse_port)
+                listeners = await sockets.listeners(where)  # fails before a long replay if the port is taken
+                daemon = build_daemon(config, store, stop, load, build_tables=build_tables)
+                if again is not None:
+                    reloads.append(("settings", _settings_reload(daemon, again)))
+                reloads += daemon.reloads
+                try:
+                    await _run(daemon, listeners, on_ready, shutdown, ready)
+                finally:
+                    with suppress(FileNotFoundError):
+                        os.unlink(control_path(config))
+    if shutdown.losses:
+        raise StoreError(f"{shutdown.losses[0]}: stopped, so that the next start replays the journal")
+    log.info("daemon.stopped")
+
+
+def _check_credentials(config: Config) -> None:
+    """Raise BadConfig if settings name credentials and systemd provided none."""
+    values = {key: getattr(config, field.name) for key, field in keys().items() if key in loader.CREDENTIAL_KEYS}
+    unresolved = [f"{key}: got {text!r}" for key, text in values.items() if loader.credential_name(text) is not None]
+    if unresolved:
+        raise BadConfig([f"{one}, but systemd provided no credentials (LoadCredential=)" for one in unresolved])
+
+
+def _settings_reload(daemon: Daemon, again: Callable[[], Loaded]) -> Callable[[], Awaitable[None]]:
+    async def settings() -> None:
+        daemon.config = apply_settings(daemon.config, again, daemon.live)
+
+    return settings
+
+
+async def _run(
+    daemon: Daemon, listeners: list[trio.SocketListener], on_ready: OnReady, shutdown: Shutdown, ready: trio.Event
+) -> None:
+    """Run the servers, the writer and the journal. They stop in this order, each after its input has ended.
+
+    After `stop_now`, or when the store accepts no more writes, pending points stay in the journal.
+    """
+    config, writer, journal = daemon.config, daemon.ingest.writer, daemon.ingest.journal
+    segments = await trio.to_thread.run_sync(journal.recover)
+    async with trio.open_nursery() as watching:
+        async with trio.open_nursery() as disk:
+            disk.start_soon(journal.run)
+            async with trio.open_nursery() as writers:
+                watching.start_soon(_stop_now, shutdown.stop_now, writers.cancel_scope)
+                writers.start_soon(writer.write_windows)
+                async with trio.open_nursery() as servers:
+                    servers.start_soon(_stop_servers, daemon, servers.cancel_scope, watching)
+                    servers.start_soon(writer.watch_journal)
+                    await daemon.replay(segments)
+                    servers.start_soon(writer.seal_windows)
+                    for task in daemon.tasks():
+                        servers.start_soon(task)
+                    path = await control.open_listener(control_path(config))
+                    servers.start_soon(control.serve, path, daemon.control_verbs())
+                    ports = await _listen(daemon, listeners, servers)
+                    notify_soon(watching, daemon.stop.is_set, READY=1, STATUS=f"serving port {ports[0]}")
+                    ready.set()
+                    watching.start_soon(_watchdog(daemon, shutdown).run, f"serving port {ports[0]}")
+                    on_ready(daemon, ports)
+                    await trio.to_thread.run_sync(journal.confirm_damage_counted)
+                deadline = trio.current_time() + daemon.config.drain_ms / 1000
+                writers.cancel_scope.deadline = trio.current_time() if shutdown.losses else deadline
+                writer.finish()
+            journal.close(deadline=trio.current_time() if shutdown.stop_now.is_set() else deadline)
+        watching.cancel_scope.cancel()
+    _report_pending(daemon)
+
+
+async def _listen(daemon: Daemon, listeners: Sequence[trio.SocketListener], servers: trio.Nursery) -> list[int]:
+    """Serve the listeners; return their ports."""
+    config = daemon.config
+    daemon.is_open = True
+    servers.start_soon(daemon.server.listener.serve, listeners)
+    ports = [listener.socket.getsockname()[1] for listener in listeners]
+    log.info("daemon.ready", port=ports[0], bind=config.bind, backend=config.backend.value, pid=os.getpid())
+    return ports
+
+
+def _watchdog(daemon: Daemon, shutdown: Shutdown) -> Watchdog:
+    ingest = daemon.ingest
+    timeouts = WatchdogTimeouts(daemon.watchdog_s, 2 * _stall_s(daemon.store))
+    return Watchdog(
+        ingest.journal, ingest.writer, ingest.backpressure, daemon.canary, lambda: ingest.ledger.received, timeouts,
+        shutdown.stop.is_set,
+    )  # fmt: skip
+
+
+def _report_pending(daemon: Daemon) -> None:
+    """Log how many points the next start must write. Raises TsdError if lines are lost."""
+    journal, writer = daemon.ingest.journal, daemon.ingest.writer
+    if (pending := writer.waiting_points - journal.unsynced) > 0:
+        log.warning("journal.points_pending", points=pending)
+    if lost := journal.unsynced:
+        log.error("journal.lines_lost", lines=lost)
+        raise TsdError(f"{lost} lines could not be journaled: {journal.trouble}")
+
+
+async def _stop_servers(daemon: Daemon, servers: trio.CancelScope, watching: trio.Nursery) -> None:
+    await daemon.stop.wait()
+    timeout_s = DRAIN_S + daemon.config.drain_ms / 1000 + _stall_s(daemon.store)
+    notify_soon(watching, STOPPING=1, STATUS="writing pending points", EXTEND_TIMEOUT_USEC=microseconds(timeout_s))
+    log.info("daemon.stopping", points_pending=daemon.ingest.writer.waiting_points, timeout_s=round(timeout_s))
+    if daemon.is_open:
+        daemon.server.listener.drain()
+        with trio.move_on_after(DRAIN_S):
+            await daemon.server.listener.closed.wait()
+    servers.cancel()
+
+
+async def _stop_now(stop_now: trio.Event, writers: trio.CancelScope) -> None:
+    """Cancel writes to the store: the journal has the points."""
+    await stop_now.wait()
+    log.warning("daemon.stopping_now")
+    writers.cancel()
+
+
+def _stall_s(store: Store) -> float:
+    """Return how long calls to the store may delay the shutdown."""
+    return STALLED_CALLS * store.capabilities.call_timeout_s

@@ -1,0 +1,61 @@
+"""Records of a daemon's parts, returned by builders and passed to other builders."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tsd.auth.authenticator import Authenticator
+from tsd.ingest.intake import Backpressure, Intake, LineCounts
+from tsd.ingest.journal.journal import Journal
+from tsd.ingest.limits import NewNameLimit
+from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.rejected.log import RejectedLog
+from tsd.ingest.writer import Writer
+from tsd.query.engine import QueryEngine
+from tsd.query.registry import QueryRegistry
+from tsd.server.clients import Clients
+from tsd.server.tls import Tls
+from tsd.tables.catalog import Stat
+
+Clock = Callable[[], int]  # wall clock in milliseconds
+
+
+@dataclass(frozen=True)
+class IngestParts:
+    """Parts that accept lines and write points."""
+
+    ledger: LineCounts
+    backpressure: Backpressure
+    journal: Journal
+    rows: OpenRows
+    writer: Writer
+    intake: Intake
+    rejected: RejectedLog
+    new_names: NewNameLimit
+
+
+@dataclass(frozen=True)
+class QueryParts:
+    """Parts that run queries."""
+
+    engine: QueryEngine
+    registry: QueryRegistry  # running and past queries
+
+
+@dataclass(frozen=True)
+class AccessParts:
+    """Clients and their permissions."""
+
+    clients: Clients
+    authenticator: Authenticator
+    tls: Tls | None  # None: no TLS
+
+
+class DaemonControl(NamedTuple):
+    """Operations of the daemon for endpoints and commands."""
+
+    drop_caches: Callable[[], None]
+    stop: Callable[[], None]
+    statistics: Callable[[], Sequence[Stat]]
+    stats_tags: Callable[[], str]
+    stats: Callable[[], Awaitable[bytes]]

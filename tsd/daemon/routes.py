@@ -1,0 +1,168 @@
+"""HTTP routes: builds all endpoints from the parts of the daemon.
+
+A new module of `tsd.api` needs one line in `routes`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from tsd.api import annotation, health, metrics, put, query, search, stats, system, tree, uid
+from tsd.api.graph import endpoint as graph
+from tsd.api.points import PutHandler, StoreFlush
+from tsd.auth.roles import endpoint_permissions
+from tsd.config.loader import Config, name_rules, state_folder
+from tsd.daemon.parts import AccessParts, Clock, DaemonControl, IngestParts, QueryParts
+from tsd.server.http.bodies import MemoryBudget
+from tsd.server.http.connection import HttpConnection, RequestLimits
+from tsd.server.http.messages import Endpoint
+from tsd.server.http.router import Router, RouterOptions
+from tsd.server.http.security import Authorizer, Cors
+from tsd.server.http.stats import HttpStatistics, LoopLag, RequestStats
+from tsd.server.peer import Peer
+from tsd.store import Store
+from tsd.tables import Tables
+from tsd.tables.quirks import quirks_for
+
+
+@dataclass(frozen=True)
+class ApiParts:
+    """Parts that endpoints use."""
+
+    config: Config
+    store: Store
+    tables: Tables
+    ingest: IngestParts
+    query: QueryParts
+    access: AccessParts
+    control: DaemonControl
+    now_ms: Clock
+
+
+def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, lag: LoopLag) -> dict[str, Endpoint]:
+    """Return all endpoints by the first words of their paths."""
+    config, control = parts.config, parts.control
+    engine, registry = parts.query.engine, parts.query.registry
+    rules = query.QueryRules(quirks_for(config.corrected), config.allow_delete)
+    return {
+        **_catalog_routes(parts),
+        **_put_routes(parts),
+        **system.utility_routes(control.drop_caches, control.stop, may_stop=not config.no_diediedie),
+        **system.config_routes(config),
+        **health.routes(watch),
+        **system.log_routes(),
+        **metrics.routes(_metric_sources(parts, request_stats, lag), watch),
+        **system.static_routes(config.staticroot, parts.now_ms),
+        **stats.client_routes(parts.access.clients),
+        **stats.routes(control.statistics, control.stats_tags, parts.now_ms, lambda: _gateways(parts)),
+        **query.routes(engine, registry, rules, parts.now_ms),
+        **query.exp_routes(engine, registry, rules, parts.now_ms),
+        **graph.routes(engine, registry, rules, parts.now_ms, state_folder(config) / "matplotlib"),
+    }
+
+
+def _metric_sources(parts: ApiParts, request_stats: RequestStats, lag: LoopLag) -> metrics.MetricSources:
+    """Return the sources of /metrics."""
+    return metrics.MetricSources(
+        parts.control.statistics,
+        parts.ingest.journal,
+        parts.ingest.writer,
+        parts.store.latencies,
+        request_stats.durations,
+        lag,
+    )
+
+
+def _put_routes(parts: ApiParts) -> dict[str, Endpoint]:
+    """Return the endpoints that accept points."""
+    intake, writer = parts.ingest.intake, parts.ingest.writer
+    handler = PutHandler(intake, StoreFlush(lambda: writer.flush(patient=False), lambda: writer.trouble))
+    return {
+        **put.routes(handler, intake, name_rules(parts.config), parts.config.header_tag),
+        **put.rollup_routes(handler, intake, parts.tables.rollups),
+        **put.histogram_routes(handler, intake, parts.tables.histograms),
+    }
+
+
+def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:
+    """Return the endpoints of names and series."""
+    config, tables = parts.config, parts.tables
+    catalog, stored = tables.catalog, parts.ingest.writer.write_metric
+    extra = config.allow_specialchars.encode("latin-1")
+    rules = search.LastRules(exact_back_scans=not config.track_series, quirks=quirks_for(config.corrected))
+    return {
+        **annotation.routes(tables.annotations, catalog, parts.now_ms),
+        **search.last_routes(catalog, stored, rules),
+        **search.lookup_routes(catalog, stored),
+        **tree.routes(tables.trees, catalog),
+        **uid.suggest_routes(catalog),
+        **uid.routes(
+            tables.names,
+            parts.control.drop_caches,
+            extra=extra,
+            meta=uid.meta_endpoints(tables.metadata, tables.names, catalog),
+        ),
+    }
+
+
+def _gateways(parts: ApiParts) -> list[Mapping[str, Any]]:
+    """Return the statistics of the store's servers; the embedded store has none."""
+    counts = parts.store.statistics()
+    return [{"endpoint": endpoint, **counts} for endpoint in parts.store.capabilities.endpoints]
+
+
+class HttpServer:
+    """Serves the HTTP connections of a daemon."""
+
+    def __init__(self, parts: ApiParts) -> None:
+        config, ingest = parts.config, parts.ingest
+        cors = Cors(config.cors_domains, config.cors_headers)
+        options = RouterOptions(config.mode, config.enable_api, config.enable_ui, config.show_stack_trace)
+        self.request_stats = RequestStats()
+        self._probe = health.StoreProbe(parts.tables.check)
+        self.health = health.Health(
+            config.mode, ingest.backpressure, ingest.journal, self._probe, lambda: ingest.writer.trouble or ""
+        )
+        self._lag = LoopLag()
+        self.endpoints = routes(parts, self.request_stats, self.health, self._lag)
+        self._router = Router(
+            self.endpoints,
+            options,
+            cors,
+            Authorizer(
+                parts.access.authenticator,
+                endpoint_permissions(config.health_for, config.metrics_for, may_delete=config.allow_delete),
+                cors,
+            ),
+        )
+        self._limits = RequestLimits(config.max_chunk, config.http_timeout_s, config.enable_chunked, config.hsts_s)
+        self._bodies = MemoryBudget(config.http_memory)
+
+    async def run(self) -> None:
+        """Run the background tasks of endpoints until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._probe.run)
+            nursery.start_soon(self._lag.run)
+
+    async def serve(
+        self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], peer: Peer
+    ) -> None:
+        """Serve one connection until it ends."""
+        session = HttpConnection(stream, self._router, self._limits, self._bodies, self.request_stats, peer)
+        await session.run(first, receive)
+
+    def statistics(self) -> HttpStatistics:
+        """Return the current statistics."""
+        request_stats = self.request_stats
+        return HttpStatistics(
+            request_stats.requests,
+            request_stats.puts,
+            request_stats.client_disconnects,
+            dict(request_stats.queries),
+            request_stats.latencies,
+            request_stats.graph_latencies,
+            self._bodies.used,
+            self._router.failures,
+        )

@@ -1,0 +1,357 @@
+"""Wiring: the only module that chooses the storage engine and the table layout. It also has the wall clock.
+
+`build_daemon` builds a daemon. Commands also use `opened_store`, `make_uids`, `make_engine` and `row_compactor`.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from tsd.auth.accounts import contradictions
+from tsd.codec.opentsdb.cell import FAMILY
+from tsd.codec.opentsdb.histogram import LAST_ID, SIMPLE
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.rollup import Rollups, parse_config
+from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
+from tsd.config.loader import (
+    Backend,
+    Config,
+    Given,
+    Ignored,
+    Loaded,
+    gateways,
+    layout,
+    load,
+    name_rules,
+    read_settings,
+    state_folder,
+)
+from tsd.daemon.builders import build_access, build_canary, build_ingest, build_query, build_server
+from tsd.daemon.daemon import Daemon
+from tsd.daemon.parts import Clock, DaemonControl
+from tsd.daemon.routes import ApiParts
+from tsd.daemon.systemd import watchdog_s
+from tsd.errors import BadConfig, CorruptRow
+from tsd.ingest.series import SeriesTable
+from tsd.query.engine import QueryEngine
+from tsd.query.model import AGGREGATORS
+from tsd.store import Family, Store, Table
+from tsd.store.hbase.engine import HBaseStore
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.scheduling import IngestLoad
+from tsd.tables import Tables
+from tsd.tables.catalog import Stat
+from tsd.tables.opentsdb import layout as opentsdb
+from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
+from tsd.tables.opentsdb.compaction.queue import RowQueue
+from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler, log_corrupt_row
+from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
+from tsd.tables.opentsdb.series_index import SeriesIndex
+from tsd.tables.opentsdb.series_recorder import make_recorder
+from tsd.tables.opentsdb.summaries import SummaryRules
+from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.opentsdb.writer import CellWriter
+from tsd.tables.reading import PointReader
+
+CHECKS = (contradictions,)  # of the configuration, by packages above it
+
+COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
+COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
+
+
+def load_config(path: Path | None, overrides: Sequence[Given] = ()) -> Loaded:
+    """Read the configuration with every check, as `tsd.config.loader.load` does. Raises BadConfig."""
+    return load(path, overrides, CHECKS)
+
+
+def read_config(given: Iterable[Given]) -> tuple[Config, Ignored]:
+    """Make a Config of settings with every check, as `tsd.config.loader.read_settings` does. Raises BadConfig."""
+    return read_settings(given, CHECKS)
+
+
+def now_ms() -> int:
+    """Return the wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def tables(config: Config) -> list[Table]:
+    """Return OpenTSDB's tables, as its own script creates them, and those of rollups. Raises BadConfig."""
+    return [
+        Table(config.data_table, (Family(FAMILY),)),
+        Table(config.uid_table, (Family(ID_FAMILY), Family(NAME_FAMILY))),
+        Table(config.tree_table, (Family(FAMILY),)),
+        Table(config.meta_table, (Family(NAME_FAMILY),)),
+        *([Table(config.series_table, (Family(FAMILY),))] if config.indexes_series else []),
+        *(Table(name, (Family(FAMILY),)) for name in rollup_tables(config)),
+    ]
+
+
+def configured_rollups(config: Config, aggregators: Iterable[str] = ()) -> Rollups | None:
+    """Return the configured rollups, None if they are off. `aggregators` are all known ones. Raises BadConfig."""
+    if not config.rollups_enable:
+        return None
+    text = config.rollups_config.strip()
+    if text.endswith(".json"):
+        try:
+            text = Path(text).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise BadConfig([f"tsd.rollups.config: {text}: cannot be read: {exc}"]) from exc
+    if not text:
+        raise BadConfig(["tsd.rollups.config: required by tsd.rollups.enable: JSON, or the path of a .json file"])
+    return Rollups(
+        parse_config(text.encode()),
+        config.rollups_tag_key.encode("latin-1"),
+        config.rollups_raw_value.encode("latin-1"),
+        config.rollups_tag_raw,
+        config.rollups_block_derived,
+        frozenset(name.lower() for name in aggregators),
+    )
+
+
+def configured_histograms(config: Config) -> int | None:
+    """Return the id of the codec of simple histograms, None if histograms are off. Raises BadConfig."""
+    text = config.histograms_config.strip()
+    if not text:
+        return None
+    try:
+        found = json.loads(Path(text).read_text("utf-8") if text.endswith(".json") else text)
+    except (OSError, ValueError) as exc:
+        raise BadConfig([f"tsd.core.histograms.config: {exc}"]) from exc
+    if not isinstance(found, dict) or set(found) != {SIMPLE}:
+        raise BadConfig(
+            [f'tsd.core.histograms.config: got {text}, wanted {{"{SIMPLE}": id}}: no other codec is supported']
+        )
+    number = found[SIMPLE]
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= LAST_ID:
+        raise BadConfig([f"tsd.core.histograms.config: {SIMPLE}: got {number!r}, wanted 0 to {LAST_ID}"])
+    return number
+
+
+def rollup_tables(config: Config) -> list[str]:
+    """Return the tables of rollups and pre-aggregates, without the data table. Raises BadConfig."""
+    configured = configured_rollups(config)
+    return [name for name in configured.tables() if name != config.data_table] if configured else []
+
+
+def summary_rules(config: Config) -> SummaryRules:
+    """Return the rules for lines of rollups and histograms. Raises BadConfig."""
+    return SummaryRules(
+        name_rules(config),
+        config.data_table,
+        configured_rollups(config, AGGREGATORS),
+        configured_histograms(config),
+    )
+
+
+@asynccontextmanager
+async def opened_store(
+    config: Config, on_loss: Callable[[str], None] = lambda _: None, load: IngestLoad | None = None
+) -> AsyncIterator[Store]:
+    """Open the configured store for the block. Tables of the embedded store are created; HBase may be unavailable.
+
+    `on_loss` is called when accepted writes that were not synced are lost; later writes are refused. Scans are
+    throttled by the ingest `load`.
+    """
+    store: Store
+    may_lack_writes = False
+    if config.backend is Backend.EMBEDDED:
+        store = await EmbeddedStore.open(
+            state_folder(config) / "store", now_ms, cache_bytes=config.cache_bytes, on_loss=on_loss, load=load
+        )
+        may_lack_writes = store.may_lack_writes
+    else:
+        store = HBaseStore(
+            gateways(config),
+            connections=config.thrift_connections,
+            timeout_s=config.thrift_timeout_ms / 1000,
+            transport=config.thrift_transport,
+            protocol=config.thrift_protocol,
+        )
+    try:
+        if config.backend is Backend.EMBEDDED:
+            await store.create_tables(tables(config))
+        if may_lack_writes:
+            await SeriesIndex(store, config.series_table, layout(config)).outdate()
+        yield store
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.aclose()
+
+
+def make_uids(config: Config, store: Store) -> Uids:
+    """Return the UID table."""
+    return opentsdb.make_uids(config, store, now_ms)
+
+
+def auto_create(config: Config) -> AutoCreate:
+    """Return which kinds of unknown names get a UID."""
+    return AutoCreate(config.creates_metrics, config.auto_create_tagks, config.auto_create_tagvs)
+
+
+def has_local_store(config: Config) -> bool:
+    """Return whether the store is a database in the state folder, which one process at a time may open."""
+    return config.backend is Backend.EMBEDDED
+
+
+def uses_hbase(config: Config) -> bool:
+    """Return whether the store is HBase, through Thrift gateways."""
+    return config.backend is Backend.HBASE
+
+
+def store_name(config: Config) -> str:
+    """Return a text that is the same for two configurations only if they use the same tables."""
+    if has_local_store(config):
+        return f"embedded:{os.path.realpath(state_folder(config))}"
+    addresses = ",".join(f"{host}:{port}" for host, port in sorted(gateways(config)))
+    return f"hbase:{addresses} {config.data_table} {config.uid_table}"
+
+
+def store_settings(target: str, option: str) -> list[Given] | None:
+    """Return the settings of a store embedded:FOLDER or hbase:HOST:PORT[,HOST:PORT], None for another text.
+
+    `option` is the command-line option with the text. Raises BadConfig.
+    """
+    kind, colon, place = target.partition(":")
+    keys = {Backend.EMBEDDED.value: "tsd.storage.path", Backend.HBASE.value: "tsd.storage.hbase.thrift"}
+    if kind not in keys:
+        return None
+    if not colon or not place:
+        raise BadConfig([f"{option} {target}: wanted embedded:FOLDER, hbase:HOST:PORT or a configuration file"])
+    return [Given(option, "tsd.storage.backend", kind), Given(option, keys[kind], place)]
+
+
+def control_path(config: Config) -> Path:
+    """Return the path of the control socket."""
+    return state_folder(config) / "control.sock"
+
+
+def make_engine(config: Config, store: Store, uids: Uids) -> QueryEngine:
+    """Return a query engine for commands: all points are in the store, results are not cached. Raises BadConfig."""
+
+    async def flushed(_: bytes) -> bool:
+        return True
+
+    return build_query(config, configured_reader(config, store, uids), flushed, None, now_ms, cache=False).engine
+
+
+def configured_reader(config: Config, store: Store, uids: Uids) -> PointReader:
+    """Return a reader without series index, for one query. Raises BadConfig."""
+    return opentsdb.make_reader(config, store, uids, None, configured_rollups(config), configured_histograms(config))
+
+
+def row_compactor(
+    config: Config,
+    store: Store,
+    now_ms: Callable[[], int],
+    on_corrupt: Callable[[CorruptRow], None],
+    *,
+    dry: bool = False,
+) -> RowCompactor:
+    """Return a compactor of the data table. `dry`: it writes nothing."""
+    return RowCompactor(
+        store,
+        config.data_table,
+        layout(config),
+        MergeRules(fix_duplicates=config.fix_duplicates),
+        now_ms,
+        on_corrupt,
+        settle_ms=0 if store.capabilities.ascending_timestamps else SETTLE_MS,
+        dry=dry,
+    )
+
+
+def paced_compactor(
+    config: Config, store: Store, now_ms: Callable[[], int], is_busy: Callable[[], bool]
+) -> CompactionScheduler | None:
+    """Return the compactor of a daemon, None if it is off. It pauses while the writer `is_busy`."""
+    if not config.enable_compaction:
+        return None
+    return CompactionScheduler(
+        RowQueue(layout(config), COMPACTION_QUEUE_ROWS, now_ms() // 1000),
+        row_compactor(config, store, now_ms, log_corrupt_row),
+        CompactionRate(
+            config.compaction_interval_s,
+            config.compaction_threshold,
+            COMPACTION_ROUND_ROWS,
+            config.compaction_speed,
+        ),
+        is_busy,
+        lambda: now_ms() // 1000,
+    )
+
+
+OpenStore = Callable[[Config, Callable[[str], None], IngestLoad], AbstractAsyncContextManager[Store]]
+
+
+class TableCallbacks(NamedTuple):
+    """Callbacks of a table layout into parts that are built later."""
+
+    writer_is_busy: Callable[[], bool]
+    on_change: Callable[[], None]  # another process renamed or deleted names: drop all caches
+
+
+BuildTables = Callable[[Config, Store, Clock, TableCallbacks], Tables]
+
+
+def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
+    """Build OpenTSDB's table layout. Raises BadConfig."""
+    parts = opentsdb.make_parts(config, store, now_ms)
+    formats = summary_rules(config)
+    compactor = paced_compactor(config, store, now_ms, callbacks.writer_is_busy)
+    writer = CellWriter(
+        store,
+        formats,
+        join=config.join_points,
+        on_cells=compactor.record if compactor else lambda _: None,
+        on_points=make_recorder(parts, config, store, now_ms).record,
+    )
+    resolver = UidResolver(parts.uids, layout(config), auto_create(config))
+    return opentsdb.build(parts, config, store, now_ms, callbacks.on_change, compactor, formats, writer, resolver)
+
+
+def build_daemon(
+    config: Config,
+    store: Store,
+    stop: trio.Event,
+    load: IngestLoad,
+    *,
+    now_ms: Clock = now_ms,
+    build_tables: BuildTables = build_opentsdb_tables,
+) -> Daemon:
+    """Build a daemon on a store and a table layout. Raises BadConfig.
+
+    Some parts call parts that are built after them. Such calls are closures that look up the later part when called.
+    """
+
+    def drop_caches() -> None:
+        daemon.drop_caches()
+
+    def statistics() -> list[Stat]:
+        return daemon.statistics()
+
+    def stats_tags() -> str:
+        return daemon.stats_tags()
+
+    async def stats() -> bytes:
+        return await daemon.stats()
+
+    known = SeriesTable()
+    callbacks = TableCallbacks(lambda: ingest.writer.is_behind, drop_caches)
+    tables = build_tables(config, store, now_ms, callbacks)
+    ingest = build_ingest(config, known, tables, load, now_ms)
+    query = build_query(config, tables.reader, ingest.writer.write_metric, load, now_ms)
+    access = build_access(config, now_ms)
+    control = DaemonControl(drop_caches, stop.set, statistics, stats_tags, stats)
+    api = ApiParts(config, store, tables, ingest, query, access, control, now_ms)
+    server = build_server(config, api, ingest, access)
+    watchdog = watchdog_s()
+    canary = build_canary(config, ingest, tables, socket.gethostname(), watchdog, now_ms)
+    daemon = Daemon(config, store, tables, ingest, query, access, server, canary, watchdog, stop, now_ms)
+    return daemon
