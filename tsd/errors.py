@@ -1,7 +1,6 @@
-"""What can go wrong, named by who must act on it.
+"""Errors, by who must act on them: senders fix a `BadLine`, operators a `CorruptRow`, callers retry a `StoreError`.
 
-`BadLine` goes back to the sender, `CorruptRow` to the operator, `StoreError` to whoever may try again. Messages say
-what was got and what was wanted; bytes are shown in hex.
+Messages have what was got and what was wanted; bytes are in hex.
 """
 
 from typing import TypeVar
@@ -10,14 +9,14 @@ E = TypeVar("E", bound=BaseException)
 
 
 class TsdError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base class of the package's errors."""
 
 
 class BadLine(TsdError):
-    """A line that its sender must mend: answered, counted, never retried.
+    """A line that its sender must fix. It is answered and counted, and never retried.
 
-    `reason` is the counter it falls under (OpenTSDB's `tsd.rpc.errors type=`, see `REASONS`), `str(error)` the text
-    that follows the command's name in the reply, e.g. ``illegal argument: invalid tag: host``.
+    `reason` is its counter (OpenTSDB's `tsd.rpc.errors type=`, see `REASONS`). `str(error)` follows the command's name
+    in the reply, e.g. ``illegal argument: invalid tag: host``.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -25,15 +24,15 @@ class BadLine(TsdError):
         self.reason = reason
 
 
-# Why a line was refused. The first three are OpenTSDB's own counters; the others are ours.
+# Reasons for rejecting a line. The first three are OpenTSDB's counters.
 INVALID_VALUE = "invalid_values"
 ILLEGAL_ARGUMENT = "illegal_arguments"
 UNKNOWN_NAME = "unknown_metrics"
 LINE_TOO_LONG = "line_too_long"
 UIDS_EXHAUSTED = "uids_exhausted"
-NEW_NAMES = "too_many_new_names"  # more than may get a UID within a minute
+NEW_NAMES = "too_many_new_names"  # the limit of new names in a minute
 TOO_MANY_SERIES = "too_many_series"
-JOURNAL_DAMAGED = "journal_damaged"  # acknowledged lines whose bytes on disk changed: set aside, and named in the log
+JOURNAL_DAMAGED = "journal_damaged"  # acknowledged lines whose bytes on disk changed; they are quarantined
 REASONS = (
     INVALID_VALUE,
     ILLEGAL_ARGUMENT,
@@ -47,7 +46,7 @@ REASONS = (
 
 
 class BadConfig(TsdError):
-    """Settings that cannot be used; `problems` holds one sentence for each, all of them at once."""
+    """Invalid settings; `problems` has a sentence for each error."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -55,47 +54,47 @@ class BadConfig(TsdError):
 
 
 class CorruptRow(TsdError):
-    """Stored bytes break FORMATS.md. The operator's to mend: nothing is repaired by guessing."""
+    """Stored bytes violate FORMATS.md. The operator must fix them: the daemon does not guess."""
 
 
 class CorruptJournal(TsdError):
-    """A journal segment's bytes are not what was written. What is whole before them is kept."""
+    """A journal segment's bytes are not those that were written. Whole blocks before them are used."""
 
 
 class NoSuchName(TsdError):
-    """A name without UID, or a UID without name."""
+    """A name without a UID, or a UID without a name."""
 
 
 class UidsExhausted(TsdError):
-    """Every UID of a kind is handed out."""
+    """All UIDs of a kind are assigned."""
 
 
 class StoreError(TsdError):
-    """The store did not do what was asked. The same call may be sent again, unchanged."""
+    """A call to the store failed. It may be repeated unchanged."""
 
 
 class StoreBusy(StoreError):
-    """The store answers, but asks for less: slow down, then send again."""
+    """The store is overloaded: slow down, then repeat the call."""
 
 
 class NoTable(StoreError):
-    """The store answers, and has no such table: it is made by `tsd create-tables`."""
+    """The store has no such table; `tsd create-tables` creates it."""
 
 
 class StoreDown(StoreError):
-    """No answer. Whether the call was applied is not known, and does not matter: it may be repeated."""
+    """No answer. Whether the call was applied is unknown; it may be repeated."""
 
 
 class DaemonRuns(TsdError):
-    """The state folder belongs to a running daemon."""
+    """Another process has locked the state folder."""
 
 
 class NewerState(TsdError):
-    """The state folder is of a newer version."""
+    """The state folder has a newer format."""
 
 
 class Refused(TsdError):
-    """A request that is answered with an error: HTTP's `status`, and OpenTSDB's `message` and `details`."""
+    """A request that is answered with an error: an HTTP `status`, and OpenTSDB's `message` and `details`."""
 
     def __init__(self, status: int, message: str, details: str = "", headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
@@ -106,15 +105,17 @@ class Refused(TsdError):
 
 
 class BadQuery(Refused):
-    """A query that cannot be run as it was asked: 400 unless OpenTSDB says otherwise (query.md §15)."""
+    """An invalid query: status 400, or the one that OpenTSDB has (docs/compat/query.md §15)."""
 
     def __init__(self, message: str, *, status: int = 400, details: str = "") -> None:
         super().__init__(status, message, details)
 
 
 def bare(error: E) -> E:
-    """An error that is to be kept, or is another's cause, without what led to it. Its frames hold all that was at hand,
-    a line's whole block or a connection's buffers, and lists that hold the error: a circle, which the collector finds
-    late, as it counts objects and not bytes."""
+    """Return an error without its traceback and cause, to keep it or to chain it.
+
+    The frames of a traceback hold large buffers, and lists that hold the error: a reference cycle, which the garbage
+    collector finds late because it counts objects and not bytes.
+    """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)

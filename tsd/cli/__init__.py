@@ -1,32 +1,27 @@
-"""The command `tsd`: one module a command, each a thin wrapper."""
+"""The command `tsd`: one module per command, each a thin wrapper."""
 
 import sys
 
 import click
 
-from tsd.cli.check_config import check_config
 from tsd.cli.compact import compact
-from tsd.cli.copy import copy
+from tsd.cli.context import config_options
+from tsd.cli.copy import copy, create_tables
 from tsd.cli.delete import delete
 from tsd.cli.fsck import fsck
-from tsd.cli.health import health
-from tsd.cli.importer import import_lines
-from tsd.cli.options import config_options
+from tsd.cli.importer import import_lines, send
 from tsd.cli.query import query
 from tsd.cli.rejected import rejected
 from tsd.cli.scan import scan
-from tsd.cli.send import send
-from tsd.cli.serve import serve
-from tsd.cli.tables import create_tables
+from tsd.cli.serve import check_config, health, serve, version
 from tsd.cli.token import token
 from tsd.cli.top import top
-from tsd.cli.torture import torture
+from tsd.cli.torture.command import torture
 from tsd.cli.uid import mkmetric, uid
-from tsd.cli.version import version
 from tsd.errors import BadConfig, DaemonRuns, NewerState, StoreError, TsdError
 
-STORE_FAILED = 3  # exit status where HBase or the database did not do its part
-FOLDER_TAKEN = 4  # where another process, or a newer version, has the state folder
+STORE_FAILED = 3  # exit status if HBase or the embedded store failed
+FOLDER_TAKEN = 4  # exit status if another process or a newer version uses the state folder
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -34,7 +29,7 @@ FOLDER_TAKEN = 4  # where another process, or a newer version, has the state fol
 def tsd(**_: object) -> None:
     """An OpenTSDB-compatible time-series daemon, on an embedded RocksDB or on HBase.
 
-    Every command takes --config, --data and --set as well, after its name or before; conf/tsd.conf describes the keys.
+    Every command takes --config, --data and --set as well, before or after its name. conf/tsd.conf describes the keys.
     """
 
 
@@ -46,7 +41,7 @@ for _command in (
 
 
 def main() -> None:
-    """Run a command; what is wrong goes to standard error, in words."""
+    """Run a command. Print errors to standard error and exit with their status."""
     try:
         tsd(prog_name="tsd")
     except BadConfig as exc:

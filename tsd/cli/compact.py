@@ -1,4 +1,4 @@
-"""`tsd compact`: one pass over the rows of closed hours, each of which becomes one cell."""
+"""`tsd compact`: one pass that compacts each row of the closed hours to one cell."""
 
 import sys
 from collections.abc import Sequence
@@ -8,59 +8,55 @@ from pathlib import Path
 import click
 import trio
 
-from tsd.assembly import now_ms
-from tsd.cli.access import Access, access
-from tsd.cli.options import with_config
-from tsd.cli.progress import Progress
-from tsd.codec.times import HOUR_S
-from tsd.codec.uid import Kind
-from tsd.codec.words import encode_name
-from tsd.compaction.checkpoint import Checkpoint, Place
-from tsd.compaction.configured import row_compactor
-from tsd.compaction.sweep import Stretch, Sweep
-from tsd.compaction.tally import Tally, in_words
-from tsd.config import Backend, Config, Loaded, layout, state_folder
+from tsd.cli.context import Access, access, with_config
+from tsd.cli.output import Progress
+from tsd.codec.names import Kind
+from tsd.codec.putline import HOUR_S
+from tsd.codec.text import encode_name
+from tsd.config.loader import Config, Loaded, layout, state_folder
+from tsd.daemon.wiring import has_local_store, now_ms, row_compactor
 from tsd.errors import BadLine, CorruptRow, NoSuchName, StoreError, TsdError
-from tsd.query.dates import BadDate, parse_date
+from tsd.query.parse.times import BadDate, parse_date
+from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.opentsdb.compaction.compactor import CompactionStats, summary
+from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange, SweepState, load_state, save_state
 
-CLOSED_S = 300  # after its end an hour's points have come, but for those of agents that were away
-SAVE_S = 1.0  # between two notes of where the pass is, at least
-DAEMON_REST = 1.0  # beside a daemon: as long as each part took, its agents have the store and the disk for themselves
-SHOWN = 100  # rows told one by one
+CLOSED_S = 300  # after the end of an hour, for late points
+SAVE_S = 1.0  # shortest interval between saves of the position
+DAEMON_PAUSE_RATIO = 1.0  # pause ratio if a daemon shares the embedded store: pause for as long as a page took
+SHOWN = 100  # corrupt rows printed one by one
 
 
-class Told:
-    """Tells of what went wrong, beside the progress."""
+class _Messages:
+    """Prints corrupt rows and store errors above the progress bar."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._count = 0
 
-    def left(self, error: CorruptRow) -> None:
-        """Tell of a row that is left, unless there are too many of them."""
+    def on_corrupt(self, error: CorruptRow) -> None:
+        """Print a row that is left unchanged, up to SHOWN rows."""
         self._count += 1
         if self._count <= SHOWN:
-            self._say(f"left as it is: {error}")
+            self._print(f"row left unchanged: {error}")
         if self._count == SHOWN:
-            self._say("more such rows are only counted")
+            self._print("more such rows are only counted")
 
-    def trouble(self, error: StoreError) -> None:
-        """Tell of a store that will be asked again."""
-        self._say(f"the store is asked again: {error}")
+    def on_retry(self, error: StoreError) -> None:
+        """Print a store error that is retried."""
+        self._print(f"retrying: {error}")
 
-    def _say(self, text: str) -> None:
-        with self._progress.aside():
+    def _print(self, text: str) -> None:
+        with self._progress.paused():
             click.echo(f"tsd: {text}", err=True)
 
 
 @click.command()
 @click.argument("metrics", nargs=-1, metavar="[METRIC]...")
 @click.option("--since", default="0", show_default=True, help="First hour: e.g. 2d-ago, 1700000000, 2023/11/14-22:00.")
-@click.option(
-    "--until", default="now", show_default=True, help="Hours that are over by then, and for five minutes now."
-)
-@click.option("--dry-run", is_flag=True, help="Write nothing; say what would become of the rows.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Rows a second, at most.")
+@click.option("--until", default="now", show_default=True, help="Last hour; the last five minutes are excluded.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; print what would change.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum rows per second.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: compact.json in the state folder.")
 @with_config
 def compact(
@@ -72,66 +68,73 @@ def compact(
     rate: float | None,
     checkpoint: Path | None,
 ) -> None:
-    """Make one cell of each row of METRICs, or of all, whose hour is over; points stay as they are read.
+    """Compact each row of past hours to one cell, for METRICs or all metrics. Queries read the same points.
 
-    It may be ended at any time, and run beside daemons and other passes. With the same arguments it goes on where it
-    was ended. Exit status 1 where a row is corrupt, which is told and left as it is; 3 where the store fails for longer
-    than a minute.
+    It can be interrupted at any time, and run while daemons and other passes run. With the same arguments it resumes
+    where it was interrupted. Exit status 1 if a row is corrupt (it is printed and left unchanged), 3 if the store fails
+    for longer than a minute.
     """
     config = loaded.config
-    store = config.thrift if config.backend is Backend.HBASE else ""
-    asked = [config.backend.value, store, config.data_table, since, until, *sorted(set(metrics))]
-    file = Checkpoint(checkpoint or state_folder(config) / "compact.json", asked)
-    tally = trio.run(_run, config, None if dry_run else file, (since, until, metrics), rate)
-    click.echo("\n".join(in_words(tally)))
-    sys.exit(1 if tally.corrupt or tally.undecided else 0)
+    store = "" if has_local_store(config) else config.thrift
+    job = [config.backend.value, store, config.data_table, since, until, *sorted(set(metrics))]
+    file = Checkpoint(checkpoint or state_folder(config) / "compact.json", job)
+    stats = trio.run(_run, config, None if dry_run else file, (since, until, metrics), rate)
+    click.echo("\n".join(summary(stats)))
+    sys.exit(1 if stats.corrupt or stats.undecided else 0)
 
 
 async def _run(
     config: Config, file: Checkpoint | None, words: tuple[str, str, Sequence[str]], rate: float | None
-) -> Tally:
-    """The pass, a dry one without a file; what it did, and what the one did that it goes on with."""
+) -> CompactionStats:
+    """Run the pass, a dry run without a file. Return its statistics, including those of the run that it resumes."""
     since, until, metrics = words
-    async with access(config, must_exist=True, writes=file is not None) as ways:
-        if config.data_table not in await ways.store.tables():
+    async with access(config, must_exist=True) as opened:
+        if config.data_table not in await opened.store.tables():
             raise TsdError(f"there is no table {config.data_table} (tsd.storage.hbase.data_table)")
-        with file.held() if file else nullcontext():
-            place = file.load() if file else None
-            if place is None:
-                place = Place(_stretch(since, until, await _uids(ways, metrics)), b"", Tally())
+        with file.lock() if file else nullcontext():
+            state = load_state(file) if file else None
+            if state is None:
+                state = SweepState(_range(since, until, await _uids(opened, metrics)), b"", CompactionStats())
             else:
-                click.echo(f"tsd: going on after {place.tally.rows} rows, where the last pass was ended", err=True)
+                click.echo(f"tsd: resuming after {state.stats.rows} rows", err=True)
             progress = Progress("rows")
             try:
-                return await _sweep(config, ways, file, place, rate, progress)
+                return await _sweep(config, opened, file, state, rate, progress)
             finally:
                 progress.close()
 
 
 async def _sweep(
-    config: Config, ways: Access, file: Checkpoint | None, place: Place, rate: float | None, progress: Progress
-) -> Tally:
-    told = Told(progress)
-    compactor = row_compactor(config, ways.store, now_ms, told.left, dry=file is None)
-    compactor.tally = place.tally
-    rest = DAEMON_REST if config.backend is Backend.EMBEDDED and ways.daemon is not None else 0.0
+    config: Config, opened: Access, file: Checkpoint | None, state: SweepState, rate: float | None, progress: Progress
+) -> CompactionStats:
+    messages = _Messages(progress)
+    compactor = row_compactor(config, opened.store, now_ms, messages.on_corrupt, dry=file is None)
+    compactor.stats = state.stats
+    pause_ratio = DAEMON_PAUSE_RATIO if has_local_store(config) and opened.daemon is not None else 0.0
     sweep = Sweep(
-        ways.store, config.data_table, layout(config), compactor, now_ms, rate=rate, rest=rest, on_trouble=told.trouble
+        opened.store,
+        config.data_table,
+        layout(config),
+        compactor,
+        now_ms,
+        rate=rate,
+        pause_ratio=pause_ratio,
+        on_retry=messages.on_retry,
     )
     due_s = trio.current_time() + SAVE_S
-    async for rows, position in sweep.run(place.stretch, place.position):
+    async for rows, position in sweep.run(state.range, state.position):
         progress.add(rows)
         if file is not None and trio.current_time() >= due_s:
-            await trio.to_thread.run_sync(file.save, place._replace(position=position))
+            await trio.to_thread.run_sync(save_state, file, state._replace(position=position))
             due_s = trio.current_time() + SAVE_S
     if file is not None:
-        await ways.store.sync()
+        await opened.store.sync()
         file.clear()
-    return compactor.tally
+    return compactor.stats
 
 
-def _stretch(since: str, until: str, metrics: list[bytes]) -> Stretch:
-    """The hours that a command line asks for."""
+def _range(since: str, until: str, metrics: list[bytes]) -> SweepRange:
+    """Return the range of a command line."""
     now = now_ms()
     try:
         first_s = parse_date(since, now) // 1000
@@ -140,17 +143,17 @@ def _stretch(since: str, until: str, metrics: list[bytes]) -> Stretch:
         raise click.UsageError(str(exc)) from exc
     if end_s < first_s:
         raise click.UsageError(f"--until {until} is before --since {since}")
-    over_s = min(end_s, now // 1000 - CLOSED_S)
-    return Stretch(first_s // HOUR_S * HOUR_S, max(over_s - HOUR_S + 1, 0), tuple(sorted(metrics)))
+    ended_s = min(end_s, now // 1000 - CLOSED_S)
+    return SweepRange(first_s // HOUR_S * HOUR_S, max(ended_s - HOUR_S + 1, 0), tuple(sorted(metrics)))
 
 
-async def _uids(ways: Access, metrics: Sequence[str]) -> list[bytes]:
-    """UIDs of metrics; NoSuchName for one that has none."""
+async def _uids(opened: Access, metrics: Sequence[str]) -> list[bytes]:
+    """Return the UIDs of metrics. Raise NoSuchName for one without a UID."""
     try:
         names = [encode_name(metric) for metric in metrics]
     except BadLine as exc:
         raise click.UsageError(str(exc)) from exc
-    found = await ways.uids.find(Kind.METRIC, names)
+    found = await opened.uids.find(Kind.METRIC, names)
     uids: list[bytes] = []
     for name in dict.fromkeys(names):
         uid = found[name]

@@ -1,4 +1,4 @@
-"""`tsd delete`: points of a metric out of the store, shown before anything is done."""
+"""`tsd delete`: delete points of a metric, after a dry run that shows them."""
 
 import sys
 from collections.abc import Sequence
@@ -8,24 +8,22 @@ from datetime import UTC, datetime
 import click
 import trio
 
-from tsd.assembly import now_ms
-from tsd.cli.access import Access, access, settle
-from tsd.cli.named import named
-from tsd.cli.options import with_config
-from tsd.codec.removal import Span, removal
-from tsd.codec.row import data_cells
-from tsd.codec.rowkey import SplitKey, split_key
-from tsd.config import Config, Loaded, layout
+from tsd.cli.context import Access, access, flush_pending, with_config
+from tsd.cli.output import named
+from tsd.cli.scan import BadRequest, ScanRequest, parse_selection, selected_rows
+from tsd.codec.opentsdb.row import Span, data_cells, removal
+from tsd.codec.opentsdb.rowkey import SplitKey, split_key
+from tsd.config.loader import Config, Loaded, layout
+from tsd.daemon.wiring import now_ms
 from tsd.errors import CorruptRow
-from tsd.query.dates import BadDate, parse_date
-from tsd.query.removal import Part, remove_parts
-from tsd.query.scanning import BadRequest, ScanRequest, parse_selection, selected_rows
+from tsd.query.parse.times import BadDate, parse_date
 from tsd.store import Row
+from tsd.tables.opentsdb.delete import RowRemoval, remove_parts
 
 
 @dataclass
-class Doomed:
-    """What goes of a series."""
+class _SeriesPoints:
+    """The points of a series to delete."""
 
     points: int = 0
     rows: int = 0
@@ -35,65 +33,63 @@ class Doomed:
 
 @dataclass
 class Found:
-    """What was found of a metric, and what could not be done."""
+    """The points of a metric to delete, by series."""
 
-    series: dict[str, Doomed] = field(default_factory=dict)
-    left: int = 0  # rows in which something was to go, and nothing did
+    series: dict[str, _SeriesPoints] = field(default_factory=dict)
+    left: int = 0  # rows with points to delete that were left unchanged
 
     @property
     def points(self) -> int:
         """In all."""
-        return sum(doomed.points for doomed in self.series.values())
+        return sum(counts.points for counts in self.series.values())
 
     @property
     def rows(self) -> int:
         """In all."""
-        return sum(doomed.rows for doomed in self.series.values())
+        return sum(counts.rows for counts in self.series.values())
 
-    def note(self, name: str, base_ms: int, points: Sequence[int]) -> None:
-        """Count a row; `points` are ms after its base, in order."""
-        doomed = self.series.setdefault(name, Doomed())
-        doomed.rows += 1
-        doomed.points += len(points)
+    def count_row(self, name: str, base_ms: int, points: Sequence[int]) -> None:
+        """Count a row. `points` has the ascending offsets of its points from the base time, in ms."""
+        counts = self.series.setdefault(name, _SeriesPoints())
+        counts.rows += 1
+        counts.points += len(points)
         if points:
-            doomed.first_ms = min(doomed.first_ms, base_ms + points[0])
-            doomed.last_ms = max(doomed.last_ms, base_ms + points[-1])
+            counts.first_ms = min(counts.first_ms, base_ms + points[0])
+            counts.last_ms = max(counts.last_ms, base_ms + points[-1])
 
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="METRIC [TAGK=TAGV]...")
-@click.option(
-    "--since", required=True, help="The first time that goes, e.g. 2023/11/14-22:13:20, 1700000000 or 30d-ago."
-)
-@click.option("--until", required=True, help="The first time that stays; `now` for all that there is.")
-@click.option("--yes", is_flag=True, help="Delete; without it nothing is changed.")
+@click.option("--since", required=True, help="First time to delete, e.g. 2023/11/14-22:13:20, 1700000000 or 30d-ago.")
+@click.option("--until", required=True, help="First time to keep; `now` deletes everything since --since.")
+@click.option("--yes", is_flag=True, help="Delete. Without it nothing is changed.")
 @with_config
 def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bool) -> None:
-    """Show what points a metric has in a span of time, and with --yes delete them.
+    """Show the points of a metric in a time range, and with --yes delete them.
 
-    All series that have at least these tags are meant. Of an hour that lies in the span only in part, the other points
-    stay as they are; with a whole hour go its annotations and what cannot be read. Names keep their UIDs. Exit status 1
-    where something is left: an hour to be cut that cannot be read, or points that came meanwhile.
+    This applies to all series that have at least these tags. Of an hour that is only partly in the range, the other
+    points are kept. Of a whole hour, annotations and unreadable cells are deleted too. Names keep their UIDs. Exit
+    status 1 if points remain: a partly covered hour cannot be read, or points were written meanwhile.
     """
     request = _request(words, since, until)
     found = trio.run(_delete, loaded.config, request, yes)
-    for name, doomed in found.series.items():
-        times = f", {_date(doomed.first_ms)} to {_date(doomed.last_ms)}" if doomed.points else ""
-        click.echo(f"{name}: {doomed.points} points in {doomed.rows} rows{times}")
+    for name, counts in found.series.items():
+        times = f", {_date(counts.first_ms)} to {_date(counts.last_ms)}" if counts.points else ""
+        click.echo(f"{name}: {counts.points} points in {counts.rows} rows{times}")
     total = f"{found.points} points in {found.rows} rows of {len(found.series)} series"
-    click.echo(f"deleted {total}" if yes else f"{total} would be deleted; nothing was: --yes deletes", err=True)
+    click.echo(f"deleted {total}" if yes else f"{total} would be deleted; add --yes to delete them", err=True)
     left = trio.run(_delete, loaded.config, request, False) if yes and found.rows else Found()
     if left.points:
         click.echo(
-            f"tsd: {left.points} points are there all the same: they came meanwhile, or a compaction wrote them again. "
-            "Delete once more",
+            f"tsd: {left.points} points remain: they were written meanwhile, or a compaction wrote them again. "
+            "Run the command again",
             err=True,
         )
     sys.exit(1 if found.left or left.points else 0)
 
 
 def _request(words: Sequence[str], since: str, until: str) -> ScanRequest:
-    """The rows to be looked at, and the span, its last ms included."""
+    """Return the rows to read and the time range, whose last ms is included."""
     try:
         now = now_ms()
         start_ms, end_ms = parse_date(since, now), parse_date(until, now)
@@ -106,21 +102,25 @@ def _request(words: Sequence[str], since: str, until: str) -> ScanRequest:
 
 async def _delete(config: Config, request: ScanRequest, yes: bool) -> Found:
     found = Found()
-    async with access(config, must_exist=True, writes=yes) as ways:
-        await settle(ways, delete=yes)
+    async with access(config, must_exist=True) as opened:
+        await flush_pending(opened, delete=yes)
         [selection] = request.selections
         read_ms = now_ms()
-        async for rows in selected_rows(ways.store, config.data_table, ways.uids, layout(config), request, selection):
-            await _go_through(ways, config, _judged(config, request, rows, found), found, read_ms if yes else None)
+        async for rows in selected_rows(
+            opened.store, config.data_table, opened.uids, layout(config), request, selection
+        ):
+            await _remove(opened, config, _removals(config, request, rows, found), found, read_ms if yes else None)
             read_ms = now_ms()
         if yes:
-            await ways.store.sync()
+            await opened.store.sync()
     return found
 
 
-def _judged(config: Config, request: ScanRequest, rows: Sequence[Row], found: Found) -> list[tuple[Part, SplitKey]]:
-    """Those of some rows in which something goes; the rest is told of where it cannot be read."""
-    judged = []
+def _removals(
+    config: Config, request: ScanRequest, rows: Sequence[Row], found: Found
+) -> list[tuple[RowRemoval, SplitKey]]:
+    """Return the rows with points to delete. Print those that cannot be read."""
+    removals = []
     for row in rows:
         try:
             key = split_key(layout(config), row.key)
@@ -128,30 +128,30 @@ def _judged(config: Config, request: ScanRequest, rows: Sequence[Row], found: Fo
             part = removal(row.key, data_cells(row.cells), span)
         except CorruptRow as exc:
             found.left += 1
-            click.echo(f"tsd: a row is left as it is: {exc}", err=True)
+            click.echo(f"tsd: row left unchanged: {exc}", err=True)
             continue
         if part.changes:
-            judged.append((Part(row, part), key))
-    return judged
+            removals.append((RowRemoval(row, part), key))
+    return removals
 
 
-async def _go_through(
-    ways: Access, config: Config, judged: Sequence[tuple[Part, SplitKey]], found: Found, read_ms: int | None
+async def _remove(
+    opened: Access, config: Config, removals: Sequence[tuple[RowRemoval, SplitKey]], found: Found, read_ms: int | None
 ) -> None:
-    """Note what goes of these rows, and have it go; to read them was begun at `read_ms` (None: nothing is to go)."""
-    names = await named(ways, [(part.row, key) for part, key in judged])
+    """Count the points to delete in these rows, and delete them unless `read_ms`, when reading started, is None."""
+    names = await named(opened, [(part.row, key) for part, key in removals])
     left: set[bytes] = set()
     if read_ms is not None:
-        parts = [part for part, _ in judged]
-        left = await remove_parts(ways.store, config.data_table, parts, read_ms=read_ms)
-    for name, (part, _) in zip(names, judged, strict=True):
+        parts = [part for part, _ in removals]
+        left = await remove_parts(opened.store, config.data_table, parts, read_ms=read_ms)
+    for name, (part, _) in zip(names, removals, strict=True):
         if name.key not in left:
-            found.note(" ".join([name.metric, *name.tags]), name.base * 1000, part.removal.points)
+            found.count_row(" ".join([name.metric, *name.tags]), name.base * 1000, part.removal.points)
             continue
         found.left += 1
         click.echo(
-            f"tsd: a row is left as it is: row {name.key.hex()}: it is being written to, or what would stay of it does "
-            "not show: delete once more",
+            f"tsd: row {name.key.hex()} left unchanged: it is being written to, or its remaining points would not be "
+            "visible. Run the command again",
             err=True,
         )
 

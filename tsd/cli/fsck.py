@@ -1,4 +1,4 @@
-"""`tsd fsck`: what is wrong with the rows of the data table, and how it is mended."""
+"""`tsd fsck`: check the rows of the data table, and repair them."""
 
 import json
 import sys
@@ -11,33 +11,32 @@ from typing import Any
 import click
 import trio
 
-from tsd.assembly import now_ms
-from tsd.cli.access import Access, access
-from tsd.cli.options import with_config
-from tsd.cli.progress import Progress
-from tsd.codec.fsck import ERRORS, FsckOptions, Line, totals
-from tsd.config import Config, Loaded, layout
+from tsd.cli.context import Access, access, with_config
+from tsd.cli.output import Progress
+from tsd.cli.scan import BadRequest, ScanRequest, parse_request, selected_rows
+from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, totals
+from tsd.config.loader import Config, Loaded, layout
+from tsd.daemon.wiring import now_ms
 from tsd.errors import TsdError
-from tsd.fsck import Fsck, Verdict
-from tsd.query.scanning import BadRequest, ScanRequest, parse_request, selected_rows
 from tsd.store import Row, scan
+from tsd.tables.opentsdb.fsck import Fsck, RowReport
 
 _FLAGS = {
-    "fix": "Mend what is found, as far as the flags below allow.",
-    "compact": "Join the cells of every good row.",
-    "resolve_duplicates": "Of points of one time, keep one.",
-    "last_write_wins": "Keep the newest cell's, as readers do; with tsd.storage.fix_duplicates always so.",
+    "fix": "Repair what is found, as far as the flags below allow.",
+    "compact": "Join the cells of every valid row.",
+    "resolve_duplicates": "Of several points with the same time, keep one.",
+    "last_write_wins": "Keep the point of the newest cell, as queries do. Always on with tsd.storage.fix_duplicates.",
     "delete_orphans": "Delete rows with UIDs that have no name.",
-    "delete_unknown_columns": "Delete cells that nobody knows.",
-    "delete_bad_values": "Delete points that are no numbers.",
-    "delete_bad_rows": "Delete rows whose keys make no sense.",
-    "delete_bad_compacts": "Delete cells of many points that cannot be taken apart.",
+    "delete_unknown_columns": "Delete cells of unknown kinds.",
+    "delete_bad_values": "Delete points without a valid number.",
+    "delete_bad_rows": "Delete rows with invalid keys.",
+    "delete_bad_compacts": "Delete cells of several points that cannot be decoded.",
 }
 _MISFIT = (
-    "no row was found that this configuration can read, so whole rows are not deleted. Are tsd.storage.uid.width.*, "
-    "tsd.storage.salt.* and the UID table those of this table? If all rows are broken indeed: --force"
+    "no row was found that this configuration can read, so whole rows are not deleted. Check tsd.storage.uid.width.*, "
+    "tsd.storage.salt.* and the UID table. If all rows really are damaged, use --force"
 )
-_UNCOUNTED = (Line.VLE,)  # told in the summary only: whole tables may be of them
+_SUMMARY_ONLY = (FsckLine.VLE,)  # counted in the summary only: all cells of a table may be of this kind
 
 
 def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,21 +47,23 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[START [END] FUNC METRIC [TAGK=TAGV]...]")
-@click.option("--full-scan", is_flag=True, help="Look at the whole table.")
+@click.option("--full-scan", is_flag=True, help="Check the whole table.")
 @_flags
-@click.option("--fix-all", is_flag=True, help="--fix and all of the flags above but --last-write-wins.")
-@click.option("--force", is_flag=True, help="Delete rows even where no row makes sense with this configuration.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a finding, and one for the summary.")
-@click.option("--threads", type=click.IntRange(1), hidden=True, help="OpenTSDB's; without effect.")
-@click.option("--sync", is_flag=True, hidden=True, help="OpenTSDB's; every fix is waited for.")
+@click.option("--fix-all", is_flag=True, help="--fix and all of the flags above except --last-write-wins.")
+@click.option("--force", is_flag=True, help="Delete rows even if this configuration matches no row.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per finding, and one for the summary.")
+@click.option("--threads", type=click.IntRange(1), hidden=True, help="OpenTSDB's option, without effect.")
+@click.option(
+    "--sync", is_flag=True, hidden=True, help="OpenTSDB's option, without effect: every repair is synchronous."
+)
 @with_config
 def fsck(
     loaded: Loaded, words: Sequence[str], full_scan: bool, fix_all: bool, force: bool, as_json: bool, **flags: Any
 ) -> None:
-    """Find broken rows, of the whole table or of metrics and times as `tsd scan` takes them, and mend them.
+    """Find damaged rows and repair them, in the whole table, or for metrics and times as in `tsd scan`.
 
-    Without --fix or --fix-all nothing is changed. Daemons may go on writing. Exit status 1 where there are errors, also
-    if all were mended.
+    Without --fix or --fix-all nothing is changed. Daemons may keep writing. Exit status 1 if there are errors, even if
+    all were repaired.
     """
     if not words and not full_scan:
         raise TsdError("Must supply a query or use the '--full-scan' flag")
@@ -71,23 +72,25 @@ def fsck(
     except BadRequest as exc:
         raise click.UsageError(str(exc)) from exc
     report = _Report(as_json=as_json)
-    flags["last_write_wins"] |= loaded.config.fix_duplicates  # or a mended row would read otherwise than before
+    flags["last_write_wins"] |= (
+        loaded.config.fix_duplicates
+    )  # otherwise queries would read other values after the repair
     options = _options(fix_all=fix_all, **flags)
 
     async def run() -> None:
         started = trio.current_time()
-        async with access(loaded.config, must_exist=True, writes=options.fix) as ways:
-            check = Fsck(ways.store, loaded.config.data_table, ways.uids, layout(loaded.config), options)
-            if options.deletes_rows and not force and not await check.fits():
+        async with access(loaded.config, must_exist=True) as opened:
+            check = Fsck(opened.store, loaded.config.data_table, opened.uids, layout(loaded.config), options)
+            if options.deletes_rows and not force and not await check.matches_configuration():
                 raise TsdError(_MISFIT)
             with closing(Progress("rows")) as progress:
                 read_ms = now_ms()
-                async for rows in _rows(ways, loaded.config, request):
-                    for verdict in await check.examine(rows, read_ms=read_ms):
-                        report.tell(verdict, progress)
+                async for rows in _rows(opened, loaded.config, request):
+                    for result in await check.check(rows, read_ms=read_ms):
+                        report.print_row(result, progress)
                     progress.add(len(rows))
                     read_ms = now_ms()
-        report.sum_up(round(trio.current_time() - started))
+        report.print_summary(round(trio.current_time() - started))
 
     trio.run(run)
     sys.exit(1 if report.errors else 0)
@@ -100,67 +103,69 @@ def _options(*, fix_all: bool, **flags: Any) -> FsckOptions:
     return FsckOptions(**chosen)
 
 
-async def _rows(ways: Access, config: Config, request: ScanRequest | None) -> AsyncIterator[list[Row]]:
+async def _rows(opened: Access, config: Config, request: ScanRequest | None) -> AsyncIterator[list[Row]]:
     if request is None:
-        async for rows in scan(ways.store, config.data_table):
+        async for rows in scan(opened.store, config.data_table):
             yield rows
         return
     for selection in request.selections:
-        async for rows in selected_rows(ways.store, config.data_table, ways.uids, layout(config), request, selection):
+        async for rows in selected_rows(
+            opened.store, config.data_table, opened.uids, layout(config), request, selection
+        ):
             yield rows
 
 
 class _Report:
-    """Tells findings as they come, and counts them."""
+    """Prints findings as they are found, and counts them."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._counts: Counter[Line] = Counter()
+        self._counts: Counter[FsckLine] = Counter()
         self._left = 0
 
     @property
     def errors(self) -> int:
-        """How many were found."""
+        """Number of errors found."""
         return totals(self._counts)[0]
 
-    def tell(self, verdict: Verdict, progress: Progress) -> None:
-        """Print what is wrong with a row."""
-        self._counts += verdict.check.counts
-        self._left += bool(verdict.left)
-        if text := list(self._json(verdict) if self._as_json else self._plain(verdict)):
-            with progress.aside():
+    def print_row(self, result: RowReport, progress: Progress) -> None:
+        """Print the findings of a row."""
+        self._counts += result.check.counts
+        self._left += bool(result.skipped)
+        if text := list(self._json(result) if self._as_json else self._plain(result)):
+            with progress.paused():
                 click.echo("\n".join(text))
 
-    def _json(self, verdict: Verdict) -> Iterator[str]:
-        row = {"row": verdict.key.hex(), "series": verdict.series}
-        for line, problem in verdict.check.findings:
-            if line not in _UNCOUNTED:
-                told = {"line": line.value, "error": line in ERRORS, "trouble": problem.trouble.value}
-                yield json.dumps({**row, **told, "qualifier": problem.qualifier.hex(), "detail": problem.detail})
-        if verdict.left:
-            yield json.dumps({**row, "left": verdict.left})
+    def _json(self, result: RowReport) -> Iterator[str]:
+        row = {"row": result.key.hex(), "series": result.series}
+        for line, problem in result.check.findings:
+            if line not in _SUMMARY_ONLY:
+                finding = {"line": line.value, "error": line in ERRORS, "trouble": problem.trouble.value}
+                yield json.dumps({**row, **finding, "qualifier": problem.qualifier.hex(), "detail": problem.detail})
+        if result.skipped:
+            yield json.dumps({**row, "left": result.skipped})
 
-    def _plain(self, verdict: Verdict) -> Iterator[str]:
-        row = f"row {verdict.key.hex()} {verdict.series}".rstrip()
-        for line, problem in verdict.check.findings:
-            if line not in _UNCOUNTED:
+    def _plain(self, result: RowReport) -> Iterator[str]:
+        row = f"row {result.key.hex()} {result.series}".rstrip()
+        for line, problem in result.check.findings:
+            if line not in _SUMMARY_ONLY:
                 column = f" column {problem.qualifier.hex()}" if problem.qualifier else ""
                 level = "ERROR" if line in ERRORS else "WARN"
                 yield f"{level} {row}{column}: {problem.trouble.value}: {problem.detail}"
-        if verdict.left:
-            yield f"WARN {row}: not mended: {verdict.left}"
+        if result.skipped:
+            yield f"WARN {row}: not repaired: {result.skipped}"
 
-    def sum_up(self, seconds: int) -> None:
+    def print_summary(self, seconds: int) -> None:
         """Print the summary."""
         errors, correctable, fixed = totals(self._counts)
         if self._as_json:
-            counts = {line.value: self._counts[line] for line in Line}
-            all_of_it = {"errors": errors, "correctable": correctable, "fixed": fixed, "rows_left": self._left}
-            click.echo(json.dumps({"counts": counts, **all_of_it, "seconds": seconds}))
+            counts = {line.value: self._counts[line] for line in FsckLine}
+            sums = {"errors": errors, "correctable": correctable, "fixed": fixed, "rows_left": self._left}
+            click.echo(json.dumps({"counts": counts, **sums, "seconds": seconds}))
             return
-        for line in Line:
+        for line in FsckLine:
             click.echo(f"{line.value}: {self._counts[line]}")
         click.echo(f"Total Errors: {errors}\nTotal Correctable Errors: {correctable}\nTotal Errors Fixed: {fixed}")
         if self._left:
-            click.echo(f"Rows left as they are: {self._left}")
+            click.echo(f"Rows left unchanged: {self._left}")
         click.echo(f"Completed fsck in [{seconds}] seconds")

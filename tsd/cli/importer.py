@@ -1,4 +1,7 @@
-"""`tsd import`: files of put lines → the store. The word `put` at a line's start may be there or not."""
+"""`tsd import`: write files of put lines to the store. The word `put` at the start of a line is optional.
+
+`tsd send`: send telnet lines to a daemon and print its replies, like netcat.
+"""
 
 import gzip
 import os
@@ -16,51 +19,50 @@ import click
 import trio
 from tqdm import tqdm
 
-from tsd.assembly import creates, name_rules
-from tsd.cli.access import Access, access
-from tsd.cli.options import with_config
-from tsd.codec.columns import Columns, series_ends
-from tsd.config import Config, Loaded, layout
+from tsd.cli.context import Access, access, with_config
+from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
+from tsd.config.loader import Config, Loaded, layout, name_rules
+from tsd.daemon.wiring import auto_create
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
-from tsd.ingest.cells import encode, series_slices, sorted_parts
-from tsd.ingest.indexing import Indexer
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.lines import LineBuffer, TooLong
-from tsd.ingest.names import SeriesNames
-from tsd.ingest.rows import OpenRows
+from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.series import SeriesTable
-from tsd.query.configured import make_index
 from tsd.store import Put
+from tsd.tables.opentsdb.encode import encode_of
+from tsd.tables.opentsdb.layout import make_index
+from tsd.tables.opentsdb.resolver import UidResolver
+from tsd.tables.opentsdb.series_recorder import IndexWriter
 
 T = TypeVar("T")
 
 READ_BYTES = 1 << 20
-WINDOW_POINTS = 1_000_000  # sorted and joined together
-SHOWN = 100  # refused lines told one by one
-TRIES = 8  # of one put, while the store does not take it
+WINDOW_POINTS = 1_000_000  # sorted and written together
+SHOWN = 100  # refused lines printed one by one
+RETRIES = 8  # retries of one call while the store is busy or unavailable
 FIRST_PAUSE_S = 0.5
 
 
 class Unreadable(TsdError):
-    """A file that cannot be read, or not to its end."""
+    """A file that cannot be read completely."""
 
 
 class Numbered(NamedTuple):
-    """Lines of a file, in the form that a socket has."""
+    """Put lines of a file, joined as they would be sent."""
 
     block: bytes
     numbers: list[int]  # of each line, counted from 1
 
 
 class Skipped(NamedTuple):
-    """A line that was too long to be read."""
+    """A line that exceeds the length limit."""
 
     number: int
     error: BadLine
 
 
-class Account:
-    """What became of the lines."""
+class ImportStats:
+    """Counts accepted points and refused lines, and prints or stores the refused ones."""
 
     def __init__(self, keep: BinaryIO | None) -> None:
         self.points = 0
@@ -68,116 +70,121 @@ class Account:
         self._keep = keep
 
     def refuse(self, source: str, number: int, error: BadLine, line: bytes | None) -> None:
-        """Tell of a refused line (None: nobody has it), unless there are too many of them."""
+        """Record a refused line (None: too long to keep): write it to the file, or print it, up to SHOWN lines."""
         self.refused[error.reason] += 1
-        told = f"{source}:{number}: {error}"
+        message = f"{source}:{number}: {error}"
         if self._keep is not None:
-            self._keep.write(b"# %s\n" % told.encode() + (b"" if line is None else line + b"\n"))
+            self._keep.write(b"# %s\n" % message.encode() + (b"" if line is None else line + b"\n"))
         elif self.refused.total() <= SHOWN:
-            tqdm.write(told if line is None else f"{told}: {line.decode('latin-1')}", file=sys.stderr)
+            tqdm.write(message if line is None else f"{message}: {line.decode('latin-1')}", file=sys.stderr)
             if self.refused.total() == SHOWN:
                 tqdm.write("more refused lines are only counted: give --rejects FILE to keep them", file=sys.stderr)
 
 
 class Importer:
-    """Takes lines in and writes them, window by window."""
+    """Absorbs lines and writes their points, window by window."""
 
-    def __init__(self, config: Config, ways: Access, account: Account) -> None:
+    def __init__(self, config: Config, opened: Access, report: ImportStats) -> None:
         rules = name_rules(config)
         self._config = config
-        self._ways = ways
-        self._account = account
+        self._access = opened
+        self._report = report
         self._rows = OpenRows(SeriesTable(), rules)
-        self._names = SeriesNames(ways.uids, layout(config), rules, creates(config))
-        index = make_index(config, ways.store)
-        self._indexer = Indexer(index, config.salt_width) if index else None
+        self._resolver = UidResolver(opened.uids, layout(config), auto_create(config))
+        index = make_index(config, opened.store)
+        self._index_writer = IndexWriter(index, config.salt_width) if index else None
 
-    async def take_in(self, source: str, lines: Numbered | Skipped) -> None:
-        """Take lines in; the refused ones go to the account."""
+    async def absorb(self, source: str, lines: Numbered | Skipped) -> None:
+        """Absorb lines and record the refused ones."""
         if isinstance(lines, Skipped):
-            self._account.refuse(source, lines.number, lines.error, None)
+            self._report.refuse(source, lines.number, lines.error, None)
             return
-        absorbed = await _patiently(lambda: absorb_whole(self._rows, self._names, lines.block))
-        self._account.points += absorbed.accepted
+        absorbed = await _retried(lambda: absorb_whole(self._rows, self._resolver, lines.block))
+        self._report.points += absorbed.accepted
         if absorbed.rejects:
             texts = lines.block.split(b"\n")
             for at, error in absorbed.rejects:
-                self._account.refuse(source, lines.numbers[at], error, texts[at].removeprefix(b"put "))
+                self._report.refuse(source, lines.numbers[at], error, texts[at].removeprefix(b"put "))
         if self._rows.points >= WINDOW_POINTS:
             await self.write()
 
-    async def settle_daemon(self) -> None:
-        """Have a daemon of this state folder write what it holds: written later, its older values would count."""
-        if why := await self._ways.unwritten():
-            raise StoreError(f"{why}. Written later, they would count more than imported ones: import after that")
+    async def flush_daemon(self) -> None:
+        """Have the daemon of this state folder write its pending points: written later, they would replace newer
+        values."""
+        if reason := await self._access.flush_daemon():
+            raise StoreError(f"{reason}. Written later, these points would replace imported ones: import later")
 
     async def write(self) -> None:
-        """Write what was taken in."""
-        await self.settle_daemon()
+        """Write the absorbed points."""
+        await self.flush_daemon()
         columns, join = self._rows.take(), self._config.join_points
         for points in series_slices(columns):
             for part in sorted_parts(columns, points, join=join):
-                await self._enter(part)
-                await self._put(encode(part, self._rows.table, join))
-        await _patiently(self._ways.store.sync)
+                await self._index(part)
+                await self._put(encode_of(part, self._rows.table, join=join))
+        await _retried(self._access.store.sync)
 
-    async def _enter(self, columns: Columns) -> None:
-        """Enter series into the index before they have rows: what comes in between finds them."""
-        if (indexer := self._indexer) is not None:
-            await _patiently(lambda: indexer.note(columns.series[series_ends(columns)], self._rows.table))
+    async def _index(self, columns: Columns) -> None:
+        """Add series to the index before their rows are written, so that an interrupted import leaves it complete."""
+        if (writer := self._index_writer) is not None:
+            await _retried(lambda: writer.record(columns.series[series_ends(columns)], self._rows.table))
 
     async def _put(self, puts: list[Put]) -> None:
-        await _patiently(lambda: self._ways.store.put(self._config.data_table, puts))
+        await _retried(lambda: self._access.store.put(self._config.data_table, puts))
 
 
 @click.command("import")
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...")
-@click.option("--auto-metric", is_flag=True, help="Give unknown metrics a UID.")
-@click.option("--rejects", type=click.File("wb"), help="Keep refused lines in this file, each below its reason.")
-@click.option("--skip-errors", is_flag=True, hidden=True, help="For OpenTSDB's sake: errors are always skipped.")
+@click.option("--auto-metric", is_flag=True, help="Assign UIDs to unknown metrics.")
+@click.option("--rejects", type=click.File("wb"), help="Write refused lines to this file, each below its reason.")
+@click.option(
+    "--skip-errors", is_flag=True, hidden=True, help="OpenTSDB's option, without effect: errors are always skipped."
+)
 @with_config
 def import_lines(
     loaded: Loaded, paths: Sequence[str], auto_metric: bool, rejects: BinaryIO | None, skip_errors: bool
 ) -> None:
-    """Store the points of files: `METRIC TIME VALUE TAGK=TAGV…` a line; gzip by its name's end; - is standard input.
+    """Store the points of files with lines METRIC TIME VALUE TAGK=TAGV…; .gz files are unzipped; - is standard input.
 
-    Blank lines and lines that start with # are passed over. Every refused line is told with its reason, and every file
-    that cannot be read; the rest is stored, and the exit status is 1.
+    Blank lines and lines that start with # are skipped. Refused lines are printed with the reason, and so are files
+    that cannot be read. The rest is stored, and the exit status is 1.
     """
     del skip_errors
     config = loaded.config
     if auto_metric:
         config = replace(config, auto_create_metrics=True)
-    account = Account(rejects)
+    report = ImportStats(rejects)
     unreadable: list[Unreadable] = []
 
     async def run() -> None:
-        async with access(config) as ways:
-            importer = Importer(config, ways, account)
-            await importer.settle_daemon()  # before anything is read: while the store is away, that it is is said soon
+        async with access(config) as opened:
+            importer = Importer(config, opened, report)
+            await importer.flush_daemon()  # first, so that an unavailable store is reported early
             for path in paths:
                 try:
                     for lines in _read(path, config.max_line):
-                        await importer.take_in(path, lines)
+                        await importer.absorb(path, lines)
                 except Unreadable as exc:
-                    unreadable.append(exc)  # what came before is stored all the same
+                    unreadable.append(exc)  # points read before the error are stored nevertheless
             await importer.write()
 
     trio.run(run)
     for error in unreadable:
         click.echo(f"tsd: {error}", err=True)
-    click.echo(f"imported {account.points} data points, refused {account.refused.total()} lines", err=True)
-    for reason, count in sorted(account.refused.items()):
+    click.echo(f"imported {report.points} data points, refused {report.refused.total()} lines", err=True)
+    for reason, count in sorted(report.refused.items()):
         click.echo(f"  {reason}: {count}", err=True)
-    sys.exit(1 if account.refused or unreadable else 0)
+    sys.exit(1 if report.refused or unreadable else 0)
 
 
 def _read(path: str, max_line: int) -> Iterator[Numbered | Skipped]:
-    """A file's lines, with a progress bar where somebody looks. No more than READ_BYTES and a line are held."""
+    """Yield the lines of a file, with a progress bar on a terminal. Memory is limited to READ_BYTES and a line."""
     number = 1
     buffer = LineBuffer(max_line)
     with _opened(path) as source, tqdm(total=source.size, unit="B", unit_scale=True, desc=path, disable=None) as bar:
-        for data in chain(iter(lambda: source.text.read(READ_BYTES), b""), [b"\n"]):  # a file's last line is whole
+        for data in chain(
+            iter(lambda: source.text.read(READ_BYTES), b""), [b"\n"]
+        ):  # the last line may lack its line end
             for piece in buffer.feed(data):
                 if isinstance(piece, TooLong):
                     yield Skipped(number, _too_long(piece))
@@ -195,13 +202,13 @@ def _too_long(piece: TooLong) -> BadLine:
 
 class _Source(NamedTuple):
     text: BinaryIO
-    raw: BinaryIO  # where `size` is counted
+    raw: BinaryIO  # the file whose position is compared with `size`
     size: int | None
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[_Source]:
-    """A file or standard input, gunzipped by its name's end."""
+    """Open a file or standard input; unzip a file whose name ends in .gz."""
     try:
         with ExitStack() as stack:
             raw = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
@@ -215,7 +222,7 @@ def _opened(path: str) -> Iterator[_Source]:
 
 
 def _numbered(lines: Sequence[bytes], first: int) -> Numbered:
-    """Lines as put lines, those that say nothing left out."""
+    """Return lines as put lines, without blank lines and comments."""
     block: list[bytes] = []
     numbers: list[int] = []
     for number, line in enumerate(lines, first):
@@ -227,7 +234,7 @@ def _numbered(lines: Sequence[bytes], first: int) -> Numbered:
 
 
 def _has_put(line: bytes) -> bool:
-    """Whether a line carries the word `put`, and is not of a metric of that name: then a time would follow.
+    """Return whether a line starts with the word `put`, and not with a metric of that name, which a time would follow.
 
     >>> _has_put(b"put m 1700000000 1 a=b"), _has_put(b"put 1700000000 1 a=b"), _has_put(b"m 1700000000 1 a=b")
     (True, False, False)
@@ -235,14 +242,55 @@ def _has_put(line: bytes) -> bool:
     return line.startswith(b"put ") and not line.split(b" ", 2)[1].replace(b".", b"").isdigit()
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """What the store answers, asked again with growing pauses while it is busy or away; then its StoreError."""
+async def _retried(call: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of `call`, retried with growing pauses while the store is busy or unavailable. Raise
+    StoreError."""
     pause = FIRST_PAUSE_S
-    for _ in range(TRIES):
+    for _ in range(RETRIES):
         try:
-            return await ask()
+            return await call()
         except (StoreBusy, StoreDown) as exc:
-            tqdm.write(f"tsd: {exc}; trying again", file=sys.stderr)
+            tqdm.write(f"tsd: {exc}; retrying", file=sys.stderr)
             await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
             pause *= 2
-    return await ask()
+    return await call()
+
+
+SEND_BYTES = 64 << 10
+
+
+@click.command()
+@click.argument("lines", nargs=-1)
+@click.option("--host", help="Host of the daemon (default: tsd.network.bind).")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of the daemon (default: tsd.network.port).")
+@with_config
+def send(loaded: Loaded, lines: Sequence[str], host: str | None, port: int | None) -> None:
+    """Send LINES, or standard input, e.g. `tsd send "put my.metric $(date +%s) 42 host=web01"`.
+
+    The daemon's replies are printed. The last one, `synced N`, means that N put lines are on disk. The exit status is 1
+    if it is missing or a line was refused.
+    """
+    text = b"".join(line.encode() + b"\n" for line in lines) if lines else sys.stdin.buffer.read()
+    if text and not text.endswith(b"\n"):
+        text += b"\n"
+    target = (host or loaded.config.bind, port or loaded.config.port)
+    answer = trio.run(_converse, target, text + b"sync\nexit\n")
+    click.echo(answer, nl=False)
+    last = answer.rpartition(b"synced ")[2].strip()
+    puts = sum(line == b"put" or line.startswith(b"put ") for line in text.split(b"\n"))
+    sys.exit(0 if last == b"%d" % puts else 1)
+
+
+async def _converse(target: tuple[str, int], text: bytes) -> bytes:
+    """Send `text` and return all replies of the daemon."""
+    answer = bytearray()
+    try:
+        async with await trio.open_tcp_stream(*target) as stream, trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, text)
+            while data := await stream.receive_some(SEND_BYTES):
+                answer += data
+    except* OSError as exc:
+        raise TsdError(f"no daemon answers at {target[0]}:{target[1]}: {exc.exceptions[0]}") from exc
+    except* trio.BrokenResourceError as exc:
+        raise TsdError(f"the daemon at {target[0]}:{target[1]} broke the connection") from exc
+    return bytes(answer)

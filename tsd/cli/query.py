@@ -1,4 +1,4 @@
-"""`tsd query`: what a query finds as lines of text, in the form of OpenTSDB's own tool, as JSON, or as a picture."""
+"""`tsd query`: print the result of a query as lines of OpenTSDB's tool, as JSON, or as a picture."""
 
 from collections.abc import Iterator, Sequence
 from decimal import ROUND_HALF_UP, Decimal, localcontext
@@ -8,19 +8,18 @@ import click
 import msgspec
 import trio
 
-from tsd.api.graph import with_curves
-from tsd.assembly import now_ms
-from tsd.cli.access import access, settle
-from tsd.cli.options import with_config
-from tsd.config import Config, Loaded, state_folder
+from tsd.api.graph.endpoint import with_curves
+from tsd.api.graph.picture import Kind, read_picture
+from tsd.api.graph.process import check_can_draw, draw_picture
+from tsd.cli.context import access, flush_pending, with_config
+from tsd.config.loader import Config, Loaded, state_folder
+from tsd.daemon.wiring import make_engine, now_ms
 from tsd.errors import BadQuery
-from tsd.graphs.picture import Kind, read_picture
-from tsd.graphs.process import check_can_draw, drawn
-from tsd.query.answer import write_answer
-from tsd.query.answers import Answer, Group
-from tsd.query.command import NOT_ENOUGH, read_words
-from tsd.query.configured import make_engine
 from tsd.query.model import Query
+from tsd.query.parse.uri import NOT_ENOUGH, read_words
+from tsd.query.result import Answer, Group
+from tsd.query.serialize import write_answer
+from tsd.tables.quirks import quirks_for
 
 KINDS: dict[str, Kind] = {".png": "png", ".svg": "svg"}
 _DIGITS = 400  # of the largest double, and six decimals
@@ -29,20 +28,20 @@ _MILLIONTH = Decimal("0.000001")
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="START [END] FUNC [rate] [downsample MS FUNC] METRIC [TAGK=TAGV]...")
-@click.option("--json", "as_json", is_flag=True, help="Print what /api/query would answer.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON of /api/query.")
 @click.option(
     "--graph",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Draw it to FILE, .png or .svg; needs tsd[graph].",
+    help="Draw a graph to FILE, .png or .svg; needs tsd[graph].",
 )
 @with_config
 def query(loaded: Loaded, words: Sequence[str], as_json: bool, graph: Path | None) -> None:
-    """Print the points that a query finds: metric, time in ms, value and tags.
+    """Print the points of a query: metric, time in ms, value and tags.
 
-    START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20; tag values are as in a URI's first braces, e.g.
-    'host=*' or 'host=web01|web02'. Like OpenTSDB's tool it prints all points of the hours that were read; --json and
-    --graph keep to START and END. Exit status 1 where there is no such name or function, 2 where words are missing.
+    START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20; tag values are filters as in the first braces of a
+    URI, e.g. 'host=*' or 'host=web01|web02'. Like OpenTSDB's tool it prints all points of the hours that were read;
+    --json and --graph keep to START and END. Exit status 1 for an unknown name or function, 2 for missing words.
     """
     kind = None
     if graph is not None:
@@ -51,14 +50,14 @@ def query(loaded: Loaded, words: Sequence[str], as_json: bool, graph: Path | Non
             raise click.UsageError(f"--graph {graph}: wanted a name that ends in {' or '.join(KINDS)}")
         check_can_draw()
     try:
-        asked = read_words(words, now_ms(), corrected=loaded.config.corrected)
+        wanted = read_words(words, now_ms(), quirks=quirks_for(loaded.config.corrected))
     except BadQuery as exc:
         if exc.message != NOT_ENOUGH:
             raise
         raise click.UsageError(NOT_ENOUGH) from exc
 
     async def run() -> None:
-        answer = await find(loaded.config, asked)
+        answer = await find(loaded.config, wanted)
         for warning in (text for sub in answer.subs for text in sub.warnings):
             click.echo(f"tsd: {warning}", err=True)
         if graph is not None and kind is not None:
@@ -74,22 +73,18 @@ def query(loaded: Loaded, words: Sequence[str], as_json: bool, graph: Path | Non
     trio.run(run)
 
 
-async def find(config: Config, asked: Query) -> Answer:
-    """The answer from the store, or from that of the daemon that owns it. Raises TsdError."""
-    async with access(config, must_exist=True, writes=False) as ways:
-        await settle(ways, delete=False)
-
-        async def written(_: bytes) -> None:
-            """All is in the store by now."""
-
-        return await make_engine(config, ways.store, ways.uids, flush=written, now_ms=now_ms).run(asked)
+async def find(config: Config, wanted: Query) -> Answer:
+    """Run a query on the store, directly or through the daemon that has it open. Raise TsdError."""
+    async with access(config, must_exist=True) as opened:
+        await flush_pending(opened, delete=False)
+        return await make_engine(config, opened.store, opened.uids).run(wanted)
 
 
 async def draw(answer: Answer, file: Path, kind: Kind, fonts: Path) -> None:
     """Draw an answer to a file."""
     picture = read_picture({}, answer.query.start_ms, answer.query.end_ms)
     picture = with_curves(msgspec.structs.replace(picture, kind=kind), answer, [])
-    await trio.Path(file).write_bytes(await drawn(picture, fonts))
+    await trio.Path(file).write_bytes(await draw_picture(picture, fonts))
 
 
 def lines(answer: Answer) -> Iterator[str]:

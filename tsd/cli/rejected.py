@@ -1,4 +1,4 @@
-"""`tsd rejected`: refused lines that were kept are listed, counted, exported, and sent again."""
+"""`tsd rejected`: list, count, export and replay the refused lines in the log."""
 
 import re
 import sys
@@ -12,36 +12,42 @@ import click
 import msgspec
 import trio
 
-from tsd.assembly import control_path, now_ms
-from tsd.cli.options import with_config
-from tsd.config import Config, Loaded, state_folder
-from tsd.deadletters.folder import Entry, read_entries, read_records
-from tsd.deadletters.records import LeftOut
-from tsd.deadletters.selection import Selection, groups
+from tsd.cli.context import with_config
+from tsd.config.loader import Config, Loaded, state_folder
+from tsd.daemon.wiring import control_path, now_ms
 from tsd.errors import StoreDown, TsdError
-from tsd.query.dates import BadDate, parse_date
-from tsd.store.remote import Caller
+from tsd.ingest.rejected.files import Entry, LeftOut, RejectedFilter, groups, read_entries, read_records
+from tsd.query.parse.times import BadDate, parse_date
+from tsd.store.remote import ControlClient
 
-AT_ONCE = 500  # lines, of one request to the daemon
-SHOWN_AGAIN = 10  # lines that were refused again
+REQUEST_LINES = 500  # lines per request to the daemon
+SHOWN_AGAIN = 10  # lines printed that were refused again
 STATES = {"refused": False, "taken": True, "all": None}
 
 
 @click.command()
-@click.option("--reason", default="", help="Refused for this reason: e.g. unknown_metrics, illegal_arguments.")
-@click.option("--source", default="", help="From this address, address:port or account; * and ? stand for others.")
-@click.option("--metric", default="", help="Of this metric; likewise.")
-@click.option("--since", default="0", help="Refused from then on: e.g. 2h-ago, 1700000000, 2023/11/14-22:00.")
-@click.option("--until", default="", help="Refused before then.")
-@click.option("--match", default="", metavar="REGEX", help="Found in the line, or in why it was refused.")
+@click.option("--reason", default="", help="Only lines with this reason, e.g. unknown_metrics, illegal_arguments.")
 @click.option(
-    "--state", type=click.Choice(list(STATES)), default="refused", show_default=True, help="Taken: since, by --replay."
+    "--source", default="", help="Only lines from this address, address:port or account, with wildcards * and ?."
 )
-@click.option("--last", type=click.IntRange(1), help="The newest so many of them.")
-@click.option("--summary", is_flag=True, help="How many there are, by reason, source and metric.")
-@click.option("--export", "export_lines", is_flag=True, help="The lines alone, as they came: tsd import takes them.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--replay", is_flag=True, help="Send them again, through the daemon that runs.")
+@click.option("--metric", default="", help="Only lines of this metric, with wildcards * and ?.")
+@click.option(
+    "--since", default="0", help="Only lines refused since this time, e.g. 2h-ago, 1700000000, 2023/11/14-22:00."
+)
+@click.option("--until", default="", help="Only lines refused before this time.")
+@click.option("--match", default="", metavar="REGEX", help="Only lines where REGEX matches in the line or its error.")
+@click.option(
+    "--state",
+    type=click.Choice(list(STATES)),
+    default="refused",
+    show_default=True,
+    help="taken: accepted since, by --replay.",
+)
+@click.option("--last", type=click.IntRange(1), help="Only the newest N lines.")
+@click.option("--summary", is_flag=True, help="Print counts by reason, source and metric.")
+@click.option("--export", "export_lines", is_flag=True, help="Print the lines as received, for `tsd import`.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option("--replay", is_flag=True, help="Send the lines again, through the running daemon.")
 @with_config
 def rejected(
     loaded: Loaded,
@@ -58,20 +64,20 @@ def rejected(
     as_json: bool,
     replay: bool,
 ) -> None:
-    """Lines that were refused, oldest first: when, from whom, why, and the line.
+    """Print refused lines, oldest first: time, source, reason and line.
 
-    --replay sends them again once the cause is mended (a metric made, a cap raised). What is taken is marked so and not
-    listed again, what is refused again stays, with its new reason; exit status 1 then. It may be repeated: a point has
-    one place, but mind that an old line replaces a newer value of the same time.
+    --replay sends them again after the cause is repaired (a metric created, a limit raised). Accepted lines are marked
+    and no longer listed. Lines that are refused again stay, with the new reason, and the exit status is 1. It can be
+    repeated: a replayed line writes the same point. But an old line replaces a newer value of the same time.
     """
     if summary + export_lines + as_json + replay > 1 + (summary and as_json):
         raise click.UsageError("one of --summary, --export, --json and --replay")
-    wanted = Selection(
+    wanted = RejectedFilter(
         reason, source, metric, _time(since), _time(until) if until else None, _pattern(match), STATES[state]
     )
     if replay:
         wanted = wanted._replace(taken=False)
-    trio.run(_settle, loaded.config)
+    trio.run(_flush_daemon, loaded.config)
     entries = _selected(loaded.config, wanted, last)
     if summary:
         _summarise(loaded.config, entries, as_json=as_json)
@@ -96,20 +102,20 @@ def _pattern(text: str) -> re.Pattern[str] | None:
         raise click.UsageError(f"--match {text}: {exc}") from exc
 
 
-def _selected(config: Config, wanted: Selection, last: int | None) -> Iterator[Entry]:
+def _selected(config: Config, wanted: RejectedFilter, last: int | None) -> Iterator[Entry]:
     folder = state_folder(config)
     found = (one for one in read_entries(folder / "rejected", folder / "refused") if wanted.has(one))
     return found if last is None else iter(list(found)[-last:])
 
 
-async def _settle(config: Config) -> None:
-    """Have a daemon that runs write what it holds."""
+async def _flush_daemon(config: Config) -> None:
+    """Have a running daemon write its buffered records to the log."""
     try:
-        caller = await Caller.connect(control_path(config))
+        caller = await ControlClient.connect(control_path(config))
     except OSError:
         return
     try:
-        await caller.ask("rejected_flush")
+        await caller.call("rejected_flush")
     finally:
         await caller.aclose()
 
@@ -117,20 +123,20 @@ async def _settle(config: Config) -> None:
 def _show(entry: Entry, *, export_lines: bool, as_json: bool) -> None:
     refused = entry.refused
     if export_lines:
-        # The beginning of a line may look like another whole one.
+        # A truncated line may look like a complete one.
         click.echo(b"# cut: " + refused.bytes if refused.cut else refused.bytes)
     elif as_json:
         click.echo(msgspec.json.encode(told(entry)))
     else:
         who = f"{refused.peer} {refused.account}".rstrip()
-        state = " (taken since)" if entry.taken else ""
+        state = " (accepted since)" if entry.taken else ""
         click.echo(f"{_date(refused.time)} {who} {entry.reason}{state}: {_visible(entry.message)}")
         more = f" … {refused.cut} bytes more" if refused.cut > 0 else " … and more" if refused.cut else ""
         click.echo(f"    {_visible(refused.shown)}{more}")
 
 
 def told(entry: Entry) -> dict[str, Any]:
-    """A refused line for JSON."""
+    """Return a refused line as JSON members."""
     refused = entry.refused
     return {
         "name": entry.name,
@@ -147,7 +153,7 @@ def told(entry: Entry) -> dict[str, Any]:
 
 
 def _visible(text: str) -> str:
-    """Text that a terminal can only show: a line is a stranger's, and could hold its commands."""
+    """Escape control characters, which a client could use to control the terminal."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
@@ -172,20 +178,22 @@ def _summarise(config: Config, entries: Iterator[Entry], *, as_json: bool) -> No
         )
     click.echo(f"{sum(group.lines for group in found):>8} lines")
     for reason, lines in left_out.most_common():
-        click.echo(f"{lines:>8} {reason}: not kept, because too many came at once (tsd.rejected.per_second)")
+        click.echo(f"{lines:>8} {reason}: dropped: too many per second")
 
 
 async def _replay(config: Config, entries: Iterator[Entry]) -> int:
-    """Send lines again; the exit status."""
+    """Send lines again and return the exit status."""
     try:
-        caller = await Caller.connect(control_path(config))
+        caller = await ControlClient.connect(control_path(config))
     except OSError as exc:
-        raise StoreDown(f"no daemon runs on {state_folder(config)}: lines are sent again through one") from exc
+        raise StoreDown(
+            f"no daemon runs on {state_folder(config)}: a running daemon is required to replay lines"
+        ) from exc
     taken, again = 0, Counter[str]()
     try:
-        while some := list(islice(entries, AT_ONCE)):
+        while some := list(islice(entries, REQUEST_LINES)):
             items = [(entry.name, b"" if entry.refused.cut else entry.refused.bytes) for entry in some]
-            outcomes = await caller.ask("rejected_replay", items=items)
+            outcomes = await caller.call("rejected_replay", items=items)
             for entry, (was_taken, reason, message) in zip(some, outcomes, strict=True):
                 taken += was_taken
                 if not was_taken:
@@ -193,10 +201,10 @@ async def _replay(config: Config, entries: Iterator[Entry]) -> int:
                     if again.total() <= SHOWN_AGAIN:
                         click.echo(f"refused again: {_visible(message)}\n    {_visible(entry.refused.shown)}", err=True)
     except TsdError as exc:
-        raise type(exc)(f"{exc}. {taken} lines were taken before") from exc
+        raise type(exc)(f"{exc}. {taken} lines were accepted before") from exc
     finally:
         await caller.aclose()
-    click.echo(f"{taken} lines taken, {again.total()} refused again")
+    click.echo(f"{taken} lines accepted, {again.total()} refused again")
     for reason, lines in again.most_common():
         click.echo(f"{lines:>8} {reason}")
     return 1 if again else 0

@@ -1,36 +1,155 @@
-"""`tsd scan`: rows as they are stored, in the form of OpenTSDB's own tool, or as lines that `tsd import` takes back."""
+"""`tsd scan`: print stored rows in the format of OpenTSDB's tool, or as lines for `tsd import`.
+
+Parses OpenTSDB's `scan START [END] FUNC METRIC [k=v …] …` and reads the selected rows; other commands use this too.
+"""
 
 import math
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 import click
 import trio
 
-from tsd.assembly import now_ms
-from tsd.cli.access import Access, access, settle
-from tsd.cli.named import NamedKey, named
-from tsd.cli.options import with_config
-from tsd.codec.annotation import decode_annotation, encode_annotation
-from tsd.codec.cell import CellKind, Point, kind_of, offset_ms, split, split_append
-from tsd.codec.merge import MergeRules, StoredCell
-from tsd.codec.row import data_cells, points
-from tsd.codec.rowkey import SplitKey, split_key
-from tsd.codec.times import FIRST_MS
-from tsd.codec.words import FLOAT, show_signed
-from tsd.config import Config, Loaded, layout
-from tsd.errors import CorruptRow
-from tsd.query.removal import remove_rows
-from tsd.query.scanning import BadRequest, parse_request, selected_rows
-from tsd.store import Row
+from tsd.cli.context import Access, access, flush_pending, with_config
+from tsd.cli.output import NamedKey, named
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.annotation import decode_annotation, encode_annotation
+from tsd.codec.opentsdb.cell import CellKind, Point, kind_of, offset_ms, split, split_append
+from tsd.codec.opentsdb.merge import MergeRules, StoredCell
+from tsd.codec.opentsdb.row import data_cells, points
+from tsd.codec.opentsdb.rowkey import Layout, SplitKey, after, base_bytes, salts, split_key
+from tsd.codec.putline import FIRST_MS, HOUR_S, split_tags
+from tsd.codec.text import FLOAT, encode_name, show_signed
+from tsd.config.loader import Config, Loaded, layout
+from tsd.daemon.wiring import now_ms
+from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
+from tsd.query.parse.times import BadDate, parse_date
+from tsd.store import Row, Store
+from tsd.store import scan as scan_store
+from tsd.tables.opentsdb.delete import remove_rows
+from tsd.tables.opentsdb.uids import Uids
+
+_END = re.compile(r".*[:/-].*|\d+(ms)?|now")
+
+
+class RowSelection(NamedTuple):
+    """Rows of one metric."""
+
+    metric: bytes
+    tags: tuple[tuple[bytes, bytes], ...]  # tags that the series must have, others allowed
+
+
+class ScanRequest(NamedTuple):
+    """Request of a command line: whole hours that overlap a time range, in ms."""
+
+    start_ms: int
+    end_ms: int
+    selections: list[RowSelection]
+
+
+class BadRequest(TsdError):
+    """Invalid arguments of a scan."""
+
+
+def parse_request(words: Sequence[str], now_ms: int) -> ScanRequest:
+    """The request of a command line; raises BadRequest.
+
+    >>> parse_request(["1356998400", "1356998500", "sum", "sys.cpu", "host=a"], 0).selections
+    [RowSelection(metric=b'sys.cpu', tags=((b'host', b'a'),))]
+    """
+    if len(words) < 3:
+        raise BadRequest("not enough arguments: wanted START [END] FUNC METRIC [TAGK=TAGV …]")
+    try:
+        start = parse_date(words[0], now_ms)
+        at = 1
+        end = now_ms
+        if len(words) > 3 and _END.fullmatch(words[1].lower()):
+            end = parse_date(words[1], now_ms)
+            at = 2
+    except BadDate as exc:
+        raise BadRequest(str(exc)) from exc
+    if end < start:
+        raise BadRequest(f"the end {words[at - 1]!r} is before the start {words[0]!r}")
+    selections = list(_selections(list(words[at:])))
+    if not selections:
+        raise BadRequest("no metric: wanted START [END] FUNC METRIC [TAGK=TAGV …]")
+    return ScanRequest(start, end, selections)
+
+
+def _selections(words: list[str]) -> list[RowSelection]:
+    """Parse FUNC [rate [counter,max,reset]] [downsample MS FUNC] METRIC [k=v …], once or more. Only metric and tags
+    have an effect; the rest is for queries."""
+    found = []
+    while words:
+        words.pop(0)
+        if words[:1] == ["rate"]:
+            words.pop(0)
+            if words and words[0].startswith("counter"):
+                words.pop(0)
+        if words[:1] == ["downsample"]:
+            del words[:3]
+        if not words:
+            raise BadRequest("a function without a metric: wanted FUNC METRIC [TAGK=TAGV …]")
+        metric = words.pop(0)
+        tags = []
+        while words and "=" in words[0]:
+            tags.append(words.pop(0))
+        found.append(parse_selection(metric, tags))
+    return found
+
+
+def parse_selection(metric: str, tags: Sequence[str]) -> RowSelection:
+    """The rows of `metric` whose series have at least `tags`, each TAGK=TAGV; raises BadRequest."""
+    try:
+        return RowSelection(encode_name(metric), split_tags(b" ".join(map(encode_name, tags))))
+    except BadLine as exc:
+        raise BadRequest(str(exc)) from exc
+
+
+async def selected_rows(
+    store: Store, table: str, uids: Uids, layout: Layout, request: ScanRequest, selection: RowSelection
+) -> AsyncIterator[list[Row]]:
+    """Yield the rows of a selection in key order, salt by salt, including rows of the metric and time with invalid
+    keys. Raise NoSuchName, StoreError."""
+    metric = _known(await uids.find(Kind.METRIC, [selection.metric]), selection.metric)
+    tagks = await uids.find(Kind.TAGK, [tagk for tagk, _ in selection.tags])
+    tagvs = await uids.find(Kind.TAGV, [tagv for _, tagv in selection.tags])
+    wanted = {(_known(tagks, tagk), _known(tagvs, tagv)) for tagk, tagv in selection.tags}
+    first = request.start_ms // 1000 // HOUR_S * HOUR_S
+    last = request.end_ms // 1000
+    for salt in salts(layout):
+        prefix = salt + metric
+        start = prefix + base_bytes(first)
+        stop = after(prefix + base_bytes(last))
+        async for page in scan_store(store, table, start, stop):
+            rows = [row for row in page if _has_tags(layout, row.key, wanted)] if wanted else page
+            if rows:
+                yield rows
+
+
+def _has_tags(layout: Layout, key: bytes, wanted: Set[tuple[bytes, bytes]]) -> bool:
+    """Return whether a row has these tags. True for an invalid key, so that the caller can report it."""
+    try:
+        return wanted <= set(split_key(layout, key).series.pairs)
+    except CorruptRow:
+        return True
+
+
+def _known(found: Mapping[bytes, object], name: bytes) -> bytes:
+    uid = found[name]
+    if isinstance(uid, bytes):
+        return uid
+    raise uid if isinstance(uid, TsdError) else NoSuchName(name.decode("latin-1"))
+
 
 NEWEST = MergeRules(fix_duplicates=True)
 
 
 class Scanned(NamedTuple):
-    """What became of some rows."""
+    """Result of printing rows."""
 
     printed: list[Row]
     corrupt: int
@@ -38,14 +157,14 @@ class Scanned(NamedTuple):
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="START [END] FUNC METRIC [TAGK=TAGV]...")
-@click.option("--import", "as_lines", is_flag=True, help="Print lines that `tsd import` takes.")
-@click.option("--delete", is_flag=True, help="The same, and delete each row that was printed, with all that is in it.")
+@click.option("--import", "as_lines", is_flag=True, help="Print lines for `tsd import`.")
+@click.option("--delete", is_flag=True, help="Like --import, and delete all cells of each printed row.")
 @with_config
 def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> None:
-    """Print the rows of a metric, whole hours. FUNC is there for OpenTSDB's sake and has no effect.
+    """Print the rows of a metric, in whole hours. FUNC has no effect; it is there for compatibility with OpenTSDB.
 
-    START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20. Exit status 1 where a row cannot be read; such a
-    row is not deleted either. `tsd delete` removes points to the second, and shows first what would go.
+    START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20. Exit status 1 if a row cannot be read; such a
+    row is not deleted either. `tsd delete` deletes exact time ranges, and shows the points first.
     """
     try:
         request = parse_request(words, now_ms())
@@ -56,18 +175,18 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> 
 
     async def run() -> None:
         nonlocal corrupt, deleted
-        async with access(config, must_exist=True, writes=delete) as ways:
-            await settle(ways, delete=delete)
+        async with access(config, must_exist=True) as opened:
+            await flush_pending(opened, delete=delete)
             for selection in request.selections:
                 read_ms = now_ms()
                 async for rows in selected_rows(
-                    ways.store, config.data_table, ways.uids, layout(config), request, selection
+                    opened.store, config.data_table, opened.uids, layout(config), request, selection
                 ):
-                    done = await _print_rows(ways, config, rows, as_lines or delete)
+                    done = await _print_rows(opened, config, rows, as_lines or delete)
                     corrupt += done.corrupt
                     if delete:
-                        sys.stdout.flush()  # what was not written, to a full disk say, is not deleted
-                        await remove_rows(ways.store, config.data_table, done.printed, read_ms=read_ms)
+                        sys.stdout.flush()  # if this fails, for example on a full disk, nothing is deleted
+                        await remove_rows(opened.store, config.data_table, done.printed, read_ms=read_ms)
                         deleted += len(done.printed)
                     read_ms = now_ms()
 
@@ -77,8 +196,8 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> 
     sys.exit(1 if corrupt else 0)
 
 
-async def _print_rows(ways: Access, config: Config, rows: Sequence[Row], as_lines: bool) -> Scanned:
-    """Print rows; which, and how many could not be read."""
+async def _print_rows(opened: Access, config: Config, rows: Sequence[Row], as_lines: bool) -> Scanned:
+    """Print rows. Return the printed ones and the number of unreadable ones."""
     printed: list[Row] = []
     readable: list[tuple[Row, SplitKey]] = []
     for row in rows:
@@ -86,7 +205,7 @@ async def _print_rows(ways: Access, config: Config, rows: Sequence[Row], as_line
             readable.append((row, split_key(layout(config), row.key)))
         except CorruptRow as exc:
             click.echo(f"tsd: a row cannot be read: {exc}", err=True)
-    names = await named(ways, readable)
+    names = await named(opened, readable)
     for key, (row, _) in zip(names, readable, strict=True):
         cells = data_cells(row.cells)
         try:
@@ -100,19 +219,19 @@ async def _print_rows(ways: Access, config: Config, rows: Sequence[Row], as_line
 
 
 def lines_of(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
-    """A row's points as lines; what is no point has no line. Raises CorruptRow where one would be read otherwise."""
+    """Yield the points of a row as lines. Raise CorruptRow for a point that a line cannot express."""
     for point in points(row.key, cells, NEWEST):
         time = row.base * 1000 + point.offset_ms if point.in_ms else row.base + point.offset_ms // 1000
         number = point.number
         if isinstance(number, float) and not math.isfinite(number):
-            raise CorruptRow(f"the value at {time} is {number}, which no line can carry")
+            raise CorruptRow(f"the value at {time} is {number}, which a line cannot express")
         if not time or point.in_ms != (time >= FIRST_MS):
-            raise CorruptRow(f"a time of {time} {'ms' if point.in_ms else 's'}, which no line can carry")
+            raise CorruptRow(f"a time of {time} {'ms' if point.in_ms else 's'}, which a line cannot express")
         yield f"{row.metric} {time} {number!r} {' '.join(row.tags)}"
 
 
 def _dump(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
-    """A row cell by cell."""
+    """Yield a row cell by cell, in the format of OpenTSDB's tool."""
     yield f"{show_signed(row.key)} {row.metric} {row.base} ({_date(row.base)}) {{{', '.join(row.tags)}}}"
     for cell in cells:
         head = f"  {show_signed(cell.qualifier)}\t{show_signed(cell.value)}"
@@ -148,5 +267,5 @@ def _point(row: NamedKey, point: Point) -> str:
 
 
 def _date(seconds: int) -> str:
-    """As Java prints a date."""
+    """Format a date like Java."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%a %b %d %H:%M:%S UTC %Y")

@@ -1,25 +1,208 @@
-"""`tsd uid` and `tsd mkmetric`: names and their UIDs, printed as OpenTSDB's tool prints them."""
+"""`tsd uid` and `tsd mkmetric`: look up and assign UIDs, printed like OpenTSDB's tool.
 
+`tsd uid rename`, `delete`, `fsck` and `report`: change, repair and monitor the UID table.
+"""
+
+import json
 import re
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 import trio
 
-from tsd.cli.access import Access, access
-from tsd.cli.options import config_options, with_config
-from tsd.cli.uid_upkeep import KINDS, checked_name, delete_uid, fsck_uids, rename_uid, report
-from tsd.codec.uid import COUNTER_ROW, Kind, Widths, encode_uid
-from tsd.codec.words import encode_name, show_signed
-from tsd.config import Config, Loaded, layout
-from tsd.errors import NoSuchName, TsdError
+from tsd.cli.context import Access, access, config_options, with_config
+from tsd.cli.output import Progress
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_uid, id_column
+from tsd.codec.opentsdb.uid_fsck import UidCheck
+from tsd.codec.text import encode_name, illegal_character, show_signed
+from tsd.config.loader import Config, Loaded, layout
+from tsd.daemon.wiring import now_ms
+from tsd.errors import BadLine, NoSuchName, TsdError
 from tsd.store import scan
+from tsd.tables.opentsdb.uid_table import WINDOWS, UidFsck, UidRepair, UidUsage, delete, rename, usages
+
+KINDS = [kind.value for kind in Kind]
+LONGEST_DAYS = 36525  # longest time shown exactly
+MAX_STATUS = 255  # largest exit status
+
+
+def checked_name(kind: Kind, word: str, config: Config) -> bytes:
+    """Return a name's bytes. Unlike OpenTSDB's tool, accept only names that a point can have."""
+    name = any_name(word)
+    odd = illegal_character(name, config.allow_specialchars.encode("latin-1"))
+    if not name or odd:
+        raise click.UsageError(f'Invalid {kind.value} ("{word}"): illegal character: {odd or "none at all"}')
+    return name
+
+
+def any_name(word: str) -> bytes:
+    """Return the bytes of an existing name, which may have illegal characters."""
+    try:
+        return encode_name(word)
+    except BadLine as exc:
+        raise click.UsageError(str(exc)) from exc
+
+
+@click.command("rename")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("old")
+@click.argument("new")
+@with_config
+def rename_uid(loaded: Loaded, kind: str, old: str, new: str) -> None:
+    """Give the UID of OLD the name NEW, which must not have a UID. All data of OLD is then found as NEW."""
+    config = loaded.config
+    before, after = any_name(old), checked_name(Kind(kind), new, config)
+
+    async def run() -> None:
+        async with access(config, must_exist=True) as opened:
+            await rename(opened.store, config.uid_table, Kind(kind), before, after)
+            await _drop_daemon_caches(opened)
+
+    trio.run(run)
+    click.echo(f"{kind} {old} -> {new}")
+
+
+@click.command("delete")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("name")
+@with_config
+def delete_uid(loaded: Loaded, kind: str, name: str) -> None:
+    """Delete a name and its UID. Its data stays but cannot be queried: delete it first, with `tsd delete`.
+
+    `tsd fsck --delete-orphans` deletes remaining rows.
+    """
+    config = loaded.config
+    found = b""
+
+    async def run() -> None:
+        nonlocal found
+        async with access(config, must_exist=True) as opened:
+            found = await delete(opened.store, config.uid_table, Kind(kind), any_name(name))
+            await _drop_daemon_caches(opened)
+
+    trio.run(run)
+    click.echo(f"UID {kind} {name}: {show_signed(found)} deleted.")
+
+
+@click.command("fsck")
+@click.argument("words", nargs=-1, type=click.Choice(["fix", "delete_unknown"]), metavar="[fix] [delete_unknown]")
+@click.option("--fix", is_flag=True, help="Repair what is found; same as the word fix.")
+@click.option("--delete-unknown", is_flag=True, help="With fix, delete unknown cells; same as the word delete_unknown.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_config
+def fsck_uids(loaded: Loaded, words: Sequence[str], fix: bool, delete_unknown: bool, as_json: bool) -> None:
+    """Check the UID table, and repair it with `fix`. Daemons may keep assigning UIDs.
+
+    The exit status is the number of errors found, 255 at most.
+    """
+    config = loaded.config
+    found: list[tuple[UidCheck, UidRepair | None]] = []
+
+    async def run() -> None:
+        async with access(config, must_exist=True) as opened:
+            widths = layout(config).widths
+            table = UidFsck(opened.store, config.uid_table, widths, now_ms, random_metrics=config.random_metrics)
+            with closing(Progress("rows")) as progress:
+                if fix or "fix" in words:
+                    unknown = delete_unknown or "delete_unknown" in words
+                    found.append(await table.repair(progress.add, delete_unknown=unknown))
+                    await _drop_daemon_caches(opened)
+                else:
+                    found.append((await table.check(progress.add), None))
+
+    trio.run(run)
+    [(check, repair)] = found
+    click.echo(_json(check, repair) if as_json else "\n".join(_plain(check, repair)))
+    sys.exit(min(check.errors, MAX_STATUS))
+
+
+def _json(check: UidCheck, repair: UidRepair | None) -> str:
+    findings = [
+        {"kind": one.kind and one.kind.value, "error": one.is_error, "detail": one.text} for one in check.findings
+    ]
+    report: dict[str, object] = {"findings": findings, "errors": check.errors}
+    if repair is not None:
+        raised = {kind.value: by for kind, by in repair.raised.items()}
+        report |= {"written": repair.written, "deleted": repair.deleted, "raised": raised, "left": repair.left}
+    return json.dumps(report)
+
+
+def _plain(check: UidCheck, repair: UidRepair | None) -> Iterator[str]:
+    yield "Running in log only mode" if repair is None else "Repairing what is found"
+    for one in check.findings:
+        yield f"{'ERROR' if one.is_error else 'WARN'} {one.kind.value + ': ' if one.kind else ''}{one.text}"
+    if repair is not None:
+        for text in repair.left:
+            yield f"WARN not repaired: {text}"
+        yield f"{repair.written} cells written, {repair.deleted} deleted, {len(repair.raised)} counters raised"
+    yield f"{check.errors} errors found." if check.errors else "No errors found."
+
+
+@click.command("report")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_config
+def report(loaded: Loaded, as_json: bool) -> None:
+    """Print how many UIDs of each kind are used, how fast they are assigned, and when they run out."""
+    config = loaded.config
+    found: list[UidUsage] = []
+
+    async def run() -> None:
+        async with access(config, must_exist=True) as opened:
+            with closing(Progress("rows")) as progress:
+                found.extend(
+                    await usages(
+                        opened.store,
+                        config.uid_table,
+                        layout(config).widths,
+                        now_ms(),
+                        random_metrics=config.random_metrics,
+                        on_rows=progress.add,
+                    )
+                )
+
+    trio.run(run)
+    if as_json:
+        click.echo(json.dumps({usage.kind.value: _numbers(usage) for usage in found}))
+    else:
+        for usage in found:
+            click.echo(_sentence(usage))
+
+
+def _numbers(usage: UidUsage) -> dict[str, object]:
+    numbers = {"used": usage.used, "left": usage.left, "capacity": usage.capacity, "named": usage.named}
+    recent = {f"new_in_{days}_days": usage.recent[days] for days in WINDOWS}
+    return {**numbers, **recent, "per_day": round(usage.per_day, 3), "days_left": usage.days_left}
+
+
+def _sentence(usage: UidUsage) -> str:
+    share = 100 * usage.used / usage.capacity
+    used = f"{usage.kind.value}: {usage.used} of {usage.capacity} UIDs used ({share:.2f} %), {usage.named} have a name"
+    recent = ", ".join(f"{usage.recent[days]} in {days} day{'s' * (days > 1)}" for days in WINDOWS)
+    return f"{used}; new: {recent}; {_end(usage)}"
+
+
+def _end(usage: UidUsage) -> str:
+    if usage.days_left is None:
+        return "no new UIDs"
+    if usage.days_left > LONGEST_DAYS:
+        return "the rest lasts for more than 100 years"
+    day = datetime.fromtimestamp(usage.now_ms / 1000, UTC) + timedelta(days=usage.days_left)
+    return f"exhausted on {day:%Y-%m-%d}, in {usage.days_left:.0f} days"
+
+
+async def _drop_daemon_caches(opened: Access) -> None:
+    """Have the daemon of this state folder drop its caches. Other daemons notice changes by themselves later."""
+    if opened.daemon is not None:
+        await opened.daemon.call("drop_caches")
 
 
 class _UidGroup(click.Group):
-    """`tsd uid NAME` looks a name up: whatever is no sub-command is one."""
+    """Treats a word that is not a subcommand as a name to look up."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -34,8 +217,8 @@ class _UidGroup(click.Group):
 def uid(**_: object) -> None:
     """Look names and UIDs up, assign, rename, delete and check them.
 
-    `tsd uid [KIND] NAME...` prints what is found; a number is looked up as a UID, too. KIND is metrics, tagk or tagv,
-    and has to be given where the first NAME of several is one of these words.
+    `tsd uid [KIND] NAME...` prints what is found; a number is also looked up as a UID. KIND is metrics, tagk or tagv,
+    and is required if the first of several NAMEs is one of these words.
     """
 
 
@@ -45,10 +228,10 @@ for _command in (rename_uid, delete_uid, fsck_uids, report):
 
 @uid.command("grep")
 @click.argument("words", nargs=-1, required=True, metavar="[KIND] REGEXP")
-@click.option("-i", "--ignore-case", is_flag=True, help="Take upper and lower case for the same.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Ignore case.")
 @with_config
 def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool) -> None:
-    """Print every name that REGEXP is found in. Exit status 1 where there is none."""
+    """Print every name that REGEXP matches. Exit status 1 if there is none."""
     kinds, [pattern, *more] = _kinds_and_names(words)
     if more:
         raise click.UsageError(f"got {' '.join(words)!r}, wanted one regular expression, or KIND and one")
@@ -60,8 +243,8 @@ def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool) -> None:
 
     async def run() -> None:
         nonlocal found
-        async with access(loaded.config, must_exist=True, writes=False) as ways:
-            async for kind, name, number in _all_names(ways, loaded.config):
+        async with access(loaded.config, must_exist=True) as opened:
+            async for kind, name, number in _all_names(opened, loaded.config):
                 if kind in kinds and regexp.search(name):
                     found += 1
                     _show(kind, name, number)
@@ -75,7 +258,7 @@ def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool) -> None:
 @click.argument("names", nargs=-1, required=True)
 @with_config
 def assign(loaded: Loaded, kind: str, names: Sequence[str]) -> None:
-    """Give each of NAMES a UID, where it has none, and print it."""
+    """Assign a UID to each of NAMES that has none, and print all UIDs."""
     _assign(loaded.config, Kind(kind), names)
 
 
@@ -83,7 +266,7 @@ def assign(loaded: Loaded, kind: str, names: Sequence[str]) -> None:
 @click.argument("names", nargs=-1, required=True)
 @with_config
 def mkmetric(loaded: Loaded, names: Sequence[str]) -> None:
-    """Give metrics their UIDs; the same as `tsd uid assign metrics NAMES`."""
+    """Assign UIDs to metrics; same as `tsd uid assign metrics NAMES`."""
     _assign(loaded.config, Kind.METRIC, names)
 
 
@@ -91,13 +274,13 @@ def mkmetric(loaded: Loaded, names: Sequence[str]) -> None:
 @click.argument("words", nargs=-1, required=True)
 @with_config
 def lookup(loaded: Loaded, words: Sequence[str]) -> None:
-    """`tsd uid [KIND] NAME...`: show those that are there; NoSuchName says which are not."""
+    """`tsd uid [KIND] NAME...`: print existing names. Raise NoSuchName with the missing ones."""
     kinds, names = _kinds_and_names(words)
     widths = layout(loaded.config).widths
 
     async def run() -> list[str]:
-        async with access(loaded.config, must_exist=True, writes=False) as ways:
-            shown = [any([await _look_up(ways, widths, kind, name) for kind in kinds]) for name in names]
+        async with access(loaded.config, must_exist=True) as opened:
+            shown = [any([await _look_up(opened, widths, kind, name) for kind in kinds]) for name in names]
         return [f"'{name}'" for name, found in zip(names, shown, strict=True) if not found]
 
     if missing := trio.run(run):
@@ -105,7 +288,7 @@ def lookup(loaded: Loaded, words: Sequence[str]) -> None:
 
 
 def _kinds_and_names(words: Sequence[str]) -> tuple[list[Kind], Sequence[str]]:
-    """A lone word is a name, even if it is a kind's."""
+    """Split an optional kind from names. A single word is always a name."""
     if len(words) > 1 and words[0] in KINDS:
         return [Kind(words[0])], words[1:]
     return list(Kind), words
@@ -116,8 +299,8 @@ def _assign(config: Config, kind: Kind, words: Sequence[str]) -> None:
     failures: list[TsdError] = []
 
     async def run() -> None:
-        async with access(config) as ways:
-            found = await ways.uids.find_or_assign(kind, names)
+        async with access(config) as opened:
+            found = await opened.uids.find_or_assign(kind, names)
         for name in names:
             number = found[name]
             if isinstance(number, TsdError):
@@ -130,10 +313,10 @@ def _assign(config: Config, kind: Kind, words: Sequence[str]) -> None:
         raise failures[0]
 
 
-async def _look_up(ways: Access, widths: Widths, kind: Kind, word: str) -> bool:
-    """Show what one kind has of a name, or of a UID's number; whether it has any."""
+async def _look_up(opened: Access, widths: Widths, kind: Kind, word: str) -> bool:
+    """Print the UID of a name, or the name of a UID given as a number. Return whether there is one."""
     name = encode_name(word)
-    number: Any = (await ways.uids.find(kind, [name]))[name]
+    number: Any = (await opened.uids.find(kind, [name]))[name]
     if not isinstance(number, TsdError):
         _show(kind, name, number)
         return True
@@ -142,16 +325,16 @@ async def _look_up(ways: Access, widths: Widths, kind: Kind, word: str) -> bool:
     if int(word) >> 8 * widths.of(kind):
         raise TsdError(f"{word} is too large to fit on {widths.of(kind)} bytes")
     number = encode_uid(int(word), widths.of(kind))
-    found = (await ways.uids.names(kind, [number]))[number]
+    found = (await opened.uids.names(kind, [number]))[number]
     if isinstance(found, TsdError):
         return False
     _show(kind, found, number)
     return True
 
 
-async def _all_names(ways: Access, config: Config) -> AsyncIterator[tuple[Kind, bytes, bytes]]:
-    kinds = {kind.id_column: kind for kind in Kind}
-    async for rows in scan(ways.store, config.uid_table, columns=list(kinds)):
+async def _all_names(opened: Access, config: Config) -> AsyncIterator[tuple[Kind, bytes, bytes]]:
+    kinds = {id_column(kind): kind for kind in Kind}
+    async for rows in scan(opened.store, config.uid_table, columns=list(kinds)):
         for row in rows:
             if row.key != COUNTER_ROW:
                 for cell in row.cells:

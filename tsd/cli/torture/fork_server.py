@@ -1,15 +1,15 @@
-"""Commands of `tsd` as processes of their own, forked from one that has imported all of it.
+"""`tsd` commands as child processes, forked from a server process that has imported the package.
 
-Most of a short command's time is the interpreter's start and its imports, and who kills daemons, or tests commands,
-runs thousands of them. One that is forked has the arguments, environment, folder and pipes that it is given and the
-limits of who starts it, and ends as any other: by its interpreter's end.
-What it lacks is what an environment tells an interpreter at its start (PYTHON…).
+A short command spends most of its time starting the interpreter and importing, and tests run thousands of commands. A
+forked command has its own arguments, environment, working folder and pipes, and the caller's resource limits. It exits
+like any other command. Variables that Python reads at its start (PYTHON…) have no effect.
 
-It may be given a clock of its own: a file that says how far its wall clock is ahead. The daemon reads the time from
-Python's `time` module alone, so it is put in there; a time namespace shifts no wall clock, and libfaketime is not
-everywhere.
+A command may have its own clock: a file with the offset of its wall clock. The daemon reads the time only from Python's
+`time` module, where the offset is added. (A time namespace does not shift the wall clock, and libfaketime may be
+missing.)
 
-`python -m tsd.torture.forked` is the process to fork from: one for each process that asks, and it ends with it.
+`python -m tsd.cli.torture.fork_server` is the server process: one for each process that starts commands. It ends with
+that process.
 """
 
 import atexit
@@ -35,19 +35,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-ROOT = Path(__file__).parents[2]  # where the package is
-COMMANDS = "tsd.cli"  # what is forked has imported it; named, because it imports us
+ROOT = Path(__file__).parents[3]  # where the package is
+COMMANDS = "tsd.cli"  # imported before forking; a name, because it imports this module
 LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
-NUMBER = struct.Struct("=i")  # a process, or how it ended
-AHEAD = struct.Struct("=q")  # what a clock's file holds: nanoseconds
-FDS = 5  # of a request: standard input, output and error, where to tell how it ended, and what to run
+NUMBER = struct.Struct("=i")  # a process id or an exit status
+AHEAD = struct.Struct("=q")  # content of a clock file: nanoseconds
+FDS = 5  # of a request: standard input, output and error, a pipe for pid and exit status, and the request itself
 
 
 _STARTING = threading.Lock()
 
 
 class Forked:
-    """A command of `tsd` under way, as a subprocess.Popen of bytes. Its output goes to pipes."""
+    """A running `tsd` command, similar to subprocess.Popen. Its output goes to pipes."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Forked:
         env: Mapping[str, str] | None = None,
         clock: Path | None = None,
     ) -> None:
-        """Start it in `folder`, with the environment `env` (None: ours) and a clock that `set_ahead` has made."""
+        """Start it in `folder` with the environment `env` (None: the current one) and a clock file of `set_ahead`."""
         request = {
             "words": list(map(str, words)),
             "folder": str(folder),
@@ -82,19 +82,21 @@ class Forked:
         self.pid = self._next_told()
 
     def poll(self) -> int | None:
-        """Its exit status (of a signal: negative), None while it runs."""
+        """Return the exit status (negative for a signal), None while the command runs."""
         with self._polling:
             if self.returncode is None and _readable(self._told.fileno(), 0):
                 self.returncode = self._next_told()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, once it has ended. Raises subprocess.TimeoutExpired after `timeout` seconds. Several may
-        wait, and one of them close it while another has not yet looked."""
+        """Wait for the exit and return its status. Raises subprocess.TimeoutExpired after `timeout` seconds.
+
+        Several threads may wait, and one of them may close it meanwhile.
+        """
         with self._polling:
             if self.returncode is not None:
                 return self.returncode
-            # A descriptor of our own: the number of one that is closed is soon another pipe's, which may stay silent.
+            # Duplicate the descriptor: the number of a closed one may be reused for another pipe.
             told = os.dup(self._told.fileno())
         try:
             if not _readable(told, timeout):
@@ -106,9 +108,9 @@ class Forked:
         return status
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal unless the command has exited."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # it has just ended
+            with suppress(ProcessLookupError):  # it has just exited
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -118,7 +120,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, given: bytes = b"") -> tuple[bytes, bytes]:
-        """Write `given` to its input, and return its output and error output once it has ended."""
+        """Write `given` to standard input, wait for the exit, and return standard output and error."""
         errors: list[bytes] = []
         others = [
             threading.Thread(target=self._feed, args=(given,)),
@@ -133,7 +135,7 @@ class Forked:
         return output, errors[0]
 
     def close(self) -> None:
-        """Close our ends of its pipes."""
+        """Close this process's ends of the pipes."""
         with self._polling:
             self._told.close()
         for pipe in (self.stdout, self.stderr):
@@ -159,7 +161,7 @@ class Forked:
             if given:
                 self.stdin.write(given)
             self.stdin.close()
-        except BrokenPipeError:  # it does not want all of it
+        except BrokenPipeError:  # it does not read all of it
             pass
 
 
@@ -170,7 +172,7 @@ def _readable(fd: int, timeout: float | None) -> bool:
 
 
 def _origin() -> socket.socket:
-    """Where to ask for commands."""
+    """Return the socket of the fork server, started at the first call."""
     with _STARTING:
         return _start_origin()
 
@@ -179,22 +181,22 @@ def _origin() -> socket.socket:
 def _start_origin() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        origin = subprocess.Popen(  # noqa: S603 - ourselves
+        origin = subprocess.Popen(  # noqa: S603 - this module
             [sys.executable, "-m", __name__, str(theirs.fileno())],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT, process_group=0,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},  # what forks must have no threads
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},  # no threads before fork
         )  # fmt: skip
     atexit.register(origin.wait)
-    atexit.register(ours.close)  # it ends then
+    atexit.register(ours.close)  # ends the server
     return ours
 
 
 def _serve(asked: socket.socket) -> None:
-    """Fork commands until nobody can ask any more; returns in a command's process only."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # it does not wait for those who wait
+    """Fork commands until the socket is closed. Returns only in a command's process."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that wait for commands are not waited for
     while True:
         word, fds, _, _ = socket.recv_fds(asked, 1, FDS)
-        if not word:  # whoever asked has ended, maybe by a crash: what it started ends too
+        if not word:  # the caller has exited, maybe by a crash: kill its commands
             os.killpg(0, signal.SIGKILL)
         if os.fork() == 0:
             asked.close()
@@ -204,7 +206,7 @@ def _serve(asked: socket.socket) -> None:
 
 
 def _become(fds: Sequence[int]) -> None:
-    """Fork once more: return in the command's process, and tell its number and its end from this one."""
+    """Fork again: return in the command's process, and report its process id and exit status from this one."""
     *standard, told, request = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     unready, ready = os.pipe()
@@ -212,7 +214,7 @@ def _become(fds: Sequence[int]) -> None:
     if pid:
         for fd in (*standard, request, ready):
             os.close(fd)
-        os.read(unready, 1)  # its end: who knows the number may change limits, and that must come later than ours
+        os.read(unready, 1)  # wait until the limits are set: a caller that has the process id may change them
         os.write(told, NUMBER.pack(pid))
         os.write(told, NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         os._exit(0)
@@ -236,13 +238,13 @@ def _become(fds: Sequence[int]) -> None:
 
 
 def set_ahead(clock: Path, ahead_ms: int) -> None:
-    """Have a clock be so far ahead of the real one (below 0: behind it) from now on."""
+    """Set how far a clock is ahead of the real one (negative: behind it)."""
     with clock.open("r+b" if clock.exists() else "w+b") as file:
         file.write(AHEAD.pack(ahead_ms * 1_000_000))
 
 
 def _go_by(clock: Path) -> None:
-    """Have this process's wall clock be as far ahead as a file says, at any time."""
+    """Shift this process's wall clock by the offset in a clock file, which may change."""
     with clock.open("rb") as file:
         ahead = mmap.mmap(file.fileno(), AHEAD.size, access=mmap.ACCESS_READ)
     real_ns = time.time_ns
@@ -255,6 +257,6 @@ def _go_by(clock: Path) -> None:
 
 if __name__ == "__main__":
     importlib.import_module(COMMANDS)
-    gc.freeze()  # or each command's end goes through all that was imported, which takes longer than the command
+    gc.freeze()  # otherwise each exit collects all imported objects, which takes longer than the command
     _serve(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module("tsd", run_name="__main__", alter_sys=True)

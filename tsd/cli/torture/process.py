@@ -1,4 +1,4 @@
-"""`tsd serve` as a process of its own: to be killed, starved and measured. What it logs is read and kept."""
+"""`tsd serve` as a child process that can be killed, limited and measured. Its log is parsed and kept."""
 
 import json
 import os
@@ -13,170 +13,171 @@ from typing import Any, TypeVar
 
 import trio
 
+from tsd.cli.torture.fork_server import Forked
 from tsd.errors import TsdError
-from tsd.torture.forked import Forked
 
-PATIENCE_S = 150.0  # with a daemon that starts or ends: on a machine that is busy with others a minute is not much
-WORD_S = 5.0  # with one that is to say where its tasks wait
-TRACE_LINES = 30  # of an error that ended one: its last lines are a frame around groups, and say little
-TASKS = "where tasks wait"  # how it says that
-
-
-class Fallen(TsdError):
-    """A daemon ended by itself, or does not start or end."""
+TIMEOUT_S = 150.0  # for a daemon to start or end, also on a busy machine
+DUMP_TIMEOUT_S = 5.0  # for a daemon to log where its tasks wait
+TRACE_LINES = 30  # of a traceback: the last lines of an exception group say little
+TASKS = "tasks.dumped"  # event of SIGUSR1
 
 
-D = TypeVar("D", bound="Daemon")
+class DaemonExited(TsdError):
+    """Raised when a daemon exited unexpectedly, or does not start or end."""
 
 
-class Daemon:
+D = TypeVar("D", bound="DaemonProcess")
+
+
+class DaemonProcess:
     """A daemon's process."""
 
-    def __init__(self, process: Forked, kept: Path) -> None:
-        """What it writes is appended to the file `kept`."""
+    def __init__(self, process: Forked, log_file: Path) -> None:
+        """Append the daemon's output to `log_file`."""
         self.process = process
         self._stderr = trio.lowlevel.FdStream(os.dup(process.stderr.fileno()))
-        self._kept = kept
-        self.news = trio.Event()
-        self.events: list[dict[str, Any]] = []  # what it logged
-        self.noise: list[str] = []  # what else it wrote: nothing, unless it fell over
+        self._log_file = log_file
+        self.output_changed = trio.Event()
+        self.events: list[dict[str, Any]] = []  # logged so far
+        self.other_output: list[str] = []  # lines that are not log events: a traceback, for example
         self.port = 0
-        self.killed = False  # or told to end
-        self.gone = trio.Event()  # it has ended, and all that it wrote was read
+        self.killed = False  # or terminated by us
+        self.exited = trio.Event()  # set once it has exited and its output is read
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The process id."""
         return self.process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether the process runs."""
         return self.process.poll() is None
 
     async def read_log(self) -> None:
-        """Take down what it writes, until it has ended."""
+        """Read the output until the process has exited."""
         tail = b""
-        with self._kept.open("ab", buffering=0) as kept:
+        with self._log_file.open("ab", buffering=0) as log_file:
             while data := await self._stderr.receive_some():
-                kept.write(data)
+                log_file.write(data)
                 *lines, tail = (tail + data).split(b"\n")
                 for line in lines:
                     try:
                         self.events.append(json.loads(line))
                     except ValueError:
-                        self.noise.append(line.decode("utf-8", "replace"))
-                self.news.set()
-                self.news = trio.Event()
+                        self.other_output.append(line.decode("utf-8", "replace"))
+                self.output_changed.set()
+                self.output_changed = trio.Event()
         await self.ended()
-        self.news.set()
-        self.gone.set()
+        self.output_changed.set()
+        self.exited.set()
 
-    async def logged(self, *wordings: str) -> dict[str, Any]:
-        """The first event with one of these wordings, once it has been logged. Raises Fallen."""
-        with trio.move_on_after(PATIENCE_S):
-            while not (found := [event for event in self.events if event["event"] in wordings]):
+    async def logged(self, *names: str) -> dict[str, Any]:
+        """Return the first event with one of these names, once it is logged. Raises DaemonExited."""
+        with trio.move_on_after(TIMEOUT_S):
+            while not (found := [event for event in self.events if event["event"] in names]):
                 if not self.alive:
-                    raise Fallen(
-                        f"a daemon ended by itself, with status {self.process.returncode}: {self.last_words()}"
-                    )
-                await self.news.wait()
+                    raise DaemonExited(f"a daemon exited with status {self.process.returncode}: {self.last_output()}")
+                await self.output_changed.wait()
             return found[0]
-        await self.tell_tasks()
-        raise Fallen(f"a daemon has not said {' or '.join(wordings)!r} within {PATIENCE_S:g} s: {self.last_words()}")
+        await self.dump_tasks()
+        raise DaemonExited(
+            f"a daemon has not logged {' or '.join(names)!r} within {TIMEOUT_S:g} s: {self.last_output()}"
+        )
 
-    async def tell_tasks(self) -> None:
-        """Have it log where its tasks wait, if it still can."""
+    async def dump_tasks(self) -> None:
+        """Make the daemon log where its tasks wait, if it still can."""
         before = len(self.events)
         self.process.send_signal(signal.SIGUSR1)
-        with trio.move_on_after(WORD_S):
+        with trio.move_on_after(DUMP_TIMEOUT_S):
             while self.alive and all(event["event"] != TASKS for event in self.events[before:]):
-                await self.news.wait()
+                await self.output_changed.wait()
 
-    def last_words(self) -> str:
-        """The end of what it wrote."""
-        return "\n".join(self.noise[-TRACE_LINES:]) or str(self.events[-3:])
+    def last_output(self) -> str:
+        """Return the end of its output."""
+        return "\n".join(self.other_output[-TRACE_LINES:]) or str(self.events[-3:])
 
     async def ready(self) -> None:
-        """Return once it serves its port. Raises Fallen."""
-        self.port = (await self.logged("ready"))["port"]
+        """Return once the daemon is ready. Raises DaemonExited."""
+        self.port = (await self.logged("daemon.ready"))["port"]
 
     async def ended(self) -> int:
-        """Its exit status, once it has ended."""
+        """Wait for the exit and return its status."""
         return await trio.to_thread.run_sync(self.process.wait, abandon_on_cancel=True)
 
     def check(self) -> None:
-        """Raise Fallen where it ended by itself, or wrote what no daemon in good health writes."""
-        if not self.alive or self.noise:
-            raise Fallen(f"a daemon {'is in trouble' if self.alive else 'ended by itself'}: {self.last_words()}")
+        """Raise DaemonExited if the daemon exited or wrote anything but log events."""
+        if not self.alive or self.other_output:
+            raise DaemonExited(f"a daemon {'failed' if self.alive else 'exited'}: {self.last_output()}")
 
     async def kill(self) -> None:
-        """End it as a crash does. Raises Fallen."""
+        """Kill the daemon (SIGKILL). Raises DaemonExited."""
         self.check()
         self.killed = True
         await self.end()
 
     async def terminate(self) -> list[str]:
-        """End it as an operator does; everything that waits is stored then. The wordings of its log. Raises Fallen."""
+        """Stop the daemon (SIGTERM); it stores all points. Return the names of its events. Raises DaemonExited."""
         self.killed = True
         self.process.terminate()
         status = -1
-        with trio.move_on_after(PATIENCE_S):
+        with trio.move_on_after(TIMEOUT_S):
             status = await self.ended()
-        if status or self.noise:
-            raise Fallen(f"a daemon that was to end: status {status}: {self.last_words()}")
+        if status or self.other_output:
+            raise DaemonExited(f"a daemon did not stop cleanly: status {status}: {self.last_output()}")
         return [event["event"] for event in self.events]
 
     async def end(self) -> None:
-        """Leave nothing of it. Raises Fallen."""
+        """Kill the process and wait for its exit. Raises DaemonExited."""
         self.process.kill()
-        with trio.move_on_after(PATIENCE_S):
+        with trio.move_on_after(TIMEOUT_S):
             await self.ended()
             return
-        raise Fallen(f"a daemon (process {self.pid}) was killed and has not ended within {PATIENCE_S:g} s")
+        raise DaemonExited(f"a daemon (process {self.pid}) was killed and has not exited within {TIMEOUT_S:g} s")
 
     def close(self) -> None:
-        """Give back what is held, once it has ended."""
+        """Close its pipes, after its exit."""
         self._stderr.close()
         self.process.close()
 
     def resident_bytes(self) -> int:
-        """Memory it holds now."""
+        """Return its resident memory."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize()
 
-    def bound_files(self, most_bytes: int | None) -> None:
-        """Let no file grow past `most_bytes`, as on a full disk; or (None) let them again."""
-        bound_files(self.pid, most_bytes)
+    def limit_file_size(self, most_bytes: int | None) -> None:
+        """Let no file grow past `most_bytes`, as on a full disk; None removes the limit."""
+        limit_file_size(self.pid, most_bytes)
 
 
-def bound_files(pid: int, most_bytes: int | None) -> None:
-    """Let no file of a process grow past `most_bytes`, as on a full disk; or (None) let them again."""
+def limit_file_size(pid: int, most_bytes: int | None) -> None:
+    """Let no file of a process grow past `most_bytes`, as on a full disk; None removes the limit."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if most_bytes is None else most_bytes, hard))
 
 
 @asynccontextmanager
-async def running(words: Sequence[str], folder: Path, kept: Path, clock: Path | None = None) -> AsyncIterator[Daemon]:
-    """`tsd` with these words, begun in `folder`, what it logs appended to the file `kept`; killed at the end, unless it
-    has ended."""
+async def running(
+    words: Sequence[str], folder: Path, log_file: Path, clock: Path | None = None
+) -> AsyncIterator[DaemonProcess]:
+    """Run `tsd` with these arguments in `folder` and append its output to `log_file`. Kill it at the end."""
     process = None
     try:
-        with trio.move_on_after(PATIENCE_S):
+        with trio.move_on_after(TIMEOUT_S):
             start = partial(Forked, words, folder=folder, clock=clock)
             process = await trio.to_thread.run_sync(start, abandon_on_cancel=True)
-    except (OSError, struct.error) as exc:  # somebody has ended the process that it would be forked from
-        raise Fallen(f"a daemon could not be started: {exc}") from exc
+    except (OSError, struct.error) as exc:  # the fork server was killed
+        raise DaemonExited(f"a daemon could not be started: {exc}") from exc
     if process is None:
-        raise Fallen(f"a daemon's process has not begun within {PATIENCE_S:g} s")
+        raise DaemonExited(f"a daemon's process did not start within {TIMEOUT_S:g} s")
     process.stdin.close()
-    async with attended(Daemon(process, kept)) as daemon:
+    async with supervised(DaemonProcess(process, log_file)) as daemon:
         yield daemon
 
 
 @asynccontextmanager
-async def attended(daemon: D) -> AsyncIterator[D]:
-    """A daemon whose log is read; killed at the end, unless it has ended."""
+async def supervised(daemon: D) -> AsyncIterator[D]:
+    """Read a daemon's log during the block. Kill it at the end if it runs."""
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.read_log)
@@ -189,6 +190,6 @@ async def attended(daemon: D) -> AsyncIterator[D]:
         daemon.close()
 
 
-def words_of(settings: Mapping[str, str]) -> list[str]:
-    """The words that start a daemon with these settings and no others."""
+def serve_arguments(settings: Mapping[str, str]) -> list[str]:
+    """Return the arguments that start a daemon with these settings and no others."""
     return ["serve", "--config", os.devnull, *(word for item in settings.items() for word in ("--set", "=".join(item)))]

@@ -1,7 +1,7 @@
-"""A TCP proxy that misbehaves on command: what stands between a client and its gateway on a bad day.
+"""A TCP proxy that injects faults between a client and its gateway.
 
-It runs in threads, so both trio's tests and plain ones can use it. Nothing depends on time: an answer that is late is
-late until it is released, and `holding` tells when there is one.
+It runs in threads, so that trio tests and synchronous ones can use it. Nothing depends on time: a late answer waits
+until it is released, and `holding` is set meanwhile.
 """
 
 import enum
@@ -16,29 +16,29 @@ CHUNK = 1 << 20
 BACKLOG = 64
 
 
-class Mode(enum.Enum):
-    """What becomes of connections and of what is said over them. An answer is what comes from upstream at once."""
+class ProxyMode(enum.Enum):
+    """Fault modes. An answer is one block of data from upstream."""
 
-    PASS = "all goes through"  # noqa: S105 - a way, not a word
-    REFUSE = "connections are refused, and those that are open are hung up"
-    STALL = "connections are accepted, requests go nowhere"
-    HANG = "half of an answer comes, and then nothing more"
-    LOSE = "requests go through, and instead of the answer comes the end of the connection"
-    CUT = "the connection ends in the middle of the answer"
-    HOLD = "answers wait until the mode is another"
+    PASS = "everything is forwarded"  # noqa: S105 - not a password
+    REFUSE = "connections are refused, and open ones are closed"
+    STALL = "connections are accepted, requests are dropped"
+    HANG = "half of an answer is forwarded, and then nothing"
+    LOSE = "requests are forwarded, and the connection is closed instead of the answer"
+    CUT = "the connection is closed in the middle of the answer"
+    HOLD = "answers wait until the mode changes"
     GARBLE = "every byte of an answer is inverted"
-    REPEAT = "instead of an answer comes the one before it"
+    REPEAT = "the previous answer is sent instead of an answer"
 
 
 class FaultyProxy:
-    """Listens on `port` of `host` and passes everything on, until `mode` says otherwise. A context manager."""
+    """A proxy on `port` of `host` with a fault mode. A context manager."""
 
     host = "127.0.0.1"
 
     def __init__(self, upstream_host: str, upstream_port: int) -> None:
         self._upstream = (upstream_host, upstream_port)
         self._changed = threading.Condition()
-        self._mode = Mode.PASS
+        self._mode = ProxyMode.PASS
         self._relays: set[_Relay] = set()
         self._threads: list[threading.Thread] = []
         self._place = _bound(self.host, 0)  # keeps the port while nothing listens on it
@@ -50,36 +50,36 @@ class FaultyProxy:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where clients connect to."""
+        """The address for clients."""
         return self.host, self.port
 
     @property
-    def mode(self) -> Mode:
-        """What it does now."""
+    def mode(self) -> ProxyMode:
+        """The current fault mode."""
         return self._mode
 
     @mode.setter
-    def mode(self, mode: Mode) -> None:
+    def mode(self, mode: ProxyMode) -> None:
         with self._changed:
             self._mode = mode
             self.holding.clear()
             self._changed.notify_all()
-        if mode is Mode.REFUSE:
+        if mode is ProxyMode.REFUSE:
             self._refuse()
-            self.hang_up()
+            self.disconnect_all()
         elif self._listener is None:
             self._listen()
 
-    def hang_up(self) -> None:
-        """End every open connection, as a gateway does with idle ones."""
+    def disconnect_all(self) -> None:
+        """Close every open connection, as a gateway does with idle ones."""
         with self._changed:
             relays = list(self._relays)
         for relay in relays:
             relay.end()
 
     def close(self) -> None:
-        """End everything, threads too."""
-        self.mode = Mode.REFUSE
+        """Close everything and join all threads."""
+        self.mode = ProxyMode.REFUSE
         for thread in self._threads:
             thread.join()
         self._place.close()
@@ -95,22 +95,22 @@ class FaultyProxy:
     def wait_while_held(self) -> None:
         """Return when answers are no longer held."""
         with self._changed:
-            if self._mode is Mode.HOLD:
+            if self._mode is ProxyMode.HOLD:
                 self.holding.set()
-            self._changed.wait_for(lambda: self._mode is not Mode.HOLD)
+            self._changed.wait_for(lambda: self._mode is not ProxyMode.HOLD)
 
     def wait_while_hanging(self) -> None:
-        """Return when answers come whole again, or nobody waits for them."""
+        """Return when answers are complete again."""
         with self._changed:
-            self._changed.wait_for(lambda: self._mode is not Mode.HANG)
+            self._changed.wait_for(lambda: self._mode is not ProxyMode.HANG)
 
     def start(self, thread: threading.Thread) -> None:
-        """Run a thread that `close` waits for."""
+        """Start a thread that `close` joins."""
         self._threads.append(thread)
         thread.start()
 
     def forget(self, relay: "_Relay") -> None:
-        """A connection has ended."""
+        """Remove a closed connection."""
         with self._changed:
             self._relays.discard(relay)
 
@@ -122,7 +122,7 @@ class FaultyProxy:
     def _refuse(self) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener.shutdown(socket.SHUT_RDWR)  # ends accept, which close alone would not
+            listener.shutdown(socket.SHUT_RDWR)  # interrupts accept(), which close() does not
             listener.close()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -141,12 +141,12 @@ class FaultyProxy:
                 self.accepted += 1
                 self._relays.add(relay)
             relay.start()
-            if self._mode is Mode.REFUSE:  # it came while the listener was being closed
+            if self._mode is ProxyMode.REFUSE:  # accepted while the listener was being closed
                 relay.end()
 
 
 class _Relay:
-    """One client's connection, and its own to upstream."""
+    """A client's connection and its upstream connection."""
 
     def __init__(self, proxy: FaultyProxy, client: socket.socket, upstream: socket.socket) -> None:
         self._proxy = proxy
@@ -157,12 +157,12 @@ class _Relay:
         self._running = 2
 
     def start(self) -> None:
-        """Pass on both ways."""
+        """Forward in both directions."""
         for way in (self._requests, self._answers):
             self._proxy.start(threading.Thread(target=self._run, args=(way,)))
 
     def end(self) -> None:
-        """Hang up on both sides."""
+        """Close both connections."""
         for side in (self._client, self._upstream):
             with suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
@@ -174,32 +174,32 @@ class _Relay:
         with self._ending:
             self._running -= 1
             last = not self._running
-        if last:  # a socket is closed when nobody reads from it any more, or its number could be another's
+        if last:  # close a socket after its last read: its number could be reused
             self._client.close()
             self._upstream.close()
             self._proxy.forget(self)
 
     def _requests(self) -> None:
         while data := self._client.recv(CHUNK):
-            if self._proxy.mode is not Mode.STALL:
+            if self._proxy.mode is not ProxyMode.STALL:
                 self._upstream.sendall(data)
 
     def _answers(self) -> None:
         while data := self._upstream.recv(CHUNK):
-            if self._proxy.mode is Mode.HOLD:
+            if self._proxy.mode is ProxyMode.HOLD:
                 self._proxy.wait_while_held()
             mode = self._proxy.mode
-            if mode is Mode.LOSE:
+            if mode is ProxyMode.LOSE:
                 return
-            if mode in (Mode.CUT, Mode.HANG):
+            if mode in (ProxyMode.CUT, ProxyMode.HANG):
                 self._client.sendall(data[: len(data) // 2])
-                if mode is Mode.CUT:
+                if mode is ProxyMode.CUT:
                     return
                 self._proxy.wait_while_hanging()
-                return  # nobody can go on with such an answer
-            if mode is Mode.GARBLE:
+                return  # no client can continue after such an answer
+            if mode is ProxyMode.GARBLE:
                 data = bytes(byte ^ 0xFF for byte in data)
-            elif mode is Mode.REPEAT:
+            elif mode is ProxyMode.REPEAT:
                 data, self._last = self._last or data, data
             else:
                 self._last = data
@@ -207,7 +207,7 @@ class _Relay:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket on a port that another one of ours may have too."""
+    """Return a socket bound to a port that other sockets of this process may share."""
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     bound.bind((host, port))

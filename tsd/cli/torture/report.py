@@ -1,82 +1,82 @@
-"""The account of a torture: what became of every line, by fault."""
+"""The report of `tsd torture`: counts of lines by outcome and fault."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tsd.torture.senders import Sender
-from tsd.torture.verdict import EXAMPLES, NOTHING, Finding, Verdict
+from tsd.cli.torture.senders import Sender
+from tsd.cli.torture.verify import EXAMPLES, NO_FINDING, Discrepancy, Verification
 
 
 @dataclass
-class Ledger:
-    """Counts lines, but where it says otherwise. All that was sent is acknowledged, refused or open."""
+class TortureReport:
+    """Counts of lines, if not said otherwise. sent = acknowledged + refused + open."""
 
     rounds: int = 0
-    faults: Counter[str] = field(default_factory=Counter)  # how often each was done
-    sent: int = 0  # different lines, those that must be refused among them
-    repeated: int = 0  # lines sent again
+    faults: Counter[str] = field(default_factory=Counter)  # how often each was injected
+    sent: int = 0  # different lines, including bad ones
+    repeated: int = 0  # lines resent
     acknowledged: int = 0  # by `sync`, or by HTTP's 204
     refused: Counter[str] = field(default_factory=Counter)  # by reason
-    put_off: Counter[str] = field(default_factory=Counter)  # requests told to come again
-    open: int = 0  # lines of which nobody was told anything: a fault came first
+    deferred: Counter[str] = field(default_factory=Counter)  # requests answered with 503
+    open: int = 0  # lines not answered before the fault
     stored: int = 0  # points
-    replaced: int = 0  # acknowledged lines whose time was given a later value
-    lost: Finding = NOTHING
-    invented: Finding = NOTHING
-    doubled: Finding = NOTHING
-    troubles: list[str] = field(default_factory=list)  # what else went wrong
-    worst: dict[str, float] = field(default_factory=dict)  # the highest of each figure that was measured
+    replaced: int = 0  # acknowledged lines whose time got a later value
+    lost: Discrepancy = NO_FINDING
+    invented: Discrepancy = NO_FINDING
+    doubled: Discrepancy = NO_FINDING
+    errors: list[str] = field(default_factory=list)  # other failures
+    maxima: dict[str, float] = field(default_factory=dict)  # the highest value of each measurement
 
     @property
     def good(self) -> bool:
-        """Whether nothing acknowledged was lost, nothing invented, nothing doubled, and nothing else went wrong."""
-        return not (self.lost.count or self.invented.count or self.doubled.count or self.troubles)
+        """Return whether nothing was lost, invented or doubled, and no other failure occurred."""
+        return not (self.lost.count or self.invented.count or self.doubled.count or self.errors)
 
-    def enter(self, senders: Iterable[Sender], verdict: Verdict) -> None:
-        """Enter what became of some clients' lines."""
+    def add_senders(self, senders: Iterable[Sender], verification: Verification) -> None:
+        """Add the lines of clients and the outcome of their verification."""
         for sender in senders:
             acknowledged = int(sender.acknowledged().sum())
             self.sent += sender.sent + sender.bad
             self.repeated += sender.repeated
             self.acknowledged += acknowledged
             self.refused.update(sender.refused)
-            self.put_off.update(sender.put_off)
+            self.deferred.update(sender.deferred)
             self.open += sender.sent + sender.bad - acknowledged - sender.refused.total()
-        self.stored += verdict.stored
-        self.replaced += verdict.replaced
-        self.find(verdict.lost, verdict.invented, verdict.doubled)
+        self.stored += verification.stored
+        self.replaced += verification.replaced
+        self.add_findings(verification.lost, verification.invented, verification.doubled)
 
-    def find(self, lost: Finding, invented: Finding, doubled: Finding) -> None:
-        """Enter what should not be."""
+    def add_findings(self, lost: Discrepancy, invented: Discrepancy, doubled: Discrepancy) -> None:
+        """Add lost, invented and doubled points."""
         self.lost = self.lost.plus(lost)
         self.invented = self.invented.plus(invented)
         self.doubled = self.doubled.plus(doubled)
 
-    def trouble(self, told: str) -> None:
-        """Enter what else should not be."""
-        if len(self.troubles) < EXAMPLES:
-            self.troubles.append(told)
+    def add_error(self, error: str) -> None:
+        """Add another failure."""
+        if len(self.errors) < EXAMPLES:
+            self.errors.append(error)
 
     def measure(self, name: str, figure: float) -> None:
-        """Enter a figure, if it is the highest of its name."""
-        self.worst[name] = max(figure, self.worst.get(name, figure))
+        """Record a measurement if it is the highest of its name."""
+        self.maxima[name] = max(figure, self.maxima.get(name, figure))
 
-    def add(self, other: "Ledger") -> None:
-        """Enter all of another one."""
+    def add(self, other: "TortureReport") -> None:
+        """Add another report."""
         for name in ("rounds", "sent", "repeated", "acknowledged", "open", "stored", "replaced"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("faults", "refused", "put_off"):
+        for name in ("faults", "refused", "deferred"):
             getattr(self, name).update(getattr(other, name))
-        self.find(other.lost, other.invented, other.doubled)
-        for told in other.troubles:
-            self.trouble(told)
-        for name, figure in other.worst.items():
+        self.add_findings(other.lost, other.invented, other.doubled)
+        for error in other.errors:
+            self.add_error(error)
+        for name, figure in other.maxima.items():
             self.measure(name, figure)
 
-    def told(self) -> dict[str, Any]:
-        """All of it, for machines."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it, for JSON."""
         return {
             "rounds": self.rounds,
             "faults": dict(self.faults),
@@ -84,14 +84,14 @@ class Ledger:
             "repeated": self.repeated,
             "acknowledged": self.acknowledged,
             "refused": dict(self.refused),
-            "put_off": dict(self.put_off),
+            "deferred": dict(self.deferred),
             "open": self.open,
             "stored": self.stored,
             "replaced": self.replaced,
             **{name: getattr(self, name).count for name in ("lost", "invented", "doubled")},
             "examples": {name: list(getattr(self, name).examples) for name in ("lost", "invented", "doubled")},
-            "troubles": self.troubles,
-            "worst": {name: round(figure, 3) for name, figure in self.worst.items()},
+            "errors": self.errors,
+            "maxima": {name: round(figure, 3) for name, figure in self.maxima.items()},
         }
 
 
@@ -110,16 +110,16 @@ COLUMNS = (
 )
 
 
-def table(ledgers: Sequence[tuple[str, Ledger]]) -> list[str]:
-    """Ledgers by name, for people: one line each, under a line of heads."""
-    rows = [COLUMNS, *(_cells(name, ledger) for name, ledger in ledgers)]
+def table(reports: Sequence[tuple[str, TortureReport]]) -> list[str]:
+    """Format reports by name as a table with a header line."""
+    rows = [COLUMNS, *(_cells(name, report) for name, report in reports)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(COLUMNS))]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
 
 
-def _cells(name: str, ledger: Ledger) -> tuple[str, ...]:
+def _cells(name: str, report: TortureReport) -> tuple[str, ...]:
     numbers = (
-        ledger.rounds, ledger.sent, ledger.acknowledged, ledger.refused.total(), ledger.open, ledger.stored,
-        ledger.replaced, ledger.lost.count, ledger.invented.count, ledger.doubled.count,
+        report.rounds, report.sent, report.acknowledged, report.refused.total(), report.open, report.stored,
+        report.replaced, report.lost.count, report.invented.count, report.doubled.count,
     )  # fmt: skip
     return name, *map(str, numbers)

@@ -1,10 +1,11 @@
-"""A user's settings → those of the daemons that are tortured: their own ports, folders and tables, and short times."""
+"""Settings of the tested daemons: the user's, with other ports, folders and tables, and short times."""
 
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
-from tsd.config import Backend, Config, Given, keys, read_settings
+from tsd.config.loader import Config, Given, keys
+from tsd.daemon.wiring import read_config, uses_hbase
 
 TABLES = {
     "tsd.storage.hbase.data_table": "tsdb",
@@ -13,18 +14,18 @@ TABLES = {
     "tsd.storage.hbase.meta_table": "tsdb-meta",
     "tsd.query.series_table": "tsdb-series",
 }
-# Whatever the user has: nobody else may get in, nothing of theirs is touched, and what is sent is taken, and answered.
-# A test goes over all settings: one that is not here cannot refuse our clients anything.
-OWN = {
+# Replace the user's values: only local clients connect, the user's files are not touched, and all lines are accepted
+# and answered. A test checks that no other setting can refuse these clients anything.
+FORCED = {
     "tsd.network.port": "0",
     "tsd.network.bind": "127.0.0.1",
     "tsd.network.reuse_port": "false",
-    "tsd.network.backlog": "1024",  # where few may wait, the kernel resets some of those who come in a gust
+    "tsd.network.backlog": "1024",  # with a short queue, the kernel resets some of many connections at once
     "tsd.network.allow": "",
-    "tsd.network.proxy_protocol": "",  # what does not begin with its header is hung up on
+    "tsd.network.proxy_protocol": "",  # connections without its header would be closed
     "tsd.network.connections_per_address": "0",
     "tsd.network.line_timeout": "0",
-    "tsd.network.unfinished_memory": "67108864",  # some leave their lines unfinished
+    "tsd.network.partial_input_memory": "67108864",  # some clients truncate their lines
     "tsd.core.connections.limit": "0",
     "tsd.core.socket.timeout": "0",
     "tsd.mode": "rw",
@@ -47,8 +48,7 @@ OWN = {
     "tsd.quota.exempt": "",
     "tsd.uid.new_per_minute": "0",
     "tsd.ingest.max_series": "0",
-    "tsd.ingest.reply_buffer": "1048576",  # each refused line is to be answered
-    "tsd.ingest.reply_memory": "67108864",
+    "tsd.ingest.reply_buffer": "1048576",  # for an answer to each refused line
     "tsd.core.auto_create_metrics": "true",
     "tsd.core.auto_create_tagks": "true",
     "tsd.core.auto_create_tagvs": "true",
@@ -60,77 +60,85 @@ OWN = {
     "tsd.http.request.timeout": "60",
     "tsd.http.trusted_proxies": "",
     "tsd.http.header_tag": "",
-    "tsd.http.staticroot": "",  # like all files that are named, it may be named from another folder
+    "tsd.http.staticroot": "",  # files may be relative to another working folder
     "tsd.query.timeout": "0",
     "tsd.query.allow_simultaneous_duplicates": "true",
     "tsd.query.limits.bytes.default": "0",
     "tsd.query.limits.data_points.default": "0",
     "tsd.query.limits.overrides.config": "",
     "tsd.query.memory_limit": "536870912",
-    "tsd.storage.fix_duplicates": "true",  # or rows with two values of one time are not read: some are sent
-    "tsd.canary.enable": "false",  # its series is nobody's
-    "tsd.rollups.enable": "false",  # their tables stand in a file
+    "tsd.storage.fix_duplicates": "true",  # otherwise rows with two values of one time cannot be read
+    "tsd.canary.enable": "false",  # its points would count as invented
+    "tsd.rollups.enable": "false",  # their tables are in a file
     "tsd.rollups.config": "",
     "tsd.core.histograms.config": "",
     "tsd.journal.path": "",
     "tsd.log.level": "info",
     "tsd.log.format": "json",
 }
-# No less than this: a run brings many names, and a window of an hour is not written because the journal is full.
-LEAST = {
+# At least this: a run has many names, and the journal holds a window of an hour.
+MINIMUM = {
     "tsd.journal.max_bytes": 64 << 20,
     "tsd.storage.uid.width.metric": 3,
     "tsd.storage.uid.width.tagk": 3,
     "tsd.storage.uid.width.tagv": 3,
 }
-# Where the user has the default: a round would take minutes with it.
-SHORT = {
+# Instead of defaults, with which a round would take minutes.
+FAST = {
     "tsd.journal.sync_interval": "10",
     "tsd.storage.hbase.thrift.timeout": "500",
     "tsd.ingest.memory_limit": "16777216",
     "tsd.storage.cache": "16777216",
 }
-# Likewise, so that rows are rewritten while a daemon dies. Not where memory is measured: what that takes varies.
-EAGER = {
+# Likewise, so that rows are compacted while a daemon is killed. Not if memory is measured: compaction uses some.
+EAGER_COMPACTION = {
     "tsd.storage.compaction.flush_interval": "1",
     "tsd.storage.compaction.min_flush_threshold": "0",
     "tsd.storage.compaction.flush_speed": "3600",
 }
 WINDOW = "tsd.storage.flush_interval"
-BRISK_MS = ("10", "40", "400")
-LASTING_MS = ("1000",)  # where much is sent for long
-WINDOWS_MS = (*BRISK_MS, "3600000")  # the last one leaves all of a life to the next one's replay
+SHORT_WINDOWS_MS = ("10", "40", "400")
+LONG_WINDOWS_MS = ("1000",)  # for long rounds at full load
+WINDOWS_MS = (*SHORT_WINDOWS_MS, "3600000")  # the last one leaves all points to the replay by the next daemon
 
 
-def tortured(config: Config, prefix: str, folder: Path, gateways: str, *, eager: bool = True) -> dict[str, str]:
-    """The settings of a daemon with its state in `folder`, and on HBase with tables of this prefix; `eager` to rewrite
-    rows."""
-    given = {**SHORT, **(EAGER if eager else {}), **_changed(config), **OWN, "tsd.storage.path": str(folder)}
-    given |= {key: str(max(getattr(config, keys()[key].name), least)) for key, least in LEAST.items()}
-    if config.backend is Backend.HBASE:
+def daemon_settings(config: Config, prefix: str, folder: Path, gateways: str, *, eager: bool = True) -> dict[str, str]:
+    """Return the settings of a daemon with the state folder `folder` and, on HBase, tables with this prefix.
+
+    `eager`: compact rows as soon as possible.
+    """
+    given = {
+        **FAST,
+        **(EAGER_COMPACTION if eager else {}),
+        **_changed(config),
+        **FORCED,
+        "tsd.storage.path": str(folder),
+    }
+    given |= {key: str(max(getattr(config, keys()[key].name), least)) for key, least in MINIMUM.items()}
+    if uses_hbase(config):
         given["tsd.storage.hbase.thrift"] = gateways
         given |= {key: f"{prefix}{name}" for key, name in TABLES.items()}
     return given
 
 
-def has_window(config: Config) -> bool:
-    """Whether the user wants a window that is not the default one: then all lives have it."""
+def has_own_window(config: Config) -> bool:
+    """Return whether the user has set another write window than the default: all daemons then have it."""
     return config.flush_interval_ms != Config().flush_interval_ms
 
 
 def config_of(settings: Mapping[str, str]) -> Config:
-    """The Config of settings; raises BadConfig."""
-    return read_settings(Given("tsd torture", key, value) for key, value in settings.items())[0]
+    """Return the Config of settings. Raises BadConfig."""
+    return read_config(Given("tsd torture", key, value) for key, value in settings.items())[0]
 
 
 def _changed(config: Config) -> dict[str, str]:
-    """What is not as by default."""
+    """Return the settings that differ from their defaults."""
     usual = Config()
     values = {key: (getattr(config, field.name), getattr(usual, field.name)) for key, field in keys().items()}
-    return {key: _spelt(value) for key, (value, default) in values.items() if value != default}
+    return {key: _format(value) for key, (value, default) in values.items() if value != default}
 
 
-def _spelt(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value.value if isinstance(value, Enum) else value)

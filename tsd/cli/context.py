@@ -1,0 +1,162 @@
+"""A command's access to the store, directly or through the daemon that has the database open; and common options."""
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import trio
+
+from tsd.config.loader import Config, Given, Loaded, journal_folder, state_folder
+from tsd.config.state_dir import lock_state
+from tsd.daemon.wiring import control_path, has_local_store, load_config, make_uids, opened_store
+from tsd.errors import BadConfig, DaemonRuns, StoreError, TsdError
+from tsd.ingest.journal.folder import segment_paths
+from tsd.store import Store
+from tsd.store.remote import ControlClient, RemoteStore
+from tsd.tables.opentsdb.uids import Uids
+
+
+class Access(NamedTuple):
+    """A command's store and, if it runs, the daemon."""
+
+    store: Store
+    uids: Uids
+    daemon: ControlClient | None  # of this state folder; None if no daemon runs
+    journal: Path  # folder of the daemon's journal
+
+    async def flush_daemon(self) -> str:
+        """Have the daemon write its pending points. Return why points are not in the store, or an empty text."""
+        if self.daemon is not None:
+            return "" if await self.daemon.call("flush") else "the daemon cannot write its pending points now"
+        if segment_paths(self.journal):
+            return f"no daemon runs, and the journal {self.journal} has pending points: start the daemon once"
+        return ""
+
+
+@asynccontextmanager
+async def access(config: Config, *, must_exist: bool = False) -> AsyncIterator[Access]:
+    """Open the store of `config` for the block. Raises TsdError.
+
+    If a daemon has the embedded store open, requests go through the daemon. With `must_exist`, an absent embedded store
+    is an error; otherwise it is created.
+    """
+    folder = state_folder(config)
+    local = has_local_store(config)
+    if local and must_exist and not await trio.Path(folder / "store").exists():
+        raise TsdError(f"no embedded store in {folder}: give the state folder of your daemon with --data or --config")
+    daemon = await _connect(config)
+    try:
+        if local and daemon is not None:
+            store = RemoteStore(daemon)
+            yield Access(store, make_uids(config, store), daemon, journal_folder(config))
+            return
+        async with AsyncExitStack() as stack:
+            if local:
+                stack.enter_context(_lock(config))
+            own = await stack.enter_async_context(opened_store(config))
+            yield Access(own, make_uids(config, own), daemon, journal_folder(config))
+    finally:
+        if daemon is not None:
+            with trio.CancelScope(shield=True):
+                await daemon.aclose()
+
+
+async def flush_pending(opened: Access, *, delete: bool) -> None:
+    """Have the daemon write its pending points before they are read or deleted. Print a warning if it cannot.
+
+    Raises StoreError for `delete`: points written later would reappear.
+    """
+    reason = await opened.flush_daemon()
+    if reason and delete:
+        raise StoreError(f"{reason}. These points would reappear after the deletion: nothing deleted")
+    if reason:
+        click.echo(f"tsd: {reason}. The output lacks them", err=True)
+
+
+async def _connect(config: Config) -> ControlClient | None:
+    try:
+        return await ControlClient.connect(control_path(config))
+    except OSError:
+        return None
+
+
+@contextmanager
+def _lock(config: Config) -> Iterator[None]:
+    """Lock the state folder for the block. Raises DaemonRuns with what to do."""
+    try:
+        with lock_state(state_folder(config)):
+            yield
+    except DaemonRuns as exc:
+        raise DaemonRuns(
+            f"{exc} and does not answer at {control_path(config)}: wait until it has started or ended"
+        ) from exc
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options --config, --data and --set to a command or group."""
+    for option in (
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key. Repeatable."),
+        click.option("--data", type=click.Path(path_type=Path), help="State folder (tsd.storage.path)."),
+        click.option("--config", type=click.Path(path_type=Path), help="Configuration file."),
+    ):
+        command = option(command)
+    return command
+
+
+def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `config_options` to a command, and pass a Loaded as its first argument."""
+
+    @config_options
+    @functools.wraps(command)
+    def wrapper(config: Path | None, data: Path | None, settings: Sequence[str], **others: Any) -> Any:
+        del config, data, settings  # `loaded` reads them, and those before a sub-command
+        return command(loaded(), **others)
+
+    return wrapper
+
+
+def loaded(extra: Sequence[Given] = ()) -> Loaded:
+    """Return the configuration of the current command, from its options and those before it. Raises BadConfig.
+
+    `extra` overrides all other settings.
+    """
+    config: Path | None = None
+    data: Path | None = None
+    settings: list[str] = []
+    context: click.Context | None = click.get_current_context()
+    while context is not None:
+        config = config or context.params.get("config")
+        data = data or context.params.get("data")
+        settings = [*context.params.get("settings", ()), *settings]
+        context = context.parent
+    given, malformed = overrides(data, settings)
+    try:
+        found = load_config(config, [*given, *extra])
+    except BadConfig as exc:
+        raise BadConfig([*exc.problems, *malformed]) from exc
+    if malformed:
+        raise BadConfig(malformed)
+    return found
+
+
+def overrides(data: Path | None, settings: Sequence[str]) -> tuple[list[Given], list[str]]:
+    """Return the settings of a command line, those of options last, and an error for each malformed one."""
+    given: list[Given] = []
+    malformed: list[str] = []
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if equals:
+            given.append(Given("--set", key.strip(), value))
+        else:
+            malformed.append(f"--set {setting}: wanted KEY=VALUE")
+    if data is not None:
+        given.append(Given("--data", "tsd.storage.path", str(data)))
+    return given, malformed
+
+
+def shown(loaded: Loaded) -> str:
+    """Return the source of the settings, for messages."""
+    return str(loaded.source) if loaded.source else "the defaults (no configuration file)"

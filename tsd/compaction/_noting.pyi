@@ -1,3 +1,0 @@
-from tsd.compaction.hours import plain_note_rows
-
-note_rows = plain_note_rows

@@ -1,1 +1,0 @@
-"""Moving house: the tables of one store copied into another, cell by cell, with their write times."""

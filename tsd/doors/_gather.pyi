@@ -1,6 +1,0 @@
-from collections.abc import Sequence
-
-from tsd.doors.gather import Gathered, Place, Share
-
-def gather(ready: list[tuple[int, int]], places: dict[int, Place], _room: bytearray) -> Gathered: ...
-def credit(shares: Sequence[Share], position: int, now_s: float, now_ms: int) -> int: ...

@@ -1,1 +1,0 @@
-"""Pictures of what queries find: read from a request's parameters, drawn by matplotlib in a process of their own."""

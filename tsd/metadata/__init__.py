@@ -1,1 +1,0 @@
-"""What is kept about names and series beside their points: metadata, notes, trees, and where series are found."""
