@@ -1,4 +1,4 @@
-"""Rows that no tidy writer leaves, and ways to lay them into any store that commands are run on."""
+"""Malformed rows, and functions that write them into the stores on which commands run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,16 +7,18 @@ import trio
 
 from tests.e2e.command import Tsd
 from tests.unit.codec.codec_rows import cells
-from tsd.cli.access import Access, access
-from tsd.codec.cell import COLUMN
-from tsd.codec.uid import COUNTER_ROW, Kind, encode_counter
-from tsd.config import Config, Given, read_settings
+from tsd.cli.context import Access, access
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_counter, id_column, name_column
+from tsd.config.loader import Config, Given
+from tsd.daemon.wiring import read_config
 from tsd.store import Put, Row, scan
 
 BASE = 1356998400
 SERIES = bytes.fromhex("000001000001")  # tagk and tagv 1
 
-# Cells of one row each, as `codec_rows.cells` reads them; all were written long ago.
+# Cells of one row each, in the format of `codec_rows.cells`, with old write times.
 ROWS = """
     0000=2a@1 | 0007=2a@1 | 0000=000000000000002a@1 | 0000=2a00@1 | 000f=42280000@1 | 000b=ffffffff42280000@1
     000b=0000000042280000@1 | 000b=1234567842280000@1 | 0002=010203@1 | 0003=@1 | 000a=4228@1 | 0000=@1
@@ -36,30 +38,30 @@ ROWS = """
 """
 
 _POINT = "0000=2a@1"
-KEYS = {  # rows whose key is odd, or whose series has no name
+KEYS = {  # rows with a malformed key, or with a series without names
     bytes.fromhex(key): row
     for key, row in {
         "00": _POINT,
         "000001": _POINT,
         "00000150e2": _POINT,
-        "00000158000000": _POINT,  # no tags
+        "00000158000000": _POINT,  # without tags
         "0000015800000000000100": _POINT,
         "00000158001000000001000009": _POINT,
         "00000958001000000001000001": _POINT,
-        "000001596841c0000001000001000001000001": _POINT,  # a tag twice
+        "000001596841c0000001000001000001000001": _POINT,  # duplicate tag
         "00000159684fd7000001000001": _POINT,  # not the start of an hour
         "00000059685dd8": "010000=6f6f7073@1",  # global annotations
     }.items()
 }
-NAMES = [  # of those series that have one
+NAMES = [  # UIDs of the series that have names
     put
     for kind, name in {Kind.METRIC: b"broken", Kind.TAGK: b"host", Kind.TAGV: b"a"}.items()
-    for put in (Put(name, kind.id_column, b"\0\0\1"), Put(b"\0\0\1", kind.name_column, name))
-] + [Put(COUNTER_ROW, kind.id_column, encode_counter(1)) for kind in Kind]
+    for put in (Put(name, id_column(kind), b"\0\0\1"), Put(b"\0\0\1", name_column(kind), name))
+] + [Put(COUNTER_ROW, id_column(kind), encode_counter(1)) for kind in Kind]
 
 
 def keyed(text: str = ROWS, metric: int = 1) -> dict[bytes, str]:
-    """Each row's cells by a row key of its own: every other hour of one series, for some points are beyond theirs."""
+    """Give each row of cells its own row key: every second hour of one series, as some points exceed their hour."""
     words = [" ".join(row.split()) for row in text.replace("\n", " | ").split("|")]
     rows = [row for row in words if row]
     return {
@@ -69,19 +71,19 @@ def keyed(text: str = ROWS, metric: int = 1) -> dict[bytes, str]:
 
 
 def config_of(tsd: Tsd) -> Config:
-    """The configuration that a command gets."""
+    """Return the configuration that a command reads."""
     given = {**tsd.settings, "tsd.storage.path": str(tsd.folder)}
-    return read_settings(Given("test", key, value) for key, value in given.items())[0]
+    return read_config(Given("test", key, value) for key, value in given.items())[0]
 
 
 async def put_row(ways: Access, table: str, key: bytes, text: str) -> None:
-    """Lay down a row's cells, each at its time."""
+    """Write a row's cells, each with its time."""
     for cell in cells(text):
         await ways.store.put(table, [Put(key, COLUMN + cell.qualifier, cell.value)], time_ms=cell.time_ms)
 
 
 def lay(tsd: Tsd, rows: dict[bytes, str]) -> None:
-    """Put rows into the data table, by way of the daemon where one has it."""
+    """Write rows into the data table, through the daemon if one runs."""
 
     async def run() -> None:
         config = config_of(tsd)
@@ -93,7 +95,7 @@ def lay(tsd: Tsd, rows: dict[bytes, str]) -> None:
 
 
 def lay_uids(tsd: Tsd, puts: Sequence[Put], *, time_ms: int | None = 1) -> None:
-    """Put cells into the UID table."""
+    """Write cells into the UID table."""
 
     async def run() -> None:
         config = config_of(tsd)
@@ -104,7 +106,7 @@ def lay_uids(tsd: Tsd, puts: Sequence[Put], *, time_ms: int | None = 1) -> None:
 
 
 def stored(tsd: Tsd, table: str = "data_table") -> dict[bytes, Row]:
-    """The rows of a table."""
+    """Return the rows of a table."""
     found: dict[bytes, Row] = {}
 
     async def run() -> None:
@@ -118,6 +120,6 @@ def stored(tsd: Tsd, table: str = "data_table") -> dict[bytes, Row]:
 
 
 def shown(row: Row) -> str:
-    """A row's cells as `ROWS` writes them, without their times."""
+    """Format a row's cells as in `ROWS`, without times."""
     skip = len(COLUMN)
     return " ".join(f"{cell.column[skip:].hex()}={cell.value.hex()}" for cell in row.cells)

@@ -1,10 +1,10 @@
-"""Fixtures of every test: a real HBase, real OpenTSDBs, and what happens where they cannot run.
+"""Fixtures for all tests: a real HBase, real OpenTSDBs and installed agents.
 
-`hbase` is one for the whole run, with tables to itself for whoever asks; `opentsdb(…)` starts an OpenTSDB for one test,
-`opentsdb_shared(…)` gives the one that another test started with the same tables and settings; `program("collectd")` is
-the path of an installed agent.
+`hbase` is shared by the whole run; each user creates its own tables. `opentsdb(…)` starts an OpenTSDB for one test.
+`opentsdb_shared(…)` returns an OpenTSDB that other tests with the same tables and settings use too.
+`program("collectd")` is the path of an installed agent.
 
-Where pytest-xdist runs several workers, each has peers of its own, and a file is one worker's.
+With several pytest-xdist workers, each has its own peers, and each file runs in one worker.
 """
 
 import os
@@ -14,32 +14,32 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import overdue
+from tests import layouts, timeouts
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run, need_peer, need_program
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
 
-UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # how busy a machine is, no test asks
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test depends on the machine's load
 settings.register_profile("quick", UNTIMED, max_examples=30)
 settings.register_profile("full", UNTIMED, derandomize=True)
-# Examples of each property: few, and new ones every time; in a full run hypothesis' usual number, and the same ones, so
-# that what passes once passes again. New ones in plenty: scripts/test --full --hypothesis-profile=default.
+# A quick run tries few, new examples of each property. A full run tries hypothesis' usual number, always the same ones,
+# so that results are reproducible. For many new examples: scripts/test --full --hypothesis-profile=default.
 settings.load_profile("full" if full_run() else "quick")
 
 MARKED_BY = {"hbase": "hbase", "opentsdb": "opentsdb", "opentsdb_shared": "opentsdb", "program": "clients"}
 LONG_FIRST = ("opentsdb", "hbase", "clients", "slow")
-WORKER_BYTES = 3 << 30  # a worker's HBase and OpenTSDBs
+WORKER_BYTES = 3 << 30  # memory of one worker's HBase and OpenTSDBs
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # marks are there before -m chooses
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before -m selects tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Mark tests by the fixtures they use, so that nobody has to say it twice; put workers' long files first."""
+    """Mark tests by their fixtures, and let workers run long files first."""
     for item in items:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in MARKED_BY:
                 item.add_marker(MARKED_BY[fixture])
     yield
-    if hasattr(config, "workerinput"):  # with the short files last, no worker waits long for another at the end
+    if hasattr(config, "workerinput"):  # short files last, so that all workers finish at about the same time
         ranks: dict[Path, int] = {}
         for item in items:
             ranks[item.path] = min(ranks.get(item.path, len(LONG_FIRST)), _rank(item))
@@ -51,19 +51,19 @@ def _rank(item: pytest.Item) -> int:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Of `--numprocesses auto`: none for a single file, else as many as cores, if that much memory is there."""
+    """Number of workers for `--numprocesses auto`: none for a single file, else one per core if memory suffices."""
     named = {config.invocation_params.dir / word.partition("::")[0] for word in config.args}
     if len(named) == 1 and named.pop().is_file():
         return 0
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
-        return None  # xdist reads it
+        return None  # pytest-xdist reads the variable
     fit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // WORKER_BYTES
     return max(1, min(len(os.sched_getaffinity(0)), fit))
 
 
-@pytest.hookimpl(tryfirst=True)  # before fixtures are made
+@pytest.hookimpl(tryfirst=True)  # before fixtures are created
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what cannot run here, or fail it in a full run."""
+    """Skip tests that cannot run here. In a full run, fail them."""
     for name in ("hbase", "opentsdb"):
         if item.get_closest_marker(name):
             need_peer(name)
@@ -71,14 +71,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """No test keeps the others waiting for ever."""
-    with overdue.bounded():
+    """Apply the time limit to each test."""
+    with timeouts.time_limit():
         yield
 
 
 @pytest.fixture(scope="session")
 def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHbase]:
-    """The HBase of this run."""
+    """The HBase of the test run."""
     need_peer("hbase")
     running = RunningHbase(tmp_path_factory.mktemp("hbase"))
     yield running
@@ -86,19 +86,19 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHbase]:
 
 
 @pytest.fixture(autouse=True)
-def _gateway_comes_back(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After a test that took HBase's gateway away, there is one again for the next."""
+def _restored_gateway(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Restart HBase's gateway after a test that stopped it."""
     running = request.getfixturevalue("hbase") if "hbase" in request.fixturenames else None
     yield
     if running:
-        running.mend()
+        running.restore()
 
 
 @pytest.fixture(scope="session")
 def opentsdb_shared(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Opentsdb]]:
-    """`opentsdb_shared(tables=None, **settings)`: an OpenTSDB that tests may share, which lives as long as the run.
+    """`opentsdb_shared(tables=None, **settings)`: an OpenTSDB that tests share until the run ends.
 
-    It is found by its arguments: ask alike, get the same. Who shares uses metrics of his own and stops nothing.
+    The same arguments give the same OpenTSDB. Tests that share one use their own metrics and do not stop it.
     """
     need_peer("opentsdb")
     peers = Opentsdbs(hbase, tmp_path_factory.mktemp)
@@ -108,14 +108,21 @@ def opentsdb_shared(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def opentsdb(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Opentsdb]]:
-    """`opentsdb(tables=None, **settings)`: a new OpenTSDB on `tables` (None: new ones), ended with the test."""
+    """`opentsdb(tables=None, **settings)`: a new OpenTSDB on `tables` (None: new tables), stopped after the test."""
     need_peer("opentsdb")
     peers = Opentsdbs(hbase, tmp_path_factory.mktemp)
     yield peers.start
     peers.close()
 
 
+@pytest.fixture(params=[layouts.OPENTSDB, layouts.READABLE])
+def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test on each table layout. A test of OpenTSDB's rows has the mark `layouts.opentsdb_only`."""
+    monkeypatch.setattr(layouts, "chosen", request.param)
+    return str(request.param)
+
+
 @pytest.fixture
 def program() -> Callable[[str], Path]:
-    """`program("collectd")`: where it is installed; the test is skipped, or in a full run fails, where it is not."""
+    """`program("collectd")`: the path of an installed program. If missing, skip the test, or fail it in a full run."""
     return need_program

@@ -1,41 +1,46 @@
-"""A store that fails when it is told to, where a real one does: before a call, or after it was applied."""
+"""A store that fails on demand, as real ones do: before a call, or after it was applied."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 from typing import TypeVar
 
 from tsd.errors import StoreDown
-from tsd.store import Cell, Page, Put, Table
+from tsd.store import Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Table
 from tsd.store.memory import MemoryStore
 
 T = TypeVar("T")
 
 
 class Fault(Enum):
-    """What goes wrong with a call."""
+    """The fault of a call."""
 
     NONE = auto()
-    REFUSED = auto()  # it is not applied
-    ANSWER_LOST = auto()  # it is applied, and nobody learns of it
+    REFUSED = auto()  # the call is not applied
+    ANSWER_LOST = auto()  # the call is applied, but the caller gets an error
 
 
-class WaveringStore:
-    """A MemoryStore behind a line that can break. `plan` names the faults of the next calls; then `always` holds."""
+class FlakyStore:
+    """A MemoryStore with faults. `plan` has the faults of the next calls; after them `always` applies."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.plan: list[Fault] = []
         self.always = Fault.NONE
         self.calls: list[str] = []
+        self.capabilities = store.capabilities
+        self.latencies = store.latencies
+        self.cell_reader: CellReader | None = None
+        self.change_feed: ChangeFeed | None = None
+        self.cell_signatures: CellSignatures | None = None
 
     async def _call(self, name: str, ask: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(name)
         fault = self.plan.pop(0) if self.plan else self.always
         if fault is Fault.REFUSED:
-            raise StoreDown("refused, as the test wants")
+            raise StoreDown("refused by the test")
         answer = await ask()
         if fault is Fault.ANSWER_LOST:
-            raise StoreDown("answer lost, as the test wants")
+            raise StoreDown("answer lost by the test")
         return answer
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:

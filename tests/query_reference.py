@@ -1,4 +1,4 @@
-"""query.md §9 to §12 in plain Python, value after value: slow, and as near to its words as code gets."""
+"""docs/compat/query.md §9 to §12 in plain Python, value by value: slow, and close to its words."""
 
 import math
 import struct
@@ -8,7 +8,8 @@ from itertools import pairwise
 from tests.query_vectors import Asked, Value
 from tsd.query import calendar
 from tsd.query.model import Calendar, Downsample, Fill, RateOptions
-from tsd.query.ranges import ScanRange, output_range, scan_range
+from tsd.query.plan import output_range, scan_range
+from tsd.tables.reading import ScanRange
 
 Series = Mapping[int, Value]
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1

@@ -1,4 +1,4 @@
-"""Generated series and questions about them, for what compares two ways to answer."""
+"""Generated series and queries, for tests that compare two implementations."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,8 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from tests.query_vectors import Asked, Value
-from tsd.query.durations import read_downsample
-from tsd.query.model import NO_COUNTER_MAX, RateOptions
-from tsd.query.names import AGGREGATORS, NONE
+from tsd.query.model import AGGREGATORS, NO_COUNTER_MAX, NONE, RateOptions
+from tsd.query.parse.times import read_downsample
 
 ZONES = (
     *("UTC", "America/New_York", "America/Sao_Paulo", "Europe/Berlin", "Asia/Kolkata", "Australia/Lord_Howe"),

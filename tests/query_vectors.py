@@ -1,4 +1,4 @@
-"""The vectors of query.md as series in memory, and their requests as far as numbers alone can answer them."""
+"""The recorded vectors as series in memory, and their requests as far as they are numeric."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,15 +9,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
-from tsd.query import compiled
-from tsd.query.downsample import Collector, Downsampler
-from tsd.query.durations import read_downsample
+from tsd.codec.points import Batch, Points
+from tsd.query.downsample import Downsampler, PointJoiner
+from tsd.query.fold import HAS_LOOP
 from tsd.query.merge import merge
+from tsd.query.merge import rate as rate_of
 from tsd.query.model import NO_COUNTER_MAX, Downsample, RateOptions
-from tsd.query.points import Batch, Points
-from tsd.query.ranges import ScanRange, output_range, scan_range
-from tsd.query.rate import rate as rate_of
-from tsd.query.times import read_time
+from tsd.query.parse.times import read_downsample, read_time
+from tsd.query.plan import output_range, scan_range
+from tsd.tables.quirks import OPENTSDB, Quirks
+from tsd.tables.reading import ScanRange
 
 VECTORS = Path(__file__).parent / "vectors" / "query_vectors.json"
 Tags = Mapping[str, str]
@@ -109,27 +110,27 @@ def answer(
     asked: Asked,
     *,
     rows: int = 7,
-    corrected: bool = False,
-    by_loop: bool = compiled.HAS,
+    quirks: Quirks = OPENTSDB,
+    by_loop: bool = HAS_LOOP,
 ) -> list[dict[int, Value]]:
     """What the engine makes of series, group by group, in the answered range."""
     bounds = (asked.start_ms, asked.end_ms)
-    scan = scan_range(*bounds, asked.downsample, corrected=corrected)
+    scan = scan_range(*bounds, asked.downsample, quirks=quirks)
     taking = (
-        Downsampler(asked.downsample, *bounds, scan, corrected=corrected, by_loop=by_loop)
+        Downsampler(asked.downsample, *bounds, scan, quirks=quirks, by_loop=by_loop)
         if asked.downsample
-        else Collector()
+        else PointJoiner()
     )
     for batch in batches(series, scan, rows):
         taking.feed(batch)
     points: list[Any] = taking.finish(len(series))
     if asked.rate is not None:
-        points = [rate_of(own, asked.rate, scan.start_ms, corrected=corrected) for own in points]
-    shown = output_range(*bounds, asked.downsample, corrected=corrected)
+        points = [rate_of(own, asked.rate, scan.start_ms, quirks=quirks) for own in points]
+    shown = output_range(*bounds, asked.downsample, quirks=quirks)
     answers = []
     for group in groups:
         chosen = [points[number] for number in group]
-        merged = merge(chosen, asked.aggregator, scan, rate=asked.rate is not None, corrected=corrected)
+        merged = merge(chosen, asked.aggregator, scan, rate=asked.rate is not None, quirks=quirks)
         answers.append({time: value for time, value in from_points(merged.points).items() if time in shown})
     return answers
 

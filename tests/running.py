@@ -1,20 +1,25 @@
-"""A daemon inside the test: the real one, on a real port, with its store and state in a folder of the test's own."""
+"""A daemon inside the test process, on a real port, with its store and state in the test's own folder."""
 
 import fcntl
 import struct
 import termios
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
 
-from tsd.config import Given, Loaded, read_settings
-from tsd.daemon import Daemon
-from tsd.life import serve
+from tests import layouts
+from tests.layouts.wiring import readable_layout
+from tsd.config.loader import Given, Loaded
+from tsd.daemon.daemon import Daemon
+from tsd.daemon.lifecycle import serve
+from tsd.daemon.wiring import now_ms, read_config
+from tsd.store.memory import MemoryStore
 
 QUIET = {"tsd.log.level": "error", "tsd.journal.sync_interval": "1"}
-OPEN = {"tsd.access.anonymous": "read,write,admin"}  # as an OpenTSDB: whoever connects may do everything
+OPEN = {"tsd.access.anonymous": "read,write,admin"}  # as in OpenTSDB: any client may do everything
 
 
 class Client:
@@ -28,18 +33,18 @@ class Client:
         await self.stream.send_all(data)
 
     async def send_whole(self, data: bytes) -> None:
-        """Send what fits into the other kernel, and return once it is there."""
+        """Send, and return once the daemon's kernel has all the data."""
         await self.send(data)
         while any(fcntl.ioctl(self.stream.socket.fileno(), termios.TIOCOUTQ, bytes(4))):
             await trio.lowlevel.checkpoint()
 
     def reset(self) -> None:
-        """Hang up as the kernel does for a process that is killed with replies unread."""
+        """Reset the connection, as the kernel does for a killed process with unread replies."""
         self.stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.stream.socket.close()
 
     async def read_until(self, end: bytes) -> bytes:
-        """What comes, up to and with `end`; fails where the connection ends first."""
+        """Read up to and including `end`. Fail if the connection ends before."""
         while end not in self.received:
             data = await self.stream.receive_some()
             assert data, f"closed after {self.received!r}, wanted {end!r}"
@@ -62,12 +67,12 @@ class Client:
         return text
 
     async def ask(self, lines: bytes) -> bytes:
-        """Send whole lines and `sync`; everything that comes up to its answer."""
+        """Send whole lines and `sync`. Return everything up to its answer."""
         await self.send(lines + b"sync\n")
         return await self.read_until(b"synced ") + await self.read_until(b"\n")
 
     async def stats(self) -> dict[str, int]:
-        """The reply of `stats`, by name and own tag."""
+        """Return the reply of `stats` by name and own tag."""
         await self.send(b"stats\nnosuchcommand\n")
         text = await self.read_until(b"unknown command: nosuchcommand.  Try `help'.\n")
         found = {}
@@ -79,7 +84,7 @@ class Client:
 
 
 class Running:
-    """A daemon that serves."""
+    """A running daemon."""
 
     def __init__(self, daemon: Daemon, port: int, stop: trio.Event) -> None:
         self.daemon = daemon
@@ -92,19 +97,23 @@ class Running:
             yield Client(stream)
 
     async def tell(self, lines: bytes) -> bytes:
-        """Send lines over a connection of their own; what is answered, `sync`'s reply included."""
+        """Send lines over a new connection. Return the answers, including that of `sync`."""
         async with self.client() as client:
             return await client.ask(lines)
 
 
 @asynccontextmanager
 async def running(
-    folder: Path, settings: dict[str, str] | None = None, *, access: dict[str, str] = OPEN
+    folder: Path,
+    settings: dict[str, str] | None = None,
+    *,
+    access: dict[str, str] = OPEN,
+    store: MemoryStore | None = None,
 ) -> AsyncIterator[Running]:
-    """A daemon with its state in `folder`, until the block ends; then it is stopped as by SIGTERM. `access` is who may
-    do what."""
+    """Run a daemon with its state in `folder` until the block ends, then stop it as SIGTERM does. `access` has the
+    settings of access control. The layout of `tests.layouts.readable` keeps its points in `store`."""
     given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), **QUIET, **access, **(settings or {})}
-    config, ignored = read_settings(Given("test", key, value) for key, value in given.items())
+    config, ignored = read_config(Given("test", key, value) for key, value in given.items())
     stop = trio.Event()
     ready = trio.Event()
     found: list[Running] = []
@@ -114,7 +123,9 @@ async def running(
         ready.set()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, Loaded(config, None, ignored), stop, on_ready)
+        loaded = Loaded(config, None, ignored)
+        chosen = readable_layout(store or MemoryStore(now_ms)) if layouts.is_readable() else {}
+        nursery.start_soon(partial(serve, **chosen), loaded, stop, on_ready)
         await ready.wait()
         try:
             yield found[0]

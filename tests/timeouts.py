@@ -1,6 +1,6 @@
-"""A test that comes to no end fails, and says where it waited; the others go on.
+"""A time limit for tests. A test that exceeds it fails and shows where it waited; the other tests continue.
 
-pytest's `faulthandler_timeout` ends a whole worker, and pytest-xdist then waits for ever for the tests it was to run.
+pytest's `faulthandler_timeout` ends the whole worker, and pytest-xdist then waits forever for its remaining tests.
 """
 
 import signal
@@ -12,47 +12,47 @@ from types import FrameType
 import pytest
 import trio
 
-from tsd.tasks import waiting
+from tsd.daemon.diagnostics import task_lines
 
-MOST_S = 420.0  # for a test's own part; what it starts for the whole run has more
-REST_S = 60.0  # for a test that was told to end
+LIMIT_S = 420.0  # of a test itself; session fixtures are not limited
+CLEANUP_S = 60.0  # for a cancelled test to end
 
 
-class Overdue(Exception):
-    """A test was told to end, and did not."""
+class TimeLimitExceeded(Exception):
+    """A cancelled test did not end."""
 
 
 @contextmanager
-def bounded() -> Iterator[None]:
-    """A block that is cancelled, where trio runs it, or ended by an exception after MOST_S; it fails then."""
-    where: list[str] = []
+def time_limit() -> Iterator[None]:
+    """Fail the block if it runs longer than LIMIT_S: cancel it if trio runs, else raise an exception."""
+    stacks: list[str] = []
 
-    def ring(_number: int, frame: FrameType | None) -> None:
-        told = bool(where)
-        where.extend(traceback.format_stack(frame))
+    def on_alarm(_number: int, frame: FrameType | None) -> None:
+        repeated = bool(stacks)
+        stacks.extend(traceback.format_stack(frame))
         try:
             root = trio.lowlevel.current_root_task()
-        except RuntimeError:  # it does not run
+        except RuntimeError:  # trio does not run
             root = None
-        if root is None or told:
-            raise Overdue
-        where.extend(line + "\n" for line in waiting(root))
+        if root is None or repeated:
+            raise TimeLimitExceeded
+        stacks.extend(line + "\n" for line in task_lines(root))
         for nursery in root.child_nurseries:
             for task in nursery.child_tasks:
                 for inner in task.child_nurseries:
                     inner.cancel_scope.cancel()
-        trio.lowlevel.current_trio_token().run_sync_soon(lambda: None)  # it may be waiting for something to happen
+        trio.lowlevel.current_trio_token().run_sync_soon(lambda: None)  # wakes trio's event loop
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, MOST_S, REST_S)
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S, CLEANUP_S)
     try:
         yield
     except BaseException:
-        if not where:
+        if not stacks:
             raise
-        where.append(traceback.format_exc())
+        stacks.append(traceback.format_exc())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    if where:
-        pytest.fail(f"took more than {MOST_S:g} s; where it was:\n{''.join(where)}", pytrace=False)
+    if stacks:
+        pytest.fail(f"took more than {LIMIT_S:g} s; it was at:\n{''.join(stacks)}", pytrace=False)

@@ -1,9 +1,9 @@
-"""Points as they stand in HBase, under their names: read through happybase by code that shares nothing with ours."""
+"""Read points from HBase under their names, through happybase and with code that shares nothing with the product."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.conformance.sent import FLOAT, HOUR_S, Series
+from tests.conformance.put_lines import FLOAT, HOUR_S, Series
 from tests.peers.hbase import RunningHbase
 from tests.peers.tables import Cells, Tables
 
@@ -12,7 +12,7 @@ COUNTERS = b"\0"
 
 
 class Shape(NamedTuple):
-    """How long the parts of a row key are, in bytes."""
+    """Lengths of the parts of a row key in bytes."""
 
     metric: int = 3
     tagk: int = 3
@@ -21,7 +21,7 @@ class Shape(NamedTuple):
 
 
 class NamedRow(NamedTuple):
-    """Which row."""
+    """Identifies a row."""
 
     series: Series
     base: int
@@ -35,18 +35,18 @@ class Piece(NamedTuple):
 
     @property
     def offset_ms(self) -> int:
-        """After the row's base time."""
+        """Offset from the row's base time."""
         number = int.from_bytes(self.qualifier, "big")
         return (number & 0x0FFFFFFF) >> 6 if len(self.qualifier) == 4 else (number >> 4) * 1000
 
     @property
     def flags(self) -> int:
-        """Type and length."""
+        """Type and length of the value."""
         return self.qualifier[-1] & 15
 
 
 def named_rows(hbase: RunningHbase, tables: Tables, shape: Shape | None = None) -> dict[NamedRow, Cells]:
-    """The data table: qualifiers and values by row."""
+    """Return qualifiers and values of the data table by row."""
     shape = shape or Shape()
     names = names_of(hbase, tables)
     rows = {}
@@ -58,7 +58,7 @@ def named_rows(hbase: RunningHbase, tables: Tables, shape: Shape | None = None) 
 
 
 def names_of(hbase: RunningHbase, tables: Tables) -> dict[bytes, dict[bytes, bytes]]:
-    """By kind, the name of each UID that is some name's."""
+    """Return the name of each assigned UID by kind."""
     found: dict[bytes, dict[bytes, bytes]] = {kind: {} for kind in KINDS}
     rows = hbase.tables.rows(tables.uid)
     for name, cells in rows.items():
@@ -83,7 +83,7 @@ def _named(key: bytes, names: dict[bytes, dict[bytes, bytes]], shape: Shape) -> 
 
 
 def pieces(qualifier: bytes, value: bytes) -> list[Piece]:
-    """The points of a cell, in order; fails where it breaks the format of single or compacted cells."""
+    """Return the points of a cell in order. Assert that the cell has the format of single or compacted cells."""
     assert qualifier, "a cell without a qualifier"
     assert len(qualifier) % 2 == 0, qualifier.hex()
     found = list(_pieces(qualifier, value))
@@ -105,7 +105,7 @@ def _pieces(qualifier: bytes, value: bytes) -> Iterator[Piece]:
 
 
 def _last_byte(found: list[Piece]) -> bytes:
-    """What follows the values: nothing after a single one, else whether both units occur."""
+    """Return the byte after the values: none after a single value, else whether both time units occur."""
     if len(found) == 1:
         return b""
     return b"\1" if len({len(piece.qualifier) for piece in found}) == 2 else b"\0"

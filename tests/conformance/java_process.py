@@ -1,4 +1,4 @@
-"""A Java beside the test that answers a line for a line, out of one source file and OpenTSDB's jars."""
+"""A Java process that runs one source file with OpenTSDB's jars and answers each line with a line."""
 
 import subprocess
 from pathlib import Path
@@ -6,16 +6,16 @@ from pathlib import Path
 from scripts.peers.java import fetch, find_java
 
 
-class Asked:
-    """OpenTSDB's classes, asked one question after the other."""
+class JavaProcess:
+    """Calls OpenTSDB's classes."""
 
     def __init__(self, source: str, *options: str) -> None:
-        """`source` is a file's name beside this one; `options` are the virtual machine's."""
+        """`source` is the name of a file in this folder; `options` are the virtual machine's."""
         command = [find_java(), *options, "-cp", f"{fetch('opentsdb')}/*", Path(__file__).with_name(source)]
         self._java = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def ask(self, question: str, *words: str | int) -> str:
-        """The answer, `= …`, or the refusal, `! …`. Texts go and come in hex."""
+        """Return the result, `= …`, or the error, `! …`. Texts are passed in hex."""
         assert self._java.stdin
         assert self._java.stdout
         shown = (str(word) if isinstance(word, int) else word.encode().hex() for word in words)

@@ -1,4 +1,4 @@
-"""Put lines of every sort, each with what it says: generated from a seed, judged by nobody's parser."""
+"""Generate put lines of every kind from a seed, each with its expected point, without using a parser."""
 
 import random
 import struct
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 HOUR_S = 3600
-FIRST_MS = 1 << 32  # from here up a time counts milliseconds
+FIRST_MS = 1 << 32  # times from here on are in milliseconds
 FLOAT = 8
 
-INTEGERS = {  # borders of each width, by flags
+INTEGERS = {  # limits of each width, by flags
     0: (0, 1, -1, 127, -128, 42),
     1: (128, -129, 32767, -32768, 255, 256),
     3: (32768, -32769, (1 << 31) - 1, -(1 << 31), 65535, 65536),
@@ -31,33 +31,33 @@ OFFSETS_MS = (0, 1, 499, 500, 999, 1000, 59_999, 3_599_000, 3_599_999)
 
 
 class Series(NamedTuple):
-    """Whose point: names as bytes, the tags in order of their names."""
+    """A series: names as bytes, tags sorted by name."""
 
     metric: bytes
     tags: tuple[tuple[bytes, bytes], ...]
 
 
 class Sent(NamedTuple):
-    """One line, without its end, and the point it stands for."""
+    """One line without its end, and its point."""
 
     line: bytes
     series: Series
-    time: int  # seconds below FIRST_MS, milliseconds from there up
+    time: int  # seconds below FIRST_MS, else milliseconds
     number: int | float
 
     @property
     def instant_ms(self) -> int:
-        """When, whatever the unit was."""
+        """The time in ms."""
         return self.time if self.time >= FIRST_MS else self.time * 1000
 
 
 def block(lines: Iterable[Sent]) -> bytes:
-    """Lines as they go over a socket."""
+    """Join lines for a socket."""
     return b"".join(sent.line + b"\n" for sent in lines)
 
 
 class Generator:
-    """Draws lines of some series and hours."""
+    """Generates random lines of some series and hours."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Generator:
         self._random = random.Random(seed)
         self._series = series
         self._hours = hours  # Unix seconds, multiples of HOUR_S
-        self._millis = millis or [hour for hour in hours if hour * 1000 >= FIRST_MS]  # those that may have ms points
-        self._widths = tuple(widths)  # flags that values may have
-        self._plain = plain  # spell numbers as agents do, with digits, sign, point and exponent only
+        self._millis = millis or [hour for hour in hours if hour * 1000 >= FIRST_MS]  # hours that may have ms points
+        self._widths = tuple(widths)  # allowed flags of values
+        self._plain = plain  # numbers as agents write them: digits, sign, point and exponent only
 
     def lines(self, count: int, *, once_an_instant: bool = False) -> list[Sent]:
-        """So many lines, no two for one column, in no order of time; or no two for one instant of a series."""
+        """Return lines for different columns in random order; or for different instants of a series."""
         found: dict[object, Sent] = {}
         while len(found) < count:
             series, time, flags = self._random.choice(self._series), self._time(), self._random.choice(self._widths)
@@ -87,14 +87,14 @@ class Generator:
         return list(found.values())
 
     def again(self, lines: Sequence[Sent], count: int, *, changed: bool) -> list[Sent]:
-        """Some lines' points again, each in another spelling: with other values of the same width, or the same."""
+        """Return points of some lines again, spelled differently; with other values of the same width if `changed`."""
         return [
             self._sent(was.series, was.time, self._number(flags_of(was.number)) if changed else was.number)
             for was in self._random.sample(lines, count)
         ]
 
     def instead(self, lines: Sequence[Sent], count: int) -> list[Sent]:
-        """Some lines' instants again, with values of any width."""
+        """Return lines for instants of some lines, with values of any width."""
         return [
             self._sent(was.series, was.time, self._number(self._random.choice(self._widths)))
             for was in self._random.sample(lines, count)
@@ -109,7 +109,7 @@ class Generator:
         return self._random.choice(self._millis) * 1000 + offset_ms
 
     def _number(self, flags: int) -> int | float:
-        """A number of that type and width."""
+        """Return a number of that type and width."""
         if self._random.random() < 0.2:
             return self._random.choice((INTEGERS | FLOATS)[flags])
         while True:
@@ -148,14 +148,14 @@ class Generator:
     def _spell_tags(self, series: Series) -> bytes:
         tags = self._random.sample(series.tags, len(series.tags))
         if self._random.random() < 0.1:
-            tags.append(self._random.choice(tags))  # the same tag twice counts once
+            tags.append(self._random.choice(tags))  # a duplicate tag counts once
         blanks = [self._random.choice((b"  ", b"   ")) if self._random.random() < 0.1 else b" " for _ in tags]
         text = b"".join(blank + b"=".join(tag) for blank, tag in zip(blanks, tags, strict=True))
         return text[1:] + (b" " if self._random.random() < 0.05 else b"")
 
 
 def flags_of(number: int | float) -> int:
-    """How a number is stored: its length less one, and FLOAT where it is no integer."""
+    """Return the flags of a stored number: its length minus one, and FLOAT for a float."""
     if isinstance(number, int):
         return next(length - 1 for length in (1, 2, 4, 8) if -(1 << 8 * length - 1) <= number < 1 << 8 * length - 1)
     try:
@@ -166,7 +166,7 @@ def flags_of(number: int | float) -> int:
 
 
 def last_of_each_instant(lines: Iterable[Sent]) -> dict[Series, dict[int, Sent]]:
-    """What a reader should find: by series and instant in ms, the line that came last."""
+    """Return the line that wins for each instant in ms, by series."""
     found: dict[Series, dict[int, Sent]] = {}
     for sent in lines:
         found.setdefault(sent.series, {})[sent.instant_ms] = sent
@@ -174,8 +174,8 @@ def last_of_each_instant(lines: Iterable[Sent]) -> dict[Series, dict[int, Sent]]
 
 
 def waves(lines: Iterable[Sent]) -> list[list[Sent]]:
-    """The same lines, in their order but for those of an instant that came before: the second ones of all such instants
-    after all first ones, and so on. Each wave has an instant of a series once."""
+    """Split lines into waves, so that a wave has each instant of a series once: first lines of all instants, then
+    second lines, and so on."""
     found: list[list[Sent]] = []
     met: Counter[tuple[Series, int]] = Counter()
     for sent in lines:
@@ -188,6 +188,6 @@ def waves(lines: Iterable[Sent]) -> list[list[Sent]]:
 
 
 def series(metric: bytes, tags: bytes) -> Series:
-    """A series, its tags as on a line."""
+    """Parse a series with its tags as on a line."""
     pairs = (tag.partition(b"=") for tag in tags.split())
     return Series(metric, tuple(sorted((tagk, tagv) for tagk, _, tagv in pairs)))

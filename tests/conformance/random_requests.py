@@ -1,8 +1,8 @@
-"""Requests drawn by lot, as texts: good ones, and ones that are wrong in some place."""
+"""Random valid and invalid requests as text."""
 
 from hypothesis import strategies as st
 
-from tsd.query.names import AGGREGATORS
+from tsd.query.model import AGGREGATORS
 
 
 def one_of(*words: str) -> st.SearchStrategy[str]:
@@ -10,7 +10,7 @@ def one_of(*words: str) -> st.SearchStrategy[str]:
 
 
 def joined(word: st.SearchStrategy[str], form: str, most: int) -> st.SearchStrategy[str]:
-    """Some of the words with commas between them, in a frame."""
+    """Join some of the words with commas and insert them into a format."""
     return st.lists(word, min_size=1, max_size=most).map(",".join).map(form.format)
 
 

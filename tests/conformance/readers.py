@@ -1,22 +1,22 @@
-"""What readers make of stored points: the command `tsd scan`, and OpenTSDB's queries."""
+"""Read stored points with `tsd scan` and with OpenTSDB's queries."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tests.conformance.sent import FIRST_MS, Series, series
+from tests.conformance.put_lines import FIRST_MS, Series, series
 from tests.e2e.command import Tsd
 from tests.peers.opentsdb import Opentsdb
 
 
 class Shown(NamedTuple):
-    """A point as it is printed."""
+    """A printed point."""
 
-    time: int  # in its unit
+    time: int  # in its own unit
     number: str
 
 
 def scanned(tsd: Tsd, metrics: Iterable[bytes]) -> dict[Series, dict[int, Shown]]:
-    """What `tsd scan --import` prints of some metrics: by series, and by instant in ms."""
+    """Return what `tsd scan --import` prints for some metrics, by series and instant in ms."""
     found: dict[Series, dict[int, Shown]] = {}
     for line in tsd.lines(*sorted(metric.decode("latin-1") for metric in metrics)):
         metric, time, number, tags = line.split(" ", 3)
@@ -30,7 +30,7 @@ def scanned(tsd: Tsd, metrics: Iterable[bytes]) -> dict[Series, dict[int, Shown]
 def answered(
     peer: Opentsdb, metrics: Iterable[bytes], start_s: int, end_s: int
 ) -> dict[Series, dict[int, int | float]]:
-    """What OpenTSDB answers to a query for some metrics: by series, and by time in ms."""
+    """Return OpenTSDB's answers for some metrics, by series and time in ms."""
     found: dict[Series, dict[int, int | float]] = {}
     for metric in metrics:
         query = {"metric": metric.decode("latin-1"), "aggregator": "none"}

@@ -1,8 +1,7 @@
 # ruff: noqa: E501 (a request, a line)
-"""Requests that cannot be answered, by table: the status and message that OpenTSDB gives, and no stack trace. And some
-that look like it, but are answered.
+"""Bad requests: status and message as in OpenTSDB, and no stack trace. Also odd requests that are answered.
 
-Each stands beside what the real OpenTSDB says to it; where tsd says something else on purpose, the table has both.
+Each row has the answer of a real OpenTSDB; where tsd differs on purpose, it has both.
 """
 
 import http.client
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conformance.drawn_queries import BASE_S
+from tests.conformance.random_queries import BASE_S
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
@@ -23,14 +22,14 @@ TSUID = "000001000001000001000002000002"
 
 
 class Bad(NamedTuple):
-    """A request and what is wrong with it."""
+    """A request with its error."""
 
     path: str
     status: int
     message: str
     body: Any = None
     method: str = ""
-    ours: tuple[int, str] | None = None  # where tsd differs on purpose
+    ours: tuple[int, str] | None = None  # tsd's intentional difference
 
     @property
     def verb(self) -> str:
@@ -176,7 +175,7 @@ TABLE = [
 
 
 class Odd(NamedTuple):
-    """A request that is answered all the same, and what stands in its answer."""
+    """An odd request, and parts of its answer."""
 
     method: str
     path: str
@@ -188,7 +187,7 @@ FOUND = [{"metric": "bad.m", "tags": {"host": "web01", "dc": "fra"}, "aggregateT
 NOTE = f"/api/annotation?start_time={BASE_S}"
 NAMED = "/api/uid/uidmeta?uid=000001&type=metric"
 SERIES = f"/api/uid/tsmeta?tsuid={TSUID}"
-# In order: overrides that are not looked at, and what is said in the URI of a POST or a PUT without a body.
+# In order: overrides that are ignored, and parameters in the URI of a POST or PUT without a body.
 ODD = [
     Odd("GET", f"/api/query?start={BASE_S}&end={BASE_S + 1}&m=sum:bad.m&method_override=post", FOUND),
     Odd("GET", f"/api/query?start={BASE_S}&end={BASE_S + 1}&m=sum:bad.m&method_override=PUT", FOUND),
@@ -245,13 +244,13 @@ def peer(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> Itera
         peers.close()
 
 
-def test_there_are_enough_of_them() -> None:
+def test_table_has_enough_cases() -> None:
     assert len(TABLE) >= 60
     assert len({(bad.path, bad.verb, json.dumps(bad.body, default=str)) for bad in TABLE}) == len(TABLE)
 
 
 @pytest.mark.parametrize("bad", TABLE, ids=names())
-def test_a_bad_request_is_told_what_is_wrong(port: int, bad: Bad) -> None:
+def test_bad_request_has_status_and_message(port: int, bad: Bad) -> None:
     status, error = asked(port, bad)
     assert (status, error["message"]) == (bad.ours or (bad.status, bad.message))
     assert error["code"] == status
@@ -261,7 +260,7 @@ def test_a_bad_request_is_told_what_is_wrong(port: int, bad: Bad) -> None:
 
 @pytest.mark.opentsdb
 @pytest.mark.hbase
-def test_opentsdb_says_the_same(peer: Opentsdb) -> None:
+def test_bad_request_same_in_opentsdb(peer: Opentsdb) -> None:
     said = [asked(peer.port, bad) for bad in TABLE]
     others = [
         (bad.path, bad.body, status, error)
@@ -271,20 +270,20 @@ def test_opentsdb_says_the_same(peer: Opentsdb) -> None:
     assert not others, "\n".join(map(str, others))
 
 
-def test_what_looks_odd_is_answered(port: int) -> None:
+def test_odd_request_is_answered(port: int) -> None:
     for odd in ODD:
         check_odd(port, odd)
 
 
 @pytest.mark.opentsdb
 @pytest.mark.hbase
-def test_opentsdb_answers_it_too(peer: Opentsdb) -> None:
+def test_odd_request_same_in_opentsdb(peer: Opentsdb) -> None:
     for odd in ODD:
         check_odd(peer.port, odd)
 
 
 def check_odd(port: int, odd: Odd) -> None:
-    """It is answered as the table says; None: that nothing changes by it."""
+    """Assert that the answer has the table's content; None: that nothing changes."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(odd.method, odd.path, odd.body and json.dumps(odd.body))

@@ -1,4 +1,4 @@
-"""Where buckets by wall clock begin: at every change of clocks of many zones, held against OpenTSDB's own classes."""
+"""Start times of calendar buckets around the clock changes of many zones, compared with OpenTSDB's own classes."""
 
 import random
 import subprocess
@@ -17,7 +17,7 @@ from tsd.query.calendar import base
 from tsd.query.model import Calendar
 
 pytestmark = [pytest.mark.opentsdb, pytest.mark.slow]
-# With these, clocks change at midnight, too, by half an hour or by two, and on Fridays.
+# Clocks of these zones also change at midnight, by half an hour or two hours, and on Fridays.
 MORE_ZONES = (
     *("Asia/Tehran", "America/Asuncion", "America/Santiago", "Africa/Cairo", "Atlantic/Azores", "Asia/Amman"),
     *("Asia/Damascus", "America/Godthab", "Antarctica/Troll", "Asia/Gaza"),
@@ -33,14 +33,14 @@ HOUR_MS = 3_600_000
 
 
 class Question(NamedTuple):
-    """A time in ms, and the buckets wanted."""
+    """A time in ms and a kind of bucket."""
 
     time_ms: int
     calendar: Calendar
 
 
 def changes(zone: str) -> Iterator[int]:
-    """The seconds at which a zone's clocks change in YEARS."""
+    """Yield the seconds at which a zone's clocks change in YEARS."""
 
     def offset(at: datetime) -> timedelta | None:
         return at.astimezone(ZoneInfo(zone)).utcoffset()
@@ -56,8 +56,8 @@ def changes(zone: str) -> Iterator[int]:
         at += timedelta(days=3)
 
 
-def drawn(seed: int, count: int) -> list[Question]:
-    """Times near such changes mostly, and every kind of bucket."""
+def random_questions(seed: int, count: int) -> list[Question]:
+    """Return times, mostly near clock changes, with every kind of bucket."""
     draw = random.Random(seed)
     moments = {zone: list(changes(zone)) for zone in (*ZONES, *MORE_ZONES)}
     first, last = (int(year.timestamp()) for year in YEARS)
@@ -73,9 +73,9 @@ def drawn(seed: int, count: int) -> list[Question]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_buckets_begin_where_opentsdb_s_do(seed: int) -> None:
+def test_calendar_buckets_start_as_in_opentsdb(seed: int) -> None:
     need_peer("opentsdb")
-    questions = drawn(seed, 20_000)
+    questions = random_questions(seed, 20_000)
     source = Path(__file__).with_name("OpentsdbCalendar.java")
     asked = "".join(f"{time} {span.number} {span.unit} {span.zone}\n" for time, span in questions)
     command = [str(find_java()), "-cp", f"{fetch('opentsdb')}/*", str(source)]

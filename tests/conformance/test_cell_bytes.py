@@ -1,4 +1,4 @@
-"""The same lines to a real OpenTSDB and to this daemon, in tables of their own: the same bytes in HBase."""
+"""Send the same lines to a real OpenTSDB and to this daemon, with separate tables: the bytes in HBase are equal."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conformance.sent import Generator, Sent, Series, block, flags_of, last_of_each_instant, series, waves
-from tests.conformance.stored import NamedRow, named_rows, pieces
+from tests.conformance.hbase_points import NamedRow, named_rows, pieces
+from tests.conformance.put_lines import Generator, Sent, Series, block, flags_of, last_of_each_instant, series, waves
 from tests.e2e.command import Tsd, ask, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
@@ -29,7 +29,7 @@ LINES = 5_000  # plain ones, and as many others; then some points again
 
 
 class Theirs(NamedTuple):
-    """What OpenTSDB made of the lines."""
+    """OpenTSDB's tables after the lines."""
 
     parts: list[list[Sent]]
     tables: Tables
@@ -38,10 +38,9 @@ class Theirs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def theirs(hbase: RunningHbase, opentsdb_shared: Callable[..., Opentsdb]) -> Theirs:
-    """An OpenTSDB got the lines, and left each point in a cell of its own: some instants have several.
+    """Send the lines to an OpenTSDB that keeps each point in its own cell: some instants have several.
 
-    What is sent of an instant again is sent when what came before is stored: HBase may apply OpenTSDB's batches in
-    another order.
+    A second value of an instant is sent after the first is stored, because HBase may reorder OpenTSDB's batches.
     """
     generator = Generator(20130101, SERIES, HOURS, millis=MILLIS, plain=True)
     first = generator.lines(LINES)
@@ -61,7 +60,7 @@ def theirs(hbase: RunningHbase, opentsdb_shared: Callable[..., Opentsdb]) -> The
 
 @pytest.fixture
 def ours(hbase: RunningHbase, tmp_path: Path) -> Callable[..., Tables]:
-    """`ours(parts, settings)`: tables of a daemon that got the lines, and has ended since."""
+    """`ours(parts, settings)`: tables of a daemon that received the lines and has stopped."""
 
     def store(parts: list[list[Sent]], settings: dict[str, str]) -> Tables:
         tables = hbase.new_tables()
@@ -70,7 +69,7 @@ def ours(hbase: RunningHbase, tmp_path: Path) -> Callable[..., Tables]:
             daemon.connect() as connection,
         ):
             sent = 0
-            for part in parts:  # a block of plain lines goes another way than one with anything else in it
+            for part in parts:  # a block of plain lines is parsed differently from one with other lines
                 connection.sendall(block(part))
                 sent += len(part)
                 daemon.await_stat("ledger.received", sent)
@@ -80,7 +79,7 @@ def ours(hbase: RunningHbase, tmp_path: Path) -> Callable[..., Tables]:
     return store
 
 
-def test_each_point_leaves_the_same_cell(hbase: RunningHbase, theirs: Theirs, ours: Callable[..., Tables]) -> None:
+def test_each_point_has_the_same_cell(hbase: RunningHbase, theirs: Theirs, ours: Callable[..., Tables]) -> None:
     settings = {"tsd.storage.join_points": "false", "tsd.storage.flush_interval": "100"}
     rows = named_rows(hbase, ours(theirs.parts, settings))
     assert sum(map(len, rows.values())) > 1.5 * LINES
@@ -89,15 +88,13 @@ def test_each_point_leaves_the_same_cell(hbase: RunningHbase, theirs: Theirs, ou
         assert rows[row] == cells, row
 
 
-def test_fresh_tables_are_alike_to_the_byte_uids_and_all(
-    hbase: RunningHbase, theirs: Theirs, ours: Callable[..., Tables]
-) -> None:
+def test_new_tables_are_equal_including_uids(hbase: RunningHbase, theirs: Theirs, ours: Callable[..., Tables]) -> None:
     tables = ours(theirs.parts, {"tsd.storage.join_points": "false"})
     for kind in ("data", "uid"):
         assert hbase.tables.rows(getattr(tables, kind)) == hbase.tables.rows(getattr(theirs.tables, kind)), kind
 
 
-def test_joined_points_are_the_same_points(hbase: RunningHbase, theirs: Theirs, ours: Callable[..., Tables]) -> None:
+def test_joined_cell_has_the_same_points(hbase: RunningHbase, theirs: Theirs, ours: Callable[..., Tables]) -> None:
     rows = named_rows(hbase, ours(theirs.parts, {"tsd.storage.join_points": "true"}))
     wanted = last_of_each_instant(sent for part in theirs.parts for sent in part)
     found: dict[Series, set[int]] = {}

@@ -1,10 +1,10 @@
-"""Tables that were copied from the embedded store: a real OpenTSDB answers from them, and can go on writing."""
+"""Tables copied from the embedded store: a real OpenTSDB reads them and can write to them."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conformance.reading import answered, scanned
-from tests.conformance.sent import HOUR_S, Generator, Sent, block, last_of_each_instant, series
+from tests.conformance.put_lines import HOUR_S, Generator, Sent, block, last_of_each_instant, series
+from tests.conformance.readers import answered, scanned
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
@@ -15,12 +15,12 @@ NEW = [series(b"copied.new", b"host=web03")]
 WINDOWS = 3
 
 
-def test_opentsdb_answers_from_tables_that_were_copied_to_hbase_and_they_come_back_whole(
+def test_opentsdb_reads_copied_tables_and_copy_back_is_equal(
     hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
 ) -> None:
     home, tables = Tsd(tmp_path / "home"), hbase.new_tables()
     lines = Generator(1, SERIES, HOURS).lines(600, once_an_instant=True)
-    for window in range(WINDOWS):  # several cells a row, which overlap
+    for window in range(WINDOWS):  # several overlapping cells per row
         text = block(lines[window::WINDOWS])
         assert home.run("import", "-", stdin=text).status == 0
     cluster = Tsd(tmp_path / "cluster", on_hbase(hbase, tables))
@@ -30,7 +30,7 @@ def test_opentsdb_answers_from_tables_that_were_copied_to_hbase_and_they_come_ba
     peer = opentsdb(tables, **{"tsd.core.auto_create_metrics": "true"})
     assert_answered(peer, lines)
     more = Generator(2, NEW, HOURS).lines(100, once_an_instant=True)
-    assert peer.send(block(more)) == b""  # its new names get UIDs that none of ours has
+    assert peer.send(block(more)) == b""  # its new names get unused UIDs
     assert_answered(peer, lines + more)
 
     back = Tsd(tmp_path / "back", {key: name for key, name in cluster.settings.items() if key.endswith("_table")})
@@ -43,7 +43,7 @@ def test_opentsdb_answers_from_tables_that_were_copied_to_hbase_and_they_come_ba
 
 
 def assert_answered(peer: Opentsdb, lines: list[Sent]) -> None:
-    """OpenTSDB answers a query with these points and no others."""
+    """Assert that OpenTSDB answers a query with exactly these points."""
     wanted = last_of_each_instant(lines)
     found = answered(peer, {name.metric for name in wanted}, HOURS[0], HOURS[-1] + HOUR_S)
     assert {

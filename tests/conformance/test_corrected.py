@@ -1,5 +1,5 @@
-"""docs/corrected.md: every example of the page, asked as it stands and corrected, by request and by setting; and what
-a real OpenTSDB says to it."""
+"""docs/corrected.md: every example of the page with and without correction, by request and by setting; and the answers
+of a real OpenTSDB."""
 
 import http.client
 import json
@@ -11,18 +11,18 @@ from urllib.parse import quote
 
 import pytest
 
+from scripts.differences import collect
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdbs
-from tests.unit.test_readme import README, rows
-from tsd.assembly import now_ms
+from tsd.daemon.wiring import now_ms
 
 PAGE = (Path(__file__).parents[2] / "docs" / "corrected.md").read_text()
 EXP = "/api/query/exp"
 
 
 class Example(NamedTuple):
-    """One request of the page, and what it is answered with."""
+    """A request of the page and its answers."""
 
     title: str
     method: str
@@ -32,14 +32,14 @@ class Example(NamedTuple):
     corrected: str
 
     def but(self, value: bool) -> "Example":
-        """The same request that says itself whether it wants it corrected."""
+        """Return the same request with an explicit choice of correction."""
         if self.body is not None:
             return self._replace(body={**self.body, "corrected": value})
         return self._replace(target=f"{self.target}&corrected={str(value).lower()}")
 
 
 def read_blocks() -> Iterator[tuple[str, list[str]]]:
-    """The page's indented blocks, each with the heading above it."""
+    """Yield the page's indented blocks with their headings."""
     title = ""
     for paragraph in PAGE.split("\n\n"):
         if paragraph.startswith("#"):
@@ -55,7 +55,7 @@ def read_request(line: str, title: str = "", theirs: str = "", corrected: str = 
 
 
 def read_examples() -> Iterator[Example]:
-    """All requests of the page that have an answer."""
+    """Yield all requests of the page that have an answer."""
     for title, (request, *answers) in read_blocks():
         if answers[0].startswith("OpenTSDB "):
             theirs, corrected = (answer.split(None, 1)[1] for answer in answers)
@@ -67,7 +67,7 @@ NOW = str(now_ms() // 1000)
 POINTS = "".join(f"{line}\n" for line in SETUP if line.startswith("put ")).replace("NOW", NOW).encode()
 NOTES = [read_request(line) for line in SETUP if line.startswith("POST ")]
 EXAMPLES = list(read_examples())
-OF_ROLLUPS = [one for one in EXAMPLES if "ROLLUP" in one.title]  # test_rollups_beside asks a real OpenTSDB
+OF_ROLLUPS = [one for one in EXAMPLES if "ROLLUP" in one.title]  # test_rollup_sources queries a real OpenTSDB
 PLAIN = [one for one in EXAMPLES if one not in OF_ROLLUPS]
 ROLLUPS = json.dumps(
     {
@@ -81,7 +81,7 @@ ROLLUPS = json.dumps(
 
 
 def ask(port: int, asked: Example) -> str:
-    """What is answered, as the page shows it."""
+    """Return the answer in the page's format."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         body = None if asked.body is None else json.dumps(asked.body)
@@ -99,14 +99,14 @@ def ask(port: int, asked: Example) -> str:
 
 @pytest.fixture(scope="module", params=["false", "true"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, bool]]:
-    """A daemon's port, and whether it is set to answer corrected."""
+    """A daemon's port, and whether its setting corrects answers."""
     with filled(tmp_path_factory.mktemp("corrected"), {"tsd.query.corrected": request.param}) as port:
         yield port, request.param == "true"
 
 
 @contextmanager
 def filled(folder: Path, settings: Mapping[str, str]) -> Iterator[int]:
-    """The port of a daemon that has the page's points and notes."""
+    """Run a daemon with the page's points and annotations. Yield its port."""
     with Tsd(folder / "state", settings).serve() as serving:
         assert serving.tell(POINTS) == b"synced %d\n" % POINTS.count(b"\n")
         for note in NOTES:
@@ -115,12 +115,12 @@ def filled(folder: Path, settings: Mapping[str, str]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("example", PLAIN, ids=lambda one: one.title[:30])
-def test_an_example_is_answered_as_the_page_says(served: tuple[int, bool], example: Example) -> None:
+def test_example_answered_as_documented(served: tuple[int, bool], example: Example) -> None:
     check(*served, example)
 
 
 @pytest.mark.parametrize("corrected", ["false", "true"])
-def test_those_of_rollups_too(tmp_path: Path, corrected: str) -> None:
+def test_rollup_example_answered_as_documented(tmp_path: Path, corrected: str) -> None:
     settings = {"tsd.rollups.enable": "true", "tsd.rollups.config": ROLLUPS, "tsd.query.corrected": corrected}
     with filled(tmp_path, settings) as port:
         for example in OF_ROLLUPS:
@@ -128,23 +128,24 @@ def test_those_of_rollups_too(tmp_path: Path, corrected: str) -> None:
 
 
 def check(port: int, is_corrected: bool, example: Example) -> None:
-    """It is answered as the page says, whatever the setting."""
+    """Assert that the answer is the documented one, whatever the setting."""
     assert ask(port, example) == (example.corrected if is_corrected else example.theirs)
     assert ask(port, example.but(True)) == example.corrected
     assert ask(port, example.but(False)) == example.theirs
 
 
-def test_each_of_readmes_accidents_has_an_example_and_each_differs() -> None:
-    told = README.partition("| OpenTSDB | corrected | pinned by |\n")[2].partition("\n\n")[0]
-    titles = {row[0]: row[1] for row in rows(told)}
-    assert titles.keys() == {example.title for example in EXAMPLES}
-    assert all(f"### {title}\n\nCorrected: {ours}.\n" in PAGE for title, ours in titles.items())
+def test_each_corrected_difference_has_an_example() -> None:
+    corrected = {one.theirs: one.ours for one in collect() if one.topic == "corrected"}
+    assert corrected.keys() == {example.title for example in EXAMPLES}
+    assert all(f"### {title}\n\nCorrected: {ours}.\n" in PAGE for title, ours in corrected.items())
     assert all(example.theirs != example.corrected for example in EXAMPLES)
 
 
 @pytest.mark.opentsdb
 @pytest.mark.hbase
-def test_a_real_opentsdb_answers_so(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_example_answered_by_opentsdb_as_documented(
+    hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     tables = hbase.new_tables()
     with filled(tmp_path_factory.mktemp("corrected-lines"), on_hbase(hbase, tables)):
         pass
@@ -159,7 +160,7 @@ def test_a_real_opentsdb_answers_so(hbase: RunningHbase, tmp_path_factory: pytes
 
 
 def parsed(answer: str) -> object:
-    """An answer without the order of tags, which has no meaning."""
+    """Parse an answer and ignore the order of tags, which has no meaning."""
     status, _, text = answer.partition(" ")
     return text if status != "200" else json.loads(text, object_pairs_hook=_members)
 

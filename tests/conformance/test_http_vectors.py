@@ -1,6 +1,6 @@
-"""What a real OpenTSDB answered to HTTP requests, and what this daemon answers to the same bytes, on both engines.
+"""Recorded HTTP requests to a real OpenTSDB, sent to this daemon on both engines.
 
-One topic alone: `pytest tests/conformance/test_http_vectors.py -k "embedded and suggest"`.
+For one topic: `pytest tests/conformance/test_http_vectors.py -k "embedded and suggest"`.
 """
 
 import http.client
@@ -19,11 +19,11 @@ VECTORS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "vectors" / "http_vectors.json").read_text(encoding="utf-8")
 )
 
-# Requests that OpenTSDB's write buffer of a second outlasts. We have none: a store that takes its time, and then the
-# same answers, are in tests/unit/api/test_put.py.
+# Requests that are shorter than OpenTSDB's write buffer of one second. tsd has no such buffer:
+# tests/unit/api/test_put.py has the same answers with a slow store.
 TIMED = "sync_timeout=50"
 
-# OpenTSDB's defaults, where ours are others.
+# OpenTSDB's defaults that differ from tsd's.
 DEFAULTS = {
     "tsd.no_diediedie": "false",
     "tsd.core.auto_create_metrics": "false",
@@ -47,15 +47,15 @@ FIRST = {"metric": "wire.p", "timestamp": 1500000000, "value": 1, "tags": {"a": 
 
 
 class Departure(NamedTuple):
-    """Where we answer otherwise, on purpose: README's "Differences from OpenTSDB" lists them."""
+    """An intentional difference: docs/differences.md lists them."""
 
     why: str
     status: int
-    body: Any = None  # JSON, or text; None: any
+    body: Any = None  # JSON or text; None: any
     kind: str | None = None  # None: as recorded
 
 
-# By method, path and, where several vectors share those, body.
+# By method, path and, if several vectors share those, body.
 DEPARTURES: dict[tuple[str, str] | tuple[str, str, str], Departure] = {
     ("GET", "/api/serializers"): Departure("documented, and asked for by clients; 2.4.1 does not have it", 200),
     ("POST", "/api/put", '"   "'): Departure("a body of blanks is the client's mistake, and OpenTSDB falls over", 400),
@@ -64,7 +64,7 @@ DEPARTURES: dict[tuple[str, str] | tuple[str, str, str], Departure] = {
 
 
 class Answer(NamedTuple):
-    """What came."""
+    """An answer."""
 
     status: int
     kind: str | None
@@ -73,14 +73,14 @@ class Answer(NamedTuple):
 
 
 def topic(vector: dict[str, Any]) -> str:
-    """The endpoint that a vector is about; of those that need each other, their sequence."""
+    """Return a vector's endpoint, or its sequence if vectors depend on each other."""
     words = vector["path"].partition("?")[0].strip("/").split("/")
     name = "-".join(words[:3] if words[:2] == ["api", "uid"] else words[:2]) or "home"
     return f"seq-{vector['seq']}" if vector.get("seq") else name.removeprefix("api-")
 
 
 def setup(vector: dict[str, Any]) -> str:
-    """A short name of a vector's settings."""
+    """Return a short name of a vector's settings."""
     config = vector.get("config") or {}
     if "rollup intervals" in config:
         return "rollups"
@@ -90,7 +90,7 @@ def setup(vector: dict[str, Any]) -> str:
 
 
 def grouped(by: Callable[[dict[str, Any]], str]) -> dict[str, list[dict[str, Any]]]:
-    """The vectors, in order, by their settings and something else."""
+    """Group the vectors, in order, by their settings and another property."""
     found: dict[str, list[dict[str, Any]]] = {}
     for vector in VECTORS:
         if TIMED not in vector["path"]:
@@ -99,11 +99,11 @@ def grouped(by: Callable[[dict[str, Any]], str]) -> dict[str, list[dict[str, Any
 
 
 TOPICS = grouped(topic)
-SEQUENCES = grouped(lambda vector: str(vector.get("seq")))  # fewer: tables in HBase take time to make
+SEQUENCES = grouped(lambda vector: str(vector.get("seq")))  # fewer groups: tables in HBase take time to create
 
 
 def settings_of(vectors: list[dict[str, Any]], folder: Path) -> dict[str, str]:
-    """The daemon's settings for vectors of one setup."""
+    """Return the daemon's settings for vectors of one setup."""
     own = dict(vectors[0].get("config") or {})
     if own.pop("rollup intervals", None):
         (folder / "rollups.json").write_text(json.dumps(ROLLUPS))
@@ -126,13 +126,13 @@ def ask(port: int, vector: dict[str, Any]) -> Answer:
 
 
 def departure_of(vector: dict[str, Any]) -> Departure | None:
-    """Ours, where it is not what was recorded."""
+    """Return the intentional difference of a vector, if any."""
     key = (vector["method"], vector["path"])
     return DEPARTURES.get((*key, json.dumps(vector["body"]))) or DEPARTURES.get(key)
 
 
 def wrongs(vector: dict[str, Any], answer: Answer) -> list[str]:
-    """What is not as it should be."""
+    """Return the differences from the expected answer."""
     own = departure_of(vector)
     found = []
     if answer.status != (own.status if own else vector["status"]):
@@ -166,12 +166,12 @@ def _wrong_body(wanted: Any, text: str, loose: list[str]) -> list[str]:
         return [f"got {text!r}, wanted {wanted!r}"]
     if "(order)" in loose:
         return [] if sorted(got) == sorted(wanted) else [f"got {got}, wanted {wanted}"]
-    got, wanted = (json.dumps(_without(value, loose)) for value in (got, wanted))  # with the order of keys
+    got, wanted = (json.dumps(_without(value, loose)) for value in (got, wanted))  # includes the order of keys
     return [] if got == wanted else [f"got\n    {got}, wanted\n    {wanted}"]
 
 
 def _without(value: Any, loose: list[str]) -> Any:
-    """JSON without the texts at some paths."""
+    """Return JSON without the texts at some paths."""
     value = json.loads(json.dumps(value))
     for path in loose:
         *way, last = path.split(".")
@@ -184,7 +184,7 @@ def _without(value: Any, loose: list[str]) -> Any:
 
 
 async def judge(folder: Path, vectors: list[dict[str, Any]], settings: dict[str, str]) -> None:
-    """Ask a daemon all vectors of a group, in order; each answer is looked at."""
+    """Send all vectors of a group to a daemon in order, and check each answer."""
     bad: list[str] = []
     async with running(folder / "state", {**settings_of(vectors, folder), **settings}) as daemon:
         if vectors[0].get("seq") != "put" and settings_of(vectors, folder).get("tsd.mode") != "ro":
@@ -199,13 +199,19 @@ async def judge(folder: Path, vectors: list[dict[str, Any]], settings: dict[str,
     assert not bad, f"{len(bad)} wrong:\n" + "\n".join(bad)
 
 
+@pytest.mark.difference(
+    "home-page",
+    topic="http",
+    theirs="`/` is a page that draws graphs",
+    ours="It is a page of links",
+)
 @pytest.mark.parametrize("group", sorted(TOPICS))
-async def test_embedded_as_opentsdb_answered(group: str, tmp_path: Path) -> None:
+async def test_embedded_answers_recorded_http_requests(group: str, tmp_path: Path) -> None:
     await judge(tmp_path, TOPICS[group], {})
 
 
 @pytest.mark.parametrize("group", sorted(SEQUENCES))
-async def test_hbase_as_opentsdb_answered(group: str, tmp_path: Path, hbase: RunningHbase) -> None:
+async def test_hbase_answers_recorded_http_requests(group: str, tmp_path: Path, hbase: RunningHbase) -> None:
     tables = hbase.new_tables()
     settings = {
         "tsd.storage.backend": "hbase",
@@ -215,6 +221,6 @@ async def test_hbase_as_opentsdb_answered(group: str, tmp_path: Path, hbase: Run
     await judge(tmp_path, SEQUENCES[group], settings)
 
 
-def test_every_departure_stands_for_a_vector() -> None:
+def test_every_departure_has_a_vector() -> None:
     meant = {key for key in DEPARTURES for vector in VECTORS if departure_of(vector) is DEPARTURES[key]}
     assert meant == set(DEPARTURES)

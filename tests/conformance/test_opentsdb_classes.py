@@ -1,4 +1,4 @@
-"""Words, names, JSON, notes, histograms and rollups, held against OpenTSDB's own classes in a Java beside the test."""
+"""Compare words, names, JSON, annotations, histograms and rollups with OpenTSDB's own classes in a Java process."""
 
 import json
 import math
@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from scripts.peers.java import fetch, find_java
 from tests.peers.needs import need_peer
-from tsd.codec.annotation import Annotation, annotation_qualifier, encode_annotation
-from tsd.codec.histogram import Bucket, encode_histogram, join_value, make_histogram, single
-from tsd.codec.jsontext import show
-from tsd.codec.meta import TsMeta, UidMeta, encode_ts_meta, encode_uid_meta
-from tsd.codec.rollup import Interval, parse_duration, rollup_base, rollup_qualifier
-from tsd.codec.uid import Kind
-from tsd.codec.words import encode_float, illegal_character, java_map_order, parse_double, parse_long
+from tsd.codec.metadata import Annotation, TsMeta, UidMeta
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.annotation import annotation_qualifier, encode_annotation
+from tsd.codec.opentsdb.histogram import encode_histogram, join_value, make_histogram, single
+from tsd.codec.opentsdb.meta import encode_ts_meta, encode_uid_meta
+from tsd.codec.opentsdb.rollup import Interval, parse_duration, rollup_base, rollup_qualifier
+from tsd.codec.points import Bucket
+from tsd.codec.text import encode_float, illegal_character, java_map_order, parse_double, parse_long, show
 from tsd.errors import BadLine
 
 pytestmark = pytest.mark.opentsdb
@@ -27,14 +28,14 @@ law = settings(deadline=None, max_examples=300)
 
 
 class Classes:
-    """OpenTSDB's classes, asked one question after the other."""
+    """Calls OpenTSDB's classes."""
 
     def __init__(self) -> None:
         command = [find_java(), "-cp", f"{fetch('opentsdb')}/*", Path(__file__).with_name("OpentsdbClasses.java")]
         self._java = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def ask(self, *words: object) -> str:
-        """The answer, `= …`, or the error's text, `! …`; bytes go and come in hex."""
+        """Return the result, `= …`, or the error's text, `! …`. Bytes are passed in hex."""
         assert self._java.stdin
         assert self._java.stdout
         shown = (word.hex() if isinstance(word, bytes) else str(word) for word in words)
@@ -65,7 +66,7 @@ number_words = st.one_of(
 
 @law
 @given(number_words)
-def test_integer_words(classes: Classes, word: bytes) -> None:
+def test_integers_parse_as_in_opentsdb(classes: Classes, word: bytes) -> None:
     try:
         here = f"= {parse_long(word)}"
     except BadLine as exc:
@@ -74,8 +75,8 @@ def test_integer_words(classes: Classes, word: bytes) -> None:
 
 
 @law
-@given(number_words.filter(lambda word: set(word) & set(b".eE")))  # only those are asked for as floats
-def test_float_words(classes: Classes, word: bytes) -> None:
+@given(number_words.filter(lambda word: set(word) & set(b".eE")))  # only these are parsed as floats
+def test_floats_parse_as_in_opentsdb(classes: Classes, word: bytes) -> None:
     try:
         number = parse_double(word)
         here = f"= {struct.unpack('>Q', struct.pack('>d', number))[0]:x}"
@@ -86,7 +87,7 @@ def test_float_words(classes: Classes, word: bytes) -> None:
         assert f"= {str(len(encode_float(number)[1]) == 4).lower()}" == classes.ask("fits", word)
 
 
-def test_letters(classes: Classes) -> None:
+def test_name_characters_are_those_of_opentsdb(classes: Classes) -> None:
     legal = [code for code in range(256) if classes.ask("name", bytes((code,))) == "= "]
     assert legal == [code for code in range(256) if illegal_character(bytes((code,))) is None]
 
@@ -97,13 +98,13 @@ full_texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 
 @law
 @given(st.lists(full_texts.filter(lambda text: "\n" not in text), min_size=1, max_size=60))
-def test_order_of_a_hash_map(classes: Classes, names: list[str]) -> None:
+def test_hash_map_order_is_that_of_java(classes: Classes, names: list[str]) -> None:
     assert "= " + "\n".join(java_map_order(names)) == classes.ask("order", "\n".join(names).encode())
 
 
 @law
 @given(st.one_of(texts, st.text(st.sampled_from('\0\1\x1b\x1f\x7f\x9f\u2028\ufeff\uffff😀"\\/\b\t\n\f\r'))))
-def test_json_strings(classes: Classes, text: str) -> None:
+def test_json_strings_are_those_of_opentsdb(classes: Classes, text: str) -> None:
     assert f"= {show(text).encode().hex()}" == classes.ask("string", json.dumps(text).encode())
 
 
@@ -118,13 +119,13 @@ customs = st.none() | st.dictionaries(texts, texts, max_size=20)
 
 @law
 @given(times)
-def test_note_columns(classes: Classes, start: int) -> None:
+def test_annotation_columns_are_those_of_opentsdb(classes: Classes, start: int) -> None:
     assert f"= {annotation_qualifier(start).hex()}" == classes.ask("notequalifier", start)
 
 
 @law
 @given(st.builds(Annotation, times, longs, texts, texts, st.sampled_from(["", "0a", "0A"]), customs))
-def test_notes(classes: Classes, note: Annotation) -> None:
+def test_annotations_are_those_of_opentsdb(classes: Classes, note: Annotation) -> None:
     body = {
         "startTime": note.start_time,
         "endTime": note.end_time,
@@ -138,19 +139,19 @@ def test_notes(classes: Classes, note: Annotation) -> None:
 
 @law
 @given(st.builds(UidMeta, st.sampled_from(Kind), texts, texts, texts, longs, customs))
-def test_uid_metas(classes: Classes, meta: UidMeta) -> None:
+def test_uid_metas_are_those_of_opentsdb(classes: Classes, meta: UidMeta) -> None:
     stored = encode_uid_meta(meta)
     assert f"= {stored.hex()}" == classes.ask("uidmeta", stored)
 
 
-# Doubles that every Java prints alike: before 19 it gives some others a digit more than they need.
+# Doubles that every Java prints alike: before 19 some others have an unnecessary digit.
 plain_doubles = st.one_of(st.just(math.nan), st.integers(-(10**9), 10**9).map(lambda number: number / 1000))
 
 
 @law
 @given(st.builds(TsMeta, st.just("0A"), texts, texts, texts, longs, customs, texts, texts, st.integers(0, 99),
                  plain_doubles, plain_doubles))  # fmt: skip
-def test_ts_metas(classes: Classes, meta: TsMeta) -> None:
+def test_ts_metas_are_those_of_opentsdb(classes: Classes, meta: TsMeta) -> None:
     stored = encode_ts_meta(meta)
     assert f"= {stored.hex()}" == classes.ask("tsmeta", stored)
 
@@ -166,7 +167,9 @@ def java(bound: float) -> str:
 
 @law
 @given(raw_buckets, signed_longs, signed_longs)
-def test_histograms(classes: Classes, raw: list[tuple[float, float, int]], under: int, over: int) -> None:
+def test_histograms_are_those_of_opentsdb(
+    classes: Classes, raw: list[tuple[float, float, int]], under: int, over: int
+) -> None:
     made = make_histogram((Bucket(single(low), single(high), values) for low, high, values in raw), under, over)
     stored = join_value(42, encode_histogram(made))
     words = [word for low, high, values in raw for word in (java(low), java(high), values)]
@@ -179,7 +182,7 @@ SPANS = "1s/1h 1m/1h 5m/2h 10m/6h 1h/1d 1d/1n 30m/1n 7d/1y 1w/1y 1n/1y 1d/1y".sp
 
 @law
 @given(st.sampled_from(SPANS), st.integers(1, (1 << 32) - 1), st.sampled_from([0, 1, 3, 7, 11, 15]))
-def test_rollups(classes: Classes, how: str, time: int, flags: int) -> None:
+def test_rollup_cells_are_those_of_opentsdb(classes: Classes, how: str, time: int, flags: int) -> None:
     name, span = how.split("/")
     interval = Interval(name, parse_duration(name), int(span[:-1]), span[-1], "t", "p")
     try:

@@ -1,4 +1,4 @@
-"""The peers that everything else is compared with: that they run, and that the tests read them right."""
+"""Check that the real peers run and that the tests read them correctly."""
 
 import socket
 from collections.abc import Callable
@@ -10,12 +10,12 @@ import pytest
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 
-START_S = 1356998400  # an hour's start
+START_S = 1356998400  # start of an hour
 ROW = bytes.fromhex("000001 50e22700 000001 000001")
 Start = Callable[..., Opentsdb]
 
 
-def test_a_put_line_becomes_the_row_that_thrift_and_query_show(hbase: RunningHbase, opentsdb: Start) -> None:
+def test_put_line_read_through_thrift_and_query(hbase: RunningHbase, opentsdb: Start) -> None:
     peer = opentsdb()
     assert peer.send(b"put sys.cpu.user 1356998401 42 host=web01\n") == b""
     assert hbase.tables.rows(peer.tables.data) == {ROW: {b"t:\x00\x10": b"\x2a"}}
@@ -25,7 +25,7 @@ def test_a_put_line_becomes_the_row_that_thrift_and_query_show(hbase: RunningHba
     assert answer[0]["dps"] == {"1356998401": 42}
 
 
-def test_a_row_written_through_thrift_is_read_by_a_query(hbase: RunningHbase, opentsdb_shared: Start) -> None:
+def test_row_put_through_thrift_read_by_query(hbase: RunningHbase, opentsdb_shared: Start) -> None:
     peer = opentsdb_shared()
     peer.send(b"put peers.written 1356998400 1 host=web01\n")
     (row,) = (row for row in hbase.tables.rows(peer.tables.data) if row.startswith(uid(hbase, peer, b"peers.written")))
@@ -35,7 +35,7 @@ def test_a_row_written_through_thrift_is_read_by_a_query(hbase: RunningHbase, op
     assert peer.http("GET", "/api/version")[1]["version"]
 
 
-def test_when_send_returns_all_it_stored_is_there(hbase: RunningHbase, opentsdb: Start) -> None:
+def test_send_returns_after_everything_is_stored(hbase: RunningHbase, opentsdb: Start) -> None:
     peer = opentsdb(**{"tsd.storage.enable_compaction": "false"})
     for burst in range(5):
         lines = (f"put burst.{burst} {START_S + i // 40} 1 series=s{i % 40}\n".encode() for i in range(2000))
@@ -44,7 +44,7 @@ def test_when_send_returns_all_it_stored_is_there(hbase: RunningHbase, opentsdb:
         assert [sum(map(len, rows.values())), len(rows)] == [2000 * (burst + 1), 40 * (burst + 1)]
 
 
-def test_answers_come_without_the_mark_that_ends_them(opentsdb_shared: Start) -> None:
+def test_end_marker_is_cut_from_answers(opentsdb_shared: Start) -> None:
     peer = opentsdb_shared()
     assert (
         peer.send(b"dropcaches\nput a.b 1 x h=w\n")
@@ -64,7 +64,7 @@ def test_equal_settings_share_one_opentsdb(opentsdb_shared: Start) -> None:
     assert not set(other.tables) & set(first.tables)
 
 
-def test_a_stop_writes_out_what_a_long_flush_interval_holds_back(hbase: RunningHbase, opentsdb: Start) -> None:
+def test_stop_flushes_despite_long_flush_interval(hbase: RunningHbase, opentsdb: Start) -> None:
     peer = opentsdb(**{"hbase.rpcs.buffered_flush_interval": "30000"})
     with socket.create_connection((hbase.host, peer.port), timeout=60) as connection:
         connection.sendall(b"put held.back 1356998401 42 host=web01\nexit\n")
@@ -75,7 +75,7 @@ def test_a_stop_writes_out_what_a_long_flush_interval_holds_back(hbase: RunningH
 
 
 @pytest.mark.parametrize("end", [RunningHbase.thrift_stop, RunningHbase.thrift_kill])
-def test_the_gateway_goes_and_comes_back_where_it_was(hbase: RunningHbase, end: Callable[[RunningHbase], None]) -> None:
+def test_restarted_gateway_keeps_its_port(hbase: RunningHbase, end: Callable[[RunningHbase], None]) -> None:
     tables = hbase.new_tables()
     hbase.tables.put(tables.data, b"\0row\xff", {b"t:\0\x10": b"\1"}, time_ms=1500)
     end(hbase)
@@ -85,7 +85,7 @@ def test_the_gateway_goes_and_comes_back_where_it_was(hbase: RunningHbase, end: 
     assert hbase.tables.timed(tables.data) == {b"\0row\xff": {b"t:\0\x10": (b"\1", 1500)}}
 
 
-def test_a_stalled_gateway_takes_connections_and_answers_none(hbase: RunningHbase) -> None:
+def test_stalled_gateway_accepts_and_does_not_answer(hbase: RunningHbase) -> None:
     table = hbase.new_tables().data
     hbase.thrift_pause()
     stalled = happybase.Connection(hbase.host, hbase.thrift_port, timeout=200)
@@ -96,7 +96,7 @@ def test_a_stalled_gateway_takes_connections_and_answers_none(hbase: RunningHbas
     assert table in hbase.tables.tables()
 
 
-def test_new_tables_are_nobody_elses(hbase: RunningHbase) -> None:
+def test_new_tables_are_unused(hbase: RunningHbase) -> None:
     first, second = hbase.new_tables(), hbase.new_tables()
     assert not set(first) & set(second)
     assert {*first, *second} <= set(hbase.tables.tables())
@@ -106,7 +106,7 @@ def test_new_tables_are_nobody_elses(hbase: RunningHbase) -> None:
 
 @pytest.mark.hbase
 @pytest.mark.slow
-def test_what_was_written_outlives_a_stop_and_a_crash(tmp_path: Path) -> None:
+def test_hbase_keeps_rows_after_stop_and_crash(tmp_path: Path) -> None:
     own = RunningHbase(tmp_path / "a folder", **{"hbase.regionserver.handler.count": "5"})
     own.tables.create("kept", ["t"])
     for row, end in ((b"1", own.stop), (b"2", own.kill)):
@@ -118,5 +118,5 @@ def test_what_was_written_outlives_a_stop_and_a_crash(tmp_path: Path) -> None:
 
 
 def uid(hbase: RunningHbase, peer: Opentsdb, metric: bytes) -> bytes:
-    """The UID that OpenTSDB gave a metric."""
+    """Return the UID that OpenTSDB assigned to a metric."""
     return hbase.tables.rows(peer.tables.uid)[metric][b"id:metrics"]

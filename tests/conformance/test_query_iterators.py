@@ -1,4 +1,4 @@
-"""The numbers of generated queries, held against OpenTSDB's own iterators in a Java beside the test."""
+"""Compare the numbers of generated queries with OpenTSDB's own iterators in a Java process."""
 
 import math
 import struct
@@ -13,14 +13,14 @@ from scripts.peers.java import fetch, find_java
 from tests.peers.needs import need_peer
 from tests.query_series import Question, questions
 from tests.query_vectors import Asked, Value, answer
-from tsd.query.ranges import output_range, scan_range
+from tsd.query.plan import output_range, scan_range
 
 pytestmark = pytest.mark.opentsdb
 law = settings(deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck))
 
 
 class Iterators:
-    """OpenTSDB's iterators, asked one question after the other."""
+    """Calls OpenTSDB's iterators."""
 
     def __init__(self) -> None:
         source = Path(__file__).with_name("OpentsdbNumbers.java")
@@ -30,7 +30,7 @@ class Iterators:
         )
 
     def ask(self, question: Question) -> dict[int, Value] | None:
-        """The merged points over the scan range; None: it could not."""
+        """Return the merged points over the scan range; None if OpenTSDB fails."""
         assert self._java.stdin
         assert self._java.stdout
         self._java.stdin.write(" ".join(spelled(question)) + "\n")
@@ -51,7 +51,7 @@ def iterators() -> Iterator[Iterators]:
 
 
 def spelled(question: Question) -> Iterator[str]:
-    """The words of a question."""
+    """Format a question."""
     asked = question.asked
     scan = scan_range(asked.start_ms, asked.end_ms, asked.downsample)
     yield from map(str, (scan.start_ms, scan.stop_ms, asked.start_ms, asked.end_ms))
@@ -78,7 +78,7 @@ def read_point(word: str) -> tuple[int, Value]:
 
 
 def shown(points: Mapping[int, Value], asked: Asked) -> dict[int, str]:
-    """What is answered, every bit of it (but of a NaN's)."""
+    """Format an answer bit by bit, except NaNs."""
     inside = output_range(asked.start_ms, asked.end_ms, asked.downsample)
     return {
         time: "NaN" if isinstance(v, float) and math.isnan(v) else spell_value(v)
@@ -98,12 +98,12 @@ def compare(iterators: Iterators, question: Question) -> None:
 @pytest.mark.slow
 @law
 @given(question=questions(nan=True))
-def test_series_become_what_opentsdb_makes_of_them(iterators: Iterators, question: Question) -> None:
+def test_series_processed_as_by_opentsdb_iterators(iterators: Iterators, question: Question) -> None:
     compare(iterators, question)
 
 
 @pytest.mark.slow
 @law
 @given(question=questions(by_calendar=True))
-def test_calendar_buckets_are_opentsdb_s_in_every_zone(iterators: Iterators, question: Question) -> None:
+def test_calendar_buckets_are_those_of_opentsdb_in_every_zone(iterators: Iterators, question: Question) -> None:
     compare(iterators, question)

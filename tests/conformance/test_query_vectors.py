@@ -1,6 +1,6 @@
-"""What a real OpenTSDB answered to queries, and what this daemon answers to the same requests, on both engines.
+"""Recorded queries to a real OpenTSDB, sent to this daemon on both engines.
 
-One topic alone: `pytest tests/conformance/test_query_vectors.py -k "embedded and rate"`.
+For one topic: `pytest tests/conformance/test_query_vectors.py -k "embedded and rate"`.
 """
 
 import http.client
@@ -18,14 +18,14 @@ from tests.query_vectors import vectors
 from tests.running import Running, running
 
 SETTINGS = {"tsd.core.auto_create_metrics": "true"}
-SETS = ("aggregateTags", "aggregatedTags", "etags")  # lists in whose order there is no meaning
-TIMES = ("stats", "statsSummary")  # whose values differ with every run: their names count
-UNORDERED = ("tags", "commonTags")  # objects in whose order there is no meaning
+SETS = ("aggregateTags", "aggregatedTags", "etags")  # lists without a meaningful order
+TIMES = ("stats", "statsSummary")  # values differ in every run: only names are compared
+UNORDERED = ("tags", "commonTags")  # objects without a meaningful order
 Vector = dict[str, Any]
 
 
-CHOOSY = ("grouping", "filters", "filters/combined", "tsuid")  # topics that ask for some series of a metric
-# Requests that are answered otherwise, on purpose: README's "Differences from OpenTSDB" lists them.
+CHOOSY = ("grouping", "filters", "filters/combined", "tsuid")  # topics that select some series of a metric
+# Intentional differences: docs/differences.md lists them.
 DEPARTURES = {
     "/api/query/last?timeseries=qs.cpu&back_scan=1": "a metric without tags is looked for, whatever the back_scan",
 }
@@ -37,7 +37,7 @@ for _vector in vectors()["queries"]:
 
 @asynccontextmanager
 async def filled(folder: Path, settings: dict[str, str]) -> AsyncIterator[Running]:
-    """A daemon with the vectors' lines, put in order."""
+    """Run a daemon with the vectors' lines in their order."""
     async with running(folder, {**SETTINGS, **settings}) as daemon:
         reply = await daemon.tell("".join(f"{line}\n" for line in vectors()["lines"]).encode())
         assert reply == b"synced %d\n" % len(vectors()["lines"]), reply
@@ -45,7 +45,7 @@ async def filled(folder: Path, settings: dict[str, str]) -> AsyncIterator[Runnin
 
 
 def ask(port: int, vector: Vector) -> tuple[int, Any]:
-    """Status and answer: JSON, or text."""
+    """Return status and answer as JSON or text."""
     request = vector["request"]
     body = request.get("body")
     headers = {"Connection": "close"}
@@ -66,14 +66,15 @@ def ask(port: int, vector: Vector) -> tuple[int, Any]:
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of several points of a second, which share a key, the recordings have the last; no other key comes twice."""
+    """Keep the last of several points of a second, which share a key, as the recordings do. No other key occurs
+    twice."""
     found = dict(members)
     assert len(found) == len(members) or all(key.isdecimal() for key in found), members
     return found
 
 
 def differs(got: Any, wanted: Any, name: str = "") -> bool:
-    """Whether an answer is another: by type, to the last digit, and in the order of keys, where it has a meaning."""
+    """Whether an answer differs: by type, to the last digit, and by the order of keys where it has a meaning."""
     if type(got) is not type(wanted):
         return True
     if isinstance(got, dict):
@@ -91,7 +92,7 @@ def differs(got: Any, wanted: Any, name: str = "") -> bool:
 
 
 async def judge(topics: Iterable[str], folder: Path, settings: dict[str, str], *, salted: bool = False) -> None:
-    """Put all questions of some topics to a daemon; `salted`, series come in another order."""
+    """Send all queries of some topics to a daemon. With `salted`, series have another order."""
     bad = []
     async with filled(folder, settings) as daemon:
         for vector in (vector for topic in topics for vector in TOPICS[topic]):
@@ -123,32 +124,32 @@ def _tags(group: Vector) -> str:
         ('{"stats":{"a":1,"b":2}}', '{"stats":{"b":1,"a":2}}', False),
     ],
 )
-def test_keys_are_compared_in_their_order(got: str, wanted: str, whether: bool) -> None:
+def test_comparison_respects_key_order(got: str, wanted: str, whether: bool) -> None:
     assert differs(*(json.loads(text, object_pairs_hook=_object) for text in (got, wanted))) is whether
     with pytest.raises(AssertionError):
         json.loads('{"metric":1,"metric":1}', object_pairs_hook=_object)
 
 
 @pytest.mark.parametrize("topic", sorted(TOPICS))
-async def test_embedded_as_opentsdb(topic: str, tmp_path: Path) -> None:
+async def test_embedded_answers_recorded_queries(topic: str, tmp_path: Path) -> None:
     await judge([topic], tmp_path / "state", {})
 
 
-async def test_embedded_without_an_index(tmp_path: Path) -> None:
+async def test_embedded_without_index_answers_recorded_queries(tmp_path: Path) -> None:
     await judge(CHOOSY, tmp_path / "state", {"tsd.query.series_index": "false"})
 
 
-async def test_hbase_as_opentsdb(tmp_path: Path, hbase: RunningHbase) -> None:
+async def test_hbase_answers_recorded_queries(tmp_path: Path, hbase: RunningHbase) -> None:
     await judge(TOPICS, tmp_path / "state", on_hbase(hbase))
 
 
-async def test_salted_hbase_as_opentsdb(tmp_path: Path, hbase: RunningHbase) -> None:
-    """Where each series is for itself, or integers are added, the order of groups alone tells of the salt."""
+async def test_salted_hbase_answers_recorded_queries(tmp_path: Path, hbase: RunningHbase) -> None:
+    """With single series or sums of integers, the salt changes only the order of groups."""
     settings = {"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "4"}
     await judge(["tsuid", "filters"], tmp_path / "state", {**on_hbase(hbase), **settings}, salted=True)
 
 
-async def test_hbase_with_an_index(tmp_path: Path, hbase: RunningHbase) -> None:
+async def test_hbase_with_index_answers_recorded_queries(tmp_path: Path, hbase: RunningHbase) -> None:
     settings = on_hbase(hbase)
     index = settings["tsd.storage.hbase.data_table"] + "-series"
     hbase.tables.create(index, ["t"])
@@ -157,7 +158,7 @@ async def test_hbase_with_an_index(tmp_path: Path, hbase: RunningHbase) -> None:
 
 
 def on_hbase(hbase: RunningHbase) -> dict[str, str]:
-    """Settings for new tables."""
+    """Return settings for new tables."""
     return {
         "tsd.storage.backend": "hbase",
         "tsd.storage.hbase.thrift": hbase.gateway,

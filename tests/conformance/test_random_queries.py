@@ -1,4 +1,4 @@
-"""Requests drawn by lot: tsd and a real OpenTSDB on the same tables give the same answers."""
+"""Random requests: tsd and a real OpenTSDB on the same tables give the same answers."""
 
 import http.client
 import json
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.drawn_queries import Asking, asking, lines, notes, odd_asking, warming
+from tests.conformance.random_queries import Asking, asking, lines, notes, odd_asking, warming
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
 
 PER_TEST = 100
-TESTS = 6  # on each kind of table
+TESTS = 6  # per kind of table
 ODD_TESTS = 4
 SALTED = {"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "4"}
 
@@ -27,7 +27,7 @@ class Pair:
         self.tsuids: dict[str, list[str]] = {}  # by metric
 
     def warm_up(self) -> None:
-        """Have OpenTSDB look up every name, learn the TSUIDs, and have it take annotations."""
+        """Make OpenTSDB look up every name, read the TSUIDs, and write annotations."""
         for asked in warming():
             mine, theirs = self.both(asked)
             assert mine[0] == theirs[0] == 200, (asked, mine, theirs)
@@ -37,7 +37,7 @@ class Pair:
             assert _ask(self._peer.port, Asking("POST", "/api/annotation", note))[0] == 200
 
     def both(self, asked: Asking) -> tuple[tuple[int, Any], tuple[int, Any]]:
-        """Status and answer of tsd and of OpenTSDB."""
+        """Return status and answer of tsd and of OpenTSDB."""
         return _ask(self._port, asked), _ask(self._peer.port, asked)
 
 
@@ -66,14 +66,14 @@ def _served(tsd: Tsd, peer: Opentsdb) -> Iterator[Pair]:
 @pytest.mark.opentsdb
 @pytest.mark.hbase
 @pytest.mark.parametrize("number", range(TESTS))
-def test_drawn_queries_have_equal_answers(pair: Pair, number: int) -> None:
+def test_random_queries_answered_as_by_opentsdb(pair: Pair, number: int) -> None:
     assert _answered(pair, {seed: asking(seed) for seed in _seeds(number)}) > PER_TEST // 2
 
 
 @pytest.mark.opentsdb
 @pytest.mark.hbase
 @pytest.mark.parametrize("number", range(ODD_TESTS))
-def test_odd_queries_have_equal_answers(pair: Pair, number: int) -> None:
+def test_odd_queries_answered_as_by_opentsdb(pair: Pair, number: int) -> None:
     assert _answered(pair, {seed: odd_asking(seed, pair.tsuids) for seed in _seeds(number)}) > PER_TEST // 3
 
 
@@ -82,7 +82,7 @@ def _seeds(number: int) -> range:
 
 
 def _answered(pair: Pair, asked: dict[int, Asking]) -> int:
-    """Put some requests to both, which must answer alike; how many found something."""
+    """Send requests to both and assert equal answers. Return how many found something."""
     answered = 0
     for seed, one in asked.items():
         mine, theirs = pair.both(one)
@@ -103,7 +103,7 @@ def _ask(port: int, asked: Asking) -> tuple[int, Any]:
 
 
 class Members(list[tuple[str, Any]]):
-    """An object's members in order: OpenTSDB may repeat a key."""
+    """Members of an object in order: OpenTSDB may repeat a key."""
 
 
 def _pairs(members: list[tuple[str, Any]]) -> Members:
@@ -111,7 +111,7 @@ def _pairs(members: list[tuple[str, Any]]) -> Members:
 
 
 def _plain(answer: Any) -> Any:
-    """Comparable: objects in order of their keys, tag names as sets, numbers with their types, no stack trace."""
+    """Normalise an answer: keys sorted, tag names as sets, numbers with their types, no stack trace."""
     if isinstance(answer, Members):
         shown = [(key, _plain(value)) for key, value in answer if key not in ("trace", "stats")]
         shown = [(key, sorted(value)) if key == "aggregateTags" else (key, value) for key, value in shown]
@@ -122,7 +122,7 @@ def _plain(answer: Any) -> Any:
 
 
 def _difference(mine: Any, theirs: Any, path: str = "") -> str:
-    """Where two answers first differ."""
+    """Return where two answers first differ."""
     if isinstance(mine, list) and isinstance(theirs, list):
         for at, (one, other) in enumerate(zip(mine, theirs, strict=False)):
             if one != other:

@@ -1,23 +1,26 @@
-"""OpenTSDB on a table that our fsck has mended: it reads every row, and complains of none."""
+"""OpenTSDB reads every row of a table that `tsd fsck` has repaired, without a complaint."""
 
 import math
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.broken import KEYS, NAMES, config_of, keyed, lay, lay_uids, stored
+import pytest
+
+from tests.broken_rows import KEYS, NAMES, config_of, keyed, lay, lay_uids, stored
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
-from tsd.codec.row import data_cells, points
-from tsd.codec.rowkey import split_key
-from tsd.config import layout
+from tsd.codec.opentsdb.row import data_cells, points
+from tsd.codec.opentsdb.rowkey import split_key
+from tsd.config.loader import layout
 
 QUERY = {"metric": "broken", "aggregator": "none"}
 GLOBAL_NOTES = bytes.fromhex("00000059685dd8")
-HISTOGRAMS = {"tsd.core.histograms.config": '{"net.opentsdb.core.SimpleHistogramDecoder": 42}'}  # else it reads none
+HISTOGRAMS = {"tsd.core.histograms.config": '{"net.opentsdb.core.SimpleHistogramDecoder": 42}'}  # else none is read
 
 
-def test_opentsdb_reads_every_row_that_fsck_mended(
+@pytest.mark.difference("fsck-unreadable-cells")
+def test_opentsdb_reads_rows_repaired_by_fsck(
     hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
 ) -> None:
     tables = hbase.new_tables()
@@ -35,7 +38,7 @@ def test_opentsdb_reads_every_row_that_fsck_mended(
     }
 
     peer = opentsdb(tables, **HISTOGRAMS)
-    for _ in range(2):  # the first makes it compact the rows
+    for _ in range(2):  # the first makes OpenTSDB compact the rows
         body = {"start": 1, "msResolution": True, "globalAnnotations": True, "queries": [QUERY]}
         status, answer = peer.http("POST", "/api/query", body)
         assert status == 200, answer
@@ -47,9 +50,9 @@ def test_opentsdb_reads_every_row_that_fsck_mended(
         peer.settle()
     assert "xception" not in peer.log()
 
-    hbase.tables.delete(tables.data, GLOBAL_NOTES)  # OpenTSDB's fsck ends at such a row
-    said = peer.tool("Fsck", "--full-scan", "--threads=1").decode()  # which succeeds: it finds no error
+    hbase.tables.delete(tables.data, GLOBAL_NOTES)  # OpenTSDB's fsck stops at such a row
+    said = peer.tool("Fsck", "--full-scan", "--threads=1").decode()  # exit status 0: no errors
     columns = [cell.column.removeprefix(b"t:") for row in stored(tsd).values() for cell in row.cells]
     objects = [column for column in columns if len(column) % 2 and column[0] not in (1, 5)]
-    assert said.count("possibly from a future version of OpenTSDB") == len(objects) > 5  # it came that far
+    assert said.count("possibly from a future version of OpenTSDB") == len(objects) > 5  # the scan was complete
     assert "ERROR" not in said

@@ -1,4 +1,4 @@
-"""Rollups and histograms on one set of tables, half of them written by a real OpenTSDB: both answer alike."""
+"""Rollups and histograms in one set of tables, half of them written by a real OpenTSDB: both daemons answer alike."""
 
 import http.client
 import json
@@ -22,7 +22,7 @@ HISTOGRAMS = '{"net.opentsdb.core.SimpleHistogramDecoder": 42}'
 
 
 def rollups_of(tables: Tables) -> str:
-    """A configuration with tables beside those."""
+    """Return a rollup configuration for tables."""
     names = {"1m": tables.data, "10m": f"{tables.data}-10m", "1h": f"{tables.data}-1h", "1d": f"{tables.data}-1d"}
     spans = {"1m": "1h", "10m": "6h", "1h": "1d", "1d": "1n"}
     return json.dumps(
@@ -43,18 +43,18 @@ def rollups_of(tables: Tables) -> str:
 
 
 def lines(seed: int) -> list[bytes]:
-    """Every series' rollups of several intervals, some missing; pre-aggregates; histograms; and raw points."""
-    chance = random.Random(seed)
+    """Return rollups of several intervals with gaps, pre-aggregates, histograms and raw points of every series."""
+    rng = random.Random(seed)
     found = []
 
     def value(integers: bool) -> str:
-        return str(chance.randrange(-1000, 100000)) if integers else f"{chance.uniform(-10, 1000):.3f}"
+        return str(rng.randrange(-1000, 100000)) if integers else f"{rng.uniform(-10, 1000):.3f}"
 
     for number, host in enumerate(HOSTS):
         for interval, step_s in (("10m", 600), ("1h", 3600), ("1d", 86400)):
             for at in range(START_S, START_S + RUN_S, step_s):
                 for aggregator in ("sum", "count", "min", "max"):
-                    if chance.random() < 0.9:
+                    if rng.random() < 0.9:
                         number_text = value(integers=number == 0 or aggregator == "count")
                         found.append(f"rollup {interval}-{aggregator} r.some {at} {number_text} host={host} dc=lga")
                         if interval == "1h":
@@ -62,8 +62,8 @@ def lines(seed: int) -> list[bytes]:
         for at in range(START_S, START_S + 4 * 3600, 300):
             found += [f"rollup sum r.some {at} {value(integers=True)} dc=d{number}"]
             found += [f"rollup 1h-sum:max r.some {at - at % 3600} {at % 3600} dc=d{number}"] * (at % 3600 == 0)
-            buckets = ":".join(f"{low},{low + 1.5}={chance.randrange(50)}" for low in (0, 1.5, 3, 10.25))
-            found.append(f"histogram r.lat {at} {buckets}:u={chance.randrange(3)}:o={chance.randrange(3)} host={host}")
+            buckets = ":".join(f"{low},{low + 1.5}={rng.randrange(50)}" for low in (0, 1.5, 3, 10.25))
+            found.append(f"histogram r.lat {at} {buckets}:u={rng.randrange(3)}:o={rng.randrange(3)} host={host}")
             found.append(f"put r.some {at} {value(integers=True)} host={host} dc=lga")
             found.append(f"put r.raw {at} {value(integers=True)} host={host}")
             found.append(f"put r.hours {at} {value(integers=True)} host={host}")
@@ -103,8 +103,14 @@ OF_HISTOGRAMS = [
 ]  # fmt: skip
 
 
+@pytest.mark.difference(
+    "salted-histograms",
+    topic="rollups",
+    theirs="On a salted table each hour of a series of histograms is a series of its own",
+    ours="They are one series",
+)
 @pytest.mark.parametrize("salted", [False, True], ids=["plain", "salted"])
-def test_both_answer_alike(
+def test_rollups_answered_as_by_opentsdb(
     salted: bool, hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
 ) -> None:
     tables = hbase.new_tables()
@@ -133,14 +139,14 @@ def test_both_answer_alike(
                 there, here = get(peer.port, path), get(daemon.port, path)
                 torn = salted and query in OF_HISTOGRAMS
                 if torn and query.startswith("none:"):
-                    continue  # there, each hour of a salted series is an answer of its own
+                    continue  # OpenTSDB answers with one series per hour of a salted series
                 if plain(there, torn=torn) != plain(here):
                     differing.append((query, (start, end), there, here))
     assert not differing, report(differing)
 
 
 def plain(answer: tuple[int, Any], *, torn: bool = False) -> Any:
-    """What must be equal: of errors, status and message. `torn`: a series stands there once for each hour."""
+    """Return what must be equal: for errors, status and message. `torn`: OpenTSDB has one series per hour."""
     status, body = answer
     if isinstance(body, dict):
         return status, body["error"]["message"]

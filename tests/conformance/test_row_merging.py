@@ -1,4 +1,4 @@
-"""Rows of many sorts, written to HBase: OpenTSDB reads the points that we read, and leaves the bytes that we would."""
+"""Rows of many kinds in HBase: OpenTSDB reads the same points as tsd, and compacts them to the same bytes."""
 
 import itertools
 import time
@@ -13,22 +13,22 @@ from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import ANSWER_S, Opentsdb
 from tests.property.codec_rows import appends, joined, points
 from tests.unit.codec.codec_rows import applied
-from tsd.codec.cell import COLUMN, Point, join
-from tsd.codec.merge import MergeRules, StoredCell, merge
-from tsd.codec.row import compact, data_cells
-from tsd.codec.times import HOUR_S
+from tsd.codec.opentsdb.cell import COLUMN, Point, join
+from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
+from tsd.codec.opentsdb.row import compact, data_cells
+from tsd.codec.putline import HOUR_S
 
-PARTS, ROWS = 11, 500  # 5,000 in all, and some that are in more than one part
+PARTS, ROWS = 11, 500  # 5,000 rows, and some that are in several parts
 FIRST_HOUR_S = 1356998400
 WRITTEN_MS = 1600000000000
-hours = itertools.count(FIRST_HOUR_S, HOUR_S)  # every row is written to an hour of its own
+hours = itertools.count(FIRST_HOUR_S, HOUR_S)  # each row has its own hour
 Rows = list[list[StoredCell]]
 Bytes = dict[bytes, list[tuple[bytes, bytes]]]
 
-repeating = st.lists(points(), min_size=2, max_size=6).map(  # in order, times given twice; OpenTSDB sorts no cell
+repeating = st.lists(points(), min_size=2, max_size=6).map(  # in order, with duplicate times; OpenTSDB sorts no cell
     lambda found: join(sorted(found, key=lambda point: point.offset_ms))
 )
-last_bytes = st.builds(  # missing, or saying nothing; single points have none
+last_bytes = st.builds(  # missing or without meaning; single points have none
     lambda cell, last: cell if len(cell.qualifier) < 6 else Point(cell.qualifier, cell.value[:-1] + last),
     joined,
     st.sampled_from([b"", b"\x07"]),
@@ -46,18 +46,18 @@ others = st.sampled_from([Point(b"\6\0\0", bytes(9)), Point(b"\x09\0\0", b"*"), 
 
 
 class Enough(Exception):
-    """Of examples."""
+    """Enough examples are collected."""
 
 
 def is_finite(cell: Point) -> bool:
-    """Whether JSON can say all its numbers."""
+    """Whether JSON has all its numbers."""
     found = merge(b"", [StoredCell(*cell, 0)], MergeRules(fix_duplicates=True)).points
     return all(abs(point.number) < float("inf") for point in found)
 
 
 @st.composite
 def rows(draw: st.DrawFn) -> list[StoredCell]:
-    """Cells of a row, each written at another time: OpenTSDB's choice between equally new ones is nobody's rule."""
+    """Return cells of a row with different write times: for equal times, OpenTSDB's choice is undefined."""
     kinds = st.one_of(joined, joined, points(), repeating, last_bytes, old, others, appends)
     found = draw(st.lists(kinds.filter(is_finite), min_size=1, max_size=7))
     unique = {cell.qualifier: cell.value for cell in found}
@@ -66,7 +66,7 @@ def rows(draw: st.DrawFn) -> list[StoredCell]:
 
 
 def generated(count: int, number: int) -> Rows:
-    """So many different rows, of a seed."""
+    """Return different rows of a seed."""
     found: dict[tuple[StoredCell, ...], None] = {}
 
     @seed(number)
@@ -74,7 +74,7 @@ def generated(count: int, number: int) -> Rows:
         max_examples=2 * count,
         deadline=None,
         database=None,
-        phases=[Phase.generate],  # a smaller example would need rows of its own
+        phases=[Phase.generate],  # a smaller example would need its own rows
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )
     @given(rows())
@@ -89,7 +89,7 @@ def generated(count: int, number: int) -> Rows:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_rows_are_read_and_compacted_alike(
+def test_rows_read_and_compacted_as_by_opentsdb(
     hbase: RunningHbase, opentsdb_shared: Callable[..., Opentsdb], part: int
 ) -> None:
     peer = opentsdb_shared(**{"tsd.storage.fix_duplicates": "true"})
@@ -126,23 +126,23 @@ def place(hbase: RunningHbase, table: str, placed: dict[bytes, list[StoredCell]]
     by_time: dict[int, dict[bytes, dict[bytes, bytes]]] = defaultdict(dict)
     for key, row in placed.items():
         for cell in row:
-            by_time[cell.time_ms][key] = {COLUMN + cell.qualifier: cell.value}  # no two of a row at one time
+            by_time[cell.time_ms][key] = {COLUMN + cell.qualifier: cell.value}  # a row's cells have different times
     for time_ms, cells in by_time.items():
         hbase.tables.put_all(table, cells, time_ms=time_ms)
 
 
 def rows_of(hbase: RunningHbase, peer: Opentsdb, keys: Collection[bytes]) -> Bytes:
-    """Qualifiers and values of rows as they stand in HBase, in order."""
+    """Return the stored qualifiers and values of rows in order."""
     found = hbase.tables.timed(peer.tables.data, min(keys), max(keys) + b"\0")
     cells = {key: [(column, value, time_ms) for column, (value, time_ms) in found[key].items()] for key in keys}
     return {key: [cell[:2] for cell in sorted(data_cells(row))] for key, row in cells.items()}
 
 
-def settled(look: Callable[[], Bytes], wanted: Bytes) -> Bytes:
-    """What is there once it is what is wanted, or for as long as a peer may take: OpenTSDB deletes when HBase has
-    acknowledged the put, which nothing tells us of."""
+def settled(read: Callable[[], Bytes], wanted: Bytes) -> Bytes:
+    """Read until the result is `wanted`, or until a deadline: OpenTSDB deletes after HBase has acknowledged the put,
+    and does not report it."""
     deadline = time.monotonic() + ANSWER_S
-    while (seen := look()) != wanted and time.monotonic() < deadline:  # each look is a request: it paces itself
+    while (seen := read()) != wanted and time.monotonic() < deadline:  # each request limits the polling rate
         pass
     return seen
 

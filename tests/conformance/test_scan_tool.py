@@ -1,4 +1,4 @@
-"""`tsd scan` beside the tool that it is made after, on the same tables."""
+"""`tsd scan` and OpenTSDB's tool on the same tables."""
 
 import re
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.sent import HOUR_S, Generator, block, series
+from tests.conformance.put_lines import HOUR_S, Generator, block, series
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
@@ -17,7 +17,7 @@ SERIES = [series(b"scan.cpu", b"host=web01 cpu=0"), series(b"scan.cpu", b"cpu=1 
 
 @pytest.fixture
 def sides(hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path) -> tuple[Tsd, Opentsdb, RunningHbase]:
-    """Our command and the real one, on tables that both have written to."""
+    """The `tsd` command and OpenTSDB, on tables that both have written to."""
     tables = hbase.new_tables()
     peer = opentsdb(tables, **{"tsd.storage.enable_compaction": "false"})
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
@@ -29,7 +29,7 @@ def sides(hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
     return tsd, peer, hbase
 
 
-def test_rows_are_shown_as_by_opentsdb(sides: tuple[Tsd, Opentsdb, RunningHbase]) -> None:
+def test_scan_prints_rows_as_opentsdb(sides: tuple[Tsd, Opentsdb, RunningHbase]) -> None:
     tsd, peer, _ = sides
     words = [str(HOURS[0]), str(HOURS[1]), "sum", "scan.cpu"]
     for options in ([], ["--import"]):
@@ -39,8 +39,14 @@ def test_rows_are_shown_as_by_opentsdb(sides: tuple[Tsd, Opentsdb, RunningHbase]
             assert sorted(tidy(ours.out)) == sorted(tidy(theirs))
 
 
-def test_an_annotation_is_shown_with_its_time(sides: tuple[Tsd, Opentsdb, RunningHbase]) -> None:
-    """OpenTSDB takes the column for a data point's: second 5 becomes second 0, and the time that of second 16."""
+@pytest.mark.difference(
+    "scan-annotations",
+    topic="commands",
+    theirs="`scan` reads the column of an annotation as that of a data point and prints another time",
+    ours="It prints the annotation's time",
+)
+def test_scan_prints_annotation_with_time(sides: tuple[Tsd, Opentsdb, RunningHbase]) -> None:
+    """OpenTSDB reads the column as a data point's: second 5 becomes second 0, with the time of second 16."""
     tsd, peer, _ = sides
     words = [str(HOURS[0]), str(HOURS[1]), "sum", "scan.cpu"]
     [ours] = [line for line in tsd.run("scan", *words).out.splitlines() if is_note(line)]
@@ -51,7 +57,15 @@ def test_an_annotation_is_shown_with_its_time(sides: tuple[Tsd, Opentsdb, Runnin
     assert ours.split("\t") == [qualifier, value, *right]
 
 
-def test_deleting_prints_and_removes_the_rows_that_opentsdb_would(sides: tuple[Tsd, Opentsdb, RunningHbase]) -> None:
+@pytest.mark.difference(
+    "scan-delete",
+    topic="commands",
+    theirs=(
+        "`scan --delete` deletes the present row, including points written meanwhile. Nothing deletes less than an hour"
+    ),
+    ours="It deletes only what it read and printed. `tsd delete` deletes a span to the millisecond",
+)
+def test_scan_delete_prints_and_removes_rows_as_opentsdb(sides: tuple[Tsd, Opentsdb, RunningHbase]) -> None:
     tsd, peer, hbase = sides
     before = hbase.tables.rows(peer.tables.data)
     words = [str(HOURS[0]), str(HOURS[0] + HOUR_S - 1), "sum", "scan.cpu"]
@@ -72,7 +86,7 @@ def is_note(line: str) -> bool:
 
 
 def tidy(text: str) -> list[list[str]]:
-    """Lines as words in no order: tags have another one. Fractions are rounded: Java writes them otherwise."""
+    """Split lines into sorted words, because tags differ in order. Round fractions, which Java prints differently."""
     lines = [line for line in text.splitlines() if not is_note(line)]
     return [sorted(map(tidy_word, re.sub(r"[{},]", " ", line).split())) for line in lines]
 

@@ -1,13 +1,14 @@
-"""`tsd.mode`: what is there in which mode, by a table of its own; OpenTSDB's endpoints as it has them (wire.md §10)."""
+"""`tsd.mode`: endpoints and commands of each mode, from an independent table; OpenTSDB's as in
+docs/compat/wire.md §10."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.running import running
-from tests.unit.doors.web_parts import get, hear
+from tests.unit.server.web_parts import get, hear
 
-# Method, path, and the modes that have it: rw, ro, wo. The last ones are ours, and there in all.
+# Method, path, and the modes that have it: rw, ro, wo. tsd's own endpoints come last and exist in all modes.
 TABLE = """
 GET    /                        rw ro
 GET    /aggregators             rw ro wo
@@ -52,7 +53,7 @@ NOWHERE = ("Endpoint not found", "Page Not Found")
 
 
 @pytest.mark.parametrize("mode", COMMANDS)
-async def test_each_mode_has_what_it_has(tmp_path: Path, mode: str) -> None:
+async def test_mode_offers_its_endpoints_and_commands(tmp_path: Path, mode: str) -> None:
     wrong = []
     for name in ("a", "favicon.ico"):
         (tmp_path / name).touch()

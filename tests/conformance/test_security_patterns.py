@@ -1,4 +1,4 @@
-"""A pattern that somebody sends must not keep the event loop: nothing can stop Python's matcher."""
+"""An expensive pattern must not block the event loop, because Python's matcher cannot be interrupted."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -13,8 +13,8 @@ PATTERNS = ("a*a*a*a*a*a*a*a*b", "a?" * 30 + "a" * 30, "(?:a|aa)" * 30 + "b", "a
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=range(len(PATTERNS)))
-async def test_no_pattern_keeps_the_daemon(tmp_path: Path, pattern: str) -> None:
-    """Whoever may write names and ask for them, which by default is everybody."""
+async def test_expensive_patterns_do_not_block_the_daemon(tmp_path: Path, pattern: str) -> None:
+    """By default, any client may write names and query them."""
     wanted = quote(f"{{host=regexp({pattern})}}")
     async with running(tmp_path, access={}) as daemon:
         await daemon.tell(b"put a.b 1500000000 1 host=%b\n" % (b"a" * 60))

@@ -1,7 +1,7 @@
-"""What was published against OpenTSDB, and what is tried on any HTTP server, sent to a daemon: nothing of it acts.
+"""Published attacks on OpenTSDB, and common attacks on HTTP servers, have no effect on a daemon.
 
-Gnuplot's scripts took parameters of /q as they were (CVE-2018-12972, CVE-2020-35476, CVE-2023-25826, CVE-2023-36812);
-pages and answers took others (CVE-2018-12973, CVE-2018-13003, CVE-2023-25827).
+OpenTSDB passed parameters of /q to Gnuplot's scripts unchecked (CVE-2018-12972, CVE-2020-35476, CVE-2023-25826,
+CVE-2023-36812), and others to pages and answers (CVE-2018-12973, CVE-2018-13003, CVE-2023-25827).
 """
 
 import html
@@ -14,7 +14,7 @@ import pytest
 
 from tests.running import Running, running
 from tests.unit.api.asking import ask, tell
-from tests.unit.doors.web_parts import Heard
+from tests.unit.server.web_parts import Heard
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ Q = f"/q?start={BASE}&end={BASE + 60}&m=sum:a.b"
 
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
-    """With a series, files to serve, and beside those a secret."""
+    """A daemon with a series, static files, and a secret file next to them."""
     files = tmp_path / "static"
     files.mkdir()
     (files / "a.html").write_text("<p>ours</p>")
@@ -50,7 +50,7 @@ COMMANDS = [
     "|touch {mark}",
     "__import__('os').system('touch {mark}')",
     "{{{{().__class__.__base__.__subclasses__()}}}}",
-    "$\\input{{{mark}}}$",  # what draws knows some TeX
+    "$\\input{{{mark}}}$",  # the drawing library knows some TeX
 ]
 PARAMETERS = (
     "yrange", "y2range", "key", "o", "wxh", "style", "ylabel", "y2label", "yformat", "y2format", "xformat", "title",
@@ -58,10 +58,16 @@ PARAMETERS = (
 )  # fmt: skip
 
 
+@pytest.mark.difference(
+    "graph-parameters",
+    topic="security",
+    theirs="Parameters of `/q` reach a shell or a Gnuplot script (CVE-2020-35476, CVE-2023-25826 and others)",
+    ours="None does",
+)
 @pytest.mark.parametrize("form", ["json", "png"])
 @pytest.mark.parametrize("command", range(len(COMMANDS)))
-async def test_no_parameter_of_a_graph_is_a_command(daemon: Running, tmp_path: Path, command: int, form: str) -> None:
-    """Each in every parameter at once, and in those that are checked one by one."""
+async def test_graph_parameter_is_not_executed(daemon: Running, tmp_path: Path, command: int, form: str) -> None:
+    """Put the text into all parameters at once, and into each that is checked separately."""
     mark = tmp_path / "mark"
     text = COMMANDS[command].format(mark=mark)
     for names in (PARAMETERS, *((name,) for name in ("yrange", "y2range", "key", "o", "wxh", "style"))):
@@ -71,11 +77,11 @@ async def test_no_parameter_of_a_graph_is_a_command(daemon: Running, tmp_path: P
 
 
 @pytest.mark.parametrize("command", range(len(COMMANDS)))
-async def test_no_text_of_a_graph_is_a_command(daemon: Running, tmp_path: Path, command: int) -> None:
-    """Where any text may stand, it is drawn."""
+async def test_graph_text_is_not_executed(daemon: Running, tmp_path: Path, command: int) -> None:
+    """Parameters for free text are drawn."""
     mark = tmp_path / "mark"
     text = COMMANDS[command].format(mark=mark)
-    if command in (0, 5):  # a process each
+    if command in (0, 5):  # each starts a process
         await ask(daemon, f"{Q}&png&{urlencode(dict.fromkeys(('title', 'ylabel', 'y2label'), text))}")
     await ask(daemon, f"/api/query/gexp?start=1h-ago&exp={quote(text)}")
     for member in ("expr", "id"):
@@ -126,7 +132,7 @@ REFLECTING = [
 
 
 def is_harmless(heard: Heard, script: str) -> bool:
-    """Whether a browser runs nothing of an answer: it is no page, or the script stands in it as text."""
+    """Whether a browser executes nothing of an answer: it is no page, or the script is escaped."""
     assert heard.headers.get("x-content-type-options") == "nosniff"
     assert "default-src 'none'" in heard.headers["content-security-policy"]
     if not heard.headers["content-type"].startswith("text/html"):
@@ -135,15 +141,15 @@ def is_harmless(heard: Heard, script: str) -> bool:
 
 
 @pytest.mark.parametrize("target", REFLECTING)
-async def test_no_answer_runs_what_was_asked(daemon: Running, target: str) -> None:
+async def test_answer_contains_no_script_of_the_request(daemon: Running, target: str) -> None:
     for script in SCRIPTS:
         for text in {quote(script), quote(script, safe="<>/'\"()=").replace(" ", "+")}:
             heard = await ask(daemon, target.format(text))
             assert is_harmless(heard, script), (target, script, heard.body)
 
 
-async def test_no_name_in_an_answer_runs(daemon: Running) -> None:
-    """Names have no such characters; what else is stored is told as JSON only."""
+async def test_names_in_answers_are_not_scripts(daemon: Running) -> None:
+    """Names have no such characters. Other stored text is returned as JSON only."""
     assert b"illegal character: <" in await daemon.tell(b"put <script> 1 1 a=b\n")
     note = {"startTime": BASE, "description": SCRIPT, "notes": SCRIPT, "custom": {SCRIPT: SCRIPT}}
     heard = await tell(daemon, "/api/annotation", json.dumps(note).encode())
@@ -161,7 +167,7 @@ CALLBACKS = [
 
 
 @pytest.mark.parametrize("callback", CALLBACKS, ids=range(len(CALLBACKS)))
-async def test_a_callback_is_the_name_of_a_function_and_nothing_else(daemon: Running, callback: str) -> None:
+async def test_jsonp_callback_must_be_a_function_name(daemon: Running, callback: str) -> None:
     raw = callback if "%" in callback else quote(callback)
     heard = await ask(daemon, f"/api/version?jsonp={raw}")
     assert heard.status == 400
@@ -178,7 +184,7 @@ BEYOND = [
 
 
 @pytest.mark.parametrize("path", BEYOND, ids=range(len(BEYOND)))
-async def test_no_path_leads_out_of_the_files_that_are_served(daemon: Running, path: str) -> None:
+async def test_path_outside_static_root_is_refused(daemon: Running, path: str) -> None:
     for root in ("/s/", "/S/", "/favicon.ico/", "/s//", "/"):
         heard = await ask(daemon, root + (path if path.isascii() else quote(path)).replace("\\", "%5C"))
         assert SECRET.encode() not in heard.body
@@ -187,7 +193,7 @@ async def test_no_path_leads_out_of_the_files_that_are_served(daemon: Running, p
         assert heard.status != 200 or path in ("", ".", "./") or root == "/" or heard.body == b"<p>ours</p>"
 
 
-async def test_files_that_are_served_are(daemon: Running) -> None:
+async def test_static_files_are_served(daemon: Running) -> None:
     heard = await ask(daemon, "/s/a.html")
     assert heard.body == b"<p>ours</p>"
     assert heard.headers["content-security-policy"] == "frame-ancestors 'self'"
@@ -200,13 +206,13 @@ INJECTED = "x%0d%0aSet-Cookie:%20a=b%0d%0a%0d%0a<script>"
     "target",
     ["/q?{}", "/s/{}", "/{}", "/api/{}", "/api/version?jsonp={}", "/suggest?type={}", "/api/version?serializer={}"],
 )
-async def test_no_header_of_an_answer_comes_from_a_request(daemon: Running, target: str) -> None:
+async def test_request_cannot_inject_response_headers(daemon: Running, target: str) -> None:
     for text in (INJECTED, INJECTED.replace("%0d%0a", "%0a"), INJECTED.replace("%0d%0a", "%E5%98%8D%E5%98%8A")):
         heard = await ask(daemon, target.format(text))
         assert "set-cookie" not in heard.headers
 
 
-async def test_an_origin_is_told_back_only_where_it_is_let_in(tmp_path: Path) -> None:
+async def test_origin_returned_only_if_allowed(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.http.request.cors_domains": "http://a.example"}) as daemon:
         heard = await ask(daemon, "/api/version", "Origin: http://a.example")
         assert heard.headers["access-control-allow-origin"] == "http://a.example"
@@ -243,8 +249,8 @@ SMUGGLED = [
 
 
 @pytest.mark.parametrize("rest", SMUGGLED, ids=range(len(SMUGGLED)))
-async def test_no_request_hides_in_another(daemon: Running, rest: bytes) -> None:
-    """What could be read in two ways is refused, and nothing behind it is served."""
+async def test_request_smuggling_is_refused(daemon: Running, rest: bytes) -> None:
+    """Ambiguous requests are refused, and nothing after them is served."""
     hidden = b"GET /api/dropcaches HTTP/1.1\r\nHost: tsd\r\n\r\n"
     host = b"" if rest.startswith(b"Host") else b"Host: tsd\r\n"
     async with daemon.client() as client:
@@ -270,10 +276,16 @@ CHANGING = [
 ]  # fmt: skip
 
 
+@pytest.mark.difference(
+    "cross-site-requests",
+    topic="security",
+    theirs="A page of any site can make a user's browser write points, drop caches or end the daemon",
+    ours="Such requests are answered with 403, unless `tsd.http.request.cors_domains` allows the site",
+)
 @pytest.mark.parametrize("headers", FOREIGN, ids=range(len(FOREIGN)))
-async def test_pages_of_others_change_nothing(tmp_path: Path, headers: tuple[str, ...]) -> None:
-    """A form of another site that posts text/plain, or a picture whose address is an order: a browser sends both, with
-    what it knows of its user."""
+async def test_cross_site_requests_change_nothing(tmp_path: Path, headers: tuple[str, ...]) -> None:
+    """A form of another site that posts text/plain, or an image with the URL of a command: browsers send both with the
+    user's credentials."""
     point = b'{"metric":"csrf.point","timestamp":1500000000,"value":1,"tags":{"host":"a"}}'
     async with running(tmp_path, {"tsd.no_diediedie": "false"}) as daemon:
         for method, target in CHANGING:
@@ -283,14 +295,20 @@ async def test_pages_of_others_change_nothing(tmp_path: Path, headers: tuple[str
                 heard = await ask(daemon, target, *headers)
             assert heard.status == 403, (method, target)
             assert "cors_domains" in heard.body.decode()
-        assert daemon.daemon.ledger.received == 0
+        assert daemon.daemon.ingest.ledger.received == 0
         assert not daemon.stop.is_set()
         own = ("Sec-Fetch-Site: same-origin", "Origin: http://tsd")
         assert (await tell(daemon, "/api/put", point, *own)).status == 204
         assert (await tell(daemon, "/api/put", point, "Origin: http://tsd")).status == 204
 
 
-async def test_every_answer_keeps_a_browser_safe(daemon: Running) -> None:
+@pytest.mark.difference(
+    "browser-headers",
+    topic="security",
+    theirs="Browsers may frame, cache and execute answers",
+    ours="Headers forbid it",
+)
+async def test_every_answer_has_security_headers(daemon: Running) -> None:
     for path in ("/", "/api/version", "/version", "/nosuch", "/api/nosuch", "/api/query", "/q", "/metrics", "/health"):
         headers = (await ask(daemon, path)).headers
         assert headers["x-content-type-options"] == "nosniff"
@@ -300,10 +318,10 @@ async def test_every_answer_keeps_a_browser_safe(daemon: Running) -> None:
         assert headers["cache-control"]
         assert "set-cookie" not in headers
         assert "server" not in headers
-        assert "strict-transport-security" not in headers  # without TLS it is not to be believed
+        assert "strict-transport-security" not in headers  # browsers ignore it without TLS
 
 
-async def test_the_list_of_queries_shows_nobodys_secrets(daemon: Running) -> None:
+async def test_query_list_hides_credentials(daemon: Running) -> None:
     names = ("Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X-Auth-Token", "X-Forwarded-Access-Token")
     await ask(daemon, f"/api/query?start={BASE}&m=sum:a.b", "User-Agent: us", *(f"{name}: {SECRET}" for name in names))
     heard = await ask(daemon, "/api/stats/query")
@@ -311,8 +329,9 @@ async def test_the_list_of_queries_shows_nobodys_secrets(daemon: Running) -> Non
     assert SECRET.encode() not in heard.body
 
 
-async def test_no_answer_shows_a_trace(tmp_path: Path) -> None:
-    """Not even where the setting is on, to strangers."""
+@pytest.mark.difference("stack-traces")
+async def test_stack_trace_not_shown_to_anonymous_clients(tmp_path: Path) -> None:
+    """Anonymous clients get no trace even if the setting is on."""
     async with running(tmp_path, {"tsd.http.show_stack_trace": "true"}, access={}) as daemon:
         for path in ("/api/query", "/q?start=x&m=y&json", "/api/annotation?start_time=x", "/api/search/x"):
             heard = await ask(daemon, path)

@@ -1,5 +1,5 @@
-"""Every endpoint and every command, asked by everybody: a table of its own, so that the daemon's is not held against
-itself. `none` has no role; `-` is who has not shown who it is."""
+"""Every endpoint and command with every role, from a table that is independent of the daemon's. `none` has no role;
+`-` is an unauthenticated client."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,13 +9,12 @@ import pytest
 import trio
 
 from tests.running import Client, Running, running
-from tests.unit.doors.web_parts import get, hear, post
-from tsd.access.accounts import Account, write_lines
-from tsd.access.needs import COMMANDS, endpoints
-from tsd.access.roles import Role
-from tsd.access.secret import kept_token, new_token
+from tests.unit.server.web_parts import get, hear, post
+from tsd.auth.accounts import Account, write_lines
+from tsd.auth.credentials import hash_token, new_token
+from tsd.auth.roles import COMMAND_PERMISSIONS, Role, endpoint_permissions
 
-# Method, target, and who may: e everybody, k whoever has a role, else the roles of which one is enough.
+# Method, target, and permission: e everybody, k any role, else the roles of which one is enough.
 HTTP = """
 GET    /                                  k
 GET    /aggregators                       k
@@ -125,7 +124,7 @@ diediedie                                 a
 """
 WHO = {"none": "", "reader": "r", "writer": "w", "admin": "a", "all": "rwa", "-": None}
 ROLE = {"r": Role.READ, "w": Role.WRITE, "a": Role.ADMIN}
-ENDS = ("/diediedie", "diediedie")  # whoever may, is asked about elsewhere
+ENDS = ("/diediedie", "diediedie")  # tested separately for permitted roles
 
 
 class Case(NamedTuple):
@@ -145,7 +144,7 @@ def cases(table: str) -> Iterator[Case]:
 
 
 class Everybody:
-    """A daemon, and a token for each of `WHO`."""
+    """A daemon with a token for each of `WHO`."""
 
     def __init__(self, daemon: Running, tokens: dict[str, str]) -> None:
         self.daemon = daemon
@@ -169,7 +168,7 @@ async def everybody(tmp_path: Path) -> AsyncIterator[Everybody]:
         granted = Role.NONE
         for letter in WHO[who] or "":
             granted |= ROLE[letter]
-        lines.append(str(Account(who, granted, kept_token(token))))
+        lines.append(str(Account(who, granted, hash_token(token))))
     write_lines(tmp_path / "accounts", lines)
     access = {
         "tsd.core.authentication.enable": "true",
@@ -181,7 +180,7 @@ async def everybody(tmp_path: Path) -> AsyncIterator[Everybody]:
         yield Everybody(daemon, tokens)
 
 
-async def test_each_endpoint_is_for_those_who_have_its_role(everybody: Everybody) -> None:
+async def test_endpoint_requires_its_role(everybody: Everybody) -> None:
     wrong = []
     for who, roles in WHO.items():
         if who == "none":
@@ -197,7 +196,7 @@ async def test_each_endpoint_is_for_those_who_have_its_role(everybody: Everybody
     assert wrong == []
 
 
-async def test_each_command_is_for_those_who_have_its_role(everybody: Everybody) -> None:
+async def test_command_requires_its_role(everybody: Everybody) -> None:
     wrong = []
     for who, token in everybody.tokens.items():
         async with everybody.daemon.client() as client:
@@ -216,7 +215,7 @@ async def test_each_command_is_for_those_who_have_its_role(everybody: Everybody)
 
 
 @pytest.mark.parametrize("asked", ENDS)
-async def test_who_may_end_the_daemon_does(everybody: Everybody, asked: str) -> None:
+async def test_admin_can_stop_the_daemon(everybody: Everybody, asked: str) -> None:
     async with everybody.daemon.client() as client:
         if asked.startswith("/"):
             assert await everybody.status(client, "admin", f"GET {asked}") == 200
@@ -226,14 +225,23 @@ async def test_who_may_end_the_daemon_does(everybody: Everybody, asked: str) -> 
             await everybody.daemon.stop.wait()
 
 
-async def test_what_administers_is_off_by_default(tmp_path: Path) -> None:
-    """Without authentication, and with nothing said of it: every line of the tables that needs admin, and no other."""
+@pytest.mark.difference("diediedie")
+@pytest.mark.difference(
+    "administration",
+    topic="security",
+    theirs=(
+        "Any client may drop caches, rename UIDs, delete trees, read the log, and delete data where deletion is enabled"
+    ),
+    ours="Each needs the role admin, which only `tsd.access.anonymous` or an account gives; 403",
+)
+async def test_administration_is_off_by_default(tmp_path: Path) -> None:
+    """Without authentication and with default settings: exactly the lines of the tables that need admin."""
     settings = {"tsd.no_diediedie": "false", "tsd.http.query.allow_delete": "true"}
     wrong = []
     async with running(tmp_path, settings, access={}) as daemon, daemon.client() as client:
-        asker = Everybody(daemon, {})
+        everybody = Everybody(daemon, {})
         for case in cases(HTTP):
-            status = await asker.status(client, "-", case.asked)
+            status = await everybody.status(client, "-", case.asked)
             if (status in (401, 403)) == case.allows("rw"):
                 wrong.append(f"{case.asked}: {status}")
         heard = await daemon.tell(b"dropcaches\ndiediedie\n")
@@ -241,14 +249,14 @@ async def test_what_administers_is_off_by_default(tmp_path: Path) -> None:
     assert heard.count(b"Unauthorized command") == 2
 
 
-async def test_no_endpoint_and_no_command_is_without_a_need(tmp_path: Path) -> None:
-    """Whoever adds one says in tsd.access.needs who it is for; here, too."""
+async def test_every_endpoint_and_command_has_a_permission(tmp_path: Path) -> None:
+    """New endpoints and commands need an entry in tsd.auth.roles and in these tables."""
     async with running(tmp_path, {"tsd.no_diediedie": "false"}) as daemon:
-        routes = set(daemon.daemon.web.endpoints)
+        routes = set(daemon.daemon.server.http.endpoints)
         heard = await daemon.tell(b"help\n")
-    known = set(endpoints("everybody", "read", may_delete=True))
+    known = set(endpoint_permissions("all", "read", may_delete=True))
     assert routes == known
     asked = {case.asked.split(" ")[1].partition("?")[0].lower().lstrip("/") for case in cases(HTTP)}
     assert {route for route in routes if not any(f"{path}/".startswith(f"{route}/") for path in asked)} == set()
     commands = heard.split(b"\n")[0].decode().partition(": ")[2].split()
-    assert set(commands) | {"sync"} == set(COMMANDS)
+    assert set(commands) | {"sync"} == set(COMMAND_PERMISSIONS)

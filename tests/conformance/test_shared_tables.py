@@ -1,4 +1,4 @@
-"""One set of tables, an OpenTSDB and this daemon on them: each reads what the other wrote, point for point."""
+"""An OpenTSDB and this daemon on one set of tables: each reads exactly what the other wrote."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conformance.reading import answered, scanned
-from tests.conformance.sent import (
+from tests.conformance.hbase_points import Shape, named_rows, pieces
+from tests.conformance.put_lines import (
     HOUR_S,
     INTEGERS,
     WIDTHS,
@@ -18,7 +18,7 @@ from tests.conformance.sent import (
     last_of_each_instant,
     series,
 )
-from tests.conformance.stored import Shape, named_rows, pieces
+from tests.conformance.readers import answered, scanned
 from tests.e2e.command import Served, Tsd, on_hbase, until
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
@@ -29,13 +29,13 @@ THEIRS = [series(b"shared.theirs", b"host=web01 cpu=0"), series(b"shared.theirs"
 JOINED = [series(b"shared.joined", b"host=web01 cpu=0"), series(b"shared.joined", b"host=web02")]
 SINGLE = [series(b"shared.single", b"host=web01 cpu=0"), series(b"shared.caf\xe9", b"lieu=\xe9tage")]
 BOTH = [series(b"shared.both", b"host=web01 cpu=0"), series(b"shared.both", b"host=web02 dc=lga")]
-COUNTS = [series(b"shared.counts", b"host=web01")]  # integers only: among floats OpenTSDB shows them as doubles
+COUNTS = [series(b"shared.counts", b"host=web01")]  # integers only: next to floats OpenTSDB prints them as doubles
 POINTS = 400
 WINDOWS = 4
 
 
 class Variant(NamedTuple):
-    """Settings that both sides must have alike, and what they make of row keys."""
+    """Settings that both daemons need, and the resulting row keys."""
 
     settings: dict[str, str]
     shape: Shape
@@ -52,44 +52,46 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_each_reads_what_the_other_wrote(
+def test_tsd_and_opentsdb_read_each_others_rows(
     variant: Variant, hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
 ) -> None:
     tables = hbase.new_tables()
     peer = opentsdb(tables, **variant.settings)
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, variant.settings))
 
-    theirs = drawn(1, THEIRS)
-    shared = drawn(2, BOTH) + drawn(3, COUNTS, INTEGERS)
+    theirs = random_lines(1, THEIRS)
+    shared = random_lines(2, BOTH) + random_lines(3, COUNTS, INTEGERS)
     assert peer.send(block(theirs + shared[::2])) == b""
-    joined = drawn(4, JOINED)
+    joined = random_lines(4, JOINED)
     with tsd.serve() as daemon:
         write_windows(daemon, joined + shared[1::2], Generator(5, JOINED, HOURS))
-    single = drawn(6, SINGLE)
+    single = random_lines(6, SINGLE)
     with tsd.but({"tsd.storage.join_points": "false"}).serve() as daemon:
         write_windows(daemon, single, Generator(7, SINGLE, HOURS))
     lines = theirs + shared + joined + single
     assert most_cells_of_a_row(hbase, tables, variant.shape) > WINDOWS
     assert_scanned(tsd, lines)
-    assert_answered(peer, lines)  # and compacted, because they were read
+    assert_answered(peer, lines)  # OpenTSDB compacts them because they were read
     until(lambda: most_cells_of_a_row(hbase, tables, variant.shape) == 1, "every row in one cell")
     assert_scanned(tsd, lines)
 
     taken = last_of_each_instant(lines)
-    late = [sent for sent in drawn(8, [*THEIRS, *JOINED, *SINGLE, *BOTH]) if sent.instant_ms not in taken[sent.series]]
+    late = [
+        sent
+        for sent in random_lines(8, [*THEIRS, *JOINED, *SINGLE, *BOTH])
+        if sent.instant_ms not in taken[sent.series]
+    ]
     with tsd.serve() as daemon:
         write_windows(daemon, late, Generator(9, JOINED, HOURS))
         assert_scanned(tsd, lines + late)
         assert_answered(peer, lines + late)
 
 
-def test_of_several_values_of_an_instant_the_last_counts(
-    hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
-) -> None:
+def test_last_value_of_an_instant_wins(hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path) -> None:
     tables = hbase.new_tables()
     peer = opentsdb(tables, **{"tsd.storage.fix_duplicates": "true"})
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
-    instants = drawn(10, BOTH)
+    instants = random_lines(10, BOTH)
     generator = Generator(11, BOTH, HOURS)
     lines: list[Sent] = []
     with tsd.serve() as daemon:
@@ -106,7 +108,7 @@ def test_of_several_values_of_an_instant_the_last_counts(
         assert_scanned(tsd, lines)
 
 
-def test_append_columns_and_points_over_http_are_read_too(
+def test_append_columns_and_http_points_are_read(
     hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
 ) -> None:
     tables = hbase.new_tables()
@@ -121,20 +123,22 @@ def test_append_columns_and_points_over_http_are_read_too(
     name = series(b"shared.http", b"host=web01")
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
     assert_scanned(tsd, [*lines, *again, Sent(b"", name, HOURS[0], 1.5)])
-    with tsd.serve() as daemon:  # cells beside the append column, which stays as it is
-        late = [sent for sent in drawn(13, THEIRS) if sent.instant_ms not in last_of_each_instant(lines)[sent.series]]
+    with tsd.serve() as daemon:  # writes cells next to the append column, which does not change
+        late = [
+            sent for sent in random_lines(13, THEIRS) if sent.instant_ms not in last_of_each_instant(lines)[sent.series]
+        ]
         write_windows(daemon, late, generator)
     assert_scanned(tsd, [*lines, *again, *late, Sent(b"", name, HOURS[0], 1.5)])
     assert_answered(peer, [*lines, *again, *late, Sent(b"", name, HOURS[0], 1.5)])
 
 
-def drawn(seed: int, names: list[Series], widths: Iterable[int] = WIDTHS) -> list[Sent]:
-    """Lines of some series, no instant twice: OpenTSDB refuses to read two values of one, unless told otherwise."""
+def random_lines(seed: int, names: list[Series], widths: Iterable[int] = WIDTHS) -> list[Sent]:
+    """Return lines with different instants: by default OpenTSDB refuses to read two values of one."""
     return Generator(seed, names, HOURS, widths=widths).lines(POINTS, once_an_instant=True)
 
 
 def write_windows(daemon: Served, lines: list[Sent], generator: Generator) -> None:
-    """Have lines written in several windows, which overlap in time; each repeats some points of those before it."""
+    """Make the daemon write lines in several windows that overlap in time; each repeats points of earlier ones."""
     for window in range(WINDOWS):
         written = [sent for at, sent in enumerate(lines) if at % WINDOWS < window]
         part = lines[window::WINDOWS] + generator.again(written, len(written) // 8, changed=False)
@@ -143,7 +147,7 @@ def write_windows(daemon: Served, lines: list[Sent], generator: Generator) -> No
 
 
 def most_cells_of_a_row(hbase: RunningHbase, tables: Tables, shape: Shape) -> int:
-    """Of the data table, every cell of which is looked at."""
+    """Return the maximum number of cells per row of the data table, and check every cell."""
     rows = named_rows(hbase, tables, shape).values()
     for cells in rows:
         for qualifier, value in cells.items():
@@ -152,7 +156,7 @@ def most_cells_of_a_row(hbase: RunningHbase, tables: Tables, shape: Shape) -> in
 
 
 def assert_scanned(tsd: Tsd, lines: Iterable[Sent]) -> None:
-    """`tsd scan --import` prints these points, in their units and types, and no others."""
+    """Assert that `tsd scan --import` prints exactly these points in their units and types."""
     wanted = last_of_each_instant(lines)
     assert scanned(tsd, {name.metric for name in wanted}) == {
         name: {instant_ms: (sent.time, repr(sent.number)) for instant_ms, sent in instants.items()}
@@ -161,7 +165,7 @@ def assert_scanned(tsd: Tsd, lines: Iterable[Sent]) -> None:
 
 
 def assert_answered(peer: Opentsdb, lines: Iterable[Sent]) -> None:
-    """OpenTSDB answers a query with these points and no others."""
+    """Assert that OpenTSDB answers a query with exactly these points."""
     wanted = last_of_each_instant(lines)
     found = answered(peer, {name.metric for name in wanted}, HOURS[0], HOURS[-1] + HOUR_S)
     assert {name: set(points) for name, points in found.items()} == {

@@ -1,4 +1,4 @@
-"""`stats` beside a real OpenTSDB's: whoever collects them finds the same series under the same names."""
+"""`stats` has the same series under the same names as that of a real OpenTSDB."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.running import running
 OURS = (
     "ledger.",
     "telnet.",
-    "intake.",
+    "ingest.",
     "journal.",
     "writer.",
     "series.",
@@ -17,25 +17,27 @@ OURS = (
     "store.",
     "compactor.",
     "canary.",
-    "query.remembered.",
+    "query.cache.",
     "query.warnings",
     "clients.",
     "rejected.",
     "authentication.",
-    "access.",
+    "auth.",
     "tls.",
-    "http.hung-up",
+    "http.client-disconnects",
     "http.body-bytes",
 )
 
 
 def series(reply: bytes) -> list[str]:
-    """The names and tags of a reply, without the host's."""
+    """Return names and tags of a reply, without the host."""
     words = [line.split(" ") for line in reply.decode().splitlines()]
     return [" ".join([name, *(tag for tag in tags if not tag.startswith("host="))]) for name, _, _, *tags in words]
 
 
-async def test_lines_are_opentsdbs_in_its_order(opentsdb_shared: Callable[..., Opentsdb], tmp_path: Path) -> None:
+async def test_stats_lines_are_those_of_opentsdb_in_order(
+    opentsdb_shared: Callable[..., Opentsdb], tmp_path: Path
+) -> None:
     theirs = series(opentsdb_shared().send(b"stats\n"))
     async with running(tmp_path) as daemon, daemon.client() as client:
         await client.send(b"stats\nexit\n")
@@ -44,10 +46,10 @@ async def test_lines_are_opentsdbs_in_its_order(opentsdb_shared: Callable[..., O
         ]
     assert len(ours) > 30
     rest = iter(theirs)
-    assert [line for line in ours if line not in rest] == []  # `in` moves on: it finds them in order, or not at all
+    assert [line for line in ours if line not in rest] == []  # `in` consumes `rest`, so this checks the order
 
 
-async def test_class_stands_behind_the_host(opentsdb_shared: Callable[..., Opentsdb], tmp_path: Path) -> None:
+async def test_class_tag_follows_the_host(opentsdb_shared: Callable[..., Opentsdb], tmp_path: Path) -> None:
     def tags(reply: bytes) -> list[str]:
         [line] = [line for line in reply.decode().splitlines() if line.startswith("tsd.datapoints.added ")]
         return [tag.partition("=")[0] for tag in line.split(" ")[3:]]

@@ -1,4 +1,4 @@
-"""Eight processes give the same names their UIDs at once; some are killed, and the gateway goes away meanwhile."""
+"""Eight processes assign UIDs to the same names at once, while some are killed and the gateway fails."""
 
 import random
 import signal
@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.sent import series
-from tests.conformance.stored import COUNTERS, KINDS, NamedRow, named_rows, names_of, pieces
+from tests.conformance.hbase_points import COUNTERS, KINDS, NamedRow, named_rows, names_of, pieces
+from tests.conformance.put_lines import series
 from tests.e2e.command import PATIENCE_S, Tsd, ask, on_hbase, until
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tests.peers.tables import Tables
 
 EACH = 1000  # metrics, and as many tag values
-START_S = 1356998400  # an hour's start; each process sends a second of its own
-CHUNK = 40  # lines sent before more are
+START_S = 1356998400  # start of an hour; each process has its own second
+CHUNK = 40  # lines per send
 DAEMONS, PEERS, COMMANDS = 3, 3, 2
-KILLS = ((2, 9), (5,), ())  # of each daemon: after how many chunks
+KILLS = ((2, 9), (5,), ())  # of each daemon, after so many chunks
 SETTINGS = {"tsd.storage.flush_interval": "200", "tsd.storage.hbase.thrift.timeout": "5000"}
 
 
 @pytest.mark.slow
-def test_every_name_gets_one_uid_and_every_uid_one_name(
+def test_racing_assignments_give_each_name_one_uid(
     hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
 ) -> None:
     tables = hbase.new_tables()
@@ -64,7 +64,7 @@ def host(number: int) -> str:
 
 
 def order(who: int) -> list[int]:
-    """In which order a process goes through the names: every other one in the same."""
+    """Return the order in which a process assigns the names: the same for every second process."""
     numbers = list(range(EACH))
     if who % 2:
         random.Random(who).shuffle(numbers)
@@ -72,7 +72,7 @@ def order(who: int) -> list[int]:
 
 
 def chunks(who: int) -> Iterator[bytes]:
-    """The lines of a process, a few at a time: each name's number is its point's value."""
+    """Yield the lines of a process in chunks: each name's number is its point's value."""
     numbers = order(who)
     for at in range(0, EACH, CHUNK):
         part = numbers[at : at + CHUNK]
@@ -80,7 +80,7 @@ def chunks(who: int) -> Iterator[bytes]:
 
 
 def feed_daemon(tsd: Tsd, who: int, start: threading.Barrier, kills: Sequence[int]) -> None:
-    """Have a daemon store its lines; it is killed on the way, and gets again what it had not confirmed."""
+    """Make a daemon store its lines. It is killed in between, and then gets the unconfirmed lines again."""
     left = list(chunks(who))
     total = len(left)
     for kill in (*kills, total):
@@ -98,14 +98,14 @@ def feed_daemon(tsd: Tsd, who: int, start: threading.Barrier, kills: Sequence[in
 
 
 def feed_peer(peer: Opentsdb, who: int, start: threading.Barrier) -> None:
-    """Have an OpenTSDB store its lines."""
+    """Make an OpenTSDB store its lines."""
     start.wait()
     for chunk in chunks(who):
         assert peer.send(chunk) == b""
 
 
 def assign(tsd: Tsd, kind: str, names: list[str], start: threading.Barrier, doom: threading.Event | None) -> None:
-    """Run `tsd uid assign` until it succeeds, as an operator would; with a doom, the first one is killed then."""
+    """Run `tsd uid assign` until it succeeds, as an operator would. With `doom`, kill the first run on that event."""
     start.wait()
     if doom is not None:
         with tsd.popen("uid", "assign", kind, *names) as process:
@@ -116,13 +116,13 @@ def assign(tsd: Tsd, kind: str, names: list[str], start: threading.Barrier, doom
 
 
 def assigned(hbase: RunningHbase, tables: Tables) -> int:
-    """How many names have a UID."""
+    """Return how many names have a UID."""
     rows = hbase.tables.rows(tables.uid)
     return sum(column.startswith(b"id:") for name in rows.keys() - {COUNTERS} for column in rows[name])
 
 
 def assert_sound(hbase: RunningHbase, tables: Tables) -> None:
-    """Both directions agree (`names_of` looks), what is left over names one of the names, and no counter is behind."""
+    """Assert that both directions agree (`names_of`), that leaked UIDs have a name, and that no counter is too low."""
     rows = hbase.tables.rows(tables.uid)
     names = names_of(hbase, tables)
     wanted = (map(metric, range(EACH)), ["host"], map(host, range(EACH)))

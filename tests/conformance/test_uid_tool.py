@@ -1,23 +1,23 @@
-"""`tsd uid` beside OpenTSDB's tool, on tables of the same content: the same words, the same table, no complaint."""
+"""`tsd uid` and OpenTSDB's tool on equal tables: the same output, the same tables, no complaint."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.broken import lay_uids
+from tests.broken_rows import lay_uids
 from tests.e2e.command import Tsd, on_hbase
-from tests.e2e.test_uid_upkeep import BROKEN
+from tests.e2e.test_uid_maintenance import BROKEN
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 
-# But what is wrong for good (lengths), and a column that OpenTSDB warns of.
+# Except errors that no tool can repair (lengths), and a column that OpenTSDB warns of.
 NAMES = [put for put in BROKEN if put.row != b"short" and put.value not in (b"short", b"x")]
 
 
 @pytest.fixture
 def sides(hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path) -> tuple[Tsd, Tsd, Opentsdb]:
-    """Our command on tables of its own, and both on others."""
+    """The `tsd` command on its own tables, and both tools on shared ones."""
     peer = opentsdb(hbase.new_tables())
     ours = Tsd(tmp_path / "ours", on_hbase(hbase, hbase.new_tables()))
     theirs = Tsd(tmp_path / "theirs", on_hbase(hbase, peer.tables))
@@ -28,7 +28,7 @@ def uid_rows(hbase: RunningHbase, tsd: Tsd) -> dict[bytes, dict[bytes, bytes]]:
     return hbase.tables.rows(tsd.settings["tsd.storage.hbase.uid_table"])
 
 
-def test_renaming_and_deleting(sides: tuple[Tsd, Tsd, Opentsdb], hbase: RunningHbase) -> None:
+def test_uid_rename_and_delete_as_in_opentsdb(sides: tuple[Tsd, Tsd, Opentsdb], hbase: RunningHbase) -> None:
     ours, theirs, peer = sides
     for tsd in (ours, theirs):
         tsd.run("mkmetric", "sys.cpu", "sys.mem")
@@ -43,11 +43,11 @@ def test_renaming_and_deleting(sides: tuple[Tsd, Tsd, Opentsdb], hbase: RunningH
     assert uid_rows(hbase, ours) == uid_rows(hbase, theirs)
 
 
-def test_a_table_that_we_mended_is_sound_to_opentsdb(sides: tuple[Tsd, Tsd, Opentsdb], hbase: RunningHbase) -> None:
+def test_opentsdb_accepts_repaired_uid_table(sides: tuple[Tsd, Tsd, Opentsdb], hbase: RunningHbase) -> None:
     _, theirs, peer = sides
     lay_uids(theirs, NAMES)
     assert theirs.run("uid", "fsck", "fix").status > 0
     rows = uid_rows(hbase, theirs)
-    said = peer.tool("UidManager", "-v", "fsck", "fix").decode()  # which succeeds: it finds no error
+    said = peer.tool("UidManager", "-v", "fsck", "fix").decode()  # exit status 0: no errors
     assert "ERROR" not in said
     assert uid_rows(hbase, theirs) == rows

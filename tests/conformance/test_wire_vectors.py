@@ -1,4 +1,4 @@
-"""What a real OpenTSDB answered to telnet lines, and what this daemon answers to the same bytes."""
+"""Recorded telnet lines to a real OpenTSDB, sent to this daemon."""
 
 import json
 import re
@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.running import Client, running
-from tsd.codec.uid import Kind
+from tsd.codec.names import Kind
+from tsd.daemon.wiring import make_uids
 
 VECTORS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "vectors" / "wire_vectors.json").read_text(encoding="utf-8")
 )
 
-# Settings under which the recorded lines belong to parts that this version does not have.
+# Settings of recorded lines for features that tsd does not have.
 NOT_HERE = ("tsd.core.authentication.enable",)
 
 ROLLUPS = {
@@ -30,7 +31,7 @@ LONG = "put: illegal argument: line too long: more than 16384 bytes\n"
 
 
 class Departure(NamedTuple):
-    """Where we answer otherwise, on purpose."""
+    """An intentional difference."""
 
     why: str
     reply: str
@@ -39,7 +40,7 @@ class Departure(NamedTuple):
 
 NO_DEPARTURE = Departure("", "")
 
-# By what is sent. README's "Differences from OpenTSDB" lists them.
+# By the bytes sent. docs/differences.md lists them.
 DEPARTURES = {
     "put wire.a 9999999999999 1 a=b\n": Departure(
         "the base time would wrap, and the point be stored in 2014",
@@ -80,7 +81,7 @@ DEPARTURES = {
 
 
 def settings_of(vector: dict[str, Any]) -> dict[str, str]:
-    """The daemon's settings for a vector: OpenTSDB's defaults where ours differ, then the vector's own."""
+    """Return the daemon's settings for a vector: OpenTSDB's defaults where tsd's differ, then the vector's own."""
     defaults = {"tsd.no_diediedie": "false", "tsd.core.auto_create_metrics": "true"}
     own = {key: value.removesuffix(" (default)") for key, value in vector["config"].items()}
     if own.pop("rollup intervals", ""):
@@ -93,7 +94,7 @@ def here() -> list[dict[str, Any]]:
 
 
 def expected(vector: dict[str, Any]) -> Departure:
-    """The recorded answer, or ours."""
+    """Return the recorded answer, or the intentional difference."""
     send = vector["send"]
     unconfigured = "No rollup or aggregations were configured" in DEPARTURES.get(send, NO_DEPARTURE).reply
     if send in DEPARTURES and not (unconfigured and "tsd.rollups.enable" in vector["config"]):
@@ -104,7 +105,7 @@ def expected(vector: dict[str, Any]) -> Departure:
 
 
 async def converse(client: Client, vector: dict[str, Any]) -> bytes:
-    """Send a vector as recorded; the whole answer, and proof that the connection lives where it should."""
+    """Send a vector as recorded. Return the whole answer, and whether the connection still works where it should."""
     wanted = expected(vector)
     sent = b""
     for part in vector.get("parts", [vector["send"]]):
@@ -122,17 +123,38 @@ async def converse(client: Client, vector: dict[str, Any]) -> bytes:
 
 
 def group_of(vector: dict[str, Any]) -> str:
-    """Vectors that one daemon can answer, one after the other."""
+    """Return the group of vectors that share a daemon."""
     own = vector["send"] if vector.get("close") and vector["send"].startswith("diediedie") else ""
     return json.dumps([settings_of(vector), own], sort_keys=True)
 
 
+@pytest.mark.difference(
+    "long-lines",
+    topic="connections",
+    theirs="A line over 1,024 bytes ends the connection and discards what was sent after it",
+    ours=(
+        "Lines up to 16,384 bytes are accepted. A longer line is skipped with an error line, and the connection "
+        "stays open"
+    ),
+)
+@pytest.mark.difference(
+    "rollup-unconfigured",
+    topic="rollups",
+    theirs="`rollup` without a configuration fails because of an unset key",
+    ours="The answer says that the configuration is missing",
+)
+@pytest.mark.difference(
+    "silent-histograms",
+    topic="rollups",
+    theirs="A malformed histogram, one without buckets, and `rollup :` are dropped silently",
+    ours="They are answered with an error line",
+)
 @pytest.mark.parametrize("group", sorted({group_of(vector) for vector in here()}))
-async def test_the_daemon_answers_as_opentsdb_did(group: str, tmp_path: Path) -> None:
+async def test_daemon_answers_recorded_lines(group: str, tmp_path: Path) -> None:
     vectors = [vector for vector in here() if group_of(vector) == group]
     async with running(tmp_path, settings_of(vectors[0])) as daemon:
-        await daemon.daemon.uids.find_or_assign(Kind.METRIC, [b"wire.m"])
-        await daemon.daemon.uids.find_or_assign(Kind.TAGK, [b"a"])
+        await make_uids(daemon.daemon.config, daemon.daemon.store).find_or_assign(Kind.METRIC, [b"wire.m"])
+        await make_uids(daemon.daemon.config, daemon.daemon.store).find_or_assign(Kind.TAGK, [b"a"])
         for vector in vectors:
             async with daemon.client() as client:
                 answer = (await converse(client, vector)).decode("utf-8")
@@ -143,20 +165,26 @@ async def test_the_daemon_answers_as_opentsdb_did(group: str, tmp_path: Path) ->
                 assert answer == wanted.reply, vector
 
 
-def test_every_departure_stands_for_a_vector() -> None:
+def test_every_departure_has_a_vector() -> None:
     for send, departure in DEPARTURES.items():
         recorded = [vector["reply"] for vector in here() if vector["send"] == send]
         assert recorded
         assert departure.reply not in recorded
 
 
-def test_what_is_left_out_is_what_this_version_does_not_have() -> None:
+def test_skipped_vectors_need_missing_features() -> None:
     left_out = [vector for vector in VECTORS if vector not in here()]
     assert len(left_out) == 5
     commands = ("auth", "help", "x\nput")
     assert all(vector["send"].startswith(commands) for vector in left_out)
 
 
+@pytest.mark.difference(
+    "diediedie",
+    topic="security",
+    theirs="`diediedie` ends the daemon for any client",
+    ours="It is an unknown command unless `tsd.no_diediedie = false`, and then for admins only",
+)
 async def test_diediedie_is_off_unless_configured(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon, daemon.client() as client:
         await client.send(b"diediedie\nhelp\n")

@@ -1,4 +1,4 @@
-"""The command `tsd` as a user runs it: processes of their own, on a state folder and settings of the test's."""
+"""The `tsd` command as users run it: processes with the test's own state folder and settings."""
 
 import json
 import os
@@ -15,19 +15,19 @@ import trio
 
 from tests.peers.hbase import RunningHbase
 from tests.peers.tables import Tables
+from tsd.cli.torture.fork_server import Forked
 from tsd.store import Put, Row
-from tsd.store.embedded import EmbeddedStore
-from tsd.store.remote import Caller
-from tsd.torture.forked import Forked
+from tsd.store.remote import ControlClient
+from tsd.store.rocksdb.engine import EmbeddedStore
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
-PATIENCE_S = 60.0  # how long a test waits before it calls something dead
+PATIENCE_S = 60.0  # how long a test waits before it fails
 Event = Mapping[str, Any]
 
 
 class Done(NamedTuple):
-    """How a command ended, and what it said."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -42,23 +42,23 @@ class Tsd:
         self.settings = dict(settings or {})
 
     def but(self, settings: Mapping[str, str]) -> "Tsd":
-        """The same folder with some settings changed."""
+        """Return the same folder with some settings changed."""
         return Tsd(self.folder, {**self.settings, **settings})
 
     def run(
         self, *words: str | Path, stdin: bytes = b"", env: Mapping[str, str] | None = None, encoding: str = "utf-8"
     ) -> Done:
-        """Run a command to its end. `encoding` is that of its output: lines to import have ISO-8859-1."""
+        """Run a command to its end. `encoding` is that of its output: lines to import are in ISO-8859-1."""
         with self.popen(*words, env=env) as process:
             out, err = process.communicate(stdin)
             return Done(process.wait(), out.decode(encoding), err.decode())
 
     def popen(self, *words: str | Path, env: Mapping[str, str] | None = None) -> Forked:
-        """A command under way. Its common options come last."""
+        """Start a command. The common options are appended."""
         return Forked([*words, *self._options()], folder=self.folder.parent, env=_environment(env))
 
     def put_directly(self, table: str, *cells: Put) -> None:
-        """Put cells into a table of the embedded store, which must be there. Nobody else may have it open."""
+        """Put cells into an existing table of the embedded store, which no process may have open."""
 
         async def put() -> None:
             store = await EmbeddedStore.open(self.folder / "store", lambda: 0)
@@ -70,7 +70,7 @@ class Tsd:
         trio.run(put)
 
     def read_directly(self, table: str) -> list[Row]:
-        """All rows of a table of the embedded store, few as they are. Nobody else may have it open."""
+        """Return all rows of a small table of the embedded store, which no process may have open."""
 
         async def read() -> list[Row]:
             store = await EmbeddedStore.open(self.folder / "store", lambda: 0)
@@ -84,7 +84,7 @@ class Tsd:
         return trio.run(read)
 
     def lines(self, *metrics: str, start: str = "1") -> list[str]:
-        """What `tsd scan --import` prints of metrics."""
+        """Return what `tsd scan --import` prints for metrics."""
         selections = (word for metric in metrics for word in ("sum", metric))
         done = self.run("scan", "--import", start, *selections, encoding="latin-1")
         assert (done.status, done.err) == (0, ""), done
@@ -92,14 +92,14 @@ class Tsd:
 
     @contextmanager
     def serve(self, *words: str, env: Mapping[str, str] | None = None) -> Iterator["Served"]:
-        """A daemon that serves, on a port of its own; ended in an orderly way with the block."""
+        """Run a daemon on a free port and wait until it serves. Stop it cleanly at the end of the block."""
         with self.spawn(*words, env=env) as served:
             served.await_ready()
             yield served
 
     @contextmanager
     def spawn(self, *words: str, env: Mapping[str, str] | None = None) -> Iterator["Served"]:
-        """A daemon that may be about to serve."""
+        """Start a daemon, which may fail."""
         options = ["--set", "tsd.log.format=json", *self._options(), *(words or ("--port", "0"))]
         served = Served(self.folder, options, _environment(env))
         try:
@@ -115,7 +115,7 @@ class Tsd:
 
 
 class Served:
-    """A daemon's process. What it logs is read as it comes."""
+    """A daemon process. Its log is read as it is written."""
 
     def __init__(self, folder: Path, options: Sequence[str], env: Mapping[str, str]) -> None:
         self._folder = folder
@@ -129,74 +129,74 @@ class Served:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self._process.poll() is None
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port of the listener."""
         return int(self.await_ready()["port"])
 
     def await_ready(self) -> Event:
-        """What it logs once it serves; fails where it ends instead."""
-        return self.await_event("ready")
+        """Return the log event of readiness. Fail if the daemon exits."""
+        return self.await_event("daemon.ready")
 
-    def await_event(self, wording: str, count: int = 1) -> Event:
-        """The `count`-th event of that wording; fails where the daemon ends, or says nothing of the sort."""
+    def await_event(self, name: str, count: int = 1) -> Event:
+        """Return the `count`-th event with this name. Fail if the daemon exits or does not log it in time."""
 
         def found() -> bool:
-            return self._silent or len(self.events(wording)) >= count
+            return self._silent or len(self.events(name)) >= count
 
         with self._heard:
             in_time = self._heard.wait_for(found, PATIENCE_S)
-        events = self.events(wording)
-        assert len(events) >= count, f"{'it ended' if in_time else 'nothing came'}, wanted {wording!r}:\n{self.said()}"
+        events = self.events(name)
+        assert len(events) >= count, f"{'daemon exited' if in_time else 'timeout'}, wanted {name!r}:\n{self.said()}"
         return events[count - 1]
 
-    def events(self, wording: str) -> list[Event]:
-        """What it has logged in these words."""
-        return [event for event in map(_event, list(self._lines)) if event.get("event") == wording]
+    def events(self, name: str) -> list[Event]:
+        """Return the logged events with this name."""
+        return [event for event in map(_event, list(self._lines)) if event.get("event") == name]
 
     def said(self) -> str:
-        """All of its standard error."""
+        """Return the whole standard error."""
         return "".join(self._lines)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal."""
         self._process.send_signal(number)
 
     def stop(self) -> int:
-        """End it as systemd does; its exit status."""
+        """Stop the daemon with SIGTERM. Return its exit status."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill the daemon."""
         self.signal(signal.SIGKILL)
         assert self.wait() == -signal.SIGKILL
 
     def wait(self) -> int:
-        """Its exit status, once it has ended by itself and everything it said was read."""
+        """Wait for the exit and the end of the output. Return the exit status."""
         status = self._process.wait(PATIENCE_S)
         self._reader.join()
         return status
 
     def tell(self, lines: bytes) -> bytes:
-        """What it answers to whole lines on a connection of their own; the last answer is that of `sync`."""
+        """Send whole lines over a new connection. Return the replies up to that of `sync`."""
         with self.connect() as connection:
             return ask(connection, lines)
 
     def connect(self) -> socket.socket:
-        """A connection to its port."""
+        """Connect to the daemon."""
         return socket.create_connection((HOST, self.port), timeout=PATIENCE_S)
 
     def stats(self) -> dict[str, int]:
-        """The reply of `stats`, by name and own tag."""
+        """Return the reply of `stats` by name and own tag."""
         with self.connect() as connection:
             connection.sendall(b"stats\nexit\n")
             text = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
@@ -207,27 +207,27 @@ class Served:
         }
 
     def await_stat(self, name: str, value: int) -> None:
-        """Return once `stats` gives this number."""
+        """Return once `stats` has this value."""
         until(lambda: self.stats()[name] == value, f"{name} {value}")
 
     def flush(self) -> None:
-        """Have it write its open rows; fails where the store does not take them."""
+        """Write the open rows. Fail if the store does not accept them."""
         assert self.request("flush") is True
 
     def request(self, verb: str) -> object:
-        """What its control socket answers."""
+        """Send a request to the control socket and return its answer."""
 
         async def asking() -> object:
-            caller = await Caller.connect(self._folder / "control.sock")
+            caller = await ControlClient.connect(self._folder / "control.sock")
             try:
-                return await caller.ask(verb)
+                return await caller.call(verb)
             finally:
                 await caller.aclose()
 
         return trio.run(asking)
 
     def close(self) -> None:
-        """Leave nothing of it."""
+        """Kill the process and join its threads."""
         self._process.kill()
         self._process.wait()
         self._reader.join()
@@ -244,9 +244,9 @@ class Served:
 
 
 def ask(connection: socket.socket, lines: bytes) -> bytes:
-    """Send whole lines and `sync`; everything that is answered, up to and with the answer to `sync`."""
+    """Send whole lines and `sync`. Return everything up to the reply of `sync`."""
     sender = threading.Thread(target=connection.sendall, args=(lines + b"sync\n",))
-    sender.start()  # a daemon that has much to answer may stop reading until it is read
+    sender.start()  # a daemon with many replies may stop reading until they are read
     answer = b""
     while not (answer.endswith(b"\n") and answer.rstrip(b"\n").rpartition(b"\n")[2].startswith(b"synced ")):
         part = connection.recv(65536)
@@ -256,15 +256,15 @@ def ask(connection: socket.socket, lines: bytes) -> bytes:
     return answer
 
 
-def until(look: Callable[[], bool], wanted: str) -> None:
-    """Return once `look` says so. It asks somebody, and so paces itself; the deadline only bounds a failure."""
+def until(is_true: Callable[[], bool], wanted: str) -> None:
+    """Return once `is_true()`. It makes a request, which limits the rate; the deadline only bounds a failure."""
     deadline = time.monotonic() + PATIENCE_S
-    while not look():
+    while not is_true():
         assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {wanted}"
 
 
 def on_hbase(hbase: RunningHbase, tables: Tables, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Settings of a daemon on tables of a test's HBase."""
+    """Settings of a daemon on tables of the test's HBase."""
     named = {f"tsd.storage.hbase.{kind}_table": name for kind, name in tables._asdict().items()}
     return {
         "tsd.storage.backend": "hbase",
@@ -276,7 +276,7 @@ def on_hbase(hbase: RunningHbase, tables: Tables, settings: Mapping[str, str] | 
 
 
 def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
-    """This process's, with the tree to be found from any folder."""
+    """The environment of this process, with the source tree importable from any folder."""
     return {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
 
 

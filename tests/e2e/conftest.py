@@ -1,4 +1,4 @@
-"""Engines that commands are run on."""
+"""Storage engines on which commands run."""
 
 import tempfile
 from collections.abc import Iterator
@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import Tsd, on_hbase
-from tests.e2e.notices import Notices
+from tests.e2e.notify_socket import NotifySocket
 from tests.peers.hbase import RunningHbase
 
 ALONE, SERVED = "embedded", "embedded, with a daemon"
 ENGINES = [ALONE, SERVED, pytest.param("hbase", marks=pytest.mark.hbase)]
-LONG = {"tsd.storage.flush_interval": "3600000"}  # nothing is written unless somebody asks for it
+LONG = {"tsd.storage.flush_interval": "3600000"}  # nothing is written without a request
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tsd]:
-    """Commands on a store of the test's own; on the embedded one also beside a daemon, which then owns it."""
+    """Commands on the test's own store; on the embedded one also with a running daemon, which then owns the store."""
     if request.param == ALONE:
         yield Tsd(tmp_path / "state")
     elif request.param == SERVED:
@@ -30,9 +30,9 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tsd]:
 
 
 @pytest.fixture
-def notices(request: pytest.FixtureRequest) -> Iterator[Notices]:
-    """A place that listens as systemd does: at a path, or where that is asked for at an abstract address."""
+def notify_socket(request: pytest.FixtureRequest) -> Iterator[NotifySocket]:
+    """A notify socket as systemd provides: at a path, or at an abstract address if the parameter is "@"."""
     with tempfile.TemporaryDirectory(prefix="tsd") as folder:
-        listening = Notices(f"{getattr(request, 'param', '')}{folder}/notify")
+        listening = NotifySocket(f"{getattr(request, 'param', '')}{folder}/notify")
         yield listening
         listening.close()

@@ -1,4 +1,4 @@
-"""Daemons that are handed the sockets they serve, as systemd hands them to a service: fd 3, LISTEN_PID, LISTEN_FDS."""
+"""Daemons that inherit their sockets as systemd services do: descriptors from 3, LISTEN_PID, LISTEN_FDS."""
 
 import os
 import re
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.e2e.command import HOST, PATIENCE_S, ROOT
-from tests.e2e.notices import Notices
+from tests.e2e.notify_socket import NotifySocket
 
 FIRST_FD = 3
-# What becomes the daemon: the descriptors are put in place, and the process says that they are for itself.
+# This program moves the descriptors into place, sets the variables and becomes the daemon.
 _BECOME = f"""
 import os, sys
 fds, words = sys.argv[1].split(","), sys.argv[2:]
@@ -26,41 +26,48 @@ os.execv(sys.executable, [sys.executable, "-m", "tsd", *words])
 """
 
 
-class Life:
-    """One daemon on sockets that are there before it and after it."""
+class InheritingDaemon:
+    """A daemon on sockets that exist before it starts and after it ends."""
 
-    def __init__(self, folder: Path, sockets: Sequence[socket.socket], notices: Notices, words: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, sockets: Sequence[socket.socket], notify_socket: NotifySocket, words: Sequence[str]
+    ) -> None:
         fds = [one.fileno() for one in sockets]
-        self._notices = notices
+        self._notify_socket = notify_socket
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BECOME, ",".join(map(str, fds)), "serve", "--data", str(folder), *words],
-            pass_fds=fds, cwd=ROOT, env=os.environ | notices.env | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            pass_fds=fds,
+            cwd=ROOT,
+            env=os.environ | notify_socket.env | {"PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+        )
 
     def await_ready(self) -> int:
-        """The port that it says it serves, once it does."""
-        return int(self._notices.take_until(r"^STATUS=serving port (\d+)$")[1])
+        """Return the port in the daemon's status once it serves."""
+        return int(self._notify_socket.receive_until(r"^STATUS=serving port (\d+)$")[1])
 
     def end(self) -> tuple[int, str]:
-        """Its exit status after SIGTERM, and what it had to say."""
+        """Send SIGTERM. Return exit status and standard error."""
         self._process.terminate()
         return self.wait()
 
     def wait(self) -> tuple[int, str]:
-        """Its exit status, and what it had to say."""
+        """Return exit status and standard error."""
         _, said = self._process.communicate(timeout=PATIENCE_S)
         return self._process.returncode, re.sub(r"\x1b\[[0-9;]*m", "", said.decode())
 
     def close(self) -> None:
-        """Leave nothing of it."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
 
 @contextmanager
-def life(folder: Path, sockets: Sequence[socket.socket], notices: Notices, *words: str) -> Iterator[Life]:
-    """A daemon that may be about to serve; killed at the end, if it still runs."""
-    daemon = Life(folder, sockets, notices, words)
+def inheriting_daemon(
+    folder: Path, sockets: Sequence[socket.socket], notify_socket: NotifySocket, *words: str
+) -> Iterator[InheritingDaemon]:
+    """Start a daemon, and kill it at the end if it still runs."""
+    daemon = InheritingDaemon(folder, sockets, notify_socket, words)
     try:
         yield daemon
     finally:
@@ -68,8 +75,8 @@ def life(folder: Path, sockets: Sequence[socket.socket], notices: Notices, *word
 
 
 @contextmanager
-def held_port() -> Iterator[socket.socket]:
-    """A port that is held as systemd holds one."""
+def bound_port() -> Iterator[socket.socket]:
+    """Bind and listen on a free port, as systemd does."""
     with socket.socket() as held:
         held.bind((HOST, 0))
         held.listen(4096)

@@ -1,4 +1,4 @@
-"""What sd_notify brings, as systemd hears it."""
+"""The receiving side of sd_notify, as in systemd."""
 
 import re
 import socket
@@ -7,8 +7,8 @@ from contextlib import suppress
 from tests.e2e.command import PATIENCE_S
 
 
-class Notices:
-    """What sd_notify brings: each message as the set of its lines."""
+class NotifySocket:
+    """Receives the messages of sd_notify."""
 
     def __init__(self, address: str) -> None:
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -17,23 +17,23 @@ class Notices:
         self.env = {"NOTIFY_SOCKET": address}
         self.came: list[str] = []
 
-    def take(self) -> str:
-        """The next message."""
+    def receive(self) -> str:
+        """Return the next message."""
         self.came.append(self._channel.recv(4096).decode())
         return self.came[-1]
 
-    def take_until(self, pattern: str) -> re.Match[str]:
-        """The next message that has such a line."""
-        while not (found := re.search(pattern, self.take(), re.MULTILINE)):
+    def receive_until(self, pattern: str) -> re.Match[str]:
+        """Return the next message with a line that matches."""
+        while not (found := re.search(pattern, self.receive(), re.MULTILINE)):
             pass
         return found
 
     def pending(self) -> list[str]:
-        """All messages up to now."""
+        """Return all messages received so far."""
         self._channel.setblocking(False)
         with suppress(BlockingIOError):
             while True:
-                self.take()
+                self.receive()
         self._channel.settimeout(PATIENCE_S)
         return self.came
 

@@ -1,4 +1,4 @@
-"""What an agent sends, kept on its way to a daemon."""
+"""A TCP proxy that records what an agent sends to a daemon."""
 
 import socket
 import threading
@@ -10,10 +10,10 @@ HOST = "127.0.0.1"
 RECEIVE_BYTES = 64 << 10
 
 
-class Relay:
-    """Passes connections on to the daemon at `upstream`, and keeps what came over each. A context manager.
+class RecordingProxy:
+    """Forward connections to the daemon at `upstream` and record their data. A context manager.
 
-    Where the daemon ends a connection, or is not there, the agent's is ended too: it sees what it would see without us.
+    If the daemon closes or refuses a connection, the agent's connection is closed too.
     """
 
     def __init__(self, upstream: int) -> None:
@@ -27,7 +27,7 @@ class Relay:
         self._start(threading.Thread(target=self._accept))
 
     def sent(self) -> list[bytes]:
-        """What came over each connection that the daemon took, in order."""
+        """Return the data of each connection that the daemon accepted, in order."""
         with self.changed:
             return [bytes(text) for text in self._sent]
 
@@ -77,7 +77,7 @@ class Relay:
                     self.changed.notify_all()
                 daemon.sendall(data)
         with suppress(OSError):
-            daemon.shutdown(socket.SHUT_WR)  # the daemon reads to the end, then ends the connection
+            daemon.shutdown(socket.SHUT_WR)  # the daemon reads to the end, then closes the connection
         answers.join()
         with self.changed:
             self._sockets -= {agent, daemon}
@@ -85,7 +85,7 @@ class Relay:
         daemon.close()
 
     def _pass_back(self, daemon: socket.socket, agent: socket.socket) -> None:
-        """Answers, until the daemon ends the connection."""
+        """Forward replies until the daemon closes the connection."""
         with suppress(OSError):
             while data := daemon.recv(RECEIVE_BYTES):
                 agent.sendall(data)

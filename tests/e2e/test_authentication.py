@@ -1,4 +1,4 @@
-"""Who may do what, over the port: signing in, what is refused, and what happens when it is taken back."""
+"""Authentication and authorization over the network: logins, refusals and revocation."""
 
 from base64 import b64encode
 from pathlib import Path
@@ -8,10 +8,10 @@ import trio
 
 from tests.running import Running, running
 from tests.unit.api.asking import ask, tell
-from tsd.access.accounts import Account, write_lines
-from tsd.access.roles import Role
-from tsd.access.secret import kept_password, kept_token, new_token
-from tsd.doors.signin import MOST_TRIES
+from tsd.auth.accounts import Account, write_lines
+from tsd.auth.credentials import hash_password, hash_token, new_token
+from tsd.auth.roles import Role
+from tsd.server.telnet import MAX_LOGIN_ATTEMPTS
 
 pytestmark = pytest.mark.slow
 
@@ -20,12 +20,12 @@ JSON = b'{"metric":"a.b","timestamp":1500000000,"value":1,"tags":{"host":"a"}}'
 
 
 class Accounts:
-    """A file of accounts, and the tokens in it by name."""
+    """An accounts file with the tokens by name."""
 
     def __init__(self, folder: Path, **roles: Role) -> None:
         self.path = folder / "accounts"
         self.tokens = {name: new_token() for name in roles}
-        self.lines = {name: str(Account(name, role, kept_token(self.tokens[name]))) for name, role in roles.items()}
+        self.lines = {name: str(Account(name, role, hash_token(self.tokens[name]))) for name, role in roles.items()}
         self.write()
 
     def write(self) -> None:
@@ -45,13 +45,13 @@ def accounts(tmp_path: Path) -> Accounts:
 
 
 async def said(daemon: Running, lines: bytes) -> bytes:
-    """All that is answered to lines, until the connection ends."""
+    """Return all replies to lines up to the end of the connection."""
     async with daemon.client() as client:
         await client.send(lines)
         return await client.read_to_end()
 
 
-async def test_telnet_signs_in_as_opentsdb_has_it(tmp_path: Path, accounts: Accounts) -> None:
+async def test_telnet_auth_command_as_in_opentsdb(tmp_path: Path, accounts: Accounts) -> None:
     async with running(tmp_path / "state", access=accounts.access) as daemon:
         token = accounts.tokens["agent"].encode()
         heard = await said(daemon, b"version\n" + PUT + b"auth " + token + b"\r\n" + PUT + b"auth x\nsync\nexit\n")
@@ -60,18 +60,24 @@ async def test_telnet_signs_in_as_opentsdb_has_it(tmp_path: Path, accounts: Acco
         assert heard == b"AUTH_SUCCESS\r\navailable commands: version exit help put rollup histogram \n"
 
 
-async def test_telnet_ends_after_some_tries(tmp_path: Path, accounts: Accounts) -> None:
+@pytest.mark.difference(
+    "telnet-login-attempts",
+    topic="security",
+    theirs="Telnet login attempts are not limited",
+    ours="Each failure is answered later than the one before, and the connection ends after five",
+)
+async def test_telnet_closed_after_failed_logins(tmp_path: Path, accounts: Accounts) -> None:
     async with running(tmp_path / "state", access=accounts.access) as daemon:
-        assert await said(daemon, PUT * 1000) == b"AUTH_FAIL\r\n" * MOST_TRIES
+        assert await said(daemon, PUT * 1000) == b"AUTH_FAIL\r\n" * MAX_LOGIN_ATTEMPTS
         assert await said(daemon, b"x" * 100_000) == b""
         assert "accounts" in [name for name, _ in daemon.daemon.reloads]  # of SIGHUP
-        assert daemon.daemon.ledger.received == 0
+        assert daemon.daemon.ingest.ledger.received == 0
 
 
-async def test_what_a_role_does_not_cover_is_refused_in_opentsdbs_words(tmp_path: Path, accounts: Accounts) -> None:
+async def test_missing_role_refused_with_opentsdb_message(tmp_path: Path, accounts: Accounts) -> None:
     async with running(tmp_path / "state", access=accounts.access) as daemon:
-        sign_in = b"auth " + accounts.tokens["grafana"].encode() + b"\n"
-        heard = await said(daemon, sign_in + PUT * 2 + b"rollup 1h-sum a 1 1 a=b\nsync\ndropcaches\nversion\nexit\n")
+        log_in = b"auth " + accounts.tokens["grafana"].encode() + b"\n"
+        heard = await said(daemon, log_in + PUT * 2 + b"rollup 1h-sum a 1 1 a=b\nsync\ndropcaches\nversion\nexit\n")
         refused = [line for line in heard.split(b"\n") if b"Unauthorized" in line]
         assert refused == [
             b"put: illegal argument: Unauthorized command: put",
@@ -82,10 +88,10 @@ async def test_what_a_role_does_not_cover_is_refused_in_opentsdbs_words(tmp_path
         ]
         heard = await said(daemon, b"auth " + accounts.tokens["agent"].encode() + b"\nstats\nexit\n")
         assert heard.endswith(b"stats: illegal argument: Unauthorized command: stats\n")
-        assert daemon.daemon.ledger.received == 0
+        assert daemon.daemon.ingest.ledger.received == 0
 
 
-async def test_strangers_with_a_role_may_still_sign_in(tmp_path: Path, accounts: Accounts) -> None:
+async def test_anonymous_client_with_role_can_log_in(tmp_path: Path, accounts: Accounts) -> None:
     access = {**accounts.access, "tsd.access.anonymous": "read"}
     async with running(tmp_path / "state", access=access) as daemon:
         token = accounts.tokens["agent"].encode()
@@ -96,20 +102,32 @@ async def test_strangers_with_a_role_may_still_sign_in(tmp_path: Path, accounts:
         )
 
 
-async def test_a_revoked_token_puts_its_connections_out(tmp_path: Path, accounts: Accounts) -> None:
+@pytest.mark.difference(
+    "revoked-accounts",
+    topic="security",
+    theirs="A telnet login holds for the lifetime of the connection",
+    ours="The connection of an account that was revoked or has expired is closed",
+)
+async def test_revoked_token_closes_its_connections(tmp_path: Path, accounts: Accounts) -> None:
     async with running(tmp_path / "state", access=accounts.access) as daemon, daemon.client() as client:
         await client.send(b"auth " + accounts.tokens["agent"].encode() + b"\n" + PUT + b"sync\n")
         await client.read_until(b"synced 1\n")
         del accounts.lines["agent"]
         accounts.write()
-        await daemon.daemon.doorkeeper.reload()
+        await daemon.daemon.access.authenticator.reload()
         await client.send(PUT + b"sync\n")
         assert await client.read_to_end() == b"AUTH_FAIL\r\n"
-        assert daemon.daemon.ledger.received == 1
+        assert daemon.daemon.ingest.ledger.received == 1
 
 
-async def test_http_asks_for_credentials_and_takes_each_kind(tmp_path: Path, accounts: Accounts) -> None:
-    accounts.lines["alice"] = str(Account("alice", Role.READ, kept_password("correct horse: battery")))
+@pytest.mark.difference(
+    "authentication-errors",
+    topic="security",
+    theirs="A refusal by the plugin is an answer without any header, or 400 for puts",
+    ours="It is 401 with `WWW-Authenticate`, or 403, in the usual form",
+)
+async def test_http_requires_and_accepts_credentials(tmp_path: Path, accounts: Accounts) -> None:
+    accounts.lines["alice"] = str(Account("alice", Role.READ, hash_password("correct horse: battery")))
     accounts.write()
     async with running(tmp_path / "state", access=accounts.access) as daemon:
         heard = await ask(daemon, "/api/suggest?type=metrics")
@@ -127,8 +145,17 @@ async def test_http_asks_for_credentials_and_takes_each_kind(tmp_path: Path, acc
         assert (await ask(daemon, "/api/suggest?type=metrics", "Authorization: Bearer nonsense")).status == 401
 
 
-async def test_each_request_of_a_connection_shows_who_it_is(tmp_path: Path, accounts: Accounts) -> None:
-    """OpenTSDB looks at the first one only, which lets in whoever comes by the same proxy."""
+@pytest.mark.difference(
+    "authentication",
+    topic="security",
+    theirs=(
+        "A plugin authenticates the first request of a connection only: later requests of other clients through a "
+        "proxy are not checked"
+    ),
+    ours="A file has the accounts (`tsd token`), and each request is authenticated",
+)
+async def test_each_request_is_authenticated(tmp_path: Path, accounts: Accounts) -> None:
+    """OpenTSDB authenticates the first request only, so later requests through a proxy pass unchecked."""
     async with running(tmp_path / "state", access=accounts.access) as daemon, daemon.client() as client:
         request = "GET /api/suggest?type=metrics HTTP/1.1\r\nHost: tsd\r\n{}\r\n"
         for header, status in ((accounts.bearer("grafana") + "\r\n", b"200"), ("", b"401")):
@@ -142,23 +169,24 @@ async def test_each_request_of_a_connection_shows_who_it_is(tmp_path: Path, acco
                 await client.read_bytes(length)
 
 
-async def test_a_large_body_of_a_stranger_is_not_read(tmp_path: Path, accounts: Accounts) -> None:
+async def test_large_unauthenticated_body_is_not_read(tmp_path: Path, accounts: Accounts) -> None:
     async with running(tmp_path / "state", access=accounts.access) as daemon, daemon.client() as client:
         await client.send(b"POST /api/put HTTP/1.1\r\nHost: tsd\r\nContent-Length: 30000000\r\n\r\n[")
         assert (await client.read_until(b"\r\n")).split()[1] == b"401"
 
 
-async def test_only_networks_that_are_let_in_connect(tmp_path: Path) -> None:
+async def test_only_allowed_networks_connect(tmp_path: Path) -> None:
     async with running(tmp_path / "a", access={"tsd.network.allow": "10.0.0.0/8"}) as daemon:
         async with daemon.client() as client:
             with pytest.raises((AssertionError, trio.BrokenResourceError)):
                 await client.ask(PUT)
-        assert daemon.daemon.doorkeeper.statistics().outside == 1
+        assert daemon.daemon.access.authenticator.statistics().outside == 1
     async with running(tmp_path / "b", access={"tsd.network.allow": "10.0.0.0/8,127.0.0.0/8"}) as daemon:
         assert await daemon.tell(PUT) == b"synced 1\n"
 
 
-async def test_without_authentication_what_administers_is_off(tmp_path: Path) -> None:
+@pytest.mark.difference("administration")
+async def test_administration_is_off_without_authentication(tmp_path: Path) -> None:
     async with running(tmp_path / "a", access={}) as daemon:
         heard = await said(daemon, PUT + b"dropcaches\nhelp\nsync\nexit\n")
         assert heard == (

@@ -1,4 +1,4 @@
-"""collectd as Debian packages it, with conf/collectd/tsd.conf, feeds daemons for a minute: nothing of it is lost."""
+"""Debian's collectd with conf/collectd/tsd.conf feeds daemons for a minute: no value is lost."""
 
 import re
 import signal
@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conformance.reading import Shown, answered, scanned
-from tests.conformance.sent import Series, series
+from tests.conformance.put_lines import Series, series
+from tests.conformance.readers import Shown, answered, scanned
 from tests.e2e.command import PATIENCE_S, ROOT, Served, Tsd, on_hbase, until
-from tests.e2e.relay import Relay
+from tests.e2e.recording_proxy import RecordingProxy
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import need_program
 from tests.peers.opentsdb import Opentsdb
 from tests.peers.tables import Tables
 
 SNIPPET = (ROOT / "conf" / "collectd" / "tsd.conf").read_text()
-SECONDS = 60  # of one series, before it ends
-RESTART_AT = 20  # of them, a daemon is stopped and started
-MINUTE_S = 300  # how long that may take on a machine that has other things to do
+SECONDS = 60  # duration of one series
+RESTART_AT = 20  # second at which a daemon is restarted
+MINUTE_S = 300  # limit on a busy machine
 MAIN = """\
 Hostname "web01"
 FQDNLookup false
@@ -52,8 +52,8 @@ LoadPlugin unixsock
   SocketFile "{socket}"
 </Plugin>
 """
-# Values that no plugin above has: undefined, infinite, and a counter beyond 63 bits. None can be stored; collectd 5.12
-# itself leaves the first one out, others send nan.
+# Values that no plugin above has: undefined, infinite, and a counter beyond 63 bits. None can be stored. collectd 5.12
+# itself omits the first one, others send nan.
 ODD = [f'PUTVAL "web01/odd/{what}" interval=1 N:{value}\n'.encode() for what, value in (
     ("gauge-none", "U"), ("gauge-large", "inf"), ("counter-full", 2**64 - 1),
 )]  # fmt: skip
@@ -64,7 +64,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 
 class Line(NamedTuple):
-    """A put line of collectd's."""
+    """A put line of collectd."""
 
     series: Series
     time: int
@@ -72,19 +72,19 @@ class Line(NamedTuple):
 
     @property
     def storable(self) -> bool:
-        """Whether its value is a number that a point can have."""
+        """Whether a point can have its value."""
         return self.value not in ODD_WORDS
 
 
 class Fed(NamedTuple):
-    """A run of a daemon that collectd fed."""
+    """A run of a daemon with collectd."""
 
-    lines: list[Line]  # that were sent to it; it need not have read all of them
-    stats: dict[str, int]  # when it was about to end
+    lines: list[Line]  # that were sent; the daemon may not have read all of them
+    stats: dict[str, int]  # before the end
 
 
 class Minute(NamedTuple):
-    """What was left behind."""
+    """The result of the minute."""
 
     tables: Tables
     on_tables: Tsd
@@ -101,7 +101,7 @@ class Collectd:
         self._address = address
 
     def dispatch(self, command: bytes) -> None:
-        """Have it send a value from elsewhere."""
+        """Make collectd send a value."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self._address))
             connection.sendall(command)
@@ -110,8 +110,8 @@ class Collectd:
 
 @contextmanager
 def collectd(program: Path, folder: Path, more: str) -> Iterator[Collectd]:
-    """A collectd in the foreground; ended in an orderly way with the block, so that it sends what it holds back."""
-    with tempfile.TemporaryDirectory(prefix="tsd") as short:  # a socket's path has room for 107 bytes
+    """Run collectd in the foreground. Stop it cleanly with the block, so that it sends its buffer."""
+    with tempfile.TemporaryDirectory(prefix="tsd") as short:  # a socket's path has at most 107 bytes
         address = Path(short) / "socket"
         (folder / "collectd.conf").write_text(MAIN.format(folder=folder, socket=address) + more)
         running = subprocess.Popen([program, "-f", "-C", folder / "collectd.conf"], stdout=subprocess.DEVNULL)
@@ -127,13 +127,16 @@ def collectd(program: Path, folder: Path, more: str) -> Iterator[Collectd]:
 
 @pytest.fixture(scope="module")
 def minute(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> Minute:
-    """A collectd fed two daemons: one on HBase, and an embedded one that was stopped and started in between."""
+    """Feed two daemons: one on HBase, and an embedded one that is restarted in between."""
     program, folder = need_program("collectd"), tmp_path_factory.mktemp("minute")
     tables = hbase.new_tables()
     on_tables, embedded = Tsd(folder / "hbase", on_hbase(hbase, tables)), Tsd(folder / "embedded")
     with ExitStack() as stack:
         steady, before = stack.enter_context(on_tables.serve()), stack.enter_context(embedded.serve())
-        first, second = stack.enter_context(Relay(steady.port)), stack.enter_context(Relay(before.port))
+        first, second = (
+            stack.enter_context(RecordingProxy(steady.port)),
+            stack.enter_context(RecordingProxy(before.port)),
+        )
         more = node(first.port) + node(second.port, rates=True).replace("LoadPlugin write_tsdb\n", "")
         with collectd(program, folder, more) as agent:
             await_seconds(first, 1)
@@ -158,27 +161,27 @@ def minute(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> Min
 
 
 def counts_of(daemon: Served, sent: list[bytes]) -> Fed:
-    """A daemon that has read all that was sent to it."""
+    """Return the stats after the daemon has read everything sent to it."""
     lines = lines_of(sent)
     daemon.await_stat("ledger.received", len(lines))
     return Fed(lines, daemon.stats())
 
 
 def node(port: int, *, rates: bool = False) -> str:
-    """The snippet that users are given, for another port."""
+    """The shipped configuration for another port."""
     assert SNIPPET.count('Port "4242"') == SNIPPET.count("StoreRates false") == 1
     return SNIPPET.replace('"4242"', f'"{port}"').replace("StoreRates false", f"StoreRates {str(rates).lower()}")
 
 
 def lines_of(sent: Iterable[bytes]) -> list[Line]:
-    """The lines that came over some connections; the last one of each is left out where it was cut."""
+    """Return the lines of some connections without their incomplete last ones."""
     matches = [(line, LINE.fullmatch(line)) for text in sent for line in text.split(b"\r\n")[:-1]]
     assert all(match for _, match in matches), [line for line, match in matches if not match]
     return [Line(series(m[1], m[4]), int(m[2]), m[3].decode()) for _, m in matches if m]
 
 
 def points_of(lines: Iterable[Line]) -> Points:
-    """What lines leave: by series and instant in ms."""
+    """Return the points of lines by series and instant in ms."""
     found: Points = {}
     for line in filter(lambda line: line.storable, lines):
         number = int(line.value) if line.value.lstrip("-").isdigit() else float(line.value)
@@ -187,21 +190,21 @@ def points_of(lines: Iterable[Line]) -> Points:
 
 
 def metrics_of(lines: Iterable[Line]) -> set[bytes]:
-    """The metrics that have points."""
+    """Return the metrics that have points."""
     return {name.metric for name in points_of(lines)}
 
 
-def await_seconds(relay: Relay, seconds: int) -> None:
-    """Return once some series has come for so many seconds."""
+def await_seconds(proxy: RecordingProxy, seconds: int) -> None:
+    """Return once a series has this many seconds."""
 
     def longest() -> int:
-        return max(map(len, points_of(lines_of(relay.sent())).values()), default=0)
+        return max(map(len, points_of(lines_of(proxy.sent())).values()), default=0)
 
-    with relay.changed:
-        assert relay.changed.wait_for(lambda: longest() >= seconds, MINUTE_S), f"wanted {seconds}, got {longest()}"
+    with proxy.changed:
+        assert proxy.changed.wait_for(lambda: longest() >= seconds, MINUTE_S), f"wanted {seconds}, got {longest()}"
 
 
-def test_what_collectd_sends_is_stored_but_for_what_is_no_number(minute: Minute) -> None:
+def test_collectd_values_stored_except_nan(minute: Minute) -> None:
     lines, stats = minute.steady
     refused = [line.value for line in lines if not line.storable]
     assert ODD_WORDS - {"nan"} <= set(refused) <= ODD_WORDS
@@ -212,7 +215,7 @@ def test_what_collectd_sends_is_stored_but_for_what_is_no_number(minute: Minute)
     assert scanned(minute.on_tables, metrics_of(lines)) == points_of(lines)
 
 
-def test_opentsdb_answers_with_the_same_points(minute: Minute, opentsdb: Callable[..., Opentsdb]) -> None:
+def test_collectd_points_answered_by_opentsdb(minute: Minute, opentsdb: Callable[..., Opentsdb]) -> None:
     peer = opentsdb(minute.tables, **{"tsd.storage.fix_duplicates": "true"})  # an interval may be a little under 1 s
     metrics = metrics_of(minute.steady.lines)
     shown = scanned(minute.on_tables, metrics)
@@ -225,14 +228,14 @@ def test_opentsdb_answers_with_the_same_points(minute: Minute, opentsdb: Callabl
             assert number == (float(text) if isinstance(number, float) else int(text)), (name, instant_ms)
 
 
-def test_an_orderly_restart_loses_no_line_that_was_accepted(minute: Minute) -> None:
+def test_restart_loses_no_accepted_line(minute: Minute) -> None:
     before, after = minute.before, minute.after
     stored = scanned(minute.embedded, metrics_of(before.lines + after.lines))
     there = [line.time * 1000 in stored.get(line.series, {}) for line in before.lines]
-    taken = max(before.stats["ledger.received"], len(there) - there[::-1].index(True))  # a connection is read in order
+    taken = max(before.stats["ledger.received"], len(there) - there[::-1].index(True))  # read in order
     assert points_of(before.lines[:taken] + after.lines) == stored
     assert before.stats["ledger.received"] > RESTART_AT
-    assert after.stats["ledger.received"] == len(after.lines) > RESTART_AT  # collectd came back by itself
+    assert after.stats["ledger.received"] == len(after.lines) > RESTART_AT  # collectd reconnected
     for run in (before, after):
         refused = [line for line in run.lines if not line.storable]
         assert run.stats["ledger.refused reason=invalid_values"] == len(refused)

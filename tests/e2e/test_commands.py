@@ -1,4 +1,4 @@
-"""The commands as users type them: what they print, and how they end."""
+"""Output and exit status of the commands."""
 
 import re
 import signal
@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.command import HOST, Done, Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
-from tsd.config import keys
-from tsd.state import held
+from tsd.config.loader import keys
+from tsd.config.state_dir import lock_state
 
 pytestmark = pytest.mark.slow
 VERSION = re.compile(
@@ -18,7 +18,7 @@ VERSION = re.compile(
     r"Built on \d{4}/\d\d/\d\d \d\d:\d\d:\d\d \+0000 by .+\n"
 )
 
-# In the form of the file that OpenTSDB's packages install, with what an operator changes in it.
+# In the form of the file in OpenTSDB's packages, with an operator's changes.
 OPENTSDB_CONF = """\
 # --------- NETWORK ----------
 # where agents and dashboards connect to
@@ -72,7 +72,7 @@ tsd.storage.hbase.uid_table = same
 """
 
 
-def test_names_and_uids(engine: Tsd) -> None:
+def test_mkmetric_and_uid_list_names(engine: Tsd) -> None:
     made = engine.run("mkmetric", "sys.cpu", "sys.mem", "Net.in")
     assert made == Done(0, "metrics sys.cpu: [0, 0, 1]\nmetrics sys.mem: [0, 0, 2]\nmetrics Net.in: [0, 0, 3]\n", "")
     assert engine.run("mkmetric", "sys.mem").out == "metrics sys.mem: [0, 0, 2]\n"
@@ -99,28 +99,15 @@ def test_names_and_uids(engine: Tsd) -> None:
     assert engine.run("uid", "tagv", "1") == Done(1, "", "tsd: No such name or UID for tagv: '1'\n")
 
 
-def test_commands_that_only_read_leave_the_state_folder_to_older_versions(tmp_path: Path) -> None:
-    tsd = Tsd(tmp_path / "state")
-    assert tsd.run("mkmetric", "sys.cpu").status == 0
-    note = tsd.folder / "format"
-    newest = note.read_text()
-    note.write_text("3\n")
-    readers = [
-        ("uid", "metrics", "sys.cpu"),
-        ("uid", "grep", "cpu"),
-        ("scan", "1h-ago", "sum", "sys.cpu"),
-        ("delete", "sys.cpu", "--since", "2h-ago", "--until", "1h-ago"),
-        ("fsck", "--full-scan"),
-        ("compact", "--dry-run"),
-    ]
-    for words in readers:
-        assert tsd.run(*words).status == 0, words
-        assert note.read_text() == "3\n", words
-    assert tsd.run("mkmetric", "sys.mem").status == 0
-    assert note.read_text() == newest
-
-
-def test_names_that_no_point_could_have_get_no_uid(tmp_path: Path) -> None:
+@pytest.mark.difference(
+    "uid-assign",
+    topic="points",
+    theirs="`uid assign` accepts any name, and counts up to and beyond the last UID",
+    ours=(
+        "Names are checked like those of points. The counter never passes the last UID, and the log warns from 50 % on"
+    ),
+)
+def test_invalid_names_get_no_uid(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     done = tsd.run("mkmetric", "sys.cpu", "bad:name")
     assert (done.status, done.out) == (2, "")
@@ -133,7 +120,7 @@ def test_names_that_no_point_could_have_get_no_uid(tmp_path: Path) -> None:
     assert "wanted one regular expression" in tsd.run("uid", "grep", "metrics", "a", "b").err
 
 
-def test_a_running_daemon_knows_at_once_what_mkmetric_made(tmp_path: Path) -> None:
+def test_daemon_knows_metric_made_by_mkmetric(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "false"})
     with tsd.serve() as daemon:
         refused = b"put: unknown metric: No such name for 'metrics': 'sys.cpu'\nsynced 0\n"
@@ -143,7 +130,7 @@ def test_a_running_daemon_knows_at_once_what_mkmetric_made(tmp_path: Path) -> No
     assert tsd.lines("sys.cpu") == ["sys.cpu 1356998400 1 host=web01"]
 
 
-def test_tables_are_made_once(hbase: RunningHbase, tmp_path: Path) -> None:
+def test_create_tables_is_idempotent(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.unused_tables()
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
     lacking = tsd.run("uid", "sys.cpu")
@@ -155,18 +142,18 @@ def test_tables_are_made_once(hbase: RunningHbase, tmp_path: Path) -> None:
         f"{name}: created" for name in (tables.data, tables.uid, tables.tree, tables.meta)
     ]
     assert f"alter '{tables.data}', {{NAME => 't', DATA_BLOCK_ENCODING => 'DIFF'}}" in made.out
-    there = "".join(f"{name}: is there\n" for name in (tables.data, tables.uid, tables.tree, tables.meta))
+    there = "".join(f"{name}: exists\n" for name in (tables.data, tables.uid, tables.tree, tables.meta))
     assert tsd.run("create-tables") == Done(0, there, "")
     assert set(tables) <= set(hbase.tables.tables())
 
 
-def test_embedded_tables_are_always_there(tmp_path: Path) -> None:
+def test_embedded_tables_always_exist(tmp_path: Path) -> None:
     names = ("tsdb", "tsdb-uid", "tsdb-tree", "tsdb-meta", "tsdb-series")
-    there = "".join(f"{name}: is there\n" for name in names)
+    there = "".join(f"{name}: exists\n" for name in names)
     assert Tsd(tmp_path / "state").run("create-tables") == Done(0, there, "")
 
 
-def test_version_is_what_the_daemon_answers(tmp_path: Path) -> None:
+def test_version_equals_the_daemons_answer(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     done = tsd.run("version")
     assert (done.status, done.err) == (0, "")
@@ -175,7 +162,15 @@ def test_version_is_what_the_daemon_answers(tmp_path: Path) -> None:
         assert daemon.tell(b"version\n").decode() == done.out + "synced 0\n"
 
 
-def test_check_config_tells_everything_at_once(tmp_path: Path) -> None:
+@pytest.mark.difference(
+    "unknown-keys",
+    topic="commands",
+    theirs="Unknown keys are ignored, and any unknown form of true is false",
+    ours=(
+        "They are errors that suggest the nearest key or name the expected form. Trailing blanks of values are removed"
+    ),
+)
+def test_check_config_reports_all_errors(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     file = tmp_path / "wrong.conf"
     file.write_text(WRONG)
@@ -188,8 +183,8 @@ def test_check_config_tells_everything_at_once(tmp_path: Path) -> None:
         f"tsd: {file}, line 4: tsd.storage.salt.width: got 'two', wanted a whole number of bytes",
         f"tsd: {file}, line 5: tsd.storage.join_points: got 'maybe', wanted true or false",
         f"tsd: {file}, line 6: tsd.journal.max_bytes: got 1K, wanted 1048576 or more",
-        f"tsd: {file}, line 7: tsd.storage.use_otsdb_timestamp: got 'true', but this version lets the store stamp its "
-        "cells, and a query that is bounded by cell time would miss them: take the line out",
+        f"tsd: {file}, line 7: tsd.storage.use_otsdb_timestamp: got 'true', but the store assigns the timestamps "
+        "of cells, and a query bounded by cell time would miss points: remove the line",
         f"tsd: {file}, line 8: tsd.log.level: got 'loud', wanted debug or info or warning or error",
         "tsd: --set: tsd.storage.pth: no such key; did you mean tsd.storage.path?",
         "tsd: tsd.storage.hbase.*_table: got same, same, tsdb-tree, tsdb-meta, wanted four different names",
@@ -204,12 +199,12 @@ def test_check_config_tells_everything_at_once(tmp_path: Path) -> None:
     assert tsd.run("check-config", "--config", nosuch, "--set", "tsd.mode=x") == Done(2, "", missing + other)
 
 
-def test_an_existing_opentsdb_conf_works(tmp_path: Path) -> None:
+def test_existing_opentsdb_conf_is_accepted(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     file = tmp_path / "opentsdb.conf"
     file.write_text(OPENTSDB_CONF)
     done = tsd.run("check-config", "--config", file, "--show")
-    assert done.err == f"without meaning here: {' '.join(IGNORED.split())}\n{file}: no problem found\n"
+    assert done.err == f"ignored: {' '.join(IGNORED.split())}\n{file}: no problem found\n"
     shown = dict(line.split(" = ", 1) for line in done.out.splitlines())
     assert set(shown) == set(keys())
     assert (done.status, shown["tsd.core.tag.allow_specialchars"], shown["tsd.storage.path"]) == (
@@ -219,11 +214,11 @@ def test_an_existing_opentsdb_conf_works(tmp_path: Path) -> None:
     )
     with tsd.serve("--config", str(file), "--port", "0") as daemon:
         assert daemon.tell(b"put a:b 1356998400 1 user=me@home\n") == b"synced 1\n"
-        ignored = daemon.await_event("settings of OpenTSDB's without meaning here")
+        ignored = daemon.await_event("settings.ignored")
         assert ignored["keys"] == " ".join(IGNORED.split())
 
 
-def test_what_opentsdb_does_beside_the_points_is_told_and_not_done(tmp_path: Path) -> None:
+def test_unsupported_opentsdb_features_are_reported(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.core.meta.enable_tsuid_incrementing": "True", "tsd.search.enable": "false"})
     key, consequence = (
         "tsd.core.meta.enable_tsuid_incrementing",
@@ -232,15 +227,15 @@ def test_what_opentsdb_does_beside_the_points_is_told_and_not_done(tmp_path: Pat
     done = tsd.run("check-config")
     assert (done.status, done.err.splitlines()[:2]) == (
         0,
-        ["without meaning here: tsd.search.enable", f"{key} is not done by this version: {consequence}"],
+        ["ignored: tsd.search.enable", f"{key} is not supported: {consequence}"],
     )
     with tsd.serve() as daemon:
         daemon.tell(b"version\n")
-        told = daemon.await_event("a setting of OpenTSDB's is on and not done by this version")
-        assert (told["level"], told["key"], told["consequence"]) == ("warning", key, consequence)
+        event = daemon.await_event("setting.unsupported")
+        assert (event["level"], event["key"], event["consequence"]) == ("warning", key, consequence)
 
 
-def test_later_settings_win(tmp_path: Path) -> None:
+def test_later_settings_override_earlier(tmp_path: Path) -> None:
     (tmp_path / "tsd.conf").write_text("tsd.network.port = 1\ntsd.mode = ro\n")  # found in the working folder
     tsd = Tsd(tmp_path / "state")
     done = tsd.run("--set", "tsd.network.port=2", "check-config", "--show", "--set", "tsd.network.port=3")
@@ -251,13 +246,13 @@ def test_later_settings_win(tmp_path: Path) -> None:
         assert b" put " not in connection.recv(1000)
 
 
-def test_a_state_folder_has_one_owner(tmp_path: Path) -> None:
+def test_state_folder_has_one_owner(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     with tsd.serve() as daemon, tsd.spawn() as second:
         assert second.wait() == 4
         assert second.said() == f"tsd: state folder {tsd.folder}: process {daemon.pid} uses it\n"
         assert daemon.tell(b"put a.b 1356998400 1 host=web01\n") == b"synced 1\n"
-    with held(tsd.folder):  # as by a daemon that is about to start
+    with lock_state(tsd.folder):  # as a starting daemon does
         busy = tsd.run("uid", "a.b")
     assert (busy.status, busy.out) == (4, "")
     assert re.fullmatch(
@@ -268,7 +263,7 @@ def test_a_state_folder_has_one_owner(tmp_path: Path) -> None:
     assert tsd.run("uid", "metrics", "a.b").out == "metrics a.b: [0, 0, 1]\n"
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+def test_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with Tsd(tmp_path / "state").spawn("--port", str(port)) as daemon:
@@ -277,18 +272,18 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_daemon_in_an_orderly_way(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_stops_the_daemon_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
     with tsd.serve() as daemon:
         assert daemon.tell(b"put a.b 1356998400 1 host=web01\n") == b"synced 1\n"
         daemon.signal(number)
         assert daemon.wait() == 0
-        told = daemon.events("stopping")[0]
-        assert (told["points_waiting"], told["may_take_s"]) == (1, 65)  # 5 for what clients have sent, 60 to write it
+        event = daemon.events("daemon.stopping")[0]
+        assert (event["points_pending"], event["timeout_s"]) == (1, 65)  # 5 for what clients have sent, 60 to write it
     assert tsd.lines("a.b") == ["a.b 1356998400 1 host=web01"]
 
 
-def test_send_tells_what_the_daemon_answers(tmp_path: Path) -> None:
+def test_send_prints_the_daemons_replies(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     with tsd.serve() as daemon:
         port = ("--port", str(daemon.port))
@@ -302,9 +297,9 @@ def test_send_tells_what_the_daemon_answers(tmp_path: Path) -> None:
     assert gone.err.startswith(f"tsd: no daemon answers at {HOST}:{port[1]}: ")
 
 
-def test_what_cannot_be_reached_is_named(tmp_path: Path) -> None:
+def test_unreachable_address_is_reported(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
-    nowhere = f"tsd: no embedded store in {tsd.folder}: name the state folder of your daemon with --data or --config\n"
+    nowhere = f"tsd: no embedded store in {tsd.folder}: give the state folder of your daemon with --data or --config\n"
     assert tsd.run("scan", "1", "sum", "a.b") == Done(1, "", nowhere)
     assert not tsd.folder.exists()
     away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": f"{HOST}:1"}
@@ -314,7 +309,7 @@ def test_what_cannot_be_reached_is_named(tmp_path: Path) -> None:
     assert tsd.run("nosuch").status == tsd.run("scan", "1").status == 2
 
 
-def test_health_says_what_the_daemon_can_do(tmp_path: Path) -> None:
+def test_health_reports_the_daemons_state(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.mode": "ro"})
     done = tsd.run("health")
     assert (done.status, done.out) == (1, "")

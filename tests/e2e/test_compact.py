@@ -1,4 +1,4 @@
-"""`tsd compact` as an operator or a timer runs it: with a daemon and without, ended in the middle, on both stores."""
+"""`tsd compact` run by an operator or a timer: with and without a daemon, interrupted, on both stores."""
 
 import re
 import signal
@@ -11,17 +11,17 @@ import pytest
 from tests.e2e.command import Tsd, on_hbase, until
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
-from tsd.assembly import now_ms
 from tsd.cli.compact import SAVE_S
+from tsd.cli.torture.fork_server import Forked
+from tsd.daemon.wiring import now_ms
 from tsd.store import Put
-from tsd.torture.forked import Forked
 
 HOUR = 1356998400
 ONE_BY_ONE = {"tsd.storage.join_points": "false", "tsd.storage.enable_compaction": "false"}
 
 
 def lines(metric: str, hours: int = 3, points: int = 20, series: int = 2) -> list[str]:
-    """Put lines of some series, without the word."""
+    """Return put lines of some series, without the word `put`."""
     return [
         f"{metric} {HOUR + hour * 3600 + point * 10} {point}.5 host=web0{host}"
         for host in range(1, series + 1)
@@ -37,7 +37,7 @@ def load(tsd: Tsd, *texts: list[str]) -> None:
 
 
 def summary(out: str) -> dict[str, int]:
-    """The numbers of a summary, by their words."""
+    """Parse the numbers of a summary by name."""
     found = {}
     for line in out.splitlines():
         name, _, rest = line.partition(": ")
@@ -49,24 +49,31 @@ def summary(out: str) -> dict[str, int]:
 
 @pytest.fixture
 def tsd(tmp_path: Path) -> Tsd:
-    """Commands on a state folder of the test's, that write each point to a cell of its own."""
+    """Commands on the test's own state folder that write each point to its own cell."""
     return Tsd(tmp_path / "state", ONE_BY_ONE)
 
 
 @pytest.mark.slow
-def test_a_pass_leaves_one_cell_a_row_and_the_same_points(tsd: Tsd) -> None:
+def test_compact_joins_rows_and_keeps_points(tsd: Tsd) -> None:
     load(tsd, lines("a.load"), lines("b.load"))
     before = tsd.lines("a.load", "b.load")
     dry = tsd.run("compact", "--dry-run")
     assert (dry.status, dry.err) == (0, "")
     assert summary(dry.out)["rows"] == summary(dry.out)["rows compacted"] == 12
     some = tsd.run("compact", "a.load", "--since", f"{HOUR + 3600}", "--until", f"{HOUR + 3 * 3600 - 1}")
-    assert (some.status, summary(some.out)["rows"]) == (0, 2)  # its last hour is not over by then
+    assert (some.status, summary(some.out)["rows"]) == (0, 2)  # the last hour of the range is incomplete
     done = tsd.run("compact")
     assert (done.status, done.err) == (0, "")
-    told = summary(done.out)
-    assert (told["rows"], told["rows compacted"], told["cells before"], told["cells after"]) == (12, 10, 202, 12)
-    assert told["bytes before"] == summary(dry.out)["bytes before"] - 2 * (20 * (13 + 2 + 8 + 2 + 4) - 23 - 20 * 6 - 1)
+    counts = summary(done.out)
+    assert (counts["rows"], counts["rows compacted"], counts["cells before"], counts["cells after"]) == (
+        12,
+        10,
+        202,
+        12,
+    )
+    assert counts["bytes before"] == summary(dry.out)["bytes before"] - 2 * (
+        20 * (13 + 2 + 8 + 2 + 4) - 23 - 20 * 6 - 1
+    )
     assert tsd.lines("a.load", "b.load") == before
     again = summary(tsd.run("compact").out)
     assert (again["rows compacted"], again["cells before"], again["cells after"]) == (0, 12, 12)
@@ -74,7 +81,7 @@ def test_a_pass_leaves_one_cell_a_row_and_the_same_points(tsd: Tsd) -> None:
 
 
 @pytest.mark.slow
-def test_through_the_daemon_that_owns_the_store(tsd: Tsd) -> None:
+def test_compact_runs_in_the_daemon(tsd: Tsd) -> None:
     with tsd.serve() as daemon:
         daemon.tell("".join(f"put {line}\n" for line in lines("a.load")).encode())
         daemon.flush()
@@ -85,27 +92,27 @@ def test_through_the_daemon_that_owns_the_store(tsd: Tsd) -> None:
 
 
 @pytest.mark.slow
-def test_hours_that_are_not_over_are_left(tsd: Tsd) -> None:
+def test_compact_skips_current_hours(tsd: Tsd) -> None:
     now = now_ms() // 1000
     load(tsd, [f"a.load {now + n} 1 host=a" for n in range(3)], lines("a.load", hours=1))
     done = tsd.run("compact", "--until", f"{now + 9999}")
     assert (done.status, summary(done.out)["rows"]) == (0, 2), done
 
 
-def test_what_cannot_be_compacted_is_told(tsd: Tsd) -> None:
+def test_compact_reports_unreadable_rows(tsd: Tsd) -> None:
     load(tsd, lines("a.load", hours=1))
     key = bytes.fromhex("000001") + HOUR.to_bytes(4, "big") + bytes.fromhex("000001000001")
     tsd.put_directly("tsdb", Put(key, b"t:\0\2", b"abc"))
     done = tsd.run("compact")
     assert done.status == 1
-    assert f"tsd: left as it is: row {key.hex()}" in done.err
-    assert summary(done.out)["rows left that cannot be read"] == 1
+    assert f"tsd: row left unchanged: row {key.hex()}" in done.err
+    assert summary(done.out)["rows skipped that cannot be decoded"] == 1
     assert summary(done.out)["rows compacted"] == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "status", "told"),
+    ("words", "status", "message"),
     [
         (["--since", "yesterday"], 2, "got time 'yesterday'"),
         (["--since", "1h-ago", "--until", "2h-ago"], 2, "is before"),
@@ -113,21 +120,22 @@ def test_what_cannot_be_compacted_is_told(tsd: Tsd) -> None:
         (["no.such.metric"], 1, "'no.such.metric'"),
     ],
 )
-def test_what_cannot_be_asked_for(tsd: Tsd, words: list[str], status: int, told: str) -> None:
+def test_compact_refuses_bad_arguments(tsd: Tsd, words: list[str], status: int, message: str) -> None:
     load(tsd, lines("a.load", hours=1))
     done = tsd.run("compact", *words)
-    assert (done.status, told in done.err) == (status, True), done
+    assert (done.status, message in done.err) == (status, True), done
 
 
-def test_without_a_store_nothing_is_made(tsd: Tsd) -> None:
+def test_compact_creates_no_store(tsd: Tsd) -> None:
     done = tsd.run("compact")
     assert (done.status, tsd.folder.exists()) == (1, False)
     assert "no embedded store" in done.err
 
 
+@pytest.mark.difference("compaction-queue")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_one_that_is_ended_goes_on(tsd: Tsd, number: signal.Signals) -> None:
+def test_interrupted_compact_resumes(tsd: Tsd, number: signal.Signals) -> None:
     load(tsd, lines("a.load", hours=200, points=2))
     checkpoint = tsd.folder / "compact.json"
     with tsd.popen("compact", "--rate", f"{16 / SAVE_S}") as process:
@@ -138,19 +146,19 @@ def test_one_that_is_ended_goes_on(tsd: Tsd, number: signal.Signals) -> None:
         process.communicate()
     assert process.returncode == -number
     other = tsd.run("compact", "--dry-run")
-    assert 0 < summary(other.out)["rows compacted"] < 400  # a dry run begins anew
+    assert 0 < summary(other.out)["rows compacted"] < 400  # a dry run starts from the beginning
     done = tsd.run("compact")
     assert done.status == 0
-    assert re.fullmatch(r"tsd: going on after \d+ rows, where the last pass was ended\n", done.err)
-    told = summary(done.out)
-    assert told["rows"] >= 400  # the few that were done after the last note are seen again
-    assert told["cells after"] == told["rows"]
+    assert re.fullmatch(r"tsd: resuming after \d+ rows\n", done.err)
+    counts = summary(done.out)
+    assert counts["rows"] >= 400  # the few rows after the last checkpoint are processed again
+    assert counts["cells after"] == counts["rows"]
     assert summary(tsd.run("compact").out)["rows compacted"] == 0
     assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=200, points=2))
 
 
 @pytest.mark.slow
-def test_a_daemon_that_is_restarted_meanwhile(tsd: Tsd) -> None:
+def test_compact_survives_daemon_restart(tsd: Tsd) -> None:
     load(tsd, lines("a.load", hours=100, points=2))
     with ExitStack() as stack:
         with tsd.serve():
@@ -160,18 +168,18 @@ def test_a_daemon_that_is_restarted_meanwhile(tsd: Tsd) -> None:
         with tsd.serve():
             out, err = process.communicate()
     assert process.returncode == 0, err
-    told = summary(out.decode())
-    assert told["cells after"] == told["rows"] == 200
+    counts = summary(out.decode())
+    assert counts["cells after"] == counts["rows"] == 200
     assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=100, points=2))
 
 
 def await_trouble(process: Forked) -> None:
-    """Return once it has told that its store does not answer."""
+    """Return once the command reports that its store does not answer."""
     said = process.stderr.readline().decode()
-    assert said.startswith("tsd: the store is asked again: "), said
+    assert said.startswith("tsd: retrying: "), said
 
 
-def test_on_hbase_that_goes_and_comes_back(tmp_path: Path, hbase: RunningHbase) -> None:
+def test_compact_survives_hbase_outage(tmp_path: Path, hbase: RunningHbase) -> None:
     tables = hbase.new_tables()
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, ONE_BY_ONE))
     load(tsd, lines("a.load", hours=100, points=2))
@@ -182,13 +190,13 @@ def test_on_hbase_that_goes_and_comes_back(tmp_path: Path, hbase: RunningHbase) 
         hbase.thrift_start()
         out, err = process.communicate()
     assert process.returncode == 0, err
-    told = summary(out.decode())
-    assert told["cells after"] == told["rows"] == 200
+    counts = summary(out.decode())
+    assert counts["cells after"] == counts["rows"] == 200
     assert {len(cells) for cells in hbase.tables.rows(tables.data).values()} == {1}
     assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=100, points=2))
 
 
-def test_without_tables_or_without_hbase_it_ends_at_once(tmp_path: Path, hbase: RunningHbase) -> None:
+def test_compact_fails_without_tables_or_hbase(tmp_path: Path, hbase: RunningHbase) -> None:
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, hbase.unused_tables()))
     done = tsd.run("compact")
     assert (done.status, done.out) == (1, ""), done
@@ -199,7 +207,7 @@ def test_without_tables_or_without_hbase_it_ends_at_once(tmp_path: Path, hbase: 
 
 
 @pytest.mark.parametrize("salt", [{}, {"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "4"}])
-def test_on_hbase_an_opentsdb_reads_the_same(
+def test_opentsdb_reads_compacted_rows(
     tmp_path: Path, hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], salt: dict[str, str]
 ) -> None:
     tables = hbase.new_tables()
@@ -222,5 +230,5 @@ def test_on_hbase_an_opentsdb_reads_the_same(
 
 
 def by_tags(answer: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Series in an order of their own."""
+    """Sort series by their tags."""
     return sorted(answer, key=lambda series: str(series["tags"]))

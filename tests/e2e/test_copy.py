@@ -1,16 +1,16 @@
-"""`tsd copy` between engines: what arrives, what is refused, and what a daemon does meanwhile."""
+"""`tsd copy` between engines: what is copied, what is refused, and the work of a daemon meanwhile."""
 
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.sent import Generator, block, series
+from tests.conformance.put_lines import Generator, block, series
 from tests.e2e.command import Tsd, on_hbase, until
 from tests.peers.hbase import RunningHbase
-from tsd.codec.cell import COLUMN
-from tsd.codec.merge import MergeRules
-from tsd.codec.row import compact, data_cells
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.row import compact, data_cells
 from tsd.store import Put
 
 pytestmark = pytest.mark.slow
@@ -18,12 +18,12 @@ T = 1356998400
 HOURS = [T, T + 3600]
 SERIES = [series(b"sys.cpu", b"host=web01 cpu=0"), series(b"temp.caf\xe9", b"lieu=\xe9tage")]
 NEWEST = MergeRules(fix_duplicates=True)
-KILLED_ROWS = 30_000  # thirty pages: it is killed when it has noted the first
+KILLED_ROWS = 30_000  # thirty pages: the copy is killed after the first checkpoint
 METRICS = ("sys.cpu", "temp.café")
 
 
 def filled(tsd: Tsd, seed: int = 1) -> list[str]:
-    """Points into a store, in several cells a row; what a scan prints of them."""
+    """Store points in several cells per row. Return what a scan prints."""
     for part in range(3):
         lines = Generator(seed + part, SERIES, HOURS).lines(100)
         assert tsd.run("import", "-", stdin=block(lines)).status == 0
@@ -31,20 +31,20 @@ def filled(tsd: Tsd, seed: int = 1) -> list[str]:
 
 
 def to(tsd: Tsd) -> list[str]:
-    """The options that name a store as the target."""
+    """Options that name a store as the target."""
     words = [word for key, value in tsd.settings.items() for word in ("--to-set", f"{key}={value}")]
     backend = tsd.settings.get("tsd.storage.backend", "embedded")
     where = tsd.folder if backend == "embedded" else tsd.settings["tsd.storage.hbase.thrift"]
     return ["--to", f"{backend}:{where}", *words]
 
 
-def test_from_the_embedded_store_to_hbase_and_back(hbase: RunningHbase, tmp_path: Path) -> None:
+def test_copy_from_embedded_to_hbase_and_back(hbase: RunningHbase, tmp_path: Path) -> None:
     home, back = Tsd(tmp_path / "home"), Tsd(tmp_path / "back")
     cluster = Tsd(tmp_path / "cluster", on_hbase(hbase, hbase.unused_tables()))
     wanted = filled(home)
     done = home.run("copy", *to(cluster))
     assert (done.status, done.out) == (0, "")
-    assert done.err.startswith("made ")
+    assert done.err.startswith("created ")
     assert cluster.lines(*METRICS) == wanted
     named = {key: value for key, value in cluster.settings.items() if key.endswith("_table")}
     assert cluster.run("copy", *to(back.but(named))).status == 0
@@ -54,7 +54,7 @@ def test_from_the_embedded_store_to_hbase_and_back(hbase: RunningHbase, tmp_path
         assert (again.status, again.err.split("; ")[1].split(" of ")[0]) == (0, "0")
 
 
-def test_write_times_are_kept(hbase: RunningHbase, tmp_path: Path) -> None:
+def test_copy_keeps_write_times(hbase: RunningHbase, tmp_path: Path) -> None:
     home = Tsd(tmp_path / "home")
     tables = hbase.new_tables()
     filled(home)
@@ -66,23 +66,25 @@ def test_write_times_are_kept(hbase: RunningHbase, tmp_path: Path) -> None:
 
 
 def times_of(tsd: Tsd) -> dict[bytes, dict[bytes, tuple[bytes, int]]]:
-    """All rows of the data table of an embedded store that is not open, as happybase shows HBase's."""
+    """Return all rows of the data table of a closed embedded store in happybase's form."""
     return {
         row.key: {cell.column: (cell.value, cell.time_ms) for cell in row.cells} for row in tsd.read_directly("tsdb")
     }
 
 
-def test_other_names_under_the_same_uids_are_refused(tmp_path: Path) -> None:
+def test_copy_refuses_conflicting_uids(tmp_path: Path) -> None:
     home, other = Tsd(tmp_path / "home"), Tsd(tmp_path / "other")
     filled(home)
     assert other.run("mkmetric", "another").status == 0
     done = home.run("copy", *to(other))
     assert (done.status, done.out) == (1, "")
-    assert done.err.startswith("tsd: the target has other names under the same UIDs: metrics [0, 0, 1] is sys.cpu here")
+    assert done.err.startswith(
+        "tsd: the target has other names under the same UIDs: metrics [0, 0, 1] is sys.cpu in the source"
+    )
     assert other.run("uid", "grep", ".").out == "metrics another: [0, 0, 1]\n"
 
 
-def test_stores_that_no_copy_makes_sense_between_are_refused(tmp_path: Path) -> None:
+def test_copy_refuses_unsuitable_stores(tmp_path: Path) -> None:
     home, other = Tsd(tmp_path / "home"), Tsd(tmp_path / "other")
     nowhere = home.run("copy", *to(other))
     assert (nowhere.status, nowhere.err.startswith("tsd: no embedded store in ")) == (1, True)
@@ -90,16 +92,16 @@ def test_stores_that_no_copy_makes_sense_between_are_refused(tmp_path: Path) -> 
     same = home.run("copy", *to(home))
     assert (same.status, same.err) == (1, f"tsd: source and target are the same: embedded:{home.folder}\n")
     salted = home.run("copy", *to(other.but({"tsd.storage.salt.width": "1"})))
-    assert (salted.status, "wants the same tsd.storage.uid.width.* and tsd.storage.salt.*" in salted.err) == (1, True)
+    assert (salted.status, "tsd.storage.uid.width.* and tsd.storage.salt.*" in salted.err) == (1, True)
     assert home.run("copy", "--to", tmp_path / "nosuch.conf").status == 2
     assert home.run("copy", *to(other), "--to-set", "tsd.network.prt=1").status == 2
-    for nothing in ("embedded:", "embedded", "hbase", "hbase:"):  # the first one was the folder it was run in
-        told = home.run("copy", "--to", nothing)
-        assert (told.status, "wanted " in told.err, list(tmp_path.iterdir())) == (2, True, [home.folder])
+    for nothing in ("embedded:", "embedded", "hbase", "hbase:"):  # the first one once meant the working folder
+        done = home.run("copy", "--to", nothing)
+        assert (done.status, "wanted " in done.err, list(tmp_path.iterdir())) == (2, True, [home.folder])
     assert not other.folder.exists()
 
 
-def test_a_configuration_file_names_the_target(tmp_path: Path) -> None:
+def test_copy_target_from_configuration_file(tmp_path: Path) -> None:
     home, other = Tsd(tmp_path / "home"), Tsd(tmp_path / "other")
     wanted = filled(home)
     file = tmp_path / "other.conf"
@@ -108,7 +110,7 @@ def test_a_configuration_file_names_the_target(tmp_path: Path) -> None:
     assert other.lines(*METRICS) == wanted
 
 
-def test_what_comes_while_a_daemon_runs_is_copied_by_the_next_run(tmp_path: Path) -> None:
+def test_next_copy_includes_points_sent_meanwhile(tmp_path: Path) -> None:
     settings = {"tsd.storage.flush_interval": "3600000"}
     home, other = Tsd(tmp_path / "home", settings), Tsd(tmp_path / "other", settings)
     with home.serve() as daemon, other.serve() as theirs:
@@ -125,8 +127,8 @@ def test_what_comes_while_a_daemon_runs_is_copied_by_the_next_run(tmp_path: Path
     assert sorted(other.lines(*METRICS, "new")) == sorted(wanted)
 
 
-def test_one_that_is_killed_goes_on_and_misses_nothing_that_came_since(tmp_path: Path) -> None:
-    """Rows that it had passed were not looked at again."""
+def test_killed_copy_resumes_and_includes_new_points(tmp_path: Path) -> None:
+    """Regression: rows before the checkpoint were not copied again."""
     home, other = Tsd(tmp_path / "home"), Tsd(tmp_path / "other")
     lines = [f"m {T + 3600 * hour} 1 a=b" for hour in range(KILLED_ROWS)]
     assert home.run("import", "-", stdin="".join(line + "\n" for line in lines).encode()).status == 0
@@ -138,13 +140,13 @@ def test_one_that_is_killed_goes_on_and_misses_nothing_that_came_since(tmp_path:
     late = f"m {T + 1} 2 a=b"
     assert home.run("import", "-", stdin=late.encode()).status == 0
     done = home.run("copy", *to(other))
-    assert (done.status, done.err.split("\n")[0].startswith("going on after row 000001")) == (0, True), done
+    assert (done.status, done.err.split("\n")[0].startswith("continuing after row 000001")) == (0, True), done
     assert other.lines("m") == [lines[0], late, *lines[1:]] == home.lines("m")
     assert other.run("uid", "fsck").status == 0
     assert list(home.folder.glob("copy-*.json")) == []
 
 
-def test_a_target_that_is_away_is_told_and_keeps_the_place(hbase: RunningHbase, tmp_path: Path) -> None:
+def test_unreachable_copy_target_keeps_progress(hbase: RunningHbase, tmp_path: Path) -> None:
     home = Tsd(tmp_path / "home")
     cluster = Tsd(tmp_path / "cluster", on_hbase(hbase, hbase.new_tables()))
     wanted = filled(home)
@@ -155,11 +157,9 @@ def test_a_target_that_is_away_is_told_and_keeps_the_place(hbase: RunningHbase, 
     assert cluster.lines(*METRICS) == wanted
 
 
-def test_cells_that_hbase_hides_are_told_unless_their_points_are_there_all_the_same(
-    hbase: RunningHbase, tmp_path: Path
-) -> None:
-    """What a delete leaves in HBase hides a put with an older time: after a compaction in the target that does no harm,
-    after its points were deleted there it does."""
+def test_hidden_cells_reported_unless_points_exist(hbase: RunningHbase, tmp_path: Path) -> None:
+    """A delete in HBase hides puts with an older time. After a compaction in the target that does no harm. After a
+    deletion of points it does."""
     home, tables = Tsd(tmp_path / "home"), hbase.new_tables()
     cluster = Tsd(tmp_path / "cluster", on_hbase(hbase, tables))
     wanted = filled(home)
@@ -173,4 +173,4 @@ def test_cells_that_hbase_hides_are_told_unless_their_points_are_there_all_the_s
     assert cluster.lines(*METRICS) == wanted
     assert cluster.run("delete", "sys.cpu", "--since", "1", "--until", "now", "--yes").status == 0
     done = home.run("copy", *to(cluster))
-    assert (done.status, "2 rows were put and do not show" in done.err) == (1, True)
+    assert (done.status, "2 rows were written but cannot be read back" in done.err) == (1, True)

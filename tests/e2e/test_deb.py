@@ -1,4 +1,4 @@
-"""The Debian package: built of this checkout, installed by dpkg in a folder, and run there."""
+"""The Debian package: built from this checkout, installed by dpkg into a folder, and run there."""
 
 import os
 import re
@@ -13,8 +13,8 @@ from tests.e2e.command import HOST, PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.slow
 T = 1356998400
-# Into a folder, with this machine's own list of packages in it: what it depends on must be there; nothing outside
-# is touched.
+# Install into a folder with a copy of this machine's list of packages: dependencies must be installed here, and nothing
+# outside the folder is changed.
 INSTALL = """
 set -e
 export PATH="$PATH:/usr/sbin:/sbin"
@@ -51,7 +51,7 @@ test -e "$1/state/store"
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The package, built in a hurry."""
+    """Build the package with the fastest options."""
     hurry = {"DEB_COMPRESSION": "none", "DEB_EXTRAS": "", "DEB_BYTECODE": "no", "DEB_LOOPS": "kept"}
     folder = tmp_path_factory.mktemp("deb")
     command = [ROOT / "scripts" / "deb", folder]
@@ -62,7 +62,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path.unlink()
 
 
-def test_it_has_all_that_is_to_be_there(package: Path, program: Callable[[str], Path]) -> None:
+def test_package_has_all_files(package: Path, program: Callable[[str], Path]) -> None:
     command: list[str | Path] = [program("dpkg-deb"), "--contents", package]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = {line.split()[5].removeprefix(".") for line in listed.splitlines()}
@@ -70,13 +70,11 @@ def test_it_has_all_that_is_to_be_there(package: Path, program: Callable[[str], 
     assert units | {"/usr/bin/tsd", "/etc/tsd/tsd.conf", "/usr/lib/sysusers.d/tsd.conf"} <= found
     assert not [line for line in listed.splitlines() if not re.match(r"\S+ root/root ", line)]
     assert not [path for path in found if path.startswith("/var")]
-    told = subprocess.run([program("dpkg-deb"), "--info", package], check=True, capture_output=True, text=True).stdout
-    assert re.search(r"^ Depends: python3 \(>= 3\.\d+\), python3 \(<< 3\.\d+\), ", told, re.MULTILINE)
+    info = subprocess.run([program("dpkg-deb"), "--info", package], check=True, capture_output=True, text=True).stdout
+    assert re.search(r"^ Depends: python3 \(>= 3\.\d+\), python3 \(<< 3\.\d+\), ", info, re.MULTILINE)
 
 
-def test_it_is_installed_names_no_folder_it_was_built_in_works_and_leaves_the_data(
-    package: Path, tmp_path: Path
-) -> None:
+def test_install_works_and_removal_keeps_data(package: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     script = INSTALL + NAMELESS + USE
@@ -92,22 +90,22 @@ def test_it_is_installed_names_no_folder_it_was_built_in_works_and_leaves_the_da
 
 
 class Machine:
-    """A folder that dpkg takes for a machine with systemd: what `systemctl` is told there is noted, and not done."""
+    """A folder that dpkg treats as a machine with systemd. Calls of `systemctl` are recorded and not executed."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
         self._folder = folder
-        self._told = folder / "told"
+        self._calls = folder / "calls"
         for place in ("var/lib/dpkg/updates", "var/lib/dpkg/info", "var/log", "etc", "run/systemd/system"):
             (self.root / place).mkdir(parents=True)
         (self.root / "var/lib/dpkg/status").touch()
         (folder / "bin").mkdir()
         systemctl = folder / "bin" / "systemctl"
-        systemctl.write_text(f'#!/bin/sh\necho "$*" >>{self._told}\nexit 1\n')  # whatever it says, dpkg goes on
+        systemctl.write_text(f'#!/bin/sh\necho "$*" >>{self._calls}\nexit 1\n')  # dpkg ignores its exit status
         systemctl.chmod(0o755)
 
     def package(self, version: str) -> Path:
-        """One with our scripts, and little in it."""
+        """Build a small package with the real maintainer scripts."""
         tree = self._folder / version
         for file in ("etc/tsd/tsd.conf", "usr/lib/tsd/lib/tsd.py"):
             (tree / file).parent.mkdir(parents=True)
@@ -128,12 +126,12 @@ class Machine:
         return built
 
     def dpkg(self, *words: str | Path) -> tuple[str, list[str]]:
-        """What it says, and what systemctl was told."""
-        self._told.write_text("")
+        """Run dpkg. Return its output and the calls of systemctl."""
+        self._calls.write_text("")
         as_here = (f"--root={self.root}", "--force-script-chrootless", "--force-not-root", "--force-bad-path")
         said = self._run("dpkg", *as_here, f"--log={self.root}/var/log/dpkg.log", *words)
         root = f"--root={self.root} "
-        return said, [line.removeprefix(root) for line in self._told.read_text().splitlines()]
+        return said, [line.removeprefix(root) for line in self._calls.read_text().splitlines()]
 
     def _run(self, *words: str | Path) -> str:
         path = f"{self._folder}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -142,16 +140,14 @@ class Machine:
         return done.stdout
 
 
-def test_an_upgrade_starts_it_again_and_a_removal_ends_it_and_the_data_stays(
-    tmp_path: Path, program: Callable[[str], Path]
-) -> None:
+def test_upgrade_restarts_and_removal_stops_the_service(tmp_path: Path, program: Callable[[str], Path]) -> None:
     program("dpkg-deb")
     machine = Machine(tmp_path)
-    said, told = machine.dpkg("--install", machine.package("1"))
-    assert told == ["daemon-reload"]
+    said, calls = machine.dpkg("--install", machine.package("1"))
+    assert calls == ["daemon-reload"]
     assert "then: systemctl enable --now tsd" in said
 
-    # What is there by then: a configuration that was changed, data, what Python keeps, and one of several daemons.
+    # Files at this time: a changed configuration, data, Python's caches, and one of several daemons.
     config, data = machine.root / "etc/tsd/tsd.conf", machine.root / "var/lib/tsd/journal/1.journal"
     cache = machine.root / "usr/lib/tsd/lib/__pycache__/tsd.pyc"
     wants = machine.root / "etc/systemd/system/multi-user.target.wants"
@@ -162,19 +158,19 @@ def test_an_upgrade_starts_it_again_and_a_removal_ends_it_and_the_data_stays(
     wants.mkdir(parents=True)
     (wants / "tsd@1.service").symlink_to("/usr/lib/systemd/system/tsd@.service")
 
-    _, told = machine.dpkg("--install", machine.package("2"))
-    assert told == [
+    _, calls = machine.dpkg("--install", machine.package("2"))
+    assert calls == [
         "daemon-reload",
         "daemon-reload",
         "try-restart tsd.service tsd@*.service",
-    ]  # the old one's, then ours
+    ]  # first the old package's, then the new one's
     assert config.read_text() == "tsd.mode = ro\n"
     assert not cache.exists()
 
     cache.parent.mkdir()
     cache.write_text("ours")
-    _, told = machine.dpkg("--remove", "tsd")
-    assert told == [
+    _, calls = machine.dpkg("--remove", "tsd")
+    assert calls == [
         "disable --now tsd.socket tsd.service tsd-compact.timer tsd@1.service",
         "stop tsd@*.service tsd-compact.service",
         "daemon-reload",
@@ -182,14 +178,14 @@ def test_an_upgrade_starts_it_again_and_a_removal_ends_it_and_the_data_stays(
     assert not (machine.root / "usr/lib/tsd").exists()
     assert config.read_text() == "tsd.mode = ro\n"
 
-    said, told = machine.dpkg("--purge", "tsd")
-    assert told == ["daemon-reload"]
+    said, calls = machine.dpkg("--purge", "tsd")
+    assert calls == ["daemon-reload"]
     assert "the data in /var/lib/tsd stays" in said
     assert not config.exists()
     assert {data.read_text(), config.with_name("accounts").read_text()} == {"ours"}
 
 
-def test_in_an_image_that_is_being_made_nobody_is_told_anything(tmp_path: Path, program: Callable[[str], Path]) -> None:
+def test_install_in_image_starts_no_service(tmp_path: Path, program: Callable[[str], Path]) -> None:
     program("dpkg-deb")
     machine = Machine(tmp_path)
     (machine.root / "run/systemd/system").rmdir()

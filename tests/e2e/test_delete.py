@@ -1,4 +1,4 @@
-"""Points out of a store: `tsd delete` and `tsd scan --delete`, on both engines and beside a daemon."""
+"""Deletion of points with `tsd delete` and `tsd scan --delete`, on both engines and with a daemon."""
 
 from pathlib import Path
 
@@ -22,14 +22,14 @@ TOTAL = "7 points in 3 rows of 2 series"
 
 @pytest.fixture
 def filled(engine: Tsd) -> Tsd:
-    """A store with some points, each hour in one cell."""
+    """A store with points, each hour in one cell."""
     text = "".join(line + "\n" for line in [*WEB01, *WEB02, *OTHER])
     assert engine.run("import", "-", stdin=text.encode()).status == 0
     return engine
 
 
-def test_a_span_is_shown_first_and_goes_to_the_second(filled: Tsd) -> None:
-    nothing = f"{TOTAL} would be deleted; nothing was: --yes deletes\n"
+def test_delete_shows_then_deletes_exact_range(filled: Tsd) -> None:
+    nothing = f"{TOTAL} would be deleted; add --yes to delete them\n"
     assert filled.run("delete", "sys.cpu", *SPAN) == Done(0, WOULD, nothing)
     assert sorted(filled.lines("sys.cpu")) == sorted([*WEB01, *WEB02])
     assert filled.run("delete", "sys.cpu", *SPAN, "--yes") == Done(0, WOULD, f"deleted {TOTAL}\n")
@@ -39,7 +39,7 @@ def test_a_span_is_shown_first_and_goes_to_the_second(filled: Tsd) -> None:
     assert filled.lines("sys.mem") == OTHER
 
 
-def test_tags_choose_series_and_deleted_points_may_come_again(filled: Tsd) -> None:
+def test_delete_by_tags_allows_new_points(filled: Tsd) -> None:
     everything = ("--since", "1", "--until", "now", "--yes")
     done = filled.run("delete", "sys.cpu", "host=web01", *everything)
     assert (done.status, done.err) == (0, "deleted 12 points in 2 rows of 1 series\n")
@@ -48,7 +48,7 @@ def test_tags_choose_series_and_deleted_points_may_come_again(filled: Tsd) -> No
     assert sorted(filled.lines("sys.cpu")) == sorted([WEB01[3], *WEB02])
 
 
-def test_scan_deletes_the_rows_it_prints(filled: Tsd) -> None:
+def test_scan_delete_removes_printed_rows(filled: Tsd) -> None:
     done = filled.run("scan", "--delete", str(T), str(T + 60), "sum", "sys.cpu")
     assert (done.status, done.err) == (0, "deleted 2 rows\n")
     assert sorted(done.out.splitlines()) == sorted([*WEB01[:6], *WEB02])
@@ -57,7 +57,7 @@ def test_scan_deletes_the_rows_it_prints(filled: Tsd) -> None:
     assert sorted(filled.lines("sys.cpu")) == sorted([*WEB01, *WEB02])
 
 
-def test_what_cannot_be_read_stays_unless_its_whole_hour_goes(tmp_path: Path) -> None:
+def test_delete_keeps_unreadable_rows_within_partial_hours(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     lines = "".join(line + "\n" for line in WEB01)
     assert tsd.run("import", "-", stdin=lines.encode()).status == 0
@@ -65,7 +65,7 @@ def test_what_cannot_be_read_stays_unless_its_whole_hour_goes(tmp_path: Path) ->
     tsd.put_directly("tsdb", Put(row, b"t:\0\2", b"\1\2\3"))
     done = tsd.run("delete", "sys.cpu", *SPAN, "--yes")
     assert (done.status, done.out.count("\n")) == (1, 1)
-    assert done.err.startswith(f"tsd: a row is left as it is: row {row.hex()}")
+    assert f"row {row.hex()}" in done.err
     scanned = tsd.run("scan", "--delete", "1", "sum", "sys.cpu", encoding="latin-1")
     assert (scanned.status, scanned.out.splitlines()) == (1, WEB01[8:])
     assert scanned.err.endswith("deleted 1 rows\n")
@@ -75,11 +75,11 @@ def test_what_cannot_be_read_stays_unless_its_whole_hour_goes(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("words", [("sys.cpu", "--since", "5", "--until", "5"), ("sys.cpu", "sys.mem", *SPAN)])
-def test_what_makes_no_sense_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_delete_refuses_bad_arguments(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert Tsd(tmp_path / "state").run("delete", *words, "--yes").status == 2
 
 
-def test_nothing_is_deleted_where_the_daemon_cannot_write_first(tmp_path: Path) -> None:
+def test_delete_refused_if_daemon_cannot_flush(tmp_path: Path) -> None:
     away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": f"{HOST}:1"}
     tsd = Tsd(tmp_path / "state", {**away, "tsd.storage.flush_interval": "3600000"})
     with tsd.serve("--port", "0", "--set", "tsd.core.drain_timeout=0") as daemon:
@@ -87,19 +87,20 @@ def test_nothing_is_deleted_where_the_daemon_cannot_write_first(tmp_path: Path) 
         for words in (("delete", "sys.cpu", *SPAN, "--yes"), ("scan", "--delete", "1", "sum", "sys.cpu")):
             done = tsd.run(*words)
             assert (done.status, done.out) == (3, "")
-            assert done.err.startswith("tsd: the daemon cannot write the points that it holds")
+            assert done.err.startswith("tsd: the daemon cannot write")
 
 
-def test_what_waits_in_a_journal_that_no_daemon_has_is_told_or_awaited(tmp_path: Path) -> None:
-    """A copy left it out, and the next daemon wrote deleted points again."""
+def test_delete_handles_lines_left_in_journal(tmp_path: Path) -> None:
+    """Regression: a copy omitted these lines, and the next daemon wrote deleted points again."""
     tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
     assert tsd.run("import", "-", stdin=WEB01[0].encode()).status == 0
     with tsd.serve() as daemon:
         assert daemon.tell(f"put {WEB01[1]}\n".encode()) == b"synced 1\n"
         daemon.kill()
-    told = f"tsd: no daemon runs, and points wait for one in the journal {tsd.folder / 'journal'}: start it once. "
+    warning = f"tsd: no daemon runs, and the journal {tsd.folder / 'journal'} "
     scanned = tsd.run("scan", "--import", "1", "sum", "sys.cpu")
-    assert scanned == Done(0, WEB01[0] + "\n", f"{told}They are missing here\n")
+    assert (scanned.status, scanned.out) == (0, WEB01[0] + "\n")
+    assert scanned.err.startswith(warning)
     for words in (
         ("delete", "sys.cpu", *SPAN, "--yes"),
         ("scan", "--delete", "1", "sum", "sys.cpu"),
@@ -107,14 +108,20 @@ def test_what_waits_in_a_journal_that_no_daemon_has_is_told_or_awaited(tmp_path:
         ("copy", "--to", f"embedded:{tmp_path / 'other'}"),
     ):
         done = tsd.run(*words)
-        assert (done.status, done.out, done.err.startswith(told)) == (3, "", True), done
+        assert (done.status, done.out, done.err.startswith(warning)) == (3, "", True), done
     with tsd.serve():
         assert tsd.lines("sys.cpu") == WEB01[:2]
     assert tsd.lines("sys.cpu") == WEB01[:2]
 
 
-def test_letters_beyond_ascii_survive_the_round_trip(tmp_path: Path) -> None:
-    """They were printed in UTF-8, and read as other letters."""
+@pytest.mark.difference(
+    "scan-charset",
+    topic="commands",
+    theirs="`scan --import` prints names in the locale's charset, and `import` reads them so",
+    ours="Both use ISO-8859-1, as on the wire and in the tables",
+)
+def test_non_ascii_names_survive_round_trip(tmp_path: Path) -> None:
+    """Regression: names were printed in UTF-8 and read back as other characters."""
     line = f"temp.café {T} 1 lieu=étage".encode("latin-1")
     tsd, fresh = Tsd(tmp_path / "state"), Tsd(tmp_path / "fresh")
     assert tsd.run("import", "-", stdin=line).status == 0

@@ -1,4 +1,5 @@
-"""Commands as forked processes (tsd/torture/forked.py): how tests and `tsd torture` start, end and await them."""
+"""Commands as forked processes (tsd/cli/torture/fork_server.py): how tests and `tsd torture` start, stop and await
+them."""
 
 import os
 import threading
@@ -9,13 +10,13 @@ from types import FrameType
 
 import pytest
 
-from tsd.torture.forked import Forked
+from tsd.cli.torture.fork_server import Forked
 
 pytestmark = pytest.mark.slow
 
 
-def test_who_looks_late_is_told_of_the_end_though_another_has_closed_the_process(tmp_path: Path) -> None:
-    """He looked at whatever had the descriptor's number by then: the round of a killed daemon came to no end."""
+def test_late_wait_returns_status_of_closed_process(tmp_path: Path) -> None:
+    """Regression: the waiting thread polled a reused descriptor, so that a round of `tsd torture` never ended."""
     process = Forked(["version"], folder=tmp_path)
     found: list[int] = []
     late = threading.Thread(target=lambda: found.append(process.wait(30)))
@@ -24,7 +25,7 @@ def test_who_looks_late_is_told_of_the_end_though_another_has_closed_the_process
         reached.wait()
     process.wait()
     process.close()
-    silent = [os.pipe() for _ in range(4)]  # the numbers are others' now
+    silent = [os.pipe() for _ in range(4)]  # reuse the descriptors
     go_on.set()
     late.join()
     for fd in (fd for pipe in silent for fd in pipe):
@@ -34,8 +35,8 @@ def test_who_looks_late_is_told_of_the_end_though_another_has_closed_the_process
 
 @contextmanager
 def stopped_at(name: str) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Threads that begin in the block stop where they first enter a function: it is told when one is there, and tells
-    when to go on."""
+    """Stop threads started in the block at their first call of a function. Yield an event that is set when one is
+    there, and an event that lets it continue."""
     reached, go_on = threading.Event(), threading.Event()
 
     def trace(frame: FrameType, event: str, _argument: object) -> None:

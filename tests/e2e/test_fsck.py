@@ -1,4 +1,4 @@
-"""`tsd fsck` on rows broken on purpose: on the embedded store, beside a daemon that owns it, and on HBase."""
+"""`tsd fsck` on malformed rows: on the embedded store, through a daemon that owns it, and on HBase."""
 
 import json
 from collections.abc import Mapping
@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import KEYS, NAMES, ROWS, keyed, lay, lay_uids, shown, stored
+from tests.broken_rows import KEYS, NAMES, ROWS, keyed, lay, lay_uids, shown, stored
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.unit.codec.codec_rows import cells
 from tests.unit.codec.codec_rows import show as show_cells
 from tests.unit.codec.codec_vectors import Vector, of_kind
 from tests.unit.codec.test_vectors_rows import FSCK_DEPARTURES, cells_of, fsck_of
-from tsd.codec.fsck import Line
+from tsd.codec.opentsdb.fsck import FsckLine
 
 pytestmark = pytest.mark.slow
-OLDEST = {"tsd.storage.fix_duplicates": "false"}  # OpenTSDB's default: of duplicates the oldest stays
+OLDEST = {"tsd.storage.fix_duplicates": "false"}  # OpenTSDB's default: the oldest duplicate wins
 VECTORS: dict[str, list[Vector]] = {}
 for _vector in of_kind("fsck"):
-    if "row_hex" not in _vector:  # those of a series that has names
+    if "row_hex" not in _vector:  # rows of a series with names
         VECTORS.setdefault(" ".join(_vector["options"]), []).append(_vector)
 
 REPAIRS = {  # flags → rows before and after
@@ -50,8 +50,8 @@ REPAIRS = {  # flags → rows before and after
 }
 
 
-def mended(engine: Tsd, flags: str, rows: Mapping[bytes, str]) -> dict[bytes, str]:
-    """What becomes of rows of a series that has names, those that are gone left out."""
+def repaired(engine: Tsd, flags: str, rows: Mapping[bytes, str]) -> dict[bytes, str]:
+    """Return what fsck leaves of rows of a series with names."""
     lay_uids(engine, NAMES)
     lay(engine, rows)
     done = engine.but(OLDEST).run("fsck", "--full-scan", *flags.split())
@@ -60,35 +60,35 @@ def mended(engine: Tsd, flags: str, rows: Mapping[bytes, str]) -> dict[bytes, st
 
 
 @pytest.mark.parametrize("flags", REPAIRS)
-def test_each_flag_mends_what_it_names(engine: Tsd, flags: str) -> None:
+def test_each_fsck_flag_repairs_its_errors(engine: Tsd, flags: str) -> None:
     rows = keyed("\n".join(REPAIRS[flags]))
-    assert mended(engine, flags, rows) == {
+    assert repaired(engine, flags, rows) == {
         key: after for key, after in zip(rows, REPAIRS[flags].values(), strict=True) if after
     }
 
 
 @pytest.mark.parametrize("flags", VECTORS)
-def test_rows_become_what_opentsdbs_fsck_made_of_them(engine: Tsd, flags: str) -> None:
+def test_fsck_repairs_rows_as_opentsdb(engine: Tsd, flags: str) -> None:
     wanted = {}
     rows = {}
     for vector, key in zip(VECTORS[flags], keyed("\n".join("0000=2a" for _ in VECTORS[flags])), strict=True):
         rows[key] = " ".join(f"{show_cells([cell])}@{cell.time_ms}" for cell in cells_of(vector["before"]))
         departure = FSCK_DEPARTURES.get(fsck_of(vector))
         wanted[key] = departure.here if departure else show_cells(cells_of(vector["after"]))
-    assert mended(engine, flags, rows) == {key: after for key, after in wanted.items() if after}
+    assert repaired(engine, flags, rows) == {key: after for key, after in wanted.items() if after}
 
 
-def test_of_duplicates_the_one_that_was_read_stays_unless_configured_so(engine: Tsd) -> None:
+def test_fsck_keeps_the_duplicate_that_queries_read(engine: Tsd) -> None:
     lay_uids(engine, NAMES)
     lay(engine, keyed("0000=2a@1 0001=002b@2"))
     engine.run("fsck", "--full-scan", "--fix", "--resolve-duplicates")
     assert list(map(shown, stored(engine).values())) == ["0001=002b"]
 
 
-def test_rows_nobody_can_read_go_if_they_may(engine: Tsd) -> None:
+def test_fsck_deletes_unreadable_rows_if_allowed(engine: Tsd) -> None:
     orphans = {"00000158001000000001000009", "00000958001000000001000001"}
     odd = {"000001596841c0000001000001000001000001", "00000159684fd7000001000001", "00000059685dd8"}
-    assert set(mended(engine, "--fix --delete-bad-rows", KEYS)) == set(map(bytes.fromhex, orphans | odd))
+    assert set(repaired(engine, "--fix --delete-bad-rows", KEYS)) == set(map(bytes.fromhex, orphans | odd))
     done = engine.run("fsck", "--full-scan", "--fix", "--delete-orphans", "--json")
     assert set(stored(engine)) == set(map(bytes.fromhex, odd))
     *findings, summary = map(json.loads, done.out.splitlines())
@@ -100,8 +100,8 @@ def test_rows_nobody_can_read_go_if_they_may(engine: Tsd) -> None:
     "other",
     [{"tsd.storage.salt.width": "1"}, {"tsd.storage.uid.width.tagv": "4"}, {"tsd.storage.uid.width.metric": "1"}],
 )
-def test_a_configuration_that_is_not_the_tables_deletes_nothing(tmp_path: Path, other: dict[str, str]) -> None:
-    """Every row was a bad one then, and went."""
+def test_fsck_with_wrong_configuration_deletes_nothing(tmp_path: Path, other: dict[str, str]) -> None:
+    """Regression: every row counted as bad and was deleted."""
     tsd = Tsd(tmp_path / "state")
     lay_uids(tsd, NAMES)
     lay(tsd, {**keyed(), **KEYS})
@@ -116,7 +116,7 @@ def test_a_configuration_that_is_not_the_tables_deletes_nothing(tmp_path: Path, 
     assert "Invalid Rows Deleted: 0" not in forced.out.splitlines()
 
 
-def test_what_is_wrong_is_told_and_nothing_is_changed(engine: Tsd) -> None:
+def test_fsck_reports_without_changing(engine: Tsd) -> None:
     lay_uids(engine, NAMES)
     lay(engine, {**keyed(), **KEYS})
     before = stored(engine)
@@ -126,19 +126,19 @@ def test_what_is_wrong_is_told_and_nothing_is_changed(engine: Tsd) -> None:
     assert any(line.endswith("broken 1357005600 {host=a} column 0007: old encoding: value 2a") for line in said)
     assert "ERROR row 000001: row key: row key 000001: got 3 bytes, wanted 7 and a multiple of 6" in said
     summary = dict(line.rsplit(": ", 1) for line in said[said.index(f"Rows Processed: {len(before)}") - 1 : -1])
-    assert list(summary)[: len(Line)] == [line.value for line in Line]
+    assert list(summary)[: len(FsckLine)] == [line.value for line in FsckLine]
     assert int(summary["Key Values Processed"]) == sum(len(row.cells) for row in before.values())
     assert int(summary["Total Errors"]) > 40
     assert summary["Total Errors Fixed"] == "0"
     assert said[-1].startswith("Completed fsck in [")
 
-    *findings, told = map(json.loads, engine.run("fsck", "--full-scan", "--json").out.splitlines())
-    assert told["errors"] == sum(one["error"] for one in findings) == int(summary["Total Errors"])
-    assert told["counts"] == {line.value: int(summary[line.value]) for line in Line}
+    *findings, totals = map(json.loads, engine.run("fsck", "--full-scan", "--json").out.splitlines())
+    assert totals["errors"] == sum(one["error"] for one in findings) == int(summary["Total Errors"])
+    assert totals["counts"] == {line.value: int(summary[line.value]) for line in FsckLine}
     assert stored(engine) == before
 
 
-def test_a_selection_is_looked_at_alone(engine: Tsd) -> None:
+def test_fsck_checks_only_the_selection(engine: Tsd) -> None:
     lay_uids(engine, NAMES)
     rows = keyed("0007=2a@1\n0007=2b@1\n0007=2c@1")
     lay(engine, rows)
@@ -153,7 +153,7 @@ def test_a_selection_is_looked_at_alone(engine: Tsd) -> None:
     assert engine.run("fsck", "1").status == 2
 
 
-def test_a_clean_table_is_called_clean(engine: Tsd) -> None:
+def test_fsck_reports_clean_table(engine: Tsd) -> None:
     lay_uids(engine, NAMES)
     lay(engine, keyed("0000=2a@1 0010=2b@2\n00000010=2a2b00@1"))
     done = engine.run("fsck", "--full-scan", "--threads", "4", "--sync")
@@ -161,22 +161,22 @@ def test_a_clean_table_is_called_clean(engine: Tsd) -> None:
     assert {"Valid Datapoints: 4", "Total Errors: 0"} <= set(done.out.splitlines())
 
 
-def test_a_row_whose_mended_cell_a_deletion_hides_stays_whole(hbase: RunningHbase, tmp_path: Path) -> None:
-    """HBase hides what is put at no later time than a deletion, until a major compaction."""
+def test_fsck_keeps_row_if_deletion_hides_the_repair(hbase: RunningHbase, tmp_path: Path) -> None:
+    """HBase hides puts with a time up to that of a deletion, until a major compaction."""
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, hbase.new_tables()))
     [key] = keyed("0000=@9")
-    assert mended(tsd, "--fix-all", {key: "0000=@9"}) == {}
+    assert repaired(tsd, "--fix-all", {key: "0000=@9"}) == {}
     lay(tsd, {key: "0007=2a@4 0010=2b@5"})
     done = tsd.run("fsck", "--full-scan", "--fix")
     assert "Improperly Encoded Floating Point Values Fixed: 0" in done.out.splitlines()
-    assert "Rows left as they are: 1" in done.out.splitlines()
+    assert "Rows left unchanged: 1" in done.out.splitlines()
     assert shown(stored(tsd)[key]) == "0007=2a 0010=2b"
-    assert "Rows left as they are" not in tsd.run("fsck", "--full-scan", "--fix", "--compact").out  # another column
+    assert "Rows left unchanged" not in tsd.run("fsck", "--full-scan", "--fix", "--compact").out  # another column
     assert shown(stored(tsd)[key]) == "00000010=2a2b00"
 
 
-def test_all_that_can_be_mended_is_mended_in_one_run(engine: Tsd) -> None:
-    after = mended(engine, "--fix-all", {**keyed(), **KEYS})
+def test_fsck_repairs_everything_in_one_run(engine: Tsd) -> None:
+    after = repaired(engine, "--fix-all", {**keyed(), **KEYS})
     assert len(after) > 30
     assert all(cells(row) for row in after.values())
     assert len(keyed(ROWS)) > len(after)

@@ -1,4 +1,4 @@
-"""`/q` of a daemon: pictures, what is told of them, and text."""
+"""`/q` of a daemon: images, their descriptions, and text."""
 
 import http.client
 import json
@@ -41,10 +41,10 @@ def get(served: Served, path: str) -> Answer:
         connection.close()
 
 
-def test_a_picture_is_drawn_once_and_told_of(served: Served) -> None:
-    told = get(served, f"{ASKED}&json&wxh=640x480")
-    assert (told.status, told.headers["content-type"]) == (200, "application/json")
-    first = json.loads(told.body)
+def test_graph_is_cached_and_described(served: Served) -> None:
+    answer = get(served, f"{ASKED}&json&wxh=640x480")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    first = json.loads(answer.body)
     assert (first["plotted"], first["points"], first["etags"]) == (11, 30, [["host"]])
     assert "cachehit" not in first
     shown = get(served, f"{ASKED}&png&wxh=640x480")
@@ -55,13 +55,13 @@ def test_a_picture_is_drawn_once_and_told_of(served: Served) -> None:
     assert "cachehit" not in json.loads(get(served, f"{ASKED}&json&wxh=640x480&nocache").body)
 
 
-def test_svg_is_a_picture_too(served: Served) -> None:
+def test_graph_as_svg(served: Served) -> None:
     shown = get(served, f"{ASKED}&svg&smooth=csplines&o=axis+x1y2")
     assert (shown.status, shown.headers["content-type"]) == (200, "image/svg+xml")
     assert b"graph.cpu" in shown.body
 
 
-def test_text_is_not_cut_to_the_range(served: Served) -> None:
+def test_ascii_output_not_cut_to_range(served: Served) -> None:
     text = get(served, f"{ASKED}&ascii")
     assert (text.status, text.headers["content-type"]) == (200, "text/plain")
     assert text.body.splitlines()[:2] == [b"graph.cpu 1356998400 0.5", b"graph.cpu 1356998460 3.0"]
@@ -78,11 +78,11 @@ def test_text_is_not_cut_to_the_range(served: Served) -> None:
         (f"{ASKED}&json&tz=No/Where", 400, "Invalid timezone name: No/Where"),
     ],
 )
-def test_errors_are_told_as_json(served: Served, path: str, status: int, message: str) -> None:
+def test_graph_errors_as_json(served: Served, path: str, status: int, message: str) -> None:
     found = get(served, path)
     assert found.status == status
     assert message in json.loads(found.body)["err"]
 
 
-def test_without_a_form_a_browser_is_sent_to_the_home_page(served: Served) -> None:
+def test_graph_without_query_redirects_to_home_page(served: Served) -> None:
     assert get(served, ASKED).headers["location"] == f"/#start={START_S}&end={START_S + 600}&m=sum:graph.cpu"

@@ -1,4 +1,4 @@
-"""A real Prometheus takes the daemon's metrics, our alert rules and what the dashboard asks."""
+"""A real Prometheus reads the daemon's metrics, the shipped alert rules and the dashboard's queries."""
 
 import http.client
 import json
@@ -17,12 +17,12 @@ from tests.e2e.command import HOST, PATIENCE_S, ROOT, Served, Tsd, until
 
 RULES = ROOT / "conf" / "prometheus" / "tsd.rules.yml"
 DASHBOARD = json.loads((ROOT / "conf" / "grafana" / "tsd-dashboard.json").read_text())
-SELDOM = " > 0"  # queries that end so find something only where something is wrong
-ELSEWHERE = ("tsd_tls_certificate_left_seconds{", "tsd_store_gateways_down{")  # told with TLS, and with HBase
+SELDOM = " > 0"  # queries with this end have results only during problems
+ELSEWHERE = ("tsd_tls_certificate_left_seconds{", "tsd_store_gateways_down{")  # metrics only with TLS or HBase
 
 
 def run(program: Path, *words: str | Path, folder: Path = RULES.parent, stdin: bytes = b"") -> str:
-    """What a program says; fails with it where it is not content."""
+    """Return a program's output. Fail with it if the exit status is not 0."""
     done = subprocess.run([program, *words], cwd=folder, input=stdin, capture_output=True, check=False)
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == 0, said
@@ -30,7 +30,7 @@ def run(program: Path, *words: str | Path, folder: Path = RULES.parent, stdin: b
 
 
 def get(port: int, path: str) -> bytes:
-    """The body of a 200."""
+    """Return the body of an answer with status 200."""
     connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path)
@@ -42,13 +42,13 @@ def get(port: int, path: str) -> bytes:
         connection.close()
 
 
-def test_the_rules_say_what_they_should(program: Callable[[str], Path]) -> None:
+def test_rules_pass_their_unit_tests(program: Callable[[str], Path]) -> None:
     promtool = program("promtool")
     assert "SUCCESS" in run(promtool, "check", "rules", RULES)
     assert "SUCCESS" in run(promtool, "test", "rules", "tsd.rules.test.yml")
 
 
-def test_every_rule_is_tried() -> None:
+def test_every_rule_has_a_unit_test() -> None:
     alerts = {line.split()[-1] for line in RULES.read_text().splitlines() if "- alert:" in line}
     tried = RULES.with_name("tsd.rules.test.yml").read_text()
     assert {alert for alert in alerts if alert not in tried} == set()
@@ -56,7 +56,7 @@ def test_every_rule_is_tried() -> None:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    """A daemon with something to tell."""
+    """A daemon with some values in its metrics."""
     with Tsd(tmp_path / "state", {"tsd.canary.enable": "true"}).serve() as served:
         assert b"synced 1\n" in served.tell(b"put a.b 1500000000 1 host=a\nput oops\n")
         served.flush()
@@ -64,10 +64,10 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
-def test_prometheus_takes_it_all(served: Served, tmp_path: Path, program: Callable[[str], Path]) -> None:
-    assert run(program("promtool"), "check", "metrics", stdin=get(served.port, "/metrics")) == ""  # it has no advice
+def test_prometheus_scrapes_all_metrics(served: Served, tmp_path: Path, program: Callable[[str], Path]) -> None:
+    assert run(program("promtool"), "check", "metrics", stdin=get(served.port, "/metrics")) == ""  # no advice
     with prometheus(program("prometheus"), tmp_path, served.port) as port:
-        until(lambda: bool(ask(port, "rate(tsd_cpu_seconds_total[1m])")), "two looks at the daemon")
+        until(lambda: bool(ask(port, "rate(tsd_cpu_seconds_total[1m])")), "two scrapes of the daemon")
         assert all(value == "1" for value in ask(port, "tsd_ready"))
         silent = [query for query in queries() if not ask(port, query) and not query.endswith(SELDOM)]
         silent = [query for query in silent if not query.startswith(ELSEWHERE)]
@@ -78,7 +78,7 @@ def test_prometheus_takes_it_all(served: Served, tmp_path: Path, program: Callab
 
 
 def queries() -> list[str]:
-    """What the dashboard asks, with its variables filled in."""
+    """The dashboard's queries with their variables replaced."""
     found = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
     found += [annotation["expr"] for annotation in DASHBOARD["annotations"]["list"]]
     assert len(found) > 40
@@ -86,7 +86,7 @@ def queries() -> list[str]:
 
 
 def ask(port: int, query: str) -> list[str]:
-    """The values that a query finds; fails where Prometheus does not understand it."""
+    """Return the values of a query. Fail if Prometheus refuses it."""
     answer: dict[str, Any] = json.loads(get(port, "/api/v1/query?" + urlencode({"query": query})))
     assert answer["status"] == "success", answer
     return [series["value"][1] for series in answer["data"]["result"]]
@@ -94,7 +94,7 @@ def ask(port: int, query: str) -> list[str]:
 
 @contextmanager
 def prometheus(server: Path, folder: Path, target: int) -> Iterator[int]:
-    """The port of one that looks at the daemon every second."""
+    """Run a Prometheus that scrapes the daemon every second. Yield its port."""
     with socket.socket() as free:
         free.bind((HOST, 0))
         port: int = free.getsockname()[1]
@@ -105,7 +105,7 @@ def prometheus(server: Path, folder: Path, target: int) -> Iterator[int]:
         "scrape_configs": [job],
     }
     config = folder / "prometheus.yml"
-    config.write_text(json.dumps(settings))  # YAML holds JSON
+    config.write_text(json.dumps(settings))  # JSON is valid YAML
     places = {"config.file": config, "storage.tsdb.path": folder / "data", "web.listen-address": f"{HOST}:{port}"}
     words = [server, *(f"--{option}={place}" for option, place in places.items())]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
@@ -117,8 +117,8 @@ def prometheus(server: Path, folder: Path, target: int) -> Iterator[int]:
                 if "Server is ready to receive web requests" in line:
                     break
             else:
-                pytest.fail(f"Prometheus ended: {''.join(said)}")
-            listener = threading.Thread(target=process.stderr.read)  # what nobody reads would hold it up
+                pytest.fail(f"Prometheus exited: {''.join(said)}")
+            listener = threading.Thread(target=process.stderr.read)  # a full pipe would block it
             listener.start()
             yield port
         finally:

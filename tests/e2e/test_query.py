@@ -1,4 +1,4 @@
-"""`tsd query` on both engines, and beside a daemon that owns the store and has not written the points yet."""
+"""`tsd query` on both engines, and with a daemon that owns the store and holds unwritten points."""
 
 import json
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ def filled(engine: Tsd) -> Tsd:
 
 
 def query(tsd: Tsd, *words: str | Path) -> list[str]:
-    """The lines that it prints."""
+    """Return the printed lines."""
     done = tsd.run("query", *words)
     assert (done.status, done.err) == (0, ""), done
     return done.out.splitlines()
 
 
-def test_points_are_printed_as_by_opentsdb(filled: Tsd) -> None:
+def test_query_prints_points_as_opentsdb(filled: Tsd) -> None:
     assert query(filled, "1356998400", "1356998500", "sum", "cmd.cpu", "host=*", "max", "cmd.mem") == [
-        "cmd.cpu 1356998400000 1.000000 {host=web01, dc=lga}",  # a double follows
+        "cmd.cpu 1356998400000 1.000000 {host=web01, dc=lga}",  # the series has a double
         "cmd.cpu 1356998460000 2.500000 {host=web01, dc=lga}",
         "cmd.cpu 1356998400000 10.000000 {host=web02, dc=sjc}",
         f"cmd.cpu 1356998460000 1{'0' * 300}.000000 {{host=web02, dc=sjc}}",
@@ -44,18 +44,24 @@ def test_points_are_printed_as_by_opentsdb(filled: Tsd) -> None:
     ]
 
 
-def test_rates_and_downsampling(filled: Tsd) -> None:
+def test_query_with_rate_and_downsampling(filled: Tsd) -> None:
     words = ["2013/01/01-00:00:00", "sum", "rate", "downsample", "60000", "avg", "cmd.cpu", "host=web01"]
     assert query(filled, *words) == ["cmd.cpu 1356998460000 0.025000 {host=web01, dc=lga}"]
 
 
-def test_json_is_that_of_the_api(filled: Tsd) -> None:
+def test_query_json_equals_the_api(filled: Tsd) -> None:
     [answer] = query(filled, "--json", "1356998400", "1356998430", "sum", "cmd.cpu", "host=web01|web02")
     assert [group["dps"] for group in json.loads(answer)] == [{"1356998400": 1}, {"1356998400": 10}]
 
 
+@pytest.mark.difference(
+    "query-graph",
+    topic="commands",
+    theirs="`query --graph` needs Gnuplot options for each query and writes Gnuplot's files",
+    ours="`--graph FILE` writes a PNG or SVG",
+)
 @pytest.mark.parametrize(("name", "begin"), [("graph.png", b"\x89PNG"), ("graph.svg", b"<?xml")])
-def test_a_picture_is_drawn(filled: Tsd, tmp_path: Path, name: str, begin: bytes) -> None:
+def test_query_draws_a_graph(filled: Tsd, tmp_path: Path, name: str, begin: bytes) -> None:
     assert query(filled, "--graph", tmp_path / name, "1356998400", "1356998500", "sum", "cmd.mem") == []
     assert (tmp_path / name).read_bytes().startswith(begin)
 
@@ -70,7 +76,7 @@ def test_a_picture_is_drawn(filled: Tsd, tmp_path: Path, name: str, begin: bytes
         (["--graph", "x.gif", "1356998400", "sum", "cmd.cpu"], 2, "wanted a name that ends in .png or .svg"),
     ],
 )
-def test_what_cannot_be_asked_is_told(tmp_path: Path, words: Sequence[str], status: int, message: str) -> None:
+def test_query_reports_bad_arguments(tmp_path: Path, words: Sequence[str], status: int, message: str) -> None:
     tsd = Tsd(tmp_path / "state")
     assert tsd.run("import", "--auto-metric", "-", stdin=f"{LINES[0]}\n".encode()).status == 0
     done: Done = tsd.run("query", *words)

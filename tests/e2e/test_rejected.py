@@ -1,4 +1,4 @@
-"""`tsd rejected` and `tsd top` as an operator runs them: what was refused is found, mended, and sent again."""
+"""`tsd rejected` and `tsd top` as an operator runs them: refused lines are found, corrected and sent again."""
 
 import json
 import socket
@@ -54,8 +54,14 @@ def listed(tsd: Tsd, *words: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.out.splitlines()]
 
 
-def test_what_was_refused_is_mended_sent_again_and_marked(tsd: Tsd, served: Served) -> None:
-    # What was refused, and by whom it was sent; a secret is nowhere.
+@pytest.mark.difference(
+    "rejected-lines",
+    topic="limits",
+    theirs="A refused line is lost unless its sender kept it",
+    ours="It is kept for a while, and `tsd rejected --replay` sends it again",
+)
+def test_rejected_lines_corrected_resent_and_marked(tsd: Tsd, served: Served) -> None:
+    # Refused lines with their senders; no secret appears anywhere.
     found = listed(tsd)
     assert [one["line"] for one in found] == [
         f"put sys.a {T} 1 host=x",
@@ -77,26 +83,26 @@ def test_what_was_refused_is_mended_sent_again_and_marked(tsd: Tsd, served: Serv
     text = tsd.run("rejected", "--summary").out
     assert "6 lines" in text.splitlines()[-1]
 
-    # Nothing is mended yet.
+    # Nothing is corrected yet.
     done = tsd.run("rejected", "--replay")
-    assert (done.status, done.out.splitlines()[0]) == (1, "0 lines taken, 6 refused again")
+    assert (done.status, done.out.splitlines()[0]) == (1, "0 lines accepted, 6 refused again")
     assert len(listed(tsd)) == 6
 
-    # What is taken then, is in the store and not sent a second time.
+    # Accepted lines are stored and not sent a second time.
     assert tsd.run("mkmetric", "sys.a").status == 0
     done = tsd.run("rejected", "--replay", "--metric", "sys.a")
-    assert (done.status, done.out) == (0, "3 lines taken, 0 refused again\n")
+    assert (done.status, done.out) == (0, "3 lines accepted, 0 refused again\n")
     assert tsd.lines("sys.a") == [f"sys.a {T + n} {value} host=x" for n, value in enumerate((1, 2, 4))]
     assert [one["taken"] for one in listed(tsd, "--state", "all")] == [True, True, False, False, False, True]
-    assert tsd.run("rejected", "--replay", "--metric", "sys.a").out == "0 lines taken, 0 refused again\n"
+    assert tsd.run("rejected", "--replay", "--metric", "sys.a").out == "0 lines accepted, 0 refused again\n"
     with_error = listed(tsd, "--metric", "sys.b")
     assert with_error[0]["sent_again"] is not None
 
-    # What is exported is what came, for `tsd import`.
+    # Exported lines are those received, for `tsd import`.
     exported = tsd.run("rejected", "--export", "--metric", "sys.b").out
     assert exported == f"put sys.b {T} 3 host=x\n"
 
-    # Lines that are sent again are nobody's, and are not kept a second time.
+    # Resent lines have no sender, and are not kept a second time.
     [client] = json.loads(tsd.run("top", "--once", "--interval", "0", "--json").out)["clients"]
     assert (client["client"], client["refused"], client["accepted"]) == ("127.0.0.1", 6, 0)
     assert client["refused_example"]["reason"] == "unknown_metrics"
@@ -104,7 +110,7 @@ def test_what_was_refused_is_mended_sent_again_and_marked(tsd: Tsd, served: Serv
     assert "127.0.0.1" in shown.splitlines()[1]
 
 
-def test_without_a_daemon_they_are_listed_and_not_sent(tmp_path: Path) -> None:
+def test_rejected_lines_listed_without_daemon(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     with tsd.serve() as served:
         assert tell(served, b"put bad\n").startswith(b"put: illegal argument")
@@ -116,14 +122,14 @@ def test_without_a_daemon_they_are_listed_and_not_sent(tmp_path: Path) -> None:
     assert tsd.run("top", "--once").status == 3
 
 
-def test_of_a_line_that_is_too_long_the_beginning_is_kept_and_never_sent(tmp_path: Path) -> None:
-    """Nothing of it was: nobody could tell what had been lost. Its beginning may look like a whole line of another."""
+def test_long_rejected_line_truncated_and_not_resent(tmp_path: Path) -> None:
+    """Regression: nothing of the line was kept. Its beginning may look like a complete line of another series."""
     tsd = Tsd(tmp_path / "state")
     beginning = f"put sys.c {T} 1 host=x"
     with tsd.serve() as served:
         assert b"line too long" in tell(served, beginning.encode() + b"y" * 20_000 + b"\nauth " + b"s" * 20_000 + b"\n")
         done = tsd.run("rejected", "--replay")
-        assert (done.status, done.out.splitlines()[0]) == (1, "0 lines taken, 2 refused again")
+        assert (done.status, done.out.splitlines()[0]) == (1, "0 lines accepted, 2 refused again")
     point, other = listed(tsd)
     assert (str(point["line"]).rstrip("y"), len(str(point["line"])), point["cut"]) == (beginning, 300, -1)
     assert other["line"] == ""
@@ -131,17 +137,17 @@ def test_of_a_line_that_is_too_long_the_beginning_is_kept_and_never_sent(tmp_pat
     assert f"\n{beginning}" not in "\n" + tsd.run("rejected", "--export").out
 
 
-def test_lines_that_the_writer_could_not_store_are_listed_too(tmp_path: Path) -> None:
+def test_lines_refused_by_writer_are_listed(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     (tsd.folder / "refused").mkdir(parents=True)
     (tsd.folder / "refused" / "00000001.lines").write_bytes(b"# unknown metric: x\nput x %d 1 a=b\n" % T)
     with tsd.serve():
-        assert tsd.run("rejected", "--replay").out == "1 lines taken, 0 refused again\n"
+        assert tsd.run("rejected", "--replay").out == "1 lines accepted, 0 refused again\n"
         assert tsd.lines("x") == [f"x {T} 1 a=b"]
         assert listed(tsd) == []
 
 
-def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
+def test_rejected_refuses_bad_arguments(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     assert tsd.run("rejected").out == ""
     for words in (["--match", "("], ["--since", "soon"], ["--export", "--replay"]):

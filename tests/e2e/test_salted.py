@@ -1,4 +1,4 @@
-"""The tools on a salted table in HBase, where one metric's rows stand in as many places as there are salts."""
+"""Commands on a salted table in HBase, where the rows of one metric have as many key prefixes as there are salts."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import lay, shown, stored
+from tests.broken_rows import lay, shown, stored
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 
@@ -26,7 +26,7 @@ def salted(hbase: RunningHbase, tmp_path: Path) -> Tsd:
     return tsd
 
 
-def test_scan_and_delete_find_every_salts_rows(salted: Tsd) -> None:
+def test_scan_and_delete_cover_all_salts(salted: Tsd) -> None:
     assert sorted(salted.lines("m")) == sorted(LINES)
     done = salted.run("delete", "m", *SPAN, "--yes")
     assert (done.status, done.err) == (0, "deleted 16 points in 16 rows of 8 series\n")
@@ -36,7 +36,7 @@ def test_scan_and_delete_find_every_salts_rows(salted: Tsd) -> None:
     assert len(salted.lines("m")) == 15
 
 
-def test_fsck_mends_every_salts_rows_and_tells_of_a_wrong_salt(salted: Tsd) -> None:
+def test_fsck_covers_all_salts_and_reports_wrong_salt(salted: Tsd) -> None:
     rows = list(stored(salted))
     lay(salted, dict.fromkeys(rows, "0207=2a@1"))
     stray = bytes((rows[0][0] ^ 1,)) + rows[0][1:]
@@ -44,20 +44,20 @@ def test_fsck_mends_every_salts_rows_and_tells_of_a_wrong_salt(salted: Tsd) -> N
     looked_at = salted.run("fsck", "1", "sum", "m").out.splitlines()
     assert {"Rows Processed: 17", "Improperly Encoded Floating Point Values: 16", "Other Problems: 1"} <= set(looked_at)
     assert any(f"WARN row {stray.hex()}" in line and "salt: got" in line for line in looked_at)
-    assert sum(mended_until_all_are_at_rest(salted)) == 16
+    assert sum(repaired_values_per_run(salted)) == 16
     assert all("0207=" not in shown(row) for row in stored(salted).values())
     assert len(salted.lines("m")) == len(LINES) + 16 + 1
 
 
-def mended_until_all_are_at_rest(tsd: Tsd) -> Iterator[int]:
-    """How many values each run mended: rows that were written to in the last two seconds are left to the next one."""
+def repaired_values_per_run(tsd: Tsd) -> Iterator[int]:
+    """Run fsck until it skips no recently written row. Yield the number of values that each run repaired."""
     out = "being written to"
     while "being written to" in out:
         out = tsd.run("fsck", "--full-scan", "--fix").out
         yield int(re.search(r"^Improperly Encoded Floating Point Values Fixed: (\d+)", out, re.MULTILINE)[1])
 
 
-def test_a_copy_keeps_the_salt(salted: Tsd, tmp_path: Path) -> None:
+def test_copy_keeps_the_salt(salted: Tsd, tmp_path: Path) -> None:
     named = {key: value for key, value in salted.settings.items() if key.endswith("_table")}
     other = Tsd(tmp_path / "other", {**SALTED, **named})
     assert salted.run("copy", "--to", f"embedded:{other.folder}").status == 0

@@ -1,4 +1,4 @@
-"""What a daemon meets when it starts: tables that are missing, a UID table that is damaged; and how commands start."""
+"""Conditions at the start of a daemon: missing tables, a damaged UID table; and how commands are started."""
 
 import subprocess
 import sys
@@ -8,66 +8,66 @@ import pytest
 
 from tests.e2e.command import ROOT, Done, Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
-from tsd.codec.uid import COUNTER_ROW
-from tsd.state import FORMAT
+from tsd.codec.opentsdb.uid import COUNTER_ROW
+from tsd.config.state_dir import FORMAT
 from tsd.store import Put
 
 pytestmark = pytest.mark.slow
 T = 1356998400
 
 
-def test_a_command_that_a_shell_starts_does_what_the_forked_ones_of_tests_do(tmp_path: Path) -> None:
-    """The two differ in nothing but how they come to life: tsd/torture/forked.py."""
+def test_shell_command_equals_forked_command(tmp_path: Path) -> None:
+    """Commands of other tests are forked, which must not change their result: tsd/cli/torture/fork_server.py."""
     tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
     for words in (["import", "-"], ["scan", "--import", "1", "sum", "sys.cpu"], ["version"], ["nonsense"], ["import"]):
         stdin = b"put sys.cpu %d 1 host=web01\n" % T
         command = [sys.executable, "-m", "tsd", *words, "--data", str(tsd.folder)]
         done = subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, check=False)
-        told = Done(done.returncode, done.stdout.decode(), done.stderr.decode())
-        assert tsd.run(*words, stdin=stdin) == told
+        event = Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+        assert tsd.run(*words, stdin=stdin) == event
     assert tsd.lines("sys.cpu") == [f"sys.cpu {T} 1 host=web01"]
 
 
 @pytest.mark.parametrize("counter", [b"\0\0\0\5", b""], ids=["of 4 bytes", "empty"])
-def test_a_damaged_counter_is_told_and_the_daemon_lives(tmp_path: Path, counter: bytes) -> None:
-    """It ended right after it was ready, at each start."""
+def test_daemon_runs_with_damaged_uid_counter(tmp_path: Path, counter: bytes) -> None:
+    """Regression: the daemon exited right after it was ready."""
     tsd = Tsd(tmp_path / "state")
     assert tsd.run("import", "-", stdin=b"sys.cpu %d 1 host=web01\n" % T).status == 0
     tsd.put_directly("tsdb-uid", Put(COUNTER_ROW, b"id:metrics", counter))
     for _ in range(2):
         with tsd.serve() as daemon:
-            told = daemon.await_event("a UID counter is damaged: new names of its kind cannot be stored")
-            assert told["level"] == "error"
-            assert told["error"] == (
+            event = daemon.await_event("uids.counter_damaged")
+            assert event["level"] == "error"
+            assert event["error"] == (
                 f"UID table tsdb-uid, 'metrics': a UID counter has 8 bytes, got {len(counter)}: {counter.hex()}"
             )
             assert daemon.tell(b"put sys.cpu %d 2 host=web01\n" % (T + 1)) == b"synced 1\n"
     assert tsd.lines("sys.cpu") == [f"sys.cpu {T} 1 host=web01", f"sys.cpu {T + 1} 2 host=web01"]
 
 
-def test_missing_tables_are_told_at_once_and_what_makes_them(hbase: RunningHbase, tmp_path: Path) -> None:
+def test_missing_tables_reported_with_remedy(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.unused_tables()
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
     with tsd.serve() as daemon:
-        told = daemon.await_event("tables are missing; points wait in the journal until they are made")
-        assert (told["level"], told["tables"]) == ("warning", f"{tables.data} {tables.uid}")
-        assert told["what_to_do"] == "tsd create-tables, with the settings of this daemon"
+        event = daemon.await_event("tables.missing")
+        assert (event["level"], event["tables"]) == ("warning", f"{tables.data} {tables.uid}")
+        assert event["next_step"] == "tsd create-tables"
         assert tsd.run("create-tables").status == 0
     with tsd.serve() as daemon:
         daemon.tell(b"put sys.cpu 1356998400 1 host=web01\n")
         daemon.flush()
-        assert daemon.events("tables are missing; points wait in the journal until they are made") == []
+        assert daemon.events("tables.missing") == []
 
 
-def test_a_store_that_is_away_is_told_at_once(tmp_path: Path) -> None:
+def test_unreachable_store_reported_at_start(tmp_path: Path) -> None:
     away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1"}
     with Tsd(tmp_path / "state", away).serve() as daemon:
-        told = daemon.await_event("the store does not answer yet; points wait in the journal")
-        assert (told["level"], told["error"].partition(": ")[0]) == ("warning", "no gateway answers")
+        event = daemon.await_event("tables.check_failed")
+        assert (event["level"], event["error"].partition(": ")[0]) == ("warning", "no gateway answers")
 
 
-def test_a_store_whose_log_lost_what_was_on_disk_is_not_used_in_silence(tmp_path: Path) -> None:
-    """A byte of the store's own write-ahead log is another. The journal has those lines no more."""
+def test_store_with_lost_log_is_reported(tmp_path: Path) -> None:
+    """A byte of the store's write-ahead log is changed. The journal does not have those lines any more."""
     tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
     with tsd.spawn() as served:
         served.await_ready()
@@ -83,14 +83,14 @@ def test_a_store_whose_log_lost_what_was_on_disk_is_not_used_in_silence(tmp_path
         done = tsd.run(*words.split(" "))
         assert (done.status != 0, done.out) == (True, ""), words
         assert f"{store}: its write-ahead log is damaged: " in done.err, words
-        assert f"to go on without what was written after the damage, remove {store}/synced\n" in done.err, words
+        assert f"remove {store}/synced\n" in done.err, words
     assert log.read_bytes() == damaged
     (store / "synced").unlink()
     assert tsd.run("fsck", "--full-scan").status == 0
     assert (store / "damaged-wal" / log.name).read_bytes() == damaged
 
 
-def test_the_folder_of_a_newer_version_is_left_alone_by_all_commands(tmp_path: Path) -> None:
+def test_commands_refuse_state_folder_of_newer_version(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     assert tsd.run("import", "-", stdin=b"sys.cpu %d 1 host=web01\n" % T).status == 0
     (tsd.folder / "format").write_text("99\n")

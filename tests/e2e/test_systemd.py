@@ -1,4 +1,4 @@
-"""What systemd sees of the daemon: when it is ready, how it stops. No systemd needs to run."""
+"""Readiness and stop of the daemon as systemd sees them, without a running systemd."""
 
 import itertools
 import re
@@ -10,28 +10,28 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import PATIENCE_S, Served, Tsd, on_hbase, until
-from tests.e2e.notices import Notices
+from tests.e2e.notify_socket import NotifySocket
 from tests.peers.hbase import RunningHbase
-from tsd.torture.proxy import FaultyProxy, Mode
+from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 
 pytestmark = pytest.mark.slow
 REPLAYING = "EXTEND_TIMEOUT_USEC=120000000\nSTATUS=replaying the journal, {} lines to go"
-STOPPING = "STOPPING=1\nSTATUS=writing what waits"
-LONGEST_STOP_S = 5 + 60  # for connections, for the writer; on HBase calls that stall come on top
+STOPPING = "STOPPING=1\nSTATUS=writing pending points"
+LONGEST_STOP_S = 5 + 60  # for connections and for the writer; stalled calls to HBase take longer
 START_S = 1356998400
 HOSTS = 20
-LONG = {"tsd.storage.flush_interval": "3600000"}  # nothing is written before it must be
+LONG = {"tsd.storage.flush_interval": "3600000"}  # nothing is written early
 
 
 def numbered(count: int, connection: int = 0) -> Iterator[bytes]:
-    """Put lines without end, or so many: the value of each is its number."""
+    """Yield put lines, each with its number as value."""
     numbers = itertools.count() if count < 0 else range(count)
     for n in numbers:
         yield b"put load.%d %d %d host=web%02d\n" % (connection, START_S + n // HOSTS, n, n % HOSTS)
 
 
 def stored(tsd: Tsd, connection: int = 0) -> list[int]:
-    """The numbers of the lines that are stored, in order; each under its own name and time."""
+    """Return the numbers of the stored lines in order. Assert that each has its own name and time."""
     numbers = []
     for line in tsd.lines(f"load.{connection}"):
         _, time, value, host = line.split(" ")
@@ -40,47 +40,47 @@ def stored(tsd: Tsd, connection: int = 0) -> list[int]:
     return sorted(numbers)
 
 
-@pytest.mark.parametrize("notices", ["", "@"], ids=["path", "abstract"], indirect=True)
-def test_ready_means_that_the_journal_is_replayed_and_the_port_answers(tmp_path: Path, notices: Notices) -> None:
+@pytest.mark.parametrize("notify_socket", ["", "@"], ids=["path", "abstract"], indirect=True)
+def test_ready_after_replay_and_listening(tmp_path: Path, notify_socket: NotifySocket) -> None:
     tsd = Tsd(tmp_path / "state", LONG)
     with tsd.serve() as daemon:
         assert daemon.tell(b"".join(numbered(20_000))) == b"synced 20000\n"
         daemon.kill()
     assert list((tmp_path / "state" / "journal").glob("*.journal"))
-    with tsd.spawn(env=notices.env) as daemon:
-        assert notices.take() == REPLAYING.format(20_000)
-        ready = re.fullmatch(r"READY=1\nSTATUS=serving port (\d+)", notices.take())
+    with tsd.spawn(env=notify_socket.env) as daemon:
+        assert notify_socket.receive() == REPLAYING.format(20_000)
+        ready = re.fullmatch(r"READY=1\nSTATUS=serving port (\d+)", notify_socket.receive())
         assert ready
         stats = daemon.stats()
         assert int(ready[1]) == daemon.port
         assert (stats["ledger.received"], stats["ledger.stored"], stats["ledger.journaled"]) == (20_000, 20_000, 0)
         assert daemon.stop() == 0
-        assert notices.pending()[2:] == [f"{STOPPING}\nEXTEND_TIMEOUT_USEC={LONGEST_STOP_S}000000"]
+        assert notify_socket.pending()[2:] == [f"{STOPPING}\nEXTEND_TIMEOUT_USEC={LONGEST_STOP_S}000000"]
     assert stored(tsd) == list(range(20_000))
 
 
-def test_it_is_not_ready_while_the_store_has_not_answered_the_replay(
-    hbase: RunningHbase, tmp_path: Path, notices: Notices
+def test_not_ready_while_replay_waits_for_store(
+    hbase: RunningHbase, tmp_path: Path, notify_socket: NotifySocket
 ) -> None:
     settings = on_hbase(hbase, hbase.new_tables(), LONG)
     with Tsd(tmp_path / "state", settings).serve() as daemon:
         assert daemon.tell(b"".join(numbered(2000))) == b"synced 2000\n"
         daemon.kill()
     with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
-        proxy.mode = Mode.HOLD
+        proxy.mode = ProxyMode.HOLD
         tsd = Tsd(tmp_path / "state", settings | {"tsd.storage.hbase.thrift": f"{proxy.host}:{proxy.port}"})
-        with tsd.spawn(env=notices.env) as daemon:
+        with tsd.spawn(env=notify_socket.env) as daemon:
             assert proxy.holding.wait(PATIENCE_S)
-            assert notices.take() == REPLAYING.format(2000)
-            assert notices.pending()[1:] == []
-            proxy.mode = Mode.PASS
-            assert notices.take().startswith("READY=1\n")
+            assert notify_socket.receive() == REPLAYING.format(2000)
+            assert notify_socket.pending()[1:] == []
+            proxy.mode = ProxyMode.PASS
+            assert notify_socket.receive().startswith("READY=1\n")
             assert daemon.stats()["ledger.stored"] == 2000
             assert stored(tsd) == list(range(2000))
 
 
 class Load:
-    """A client that sends as fast as it can, and keeps count of what `sync` confirmed."""
+    """A client that sends as fast as possible and records the number of acknowledged lines."""
 
     def __init__(self, daemon: Served, number: int) -> None:
         self.confirmed = 0
@@ -91,7 +91,7 @@ class Load:
             thread.start()
 
     def join(self) -> None:
-        """Return when the daemon has ended the connection."""
+        """Return when the daemon has closed the connection."""
         for thread in self._threads:
             thread.join()
         self._connection.close()
@@ -114,34 +114,34 @@ class Load:
 
 @pytest.fixture(params=["embedded", pytest.param("hbase", marks=pytest.mark.hbase)])
 def tsd(request: pytest.FixtureRequest, tmp_path: Path) -> Tsd:
-    """Commands on either engine."""
+    """Commands on each engine."""
     if request.param == "embedded":
         return Tsd(tmp_path / "state")
     hbase: RunningHbase = request.getfixturevalue("hbase")
     return Tsd(tmp_path / "state", on_hbase(hbase, hbase.new_tables()))
 
 
-def test_stopped_under_load_it_loses_nothing_that_it_accepted(tsd: Tsd, tmp_path: Path, notices: Notices) -> None:
-    with tsd.but({"tsd.storage.flush_interval": "200"}).serve(env=notices.env) as daemon:
+def test_stop_under_load_loses_no_accepted_line(tsd: Tsd, tmp_path: Path, notify_socket: NotifySocket) -> None:
+    with tsd.but({"tsd.storage.flush_interval": "200"}).serve(env=notify_socket.env) as daemon:
         loads = [Load(daemon, number) for number in range(4)]
         until(lambda: min(load.confirmed for load in loads) > 5000, "5000 lines of each connection confirmed")
         received = daemon.stats()["ledger.received"]
         assert daemon.stop() == 0
         for load in loads:
             load.join()
-        assert any(message.startswith("STOPPING=1\n") for message in notices.pending())
-        assert daemon.events("points wait in the journal for the next start") == []
+        assert any(message.startswith("STOPPING=1\n") for message in notify_socket.pending())
+        assert daemon.events("journal.points_pending") == []
     assert list((tmp_path / "state" / "journal").glob("*.journal")) == []
     with tsd.serve():
         found = [stored(tsd, number) for number in range(len(loads))]
     for numbers, load in zip(found, loads, strict=True):
-        assert numbers == list(range(len(numbers)))  # a connection is read in order
+        assert numbers == list(range(len(numbers)))  # lines are read in order
         assert len(numbers) >= load.confirmed
     assert sum(map(len, found)) >= received
 
 
-def test_what_cannot_be_written_in_time_is_there_after_the_next_start(
-    hbase: RunningHbase, tmp_path: Path, notices: Notices
+def test_unwritten_points_replayed_at_next_start(
+    hbase: RunningHbase, tmp_path: Path, notify_socket: NotifySocket
 ) -> None:
     with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
         settings = on_hbase(hbase, hbase.new_tables(), LONG) | {
@@ -150,16 +150,16 @@ def test_what_cannot_be_written_in_time_is_there_after_the_next_start(
             "tsd.core.drain_timeout": "500",
         }
         tsd = Tsd(tmp_path / "state", settings)
-        with tsd.serve(env=notices.env) as daemon:
+        with tsd.serve(env=notify_socket.env) as daemon:
             lines = list(numbered(4000))
             daemon.tell(b"".join(lines[:2000]))
             daemon.flush()
-            proxy.mode = Mode.STALL
+            proxy.mode = ProxyMode.STALL
             assert daemon.tell(b"".join(lines[2000:])) == b"synced 2000\n"
             assert daemon.stop() == 0
-            assert notices.pending()[-1].startswith(STOPPING)
-            assert daemon.await_event("points wait in the journal for the next start")["points"] == 2000
-        proxy.mode = Mode.PASS
+            assert notify_socket.pending()[-1].startswith(STOPPING)
+            assert daemon.await_event("journal.points_pending")["points"] == 2000
+        proxy.mode = ProxyMode.PASS
         later = tsd.but({"tsd.storage.hbase.thrift.timeout": "15000"})
         with later.serve() as daemon:
             assert daemon.stats()["ledger.stored"] == 2000

@@ -1,4 +1,4 @@
-"""Sockets that outlive the daemon: a restart under load refuses nobody, and loses nothing that was acknowledged."""
+"""Sockets that outlive the daemon: a restart under load refuses no connection and loses no acknowledged line."""
 
 import itertools
 import os
@@ -14,27 +14,27 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import HOST, PATIENCE_S, ROOT, Served, Tsd, on_hbase, until
-from tests.e2e.handed import held_port, life
-from tests.e2e.notices import Notices
+from tests.e2e.inherited_sockets import bound_port, inheriting_daemon
+from tests.e2e.notify_socket import NotifySocket
 from tests.peers.hbase import RunningHbase
 
 pytestmark = pytest.mark.slow
 T = 1356998400
-LINES = 20  # of one connection
+LINES = 20  # per connection
 CLIENTS = 4
 LIVES = 2
 QUICK = ("--set", "tsd.journal.sync_interval=1")
-ENOUGH = 20  # connections of each client that were answered, in each life
+ENOUGH = 20  # answered connections of each client, per daemon
 
 
 class Client:
-    """Connects, sends some lines, asks whether they are safe, hangs up; over and over. What is not answered it sends
-    again over its next connection, as an agent does."""
+    """Repeatedly connects, sends lines and `sync`, and disconnects. Sends unacknowledged lines again over the next
+    connection, as an agent does."""
 
     def __init__(self, number: int, address: tuple[str, int]) -> None:
         self.refused: list[OSError] = []
-        self.confirmed = 0  # connections: each has lines of its own
-        self.cut = 0  # connections that ended before the answer
+        self.confirmed = 0  # number of connections; each has its own lines
+        self.cut = 0  # connections closed before the reply
         self._number = number
         self._address = address
         self._ending = threading.Event()
@@ -46,7 +46,7 @@ class Client:
         self._thread.join()
 
     def lines(self) -> list[str]:
-        """What is stored for sure."""
+        """Return the acknowledged lines."""
         return [f"load.{self._number} {T + n} {n} host=web01" for n in range(self.confirmed * LINES)]
 
     def _run(self) -> None:
@@ -73,27 +73,27 @@ class Client:
                 if not part:
                     return False
                 answer += part
-        except ConnectionError:  # the daemon ended while it had our lines
+        except ConnectionError:  # the daemon exited with unacknowledged lines
             return False
         assert answer == b"synced %d\n" % LINES
         return True
 
 
-def test_a_restart_under_load_refuses_nobody_and_loses_nothing(tmp_path: Path, notices: Notices) -> None:
+def test_restart_under_load_loses_nothing(tmp_path: Path, notify_socket: NotifySocket) -> None:
     folder = tmp_path / "state"
-    with held_port() as held:
+    with bound_port() as held:
         clients = [Client(number, held.getsockname()) for number in range(CLIENTS)]
         try:
             for _ in range(LIVES):
                 before = [client.confirmed for client in clients]
-                with life(folder, [held], notices, *QUICK) as daemon:
+                with inheriting_daemon(folder, [held], notify_socket, *QUICK) as daemon:
                     assert daemon.await_ready() == held.getsockname()[1]
                     for client, count in zip(clients, before, strict=True):
                         until(lambda client=client, count=count: client.confirmed >= count + ENOUGH, "more")  # type: ignore[misc]
                     status, said = daemon.end()
                     assert status == 0, said
-                    assert re.search(r"sockets were handed over +addresses=127\.0\.0\.1:\d+\n", said), said
-            with life(folder, [held], notices, *QUICK) as daemon:  # so that all who wait are answered
+                    assert re.search(r"sockets\.inherited +addresses=127\.0\.0\.1:\d+\n", said), said
+            with inheriting_daemon(folder, [held], notify_socket, *QUICK) as daemon:  # serves all waiting clients
                 daemon.await_ready()
                 for client in clients:
                     client.end()
@@ -107,20 +107,24 @@ def test_a_restart_under_load_refuses_nobody_and_loses_nothing(tmp_path: Path, n
         assert set(client.lines()) <= set(found)
 
 
-def test_who_connects_while_there_is_no_daemon_is_answered_by_the_next(tmp_path: Path, notices: Notices) -> None:
-    with held_port() as held:
-        with life(tmp_path / "state", [held], notices) as daemon:
+def test_connection_during_restart_served_by_next_daemon(tmp_path: Path, notify_socket: NotifySocket) -> None:
+    with bound_port() as held:
+        with inheriting_daemon(tmp_path / "state", [held], notify_socket) as daemon:
             daemon.await_ready()
             assert daemon.end()[0] == 0
         with socket.create_connection(held.getsockname(), timeout=PATIENCE_S) as early:
             early.sendall(b"put sys.cpu %d 1 host=web01\nsync\n" % T)
-            with life(tmp_path / "state", [held], notices) as daemon:
+            with inheriting_daemon(tmp_path / "state", [held], notify_socket) as daemon:
                 assert early.recv(100) == b"synced 1\n"
                 assert daemon.end()[0] == 0
 
 
-def test_several_sockets_are_all_served(tmp_path: Path, notices: Notices) -> None:
-    with held_port() as one, held_port() as other, life(tmp_path / "state", [one, other], notices) as daemon:
+def test_all_inherited_sockets_are_served(tmp_path: Path, notify_socket: NotifySocket) -> None:
+    with (
+        bound_port() as one,
+        bound_port() as other,
+        inheriting_daemon(tmp_path / "state", [one, other], notify_socket) as daemon,
+    ):
         daemon.await_ready()
         for held in (one, other):
             with socket.create_connection(held.getsockname(), timeout=PATIENCE_S) as connection:
@@ -128,21 +132,20 @@ def test_several_sockets_are_all_served(tmp_path: Path, notices: Notices) -> Non
                 assert connection.recv(100) == b"synced 0\n"
 
 
-def test_a_socket_that_is_none_of_a_port_is_said(tmp_path: Path, notices: Notices) -> None:
+def test_inherited_unix_socket_is_refused(tmp_path: Path, notify_socket: NotifySocket) -> None:
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
-        life(tmp_path / "state", [datagrams], notices) as daemon,
+        inheriting_daemon(tmp_path / "state", [datagrams], notify_socket) as daemon,
     ):
         status, said = daemon.wait()
     assert status == 1
     assert said.splitlines()[-1] == (
-        "tsd: descriptor 3 (tsd) was handed over and is no TCP socket that listens: wanted ListenStream=PORT, "
-        "and Accept=no"
+        "tsd: inherited descriptor 3 (tsd) is not a listening TCP socket: wanted ListenStream=PORT and Accept=no"
     )
 
 
-def test_systemds_own_tool_hands_over_what_is_served(tmp_path: Path, program: Callable[[str], Path]) -> None:
-    with held_port() as free:
+def test_socket_activate_passes_the_served_socket(tmp_path: Path, program: Callable[[str], Path]) -> None:
+    with bound_port() as free:
         port = free.getsockname()[1]
     command = [str(program("systemd-socket-activate")), "-l", f"{HOST}:{port}", "--fdname=tsd"]
     words = [sys.executable, "-m", "tsd", "serve", "--data", str(tmp_path / "state"), "--port", "1"]
@@ -158,7 +161,7 @@ def test_systemds_own_tool_hands_over_what_is_served(tmp_path: Path, program: Ca
     assert Tsd(tmp_path / "state").lines("sys.cpu") == [f"sys.cpu {T} 1 host=web01"]
 
 
-def test_daemons_share_a_port_where_that_is_set(tmp_path: Path) -> None:
+def test_daemons_share_a_port_if_configured(tmp_path: Path) -> None:
     shared = {"tsd.network.reuse_port": "true"}
     one, other = Tsd(tmp_path / "one", shared), Tsd(tmp_path / "other", shared)
     with one.serve() as first, other.serve("--port", str(first.port)) as second:
@@ -168,10 +171,8 @@ def test_daemons_share_a_port_where_that_is_set(tmp_path: Path) -> None:
         assert third.err == f"tsd: cannot listen on 127.0.0.1:{first.port}: Address already in use\n"
 
 
-def test_of_daemons_on_hbase_that_share_a_port_one_is_killed_and_nothing_is_lost(
-    hbase: RunningHbase, tmp_path: Path
-) -> None:
-    """Both write into the same rows. What only the journal of the one has is there once it runs again."""
+def test_kill_of_daemon_on_shared_port_loses_nothing(hbase: RunningHbase, tmp_path: Path) -> None:
+    """Both write into the same rows. Lines in one daemon's journal are stored once it runs again."""
     shared = on_hbase(hbase, hbase.new_tables(), {"tsd.network.reuse_port": "true", "tsd.journal.sync_interval": "1"})
     one = Tsd(tmp_path / "one", shared | {"tsd.storage.flush_interval": "3600000"})
     other = Tsd(tmp_path / "other", shared)
@@ -188,7 +189,7 @@ def test_of_daemons_on_hbase_that_share_a_port_one_is_killed_and_nothing_is_lost
                 client.end()
         assert [client.refused for client in clients] == [[] for _ in clients]
         with one.serve("--port", str(second.port)) as again:
-            assert again.events("journal replayed")
+            assert again.events("journal.replayed")
             second.flush()
             found = one.lines(*(f"load.{number}" for number in range(CLIENTS)))
     for client in clients:
@@ -196,16 +197,16 @@ def test_of_daemons_on_hbase_that_share_a_port_one_is_killed_and_nothing_is_lost
 
 
 def received(daemon: Served) -> int:
-    """How many lines one of several on a port has received."""
-    told = daemon.request("stats")
-    assert isinstance(told, bytes)
-    found = re.search(rb"^tsd\.ledger\.received \d+ (\d+)", told, re.MULTILINE)
+    """Return the number of lines received by one of several daemons on a port."""
+    stats = daemon.request("stats")
+    assert isinstance(stats, bytes)
+    found = re.search(rb"^tsd\.ledger\.received \d+ (\d+)", stats, re.MULTILINE)
     assert found
     return int(found[1])
 
 
 def reached(port: int, pid: int) -> bool:
-    """Whether a new connection leads to that process."""
+    """Whether a new connection reaches that process."""
     with socket.create_connection((HOST, port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"sync\n")
         assert connection.recv(100) == b"synced 0\n"

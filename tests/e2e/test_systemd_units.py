@@ -1,4 +1,4 @@
-"""The units themselves: what systemd's own tools say of them, and whether the daemon works within their walls."""
+"""The units: results of systemd's own tools, and the daemon inside their sandbox."""
 
 import os
 import re
@@ -10,20 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import ROOT, Tsd
-from tests.e2e.confined import Confined
-from tsd.config import Config, load
+from tests.e2e.sandbox import SandboxedDaemon
+from tsd.config.loader import Config
+from tsd.daemon.wiring import load_config
 
 pytestmark = pytest.mark.slow
 FOLDER = ROOT / "conf" / "systemd"
 UNITS = sorted(path.name for path in FOLDER.iterdir())
 SERVICES = [name for name in UNITS if name.endswith(".service")]
-EXPOSURE = 15  # tenths, of a hundred: at most
+EXPOSURE = 15  # maximum, in tenths
 T = 1356998400
 
 
 @pytest.fixture
 def copies(tmp_path: Path) -> Path:
-    """The units in a folder, with a command that is there."""
+    """Copies of the units that run an existing command."""
     command = tmp_path / "tsd"
     command.write_text("#!/bin/sh\n")
     command.chmod(0o755)
@@ -33,24 +34,24 @@ def copies(tmp_path: Path) -> Path:
 
 
 def options(unit: str) -> Iterator[tuple[str, str]]:
-    """The lines of a unit."""
+    """Yield the lines of a unit."""
     for line in (FOLDER / unit).read_text().splitlines():
         if re.match(r"\w+=", line):
             name, _, value = line.partition("=")
             yield name, value
 
 
-def test_systemd_finds_nothing_wrong(copies: Path, program: Callable[[str], Path]) -> None:
+def test_systemd_analyze_verify_passes(copies: Path, program: Callable[[str], Path]) -> None:
     command: list[str | Path] = [program("systemd-analyze"), "verify", *(copies / name for name in UNITS)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
-    others = re.compile(r"(/usr)?/lib/systemd/")  # units that are installed here are read, too
+    others = re.compile(r"(/usr)?/lib/systemd/")  # installed units are checked, too
     ours = [line for line in done.stderr.splitlines() if not others.match(line)]
     assert (done.returncode, done.stdout, ours) == (0, "", [])
 
 
 @pytest.mark.parametrize("unit", SERVICES)
-def test_little_is_left_to_who_breaks_in(copies: Path, program: Callable[[str], Path], unit: str) -> None:
-    """By systemd's own measure, of at most 10."""
+def test_unit_exposure_score_is_low(copies: Path, program: Callable[[str], Path], unit: str) -> None:
+    """The score of systemd-analyze security is between 0 and 10."""
     command: list[str | Path] = [program("systemd-analyze"), "security", "--offline=true", "--no-pager"]
     done = subprocess.run(
         [*command, f"--threshold={EXPOSURE}", unit], check=False, capture_output=True, text=True, cwd=copies
@@ -61,7 +62,7 @@ def test_little_is_left_to_who_breaks_in(copies: Path, program: Callable[[str], 
     assert float(found[1]) * 10 <= EXPOSURE
 
 
-def test_all_services_have_the_same_walls() -> None:
+def test_all_services_have_the_same_sandbox() -> None:
     walls = [[line for line in options(unit) if line[0] in WALLS] for unit in SERVICES]
     assert len(walls) == 3
     assert all(wall == walls[0] for wall in walls)
@@ -77,19 +78,19 @@ WALLS = {
 }
 
 
-def test_within_the_walls_points_come_in_and_answers_go_out(tmp_path: Path, program: Callable[[str], Path]) -> None:
-    """Its system calls are those that the unit allows, and no memory becomes code."""
+def test_daemon_works_inside_the_sandbox(tmp_path: Path, program: Callable[[str], Path]) -> None:
+    """The kernel allows only the unit's system calls, and no executable memory."""
     rules = [value for name, value in options("tsd.service") if name == "SystemCallFilter"]
-    with Confined(tmp_path / "state", program("systemd-analyze"), rules) as daemon:
+    with SandboxedDaemon(tmp_path / "state", program("systemd-analyze"), rules) as daemon:
         assert daemon.ask(b"put sys.cpu %d 42 host=web01\nsync\n" % T, until=b"synced 1\n")
         found = daemon.get(f"/api/query?start={T - 1}&end={T + 1}&m=sum:sys.cpu")
         assert b'"%d":42' % T in found
-        if Confined.can_draw():
+        if SandboxedDaemon.can_draw():
             assert b"PNG" in daemon.get(f"/q?start={T - 1}&end={T + 1}&m=sum:sys.cpu&png")
         assert daemon.stop() == 0
 
 
-def test_the_timer_runs_what_is_there(tmp_path: Path) -> None:
+def test_timer_runs_existing_command(tmp_path: Path) -> None:
     words = dict(options("tsd-compact.service"))["ExecStart"].split(" ")
     assert words[:6] == "/usr/bin/tsd compact --config /etc/tsd/tsd.conf --data /var/lib/tsd".split(" ")
     with Tsd(tmp_path / "state").serve():
@@ -97,18 +98,18 @@ def test_the_timer_runs_what_is_there(tmp_path: Path) -> None:
     assert (done.status, done.err) == (0, "")
 
 
-def test_the_unit_runs_what_is_there_and_waits_long_enough(tmp_path: Path) -> None:
+def test_unit_runs_existing_command_and_waits_for_drain(tmp_path: Path) -> None:
     unit = dict(options("tsd.service"))
     assert unit["ExecStart"] == "/usr/bin/tsd serve --config /etc/tsd/tsd.conf --data /var/lib/tsd"
     assert (unit["Type"], unit["KillSignal"], unit["StateDirectory"]) == ("notify", "SIGTERM", "tsd")
     assert int(unit["TimeoutStopSec"]) * 1000 > Config().drain_ms
     assert unit["Restart"] == "always"
-    assert load(ROOT / "conf" / "tsd.conf").config == Config()
+    assert load_config(ROOT / "conf" / "tsd.conf").config == Config()
     with Tsd(tmp_path / "state").spawn("--config", str(ROOT / "conf" / "tsd.conf"), "--port", "0") as daemon:
         assert daemon.tell(b"") == b"synced 0\n"
 
 
-def test_daemons_that_share_a_port_have_state_folders_of_their_own() -> None:
+def test_template_instances_have_own_state_folders() -> None:
     unit = dict(options("tsd@.service"))
     assert unit["StateDirectory"] == "tsd-%i"
     assert unit["ExecStart"].startswith("/usr/bin/tsd serve --config /etc/tsd/tsd.conf --data /var/lib/tsd-%i ")
@@ -116,8 +117,8 @@ def test_daemons_that_share_a_port_have_state_folders_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("unit", ["tsd.service", "tsd@.service"])
-def test_what_does_not_get_better_by_itself_is_not_tried_again(tmp_path: Path, unit: str) -> None:
-    """A configuration that cannot be used; a state folder that another process has, or a newer version."""
+def test_permanent_failure_is_not_restarted(tmp_path: Path, unit: str) -> None:
+    """Unusable configuration, or a state folder of another process or of a newer version."""
     final = set(map(int, dict(options(unit))["RestartPreventExitStatus"].split(" ")))
     tsd = Tsd(tmp_path / "state")
     statuses = {tsd.run("serve", "--port", "no").status}
@@ -129,11 +130,11 @@ def test_what_does_not_get_better_by_itself_is_not_tried_again(tmp_path: Path, u
 
 
 @pytest.mark.parametrize("status", ["0", "1", "2", "3", "4", "KILL"])
-def test_who_waits_at_the_socket_does_not_have_it_started_over_and_over(tmp_path: Path, status: str) -> None:
-    """With tsd.socket, systemd starts a service that has failed for good again at once while somebody waits there."""
+def test_waiting_client_does_not_restart_failed_service(tmp_path: Path, status: str) -> None:
+    """With tsd.socket, systemd restarts a permanently failed service at once while a client waits."""
     unit = dict(options("tsd.service"))
     command = unit["ExecStopPost"].replace("$$", "$")
-    assert unit["StartLimitIntervalSec"] == "0"  # systemd would close the port, and leave it so
+    assert unit["StartLimitIntervalSec"] == "0"  # otherwise systemd closes the port for good
     (tmp_path / "sleep").write_text(f"#!/bin/sh\necho $1 >{tmp_path}/slept\n")
     (tmp_path / "sleep").chmod(0o755)
     told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "EXIT_STATUS": status}
@@ -143,7 +144,7 @@ def test_who_waits_at_the_socket_does_not_have_it_started_over_and_over(tmp_path
     assert int(unit["TimeoutStopSec"]) > 10
 
 
-def test_a_port_that_is_taken_is_tried_again(tmp_path: Path) -> None:
+def test_port_in_use_is_retried(tmp_path: Path) -> None:
     final = dict(options("tsd.service"))["RestartPreventExitStatus"].split(" ")
     with Tsd(tmp_path / "one").serve() as daemon:
         done = Tsd(tmp_path / "two").run("serve", "--port", str(daemon.port))

@@ -1,5 +1,5 @@
-"""tcollector's way of sending: a heartbeat, batches of lines whose answers nobody reads, and a new connection when one
-breaks. It is not packaged, so a client that behaves as its sender does stands in for it."""
+"""tcollector's protocol: a heartbeat, batches of lines with unread replies, and a new connection after a failure.
+tcollector is not packaged, so a client imitates its sender."""
 
 import re
 import socket
@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import HOST, ROOT, Tsd
-from tsd.config import Config
+from tsd.config.loader import Config
 
-ANSWER_S = 15  # how long tcollector waits for an answer
+ANSWER_S = 15  # tcollector's timeout
 READ_BYTES = 4096
 T = 1700000000
 
 
 class Tcollector:
-    """The sender: one connection, verified with `version`; lines that could not be sent are kept."""
+    """The sender: one connection, checked with `version`. Unsent lines are kept."""
 
     def __init__(self, *tags: str) -> None:
         self.port = 0
@@ -28,8 +28,8 @@ class Tcollector:
         self._sent = 0
 
     def verify(self) -> str:
-        """Have a daemon answer `version`, over a new connection where the old one does not; what came up to then. Its
-        own counts are queued after that, without tags of their own."""
+        """Make a daemon answer `version`, over a new connection if the old one fails. Return the replies. Then queue
+        its own counts, which have no tags."""
         while True:
             answer = self._ask_version()
             if answer:
@@ -40,7 +40,7 @@ class Tcollector:
             self.connections += 1
 
     def send(self, lines: Iterable[str]) -> None:
-        """Send what is queued and these lines, in one piece. Reads nothing."""
+        """Send the queue and these lines in one piece. Read nothing."""
         assert self._connection, "verify comes first"
         self._queue += lines
         words = (f"put {line}{''.join(f' {tag}' for tag in self._tags)}\n" for line in self._queue)
@@ -49,12 +49,12 @@ class Tcollector:
         self._queue = []
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         if self._connection is not None:
             self._connection.close()
 
     def _ask_version(self) -> str:
-        """The answer, or nothing where the connection is broken. It ends where less was read than could have been."""
+        """Return the answer, or nothing if the connection is broken. It ends when fewer bytes arrive than requested."""
         answer = b""
         try:
             if self._connection is None:
@@ -70,7 +70,7 @@ class Tcollector:
 
 
 @pytest.mark.slow
-def test_batches_and_heartbeats(tmp_path: Path) -> None:
+def test_tcollector_batches_and_heartbeats(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     agent = Tcollector("host=web01", "dc=home")
     with tsd.serve() as daemon:
@@ -79,7 +79,7 @@ def test_batches_and_heartbeats(tmp_path: Path) -> None:
         agent.send([f"proc.stat.cpu {T} 17 type=user", f"proc.loadavg.1min {T}.250 0.25", f"df.inodes.free {T} 1e3 "])
         assert "Built on" in agent.verify()
         agent.send([f"proc.stat.cpu {T + 15} 19 type=user", *(f"bad {T} {n}x" for n in range(200))])
-        assert "put: invalid value: Invalid character 'x' in 0x\n" in agent.verify()  # nobody looks, but it came
+        assert "put: invalid value: Invalid character 'x' in 0x\n" in agent.verify()  # tcollector ignores it
         agent.send([f"proc.stat.cpu {T + 30} 21 type=user"])
         daemon.await_stat("ledger.received", 208)
         assert daemon.stats()["ledger.refused reason=invalid_values"] == 200
@@ -97,7 +97,7 @@ def test_batches_and_heartbeats(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_restarted_daemon_gets_a_new_connection(tmp_path: Path) -> None:
+def test_tcollector_reconnects_to_restarted_daemon(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     agent = Tcollector("host=web01")
     for turn in range(3):
@@ -105,24 +105,24 @@ def test_a_restarted_daemon_gets_a_new_connection(tmp_path: Path) -> None:
             agent.port = daemon.port
             agent.verify()
             agent.send([f"proc.stat.cpu {T + turn} {turn}"])
-            agent.verify()  # answered in order: the lines before it were taken
+            agent.verify()  # replies are in order: the lines before were accepted
     agent.close()
     assert agent.connections == 3
     assert tsd.lines("proc.stat.cpu") == [f"proc.stat.cpu {T + turn} {turn} host=web01" for turn in range(3)]
 
 
-def test_the_instructions_name_the_port() -> None:
+def test_tcollector_instructions_name_the_port() -> None:
     text = (ROOT / "conf" / "tcollector" / "tsd.md").read_text()
     assert f"--port {Config().port} " in text
 
 
 def stored(tsd: Tsd) -> list[str]:
-    """All points, as lines."""
+    """Return all points as lines."""
     found = tsd.run("uid", "grep", "metrics", ".").out.splitlines()
     return tsd.lines(*(line.split(" ")[1].rstrip(":") for line in found))
 
 
 def by_name(line: str) -> list[str]:
-    """A line with its tags in order of their names, not of their UIDs."""
+    """Sort a line's tags by name instead of UID."""
     metric, time, value, *tags = line.split(" ")
     return [metric, time, value, *sorted(tags)]

@@ -1,4 +1,4 @@
-"""TLS on the same port: what speaks it, what does not, and what goes wrong with certificates."""
+"""TLS on the same port: TLS and plain clients, and bad certificates."""
 
 import os
 import ssl
@@ -12,9 +12,9 @@ import trio
 import trustme
 
 from tests.running import Running, running
-from tsd.access.accounts import Account, write_lines
-from tsd.access.roles import Role
-from tsd.access.secret import Named
+from tsd.auth.accounts import Account, write_lines
+from tsd.auth.credentials import CertificateName
+from tsd.auth.roles import Role
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ HOST = "tsd.test"
 
 
 class Keys(NamedTuple):
-    """An authority, and files of a server's certificate that it signed."""
+    """An authority, and the files of a server certificate that it signed."""
 
     authority: trustme.CA
     folder: Path
@@ -32,14 +32,14 @@ class Keys(NamedTuple):
         return {"tsd.tls.certificate": str(self.folder / "cert.pem"), "tsd.tls.key": str(self.folder / "key.pem")}
 
     def issue(self, host: str = HOST) -> None:
-        """Put a new pair in the place of the old one, as tools that renew certificates do."""
+        """Replace the certificate and key, as renewal tools do."""
         leaf = self.authority.issue_cert(host, key_type=trustme.KeyType.ECDSA)
         for name, blob in (("key.pem", leaf.private_key_pem), ("cert.pem", leaf.cert_chain_pems[0])):
             blob.write_to_path(self.folder / "new")
             os.replace(self.folder / "new", self.folder / name)
 
     def client(self, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2) -> ssl.SSLContext:
-        """What a client knows that trusts the authority."""
+        """A client's TLS context that trusts the authority."""
         context = ssl.create_default_context()
         self.authority.configure_trust(context)
         context.minimum_version = minimum
@@ -57,7 +57,7 @@ def keys(tmp_path: Path) -> Keys:
 async def connected(
     daemon: Running, context: ssl.SSLContext, host: str = HOST
 ) -> AsyncIterator[trio.SSLStream[trio.SocketStream]]:
-    """An encrypted connection."""
+    """Open an encrypted connection."""
     stream = await trio.open_tcp_stream("127.0.0.1", daemon.port)
     encrypted = trio.SSLStream(stream, context, server_hostname=host)
     try:
@@ -74,24 +74,30 @@ async def read_to_end(stream: trio.abc.ReceiveStream) -> bytes:
     return found
 
 
-async def test_telnet_and_http_are_spoken_encrypted_and_plainly_on_one_port(tmp_path: Path, keys: Keys) -> None:
+@pytest.mark.difference(
+    "tls",
+    topic="security",
+    theirs="There is no encryption",
+    ours="The same port serves TLS if a certificate is configured",
+)
+async def test_tls_and_plain_telnet_and_http_on_one_port(tmp_path: Path, keys: Keys) -> None:
     async with running(tmp_path / "state", keys.settings) as daemon:
         async with connected(daemon, keys.client()) as stream:
             await stream.send_all(b"put a.b 1500000000 1 host=a\nput a.b\nsync\nexit\n")
-            said = await read_to_end(stream)  # ends as TLS wants it: trio tells a cut from an end
+            said = await read_to_end(stream)  # trio checks that TLS is closed properly
             assert said.startswith(b"put: illegal argument: not enough arguments")
             assert said.endswith(b"synced 1\n")
         async with connected(daemon, keys.client()) as stream:
             await stream.send_all(b"GET /api/version HTTP/1.1\r\nHost: tsd\r\nConnection: close\r\n\r\n")
             assert b"200 OK" in await read_to_end(stream)
         assert b"synced 1\n" in await daemon.tell(b"put a.b 1500000001 1 host=a\n")
-        assert daemon.daemon.tls is not None
-        statistics = daemon.daemon.tls.statistics()
+        assert daemon.daemon.access.tls is not None
+        statistics = daemon.daemon.access.tls.statistics()
         assert (statistics.handshakes, statistics.failed, statistics.plain) == (2, 0, 0)
         assert statistics.seconds_left > 0
 
 
-async def test_large_replies_and_large_bodies_come_through(tmp_path: Path, keys: Keys) -> None:
+async def test_tls_with_large_replies_and_bodies(tmp_path: Path, keys: Keys) -> None:
     async with running(tmp_path / "state", keys.settings) as daemon, connected(daemon, keys.client()) as stream:
         lines = b"".join(b"put a.b %d 1 host=a\n" % (1_500_000_000 + at) for at in range(50_000))
         async with trio.open_nursery() as nursery:
@@ -101,7 +107,7 @@ async def test_large_replies_and_large_bodies_come_through(tmp_path: Path, keys:
         assert said.endswith(b"synced 50000\n")
 
 
-async def test_where_tls_is_required_others_are_told_so(tmp_path: Path, keys: Keys) -> None:
+async def test_plain_clients_refused_if_tls_required(tmp_path: Path, keys: Keys) -> None:
     async with running(tmp_path / "state", {**keys.settings, "tsd.tls.required": "true"}) as daemon:
         async with daemon.client() as client:
             await client.send(b"put a.b 1500000000 1 host=a\n" * 1000)
@@ -116,8 +122,8 @@ async def test_where_tls_is_required_others_are_told_so(tmp_path: Path, keys: Ke
             assert await read_to_end(stream) == b""
 
 
-async def test_a_client_that_ends_its_side_is_told_everything(tmp_path: Path, keys: Keys) -> None:
-    """As `openssl s_client < file` does: it says that it is done, and still listens."""
+async def test_half_closed_tls_client_gets_all_replies(tmp_path: Path, keys: Keys) -> None:
+    """As `openssl s_client < file` does: the client ends its side and keeps reading."""
     async with running(tmp_path / "state", keys.settings) as daemon:
         stream = await trio.open_tcp_stream("127.0.0.1", daemon.port)
         encrypted = trio.SSLStream(stream, keys.client(), server_hostname=HOST, https_compatible=True)
@@ -127,9 +133,9 @@ async def test_a_client_that_ends_its_side_is_told_everything(tmp_path: Path, ke
         await trio.aclose_forcefully(stream)
 
 
-async def test_new_files_are_taken_up_and_broken_ones_are_not(tmp_path: Path, keys: Keys) -> None:
+async def test_new_certificate_used_and_broken_one_ignored(tmp_path: Path, keys: Keys) -> None:
     async with running(tmp_path / "state", keys.settings) as daemon:
-        tls = daemon.daemon.tls
+        tls = daemon.daemon.access.tls
         assert tls is not None
         assert ("the certificate", tls.reload) in daemon.daemon.reloads  # of SIGHUP
         async with connected(daemon, keys.client()) as old:
@@ -144,12 +150,12 @@ async def test_new_files_are_taken_up_and_broken_ones_are_not(tmp_path: Path, ke
             async with connected(daemon, keys.client(), "other.test") as stream:
                 await stream.send_all(b"exit\n")
                 assert await read_to_end(stream) == b""
-            await old.send_all(b"sync\nexit\n")  # who is in stays in
+            await old.send_all(b"sync\nexit\n")  # open connections stay open
             assert await read_to_end(old) == b"synced 0\n"
 
 
 @pytest.mark.parametrize("minimum", ["1.2", "1.3"])
-async def test_old_versions_are_refused(tmp_path: Path, keys: Keys, minimum: str) -> None:
+async def test_old_tls_versions_are_refused(tmp_path: Path, keys: Keys, minimum: str) -> None:
     versions = {"1.0": ssl.TLSVersion.TLSv1, "1.1": ssl.TLSVersion.TLSv1_1, "1.2": ssl.TLSVersion.TLSv1_2}
     versions["1.3"] = ssl.TLSVersion.TLSv1_3
     async with running(tmp_path / "state", {**keys.settings, "tsd.tls.minimum": minimum}) as daemon:
@@ -165,15 +171,15 @@ async def test_old_versions_are_refused(tmp_path: Path, keys: Keys, minimum: str
             else:
                 async with connected(daemon, context) as stream:
                     assert stream.version() == f"TLSv{name}"
-        assert daemon.daemon.tls is not None
-        assert daemon.daemon.tls.statistics().failed == len([name for name in versions if name < minimum])
+        assert daemon.daemon.access.tls is not None
+        assert daemon.daemon.access.tls.statistics().failed == len([name for name in versions if name < minimum])
 
 
 @pytest.mark.parametrize("kind", ["optional", "required"])
-async def test_a_clients_certificate_shows_who_it_is(tmp_path: Path, keys: Keys, kind: str) -> None:
+async def test_client_certificate_authenticates(tmp_path: Path, keys: Keys, kind: str) -> None:
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     authority.cert_pem.write_to_path(tmp_path / "clients.pem")
-    write_lines(tmp_path / "accounts", [str(Account("agent", Role.WRITE, Named("DNS=agent.test")))])
+    write_lines(tmp_path / "accounts", [str(Account("agent", Role.WRITE, CertificateName("DNS=agent.test")))])
     access = {
         **keys.settings,
         "tsd.tls.client_ca": str(tmp_path / "clients.pem"),
@@ -196,7 +202,7 @@ async def test_a_clients_certificate_shows_who_it_is(tmp_path: Path, keys: Keys,
                     await stream.transport_stream.send_eof()
                     assert await read_to_end(stream) == said
                     assert name or kind == "optional"
-            except trio.BrokenResourceError:  # with TLS 1.3 a client learns of it when it reads
+            except trio.BrokenResourceError:  # with TLS 1.3 a client notices when it reads
                 assert (name, kind) == ("", "required")
         foreign = keys.client()
         trustme.CA().issue_cert("agent.test").configure_cert(foreign)
@@ -204,10 +210,10 @@ async def test_a_clients_certificate_shows_who_it_is(tmp_path: Path, keys: Keys,
             async with connected(daemon, foreign) as stream:
                 await stream.send_all(b"put a.b 1500000000 1 host=a\n")
                 assert await read_to_end(stream) == b""
-        assert daemon.daemon.ledger.received == 1
+        assert daemon.daemon.ingest.ledger.received == 1
 
 
-async def test_who_begins_and_says_no_more_is_hung_up_on_and_others_are_served(tmp_path: Path, keys: Keys) -> None:
+async def test_stalled_handshake_closed_and_others_served(tmp_path: Path, keys: Keys) -> None:
     settings = {**keys.settings, "tsd.tls.handshake_timeout": "300"}
     async with running(tmp_path / "state", settings) as daemon, trio.open_nursery() as nursery:
 
@@ -222,6 +228,6 @@ async def test_who_begins_and_says_no_more_is_hung_up_on_and_others_are_served(t
         async with connected(daemon, keys.client()) as stream:
             await stream.send_all(b"put a.b 1500000000 1 host=a\nsync\nexit\n")
             assert await read_to_end(stream) == b"synced 1\n"
-    assert daemon.daemon.tls is not None
-    statistics = daemon.daemon.tls.statistics()
+    assert daemon.daemon.access.tls is not None
+    statistics = daemon.daemon.access.tls.statistics()
     assert (statistics.handshakes, statistics.failed + statistics.late) == (1, 100)

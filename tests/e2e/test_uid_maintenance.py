@@ -1,4 +1,4 @@
-"""`tsd uid rename`, `delete`, `fsck` and `report` as users type them; daemons follow."""
+"""`tsd uid rename`, `delete`, `fsck` and `report`, and how daemons follow."""
 
 import json
 import re
@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken import lay_uids, stored
+from tests.broken_rows import lay_uids, stored
 from tests.e2e.command import Done, Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
-from tsd.codec.uid import COUNTER_ROW, Kind, encode_counter
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_counter, id_column, name_column
 from tsd.store import Put
 
 pytestmark = pytest.mark.slow
 METRIC = Kind.METRIC
 
 
-def test_a_rename(engine: Tsd) -> None:
+def test_uid_rename(engine: Tsd) -> None:
     engine.run("mkmetric", "sys.cpu", "sys.mem")
     assert engine.run("uid", "rename", "metrics", "sys.cpu", "cpu") == Done(0, "metrics sys.cpu -> cpu\n", "")
     assert engine.run("uid", "grep", "metrics", ".").out == "metrics cpu: [0, 0, 1]\nmetrics sys.mem: [0, 0, 2]\n"
@@ -31,7 +32,7 @@ def test_a_rename(engine: Tsd) -> None:
     assert engine.run("uid", "metrics", "sys.cpu", "1").out == "metrics sys.cpu: [0, 0, 1]\n" * 2
 
 
-def test_a_delete(engine: Tsd) -> None:
+def test_uid_delete(engine: Tsd) -> None:
     engine.run("mkmetric", "sys.cpu", "sys.mem")
     assert engine.run("uid", "delete", "metrics", "sys.cpu") == Done(0, "UID metrics sys.cpu: [0, 0, 1] deleted.\n", "")
     assert engine.run("uid", "grep", ".").out == "metrics sys.mem: [0, 0, 2]\n"
@@ -40,7 +41,7 @@ def test_a_delete(engine: Tsd) -> None:
     assert engine.run("mkmetric", "sys.cpu").out == "metrics sys.cpu: [0, 0, 3]\n"
 
 
-def test_a_running_daemon_follows_at_once(tmp_path: Path) -> None:
+def test_daemon_sees_uid_change_at_once(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     with tsd.serve() as daemon:
         daemon.tell(b"put old 1356998400 1 host=a\nput gone 1356998400 1 host=a\n")
@@ -54,37 +55,37 @@ def test_a_running_daemon_follows_at_once(tmp_path: Path) -> None:
         assert "Orphaned UID Rows: 1" in orphans.out.splitlines()
 
 
-def test_another_daemon_on_the_same_tables_follows_in_time(hbase: RunningHbase, tmp_path: Path) -> None:
+def test_other_daemon_sees_uid_change_eventually(hbase: RunningHbase, tmp_path: Path) -> None:
     settings = on_hbase(hbase, hbase.new_tables(), {"tsd.uid.cache_ttl": "1"})
     tsd = Tsd(tmp_path / "state", settings)
     with tsd.serve() as daemon:
         daemon.tell(b"put old 1356998400 1 host=a\n")
         assert Tsd(tmp_path / "elsewhere", settings).run("uid", "rename", "metrics", "old", "new").status == 0
-        daemon.await_event("names or UIDs were changed by others")
+        daemon.await_event("uids.changed_elsewhere")
         daemon.tell(b"put old 1356998401 2 host=a\n")
         assert tsd.lines("new") == ["new 1356998400 1 host=a"]
         assert tsd.lines("old") == ["old 1356998401 2 host=a"]
 
 
 BROKEN = [
-    Put(b"a", METRIC.id_column, b"\0\0\1"),
-    Put(b"\0\0\1", METRIC.name_column, b"a"),
-    Put(b"b", METRIC.id_column, b"\0\0\2"),  # no name there
-    Put(b"c", METRIC.id_column, b"\0\0\3"),
-    Put(b"d", METRIC.id_column, b"\0\0\3"),  # one UID for two
-    Put(b"\0\0\3", METRIC.name_column, b"c"),
-    Put(b"\0\0\4", METRIC.name_column, b"a"),  # has another
-    Put(b"\0\0\5", METRIC.name_column, b"leak"),
-    Put(b"\0\0\6", METRIC.name_column, b"wrong"),
-    Put(b"e", METRIC.id_column, b"\0\0\6"),
-    Put(b"short", METRIC.id_column, b"\7"),
+    Put(b"a", id_column(METRIC), b"\0\0\1"),
+    Put(b"\0\0\1", name_column(METRIC), b"a"),
+    Put(b"b", id_column(METRIC), b"\0\0\2"),  # the UID has no name
+    Put(b"c", id_column(METRIC), b"\0\0\3"),
+    Put(b"d", id_column(METRIC), b"\0\0\3"),  # two names have this UID
+    Put(b"\0\0\3", name_column(METRIC), b"c"),
+    Put(b"\0\0\4", name_column(METRIC), b"a"),  # the name has another UID
+    Put(b"\0\0\5", name_column(METRIC), b"leak"),
+    Put(b"\0\0\6", name_column(METRIC), b"wrong"),
+    Put(b"e", id_column(METRIC), b"\0\0\6"),
+    Put(b"short", id_column(METRIC), b"\7"),
     Put(b"a", b"id:odd", b"x"),
-    Put(COUNTER_ROW, METRIC.id_column, encode_counter(2)),
-    Put(COUNTER_ROW, Kind.TAGK.id_column, b"short"),
+    Put(COUNTER_ROW, id_column(METRIC), encode_counter(2)),
+    Put(COUNTER_ROW, id_column(Kind.TAGK), b"short"),
 ]
 
 
-def test_the_table_is_checked_and_mended(engine: Tsd) -> None:
+def test_uid_fsck_checks_and_repairs(engine: Tsd) -> None:
     lay_uids(engine, BROKEN)
     before = stored(engine, "uid_table")
     done = engine.run("uid", "fsck")
@@ -97,7 +98,7 @@ def test_the_table_is_checked_and_mended(engine: Tsd) -> None:
     told = json.loads(engine.run("uid", "fsck", "fix", "delete_unknown", "--json").out)
     assert (told["errors"], told["raised"], told["left"]) == (8, {"metrics": 4}, [])
     again = json.loads(engine.run("uid", "fsck", "--json").out)
-    assert [one["detail"] for one in again["findings"] if one["error"]] == [  # which nobody can mend but by hand
+    assert [one["detail"] for one in again["findings"] if one["error"]] == [  # only repairable by hand
         "short -> 07: a UID has 3 bytes",
         "a UID counter has 8 bytes, got 5: 73686f7274",
     ]
@@ -111,42 +112,48 @@ def test_the_table_is_checked_and_mended(engine: Tsd) -> None:
     assert engine.run("mkmetric", "next").out == "metrics next: [0, 0, 7]\n"
 
 
-def test_words_that_are_none_of_fscks(tmp_path: Path) -> None:
+def test_uid_fsck_refuses_unknown_arguments(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     tsd.run("mkmetric", "a")
     assert tsd.run("uid", "fsck", "fixx").status == 2
     assert tsd.run("uid", "fsck", "--fix").out.splitlines() == [
-        "Mending what is found",
+        "Repairing what is found",
         "0 cells written, 0 deleted, 0 counters raised",
         "No errors found.",
     ]
 
 
-def test_many_errors_are_no_success(tmp_path: Path) -> None:
+@pytest.mark.difference(
+    "uid-fsck-status",
+    topic="rows",
+    theirs="The exit status of `uid fsck` is the number of errors modulo 256: 0 for 256 errors",
+    ours="It is 255 at most",
+)
+def test_uid_fsck_with_many_errors_fails(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     tsd.run("mkmetric", "a")
-    lay_uids(tsd, [Put(b"name%03d" % number, METRIC.id_column, bytes((1, 0, number))) for number in range(256)])
+    lay_uids(tsd, [Put(b"name%03d" % number, id_column(METRIC), bytes((1, 0, number))) for number in range(256)])
     done = tsd.run("uid", "fsck")
-    assert (done.status, done.out.splitlines()[-1]) == (255, "257 errors found.")  # the counter is behind, too
+    assert (done.status, done.out.splitlines()[-1]) == (255, "257 errors found.")  # including the counter
 
 
-def test_a_report(engine: Tsd) -> None:
+def test_uid_report(engine: Tsd) -> None:
     engine.run("mkmetric", "a", "b", "c")
     done = engine.run("uid", "report")
     metrics, tagk, _ = done.out.splitlines()
     assert (done.status, done.err) == (0, "")
     assert re.fullmatch(
         r"metrics: 3 of 16777215 UIDs used \(0\.00 %\), 3 have a name; new: 3 in 1 day, 3 in 7 days, 3 in 30 days; "
-        r"the rest will do for more than 100 years",
+        r"the rest lasts for more than 100 years",
         metrics,
     )
-    assert tagk.endswith("new: 0 in 1 day, 0 in 7 days, 0 in 30 days; none is being used up")
+    assert tagk.endswith("new: 0 in 1 day, 0 in 7 days, 0 in 30 days; no new UIDs")
     told = json.loads(engine.run("uid", "report", "--json").out)
     assert (told["metrics"]["used"], told["metrics"]["left"], told["metrics"]["per_day"]) == (3, 16777212, 3.0)
 
 
-def test_a_kind_that_is_nearly_used_up(tmp_path: Path) -> None:
+def test_uid_report_warns_of_exhaustion(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.storage.uid.width.metric": "1"})
     tsd.run("mkmetric", *(f"m{number}" for number in range(200)))
     [metrics, *_] = tsd.run("uid", "report").out.splitlines()
-    assert re.search(r"200 of 255 UIDs used \(78\.43 %\), .*; none is left on \d{4}-\d\d-\d\d, in 0 days$", metrics)
+    assert re.search(r"200 of 255 UIDs used \(78\.43 %\), .*; exhausted on \d{4}-\d\d-\d\d, in 0 days$", metrics)

@@ -1,7 +1,7 @@
-"""VictoriaMetrics' own migration tool moves a metric from the daemon into a real VictoriaMetrics.
+"""VictoriaMetrics' migration tool copies a metric from the daemon into a real VictoriaMetrics.
 
-It finds the metric by `/api/suggest`, its series by `/api/search/lookup`, and its points by a query for each series and
-range of hours."""
+The tool finds the metric with `/api/suggest`, its series with `/api/search/lookup`, and reads the points with a query
+for each series and range of hours."""
 
 import http.client
 import json
@@ -24,7 +24,7 @@ Series = Mapping[tuple[str, ...], Mapping[int, float]]
 
 @pytest.fixture(params=["embedded", pytest.param("hbase", marks=pytest.mark.hbase)])
 def tsd(request: pytest.FixtureRequest, tmp_path: Path) -> Tsd:
-    """A daemon to be, on each engine."""
+    """Settings of a daemon on each engine."""
     if request.param == "embedded":
         return Tsd(tmp_path / "state", AUTO)
     hbase = request.getfixturevalue("hbase")
@@ -32,7 +32,7 @@ def tsd(request: pytest.FixtureRequest, tmp_path: Path) -> Tsd:
 
 
 def sent() -> Series:
-    """Series by the values of their tags, one point a minute each."""
+    """Series by their tag values, with one point per minute."""
     return {
         ("web01", "lga"): {START_S + 60 * minute: float(minute) for minute in range(MINUTES)},
         ("web02", "lga"): {START_S + 60 * minute: minute * 1.5 - 20 for minute in range(MINUTES)},
@@ -40,9 +40,7 @@ def sent() -> Series:
     }
 
 
-def test_a_metric_moves_into_victoriametrics_point_by_point(
-    tsd: Tsd, tmp_path: Path, program: Callable[[str], Path]
-) -> None:
+def test_vmctl_migrates_every_point(tsd: Tsd, tmp_path: Path, program: Callable[[str], Path]) -> None:
     vmctl, server = program("vmctl"), program("victoria-metrics")
     lines = [
         f"put moved.cpu {time} {value!r} host={host} dc={dc}\n"
@@ -67,7 +65,7 @@ def test_a_metric_moves_into_victoriametrics_point_by_point(
 
 @contextmanager
 def victoria_metrics(server: Path, folder: Path) -> Iterator[int]:
-    """The port of one that runs."""
+    """Run VictoriaMetrics. Yield its port."""
     with socket.socket() as free:
         free.bind((HOST, 0))
         port: int = free.getsockname()[1]
@@ -76,13 +74,13 @@ def victoria_metrics(server: Path, folder: Path) -> Iterator[int]:
         try:
             assert process.stderr is not None
             said = []
-            for line in process.stderr:  # it says when it listens
+            for line in process.stderr:  # it logs when it listens
                 said.append(line)
                 if "started server at" in line or "starting http server" in line:
                     break
             else:
-                pytest.fail(f"VictoriaMetrics ended: {''.join(said)}")
-            listener = threading.Thread(target=process.stderr.read)  # what nobody reads would hold it up
+                pytest.fail(f"VictoriaMetrics exited: {''.join(said)}")
+            listener = threading.Thread(target=process.stderr.read)  # a full pipe would block it
             listener.start()
             yield port
         finally:
@@ -90,7 +88,7 @@ def victoria_metrics(server: Path, folder: Path) -> Iterator[int]:
 
 
 def moved(port: int) -> Series:
-    """Everything that it has."""
+    """Return everything that VictoriaMetrics has."""
     get(port, "/internal/force_flush")
     found = {}
     for line in get(port, "/api/v1/export?match[]=%7B__name__=~%22.%2B%22%7D").splitlines():
@@ -102,7 +100,7 @@ def moved(port: int) -> Series:
 
 
 def get(port: int, path: str) -> str:
-    """The body of an answer."""
+    """Return the body of an answer."""
     connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path)

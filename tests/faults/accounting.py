@@ -1,4 +1,4 @@
-"""The stats' account of every line, looked at while things go wrong."""
+"""Check during faults that the counts of lines in `stats` balance."""
 
 from collections.abc import Mapping
 
@@ -10,28 +10,28 @@ from tests.running import Client
 
 
 def check_ledger(stats: Mapping[str, int]) -> None:
-    """What was received is stored, journaled or refused."""
+    """Assert that received lines are stored, journaled or refused."""
     refused = sum(value for name, value in stats.items() if name.startswith("ledger.refused"))
     there = stats["ledger.stored"] + stats["ledger.journaled"] + refused
     assert stats["ledger.received"] == there, {name: v for name, v in stats.items() if name.startswith("ledger")}
 
 
 async def checked_stats(client: Client) -> dict[str, int]:
-    """The stats, which balance."""
+    """Return the stats after checking that they balance."""
     stats = await client.stats()
     check_ledger(stats)
     return stats
 
 
 async def all_stored(client: Client) -> None:
-    """Return once nothing waits any more."""
+    """Return once no journaled line is unwritten."""
     with trio.fail_after(PATIENCE_S):
-        while (await checked_stats(client))["ledger.journaled"]:  # each look is a request: it paces itself
+        while (await checked_stats(client))["ledger.journaled"]:  # each request limits the polling rate
             pass
 
 
 async def grown(client: Client, name: str, by: int = 1) -> dict[str, int]:
-    """The stats, once one of them has grown so far from now on."""
+    """Return the stats once one of them has grown by this much."""
     wanted = (await checked_stats(client))[name] + by
     with trio.fail_after(PATIENCE_S):
         while (stats := await checked_stats(client))[name] < wanted:
@@ -40,12 +40,12 @@ async def grown(client: Client, name: str, by: int = 1) -> dict[str, int]:
 
 
 async def watch_ledger(daemon: Served) -> None:
-    """Look at it over and over, until the daemon is killed or this is cancelled."""
+    """Check the stats repeatedly until the daemon is killed or this is cancelled."""
     async with daemon.client() as client:
         while True:
             try:
                 stats = await client.stats()
-            except (AssertionError, trio.BrokenResourceError):  # the connection has ended
+            except (AssertionError, trio.BrokenResourceError):  # the connection has closed
                 assert daemon.killed
                 return
             check_ledger(stats)

@@ -1,7 +1,7 @@
-"""Clients that send numbered put lines, and keep account of what a daemon confirmed to be on disk.
+"""Clients that send numbered put lines and record which of them the daemon acknowledged.
 
-Everything about the n-th line of a connection follows from n, which is also its value. So nothing need be remembered of
-millions of lines, and a stored point that was not sent, or that stands under another's name, gives itself away.
+The n-th line of a connection is a function of n, and n is its value. So millions of lines need no memory, and a stored
+point that was not sent, or that has another point's name, is detected.
 """
 
 import json
@@ -14,26 +14,26 @@ import trio
 HOST = "127.0.0.1"
 BASE = 1_500_000_000
 REPLY = b"synced "
-PATIENCE_S = 60  # bounds how long a failing test waits, and nothing else
+PATIENCE_S = 60  # only bounds the wait of a failing test
 
 
 class Line(NamedTuple):
-    """What a line says."""
+    """The content of a line."""
 
     metric: str
-    tags: tuple[tuple[str, str], ...]  # in order of their names
-    time: int  # in seconds, or in ms for every other series
+    tags: tuple[tuple[str, str], ...]  # sorted by name
+    time: int  # in seconds, or in ms for every second series
 
 
 class Lines(NamedTuple):
     """The lines of one connection."""
 
     connection: int
-    slots: int = 6  # series that take turns
-    life: int = 40  # points of a series until one with new names takes its place; 0: it stays
+    slots: int = 6  # series that alternate
+    life: int = 40  # points of a series before new names replace it; 0: never
 
     def line(self, n: int) -> Line:
-        """The n-th."""
+        """Return the n-th line."""
         turn, slot = divmod(n, self.slots)
         age = turn // self.life if self.life else 0
         tags = ("connection", f"c{self.connection}"), ("host", f"h{slot}.{age}")
@@ -41,7 +41,7 @@ class Lines(NamedTuple):
         return Line(f"load.{slot}.{age // 2}", tags, time * 1000 + 250 if slot % 2 else time)
 
     def text(self, start: int, stop: int) -> bytes:
-        """The lines from the `start`-th to before the `stop`-th."""
+        """Return the lines from `start` to before `stop`."""
         return "".join(
             f"put {metric} {time} {n} {' '.join(f'{tagk}={tagv}' for tagk, tagv in tags)}\n"
             for n in range(start, stop)
@@ -49,66 +49,66 @@ class Lines(NamedTuple):
         ).encode()
 
     def json(self, start: int, stop: int) -> bytes:
-        """The same as a body of /api/put."""
+        """Return the same lines as a body of /api/put."""
         lines = ((n, self.line(n)) for n in range(start, stop))
         points = [{"metric": x.metric, "timestamp": x.time, "value": n, "tags": dict(x.tags)} for n, x in lines]
         return json.dumps(points).encode()
 
 
 class Sender:
-    """A client with one connection at a time. It sends on where the last one ended, and never repeats a line."""
+    """A client with one connection at a time. Each connection continues after the last line of the previous one."""
 
     def __init__(
         self, lines: Lines, *, block: int = 40, ahead: int = 400, per_s: float | None = None, seed: int = 0
     ) -> None:
-        """Sends up to `block` lines at once and asks for `sync` now and then. While `ahead` lines are not confirmed it
-        waits; with `per_s` it sends no more than that in a second."""
+        """Send up to `block` lines at once, sometimes with `sync`. Wait while `ahead` lines are unconfirmed. With
+        `per_s`, send at most that many lines per second."""
         self.lines = lines
         self.sent = 0
         self._block = block
         self._ahead = ahead
         self._per_s = per_s
-        self._paced_from = 0, 0.0  # the first line that is paced, and when it was sent
+        self._paced_from = 0, 0.0  # first line of the present rate, and its time
         self._random = random.Random(seed)
         self._since = 0  # the first line of this connection
-        self._confirmed = [0]  # of each connection, how many
+        self._confirmed = [0]  # number per connection
         self._starts = [0]
         self._moved = trio.Event()
         self._finishing = False
 
     def confirmed(self) -> Iterator[range]:
-        """The lines that are on disk: so was said."""
+        """Return the lines acknowledged as being on disk."""
         for start, count in zip(self._starts, self._confirmed, strict=True):
             yield range(start, start + count)
 
     @property
     def confirmed_count(self) -> int:
-        """How many they are."""
+        """Number of confirmed lines."""
         return sum(self._confirmed)
 
     @property
     def unconfirmed(self) -> int:
-        """Lines of this connection of which nothing is known."""
+        """Number of unconfirmed lines of this connection."""
         return self.sent - self._starts[-1] - self._confirmed[-1]
 
     async def more_confirmed(self, count: int = 1) -> None:
-        """Return once so many more lines are confirmed than now."""
+        """Return once this many more lines are confirmed."""
         wanted = self.confirmed_count + count
         with trio.fail_after(PATIENCE_S):
             while self.confirmed_count < wanted:
                 await self._moved.wait()
 
     def pace(self, per_s: float | None) -> None:
-        """Send so many lines in a second from now on."""
+        """Send this many lines per second from now on."""
         self._per_s = per_s
         self._paced_from = self.sent, trio.current_time()
 
     def finish(self) -> None:
-        """Let `run` return once everything that it sent is confirmed."""
+        """Let `run` return once everything sent is confirmed."""
         self._finishing = True
 
     async def run(self, port: int) -> None:
-        """Send and read, until the daemon ends the connection or `finish` was called."""
+        """Send and read until the daemon closes the connection or `finish` is called."""
         self._starts.append(self.sent)
         self._confirmed.append(0)
         self._finishing = False
@@ -133,7 +133,7 @@ class Sender:
             self.sent = stop
             if self._random.random() < 0.5 or self.unconfirmed >= self._ahead:
                 text += b"sync\n"
-            cut = self._random.randrange(len(text))  # a block of the daemon's may end anywhere
+            cut = self._random.randrange(len(text))  # the daemon may receive any partial block
             for part in (text[:cut], text[cut:]):
                 await stream.send_all(part)
         await stream.send_all(b"sync\n")
@@ -155,7 +155,7 @@ class Sender:
 
 
 class HttpSender(Sender):
-    """A client of /api/put: the points of a request are confirmed by its 204. It asks for nothing else."""
+    """A client of /api/put: status 204 confirms the points of a request."""
 
     async def _send(self, stream: trio.SocketStream) -> None:
         while not self._finishing:

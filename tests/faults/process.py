@@ -1,4 +1,4 @@
-"""`tsd serve` as a process of its own: to be killed, starved and measured. What it logs is read as it comes."""
+"""`tsd serve` as a child process that tests can kill, limit and measure. Its log is read as it is written."""
 
 import os
 import subprocess
@@ -12,27 +12,27 @@ import trio
 from tests.faults.load import PATIENCE_S
 from tests.peers.tables import Tables
 from tests.running import Client
-from tsd.torture.forked import Forked
-from tsd.torture.process import Daemon, attended
-from tsd.torture.proxy import FaultyProxy
+from tsd.cli.torture.fork_server import Forked
+from tsd.cli.torture.process import DaemonProcess, supervised
+from tsd.cli.torture.proxy import FaultyProxy
 
 ROOT = Path(__file__).parents[2]
 BASICS = {"tsd.network.port": "0", "tsd.log.format": "json", "tsd.journal.sync_interval": "10"}
 
 
-class Served(Daemon):
-    """A daemon's process, which tests talk to."""
+class Served(DaemonProcess):
+    """A daemon process with a connection for tests."""
 
-    async def logged(self, *wordings: str, count: int = 1) -> dict[str, Any]:
-        """The `count`-th event with one of these wordings, once it has been logged."""
+    async def logged(self, *names: str, count: int = 1) -> dict[str, Any]:
+        """Return the `count`-th event with one of these names, once it is logged."""
         with trio.fail_after(PATIENCE_S):
-            while len(found := [event for event in self.events if event["event"] in wordings]) < count:
-                assert self.alive, f"it ended with {self.process.returncode}: {self.events} {self.noise}"
-                await self.news.wait()
+            while len(found := [event for event in self.events if event["event"] in names]) < count:
+                assert self.alive, f"daemon exited with {self.process.returncode}: {self.events} {self.other_output}"
+                await self.output_changed.wait()
         return found[count - 1]
 
-    def has_logged(self, wording: str) -> bool:
-        return any(event["event"] == wording for event in self.events)
+    def has_logged(self, name: str) -> bool:
+        return any(event["event"] == name for event in self.events)
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
@@ -42,16 +42,16 @@ class Served(Daemon):
 
 @asynccontextmanager
 async def served(folder: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Served]:
-    """`tsd serve` on the state folder `folder`; killed at the end, unless it has ended by then."""
+    """Run `tsd serve` on the state folder `folder`. Kill it at the end if it still runs."""
     given = {**BASICS, "tsd.storage.path": str(folder), **(settings or {})}
     process = await trio.to_thread.run_sync(lambda: Forked(["serve", *words_of(given)], folder=ROOT))
     process.stdin.close()
-    async with attended(Served(process, Path(os.devnull))) as daemon:
+    async with supervised(Served(process, Path(os.devnull))) as daemon:
         yield daemon
 
 
 async def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
-    """What another command of `tsd` did."""
+    """Run another `tsd` command and return its result."""
 
     def run() -> subprocess.CompletedProcess[bytes]:
         with Forked(words, folder=ROOT) as process:
@@ -62,12 +62,12 @@ async def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
 
 
 def words_of(settings: Mapping[str, str]) -> list[str]:
-    """Settings on a command line."""
+    """Format settings as command-line arguments."""
     return [word for item in settings.items() for word in ("--set", "=".join(item))]
 
 
 def on_hbase(gateway: str, tables: Tables) -> dict[str, str]:
-    """Settings of a daemon on these tables, with short windows; it gives new metrics their UIDs by itself."""
+    """Settings of a daemon on these tables, with short windows and automatic UIDs for metrics."""
     return {
         "tsd.storage.backend": "hbase",
         "tsd.storage.hbase.thrift": gateway,
@@ -78,5 +78,5 @@ def on_hbase(gateway: str, tables: Tables) -> dict[str, str]:
 
 
 def address_of(proxy: FaultyProxy) -> str:
-    """Its host:port, as a gateway's."""
+    """The proxy's host:port, in place of a gateway's."""
     return f"{proxy.host}:{proxy.port}"

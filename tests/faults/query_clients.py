@@ -1,4 +1,4 @@
-"""Clients that ask queries over HTTP beside others: patient ones, slow ones, and some that go away."""
+"""Clients that query over HTTP during other load: normal, slow and disconnecting ones."""
 
 import json
 import struct
@@ -11,23 +11,23 @@ import trio
 
 from tests.faults.load import HOST
 from tests.running import Client
-from tests.unit.doors.web_parts import get, hear
+from tests.unit.server.web_parts import get, hear
 
 OK = 200
-BYTES = 500  # that a slow reader takes one by one
-SIP = 2000  # and then so many at a time
+BYTES = 500  # that a slow reader reads one by one
+SIP = 2000  # bytes per read afterwards
 GZIP = 16 + zlib.MAX_WBITS
 
 
 class Question(NamedTuple):
-    """A query that has one right answer."""
+    """A query with its expected answer."""
 
     path: str
-    answer: object  # None: any with status 200 will do
+    answer: object  # None: any answer with status 200
 
 
 async def asked(port: int, path: str, *, method: str = "GET") -> tuple[int, Any]:
-    """The status and the JSON that one request is answered with."""
+    """Send a request. Return status and JSON."""
     async with await trio.open_tcp_stream(HOST, port) as stream:
         client = Client(stream)
         await client.send(get(path, method=method))
@@ -36,14 +36,14 @@ async def asked(port: int, path: str, *, method: str = "GET") -> tuple[int, Any]
 
 
 def check(question: Question, status: int, body: bytes) -> None:
-    """The answer is the right one."""
+    """Assert that the answer is the expected one."""
     assert status == OK, (question.path, status, body[:500])
     found = json.loads(body)
     assert question.answer is None or found == question.answer, question.path
 
 
 async def patient(port: int, questions: list[Question], *, packed: bool) -> None:
-    """Asks all over one connection."""
+    """Send all queries over one connection."""
     headers = ["Accept-Encoding: gzip"] if packed else []
     async with await trio.open_tcp_stream(HOST, port) as stream:
         client = Client(stream)
@@ -54,30 +54,30 @@ async def patient(port: int, questions: list[Question], *, packed: bool) -> None
             check(question, heard.status, zlib.decompress(heard.body, GZIP) if coded else heard.body)
 
 
-class Sipper:
-    """A stream for a client that takes little at a time: a byte, and later some more."""
+class SlowReader:
+    """A stream that reads single bytes first and small blocks later."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._taken = 0
 
     async def receive_some(self) -> bytes:
-        """What comes next."""
+        """Return the next bytes."""
         data = bytes(await self._stream.receive_some(1 if self._taken < BYTES else SIP))
         self._taken += len(data)
         return data
 
 
 async def slow(port: int, question: Question) -> None:
-    """Takes its answer byte by byte, and later in sips."""
+    """Query and read the answer slowly."""
     async with await trio.open_tcp_stream(HOST, port) as stream:
         await stream.send_all(get(question.path))
-        heard = await hear(Client(Sipper(stream)))  # type: ignore[arg-type]
+        heard = await hear(Client(SlowReader(stream)))  # type: ignore[arg-type]
         check(question, heard.status, heard.body)
 
 
-async def fleeting(port: int, question: Question, taken: int) -> None:
-    """Hangs up, as a process that is killed, when it has got so many bytes of its answer: none, or its beginning."""
+async def disconnecting(port: int, question: Question, taken: int) -> None:
+    """Query, read `taken` bytes of the answer, and reset the connection."""
     stream = await trio.open_tcp_stream(HOST, port)
     stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, struct.pack("ii", 1, 0))
     async with stream:
@@ -87,6 +87,6 @@ async def fleeting(port: int, question: Question, taken: int) -> None:
                 taken -= len(data)
 
 
-def running(told: Mapping[str, Any]) -> list[int]:
-    """The ids of the queries that /api/stats/query says are running."""
-    return [int(one["id"]) for one in told["running"]]
+def running(answer: Mapping[str, Any]) -> list[int]:
+    """The ids of running queries in an answer of /api/stats/query."""
+    return [int(one["id"]) for one in answer["running"]]

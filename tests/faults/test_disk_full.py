@@ -1,5 +1,4 @@
-"""No more room: for the journal within its bound, and on the disk. The daemon waits and goes on by itself; its clients
-feel it, and lose nothing."""
+"""A full journal and a full disk: the daemon waits and resumes by itself, and clients wait without losing lines."""
 
 import os
 import subprocess
@@ -10,32 +9,32 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.faults.account import check_contents, embedded_contents, hbase_contents
-from tests.faults.ledger import checked_stats, grown
+from tests.faults.accounting import checked_stats, grown
 from tests.faults.load import PATIENCE_S, Lines, Sender
 from tests.faults.process import Served, address_of, on_hbase, served
+from tests.faults.verification import check_contents, embedded_contents, hbase_contents
 from tests.peers.hbase import RunningHbase
-from tsd.torture.process import bound_files
-from tsd.torture.proxy import FaultyProxy, Mode
+from tsd.cli.torture.process import limit_file_size
+from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 
-AWAY = "the store does not take cells; points wait in the journal"
-BACK = "the store takes cells again"
-STOPPED = "reading from clients has stopped"
-GOING_ON = "reading from clients again"
-UNWRITTEN = "journal cannot be written, reading from clients stops soon"
-WRITTEN = "journal is written again"
+AWAY = "store.unavailable"
+BACK = "store.available"
+STOPPED = "ingest.backpressure_started"
+GOING_ON = "ingest.backpressure_ended"
+UNWRITTEN = "journal.write_failed"
+WRITTEN = "journal.write_recovered"
 SHORT = {"tsd.storage.flush_interval": "40"}
 LONG = {"tsd.storage.flush_interval": "3600000"}
 JOURNAL_BYTES = 1 << 20
-READ_BYTES = 256 << 10  # at once from each connection: by so much the journal may grow past its bound
+READ_BYTES = 256 << 10  # read at once per connection: the journal may exceed its limit by that much
 DISK_BYTES = 48 << 20
 LINES = 200
 LOOKS = 100
 
 
-async def test_the_journal_is_full_while_hbase_is_away(hbase: RunningHbase, tmp_path: Path) -> None:
+async def test_full_journal_during_hbase_outage(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.new_tables()
-    pushing = Sender(Lines(0), ahead=1_000_000)  # only TCP can stop it
+    pushing = Sender(Lines(0), ahead=1_000_000)  # only TCP flow control stops it
     senders = [pushing, Sender(Lines(1), seed=1), Sender(Lines(2), seed=2)]
     with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
         settings = {**on_hbase(address_of(proxy), tables), "tsd.journal.max_bytes": str(JOURNAL_BYTES)}
@@ -43,16 +42,16 @@ async def test_the_journal_is_full_while_hbase_is_away(hbase: RunningHbase, tmp_
             await daemon.ready()
             async with loaded(daemon, senders):
                 await more_confirmed(senders)
-                proxy.mode = Mode.REFUSE
-                told = await daemon.logged(STOPPED)
-                assert told["because"] == "the journal is full (tsd.journal.max_bytes)"
+                proxy.mode = ProxyMode.REFUSE
+                event = await daemon.logged(STOPPED)
+                assert event["reason"] == "the journal is full (tsd.journal.max_bytes)"
                 await standstill(daemon, pushing)
                 assert pushing.unconfirmed < 1_000_000
                 stats = await stats_of(daemon)
-                assert stats["intake.stopped"] == 1
+                assert stats["ingest.backpressure"] == 1
                 assert JOURNAL_BYTES <= stats["journal.bytes"] < JOURNAL_BYTES + 8 * READ_BYTES
                 assert not daemon.has_logged(GOING_ON)
-                proxy.mode = Mode.PASS
+                proxy.mode = ProxyMode.PASS
                 await daemon.logged(BACK)
                 await daemon.logged(GOING_ON)
                 await more_confirmed(senders)
@@ -61,19 +60,19 @@ async def test_the_journal_is_full_while_hbase_is_away(hbase: RunningHbase, tmp_
     assert all(sender.confirmed_count == sender.sent for sender in senders)
 
 
-async def test_no_file_of_the_journal_can_grow(tmp_path: Path) -> None:
+async def test_journal_files_cannot_grow(tmp_path: Path) -> None:
     senders, late = make_senders(), Sender(Lines(3))
     async with served(tmp_path, LONG) as daemon:
         await daemon.ready()
         async with loaded(daemon, senders) as nursery:
             await more_confirmed(senders)
-            bound_files(daemon.pid, 0)
-            told = await daemon.logged(UNWRITTEN)
-            assert "File too large" in told["error"]
+            limit_file_size(daemon.pid, 0)
+            event = await daemon.logged(UNWRITTEN)
+            assert "File too large" in event["error"]
             nursery.start_soon(late.run, daemon.port)
             await nothing_is_acknowledged(daemon, late)
             assert not daemon.has_logged(WRITTEN)
-            bound_files(daemon.pid, None)
+            limit_file_size(daemon.pid, None)
             await daemon.logged(WRITTEN)
             await more_confirmed([*senders, late])
             late.finish()
@@ -81,14 +80,14 @@ async def test_no_file_of_the_journal_can_grow(tmp_path: Path) -> None:
     await check(tmp_path, [*senders, late])
 
 
-async def test_killed_while_no_file_can_grow(tmp_path: Path) -> None:
+async def test_kill_while_journal_files_cannot_grow(tmp_path: Path) -> None:
     senders = make_senders()
     async with served(tmp_path, SHORT) as daemon, trio.open_nursery() as nursery:
         await daemon.ready()
         for sender in senders:
             nursery.start_soon(sender.run, daemon.port)
         await more_confirmed(senders)
-        bound_files(daemon.pid, 0)
+        limit_file_size(daemon.pid, 0)
         await daemon.logged(UNWRITTEN)
         await daemon.kill()
     async with served(tmp_path) as daemon:
@@ -97,47 +96,47 @@ async def test_killed_while_no_file_can_grow(tmp_path: Path) -> None:
     check_contents(await embedded_contents(tmp_path), senders)
 
 
-async def test_more_than_memory_holds_while_no_file_can_grow(tmp_path: Path) -> None:
+async def test_memory_limit_while_journal_files_cannot_grow(tmp_path: Path) -> None:
     pushing = Sender(Lines(0), ahead=10_000_000, block=1000)
     senders = [pushing, Sender(Lines(1), seed=1)]
     async with served(tmp_path, {**LONG, "tsd.ingest.memory_limit": "16M"}) as daemon:
         await daemon.ready()
         async with loaded(daemon, senders):
             await more_confirmed(senders)
-            bound_files(daemon.pid, 0)
-            told = await daemon.logged(STOPPED)
-            assert told["because"] == "the journal cannot be written fast enough"
+            limit_file_size(daemon.pid, 0)
+            event = await daemon.logged(STOPPED)
+            assert event["reason"] == "the journal cannot be written fast enough"
             await grown_at(daemon, "journal.failures", 2)
             stats = await stats_of(daemon)
             assert 4 << 20 <= stats["journal.pending-bytes"] < (4 << 20) + 8 * READ_BYTES
-            bound_files(daemon.pid, None)
+            limit_file_size(daemon.pid, None)
             await daemon.logged(GOING_ON)
             await more_confirmed(senders)
         await daemon.terminate()
     await check(tmp_path, senders)
 
 
-async def test_the_embedded_store_cannot_grow(tmp_path: Path) -> None:
-    """Slow clients and short windows keep the journal's files below a bound that RocksDB's soon reach."""
+async def test_embedded_store_cannot_grow(tmp_path: Path) -> None:
+    """Slow clients and short windows keep the journal's files below the limit, which RocksDB's files soon exceed."""
     senders = make_senders(per_s=1000)
     async with served(tmp_path, SHORT) as daemon:
         await daemon.ready()
         async with loaded(daemon, senders), daemon.client() as client:
             await more_confirmed(senders)
-            bound_files(daemon.pid, READ_BYTES)
+            limit_file_size(daemon.pid, READ_BYTES)
             await daemon.logged(AWAY)
             await grown(client, "writer.retries", 2)
             await more_confirmed(senders)
             assert (await checked_stats(client))["journal.failures"] == 0
-            bound_files(daemon.pid, None)
+            limit_file_size(daemon.pid, None)
             await daemon.logged(BACK)
             await more_confirmed(senders)
         await daemon.terminate()
     await check(tmp_path, senders)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system; a bound on files is tested anyway")
-async def test_the_disk_is_full(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system; file size limits are tested anyway")
+async def test_disk_full(tmp_path: Path) -> None:
     senders, late = make_senders(), Sender(Lines(3))
     with small_disk(tmp_path) as disk:
         async with served(disk / "state", SHORT) as daemon:
@@ -147,7 +146,7 @@ async def test_the_disk_is_full(tmp_path: Path) -> None:
                 ballast = fill(disk)
                 await daemon.logged(UNWRITTEN)
                 nursery.start_soon(late.run, daemon.port)
-                await nothing_is_acknowledged(daemon, late)  # whether the store failed too depends on who came first
+                await nothing_is_acknowledged(daemon, late)  # the store may or may not have failed first
                 ballast.unlink()
                 await daemon.logged(WRITTEN)
                 await more_confirmed([*senders, late])
@@ -168,7 +167,7 @@ async def more_confirmed(senders: Sequence[Sender]) -> None:
 
 @asynccontextmanager
 async def loaded(daemon: Served, senders: Sequence[Sender]) -> AsyncIterator[trio.Nursery]:
-    """Clients that send during the block, and then until all is confirmed. More may be started in the nursery."""
+    """Let clients send during the block, and then until all lines are confirmed. The nursery accepts more clients."""
     async with trio.open_nursery() as nursery:
         for sender in senders:
             nursery.start_soon(sender.run, daemon.port)
@@ -178,21 +177,21 @@ async def loaded(daemon: Served, senders: Sequence[Sender]) -> AsyncIterator[tri
 
 
 async def stats_of(daemon: Served) -> dict[str, int]:
-    """The stats, over a connection of its own: what comes first is read even where nothing more is."""
+    """Return the stats over a new connection: its first bytes are read even while reading is stopped."""
     async with daemon.client() as client:
         return await checked_stats(client)
 
 
 async def grown_at(daemon: Served, name: str, by: int) -> None:
-    """Return once one of the stats has grown so far from now on."""
+    """Return once one of the stats has grown by this much."""
     wanted = (await stats_of(daemon))[name] + by
     with trio.fail_after(PATIENCE_S):
-        while (await stats_of(daemon))[name] < wanted:  # each look is a connection: it paces itself
+        while (await stats_of(daemon))[name] < wanted:  # each connection limits the polling rate
             pass
 
 
 async def standstill(daemon: Served, sender: Sender) -> None:
-    """Return once a client cannot send any more, and nothing is received: not a line while others ask LOOKS times."""
+    """Return once a client cannot send, and LOOKS requests of others see no received line."""
     since = None
     looks = 0
     with trio.fail_after(PATIENCE_S):
@@ -203,21 +202,21 @@ async def standstill(daemon: Served, sender: Sender) -> None:
 
 
 async def nothing_is_acknowledged(daemon: Served, late: Sender) -> None:
-    """A client that comes now is not answered before the disk takes its lines, however often that is tried."""
+    """Assert that a new client is not acknowledged before the disk accepts its lines."""
     await grown_at(daemon, "journal.failures", 2)
     assert late.sent > 0
     assert late.confirmed_count == 0
 
 
 async def check(folder: Path, senders: Sequence[Sender]) -> None:
-    """All lines are stored."""
+    """Assert that all lines are stored."""
     check_contents(await embedded_contents(folder), senders)
     assert all(sender.confirmed_count == sender.sent for sender in senders)
 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of DISK_BYTES, in memory."""
+    """Mount an in-memory file system of DISK_BYTES."""
     disk = folder / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", disk], check=True)
@@ -228,7 +227,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """A file that takes all the room there is."""
+    """Create a file that uses all remaining space."""
     path = disk / "ballast"
     with path.open("wb", buffering=0) as file, suppress(OSError):
         while True:

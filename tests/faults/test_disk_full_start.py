@@ -1,5 +1,4 @@
-"""A start on a full disk: refused in words that say what is missing, or served; nothing is lost, and it works once
-there is room."""
+"""A start on a full disk fails with the reason or serves. It loses nothing, and works once there is space."""
 
 import os
 from pathlib import Path
@@ -7,19 +6,19 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.faults.account import check_contents, embedded_contents
 from tests.faults.load import Lines, Sender
 from tests.faults.process import served
-from tests.faults.test_full import fill, small_disk
+from tests.faults.test_disk_full import fill, small_disk
+from tests.faults.verification import check_contents, embedded_contents
 
-LONG = {"tsd.storage.flush_interval": "3600000"}  # all waits in the journal
+LONG = {"tsd.storage.flush_interval": "3600000"}  # all lines stay in the journal
 LINES = 200
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
 
 
 @pytest.mark.parametrize("new", [True, False], ids=["a new folder", "a journal to replay"])
-async def test_a_start_on_a_full_disk(tmp_path: Path, new: bool) -> None:
+async def test_start_on_full_disk(tmp_path: Path, new: bool) -> None:
     sender = Sender(Lines(0))
     with small_disk(tmp_path) as disk:
         folder = disk / "state"
@@ -34,7 +33,7 @@ async def test_a_start_on_a_full_disk(tmp_path: Path, new: bool) -> None:
             async with served(folder) as daemon:
                 with trio.fail_after(60):
                     assert await daemon.ended() in (1, 3)
-            [line] = daemon.noise
+            [line] = daemon.other_output
             assert line.startswith("tsd: ")
             assert "No space left on device" in line
             assert str(folder) in line

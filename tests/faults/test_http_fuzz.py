@@ -1,8 +1,8 @@
-"""Requests that nobody should send, drawn by chance, to every endpoint of a real daemon.
+"""Random malformed requests to every endpoint of a real daemon.
 
-Whatever comes, the daemon answers it or hangs up, in time and by an error of its own in no case; it serves on, its
-account of points balances, and what was stored before is there after. TSD_FUZZ says how many connections; without it
-there are few. TSD_FUZZ_SEED says where chance begins, to look at a failure again.
+The daemon answers each request or closes the connection, in time and without an internal error. Afterwards it still
+serves, its counts balance, and the stored points are unchanged. TSD_FUZZ sets the number of connections, TSD_FUZZ_SEED
+the random seed.
 """
 
 import gzip
@@ -16,20 +16,20 @@ from urllib.parse import quote
 
 import trio
 
-from tests.faults.ledger import check_ledger
+from tests.faults.accounting import check_ledger
 from tests.running import Running, running
-from tests.unit.doors.web_parts import Heard, hear
+from tests.unit.server.web_parts import Heard, hear
 
 CONNECTIONS = int(os.environ.get("TSD_FUZZ") or 120)
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
-REQUESTS = 20  # of one connection, at most
-SIDE_BY_SIDE = 12  # connections
-PATIENCE_S = 30  # with one answer; bounds how long a failing test waits
+REQUESTS = 20  # maximum per connection
+SIDE_BY_SIDE = 12  # concurrent connections
+PATIENCE_S = 30  # per answer; only bounds the wait of a failing test
 SETTINGS = {
     "tsd.core.auto_create_metrics": "true",
     "tsd.no_diediedie": "true",
     "tsd.http.request.max_chunk": str(1 << 20),
-    "tsd.http.request.timeout": "1",  # a request that is never whole
+    "tsd.http.request.timeout": "1",  # for incomplete requests
     "tsd.http.request.cors_domains": "*",
     "tsd.http.query.allow_delete": "false",
     "tsd.core.histograms.config": '{"net.opentsdb.core.SimpleHistogramDecoder": 42}',
@@ -58,7 +58,7 @@ NOTE = {"tsuid": "000001000001000001", "startTime": BASE, "endTime": 0, "descrip
 META = {"uid": "000001", "type": "metric", "displayName": "x", "custom": {"a": "b"}, "tsuid": "000001000001000001"}
 TREE = {"treeId": 1, "name": "t", "enabled": True, "strictMatch": False, "tsuids": ["000001000001000001"]}
 RULE = {"treeId": 1, "level": 0, "order": 0, "type": "TAGK", "field": "host", "regex": "(.*)", "regexGroupIdx": 1}
-# Paths, each with a body that would be good.
+# Paths, each with a valid body.
 BODIES: Sequence[tuple[str, Any]] = (
     ("/api/put", [POINT, POINT]),
     ("/api/put", POINT),
@@ -169,128 +169,128 @@ HEADERS = (
 )
 
 
-class Drawing:
-    """Requests by chance."""
+class RandomRequests:
+    """Generates requests."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
 
     def requests(self) -> Iterator[bytes]:
-        """What one connection sends."""
-        for _ in range(self._chance.randint(1, REQUESTS)):
+        """Return the requests of one connection."""
+        for _ in range(self._rng.randint(1, REQUESTS)):
             yield self.one()
 
     def one(self) -> bytes:
-        """A request."""
-        chance = self._chance
-        headers = ["Host: tsd", *(chance.choice(HEADERS) for _ in range(chance.choice((0, 0, 0, 1, 2))))]
-        if chance.random() < 0.5:
-            path, good = chance.choice(BODIES)
-            method = chance.choice(METHODS) if chance.random() < 0.2 else chance.choice(("POST", "POST", "PUT"))
+        """Return a request."""
+        rng = self._rng
+        headers = ["Host: tsd", *(rng.choice(HEADERS) for _ in range(rng.choice((0, 0, 0, 1, 2))))]
+        if rng.random() < 0.5:
+            path, good = rng.choice(BODIES)
+            method = rng.choice(METHODS) if rng.random() < 0.2 else rng.choice(("POST", "POST", "PUT"))
             return self._with_body(method, self._path(path), headers, self._body(good))
-        path, _, query = chance.choice(URLS).partition("?")
-        method = chance.choice(METHODS) if chance.random() < 0.2 else "GET"
+        path, _, query = rng.choice(URLS).partition("?")
+        method = rng.choice(METHODS) if rng.random() < 0.2 else "GET"
         target = self._path(path) + ("?" + self._query(query) if query else "")
         return self._text(method, target, headers)
 
     def _path(self, path: str) -> str:
-        if self._chance.random() < 0.9:
+        if self._rng.random() < 0.9:
             return path
         parts = path.split("/")
-        parts[self._chance.randrange(len(parts))] = self._escaped(self._chance.choice(TEXTS))
+        parts[self._rng.randrange(len(parts))] = self._escaped(self._rng.choice(TEXTS))
         return "/".join(parts)
 
     def _query(self, query: str) -> str:
         pairs = [pair.partition("=")[::2] for pair in query.split("&")]
-        for _ in range(self._chance.choice((0, 1, 1, 2))):
-            at = self._chance.randrange(len(pairs))
+        for _ in range(self._rng.choice((0, 1, 1, 2))):
+            at = self._rng.randrange(len(pairs))
             name, value = pairs[at]
-            kind = self._chance.random()
+            kind = self._rng.random()
             if kind < 0.4:
-                pairs[at] = name, self._chance.choice(TEXTS)
+                pairs[at] = name, self._rng.choice(TEXTS)
             elif kind < 0.7:
                 pairs[at] = name, self._spoiled(value)
             elif kind < 0.8:
                 pairs.pop(at)
                 pairs.append((name, ""))
             else:
-                pairs.append((self._chance.choice(("jsonp", "tz", "m", "serializer", "corrected")), value))
+                pairs.append((self._rng.choice(("jsonp", "tz", "m", "serializer", "corrected")), value))
         return "&".join(f"{name}={self._escaped(value)}" for name, value in pairs)
 
     def _spoiled(self, text: str) -> str:
-        at = self._chance.randint(0, len(text))
-        return text[:at] + self._chance.choice(TEXTS) + text[at + self._chance.randint(0, 2) :]
+        at = self._rng.randint(0, len(text))
+        return text[:at] + self._rng.choice(TEXTS) + text[at + self._rng.randint(0, 2) :]
 
     def _escaped(self, text: str) -> str:
-        if self._chance.random() < 0.05:
+        if self._rng.random() < 0.05:
             return text.encode("ascii", "ignore").decode().translate({32: None, 10: None, 13: None, 0: None})
         return quote(text, safe="/:,*'", errors="replace")
 
     def _body(self, good: Any) -> bytes:
-        chance = self._chance
+        rng = self._rng
         value = json.loads(json.dumps(good))
-        for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
+        for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
             value = self._changed(value)
-        body = json.dumps(value, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
-        kind = chance.random()
+        body = json.dumps(value, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
+        kind = rng.random()
         if kind < 0.05:
-            return body[: chance.randint(0, len(body))]
+            return body[: rng.randint(0, len(body))]
         if kind < 0.1:
-            at = chance.randint(0, len(body))
-            return body[:at] + chance.randbytes(3) + body[at:]
+            at = rng.randint(0, len(body))
+            return body[:at] + rng.randbytes(3) + body[at:]
         if kind < 0.12:
-            return (b"[" if chance.random() < 0.5 else b'{"a":') * chance.choice((100, 100_000))
+            return (b"[" if rng.random() < 0.5 else b'{"a":') * rng.choice((100, 100_000))
         if kind < 0.14:
             return body[:1] + b" " * 200_000 + body[1:]
         return body
 
     def _changed(self, value: Any) -> Any:
-        """A JSON value with something odd in one place."""
-        if isinstance(value, dict) and value and self._chance.random() < 0.9:
-            name = self._chance.choice(list(value))
-            if self._chance.random() < 0.1:
-                return {**value, self._chance.choice(TEXTS): value[name]}
+        """Replace one part of a JSON value with something odd."""
+        if isinstance(value, dict) and value and self._rng.random() < 0.9:
+            name = self._rng.choice(list(value))
+            if self._rng.random() < 0.1:
+                return {**value, self._rng.choice(TEXTS): value[name]}
             return {**value, name: self._changed(value[name])}
-        if isinstance(value, list) and value and self._chance.random() < 0.8:
-            at = self._chance.randrange(len(value))
+        if isinstance(value, list) and value and self._rng.random() < 0.8:
+            at = self._rng.randrange(len(value))
             return [*value[:at], self._changed(value[at]), *value[at + 1 :]]
         return self._odd(value)
 
     def _odd(self, value: Any) -> Any:
-        chance = self._chance
+        rng = self._rng
         nested: Any = value
-        for _ in range(chance.choice((1, 3, 200))):
-            nested = [nested] if chance.random() < 0.5 else {"a": nested}
+        for _ in range(rng.choice((1, 3, 200))):
+            nested = [nested] if rng.random() < 0.5 else {"a": nested}
         odd: tuple[Any, ...] = (None, True, False, [], {}, [None], [[]], {"": None}, nested, [value] * 50)
-        return chance.choice((chance.choice(TEXTS), chance.choice(NUMBERS), chance.choice(odd)))
+        return rng.choice((rng.choice(TEXTS), rng.choice(NUMBERS), rng.choice(odd)))
 
     def _with_body(self, method: str, target: str, headers: list[str], body: bytes) -> bytes:
-        chance = self._chance
-        kind = chance.random()
+        rng = self._rng
+        kind = rng.random()
         if kind < 0.1:
             packed = gzip.compress(body)
-            if chance.random() < 0.3:
-                packed = packed[: chance.randint(0, len(packed))]
+            if rng.random() < 0.3:
+                packed = packed[: rng.randint(0, len(packed))]
             return self._text(method, target, [*headers, "Content-Encoding: gzip"], packed)
         if kind < 0.3:
-            size = chance.choice((b"%x", b"%X;a=b", b"0%x", b"-%x", b"%xg", b"fffffffffffffffff%x")) % len(body)
-            sent = size + b"\r\n" + body + b"\r\n0\r\n" + chance.choice((b"\r\n", b"A: b\r\n\r\n", b"\0\r\n\r\n", b""))
+            size = rng.choice((b"%x", b"%X;a=b", b"0%x", b"-%x", b"%xg", b"fffffffffffffffff%x")) % len(body)
+            sent = size + b"\r\n" + body + b"\r\n0\r\n" + rng.choice((b"\r\n", b"A: b\r\n\r\n", b"\0\r\n\r\n", b""))
             return self._text(method, target, [*headers, "Transfer-Encoding: chunked"], sent, counted=False)
         if kind < 0.35:
-            return self._text(method, target, [*headers, f"Content-Length: {len(body) + chance.randint(-3, 3)}"], body)
+            return self._text(method, target, [*headers, f"Content-Length: {len(body) + rng.randint(-3, 3)}"], body)
         return self._text(method, target, headers, body)
 
     def _text(self, method: str, target: str, headers: list[str], body: bytes = b"", *, counted: bool = True) -> bytes:
         if body and counted:
             headers = [*headers, f"Content-Length: {len(body)}"]
-        version = "HTTP/1.1" if self._chance.random() < 0.95 else "HTTP/1.0"
+        version = "HTTP/1.1" if self._rng.random() < 0.95 else "HTTP/1.0"
         head = "\r\n".join([f"{method} {target} {version}", *headers, "", ""])
         return head.encode("latin-1", "replace") + body
 
 
 async def converse(daemon: Running, requests: Sequence[bytes]) -> list[Heard]:
-    """What a connection hears that sends these one after the other, until it is hung up on; or hangs up itself where it
-    is waited for."""
+    """Send requests one after the other. Return the answers up to the end of the connection. Disconnect if the daemon
+    waits for more input."""
     heard: list[Heard] = []
     async with daemon.client() as client:
         for request in requests:
@@ -310,7 +310,7 @@ async def converse(daemon: Running, requests: Sequence[bytes]) -> list[Heard]:
 
 
 async def kept(daemon: Running) -> tuple[list[Any], dict[str, int]]:
-    """What is stored that no request speaks of; and the daemon's account."""
+    """Return the stored points that no request touches, and the stats."""
     async with daemon.client() as client:
         target = f"/api/query?{TIMES}&m=none:kept.series&show_tsuids&ms"
         await client.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -319,17 +319,17 @@ async def kept(daemon: Running) -> tuple[list[Any], dict[str, int]]:
         return found, await client.stats()
 
 
-async def test_requests_that_nobody_should_send(tmp_path: Path) -> None:
+async def test_malformed_requests_answered_or_closed(tmp_path: Path) -> None:
     async with running(tmp_path, SETTINGS) as daemon:
         lines = b"".join(b"put kept.series %d %d kept=k%d\n" % (BASE + n, n, n % 5) for n in range(100))
-        await daemon.tell(b"put m %d 1 host=a\n" % BASE)  # it gets the UIDs that requests speak of
+        await daemon.tell(b"put m %d 1 host=a\n" % BASE)  # assigns the UIDs that requests use
         await daemon.tell(lines)
         before, _ = await kept(daemon)
         assert sum(len(series["dps"]) for series in before) == 100
 
         async def worker(number: int) -> None:
             for connection in range(number, CONNECTIONS, SIDE_BY_SIDE):
-                requests = list(Drawing(random.Random(f"{SEED}/{connection}")).requests())
+                requests = list(RandomRequests(random.Random(f"{SEED}/{connection}")).requests())
                 for request, heard in zip(requests, await converse(daemon, requests), strict=False):
                     check_answer(request, heard)
 
@@ -343,7 +343,7 @@ async def test_requests_that_nobody_should_send(tmp_path: Path) -> None:
 
 
 def check_answer(request: bytes, heard: Heard) -> None:
-    """An answer is sound, whatever was asked."""
+    """Assert that an answer is well-formed."""
     assert 200 <= heard.status < 600
     is_json = heard.headers.get("content-type", "").startswith("application/json") and b"jsonp" not in request
     if is_json and heard.body and "content-encoding" not in heard.headers:

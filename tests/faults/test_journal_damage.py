@@ -1,5 +1,5 @@
-"""What a crash left in the journal is damaged on disk before the next start: all whole blocks are stored, the rest is
-set aside, named and counted, and its whole lines come back through `tsd import`."""
+"""Damage a crashed daemon's journal before the next start: whole blocks are stored. The rest is quarantined, reported
+and counted, and `tsd import` restores its whole lines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -9,34 +9,34 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from tests.faults.account import Contents, StoredPoint, embedded_contents, hbase_contents, stored_points
 from tests.faults.load import Line, Lines, Sender
 from tests.faults.process import address_of, command, on_hbase, served, words_of
+from tests.faults.verification import Contents, StoredPoint, embedded_contents, hbase_contents, stored_points
 from tests.peers.hbase import RunningHbase
-from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, read_pieces
-from tsd.torture.proxy import FaultyProxy, Mode
+from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
+from tsd.ingest.journal.segment import BLOCK_BYTES, HEADER_BYTES, Block, read_pieces
 
-DAMAGED = "journal segment damaged"
-STOPPED = "reading from clients has stopped"
-LONG = {"tsd.storage.flush_interval": "3600000"}  # all of a life waits in one segment
+DAMAGED = "journal.segment_damaged"
+STOPPED = "ingest.backpressure_started"
+LONG = {"tsd.storage.flush_interval": "3600000"}  # all lines stay in one segment
 LINES = 1000
 
 
 class Left(NamedTuple):
-    """A segment that a crash left, before it is damaged."""
+    """A segment left by a crash, before it is damaged."""
 
     path: Path
     blocks: list[bytes]
-    starts: list[int]  # of the blocks' own lines in the file
+    starts: list[int]  # of the block headers in the file
 
     @property
     def middle(self) -> int:
-        """The number of a block in the middle."""
+        """The number of the middle block."""
         return len(self.blocks) // 2
 
 
 def flip(at: int) -> Callable[[bytes], bytes]:
-    """A bit of a byte that makes it another than any that is written."""
+    """Change a bit of a byte so that the result is never a written value."""
     return lambda text: text[:at] + bytes([text[at] ^ 0x80]) + text[at + 1 :]
 
 
@@ -44,30 +44,30 @@ def cut(at: int) -> Callable[[bytes], bytes]:
     return lambda text: text[:at]
 
 
-async def test_a_byte_in_the_middle_is_another(tmp_path: Path) -> None:
+async def test_changed_byte_in_segment(tmp_path: Path) -> None:
     left = await crashed(tmp_path)
     line = left.starts[left.middle] + BLOCK_BYTES
-    kept = await set_aside(tmp_path, left, flip(line), left.blocks[left.middle + 1 :])
+    kept = await quarantined(tmp_path, left, flip(line), left.blocks[left.middle + 1 :])
     done = await command("import", kept, "--data", tmp_path)
     lost, *back = puts(left.blocks[left.middle : left.middle + 1])
-    assert done.returncode == 1  # the block's own line is refused, and the one that was hit
+    assert done.returncode == 1  # the block header and the damaged line are refused
     assert f"imported {len(back)} data points, refused 2 lines\n" in done.stderr.decode()
     assert stored(await embedded_contents(tmp_path)) == points_of(puts(left.blocks)) - points_of([lost])
 
 
-async def test_a_blocks_own_line_is_damaged(tmp_path: Path) -> None:
+async def test_damaged_block_header(tmp_path: Path) -> None:
     left = await crashed(tmp_path)
-    kept = await set_aside(tmp_path, left, flip(left.starts[left.middle]), left.blocks[left.middle + 1 :])
+    kept = await quarantined(tmp_path, left, flip(left.starts[left.middle]), left.blocks[left.middle + 1 :])
     done = await command("import", kept, "--data", tmp_path)
     assert f"imported {len(puts([left.blocks[left.middle]]))} data points" in done.stderr.decode()
     assert stored(await embedded_contents(tmp_path)) == points_of(puts(left.blocks))
 
 
-async def test_the_end_is_gone(tmp_path: Path) -> None:
+async def test_truncated_segment(tmp_path: Path) -> None:
     left = await crashed(tmp_path)
     block = left.blocks[left.middle]
-    end = len(block) * 2 // 3  # somewhere in a line
-    kept = await set_aside(tmp_path, left, cut(left.starts[left.middle] + BLOCK_BYTES + end))
+    end = len(block) * 2 // 3  # inside a line
+    kept = await quarantined(tmp_path, left, cut(left.starts[left.middle] + BLOCK_BYTES + end))
     whole = block[:end].splitlines(keepends=True)[:-1]
     lines = tmp_path / "lines"
     lines.write_bytes(b"".join(line for line in kept.read_bytes().splitlines(keepends=True)[:-1] if is_put(line)))
@@ -76,34 +76,34 @@ async def test_the_end_is_gone(tmp_path: Path) -> None:
     assert stored(await embedded_contents(tmp_path)) == points_of([*puts(left.blocks[: left.middle]), *whole])
 
 
-async def test_the_end_is_gone_at_the_end_of_a_block(tmp_path: Path) -> None:
+async def test_segment_truncated_at_block_end(tmp_path: Path) -> None:
     left = await crashed(tmp_path)
     damage(left.path, cut(left.starts[left.middle]))
-    told, stats = await replayed(tmp_path)
-    assert told["level"] == "error"
-    assert told["what"].endswith(" bytes that were on disk are gone")
-    assert "kept_in" not in told
+    event, stats = await replayed(tmp_path)
+    assert event["level"] == "error"
+    assert event["what"].endswith(" bytes that were on disk are gone")
+    assert "kept_in" not in event
     before = puts(left.blocks[: left.middle])
-    assert stats["ledger.stored"] == stats["ledger.received"] - 1 == len(before)  # how many are gone nobody can tell
+    assert stats["ledger.stored"] == stats["ledger.received"] - 1 == len(before)  # the number of lost lines is unknown
     assert stats["ledger.refused reason=journal_damaged"] == 1
     assert stored(await embedded_contents(tmp_path)) == points_of(before)
 
 
 @pytest.mark.parametrize("at", [0, HEADER_BYTES - 1])
-async def test_a_damaged_header_costs_nothing(tmp_path: Path, at: int) -> None:
+async def test_damaged_segment_header_loses_nothing(tmp_path: Path, at: int) -> None:
     left = await crashed(tmp_path)
     damage(left.path, flip(at))
-    told, _ = await replayed(tmp_path)
-    assert told["level"] == "warning"
-    assert "kept_in" not in told
+    event, _ = await replayed(tmp_path)
+    assert event["level"] == "warning"
+    assert "kept_in" not in event
     assert stored(await embedded_contents(tmp_path)) == points_of(puts(left.blocks))
 
 
-async def test_segments_of_a_full_journal(hbase: RunningHbase, tmp_path: Path) -> None:
-    """HBase is away, the journal is full, the daemon is killed; three of its segments are damaged, each in its way."""
+async def test_damaged_segments_of_full_journal(hbase: RunningHbase, tmp_path: Path) -> None:
+    """HBase is unreachable, the journal is full and the daemon is killed. Then three of its segments are damaged."""
     tables = hbase.new_tables()
     with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
-        proxy.mode = Mode.REFUSE
+        proxy.mode = ProxyMode.REFUSE
         settings = {**on_hbase(address_of(proxy), tables), "tsd.journal.max_bytes": "1M"}
         segments = await crashed_full(tmp_path, settings)
         several = [left for left in segments if len(left.blocks) > 1]
@@ -111,18 +111,21 @@ async def test_segments_of_a_full_journal(hbase: RunningHbase, tmp_path: Path) -
         damage(first.path, flip(first.starts[0] + BLOCK_BYTES))
         damage(second.path, flip(second.starts[second.middle]))
         damage(third.path, cut(third.starts[third.middle] + BLOCK_BYTES))
-        proxy.mode = Mode.PASS
+        proxy.mode = ProxyMode.PASS
         async with served(tmp_path, settings) as daemon:
             await daemon.ready()
-            told = [event for event in daemon.events if event["event"] == DAMAGED]
+            damages = [event for event in daemon.events if event["event"] == DAMAGED]
             await daemon.terminate()
-        for left, event in zip((first, second, third), told, strict=True):
+        for left, event in zip((first, second, third), damages, strict=True):
             assert str(left.path) in event["what"]
         gone = points_of(puts(third.blocks[third.middle :]))
-        aside = points_of(puts([first.blocks[0], second.blocks[second.middle]]))
+        quarantined_points = points_of(puts([first.blocks[0], second.blocks[second.middle]]))
         sent = points_of([line for left in segments for line in puts(left.blocks)])
-        assert stored(await trio.to_thread.run_sync(hbase_contents, hbase.tables, tables)) == sent - gone - aside
-        kept = [event["kept_in"] for event in told]
+        assert (
+            stored(await trio.to_thread.run_sync(hbase_contents, hbase.tables, tables))
+            == sent - gone - quarantined_points
+        )
+        kept = [event["kept_in"] for event in damages]
         await command("import", *kept, "--data", tmp_path, *words_of(settings))
     lost = points_of(puts(first.blocks)[:1]) | gone
     assert stored(await trio.to_thread.run_sync(hbase_contents, hbase.tables, tables)) == sent - lost
@@ -133,7 +136,7 @@ def make_senders() -> list[Sender]:
 
 
 async def crashed(folder: Path) -> Left:
-    """The one segment of a daemon that was killed under load."""
+    """Return the one segment of a daemon that was killed under load."""
     senders = make_senders()
     async with served(folder, LONG) as daemon, trio.open_nursery() as nursery:
         await daemon.ready()
@@ -148,7 +151,7 @@ async def crashed(folder: Path) -> Left:
 
 
 async def crashed_full(folder: Path, settings: Mapping[str, str]) -> list[Left]:
-    """The segments of a daemon that was killed when its journal was full."""
+    """Return the segments of a daemon that was killed with a full journal."""
     async with served(folder, settings) as daemon, trio.open_nursery() as nursery:
         await daemon.ready()
         for sender in make_senders():
@@ -159,12 +162,12 @@ async def crashed_full(folder: Path, settings: Mapping[str, str]) -> list[Left]:
 
 
 def found(folder: Path) -> list[Left]:
-    """The segments in a state folder's journal, each with its whole blocks."""
+    """Return the segments of a state folder's journal with their whole blocks."""
     return [read(path) for path in sorted((folder / "journal").glob("*.journal"))]
 
 
 def read(path: Path) -> Left:
-    """A segment, without what was being written when the crash came."""
+    """Return a segment without its incomplete last block."""
     blocks = [piece.text for piece in read_pieces(path) if isinstance(piece, Block)]
     *starts, end = accumulate((BLOCK_BYTES + len(block) for block in blocks), initial=HEADER_BYTES)
     path.write_bytes(path.read_bytes()[:end])
@@ -175,41 +178,41 @@ def damage(path: Path, way: Callable[[bytes], bytes]) -> None:
     path.write_bytes(way(path.read_bytes()))
 
 
-async def set_aside(folder: Path, left: Left, way: Callable[[bytes], bytes], behind: Sequence[bytes] = ()) -> Path:
-    """Damage a segment in its middle block and start again: what is before it is stored, and the blocks `behind` it;
-    the rest is in the file given."""
+async def quarantined(folder: Path, left: Left, way: Callable[[bytes], bytes], behind: Sequence[bytes] = ()) -> Path:
+    """Damage the middle block of a segment and start: the blocks before it and the blocks `behind` it are stored.
+    Return the file with the rest."""
     damage(left.path, way)
     offset = left.starts[left.middle]
     rest = left.path.read_bytes()[offset:]
     if behind:
         rest = rest[: left.starts[left.middle + 1] - offset]
-    told, stats = await replayed(folder)
-    assert told["level"] == "error"
-    assert told["what"].startswith(f"{left.path}: at byte {offset}: ")
-    assert told["bytes_set_aside"] == len(rest)
-    kept = Path(told["kept_in"])
+    event, stats = await replayed(folder)
+    assert event["level"] == "error"
+    assert event["what"].startswith(f"{left.path}: at byte {offset}: ")
+    assert event["bytes"] == len(rest)
+    kept = Path(event["kept_in"])
     assert kept.read_bytes() == rest
     whole = puts([*left.blocks[: left.middle], *behind])
     lines = len(rest[BLOCK_BYTES:].splitlines())
     assert stats["ledger.stored"] == stats["ledger.received"] - lines == len(whole)
-    assert stats["ledger.refused reason=journal_damaged"] == told["lines"] == lines
+    assert stats["ledger.refused reason=journal_damaged"] == event["lines"] == lines
     assert stats["ledger.balance"] == 0
-    assert stats["journal.set-aside"] == 1
+    assert stats["journal.quarantined"] == 1
     assert stored(await embedded_contents(folder)) == points_of(whole)
     return kept
 
 
 async def replayed(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """What a daemon says of the damage that it finds, and its stats; it ends in an orderly way."""
+    """Return what a daemon reports about the damage, and its stats. Stop it cleanly."""
     async with served(folder) as daemon:
         await daemon.ready()
-        told = await daemon.logged(DAMAGED)
+        event = await daemon.logged(DAMAGED)
         async with daemon.client() as client:
             stats = await client.stats()
         assert (await daemon.terminate()).count(DAMAGED) == 1
     assert list((folder / "journal").glob("*.journal")) == []
-    assert not (folder / "journal" / "untold").exists()  # the next start counts nothing of it
-    return told, stats
+    assert not (folder / "journal" / "pending-damage").exists()  # the next start counts nothing of it
+    return event, stats
 
 
 def is_put(line: bytes) -> bool:
@@ -217,12 +220,12 @@ def is_put(line: bytes) -> bool:
 
 
 def puts(blocks: Sequence[bytes]) -> list[bytes]:
-    """The lines of blocks."""
+    """Return the lines of blocks."""
     return [line for block in blocks for line in block.splitlines(keepends=True)]
 
 
 def points_of(lines: Sequence[bytes]) -> set[StoredPoint]:
-    """What put lines say."""
+    """Parse put lines."""
     points = set()
     for line in lines:
         _, metric, time, value, *tags = line.decode().split()
@@ -232,5 +235,5 @@ def points_of(lines: Sequence[bytes]) -> set[StoredPoint]:
 
 
 def stored(contents: Contents) -> set[StoredPoint]:
-    """The points that a store holds."""
+    """Return the points that a store has."""
     return set(stored_points(contents))

@@ -1,4 +1,4 @@
-"""HBase goes away under load, is not there at the start, or has no tables: the daemon takes lines in all the same."""
+"""HBase fails under load, is unreachable at the start, or has no tables: the daemon still accepts lines."""
 
 import gc
 import os
@@ -8,34 +8,34 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.faults.account import check_contents, hbase_contents
-from tests.faults.ledger import all_stored, checked_stats
+from tests.faults.accounting import all_stored, checked_stats
 from tests.faults.load import Lines, Sender
 from tests.faults.process import address_of, command, on_hbase, served, words_of
+from tests.faults.verification import check_contents, hbase_contents
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import run_script
-from tsd.codec.uid import Kind, Widths
+from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
+from tsd.codec.names import Kind, Widths
 from tsd.errors import StoreError
 from tsd.store import Put
-from tsd.store.hbase import HBaseStore
-from tsd.store.thrift import Connection
-from tsd.torture.proxy import FaultyProxy, Mode
-from tsd.uids import Uids
+from tsd.store.hbase.connection import Connection
+from tsd.store.hbase.engine import HBaseStore
+from tsd.tables.opentsdb.uids import Uids
 
-AWAY_S = 15  # longer ones: docs/torture.md
-WARM_UP_LINES = 200_000  # by then caches are full, and the memory allocator has what it takes
-AWAY = "the store does not take cells; points wait in the journal"
-BACK = "the store takes cells again"
-REFUSED = "journaled lines are refused by now"
+AWAY_S = 15  # docs/torture.md describes longer outages
+WARM_UP_LINES = 200_000  # fills caches and the memory allocator's pools
+AWAY = "store.unavailable"
+BACK = "store.available"
+REFUSED = "journal.lines_refused"
 
 
-async def test_the_gateway_ends_and_comes_back(hbase: RunningHbase, tmp_path: Path) -> None:
+async def test_gateway_restart_under_load(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.new_tables()
     senders = [
         *(Sender(Lines(number, slots=300, life=0), seed=number) for number in range(3)),
-        Sender(Lines(3), per_s=200),  # new names all the time
+        Sender(Lines(3), per_s=200),  # with new names all the time
     ]
-    # With so little memory the points of that time do not fit: most of them are read from the journal again.
+    # With so little memory most points of the outage are read from the journal again.
     settings = {"tsd.storage.flush_interval": "500", "tsd.ingest.memory_limit": "16M"}
     async with served(tmp_path, {**on_hbase(hbase.gateway, tables), **settings}) as daemon:
         await daemon.ready()
@@ -69,17 +69,19 @@ async def test_the_gateway_ends_and_comes_back(hbase: RunningHbase, tmp_path: Pa
     assert all(sender.confirmed_count == sender.sent for sender in senders)
 
 
-@pytest.mark.parametrize("mode", [Mode.REFUSE, Mode.LOSE, Mode.STALL], ids=lambda mode: mode.name.lower())
-async def test_a_failed_call_leaves_nothing_behind(hbase: RunningHbase, mode: Mode) -> None:
-    """Found with an outage: each error and its own frames held each other, and a window's cells with them, until
-    the collector came by. It comes seldom, and counts objects, not bytes."""
+@pytest.mark.parametrize(
+    "mode", [ProxyMode.REFUSE, ProxyMode.LOSE, ProxyMode.STALL], ids=lambda mode: mode.name.lower()
+)
+async def test_failed_call_leaves_no_objects(hbase: RunningHbase, mode: ProxyMode) -> None:
+    """Regression: each error and its frames referenced each other, and with them a window's cells, until the garbage
+    collector ran. It runs rarely, because it counts objects and not bytes."""
     with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
         store = HBaseStore([proxy.address], timeout_s=0.1)
         uids = Uids(store, hbase.new_tables().uid, Widths())
         cells = [Put(b"row", b"t:", b"value")]
         proxy.mode = mode
         gc.collect()
-        others = store_errors()  # of earlier tests; held, so that no error of ours can have the place of one
+        others = store_errors()  # of earlier tests; referenced, so that no new error gets the id of one
         gc.disable()
         try:
             for ask in (lambda: store.put("tsdb", cells), lambda: uids.find(Kind.METRIC, [b"name"])) * 2:
@@ -87,29 +89,35 @@ async def test_a_failed_call_leaves_nothing_behind(hbase: RunningHbase, mode: Mo
                     await ask()
                     pytest.fail("the gateway answered")
             errors = [error for error in store_errors() if not any(error is other for other in others)]
-            # A thread of trio's that idles keeps its last error, but not what was under way.
+            # An idle thread of trio keeps its last error, but not the call's data.
             assert [error for error in errors if error.__traceback__] == []
-            assert connections() == []  # the buffers of one that cannot be opened are a megabyte
+            assert connections() == []  # a connection that cannot be opened has buffers of a megabyte
         finally:
             gc.enable()
             await store.aclose()
 
 
 def connections() -> list[Connection]:
-    """All that there are in this process."""
+    """Return all connections in this process."""
     return [found for found in gc.get_objects() if isinstance(found, Connection)]
 
 
 def store_errors() -> list[StoreError]:
-    """All that there are in this process."""
+    """Return all store errors in this process."""
     return [found for found in gc.get_objects() if isinstance(found, StoreError)]
 
 
-async def test_started_while_hbase_is_away(hbase: RunningHbase, tmp_path: Path) -> None:
+@pytest.mark.difference(
+    "storage-errors",
+    topic="connections",
+    theirs="Storage errors are sent as error lines, late or never",
+    ours="There are none: points that the store does not accept wait in the journal",
+)
+async def test_start_during_hbase_outage(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.new_tables()
     senders = [Sender(Lines(number), seed=number) for number in range(3)]
     with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
-        proxy.mode = Mode.REFUSE
+        proxy.mode = ProxyMode.REFUSE
         async with served(tmp_path, on_hbase(address_of(proxy), tables)) as daemon:
             await daemon.ready()
             async with trio.open_nursery() as nursery, daemon.client() as client:
@@ -119,7 +127,7 @@ async def test_started_while_hbase_is_away(hbase: RunningHbase, tmp_path: Path) 
                     await sender.more_confirmed(500)
                 stats = await checked_stats(client)
                 assert stats["ledger.stored"] == 0
-                proxy.mode = Mode.PASS
+                proxy.mode = ProxyMode.PASS
                 for sender in senders:
                     sender.finish()
                 await all_stored(client)
@@ -127,7 +135,7 @@ async def test_started_while_hbase_is_away(hbase: RunningHbase, tmp_path: Path) 
     check_contents(await trio.to_thread.run_sync(hbase_contents, hbase.tables, tables), senders)
 
 
-async def test_tables_are_made_while_it_runs(hbase: RunningHbase, tmp_path: Path) -> None:
+async def test_tables_created_while_running(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.unused_tables()
     settings = on_hbase(hbase.gateway, tables)
     sender = Sender(Lines(0))
@@ -135,12 +143,12 @@ async def test_tables_are_made_while_it_runs(hbase: RunningHbase, tmp_path: Path
         await daemon.ready()
         async with trio.open_nursery() as nursery, daemon.client() as client:
             nursery.start_soon(sender.run, daemon.port)
-            told = await daemon.logged("tables are missing; points wait in the journal until they are made")
-            assert (told["level"], told["tables"]) == ("warning", f"{tables.data} {tables.uid}")
-            assert "tsd create-tables" in told["what_to_do"]
+            event = await daemon.logged("tables.missing")
+            assert (event["level"], event["tables"]) == ("warning", f"{tables.data} {tables.uid}")
+            assert "tsd create-tables" in event["next_step"]
             await sender.more_confirmed(100)
             away = await daemon.logged(AWAY)
-            assert away["error"] == f"there is no table {tables.uid} in HBase: `tsd create-tables` makes it"
+            assert away["error"] == f"there is no table {tables.uid} in HBase: create it with `tsd create-tables`"
             assert away["level"] == "warning"
             done = await command("create-tables", *words_of(settings))
             assert done.returncode == 0, done.stderr
@@ -151,26 +159,26 @@ async def test_tables_are_made_while_it_runs(hbase: RunningHbase, tmp_path: Path
     check_contents(await trio.to_thread.run_sync(hbase_contents, hbase.tables, tables), [sender])
 
 
-async def test_unknown_metrics_are_set_aside_and_named(hbase: RunningHbase, tmp_path: Path) -> None:
+async def test_unknown_metrics_kept_and_reported(hbase: RunningHbase, tmp_path: Path) -> None:
     tables = hbase.new_tables()
     with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
         settings = {**on_hbase(address_of(proxy), tables), "tsd.core.auto_create_metrics": "false"}
         done = await command("mkmetric", "known", *words_of(settings))
         assert done.returncode == 0, done.stderr
-        for outage in (1, 2):  # the second one's file does not take the place of the first one's
-            proxy.mode = Mode.REFUSE
+        for outage in (1, 2):  # the second file does not replace the first
+            proxy.mode = ProxyMode.REFUSE
             async with served(tmp_path, settings) as daemon:
                 await daemon.ready()
                 async with daemon.client() as client:
                     lines = b"put known %d 1 a=b\nput typo %d 2 a=b\n" % (outage, outage)
                     assert await client.ask(lines) == b"synced 2\n"
                     await daemon.logged(AWAY)
-                    proxy.mode = Mode.PASS
-                    told = await daemon.logged(REFUSED)
-                    assert told["level"] == "error"
-                    assert told["lines"] == 1
-                    assert told["first"] == "unknown metric: No such name for 'metrics': 'typo'"
-                    assert Path(told["kept"]).read_text() == f"# {told['first']}\nput typo {outage} 2 a=b\n"
+                    proxy.mode = ProxyMode.PASS
+                    event = await daemon.logged(REFUSED)
+                    assert event["level"] == "error"
+                    assert event["lines"] == 1
+                    assert event["first"] == "unknown metric: No such name for 'metrics': 'typo'"
+                    assert Path(event["path"]).read_text() == f"# {event['first']}\nput typo {outage} 2 a=b\n"
                     await all_stored(client)
                     stats = await checked_stats(client)
                     assert (stats["ledger.stored"], stats["ledger.refused reason=unknown_metrics"]) == (1, 1)
@@ -181,8 +189,8 @@ async def test_unknown_metrics_are_set_aside_and_named(hbase: RunningHbase, tmp_
 
 
 @pytest.mark.hbase
-async def test_the_whole_of_hbase_is_killed(tmp_path: Path) -> None:
-    ours = RunningHbase(tmp_path / "hbase")  # not the one that all tests share
+async def test_kill_of_all_hbase_processes(tmp_path: Path) -> None:
+    ours = RunningHbase(tmp_path / "hbase")  # not the shared one
     tables = ours.new_tables()
     senders = [Sender(Lines(number), per_s=300, seed=number) for number in range(3)]
     async with served(tmp_path / "tsd", on_hbase(ours.gateway, tables)) as daemon:
@@ -209,8 +217,8 @@ async def test_the_whole_of_hbase_is_killed(tmp_path: Path) -> None:
 
 
 def start_again(hbase: RunningHbase) -> None:
-    """Start an HBase where it was, so that its clients find it. After a crash it may wait for ever for a region server
-    that is no more; started once again it does not."""
+    """Restart an HBase on the same ports. After a crash it may wait forever for a dead region server; a second restart
+    solves that."""
     where = [f"--port={hbase.thrift_port}", f"--zk-port={hbase.zk_port}"]
     for last in (False, True):
         try:

@@ -1,4 +1,4 @@
-"""HBase's gateway misbehaves while queries read: an answer is whole or an error, and the daemon goes on."""
+"""HBase's gateway fails during queries: each answer is complete or an error, and the daemon keeps running."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 import trio
 
-from tests.faults.askers import OK, asked
 from tests.faults.process import Served, address_of, on_hbase, served
+from tests.faults.query_clients import OK, asked
 from tests.peers.hbase import RunningHbase
-from tsd.torture.proxy import FaultyProxy, Mode
+from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 
 BASE_S = 1356998400
-HOSTS, HOURS = 150, 8  # rows enough for several pages
+HOSTS, HOURS = 150, 8  # enough rows for several pages
 SHORT = {"tsd.storage.hbase.thrift.timeout": "500"}  # ms
 PATHS = [
     f"/api/query?start={BASE_S}&end={BASE_S + HOURS * 3600 - 1}&m={m}"
     for m in ("sum:fq.m", "max:10m-avg:fq.m{host=*}", "none:fq.m{}{host=wildcard(h1*)}", "sum:fq.m{host=h7|h77}")
 ]
-MISBEHAVING = [mode for mode in Mode if mode is not Mode.PASS]
+MISBEHAVING = [mode for mode in ProxyMode if mode is not ProxyMode.PASS]
 TURNS = 60
-ASKERS = 3
+CLIENTS = 3
 PATIENCE_S = 60
 FAILED = 424  # the store, in OpenTSDB's numbers
 
@@ -33,8 +33,8 @@ def proxy(hbase: RunningHbase) -> Iterator[FaultyProxy]:
         yield proxy
 
 
-async def test_an_answer_is_whole_or_an_error(hbase: RunningHbase, proxy: FaultyProxy, tmp_path: Path) -> None:
-    chance = random.Random(1)
+async def test_answer_is_complete_or_error(hbase: RunningHbase, proxy: FaultyProxy, tmp_path: Path) -> None:
+    rng = random.Random(1)
     async with served(tmp_path, {**on_hbase(address_of(proxy), hbase.new_tables()), **SHORT}) as daemon:
         await daemon.ready()
         async with daemon.client() as client:
@@ -42,15 +42,15 @@ async def test_an_answer_is_whole_or_an_error(hbase: RunningHbase, proxy: Faulty
             wanted = {path: await whole(daemon, path) for path in PATHS}
             statuses: list[int] = []
             async with trio.open_nursery() as nursery:
-                for _ in range(ASKERS):
-                    nursery.start_soon(ask_on, daemon, chance, wanted, statuses)
+                for _ in range(CLIENTS):
+                    nursery.start_soon(query_repeatedly, daemon, rng, wanted, statuses)
                 for _ in range(TURNS):
-                    proxy.mode = chance.choice([Mode.PASS, chance.choice(MISBEHAVING)])
-                    for _ in range(chance.randrange(1, 100)):
-                        await client.stats()  # how long a turn is: some of its calls are in the middle of a scan
-                    if chance.random() < 0.3:
-                        proxy.hang_up()
-                proxy.mode = Mode.PASS
+                    proxy.mode = rng.choice([ProxyMode.PASS, rng.choice(MISBEHAVING)])
+                    for _ in range(rng.randrange(1, 100)):
+                        await client.stats()  # the duration of a round: some calls fail in the middle of a scan
+                    if rng.random() < 0.3:
+                        proxy.disconnect_all()
+                proxy.mode = ProxyMode.PASS
                 nursery.cancel_scope.cancel()
         await until_asked_again(daemon)
         assert {path: await whole(daemon, path) for path in PATHS} == wanted
@@ -73,16 +73,16 @@ async def whole(daemon: Served, path: str) -> Any:
 
 
 async def until_asked_again(daemon: Served) -> None:
-    """A gateway that failed is left alone for some seconds."""
+    """Wait until a failed gateway, which is avoided for some seconds, is used again."""
     with trio.fail_after(PATIENCE_S):
         while (await asked(daemon.port, PATHS[0]))[0] != OK:
             pass
 
 
-async def ask_on(daemon: Served, chance: random.Random, wanted: Mapping[str, Any], statuses: list[int]) -> None:
-    """Ask for ever; what is answered well is right."""
+async def query_repeatedly(daemon: Served, rng: random.Random, wanted: Mapping[str, Any], statuses: list[int]) -> None:
+    """Query until cancelled, and assert that each successful answer is complete."""
     while True:
-        path = chance.choice(PATHS)
+        path = rng.choice(PATHS)
         status, answer = await asked(daemon.port, path)
         assert status == FAILED or (status == OK and answer == wanted[path]), (path, status, answer)
         statuses.append(status)

@@ -1,9 +1,8 @@
-"""`tsd torture` in its short form, on both engines; docs/torture.md says what it does. The long form is for people:
+"""`tsd torture` in its short form, on both engines; docs/torture.md describes it. The long form is run by hand:
 
     tsd torture --faults kill=2000
 
-TSD_KILLS says how many kills there are to be, and all other rounds with them; without it 200 in a full run and 5 in
-any other.
+TSD_KILLS sets the number of kills, and scales all other rounds. Its default is 200 in a full run and 5 otherwise.
 """
 
 import json
@@ -22,18 +21,18 @@ from tests.faults.process import command, served, words_of
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run
 from tests.peers.tables import FAMILIES
-from tsd.config import Config, journal_folder
-from tsd.torture.faults import Round
-from tsd.torture.house import Ground
-from tsd.torture.run import Plan, Run
+from tsd.cli.torture.environment import Setup
+from tsd.cli.torture.faults import Round
+from tsd.cli.torture.run import Run, TorturePlan
+from tsd.config.loader import Config, journal_folder
 
 KILLS = int(os.environ.get("TSD_KILLS") or (200 if full_run() else 5))
-EACH = max(KILLS // 10, 1)  # rounds of each way in which a gateway misbehaves, and of a full disk
-FEW = max(KILLS // 40, 1)  # of those that set the clock, or fill a disk beside HBase
-RARE = max(KILLS // 100, 1)  # of those that take longest: outages at full load, and clients that are in no hurry
+EACH = max(KILLS // 10, 1)  # rounds of each gateway fault and of a full disk
+FEW = max(KILLS // 40, 1)  # rounds that set the clock, or fill a disk with HBase
+RARE = max(KILLS // 100, 1)  # the longest rounds: outages at full load, and slow clients
 WAYS = ("refuse", "hang", "stall", "late", "cut", "lost", "garble", "repeat")
 NAMES = ("lost", "invented", "doubled")
-SECURED = {  # with files that are not there: nobody looks for them
+SECURED = {  # with files that do not exist: they are not read
     "tsd.network.bind": "0.0.0.0", "tsd.network.allow": "10.0.0.0/8", "tsd.network.proxy_protocol": "127.0.0.0/8",
     "tsd.http.trusted_proxies": "127.0.0.0/8", "tsd.network.connections_per_address": "1",
     "tsd.network.line_timeout": "1", "tsd.core.connections.limit": "1", "tsd.core.socket.timeout": "1",
@@ -55,147 +54,149 @@ SECURED = {  # with files that are not there: nobody looks for them
     "tsd.core.histograms.config": "histograms.json", "tsd.rollups.enable": "true",
     "tsd.rollups.config": "rollups.json", "tsd.journal.path": "journal", "tsd.journal.max_bytes": "1M",
     "tsd.log.level": "error", "tsd.log.format": "console",
-    # Of these the user's stay.
+    # Settings that the user's configuration keeps.
     "tsd.query.corrected": "true", "tsd.storage.salt.width": "1", "tsd.core.meta.enable_tsuid_tracking": "true",
     "tsd.core.meta.enable_realtime_ts": "true", "tsd.core.meta.enable_realtime_uid": "true",
     "tsd.core.tree.enable_processing": "true", "tsd.core.uid.random_metrics": "true",
-    "tsd.query.series_index": "false", "tsd.core.drain_timeout": "0", "tsd.query.at_once": "1",
+    "tsd.query.series_index": "false", "tsd.core.drain_timeout": "0", "tsd.query.max_concurrent": "1",
     "tsd.rejected.max_bytes": "0", "tsd.stats.canonical": "true", "tsd.core.stats_with_port": "true",
     "tsd.network.backlog": "1",
 }  # fmt: skip
 
 
-async def test_kills_on_the_embedded_store(tmp_path: Path) -> None:
-    told = await torture(tmp_path, {"kill": KILLS}, daemons=2)
-    assert told["all"]["faults"]["kill"] >= KILLS
+async def test_torture_kills_embedded(tmp_path: Path) -> None:
+    report = await torture(tmp_path, {"kill": KILLS}, daemons=2)
+    assert report["all"]["faults"]["kill"] >= KILLS
 
 
-async def test_all_else_on_the_embedded_store(tmp_path: Path) -> None:
-    told = await torture(tmp_path, {"full": EACH, "clock": FEW, "clients": RARE, "storm": EACH}, daemons=4)
-    faults = told["all"]["faults"]
+async def test_torture_other_faults_embedded(tmp_path: Path) -> None:
+    report = await torture(tmp_path, {"full": EACH, "clock": FEW, "clients": RARE, "storm": EACH}, daemons=4)
+    faults = report["all"]["faults"]
     assert faults.get("disk full", 0) + faults.get("files bounded", 0) >= EACH
     assert faults["bad clients"] == RARE
 
 
-async def test_a_secured_daemons_settings(tmp_path: Path) -> None:
-    """A run was refused: of what keeps clients out some was replaced, and some was not."""
-    told = await torture(tmp_path, {"kill": 1, "clients": 1}, SECURED, daemons=2)
-    assert told["all"]["acknowledged"] > 0
-    assert told["all"]["faults"]["bad clients"] == 1
+async def test_torture_with_secured_settings(tmp_path: Path) -> None:
+    """Regression: such a run was refused because only some of the settings were replaced."""
+    report = await torture(tmp_path, {"kill": 1, "clients": 1}, SECURED, daemons=2)
+    assert report["all"]["acknowledged"] > 0
+    assert report["all"]["faults"]["bad clients"] == 1
 
 
-async def test_a_run_of_no_rounds_has_proved_nothing(tmp_path: Path) -> None:
+async def test_torture_without_rounds_fails(tmp_path: Path) -> None:
     how = ("--faults", "kill=3", "--duration", "0.00001", "--json", "--data", tmp_path / "state")
     done = await command("torture", *how)
     assert done.returncode == 1
-    told = json.loads(done.stdout)
-    assert (told["good"], told["all"]["rounds"]) == (False, 0)
-    assert b"NOT GOOD. No round was done" in done.stderr
+    report = json.loads(done.stdout)
+    assert (report["good"], report["all"]["rounds"]) == (False, 0)
+    assert b"NOT GOOD. No round was completed" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
-    with socket.socket() as closed:  # nobody listens there
+async def test_torture_that_cannot_start_leaves_no_folder(tmp_path: Path) -> None:
+    with socket.socket() as closed:  # without a listener
         closed.bind(("127.0.0.1", 0))
         away = f"127.0.0.1:{closed.getsockname()[1]}"
         settings = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": away}
         done = await command("torture", "--data", tmp_path / "state", *words_of(settings))
-    assert (done.returncode, done.stdout) == (3, b"")  # the store is away
+    assert (done.returncode, done.stdout) == (3, b"")  # the store is unreachable
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_kills_on_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
-    told = await torture(tmp_path, {"kill": KILLS}, on_hbase(hbase), daemons=3)
-    assert told["all"]["faults"]["kill"] >= KILLS
+async def test_torture_kills_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
+    report = await torture(tmp_path, {"kill": KILLS}, on_hbase(hbase), daemons=3)
+    assert report["all"]["faults"]["kill"] >= KILLS
     assert [name for name in hbase.tables.tables() if "torture" in name] == []
 
 
-async def test_gateways_on_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
+async def test_torture_gateways_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
     rounds = dict.fromkeys(WAYS, EACH)
-    told = await torture(tmp_path, rounds, on_hbase(hbase), daemons=len(rounds))
-    assert all(told["all"]["faults"][way] >= EACH for way in WAYS)
+    report = await torture(tmp_path, rounds, on_hbase(hbase), daemons=len(rounds))
+    assert all(report["all"]["faults"][way] >= EACH for way in WAYS)
 
 
-async def test_all_else_on_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
+async def test_torture_other_faults_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
     rounds = {"outage": RARE, "full": FEW, "clock": FEW, "clients": RARE, "storm": EACH}
-    told = await torture(tmp_path, rounds, on_hbase(hbase), daemons=len(rounds))
-    assert told["all"]["worst"]["stores again after, s"] <= 10
+    report = await torture(tmp_path, rounds, on_hbase(hbase), daemons=len(rounds))
+    assert report["all"]["maxima"]["stores again after, s"] <= 10
 
 
-async def test_what_is_lost_is_found_out(tmp_path: Path) -> None:
-    """Were nothing ever found, nothing would be proven."""
+async def test_torture_detects_lost_points(tmp_path: Path) -> None:
+    """Remove stored points, so that verification has to fail."""
 
     async def vandal(now: Round) -> None:
-        await now.house.start(now.chance, ["3600000"])
-        await now.house.daemon.ready()
+        await now.environment.start(now.chance, ["3600000"])
+        await now.environment.daemon.ready()
         async with now.load():
-            await now.some()
-            await now.house.daemon.kill()
-        for segment in journal_folder(now.house.own).glob("*.journal"):
+            await now.wait_confirmed()
+            await now.environment.daemon.kill()
+        for segment in journal_folder(now.environment.own).glob("*.journal"):
             segment.unlink()
-        await now.house.up(now.chance)
+        await now.environment.ensure_ready(now.chance)
 
     config = Config(path=str(tmp_path / "state"))
-    run = Run(Plan({"vandal": 3}, 7, 1, faults={"vandal": vandal}), Ground(config, "", config, None), tmp_path, ignore)
-    await run.go()
-    [(name, ledger)] = run.ledgers()
-    assert (name, ledger.good, ledger.rounds) == ("vandal", False, 0)
-    assert ledger.acknowledged == ledger.lost.count + ledger.replaced > 0
-    assert ledger.lost.examples[0].startswith("put torture.vandal.0.")
-    assert ledger.troubles == ["vandal: round torture.vandal.0 of seed 7"]
+    run = Run(
+        TorturePlan({"vandal": 3}, 7, 1, faults={"vandal": vandal}), Setup(config, "", config, None), tmp_path, ignore
+    )
+    await run.run()
+    [(name, report)] = run.reports()
+    assert (name, report.good, report.rounds) == ("vandal", False, 0)
+    assert report.acknowledged == report.lost.count + report.replaced > 0
+    assert report.lost.examples[0].startswith("put torture.vandal.0.")
+    assert report.errors == ["vandal: round torture.vandal.0 of seed 7"]
 
 
-async def test_a_daemon_that_is_asked_says_where_its_tasks_wait(tmp_path: Path) -> None:
+async def test_daemon_reports_waiting_tasks_on_signal(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon:
         await daemon.ready()
-        await daemon.tell_tasks()
-        told = await daemon.logged("where tasks wait")
-        assert any("Writer.write_windows" in line for line in told["tasks"])
+        await daemon.dump_tasks()
+        report = await daemon.logged("tasks.dumped")
+        assert any("Writer.write_windows" in line for line in report["tasks"])
         await daemon.terminate()
 
 
-async def test_a_daemon_that_ends_by_itself_is_no_success(tmp_path: Path) -> None:
-    """Here somebody else ends it."""
+async def test_torture_fails_if_daemon_exits(tmp_path: Path) -> None:
+    """Another process stops the daemon."""
     work = tmp_path / "work"
     lock = work / "clients-0" / "state" / "lock"
 
-    async def meddle() -> None:
+    async def stop_daemon() -> None:
         while not (lock.exists() and lock.read_text().strip()):  # noqa: ASYNC110 - of another process
             await trio.sleep(0.01)
         os.kill(int(lock.read_text()), signal.SIGKILL)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(meddle)
+        nursery.start_soon(stop_daemon)
         done = await command(
             "torture", "--faults", "clients=1", "--daemons", "1", "--seed", "7", "--json", "--folder", work
         )
     assert done.returncode == 1
-    told = json.loads(done.stdout)
-    assert (told["good"], told["seed"], told["all"]["rounds"]) == (False, 7, 0)
-    assert "ended by itself" in told["all"]["troubles"][-1]
-    words = f"NOT GOOD. Logs, journals and stores are in {work}; to do it again: --seed 7 --faults clients"
+    report = json.loads(done.stdout)
+    assert (report["good"], report["seed"], report["all"]["rounds"]) == (False, 7, 0)
+    assert "exited" in report["all"]["errors"][-1]
+    words = f"NOT GOOD. Logs, journals and stores are in {work}; repeat with: --seed 7 --faults clients"
     assert words in done.stderr.decode()
     assert (work / "clients-0" / "daemon.log").exists()
 
 
-async def test_tables_of_another_run_are_left_alone(hbase: RunningHbase, tmp_path: Path) -> None:
-    """Two that shared tables took each other's points for invented ones."""
+async def test_torture_refuses_existing_tables(hbase: RunningHbase, tmp_path: Path) -> None:
+    """Regression: two runs on the same tables reported each other's points as invented."""
     name = f"twice{uuid4().hex[:8]}"
     hbase.tables.create(f"{name}-tsdb", FAMILIES["data"])
     where = {"folder": tmp_path / name, "data": tmp_path / "state"}
     options = [word for key, value in where.items() for word in (f"--{key}", value)]
     done = await command("torture", "--faults", "clock=1", *options, *words_of(on_hbase(hbase)))
     assert (done.returncode, done.stdout) == (1, b"")
-    assert f"{name}-tsdb: the table is there already".encode() in done.stderr
+    assert f"{name}-tsdb: the table exists already".encode() in done.stderr
     assert [one for one in hbase.tables.tables() if one.startswith(name)] == [f"{name}-tsdb"]
     hbase.tables.drop(f"{name}-tsdb")
 
 
 def ignore() -> None:
-    """Somebody who wants no news."""
+    """Discard progress messages."""
 
 
-async def test_faults_that_an_engine_has_not(tmp_path: Path) -> None:
+async def test_torture_refuses_unsupported_fault(tmp_path: Path) -> None:
     done = await command("torture", "--data", tmp_path / "state", "--faults", "refuse")
     assert done.returncode == 2
     assert b"--faults: got fault 'refuse', wanted some of kill, full, clock, clients, storm" in done.stderr
@@ -205,20 +206,21 @@ async def test_faults_that_an_engine_has_not(tmp_path: Path) -> None:
 async def torture(
     folder: Path, rounds: Mapping[str, int], settings: Mapping[str, str] | None = None, *, daemons: int
 ) -> dict[str, Any]:
-    """The ledger of a run in which nothing is wrong, and which leaves nothing behind."""
+    """Return the ledger of a successful run that leaves no files behind."""
     faults = ",".join(f"{name}={count}" for name, count in rounds.items())
     how = ("--faults", faults, "--daemons", str(daemons), "--json", "--data", folder / "state")
     done = await command("torture", *how, *words_of(settings or {}))
     assert done.returncode == 0, f"{done.stdout.decode()}\n{done.stderr.decode()}"
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert told["good"]
-    assert {name: told["all"][name] for name in NAMES} == dict.fromkeys(NAMES, 0)
-    assert {name: told[name]["rounds"] for name in rounds} == rounds
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["good"]
+    assert {name: report["all"][name] for name in NAMES} == dict.fromkeys(NAMES, 0)
+    assert {name: report[name]["rounds"] for name in rounds} == rounds
     assert (
-        told["all"]["sent"] == told["all"]["acknowledged"] + sum(told["all"]["refused"].values()) + told["all"]["open"]
+        report["all"]["sent"]
+        == report["all"]["acknowledged"] + sum(report["all"]["refused"].values()) + report["all"]["open"]
     )
     assert list(folder.iterdir()) == []
-    return told
+    return report
 
 
 def on_hbase(hbase: RunningHbase) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a store holds in the end, against what its clients sent: nothing lost, nothing invented, nothing misplaced."""
+"""Compare the stored points with the lines that clients sent: none lost, none invented, none misplaced."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,33 +6,34 @@ from typing import NamedTuple
 
 from tests.faults.load import Line, Sender
 from tests.peers.tables import Hbase, Tables
-from tsd.codec.checks import Trouble
-from tsd.codec.row import data_cells, points, problems
-from tsd.codec.rowkey import Layout, split_key
-from tsd.codec.uid import COUNTER_ROW, Kind, decode_counter, decode_uid, encode_counter
-from tsd.config import Config
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.check import Trouble
+from tsd.codec.opentsdb.row import data_cells, points, problems
+from tsd.codec.opentsdb.rowkey import Layout, split_key
+from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_counter, decode_uid, encode_counter, id_column, name_column
+from tsd.config.loader import Config
 from tsd.store import scan
-from tsd.store.embedded import EmbeddedStore
+from tsd.store.rocksdb.engine import EmbeddedStore
 
 StoredRow = list[tuple[bytes, bytes, int]]  # column, value, write time in ms
 
 
 class Contents(NamedTuple):
-    """All rows of the two tables."""
+    """All rows of the data table and the UID table."""
 
     data: dict[bytes, StoredRow]
     uids: dict[bytes, StoredRow]
 
 
 class StoredPoint(NamedTuple):
-    """A point, by its names as the UID table has them."""
+    """A point with its names from the UID table."""
 
     line: Line
     value: int | float
 
 
 async def embedded_contents(folder: Path) -> Contents:
-    """What the embedded store in a state folder holds; no daemon has it open."""
+    """Read the embedded store of a state folder without a running daemon."""
     config = Config()
     store = await EmbeddedStore.open(folder / "store", lambda: 0)
     try:
@@ -46,7 +47,7 @@ async def embedded_contents(folder: Path) -> Contents:
 
 
 def hbase_contents(hbase: Hbase, tables: Tables) -> Contents:
-    """What HBase's tables hold."""
+    """Read HBase's tables."""
     data, uids = (
         {row: [(column, *cell) for column, cell in cells.items()] for row, cells in hbase.timed(table).items()}
         for table in (tables.data, tables.uid)
@@ -55,9 +56,9 @@ def hbase_contents(hbase: Hbase, tables: Tables) -> Contents:
 
 
 def check_contents(contents: Contents, senders: Sequence[Sender]) -> None:
-    """Every confirmed line is stored, and whatever is stored was sent, by that name; rows and UIDs are sound.
+    """Assert that confirmed lines are stored, that stored points were sent, and that rows and UIDs are sound.
 
-    A replay may have written points again, in cells of another length: never with another value.
+    A replay may have written points again in cells of another length, but never with another value.
     """
     check_names(contents.uids)
     found: dict[int, set[int]] = {sender.lines.connection: set() for sender in senders}
@@ -76,14 +77,14 @@ def check_contents(contents: Contents, senders: Sequence[Sender]) -> None:
 
 
 def check_names(uids: dict[bytes, StoredRow]) -> None:
-    """Each name has one UID and leads there and back, no two share one, and no counter is behind.
+    """Assert that names and UIDs map to each other one to one, and that no counter is too low.
 
-    A crash between the two halves of an assignment leaves a UID with the name of a series that got another one since:
-    it is used by nobody, and so is a number that was counted and not given away.
+    A crash between the two writes of an assignment leaves an unused UID, and a crash before them an unused number. Both
+    are allowed.
     """
     for kind in Kind:
-        there = _column(uids, kind.id_column)
-        back = _column(uids, kind.name_column)
+        there = _column(uids, id_column(kind))
+        back = _column(uids, name_column(kind))
         counter = decode_counter(there.pop(COUNTER_ROW, encode_counter(0)))
         assert all(back[uid] == name for name, uid in there.items())
         assert len(set(there.values())) == len(there)
@@ -91,8 +92,8 @@ def check_names(uids: dict[bytes, StoredRow]) -> None:
 
 
 def stored_points(contents: Contents) -> Iterator[StoredPoint]:
-    """All points of sound rows, by row."""
-    names = {kind: _column(contents.uids, kind.name_column) for kind in Kind}
+    """Yield the points of all rows, and assert that each row is sound."""
+    names = {kind: _column(contents.uids, name_column(kind)) for kind in Kind}
     for key, cells in contents.data.items():
         chosen = data_cells(cells)
         wrong = [problem for problem in problems(key, chosen) if problem.trouble is not Trouble.REPEATED]
@@ -101,11 +102,11 @@ def stored_points(contents: Contents) -> Iterator[StoredPoint]:
         metric = names[Kind.METRIC][parts.series.metric].decode()
         pairs = ((names[Kind.TAGK][tagk], names[Kind.TAGV][tagv]) for tagk, tagv in parts.series.pairs)
         tags = tuple(sorted((tagk.decode(), tagv.decode()) for tagk, tagv in pairs))
-        for point in points(key, chosen):  # raises where two cells give a time different values
+        for point in points(key, chosen):  # raises if two cells have different values for a time
             time = parts.base * 1000 + point.offset_ms
             yield StoredPoint(Line(metric, tags, time if point.in_ms else time // 1000), point.number)
 
 
 def _column(rows: dict[bytes, StoredRow], wanted: bytes) -> dict[bytes, bytes]:
-    """A column's values by row."""
+    """Return a column's values by row."""
     return {row: value for row, cells in rows.items() for column, value, _ in cells if column == wanted}

@@ -1,1 +1,1 @@
-"""Lines and requests that nobody should send, by chance, in any number: see __main__."""
+"""Random malformed lines and requests: see __main__."""

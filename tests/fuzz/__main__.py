@@ -1,9 +1,9 @@
-"""Lines and requests that nobody should send, by chance, in any number.
+"""Fuzz the daemon with random malformed lines and requests.
 
-    python -m tests.fuzz lines 10000000 -j 2       against the slow reference, in each of the two ways in
-    python -m tests.fuzz requests 1000000 -j 2     against a daemon each: HTTP, first bytes of everything, TLS
+        python -m tests.fuzz lines 10000000 -j 2       compare both parsers with the slow reference
+        python -m tests.fuzz requests 1000000 -j 2     send HTTP, random first bytes and TLS to one daemon per process
 
-`--seed` begins elsewhere; a failure says how to repeat it.
+`--seed` sets the first seed. A failure prints the command that repeats it.
 """
 
 import logging
@@ -20,16 +20,16 @@ import structlog
 import trio
 from tqdm import tqdm
 
-from tests.fuzz.against import Contest, rows_by
-from tests.fuzz.flood import Came, flood
-from tsd.ingest import compiled
+from tests.fuzz.comparison import Comparison, rows_by
+from tests.fuzz.flood import Outcome, flood
+from tsd.ingest import series
 
-PART_LINES = 100_000  # that share a seed
-PART_REQUESTS = 50_000  # that share a seed and a daemon
+PART_LINES = 100_000  # per seed
+PART_REQUESTS = 50_000  # per seed and daemon
 
 
 class Part(NamedTuple):
-    """Some lines of a run."""
+    """Lines of one seed and parser."""
 
     seed: int
     lines: int
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 @click.group(help=__doc__)
 def main() -> None:
-    """See the module."""
+    """Run the command; the help text is the module's."""
 
 
 @main.command()
@@ -46,9 +46,9 @@ def main() -> None:
 @click.option("--seed", default=1, help="of the first part; each has its own")
 @click.option("-j", "--jobs", default=1, help="processes")
 def lines(count: int, seed: int, jobs: int) -> None:
-    """So many lines, in each way."""
+    """Send COUNT lines to each parser."""
     begun = time.monotonic()
-    ways = [True, False] if compiled.HAS else [False]
+    ways = [True, False] if series.HAS_LOOP else [False]
     parts = [
         Part(seed + at // PART_LINES, min(PART_LINES, count - at), way)
         for at in range(0, count, PART_LINES)
@@ -56,11 +56,13 @@ def lines(count: int, seed: int, jobs: int) -> None:
     ]
     totals: dict[bool, Counter[str]] = {way: Counter() for way in ways}
     with ProcessPoolExecutor(jobs) as pool:
-        for part, verdicts in tqdm(zip(parts, pool.map(play, parts), strict=True), total=len(parts), mininterval=10):
+        for part, verdicts in tqdm(
+            zip(parts, pool.map(run_lines, parts), strict=True), total=len(parts), mininterval=10
+        ):
             totals[part.by_loop].update(verdicts)
     for way in ways:
-        told = ", ".join(f"{number:,} {verdict}" for verdict, number in sorted(totals[way].items()))
-        click.echo(f"{'compiled' if way else 'plain'}: {totals[way].total():,} lines agree: {told}")
+        verdicts = ", ".join(f"{number:,} {verdict}" for verdict, number in sorted(totals[way].items()))
+        click.echo(f"{'compiled' if way else 'plain'}: {totals[way].total():,} lines agree: {verdicts}")
     click.echo(f"{time.monotonic() - begun:.0f} s")
 
 
@@ -69,23 +71,27 @@ def lines(count: int, seed: int, jobs: int) -> None:
 @click.option("--seed", default=1, help="of the first part; each has its own")
 @click.option("-j", "--jobs", default=1, help="processes")
 def requests(count: int, seed: int, jobs: int) -> None:
-    """So many requests, to a daemon in each process."""
+    """Send COUNT requests, to one daemon per process."""
     begun = time.monotonic()
     parts = [(seed + at // PART_REQUESTS, min(PART_REQUESTS, count - at)) for at in range(0, count, PART_REQUESTS)]
     sent = connections = answered = grown = 0
     with ProcessPoolExecutor(jobs) as pool, tqdm(total=count, unit=" requests", mininterval=10) as bar:
-        for came in pool.map(drown, parts):
-            bar.update(came.requests)
-            sent, connections, answered = sent + came.requests, connections + came.connections, answered + came.answered
-            grown = max(grown, came.grown)
+        for outcome in pool.map(run_requests, parts):
+            bar.update(outcome.requests)
+            sent, connections, answered = (
+                sent + outcome.requests,
+                connections + outcome.connections,
+                answered + outcome.answered,
+            )
+            grown = max(grown, outcome.grown)
     click.echo(
         f"{sent:,} requests over {connections:,} connections, {answered:,} answered; no task and no connection is "
         f"left, stored points are as before; memory {grown >> 20:+,} MiB at most; {time.monotonic() - begun:.0f} s"
     )
 
 
-def drown(part: tuple[int, int]) -> Came:
-    """What a part's requests came to."""
+def run_requests(part: tuple[int, int]) -> Outcome:
+    """Run the requests of a part."""
     seed, count = part
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with TemporaryDirectory(prefix="fuzz-") as folder:
@@ -96,15 +102,15 @@ def drown(part: tuple[int, int]) -> Came:
             raise
 
 
-def play(part: Part) -> dict[str, int]:
-    """What became of a part's lines."""
-    contest = Contest(rows_by(part.by_loop), random.Random(part.seed))
+def run_lines(part: Part) -> dict[str, int]:
+    """Run the lines of a part. Return the verdicts."""
+    comparison = Comparison(rows_by(part.by_loop), random.Random(part.seed))
     try:
-        contest.run(part.lines)
+        comparison.run(part.lines)
     except Exception as exc:
         exc.add_note(f"python -m tests.fuzz lines {part.lines} --seed {part.seed}, by_loop={part.by_loop}")
         raise
-    return contest.verdicts
+    return comparison.verdicts
 
 
 if __name__ == "__main__":

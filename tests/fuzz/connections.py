@@ -1,4 +1,4 @@
-"""What a connection may be sent by chance, below what any protocol means: first bytes, broken HTTP, broken TLS."""
+"""Random connections below the protocols: random first bytes, malformed HTTP, malformed TLS."""
 
 import random
 import ssl
@@ -35,32 +35,32 @@ PIECES = (
     b"\xef\xbb\xbf", b"Trailer: X\r\n", b"Range: bytes=0-\r\n", b"Authorization: Basic ====\r\n",
     b"Authorization: Bearer \xff\r\n",
 )  # fmt: skip
-PATIENCE_S = 60  # with a daemon that neither answers nor hangs up
+PATIENCE_S = 60  # for a daemon that neither answers nor disconnects
 
 Draw = Callable[[], bytes]
 
 
 class Bad(AssertionError):
-    """The daemon did what it must not."""
+    """The daemon misbehaved."""
 
 
-class Wire:
-    """Draws connections, and plays them."""
+class FuzzedConnections:
+    """Generates and runs connections."""
 
-    def __init__(self, port: int, chance: random.Random, requests: Draw, client: ssl.SSLContext) -> None:
+    def __init__(self, port: int, rng: random.Random, requests: Draw, client: ssl.SSLContext) -> None:
         self._port = port
-        self._chance = chance
-        self._requests = requests  # whole ones, from elsewhere
+        self._rng = rng
+        self._requests = requests  # complete ones
         self._client = client
-        self._lines = Lines(chance)
-        self.sent = 0  # requests, or what stands for one
-        self.answered = 0  # connections that were told anything
+        self._lines = Lines(rng)
+        self.sent = 0  # requests, or their equivalent
+        self.answered = 0  # connections with any answer
 
     async def connect(self) -> None:
-        """One connection, whatever it is. Raises Bad."""
+        """Run one connection. Raises Bad."""
         stream = await trio.open_tcp_stream("127.0.0.1", self._port)
         shape = self._shape()
-        encrypted = self._chance.random() < 0.2
+        encrypted = self._rng.random() < 0.2
         try:
             with trio.fail_after(PATIENCE_S):
                 if encrypted:
@@ -77,7 +77,7 @@ class Wire:
             await trio.aclose_forcefully(stream)
 
     def _shape(self) -> Draw:
-        return self._chance.choice(
+        return self._rng.choice(
             (self._first_byte, self._http, self._http, self._http, self._drawn, self._telnet, self._telnet)
         )
 
@@ -87,20 +87,20 @@ class Wire:
         await self._end(stream)
 
     def _cut(self, text: bytes) -> Iterator[bytes]:
-        """A text in one piece, or a few."""
+        """Split a text into one or a few pieces."""
         at = 0
-        for _ in range(self._chance.choice((0, 0, 0, 1, 3))):
-            to = self._chance.randint(at, len(text))
+        for _ in range(self._rng.choice((0, 0, 0, 1, 3))):
+            to = self._rng.randint(at, len(text))
             yield text[at:to]
             at = to
         yield text[at:]
 
     async def _end(self, stream: trio.SocketStream) -> None:
-        kind = self._chance.random()
+        kind = self._rng.random()
         if kind < 0.1:
-            return  # and hang up
+            return  # disconnect
         if kind < 0.15:
-            with trio.move_on_after(0.05):  # nothing may be due
+            with trio.move_on_after(0.05):  # possibly no answer is due
                 self.answered += bool(await stream.receive_some())
             return
         await stream.send_eof()
@@ -110,68 +110,68 @@ class Wire:
         self.answered += answered
 
     def _first_byte(self) -> bytes:
-        """Any first byte, and something behind it."""
+        """Return any first byte with some data."""
         self.sent += 1
-        chance = self._chance
-        tail = chance.choice((b"", b"\n", b"\r\n", chance.randbytes(chance.randint(1, 300)), chance.choice(GOOD)))
-        return bytes([chance.randrange(256)]) + tail
+        rng = self._rng
+        tail = rng.choice((b"", b"\n", b"\r\n", rng.randbytes(rng.randint(1, 300)), rng.choice(GOOD)))
+        return bytes([rng.randrange(256)]) + tail
 
     def _http(self) -> bytes:
-        """Requests one behind the other, changed by byte."""
-        chance = self._chance
+        """Return consecutive requests with changed bytes."""
+        rng = self._rng
         text = b""
-        for _ in range(chance.choice((1, 1, 2, 5))):
+        for _ in range(rng.choice((1, 1, 2, 5))):
             self.sent += 1
-            request = chance.choice(GOOD)
-            for _ in range(chance.choice((0, 1, 1, 2, 4))):
+            request = rng.choice(GOOD)
+            for _ in range(rng.choice((0, 1, 1, 2, 4))):
                 request = self._changed(request)
             text += request
         return text
 
     def _changed(self, text: bytes) -> bytes:
-        chance = self._chance
-        at = chance.randint(0, len(text))
-        kind = chance.random()
+        rng = self._rng
+        at = rng.randint(0, len(text))
+        kind = rng.random()
         if kind < 0.5:
-            return text[:at] + chance.choice(PIECES) + text[at:]
+            return text[:at] + rng.choice(PIECES) + text[at:]
         if kind < 0.7:
-            return text[:at] + bytes([chance.randrange(256)]) + text[at + 1 :]
+            return text[:at] + bytes([rng.randrange(256)]) + text[at + 1 :]
         if kind < 0.85:
-            return text[:at] + text[at + chance.randint(1, 20) :]
+            return text[:at] + text[at + rng.randint(1, 20) :]
         return text[:at]
 
     def _drawn(self) -> bytes:
-        """A request that means something."""
+        """Return a valid request."""
         self.sent += 1
         return self._requests()
 
     def _telnet(self) -> bytes:
         self.sent += 1
-        return self._lines.block(self._chance.choice((1, 3, 30))) + self._chance.choice((b"", b"stats\n", b"put m 1"))
+        return self._lines.block(self._rng.choice((1, 3, 30))) + self._rng.choice((b"", b"stats\n", b"put m 1"))
 
     async def _encrypted(self, stream: trio.SocketStream, text: bytes) -> None:
-        """TLS from its first record, with records cut, flipped and doubled; inside it any of the others."""
-        chance = self._chance
-        tampers = chance.choice((0.0, 0.0, 0.3, 1.0))
+        """Use TLS from the first record, with records cut, changed and duplicated. Inside is any other shape."""
+        rng = self._rng
+        tampers = rng.choice((0.0, 0.0, 0.3, 1.0))
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         talk = self._client.wrap_bio(incoming, outgoing, server_hostname=HOST)
 
         async def flush() -> None:
             data = outgoing.read()
-            if data and chance.random() < tampers:
+            if data and rng.random() < tampers:
                 data = self._spoiled(data)
             for piece in self._cut(data):
                 if piece:
                     await stream.send_all(piece)
 
         async def do(step: Callable[[], object]) -> bool:
-            """Take a step of TLS; False where the daemon has hung up, or TLS has."""
+            """Do a step of TLS. Return False if the daemon or TLS has closed the connection."""
             while True:
                 try:
                     step()
                 except ssl.SSLWantReadError:
                     await flush()
-                    if chance.random() < tampers / 4:
+                    if rng.random() < tampers / 4:
                         return False
                     data = await stream.receive_some()
                     if not data:
@@ -183,36 +183,36 @@ class Wire:
                     await flush()
                     return True
 
-        if tampers == 1.0 and chance.random() < 0.3:  # half a hello, and no more
+        if tampers == 1.0 and rng.random() < 0.3:  # half a ClientHello, and no more
             with suppress(ssl.SSLWantReadError):
                 talk.do_handshake()
             hello = outgoing.read()
-            await self._plain(stream, self._spoiled(hello[: chance.randint(1, len(hello))]))
+            await self._plain(stream, self._spoiled(hello[: rng.randint(1, len(hello))]))
             return
         if not await do(talk.do_handshake):
             return
         if not text or not await do(lambda: talk.write(text)):
             return
-        if chance.random() < 0.3:
+        if rng.random() < 0.3:
             return
-        await stream.send_eof()  # without TLS's own goodbye, as many clients do
+        await stream.send_eof()  # without closing TLS, as many clients do
         while await stream.receive_some():
             pass
         self.answered += 1
 
     def _spoiled(self, data: bytes) -> bytes:
-        chance = self._chance
-        at = chance.randrange(len(data)) if data else 0
-        match chance.randrange(6):
-            case 0:  # but something: who has sent nothing may wait as long as he likes
+        rng = self._rng
+        at = rng.randrange(len(data)) if data else 0
+        match rng.randrange(6):
+            case 0:  # not empty: a client that has sent nothing may wait without limit
                 return data[: at + 1]
             case 1:
-                return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :] if data else b""
+                return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :] if data else b""
             case 2:
-                return data[:5] + chance.randbytes(chance.randint(0, 60)) + data[5:]
+                return data[:5] + rng.randbytes(rng.randint(0, 60)) + data[5:]
             case 3:
                 return data + data
-            case 4:  # a record that says it is longer, or another kind
-                return data[:3] + chance.randbytes(2) + data[5:]
+            case 4:  # a record with a wrong length or type
+                return data[:3] + rng.randbytes(2) + data[5:]
             case _:
-                return bytes([chance.choice((20, 21, 22, 23, 24, 0x80))]) + data[1:]
+                return bytes([rng.choice((20, 21, 22, 23, 24, 0x80))]) + data[1:]

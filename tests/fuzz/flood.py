@@ -1,4 +1,4 @@
-"""Connections by chance, many at once, to a real daemon in this process; and whether it is as it was before."""
+"""Many random connections at once to a real daemon in this process. Afterwards its state must be unchanged."""
 
 import os
 import random
@@ -10,69 +10,69 @@ import trio
 import trustme
 from trio.testing import wait_all_tasks_blocked
 
-from tests.faults.ledger import check_ledger
-from tests.faults.test_http_fuzz import SETTINGS, TIMES, Drawing
-from tests.fuzz.wire import HOST, Bad, Wire
+from tests.faults.accounting import check_ledger
+from tests.faults.test_http_fuzz import SETTINGS, TIMES, RandomRequests
+from tests.fuzz.connections import HOST, Bad, FuzzedConnections
 from tests.running import Running, running
-from tests.unit.doors.web_parts import hear
+from tests.unit.server.web_parts import hear
 
 SIDE_BY_SIDE = 12
 BASE = 1_356_998_400
 KEPT = b"".join(b"put kept.series %d %d kept=k%d\n" % (BASE + n, n, n % 5) for n in range(100))
 QUIET = {
     **SETTINGS,
-    "tsd.core.auto_create_metrics": "false",  # or what is drawn would fill memory by right
+    "tsd.core.auto_create_metrics": "false",  # otherwise random names fill the memory
     "tsd.core.auto_create_tagks": "false",
     "tsd.core.auto_create_tagvs": "false",
     "tsd.tls.handshake_timeout": "1000",
 }
-SETTLE_S = 60.0  # for the daemon to be done with connections that have ended
-WARM = 10_000  # requests before memory is looked at
+SETTLE_S = 60.0  # for the daemon to end closed connections
+WARM = 10_000  # requests before the first memory measurement
 
 
-class Came(NamedTuple):
-    """What a flood came to."""
+class Outcome(NamedTuple):
+    """Result of a flood."""
 
     requests: int
     connections: int
     answered: int
-    grown: int  # bytes of memory, after the first requests
+    grown: int  # bytes of memory since the first measurement
 
 
 class Flood:
-    """Connections side by side."""
+    """Concurrent connections."""
 
     def __init__(self, port: int, client: ssl.SSLContext, seed: int) -> None:
         self.connections = 0
         self._seed = seed
-        chances = [random.Random(f"{seed}/{number}") for number in range(SIDE_BY_SIDE)]
-        self._wires = [Wire(port, chance, Drawing(chance).one, client) for chance in chances]
+        rngs = [random.Random(f"{seed}/{number}") for number in range(SIDE_BY_SIDE)]
+        self._fuzzers = [FuzzedConnections(port, rng, RandomRequests(rng).one, client) for rng in rngs]
 
     @property
     def sent(self) -> int:
-        """Requests."""
-        return sum(wire.sent for wire in self._wires)
+        """Number of requests."""
+        return sum(fuzzer.sent for fuzzer in self._fuzzers)
 
     @property
     def answered(self) -> int:
-        """Connections that were told something."""
-        return sum(wire.answered for wire in self._wires)
+        """Number of answered connections."""
+        return sum(fuzzer.answered for fuzzer in self._fuzzers)
 
     async def play(self, requests: int) -> None:
-        """Go on until so many were sent. Raises Bad."""
+        """Continue until this many requests were sent. Raises Bad."""
 
-        async def worker(wire: Wire) -> None:
+        async def worker(fuzzer: FuzzedConnections) -> None:
             while self.sent < requests:
                 self.connections += 1
-                await wire.connect()
+                await fuzzer.connect()
 
         async with trio.open_nursery() as nursery:
-            for wire in self._wires:
-                nursery.start_soon(worker, wire)
+            for fuzzer in self._fuzzers:
+                nursery.start_soon(worker, fuzzer)
 
 
-async def flood(folder: Path, requests: int, seed: int) -> Came:
-    """So many requests. Raises Bad."""
+async def flood(folder: Path, requests: int, seed: int) -> Outcome:
+    """Send this many requests to a daemon and check it. Raises Bad."""
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     leaf = authority.issue_cert(HOST, key_type=trustme.KeyType.ECDSA)
     leaf.private_key_and_cert_chain_pem.write_to_path(str(folder / "both.pem"))
@@ -82,36 +82,36 @@ async def flood(folder: Path, requests: int, seed: int) -> Came:
         await daemon.tell(b"put m %d 1 host=a\n" % BASE + KEPT)
     settings = {**QUIET, "tsd.tls.certificate": str(folder / "both.pem")}
     async with running(folder / "state", settings) as daemon:
-        before = await kept(daemon)
+        before = await untouched_points(daemon)
         points = sum(len(series["dps"]) for series in before)
         if points != 100:
-            raise Bad(f"what is to be kept is not there: {points} of 100 points")
+            raise Bad(f"points are missing: {points} of 100")
         tasks = await settled(daemon)
-        drawn = Flood(daemon.port, client, seed)
-        await drawn.play(min(requests, WARM))
+        load = Flood(daemon.port, client, seed)
+        await load.play(min(requests, WARM))
         warm = memory()
-        await drawn.play(requests)
+        await load.play(requests)
         left = await settled(daemon) - tasks
         if left > 0:
             raise Bad(f"{left} tasks are left")
-        if await kept(daemon) != before:
+        if await untouched_points(daemon) != before:
             raise Bad("stored points have changed")
         await _check_counts(daemon)
-        return Came(drawn.sent, drawn.connections, drawn.answered, memory() - warm)
+        return Outcome(load.sent, load.connections, load.answered, memory() - warm)
 
 
 async def settled(daemon: Running) -> int:
-    """How many tasks there are when no connection is left."""
+    """Return the number of tasks once no connection is open."""
     with trio.move_on_after(SETTLE_S):
-        while daemon.daemon.listener.statistics().open:  # noqa: ASYNC110 - a socket's end has no event
+        while daemon.daemon.server.listener.statistics().open:  # noqa: ASYNC110 - a socket's end has no event
             await trio.sleep(0.01)
-        await wait_all_tasks_blocked()  # the last one's task has still to end
+        await wait_all_tasks_blocked()  # the task of the last connection ends
         return trio.lowlevel.current_statistics().tasks_living
-    raise Bad(f"{daemon.daemon.listener.statistics().open} connections are still open")
+    raise Bad(f"{daemon.daemon.server.listener.statistics().open} connections are still open")
 
 
-async def kept(daemon: Running) -> list[Any]:
-    """What is stored that no request speaks of."""
+async def untouched_points(daemon: Running) -> list[Any]:
+    """Return the stored points that no request touches."""
     async with daemon.client() as client:
         target = f"/api/query?{TIMES}&m=none:kept.series&show_tsuids&ms"
         await client.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -120,15 +120,15 @@ async def kept(daemon: Running) -> list[Any]:
 
 
 async def _check_counts(daemon: Running) -> None:
-    """No error of ours, and an account that balances."""
+    """Assert that there were no internal errors, and that the counts of lines balance."""
     async with daemon.client() as client:
         stats = await client.stats()
-    if stats["rpc.exceptions"] or daemon.daemon.listener.statistics().failed:
-        raise Bad(f"{stats['rpc.exceptions']} errors of ours")
+    if stats["rpc.exceptions"] or daemon.daemon.server.listener.statistics().failed:
+        raise Bad(f"{stats['rpc.exceptions']} internal errors")
     check_ledger(stats)
 
 
 def memory() -> int:
-    """Bytes that this process has in memory."""
+    """Return this process' memory in bytes."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

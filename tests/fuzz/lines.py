@@ -1,4 +1,4 @@
-"""Lines by chance: good ones, good ones with something changed, and bytes."""
+"""Random lines: valid ones, valid ones with a change, and random bytes."""
 
 import random
 
@@ -37,80 +37,80 @@ WORDS = (
     b"put", b"put ", b"sync", b"rollup", b"histogram", b":", b"{", b"*", b"|", b",", b"\xd7", b"\xf7", b"\xaa", b"\xbf",
     b"a=b=c", b"-", b".", b"e", b"E", b"x" * 40, b"7" * 20, b"\x85", b"\xa0", b"\x1c", b"k=v " * 30,
 )  # fmt: skip
-MOST_BYTES = 1500  # of a line, so that some are too long
+MOST_BYTES = 1500  # per line, so that some are too long
 
 
 class Lines:
-    """Draws."""
+    """Generates lines."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
 
     def block(self, count: int) -> bytes:
-        """Lines that come together; many blocks have good ones only, as most agents send them."""
-        share = self._chance.choice((0.0, 0.0, 0.02, 0.2, 0.7, 1.0))
-        return b"".join([self.line() if self._chance.random() < share else self._good() + b"\n" for _ in range(count)])
+        """Return a block of lines. Many blocks have only valid lines, as most agents send them."""
+        share = self._rng.choice((0.0, 0.0, 0.02, 0.2, 0.7, 1.0))
+        return b"".join([self.line() if self._rng.random() < share else self._good() + b"\n" for _ in range(count)])
 
     def line(self) -> bytes:
-        """Anything; in the end with LF."""
-        chance = self._chance
-        kind = chance.random()
+        """Return any line, with its LF."""
+        rng = self._rng
+        kind = rng.random()
         if kind < 0.03:
-            return chance.randbytes(chance.randint(0, 60)) + b"\n"
+            return rng.randbytes(rng.randint(0, 60)) + b"\n"
         line = self._good(odd=kind < 0.6)
         if kind > 0.4:
-            for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
+            for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
                 line = self._changed(line)
-        if chance.random() < 0.01:
-            line += b"=" * chance.randint(0, MOST_BYTES)
-        return line[:MOST_BYTES] + (b"\r\n" if chance.random() < 0.05 else b"\n")
+        if rng.random() < 0.01:
+            line += b"=" * rng.randint(0, MOST_BYTES)
+        return line[:MOST_BYTES] + (b"\r\n" if rng.random() < 0.05 else b"\n")
 
     def _good(self, *, odd: bool = False) -> bytes:
-        """A put line of good words; or, `odd`, with words that are the end of what is good, or beyond it."""
-        choice = self._chance.choice
-        time = choice(ODD_TIMES) if odd and self._chance.random() < 0.4 else choice(TIMES)
-        value = choice(ODD_VALUES) if odd and self._chance.random() < 0.6 else self._value()
+        """Return a put line with valid words, or if `odd` with words at or beyond the limits."""
+        choice = self._rng.choice
+        time = choice(ODD_TIMES) if odd and self._rng.random() < 0.4 else choice(TIMES)
+        value = choice(ODD_VALUES) if odd and self._rng.random() < 0.6 else self._value()
         count = choice((1, 1, 2, 3, 8, 9, 13)) if odd else choice((1, 1, 2))
         tags = b" ".join([choice(TAGKS) + b"=" + choice(TAGVS) for _ in range(count)])
         return b"put %b %b %b %b" % (choice(METRICS), time, value, tags)
 
     def _value(self) -> bytes:
-        chance = self._chance
-        kind = chance.random()
+        rng = self._rng
+        kind = rng.random()
         if kind < 0.5:
-            return chance.choice(VALUES)
+            return rng.choice(VALUES)
         if kind < 0.6:
-            return b"%d" % (chance.getrandbits(chance.choice((7, 8, 16, 31, 32, 53, 54, 63))) - chance.getrandbits(7))
+            return b"%d" % (rng.getrandbits(rng.choice((7, 8, 16, 31, 32, 53, 54, 63))) - rng.getrandbits(7))
         if kind < 0.8:
-            return b"%.*f" % (chance.randint(0, 6), chance.uniform(-1000, 1000))
+            return b"%.*f" % (rng.randint(0, 6), rng.uniform(-1000, 1000))
         if kind < 0.9:
-            return repr(chance.uniform(-1, 1) * 10 ** chance.randint(-300, 300)).encode()
-        return b"%d.%d" % (chance.randint(0, 99999), chance.randint(0, 999))
+            return repr(rng.uniform(-1, 1) * 10 ** rng.randint(-300, 300)).encode()
+        return b"%d.%d" % (rng.randint(0, 99999), rng.randint(0, 999))
 
     def _changed(self, line: bytes) -> bytes:
-        chance = self._chance
-        at = chance.randint(0, len(line))
-        match chance.randrange(8):
+        rng = self._rng
+        at = rng.randint(0, len(line))
+        match rng.randrange(8):
             case 0:
-                return line[:at] + chance.choice(WORDS) + line[at:]
+                return line[:at] + rng.choice(WORDS) + line[at:]
             case 1:
-                return line[:at] + line[at + chance.randint(1, 3) :]
+                return line[:at] + line[at + rng.randint(1, 3) :]
             case 2:
-                return line[:at] + bytes([chance.randrange(256)]) + line[at + 1 :]
+                return line[:at] + bytes([rng.randrange(256)]) + line[at + 1 :]
             case 3:
-                return line[:at] + bytes([(line + b"p")[at] ^ 1 << chance.randrange(8)]) + line[at + 1 :]
+                return line[:at] + bytes([(line + b"p")[at] ^ 1 << rng.randrange(8)]) + line[at + 1 :]
             case 4:
                 return line[:at]
             case 5:
                 words = line.split(b" ")
-                words.insert(chance.randint(0, len(words)), chance.choice((*words, *WORDS)))
+                words.insert(rng.randint(0, len(words)), rng.choice((*words, *WORDS)))
                 return b" ".join(words)
             case 6:
                 words = line.split(b" ")
-                words.pop(chance.randrange(len(words)))
+                words.pop(rng.randrange(len(words)))
                 return b" ".join(words)
             case _:
                 words = line.split(b" ")
-                pool = chance.choice((ODD_VALUES, ODD_TIMES, WORDS, VALUES))
-                words[chance.randrange(len(words))] = chance.choice(pool)
+                pool = rng.choice((ODD_VALUES, ODD_TIMES, WORDS, VALUES))
+                words[rng.randrange(len(words))] = rng.choice(pool)
                 return b" ".join(words)

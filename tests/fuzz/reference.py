@@ -1,7 +1,7 @@
-"""What OpenTSDB does with a put line, word by word as its wire protocol is written down, and slowly.
+"""What OpenTSDB does with a put line, implemented slowly and literally from the description of its wire protocol.
 
-It shares nothing with tsd.codec: no table, no expression, no arithmetic. Where this daemon departs from OpenTSDB on
-purpose (README), so does this.
+It shares no table, expression or arithmetic with tsd.codec. It has tsd's intentional differences from OpenTSDB
+(docs/differences.md).
 """
 
 import struct
@@ -11,16 +11,16 @@ from typing import NamedTuple
 DIGITS = "0123456789"
 FIRST_MS = 2**32
 LAST_MS = 9_999_999_999_999
-LAST_STORABLE_MS = (2**32 - 2**32 % 3600 + 3600) * 1000 - 1  # departure: beyond it a base time has more than 32 bits
+LAST_STORABLE_MS = (2**32 - 2**32 % 3600 + 3600) * 1000 - 1  # difference: later base times have more than 32 bits
 MOST_TAGS = 8
 
 
 class Refused(Exception):
-    """The line is answered with these words."""
+    """The error message of a line."""
 
 
 class Stored(NamedTuple):
-    """A point as it is stored."""
+    """A stored point."""
 
     metric: str
     tags: tuple[tuple[str, str], ...]  # sorted
@@ -31,7 +31,7 @@ class Stored(NamedTuple):
 
 
 def judge(line: bytes) -> Stored:
-    """What a put line says. Raises Refused."""
+    """Parse a put line. Raises Refused."""
     words = line.decode("latin-1").split(" ")
     if len(words) < 5:
         raise Refused(f"illegal argument: not enough arguments (need least 4, got {len(words) - 1})")
@@ -55,13 +55,13 @@ def judge(line: bytes) -> Stored:
 
 
 def read_time(word: str) -> int:
-    """Seconds, or from 2^32 on milliseconds."""
+    """Parse seconds, or milliseconds from 2^32 on."""
     number = read_integer("".join(char for char in word if char != "."))
     if number <= 0:
         raise Refused(f"illegal argument: invalid timestamp: {number}")
     if "." not in word or not FIRST_MS <= number <= LAST_MS:
         return number
-    # Departure: what would be milliseconds by its digits is seconds with a fraction.
+    # Difference: digits that OpenTSDB reads as milliseconds are seconds with a fraction.
     if word.count(".") > 1:
         raise Refused(f"illegal argument: invalid timestamp: {word}: one dot at most")
     before, after = word.split(".")
@@ -73,7 +73,7 @@ def read_time(word: str) -> int:
 
 
 def read_integer(word: str) -> int:
-    """A signed 64-bit integer."""
+    """Parse a signed 64-bit integer."""
     if word == "":
         raise Refused("invalid value: Empty string")
     signed = word[0] in "+-"
@@ -94,7 +94,7 @@ def read_integer(word: str) -> int:
 
 
 def read_tags(words: list[str]) -> dict[str, str]:
-    """Tags in the order sent."""
+    """Parse tags in the order sent."""
     tags: dict[str, str] = {}
     for word in words:
         if word == "":
@@ -109,7 +109,7 @@ def read_tags(words: list[str]) -> dict[str, str]:
 
 
 def read_value(word: str, metric: str, time: int) -> tuple[int, bytes]:
-    """Flags and bytes."""
+    """Return the flags and bytes of a value."""
     if not any(char in ".eE" for char in word):
         number = read_integer(word)
         for code, form in ((0, ">b"), (1, ">h"), (3, ">i"), (7, ">q")):
@@ -140,14 +140,14 @@ def read_value(word: str, metric: str, time: int) -> tuple[int, bytes]:
 
 
 class _Reader:
-    """A text, read from left to right."""
+    """Reads a text from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
 
     def take(self, chars: str) -> str:
-        """The next character if it is one of these."""
+        """Return the next character if it is one of these."""
         if self.at < len(self.text) and self.text[self.at] in chars:
             self.at += 1
             return self.text[self.at - 1]
@@ -165,7 +165,7 @@ class _Reader:
 
 
 def read_real(text: str) -> float:
-    """A double as Java reads it; infinite where it overflows."""
+    """Parse a double as Java does; infinite on overflow."""
     wrong = Refused(f'invalid value: For input string: "{text}"')
     reader = _Reader(text)
     minus = reader.take("+-") == "-"
@@ -213,12 +213,12 @@ def _read_exponent(reader: _Reader, wrong: Refused) -> int:
     digits = reader.take_all(DIGITS)
     if not digits:
         raise wrong
-    size = min(int(digits), 10**6)  # beyond it nothing of a line's length stays finite, or above zero
+    size = min(int(digits), 10**6)  # larger exponents give zero or infinity for any line
     return -size if minus else size
 
 
 def scaled(digits: int, base: int, exponent: int) -> float:
-    """The double nearest to digits · base^exponent."""
+    """Return the double nearest to digits · base^exponent."""
     if digits == 0:
         return 0.0
     size = digits.bit_length() + exponent * (3.3219280948873626 if base == 10 else 1)
@@ -234,7 +234,7 @@ def scaled(digits: int, base: int, exponent: int) -> float:
 
 
 def check_names(metric: str, tags: dict[str, str]) -> None:
-    """Whether a series may be called so."""
+    """Check the names of a series. Raises Refused."""
     if not tags:
         raise Refused(f"illegal argument: Need at least one tag (metric={metric}, tags={{}})")
     if len(tags) > MOST_TAGS:
@@ -254,7 +254,7 @@ def check_names(metric: str, tags: dict[str, str]) -> None:
 
 
 def odd_one(name: str) -> str:
-    """The first character that a name may not have."""
+    """Return the first invalid character of a name."""
     for char in name:
         letter = char.isascii() and char.isalpha()
         latin = char in "ªµº" or ("À" <= char <= "ÿ" and char not in "×÷")
@@ -264,12 +264,12 @@ def odd_one(name: str) -> str:
 
 
 def show(tags: dict[str, str]) -> str:
-    """Tags as Java prints a map."""
+    """Format tags as Java prints a map."""
     return "{" + ", ".join(f"{name}={tags[name]}" for name in hash_order(tags)) + "}"
 
 
 def hash_order(tags: dict[str, str]) -> list[str]:
-    """Names in the order of Java's HashMap: bucket by bucket, and within one as they came."""
+    """Return names in the order of Java's HashMap: by bucket, and within one in order of insertion."""
     size = 16
     while len(tags) > size * 0.75:
         size *= 2

@@ -1,4 +1,4 @@
-"""A short flood of connections that nobody should make, to a real daemon: it is as it was before."""
+"""A short flood of malformed connections leaves a real daemon unchanged."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
 
 
 @pytest.mark.slow
-async def test_a_flood_leaves_the_daemon_as_it_was(tmp_path: Path) -> None:
-    came = await flood(tmp_path, REQUESTS, SEED)
-    assert came.requests >= REQUESTS
-    assert came.answered > came.connections // 4
+async def test_fuzzed_connections_leave_daemon_unchanged(tmp_path: Path) -> None:
+    outcome = await flood(tmp_path, REQUESTS, SEED)
+    assert outcome.requests >= REQUESTS
+    assert outcome.answered > outcome.connections // 4

@@ -1,4 +1,4 @@
-"""Lines by chance, in both ways that they are taken, against the slow reference; and streams cut at every byte."""
+"""Compare both parsers with the slow reference on random lines."""
 
 import json
 import os
@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from tests.fuzz import reference
-from tests.fuzz.against import Contest, rows_by, split_lines
-from tsd.ingest import compiled
+from tests.fuzz.comparison import Comparison, rows_by, split_lines
+from tsd.ingest import series
 
-# OpenTSDB's reading of these is not ours, on purpose: README says so.
+# Intentional differences from OpenTSDB: docs/differences.md lists them.
 DEPARTURES = ("put wire.a 1500000000.5 1 a=b\n", "put wire.a 1500000000.50 1 a=b\n", "put wire.a 9999999999999 1 a=b\n")
-LINES = int(os.environ.get("TSD_FUZZ_LINES") or 150_000)  # in each way
+LINES = int(os.environ.get("TSD_FUZZ_LINES") or 150_000)  # per parser
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "wire_vectors.json").read_text("utf-8"))
 
 
 def is_put(vector: dict[str, Any]) -> bool:
-    """Whether a vector is one put line that nothing but its words decides about."""
+    """Whether a vector is one put line whose result depends only on its words."""
     send, reply = str(vector["send"]), str(vector["reply"])
     return (
         send.startswith("put ")
@@ -31,7 +31,7 @@ def is_put(vector: dict[str, Any]) -> bool:
     )
 
 
-def test_the_reference_says_what_opentsdb_says() -> None:
+def test_reference_agrees_with_recorded_vectors() -> None:
     puts = [vector for vector in VECTORS if is_put(vector)]
     assert len(puts) > 100
     for vector in puts:
@@ -45,10 +45,10 @@ def test_the_reference_says_what_opentsdb_says() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_loop", [False, True] if compiled.HAS else [False])
-def test_lines_by_chance_are_judged_as_the_reference_judges_them(by_loop: bool) -> None:
-    contest = Contest(rows_by(by_loop), random.Random(f"{SEED}/{by_loop}"))
-    contest.run(LINES)
-    assert set(contest.verdicts) == {"stored", "refused", "command", "too long"}
-    assert contest.verdicts["stored"] > LINES // 4
-    assert contest.verdicts["refused"] > LINES // 10
+@pytest.mark.parametrize("by_loop", [False, True] if series.HAS_LOOP else [False])
+def test_random_lines_agree_with_reference(by_loop: bool) -> None:
+    comparison = Comparison(rows_by(by_loop), random.Random(f"{SEED}/{by_loop}"))
+    comparison.run(LINES)
+    assert set(comparison.verdicts) == {"stored", "refused", "command", "too long"}
+    assert comparison.verdicts["stored"] > LINES // 4
+    assert comparison.verdicts["refused"] > LINES // 10

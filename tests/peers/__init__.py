@@ -1,1 +1,1 @@
-"""Real peers for tests: HBase, OpenTSDB, and what they need from this machine."""
+"""Real peers for tests, HBase and OpenTSDB, and their requirements."""

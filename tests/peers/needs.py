@@ -1,6 +1,6 @@
-"""What the tests of real peers need from this machine, and what happens where it is not there.
+"""Requirements of tests with real peers, and what happens if they are missing.
 
-A full run (TSD_TEST_FULL=1, or CI set) fails; any other skips, and says how to get it.
+A full run (TSD_TEST_FULL=1, or CI set) fails; other runs skip the test and say how to install what is missing.
 """
 
 import functools
@@ -12,30 +12,38 @@ from pathlib import Path
 
 import pytest
 
-from tsd import bytemap, series_entries
 from tsd.api import put
-from tsd.codec import packed
-from tsd.compaction import queue
-from tsd.doors import gather
-from tsd.ingest import compiled as ingest_compiled
-from tsd.query import compiled
-from tsd.store import filling, keyvalue, requests
+from tsd.codec import bytemap, points
+from tsd.codec.packing import cell as packed
+from tsd.ingest import series
+from tsd.query import fold
+from tsd.server import multiplexer
+from tsd.store import cells
+from tsd.store.hbase import thrift_codec
+from tsd.store.rocksdb import keys
+from tsd.tables.opentsdb import decode, encode, resolver, series_index
+from tsd.tables.opentsdb.compaction import queue
 
-LOOPS = {  # of setup.py's modules: whether it was built and is in use
-    "tsd._bytemap": bytemap.HAS,
-    "tsd._entries": series_entries.HAS_LOOP,
+LOOPS = {  # modules of setup.py: whether each is built and in use
+    "tsd.codec._bytemap": bytemap.HAS_BYTEMAP_LOOP,
+    "tsd.tables.opentsdb._entries": series_index.HAS_LOOP,
     "tsd.api._put_json": put.HAS_LOOP,
-    "tsd.codec._packed": packed.HAS_LOOP,
-    "tsd.compaction._noting": queue.HAS_LOOP,
-    "tsd.doors._gather": gather.HAS_LOOP,
-    "tsd.ingest._rows": ingest_compiled.HAS,
-    "tsd.query._fast": compiled.HAS,
-    "tsd.store._keys": filling.HAS_LOOP,
-    "tsd.store._requests": requests.HAS_LOOP,
-    "tsd.store._split": keyvalue.HAS_LOOP,
+    "tsd.codec.packing._packing": packed.HAS_PACKING_LOOP,
+    "tsd.tables.opentsdb.compaction._queue": queue.HAS_LOOP,
+    "tsd.server._multiplexer": multiplexer.HAS_LOOP,
+    "tsd.ingest._parser": series.HAS_LOOP,
+    "tsd.codec._columns": points.HAS_LOOP,
+    "tsd.tables._composer": resolver.HAS_LOOP,
+    "tsd.tables.opentsdb._encode": encode.HAS_LOOP,
+    "tsd.tables.opentsdb._uid_composer": resolver.HAS_LOOP,
+    "tsd.query._loops": fold.HAS_LOOP,
+    "tsd.tables.opentsdb._decode": decode.HAS_LOOP,
+    "tsd.store.rocksdb._keys": keys.HAS_KEY_LOOP,
+    "tsd.store.hbase._encode": thrift_codec.HAS_ENCODE_LOOP,
+    "tsd.store._cells": cells.HAS_CELL_LOOP,
 }
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-# Debian's, where they are not called like the program
+# Debian's packages with names other than the program's
 PACKAGES = {
     "collectd": "collectd-core",
     "nc": "netcat-openbsd",
@@ -47,19 +55,19 @@ PACKAGES = {
 
 
 def full_run() -> bool:
-    """Whether what is missing is a failure."""
+    """Whether missing requirements fail."""
     return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in ("TSD_TEST_FULL", "CI"))
 
 
 def need_peer(name: str) -> None:
-    """Skip the test, or fail it in a full run, if `scripts/NAME` lacks Java or Maven."""
+    """If `scripts/NAME` lacks Java or Maven, skip the test, or fail it in a full run."""
     if lack := _lacking(name):
         _give_up(lack)
 
 
 def need_program(name: str) -> Path:
-    """Where the program `name` is; if it is nowhere, skip the test, or fail it in a full run."""
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # where daemons live
+    """Return the path of a program. If it is missing, skip the test, or fail it in a full run."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # the folders of daemons
     if found := shutil.which(name, path=path):
         return Path(found)
     _give_up(f"{name} is not installed. On Debian or Ubuntu: apt-get install {PACKAGES.get(name, name)}")
@@ -67,7 +75,7 @@ def need_program(name: str) -> Path:
 
 
 def run_script(name: str, *arguments: str | Path) -> str:
-    """What `scripts/NAME` prints; fails the test with what it said where it fails."""
+    """Return the output of `scripts/NAME`. If it fails, fail the test with its error."""
     done = _run(name, *arguments)
     if done.returncode:
         pytest.fail(f"scripts/{name} {' '.join(map(str, arguments))}:\n{done.stderr}{done.stdout}", pytrace=False)
@@ -80,7 +88,7 @@ def _run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         check=False,
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHON": sys.executable},  # no search for one at every call
+        env=os.environ | {"PYTHON": sys.executable},  # avoids a search at every call
     )
 
 
@@ -91,7 +99,7 @@ def _lacking(name: str) -> str:
 
 
 def need_compiled_loops() -> None:
-    """Skip the test, or in a full run fail it, where the compiled loops were not built."""
+    """If the compiled loops are not built, skip the test, or fail it in a full run."""
     if not all(LOOPS.values()):
         _give_up("the compiled loops are not there: a C compiler is wanted when tsd is installed, and TSD_PURE unset")
 

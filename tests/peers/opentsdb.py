@@ -1,4 +1,4 @@
-"""Real OpenTSDBs on the HBase of a test run, and how tests talk to them."""
+"""Real OpenTSDBs on the HBase of a test run, and their client functions."""
 
 import contextlib
 import http.client
@@ -19,22 +19,22 @@ from tests.peers.needs import run_script
 from tests.peers.tables import Tables
 
 HOST = "127.0.0.1"
-ANSWER_S = 60  # how long a test waits before it calls a peer dead
-# On a busy machine a tool warns of slow look-ups of localhost, among what it prints.
+ANSWER_S = 60  # how long a test waits for a peer
+# On a busy machine a tool mixes warnings about slow look-ups of localhost into its output.
 NO_SLOW_LOOKUPS = '<logger name="org.hbase.async.HBaseClient" level="ERROR"/>'
 SETTINGS = {
     "tsd.http.request.enable_chunked": "true",
     "tsd.http.request.max_chunk": "1048576",
-    "hbase.rpcs.buffered_flush_interval": "20",  # ms; still gathers puts as it does in production, but nobody waits 1 s
-    "tsd.storage.hbase.prefetch_meta": "true",  # or its first put waits, uncounted, until it knows where to go
+    "hbase.rpcs.buffered_flush_interval": "20",  # ms; batches puts as in production, without the wait of 1 s
+    "tsd.storage.hbase.prefetch_meta": "true",  # otherwise the first put waits for region look-ups, uncounted
 }
 
 
 class Opentsdb:
-    """A running OpenTSDB. It dies with this process, whatever ends that."""
+    """A running OpenTSDB. It ends with this process."""
 
     def __init__(self, home: Path, hbase: RunningHbase, tables: Tables, settings: dict[str, str]) -> None:
-        """Start it on `tables`, which must be there; fails the test if it does not come up."""
+        """Start it on existing `tables`. Fail the test if it does not start."""
         self.tables = tables
         self._home = home
         self._marks = itertools.count(1)
@@ -45,18 +45,18 @@ class Opentsdb:
         self.port: int = json.loads((home / "run" / "opentsdb.json").read_text())["port"]
 
     def send(self, lines: bytes) -> bytes:
-        """What it answers to whole lines on a telnet connection of their own, with what it stored settled.
+        """Send whole lines over a new telnet connection. Return the replies once everything is stored.
 
-        A line of our own follows them: a command that it does not know. Its answer, which is left out, says that all
-        lines before it were read. Late answers (storage errors) are waited for as `settle` does. Where the last line is
-        not ended, or where it closes the connection, everything up to its close is returned.
+        An unknown command follows the lines. Its reply, which is removed, proves that all lines before were read. Late
+        replies (storage errors) are awaited as in `settle`. If the last line is incomplete, or if OpenTSDB closes the
+        connection, everything up to the close is returned.
         """
         mark = f"tsd-mark-{next(self._marks)}"
         echo = f"unknown command: {mark}.  Try `help'.\n".encode()
         answer = b""
         with (
             socket.create_connection((HOST, self.port), timeout=ANSWER_S) as connection,
-            contextlib.suppress(ConnectionError),  # it may close before it has read all
+            contextlib.suppress(ConnectionError),  # it may close before it has read everything
         ):
             connection.sendall(lines)
             if lines.endswith(b"\n"):
@@ -72,14 +72,14 @@ class Opentsdb:
         return answer
 
     def settle(self) -> None:
-        """Return once nothing is on its way to HBase, nor gathered to be sent there."""
+        """Return once no put is buffered or in flight to HBase."""
         deadline = time.monotonic() + ANSWER_S
-        while not self._is_idle():  # each look is a request: it paces itself
+        while not self._is_idle():  # each request limits the polling rate
             assert time.monotonic() < deadline, f"OpenTSDB still writes after {ANSWER_S} s"
 
     def http(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Status and body of a request: as JSON where it is, else as text, None where it is empty. A `body` that is not
-        bytes is sent as JSON."""
+        """Send a request. Return its status, and its body as JSON if possible, else as text, or None if empty. A `body`
+        that is not bytes is sent as JSON."""
         payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection = http.client.HTTPConnection(HOST, self.port, timeout=ANSWER_S)
         try:
@@ -93,7 +93,8 @@ class Opentsdb:
         return response.status, text or None
 
     def tool(self, name: str, *words: str) -> bytes:
-        """What one of its command-line tools prints, `net.opentsdb.tools.NAME`, on the same tables; it must succeed."""
+        """Return the output of its command-line tool `net.opentsdb.tools.NAME` on the same tables. The tool must
+        succeed."""
         classes = f"{self._home}:{jars_of('opentsdb')}/*"
         logback = self._home / "tools.xml"
         usual = (self._home / "logback.xml").read_text()
@@ -108,15 +109,15 @@ class Opentsdb:
         return done.stdout
 
     def stop(self) -> None:
-        """End it in an orderly way: everything that it took is in HBase then."""
+        """Stop it cleanly, after it has written everything to HBase."""
         run_script("opentsdb", "stop", self._home)
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill it."""
         run_script("opentsdb", "kill", self._home)
 
     def log(self) -> str:
-        """What it logged (WARN and above)."""
+        """Return its log (WARN and above)."""
         return (self._home / "log" / "opentsdb.log").read_text(errors="replace")
 
     def _is_idle(self) -> bool:
@@ -124,13 +125,13 @@ class Opentsdb:
         assert status == 200, clients
         return all(
             client["rpcsInFlight"] == client["pendingRPCs"] == client["pendingBatchedRPCs"] == 0
-            and client["rpcsSent"] == client["rpcid"] + 1  # ids count from 0: none is between gathered and in flight
+            and client["rpcsSent"] == client["rpcid"] + 1  # ids start at 0: no call is between the buffer and the wire
             for client in clients
         )
 
 
 class Opentsdbs:
-    """Starts OpenTSDBs for tests, and ends them. Those of equal settings can be had as one."""
+    """Starts and stops OpenTSDBs for tests. Those with equal settings can be shared."""
 
     def __init__(self, hbase: RunningHbase, new_home: Callable[[str], Path]) -> None:
         self._hbase = hbase
@@ -139,20 +140,20 @@ class Opentsdbs:
         self._shared: dict[tuple[object, ...], Opentsdb] = {}
 
     def start(self, tables: Tables | None = None, **settings: str) -> Opentsdb:
-        """A new one on `tables`, or on new ones of its own."""
+        """Start one on `tables`, or on new tables."""
         tables = tables or self._hbase.new_tables()
         peer = Opentsdb(self._new_home("opentsdb"), self._hbase, tables, settings)
         self._running.append(peer)
         return peer
 
     def share(self, tables: Tables | None = None, **settings: str) -> Opentsdb:
-        """The one that was started before with the same tables and settings, or a new one."""
+        """Return one with the same tables and settings, or start it."""
         key = (tables, *sorted(settings.items()))
         if key not in self._shared:
             self._shared[key] = self.start(tables, **settings)
         return self._shared[key]
 
     def close(self) -> None:
-        """Kill them all: nobody looks at what they had still to write."""
+        """Kill them all, without waiting for unwritten points."""
         while self._running:
             self._running.pop().kill()

@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from tsd.codec.cell import APPEND, Point, join, join_append, ms_qualifier, seconds_qualifier
-from tsd.codec.merge import MergeRules, StoredCell
-from tsd.codec.words import FLOAT, encode_float, encode_integer
+from tsd.codec.opentsdb.cell import APPEND, Point, join, join_append, ms_qualifier, seconds_qualifier
+from tsd.codec.opentsdb.merge import MergeRules, StoredCell
+from tsd.codec.text import FLOAT, encode_float, encode_integer
 
 KEY = bytes.fromhex("00000150e22700000001000001")
 

@@ -10,16 +10,16 @@ from typing import NamedTuple, TypeVar
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from tsd.codec.cell import COLUMN, join, ms_qualifier, seconds_qualifier
-from tsd.codec.cell import Point as CellPoint
-from tsd.codec.merge import MergeRules
-from tsd.codec.row import compact, data_cells, points
-from tsd.codec.rowkey import Layout, row_key
-from tsd.codec.words import encode_integer
-from tsd.compaction.step import RowCompactor
+from tsd.codec.opentsdb.cell import COLUMN, join, ms_qualifier, seconds_qualifier
+from tsd.codec.opentsdb.cell import Point as CellPoint
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.row import compact, data_cells, points
+from tsd.codec.opentsdb.rowkey import Layout, row_key
+from tsd.codec.text import encode_integer
 from tsd.errors import CorruptRow
 from tsd.store import Cell, Put, Store
 from tsd.store.memory import MemoryStore
+from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 
 T = TypeVar("T")
 RULES = MergeRules(fix_duplicates=True, cell_points=3)  # so few that rows are cut
@@ -75,9 +75,9 @@ class Turns:
             self._done.set()
 
     async def give(self, after_each: Callable[[], Awaitable[None]]) -> None:
-        """Give turns until nobody wants one."""
+        """Give turns until no call waits for one."""
         while True:
-            await wait_all_tasks_blocked()  # no call is under way: nobody is in a thread
+            await wait_all_tasks_blocked()  # no call is in a thread
             if not self._waiting:
                 return
             self._done = trio.Event()
@@ -205,7 +205,7 @@ class Schedule:
                 pass
 
     def _compactor(self, store: object) -> RowCompactor:
-        compactor = RowCompactor(store, self._table, Layout(), RULES, lambda: 0, _raise, rest_ms=0)  # type: ignore[arg-type]
+        compactor = RowCompactor(store, self._table, Layout(), RULES, lambda: 0, _raise, settle_ms=0)  # type: ignore[arg-type]
         self.compactors.append(compactor)
         return compactor
 
@@ -216,11 +216,11 @@ class Schedule:
         found = await self._store.get(self._table, self._keys)
         again = self._compactor(self._store)
         await again.compact_keys(self._keys)
-        if last.tally.hidden:  # by what was deleted: it stays as it is, and is read as it should be
+        if last.stats.hidden:  # by what was deleted: it stays as it is, and is read as it should be
             return
         for key in self._truth:
             assert not compact(key, data_cells(found.get(key, ())), RULES).changes
-        assert again.tally.writes == again.tally.deletes == 0
+        assert again.stats.writes == again.stats.deletes == 0
         assert await self._store.get(self._table, self._keys) == found
 
 

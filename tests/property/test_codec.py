@@ -6,33 +6,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.codec_rows import any_flags, by_time, ordered, points
-from tsd.codec.annotation import (
+from tsd.codec.names import Widths, parse_uid, show_uid
+from tsd.codec.opentsdb.annotation import (
     annotation_offset_ms,
     annotation_qualifier,
     annotation_row,
 )
-from tsd.codec.cell import (
+from tsd.codec.opentsdb.cell import (
     MS_MARK,
     Point,
     join,
     join_append,
-    mend,
     ms_qualifier,
     offset_ms,
     qualifier_of,
+    repair_encoding,
     seconds_qualifier,
     split,
     split_append,
     split_qualifier,
 )
-from tsd.codec.checks import narrow
-from tsd.codec.histogram import (
+from tsd.codec.opentsdb.check import narrow
+from tsd.codec.opentsdb.histogram import (
     histogram_offset_ms,
     histogram_qualifier,
     single,
 )
-from tsd.codec.putline import NameRules, PutLine, parse_put
-from tsd.codec.rollup import (
+from tsd.codec.opentsdb.rollup import (
     END_OFFSET,
     Interval,
     RollupConfig,
@@ -41,16 +41,30 @@ from tsd.codec.rollup import (
     rollup_qualifier,
     rollup_time,
 )
-from tsd.codec.rowkey import Layout, Series, join_pairs, row_key, split_key, tsuid
-from tsd.codec.times import FIRST_MS, LAST_BASE_MS, base_time, instant, parse_time, timestamp
-from tsd.codec.tsuid import join_tsuid, parse_uid, show_uid, split_tsuid, tsuid_row
-from tsd.codec.uid import (
-    Uid,
-    Widths,
-    decode_uid,
-    encode_uid,
+from tsd.codec.opentsdb.rowkey import (
+    Layout,
+    Series,
+    join_pairs,
+    join_tsuid,
+    row_key,
+    split_key,
+    split_tsuid,
+    tsuid,
+    tsuid_row,
 )
-from tsd.codec.words import (
+from tsd.codec.opentsdb.uid import Uid, decode_uid, encode_uid
+from tsd.codec.putline import (
+    FIRST_MS,
+    LAST_BASE_MS,
+    NameRules,
+    PutLine,
+    base_time,
+    instant,
+    parse_put,
+    parse_time,
+    timestamp,
+)
+from tsd.codec.text import (
     FLOAT,
     decode_number,
     encode_float,
@@ -76,7 +90,7 @@ layouts = st.builds(Layout, widths, st.integers(0, 8), st.integers(1, 255))
 
 @law
 @given(longs)
-def test_integer(number: int) -> None:
+def test_integer_survives_encoding(number: int) -> None:
     flags, value = encode_integer(number)
     assert decode_number(flags, value) == number
     assert flags == len(value) - 1
@@ -86,7 +100,7 @@ def test_integer(number: int) -> None:
 
 @law
 @given(doubles)
-def test_float(number: float) -> None:
+def test_float_survives_encoding(number: float) -> None:
     flags, value = encode_float(number)
     found = decode_number(flags, value)
     assert (found, math.copysign(1, found), isinstance(found, float)) == (number, math.copysign(1, number), True)
@@ -214,7 +228,7 @@ def test_qualifier(point: Point) -> None:
     build = ms_qualifier if point.in_ms else seconds_qualifier
     assert build(point.offset_ms if point.in_ms else point.offset_ms // 1000, point.flags) == point.qualifier
     assert (point.qualifier[0] >= MS_MARK) == point.in_ms
-    assert mend(*point) == point
+    assert repair_encoding(*point) == point
     assert by_time([point]) == [point]
 
 

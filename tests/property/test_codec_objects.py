@@ -9,22 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tsd.codec.annotation import (
-    Annotation,
-    annotation_offset_ms,
-    decode_annotation,
-    encode_annotation,
-)
-from tsd.codec.cell import (
+from tsd.codec.metadata import Annotation, Branch, Leaf, Rule, RuleKind, Tree, TsMeta, UidMeta
+from tsd.codec.names import Kind, Widths, parse_uid
+from tsd.codec.opentsdb.annotation import annotation_offset_ms, decode_annotation, encode_annotation
+from tsd.codec.opentsdb.cell import (
     Point,
     kind_of,
     split,
     split_append,
     split_qualifier,
 )
-from tsd.codec.histogram import (
-    Bucket,
-    Histogram,
+from tsd.codec.opentsdb.histogram import (
     decode_histogram,
     decode_varint,
     encode_histogram,
@@ -37,10 +32,7 @@ from tsd.codec.histogram import (
     show_histogram,
     split_value,
 )
-from tsd.codec.jsontext import decode_object, encode_object, show_double
-from tsd.codec.meta import (
-    TsMeta,
-    UidMeta,
+from tsd.codec.opentsdb.meta import (
     decode_count,
     decode_ts_meta,
     decode_uid_meta,
@@ -48,18 +40,13 @@ from tsd.codec.meta import (
     encode_ts_meta,
     encode_uid_meta,
 )
-from tsd.codec.rollup import (
+from tsd.codec.opentsdb.rollup import (
     RollupConfig,
     decode_rollup,
     parse_config,
 )
-from tsd.codec.rowkey import Layout, split_key
-from tsd.codec.tree import (
-    Branch,
-    Leaf,
-    Rule,
-    RuleKind,
-    Tree,
+from tsd.codec.opentsdb.rowkey import Layout, split_key, split_tsuid
+from tsd.codec.opentsdb.tree import (
     decode_branch,
     decode_leaf,
     decode_rule,
@@ -71,15 +58,9 @@ from tsd.codec.tree import (
     rule_column,
     split_rule_column,
 )
-from tsd.codec.tsuid import parse_uid, split_tsuid
-from tsd.codec.uid import (
-    Kind,
-    Widths,
-    decode_counter,
-)
-from tsd.codec.words import (
-    FLOAT,
-)
+from tsd.codec.opentsdb.uid import decode_counter
+from tsd.codec.points import Bucket, Histogram
+from tsd.codec.text import FLOAT, decode_object, encode_object, show_double
 from tsd.errors import BadConfig, BadLine, CorruptRow
 
 law = settings(deadline=None)
@@ -131,7 +112,7 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 @law
 @given(data=st.data())
-def test_object_is_decoded_as_it_was_encoded(name: str, data: st.DataObject) -> None:
+def test_object_survives_encoding(name: str, data: st.DataObject) -> None:
     values, encode, decode = FORMATS[name]
     value = data.draw(values)
     stored = encode(value)
@@ -177,7 +158,7 @@ TOO_MUCH = [b"[" * 99999, b'{"startTime":' + b"9" * 5000 + b"}"]
 @given(
     st.one_of(st.binary(max_size=30), objects, st.sampled_from([b"[" * 99999, b'{"startTime":' + b"9" * 5000 + b"}"]))
 )
-def test_any_bytes_give_an_answer_or_the_one_error(name: str, given_bytes: bytes) -> None:
+def test_any_bytes_decode_or_raise_corrupt_row(name: str, given_bytes: bytes) -> None:
     decode, error = OF_ANY_BYTES[name]
     with contextlib.suppress(error):
         assert decode(given_bytes) is not None
@@ -185,7 +166,7 @@ def test_any_bytes_give_an_answer_or_the_one_error(name: str, given_bytes: bytes
 
 @law
 @given(st.binary(max_size=10), st.binary(max_size=20))
-def test_a_cell_of_any_bytes_gives_points_or_the_one_error(qualifier: bytes, value: bytes) -> None:
+def test_any_cell_decodes_or_raises_corrupt_row(qualifier: bytes, value: bytes) -> None:
     try:
         found = split(qualifier, value)
     except CorruptRow:
@@ -196,7 +177,7 @@ def test_a_cell_of_any_bytes_gives_points_or_the_one_error(qualifier: bytes, val
 
 @law
 @given(st.binary(min_size=2, max_size=20))
-def test_a_number_of_any_bytes(value: bytes) -> None:
+def test_any_number_bytes_decode_or_raise(value: bytes) -> None:
     point = Point(value[:2], value[2:])
     try:
         assert isinstance(point.number, int | float)
@@ -206,18 +187,18 @@ def test_a_number_of_any_bytes(value: bytes) -> None:
 
 @law
 @given(st.dictionaries(texts, st.none() | st.booleans() | longs | doubles.filter(math.isfinite) | texts))
-def test_json_is_what_every_reader_takes_it_for(members: dict[str, None]) -> None:
+def test_json_is_read_by_other_parsers(members: dict[str, None]) -> None:
     assert json.loads(encode_object(members)) == members
 
 
 @law
 @given(doubles.filter(math.isfinite))
-def test_doubles_are_read_back(number: float) -> None:
+def test_doubles_survive_encoding(number: float) -> None:
     assert float(show_double(number)) == number
     assert "." in show_double(number)
 
 
 @law
 @given(histograms)
-def test_histogram_text(found: Histogram) -> None:
+def test_histogram_text_round_trips(found: Histogram) -> None:
     assert parse_histogram(show_histogram(found).encode()) == found

@@ -19,12 +19,12 @@ from tests.property.codec_rows import (
     with_appends,
 )
 from tests.unit.codec.codec_rows import applied
-from tsd.codec.cell import Point, split_qualifier
-from tsd.codec.checks import UNREADABLE, Trouble, inspect, is_infinite
-from tsd.codec.fsck import NOTHING, FsckOptions, RowCheck, check_row, totals
-from tsd.codec.merge import (
+from tsd.codec.opentsdb.cell import Point, split_qualifier
+from tsd.codec.opentsdb.check import UNREADABLE, Trouble, inspect, is_infinite
+from tsd.codec.opentsdb.fsck import NOTHING, FsckOptions, RowCheck, check_row, totals
+from tsd.codec.opentsdb.merge import (
     DuplicateTimestamp,
-    Merged,
+    MergedRow,
     MergeRules,
     StoredCell,
     _join_runs,
@@ -33,8 +33,8 @@ from tsd.codec.merge import (
     merge,
     point_cells,
 )
-from tsd.codec.row import Compaction, compact, points, problems
-from tsd.codec.words import show_signed
+from tsd.codec.opentsdb.row import Compaction, compact, points, problems
+from tsd.codec.text import show_signed
 from tsd.errors import CorruptRow
 
 law = settings(deadline=None)
@@ -58,7 +58,7 @@ def after(cells: list[StoredCell], done: Compaction, *, stop_after: str = "delet
 
 @law
 @given(with_appends, deciding)
-def test_merging_is_what_its_words_say(cells: list[StoredCell], rules: MergeRules) -> None:
+def test_merge_follows_its_definition(cells: list[StoredCell], rules: MergeRules) -> None:
     """Point by point: of one time the newest cell's, then the lowest qualifier's, then the first; or by value."""
     best: dict[int, Point] = {}
     dropped = 0
@@ -79,7 +79,7 @@ def test_merging_is_what_its_words_say(cells: list[StoredCell], rules: MergeRule
 
 @law
 @given(st.one_of(tidy, anything), all_rules)
-def test_joining_whole_cells_is_merging_their_points(cells: list[StoredCell], rules: MergeRules) -> None:
+def test_joining_cells_equals_merging_points(cells: list[StoredCell], rules: MergeRules) -> None:
     try:
         holders = point_cells(KEY, cells)
     except CorruptRow:
@@ -91,7 +91,7 @@ def test_joining_whole_cells_is_merging_their_points(cells: list[StoredCell], ru
 
 @law
 @given(tidy)
-def test_cells_that_follow_each_other_are_joined_whole(cells: list[StoredCell]) -> None:
+def test_consecutive_cells_are_joined_directly(cells: list[StoredCell]) -> None:
     """Else rows of the usual sort would take the slow way, unseen."""
     taken: list[StoredCell] = []
     last_ms = -1
@@ -110,14 +110,14 @@ def test_order_of_cells_does_not_matter(data: st.DataObject, cells: list[StoredC
     assert outcome(shuffled, rules) == outcome(cells, rules)
 
 
-def sizes(row: Merged) -> int:
+def sizes(row: MergedRow) -> int:
     """Points of its largest cell."""
     return max((len(cell_points(cell)) for cell in row.cells), default=0)
 
 
 @law
 @given(readable, all_rules)
-def test_compaction_changes_no_point_and_is_done_once(cells: list[StoredCell], rules: MergeRules) -> None:
+def test_compaction_keeps_points_and_is_idempotent(cells: list[StoredCell], rules: MergeRules) -> None:
     try:
         done = compact(KEY, cells, rules)
     except DuplicateTimestamp:
@@ -134,7 +134,7 @@ def test_compaction_changes_no_point_and_is_done_once(cells: list[StoredCell], r
 
 @law
 @given(readable, all_rules)
-def test_a_crash_between_put_and_delete_loses_no_point(cells: list[StoredCell], rules: MergeRules) -> None:
+def test_crash_between_put_and_delete_loses_no_point(cells: list[StoredCell], rules: MergeRules) -> None:
     try:
         done = compact(KEY, cells, rules)
     except DuplicateTimestamp:
@@ -150,7 +150,7 @@ def test_a_crash_between_put_and_delete_loses_no_point(cells: list[StoredCell], 
 
 @law
 @given(readable, deciding)
-def test_a_compacted_row_is_tidy(cells: list[StoredCell], rules: MergeRules) -> None:
+def test_compacted_row_has_no_problems(cells: list[StoredCell], rules: MergeRules) -> None:
     done = compact(KEY, cells, rules)
     if sizes(done.row) > rules.cell_points and not done.changes:
         return
@@ -160,7 +160,7 @@ def test_a_compacted_row_is_tidy(cells: list[StoredCell], rules: MergeRules) -> 
 
 @law
 @given(st.one_of(anything, any_bytes), all_rules)
-def test_a_row_that_cannot_be_read_is_named_and_left_alone(cells: list[StoredCell], rules: MergeRules) -> None:
+def test_unreadable_row_is_named_and_unchanged(cells: list[StoredCell], rules: MergeRules) -> None:
     if any(problem.trouble in UNREADABLE for problem in problems(KEY, cells)):
         with pytest.raises(CorruptRow, match=f"row {KEY.hex()}"):
             compact(KEY, cells, rules)
@@ -173,7 +173,7 @@ def test_a_row_that_cannot_be_read_is_named_and_left_alone(cells: list[StoredCel
 
 @law
 @given(with_appends, all_rules)
-def test_a_row_with_an_append_column_is_never_rewritten(cells: list[StoredCell], rules: MergeRules) -> None:
+def test_row_with_append_column_is_never_rewritten(cells: list[StoredCell], rules: MergeRules) -> None:
     try:
         done = compact(KEY, cells, rules)
     except DuplicateTimestamp:
@@ -184,7 +184,7 @@ def test_a_row_with_an_append_column_is_never_rewritten(cells: list[StoredCell],
 
 @law
 @given(readable, deciding)
-def test_compaction_touches_cells_of_points_only(cells: list[StoredCell], rules: MergeRules) -> None:
+def test_compaction_changes_only_cells_of_points(cells: list[StoredCell], rules: MergeRules) -> None:
     done = compact(KEY, cells, rules)
     others = [cell for cell in cells if len(cell.qualifier) % 2 or not cell.qualifier]
     assert [cell for cell in after(cells, done) if cell in others] == others
@@ -212,7 +212,7 @@ flags = st.builds(
 
 @law
 @given(st.one_of(anything, any_bytes))
-def test_fsck_without_leave_changes_nothing(cells: list[StoredCell]) -> None:
+def test_fsck_without_permission_changes_nothing(cells: list[StoredCell]) -> None:
     found = check_row(KEY, cells, FsckOptions(compact=True, resolve_duplicates=True, delete_bad_values=True), named)
     assert (found.puts, found.deletes, found.delete_row) == (*NOTHING, False)
     assert totals(found.counts)[2] == 0
@@ -220,7 +220,7 @@ def test_fsck_without_leave_changes_nothing(cells: list[StoredCell]) -> None:
 
 @law
 @given(st.one_of(anything, any_bytes), st.booleans())
-def test_fsck_leaves_nothing_that_it_could_mend(cells: list[StoredCell], last: bool) -> None:
+def test_fsck_repairs_everything_repairable(cells: list[StoredCell], last: bool) -> None:
     options = FsckOptions.fix_all(last_write_wins=last)
     found = check_row(KEY, cells, options, named)
     second = check_row(KEY, mended(cells, found), options, named)
@@ -232,7 +232,7 @@ def test_fsck_leaves_nothing_that_it_could_mend(cells: list[StoredCell], last: b
 
 @law
 @given(st.one_of(anything, any_bytes), flags)
-def test_fsck_loses_no_time_that_can_be_read(cells: list[StoredCell], options: FsckOptions) -> None:
+def test_fsck_loses_no_readable_time(cells: list[StoredCell], options: FsckOptions) -> None:
     """Whatever it deletes, what stood at each readable time of a readable cell stays, but for duplicates of it."""
     found = check_row(KEY, cells, options, named)
     row = mended(cells, found)
@@ -282,14 +282,14 @@ NO_ERROR = {
 
 @law
 @given(readable)
-def test_fsck_finds_an_error_where_the_checker_finds_one(cells: list[StoredCell]) -> None:
+def test_fsck_finds_the_errors_of_the_checker(cells: list[StoredCell]) -> None:
     troubles = {problem.trouble for problem in problems(KEY, cells)}
     errors, _, _ = totals(check_row(KEY, cells, FsckOptions(), named).counts)
     assert (errors == 0) == (troubles <= NO_ERROR)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4095, 4096, 4097, 9000])
-def test_long_rows_are_cut_in_time_order(size: int) -> None:
+def test_long_rows_are_split_in_time_order(size: int) -> None:
     cells = [StoredCell(bytes.fromhex(f"{0xF0000000 | n << 6:08x}"), b"\1", 1) for n in range(size)]
     done = compact(KEY, cells)
     row = after(cells, done)

@@ -3,34 +3,39 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tsd.codec.fsck_uids import UidCell, check_uids
-from tsd.codec.uid import (
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.uid import (
     COUNTER_ROW,
-    Kind,
     decode_counter,
     encode_counter,
     encode_uid,
+    id_column,
+    meta_column,
+    name_column,
 )
+from tsd.codec.opentsdb.uid_fsck import UidCell, check_uids
 
 law = settings(deadline=None)
 longs = st.integers(-(1 << 63), (1 << 63) - 1)
 few_names = st.sampled_from([b"a", b"b", b"c", b"fsck.a.b"])
 few_uids = st.integers(0, 5).map(lambda number: encode_uid(number, 3))
 uid_cells = st.one_of(
-    st.builds(lambda kind, name, uid: UidCell(name, kind.id_column, uid), st.sampled_from(Kind), few_names, few_uids),
-    st.builds(lambda kind, name, uid: UidCell(uid, kind.name_column, name), st.sampled_from(Kind), few_names, few_uids),
-    st.builds(lambda kind, uid: UidCell(uid, kind.meta_column, b"{}"), st.sampled_from(Kind), few_uids),
-    st.builds(lambda kind, n: UidCell(COUNTER_ROW, kind.id_column, encode_counter(n)), st.sampled_from(Kind), longs),
+    st.builds(lambda kind, name, uid: UidCell(name, id_column(kind), uid), st.sampled_from(Kind), few_names, few_uids),
+    st.builds(
+        lambda kind, name, uid: UidCell(uid, name_column(kind), name), st.sampled_from(Kind), few_names, few_uids
+    ),
+    st.builds(lambda kind, uid: UidCell(uid, meta_column(kind), b"{}"), st.sampled_from(Kind), few_uids),
+    st.builds(lambda kind, n: UidCell(COUNTER_ROW, id_column(kind), encode_counter(n)), st.sampled_from(Kind), longs),
     st.sampled_from([UidCell(b"x", b"id:metric", b"\0\0\1"), UidCell(b"x", b"name:ts_meta", b"{}")]),
 )
-# What nobody mends.
+# Damage that is not repaired.
 SPOILT = {UidCell(b"d", b"id:tagk", b"\1"), UidCell(b"\1", b"name:tagk", b"a"), UidCell(COUNTER_ROW, b"id:tagk", b"\1")}
 spoilt = st.sampled_from(sorted(SPOILT))
 
 
 @law
 @given(st.lists(st.one_of(uid_cells, uid_cells, spoilt), max_size=14))
-def test_uid_fsck_leaves_nothing_that_it_could_mend(found: list[UidCell]) -> None:
+def test_uid_fsck_repairs_everything_repairable(found: list[UidCell]) -> None:
     table = {(cell.row, cell.column): cell.value for cell in found}
     check = check_uids([UidCell(*place, value) for place, value in table.items()], fix=True, delete_unknown=True)
     for row, column, value in check.puts:
@@ -38,7 +43,7 @@ def test_uid_fsck_leaves_nothing_that_it_could_mend(found: list[UidCell]) -> Non
     for place in check.deletes:
         del table[place]
     for kind, by in check.raises.items():
-        place = COUNTER_ROW, kind.id_column
+        place = COUNTER_ROW, id_column(kind)
         table[place] = encode_counter(decode_counter(table.get(place, bytes(8))) + by)
     again = check_uids([UidCell(*place, value) for place, value in table.items()], fix=True, delete_unknown=True)
     assert (again.puts, again.deletes, again.raises) == ([], [], {})
@@ -46,9 +51,9 @@ def test_uid_fsck_leaves_nothing_that_it_could_mend(found: list[UidCell]) -> Non
         assert again.errors == 0
         for kind in Kind:
             for cell in found:
-                if cell.column == kind.id_column and cell.row != COUNTER_ROW and cell == last_of(found, cell):
-                    name = table[cell.value, kind.name_column]  # a UID that had a name has one, if not the same
-                    assert table[name, kind.id_column] == cell.value
+                if cell.column == id_column(kind) and cell.row != COUNTER_ROW and cell == last_of(found, cell):
+                    name = table[cell.value, name_column(kind)]  # a UID that had a name has one, if not the same
+                    assert table[name, id_column(kind)] == cell.value
 
 
 def last_of(found: list[UidCell], cell: UidCell) -> UidCell:

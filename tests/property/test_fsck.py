@@ -10,18 +10,19 @@ import trio
 from tests.peers.hbase import RunningHbase
 from tests.property.compaction_schedules import Graves
 from tests.unit.codec.codec_rows import KEY
-from tsd.codec.cell import COLUMN, Point, join, ms_qualifier, seconds_qualifier
-from tsd.codec.fsck import FsckOptions
-from tsd.codec.merge import MergeRules
-from tsd.codec.row import data_cells, points, problems
-from tsd.codec.rowkey import Layout
-from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind, Widths
-from tsd.fsck import BUSY_MS, Fsck
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier, seconds_qualifier
+from tsd.codec.opentsdb.fsck import FsckOptions
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.row import data_cells, points, problems
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY, name_column
 from tsd.store import Family, Put, Row, Store, Table
-from tsd.store.embedded import EmbeddedStore
-from tsd.store.hbase import HBaseStore
+from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
-from tsd.uids import Uids
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.tables.opentsdb.fsck import BUSY_MS, Fsck
+from tsd.tables.opentsdb.uids import Uids
 
 OPTIONS = FsckOptions.fix_all(last_write_wins=True)
 UNTIDY = (Put(KEY, b"t:\2", b"?"), Put(KEY, b"t:\0\2", b"???"), Put(KEY, b"t:\5\0\0", b"?"))  # what fsck is to delete
@@ -40,7 +41,7 @@ class Scene:
     async def prepare(self) -> None:
         names = Table(self.uid_table, (Family(ID_FAMILY), Family(NAME_FAMILY)))
         await self.store.create_tables([Table(self.table, (Family(COLUMN[:-1]),)), names])
-        await self.store.put(self.uid_table, [Put(b"\0\0\1", kind.name_column, b"name") for kind in Kind])
+        await self.store.put(self.uid_table, [Put(b"\0\0\1", name_column(kind), b"name") for kind in Kind])
 
     async def write(self) -> None:
         """Points one after the other, also of times that were sent before, alone and joined, well and badly encoded."""
@@ -75,7 +76,7 @@ class Scene:
 
     async def examine(self, rows: list[Row]) -> None:
         fsck = Fsck(self.store, self.table, Uids(self.store, self.uid_table, Widths()), Layout(), OPTIONS)
-        await fsck.examine(rows, read_ms=10**6 + BUSY_MS)
+        await fsck.check(rows, read_ms=10**6 + BUSY_MS)
 
     async def pause(self) -> None:
         for _ in range(self.draw.randrange(6)):
@@ -112,8 +113,14 @@ async def is_tidy(scene: Scene) -> bool:
     return len(cells) == 1 and not problems(KEY, cells)
 
 
+@pytest.mark.difference(
+    "fsck-race",
+    topic="rows",
+    theirs="fsck writes at its own time and deletes whole columns: a point written meanwhile may be lost",
+    ours="Only what was read is deleted, and a point written meanwhile is newer",
+)
 @pytest.mark.parametrize("seeds", [range(at, at + 100) for at in range(0, 500, 100)])
-async def test_what_was_written_last_is_there_in_the_end(seeds: range) -> None:
+async def test_last_write_survives_concurrent_fsck(seeds: range) -> None:
     clock = count(1000)
     store = MemoryStore(lambda: next(clock))
     for seed in seeds:
@@ -121,7 +128,7 @@ async def test_what_was_written_last_is_there_in_the_end(seeds: range) -> None:
 
 
 @pytest.mark.slow
-async def test_in_the_embedded_store_too(tmp_path: Path) -> None:
+async def test_last_write_survives_on_the_embedded_store(tmp_path: Path) -> None:
     clock = count(1000)
     store = await EmbeddedStore.open(tmp_path / "store", lambda: next(clock))
     for seed in range(50):
@@ -130,14 +137,14 @@ async def test_in_the_embedded_store_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_where_a_delete_hides_later_puts_with_its_time() -> None:
+async def test_last_write_survives_if_deletes_hide_puts() -> None:
     clock = count(1000)
     store = Graves(lambda: next(clock))
     tidy = [await is_tidy(await play(seed, store)) for seed in range(200)]
     assert sum(tidy) > len(tidy) / 2  # what is hidden is left as it is, and read as it should be
 
 
-def test_on_hbase(hbase: RunningHbase) -> None:
+def test_last_write_survives_on_hbase(hbase: RunningHbase) -> None:
     async def run() -> None:
         store = HBaseStore([(hbase.host, hbase.thrift_port)], connections=4)
         tables = hbase.unused_tables().data

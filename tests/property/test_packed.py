@@ -1,5 +1,4 @@
-"""Packed cells: what comes back is what was packed, to the last bit; both twins make the same bytes; and bytes that
-nobody packed are refused."""
+"""Packed cells: decoding restores every bit, both implementations make the same bytes, and other bytes are refused."""
 
 import struct
 from zlib import crc32
@@ -9,12 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.peers.needs import need_compiled_loops
-from tsd.codec.cell import ms_qualifier, seconds_qualifier
-from tsd.codec.packed import CHECKSUM_BYTES, HAS_LOOP, LEAST_POINTS, pack, unpack
-from tsd.codec.words import FLOAT, encode_float, encode_integer
+from tsd.codec.opentsdb.cell import ms_qualifier, seconds_qualifier
+from tsd.codec.packing.cell import CHECKSUM_BYTES, HAS_PACKING_LOOP, LEAST_POINTS, pack, unpack
+from tsd.codec.text import FLOAT, encode_float, encode_integer
 from tsd.errors import CorruptRow
 
-TWINS = [False, True] if HAS_LOOP else [False]
+TWINS = [False, True] if HAS_PACKING_LOOP else [False]
 
 Number = tuple[int, bytes]  # flags and bytes
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -92,14 +91,14 @@ def cells(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return b"".join(qualifiers), b"".join(value for _, value in numbers) + tail
 
 
-def test_the_compiled_loop_is_built() -> None:
+def test_compiled_loop_is_built() -> None:
     need_compiled_loops()
-    assert HAS_LOOP
+    assert HAS_PACKING_LOOP
 
 
 @given(cells())
 @example((bytes.fromhex("0007001000200030"), bytes(8) + b"\1\2\3\0"))
-def test_a_cell_comes_back_to_the_last_bit_and_both_twins_pack_it_alike(cell: tuple[bytes, bytes]) -> None:
+def test_packing_is_exact_and_equal_in_both_codecs(cell: tuple[bytes, bytes]) -> None:
     forms = [pack(*cell, by_loop=by_loop) for by_loop in TWINS]
     assert len(set(forms)) == 1
     if forms[0] is None:
@@ -109,7 +108,7 @@ def test_a_cell_comes_back_to_the_last_bit_and_both_twins_pack_it_alike(cell: tu
 
 
 @given(st.binary(max_size=64), st.binary(max_size=80))
-def test_any_bytes_come_back_or_have_no_packed_form(qualifier: bytes, value: bytes) -> None:
+def test_any_bytes_survive_or_are_not_packed(qualifier: bytes, value: bytes) -> None:
     forms = [pack(qualifier, value, by_loop=by_loop) for by_loop in TWINS]
     assert len(set(forms)) == 1
     if forms[0] is not None:
@@ -117,9 +116,7 @@ def test_any_bytes_come_back_or_have_no_packed_form(qualifier: bytes, value: byt
 
 
 @given(cells(), st.data())
-def test_other_bytes_with_a_right_checksum_give_the_same_cell_or_none(
-    cell: tuple[bytes, bytes], data: st.DataObject
-) -> None:
+def test_changed_bytes_decode_to_one_cell_or_raise(cell: tuple[bytes, bytes], data: st.DataObject) -> None:
     packed = pack(*cell)
     if packed is None:
         return
@@ -138,7 +135,7 @@ def test_other_bytes_with_a_right_checksum_give_the_same_cell_or_none(
 
 
 @given(cells(), st.data())
-def test_a_damaged_cell_is_refused(cell: tuple[bytes, bytes], data: st.DataObject) -> None:
+def test_damaged_cell_is_refused(cell: tuple[bytes, bytes], data: st.DataObject) -> None:
     packed = pack(*cell)
     if packed is None:
         return

@@ -1,4 +1,4 @@
-"""The compiled reader of points in JSON says of every text what the plain ones say, or leaves it to them."""
+"""The compiled parser of points in JSON agrees with the Python parsers, or leaves the body to them."""
 
 import json
 import random
@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.peers.needs import need_compiled_loops
-from tsd.api.incoming import Tag
-from tsd.api.put import read_looped, read_put
+from tsd.api.points import HeaderTag
+from tsd.api.put import parse_compiled, parse_put
 from tsd.codec.putline import NameRules
 
 RULES = NameRules(max_tags=3)
@@ -64,26 +64,26 @@ def body_of(some: Sequence[Sequence[str]], gaps: Sequence[str]) -> bytes:
     return "".join(gap + mark for gap, mark in zip(cycle(gaps), marks, strict=False)).encode()
 
 
-def said(text: bytes, tag: Tag | None, *, by_loop: bool) -> object:
+def parsed(text: bytes, tag: HeaderTag | None, *, compiled: bool) -> object:
     try:
-        piece = read_put(text, tag, RULES, by_loop=by_loop)
+        found = parse_put(text, tag, RULES, compiled=compiled)
     except (ValueError, msgspec.DecodeError, RecursionError):
         return None
-    refused = {number: str(error) for number, error in piece.refused.items()}
-    return piece.text, piece.lines, list(piece.points), refused, piece.size
+    refused = {number: str(error) for number, error in found.refused.items()}
+    return found.text, found.lines, list(found.points), refused, found.size
 
 
-def check(text: bytes, tag: Tag | None = None) -> bool:
-    """Hold them against each other; whether the loop read it."""
-    if read_looped(text, tag, RULES) is None:
+def check(text: bytes, tag: HeaderTag | None = None) -> bool:
+    """Compare the parsers. Return whether the compiled one parsed the text."""
+    if parse_compiled(text, tag, RULES) is None:
         return False
-    assert said(text, tag, by_loop=True) == said(text, tag, by_loop=False), text
+    assert parsed(text, tag, compiled=True) == parsed(text, tag, compiled=False), text
     return True
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(bodies(points(NAMES | ODD_NAMES, TIMES.map(str), TAME | WILD)), st.none() | st.tuples(NAMES, NAMES | ODD_NAMES))
-def test_usual_bodies_are_read_by_the_loop(text: bytes, tag: Tag | None) -> None:
+def test_usual_bodies_are_parsed_by_the_loop(text: bytes, tag: HeaderTag | None) -> None:
     assert check(text, tag)
 
 
@@ -101,11 +101,11 @@ ANY_TIME, ANY_VALUE = TIMES.map(str), TAME | WILD
     bodies(points(NAMES | ODD_NAMES, ANY_TIME | ANY_TIME.map(quoted), ANY_VALUE | ANY_VALUE.map(quoted))),
     st.none() | st.tuples(NAMES, st.text(min_size=1)),
 )
-def test_what_would_be_refused_is_refused_alike(text: bytes, tag: Tag | None) -> None:
+def test_parsers_refuse_the_same_points(text: bytes, tag: HeaderTag | None) -> None:
     check(text, tag)
 
 
-# ---- changed by chance
+# ---- mutated bodies
 
 POINT = {"metric": "sys.cpu", "timestamp": 1356998400, "value": 42.5, "tags": {"host": "web01", "cpu": "0"}}
 BODIES = [
@@ -128,7 +128,7 @@ def changed(text: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_changed_bodies_are_read_alike(seed: int) -> None:
+def test_mutated_bodies_are_parsed_alike(seed: int) -> None:
     chance = random.Random(seed)
     tags = (None, None, ("dc", "f"), ("host", "x"), ("a", "é"), ("d" * 20, "f" * 18), ("d" * 20, "f" * 19))
     read = [check(changed(chance.choice(BODIES), chance), chance.choice(tags)) for _ in range(2000)]
@@ -136,7 +136,7 @@ def test_changed_bodies_are_read_alike(seed: int) -> None:
 
 
 @pytest.mark.parametrize("body", BODIES[1:], ids=len)
-def test_whatever_byte_stands_anywhere_it_is_read_alike(body: bytes) -> None:
+def test_any_byte_anywhere_is_parsed_alike(body: bytes) -> None:
     assert check(body)
     for at in range(len(body)):
         assert not check(body[:at])
@@ -144,12 +144,12 @@ def test_whatever_byte_stands_anywhere_it_is_read_alike(body: bytes) -> None:
             check(body[:at] + bytes([code]) + body[at + 1 :])
 
 
-def test_so_many_tags_are_read_by_the_loop() -> None:
+def test_loop_parses_up_to_16_tags() -> None:
     many = [json.dumps([{**POINT, "tags": {f"k{at}": "v" for at in range(count)}}]).encode() for count in (16, 17)]
     assert [check(text, tag) for text in many for tag in (None, ("k", "v"))] == [True, True, False, False]
 
 
-def test_a_line_is_no_longer_than_the_point_it_says() -> None:
+def test_loop_parses_lines_no_longer_than_their_points() -> None:
     least = b'[{"metric":"m","timestamp":1,"value":1,"tags":{"a":"b"}}]'
     assert check(least, ("t" * 20, "v" * 18))
     assert not check(least, ("t" * 20, "v" * 19))

@@ -1,22 +1,22 @@
-"""Pages of cells are read alike by numpy, by the compiled loop, and point by point."""
+"""Numpy, the compiled loop and the row decoder read pages alike."""
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tsd.codec.cell import COLUMN
-from tsd.codec.merge import MergeRules, StoredCell, merge
-from tsd.codec.words import FLOAT
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
+from tsd.codec.points import Batch
+from tsd.codec.text import FLOAT
 from tsd.errors import CorruptRow
-from tsd.query import compiled
-from tsd.query.compiled import fold
-from tsd.query.decode import Decoded, decode
 from tsd.query.downsample import Downsampler
+from tsd.query.fold import FUNCTIONS, fold_batch
+from tsd.query.fold import HAS_LOOP as HAS_FOLD
 from tsd.query.model import Downsample
-from tsd.query.points import Batch
-from tsd.query.ranges import ScanRange
-from tsd.store.cells import CellPage
+from tsd.store import CellPage
+from tsd.tables.opentsdb.decode import HAS_LOOP, Decoded, decode
+from tsd.tables.reading import ScanRange
 
 BASE = 1356998400
 GOOD_FLAGS = [0, 1, 3, 7, 11, 15]
@@ -74,12 +74,10 @@ def shown(decoded: Decoded) -> tuple[object, ...]:
     return (*arrays, decoded.rows, decoded.size, decoded.notes, decoded.warnings, decoded.duplicates)
 
 
-@pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only numpy's way is there")
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only numpy's way is there")
 @settings(deadline=None)
 @given(rows, st.sampled_from([0, 8]), st.sets(st.integers(0, 5)))
-def test_numpy_and_the_compiled_loop_read_a_page_alike(
-    drawn: list[list[tuple[bytes, bytes]]], ahead: int, unwanted: set[int]
-) -> None:
+def test_loop_and_numpy_decode_alike(drawn: list[list[tuple[bytes, bytes]]], ahead: int, unwanted: set[int]) -> None:
     page = page_of(drawn, ahead)
 
     def number_of(pairs: bytes) -> int:
@@ -92,9 +90,9 @@ def test_numpy_and_the_compiled_loop_read_a_page_alike(
 @settings(deadline=None)
 @given(rows, st.booleans())
 @example(drawn=[[(b"\0\0\0\x10", b"\0\0"), (b"\0\x0b\0\x10", b"\x7f\x80\0\1\0")]], by_loop=False)
-def test_a_page_is_read_as_its_rows_are_one_by_one(drawn: list[list[tuple[bytes, bytes]]], by_loop: bool) -> None:
+def test_page_decodes_like_its_rows_one_by_one(drawn: list[list[tuple[bytes, bytes]]], by_loop: bool) -> None:
     page = page_of(drawn, 0)
-    batch = decode(page, lambda pairs: pairs[0], base_at=3, by_loop=by_loop and compiled.HAS).batch
+    batch = decode(page, lambda pairs: pairs[0], base_at=3, by_loop=by_loop and HAS_LOOP).batch
     assert batch.series.tolist() == list(range(len(drawn)))
     for number, row in enumerate(drawn):
         part = slice(int(batch.starts[number]), int(batch.starts[number + 1]))
@@ -122,18 +120,16 @@ numbers = st.one_of(
 )
 
 
-@pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only numpy's way is there")
+@pytest.mark.skipif(not HAS_FOLD, reason="no C compiler when tsd was installed: only numpy's way is there")
 @settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 3_599_999), numbers), max_size=12, unique_by=lambda p: p[0]), max_size=5
     ),
-    st.sampled_from(sorted(compiled.FUNCTIONS)),
+    st.sampled_from(sorted(FUNCTIONS)),
     st.sampled_from([1, 250, 1000, 10_000, 60_000, 600_000, 3_600_000]),
 )
-def test_numpy_and_the_compiled_loop_fold_alike(
-    drawn: list[list[tuple[int, float]]], function: str, interval_ms: int
-) -> None:
+def test_loop_and_numpy_downsample_alike(drawn: list[list[tuple[int, float]]], function: str, interval_ms: int) -> None:
     flat = [(BASE * 1000 + at, value) for row in drawn for at, value in sorted(row, key=lambda point: point[0])]
     floats = np.array([isinstance(value, float) for _, value in flat], np.bool_)
     bits = np.array([np.float64(v).view(np.int64) if isinstance(v, float) else v for _, v in flat], np.int64)
@@ -143,7 +139,7 @@ def test_numpy_and_the_compiled_loop_fold_alike(
     spec = Downsample(f"{interval_ms}ms-{function}", interval_ms, function)
     plain = Downsampler(spec, BASE * 1000, (BASE + 3600) * 1000, scan, by_loop=False)
     plain.feed(batch)
-    folded = fold(batch, interval_ms, function)
+    folded = fold_batch(batch, interval_ms, function)
     for number, points_ in enumerate(plain.finish(len(drawn))):
         mine = folded.rows == number
         assert folded.stamps[mine].tolist() == points_.times.tolist()

@@ -1,4 +1,4 @@
-"""The numbers of generated queries: the fast way and the slow one agree on every bit."""
+"""Numbers of generated queries equal the reference, bit by bit."""
 
 import math
 import struct
@@ -11,7 +11,7 @@ from tests.peers.needs import full_run
 from tests.query_reference import reference
 from tests.query_series import Question, questions
 from tests.query_vectors import Value, answer
-from tsd.query import compiled
+from tsd.query import fold
 
 EXAMPLES = settings().max_examples * (3 if full_run() else 1)
 law = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
@@ -27,18 +27,18 @@ def bits(points: Mapping[int, Value]) -> dict[int, str]:
 
 def compare(question: Question, rows: int) -> None:
     wanted = bits(reference(question.series, question.asked))
-    for by_loop in {compiled.HAS, False}:
+    for by_loop in {fold.HAS_LOOP, False}:
         [found] = answer(question.series, [range(len(question.series))], question.asked, rows=rows, by_loop=by_loop)
         assert bits(found) == wanted
 
 
 @law
 @given(question=questions(nan=True), rows=st.sampled_from([1, 2, 3, 100]))
-def test_series_become_what_the_words_of_the_description_say(question: Question, rows: int) -> None:
+def test_answers_equal_the_reference(question: Question, rows: int) -> None:
     compare(question, rows)
 
 
 @law
 @given(question=questions(by_calendar=True, nan=True), rows=st.sampled_from([1, 5, 1000]))
-def test_so_do_those_with_calendar_buckets(question: Question, rows: int) -> None:
+def test_calendar_answers_equal_the_reference(question: Question, rows: int) -> None:
     compare(question, rows)

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tsd.codec.cell import Point, join, qualifier_of
-from tsd.codec.columns import Columns, encode_cells, layers, number_columns, sort_columns
-from tsd.codec.putline import NameRules, parse_put, parse_value
-from tsd.codec.times import base_time, instant
+from tsd.codec.opentsdb.cell import Point, join, qualifier_of
+from tsd.codec.opentsdb.columns import encode_cells
+from tsd.codec.points import Columns, layers, number_columns, sort_columns
+from tsd.codec.putline import NameRules, base_time, instant, parse_put, parse_value
 from tsd.errors import BadLine
-from tsd.ingest import compiled
-from tsd.ingest.plain import FEW
-from tsd.ingest.rows import OpenRows
-from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
+from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.parser import FEW
+from tsd.ingest.series import HAS_LOOP, SeriesTable
+from tsd.tables.writing import SeriesKey, SeriesText
 
 RULES = NameRules()
 BOTH_WAYS = pytest.mark.parametrize(
-    "by_loop", [False, True] if compiled.HAS else [False], ids=["plain", "compiled"][: 1 + compiled.HAS]
+    "by_loop", [False, True] if HAS_LOOP else [False], ids=["plain", "compiled"][: 1 + HAS_LOOP]
 )
 
 METRICS = st.sampled_from([b"m", b"sys.cpu", b"bad:name", b"", b"put"])
@@ -89,18 +89,18 @@ def reference(lines: Iterable[bytes]) -> Verdict:
 
 
 def absorb_all(rows: OpenRows, block: bytes) -> tuple[bytes, list[tuple[int, str, str]], bytes]:
-    """Absorb a block, entering strangers as their names allow."""
+    """Absorb a block, inserting unknown series if their names are valid."""
     verdicts: dict[SeriesText, BadLine] = {}
     absorbed = rows.absorb(block, verdicts)
-    while absorbed.strangers:
-        for text in absorbed.strangers:
+    while absorbed.unknown:
+        for text in absorbed.unknown:
             try:
                 read = parse_put(b"put " + text.metric + b" 1 1 " + text.tags, RULES)
             except BadLine as error:
                 verdicts[text] = error
             else:
                 tags = b" ".join(sorted(k + b"=" + v for k, v in read.tags))
-                rows.table.enter(text, KeyParts(text.metric, tags))
+                rows.table.insert(text, SeriesKey(text.metric, tags))
         absorbed = rows.absorb(block, verdicts)
     return absorbed.kept, [(at, error.reason, str(error)) for at, error in absorbed.rejects], absorbed.rest
 
@@ -108,7 +108,7 @@ def absorb_all(rows: OpenRows, block: bytes) -> tuple[bytes, list[tuple[int, str
 def cells_of(rows: OpenRows) -> dict[tuple[bytes, bytes, int], Point]:
     found: dict[tuple[bytes, bytes, int], Point] = {}
     for number, base, qualifier, value in encode_cells(sort_columns(rows.take(), join=True), join=True):
-        parts = rows.table.parts(number)
+        parts = rows.table.key_of(number)
         assert parts is not None
         assert (*parts, base) not in found
         found[(*parts, base)] = Point(qualifier, value)
@@ -118,9 +118,11 @@ def cells_of(rows: OpenRows) -> dict[tuple[bytes, bytes, int], Point]:
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(st.one_of(PLAIN, PLAIN, GOOD), max_size=8), st.lists(st.one_of(PLAIN, GOOD, OTHER), max_size=1))
-def test_plain_lines_are_taken_in_all_of_them_or_none(by_loop: bool, lines: list[bytes], others: list[bytes]) -> None:
-    rows = OpenRows(SeriesTable(by_loop=by_loop), RULES)
-    absorb_all(rows, b"".join(line + b"\n" for line in lines[: len(lines) // 2 * 2]))  # a last one may be a stranger's
+def test_all_or_no_lines_of_a_plain_block_are_accepted(by_loop: bool, lines: list[bytes], others: list[bytes]) -> None:
+    rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
+    absorb_all(
+        rows, b"".join(line + b"\n" for line in lines[: len(lines) // 2 * 2])
+    )  # the last one may have an unknown series
     rows.take()
     block = b"".join(line + b"\n" for line in lines + others)
     accepted = rows.absorb_plain(block)
@@ -136,11 +138,11 @@ def test_plain_lines_are_taken_in_all_of_them_or_none(by_loop: bool, lines: list
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(LINES, LINES, st.booleans())
-def test_blocks_are_judged_and_joined_as_their_lines_are(
+def test_block_gives_the_results_of_its_lines(
     by_loop: bool, first: list[bytes], second: list[bytes], known: bool
 ) -> None:
-    rows = OpenRows(SeriesTable(by_loop=by_loop), RULES)
-    if known:  # most blocks hold no stranger: let the series be met before
+    rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
+    if known:  # most blocks have known series only: insert them first
         absorb_all(rows, b"".join(line + b"\n" for line in reversed(first + second)))
         rows.take()
     wanted = reference(first + second)
@@ -161,33 +163,31 @@ def test_blocks_are_judged_and_joined_as_their_lines_are(
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), OTHER)
-def test_a_plain_batch_with_a_command_behind_it_takes_the_fast_way_too(
-    by_loop: bool, lines: list[bytes], other: bytes
-) -> None:
-    rows = OpenRows(SeriesTable(by_loop=by_loop), RULES)
+def test_plain_lines_before_a_command_take_the_fast_path(by_loop: bool, lines: list[bytes], other: bytes) -> None:
+    rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
     block = b"".join(line + b"\n" for line in lines)
     kept, rejects, rest = absorb_all(rows, block + other + b"\n")
     assert (kept, rejects, rest) == (block, [], other + b"\n")
-    assert rows.judged == 0
+    assert rows.slow_lines == 0
 
 
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), st.lists(PLAIN, max_size=FEW - 1))
-def test_plain_blocks_take_the_fast_way_and_agree(by_loop: bool, many: list[bytes], few: list[bytes]) -> None:
-    rows = OpenRows(SeriesTable(by_loop=by_loop), RULES)
+def test_plain_blocks_take_the_fast_path_and_agree(by_loop: bool, many: list[bytes], few: list[bytes]) -> None:
+    rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
     lines = many + few + many
     wanted = reference(lines)
     for part in (many, few, many):
         kept, rejects, rest = absorb_all(rows, b"".join(line + b"\n" for line in part))
         assert (kept.split(b"\n")[:-1], rejects, rest) == (part, [], b"")
-    assert rows.judged <= (0 if by_loop else 2 * len(few))
+    assert rows.slow_lines <= (0 if by_loop else 2 * len(few))
     cells = {key: join(Point(*row[when]) for when in sorted(row)) for key, row in wanted.rows.items()}
     assert cells_of(rows) == cells
 
 
 @given(st.lists(NUMBERS.filter(lambda word: b" " not in word), min_size=1, max_size=40))
-def test_numbers_by_column_are_those_one_by_one(words: list[bytes]) -> None:
+def test_numbers_by_column_equal_those_one_by_one(words: list[bytes]) -> None:
     columns = number_columns(words)
     one_by_one = []
     for word in words:
@@ -206,17 +206,17 @@ def test_numbers_by_column_are_those_one_by_one(words: list[bytes]) -> None:
 @pytest.mark.parametrize(
     "word", [b"1", b"-1", b"127", b"128", b"-128", b"-129", b"32768", b"2147483648", b"1.5", b"0.1"]
 )
-def test_plain_numbers_are_not_declined(word: bytes) -> None:
+def test_plain_numbers_take_the_fast_path(word: bytes) -> None:
     assert number_columns([word] * 3) is not None
     assert number_columns([word, b"7", b"2.5"]) is not None
 
 
 @BOTH_WAYS
 @given(LINES, OTHER, LINES)
-def test_a_block_ends_where_something_else_stands(
+def test_block_ends_before_the_first_other_line(
     by_loop: bool, before: list[bytes], other: bytes, after: list[bytes]
 ) -> None:
-    rows = OpenRows(SeriesTable(by_loop=by_loop), RULES)
+    rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
     tail = b"".join(line + b"\n" for line in [other, *after])
     _, rejects, rest = absorb_all(rows, b"".join(line + b"\n" for line in before) + tail)
     assert rest == tail
@@ -230,7 +230,7 @@ def test_a_block_ends_where_something_else_stands(
     ),
     st.integers(1, 5),
 )
-def test_one_cell_a_point_keeps_the_last_of_each_column(
+def test_separate_cells_keep_the_last_of_each_column(
     points: list[tuple[int, int, bool, int]], cell_points: int
 ) -> None:
     base = 1356998400000

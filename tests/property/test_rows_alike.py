@@ -8,16 +8,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.property.test_rows import LINES, NUMBERS, PLAIN, TIMES
-from tsd.codec.columns import CELL_POINTS, Columns
+from tsd.codec.opentsdb.columns import CELL_POINTS
+from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.putline import NameRules, parse_put
 from tsd.errors import BadLine
-from tsd.ingest import compiled
-from tsd.ingest.cells import encode, series_slices, sorted_parts
-from tsd.ingest.rows import OpenRows
-from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
+from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.series import HAS_LOOP, SeriesTable
 from tsd.store import Put
+from tsd.tables.opentsdb.encode import encode, encode_of
+from tsd.tables.writing import SeriesKey, SeriesText
 
-pytestmark = pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only one way is there")
+pytestmark = pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only one way is there")
 
 RULES = NameRules()
 DIGITS = st.text("0123456789", max_size=24)
@@ -35,7 +36,7 @@ TIME_WORDS = st.one_of(TIMES, st.from_regex(rb"\A[0-9]{0,14}\.?[0-9]{0,6}\Z"))
 
 
 @st.composite
-def meddled(draw: st.DrawFn) -> bytes:
+def altered_lines(draw: st.DrawFn) -> bytes:
     """A good line with a byte or two of it changed, gone or doubled."""
     line = draw(PLAIN)
     for _ in range(draw(st.integers(0, 2))):
@@ -47,14 +48,14 @@ def meddled(draw: st.DrawFn) -> bytes:
 
 
 def everything(rows: OpenRows, lines: list[bytes]) -> tuple[object, ...]:
-    """What becomes of lines, every third stranger left to the journal; and all points in order."""
+    """What becomes of lines, every third unknown series left to the journal; and all points in order."""
     verdicts: dict[SeriesText, BadLine | None] = {}
     rejects: list[tuple[int, str, str]] = []
     rest, kept, done = b"".join(line + b"\n" for line in lines), b"", 0
     while rest:
         absorbed = rows.absorb(rest, verdicts)
-        if absorbed.strangers:
-            for text in absorbed.strangers:
+        if absorbed.unknown:
+            for text in absorbed.unknown:
                 judge(rows.table, text, verdicts)
             continue
         if absorbed.rest == rest:
@@ -63,9 +64,9 @@ def everything(rows: OpenRows, lines: list[bytes]) -> tuple[object, ...]:
         rejects += [(done + at, error.reason, str(error)) for at, error in absorbed.rejects]
         done += absorbed.accepted + len(absorbed.rejects)
         rest = absorbed.rest
-    state = rows.points, rows.complete, rows.holds(b"m"), rows.holds(b"sys.cpu")
+    state = rows.points, rows.complete, rows.has_metric(b"m"), rows.has_metric(b"sys.cpu")
     points = [
-        (rows.table.text(number), rows.table.parts(number), *point)
+        (rows.table.text(number), rows.table.key_of(number), *point)
         for number, *point in zip(*(column.tolist() for column in rows.take()), strict=True)
     ]
     return kept, rejects, rest, state, points
@@ -80,30 +81,30 @@ def judge(table: SeriesTable, text: SeriesText, verdicts: dict[SeriesText, BadLi
     if len(text.tags) % 3 == 2:
         verdicts[text] = None
     else:
-        table.enter(text, KeyParts(text.metric, b" ".join(sorted(b"=".join(pair) for pair in tags))))
+        table.insert(text, SeriesKey(text.metric, b" ".join(sorted(b"=".join(pair) for pair in tags))))
 
 
 def check(*blocks: list[bytes]) -> None:
-    plain, looped = (OpenRows(SeriesTable(by_loop=by_loop), RULES) for by_loop in (False, True))
+    plain, looped = (OpenRows(SeriesTable(compiled=by_loop), RULES) for by_loop in (False, True))
     for lines in blocks:
         assert everything(plain, lines) == everything(looped, lines)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(LINES, st.lists(meddled(), max_size=40))
-def test_lines_of_every_kind(lines: list[bytes], odd: list[bytes]) -> None:
+@given(LINES, st.lists(altered_lines(), max_size=40))
+def test_parsers_agree_on_lines_of_every_kind(lines: list[bytes], odd: list[bytes]) -> None:
     check(lines, odd, lines + odd)
 
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(FLOATS, NUMBERS, st.floats().map(lambda x: f"{x:.17g}".encode())), max_size=30))
-def test_numbers(words: list[bytes]) -> None:
+def test_parsers_agree_on_numbers(words: list[bytes]) -> None:
     check([b"put m 1356998400 " + word + b" a=1" for word in words])
 
 
 @settings(deadline=None)
 @given(st.lists(TIME_WORDS, max_size=30))
-def test_times(words: list[bytes]) -> None:
+def test_parsers_agree_on_times(words: list[bytes]) -> None:
     check([b"put m " + word + b" 1 a=1" for word in words])
 
 
@@ -118,7 +119,7 @@ HARD = """
 """.split()
 
 
-def test_numbers_that_are_hard_to_round() -> None:
+def test_parsers_agree_on_numbers_hard_to_round() -> None:
     check([b"put m 1356998400 " + word.encode() + b" a=1" for word in HARD])
 
 
@@ -133,7 +134,7 @@ POINTS = st.tuples(
 
 @settings(deadline=None)
 @given(st.lists(POINTS, max_size=80), st.booleans())
-def test_points_make_the_same_cells(points: list[tuple[int, int, bool, int, int]], join: bool) -> None:
+def test_encoders_make_equal_cells(points: list[tuple[int, int, bool, int, int]], join: bool) -> None:
     base_ms = 1356998400000
     rows = [
         (number, (base_ms + offset) << 1 | 1 if in_ms else (base_ms + offset) // 1000 * 2000, flags, bits)
@@ -141,23 +142,27 @@ def test_points_make_the_same_cells(points: list[tuple[int, int, bool, int, int]
     ]
     series, instants, flags, bits = np.array(rows, np.int64).reshape(-1, 4).T.copy()
     columns = Columns(series.astype(np.int32), instants, flags.astype(np.uint8), bits)
-    plain, looped = SeriesTable(by_loop=False), SeriesTable(by_loop=True)
+    plain, looped = SeriesTable(compiled=False), SeriesTable(compiled=True)
     for table in (plain, looped):
         for number in range(3):
             text = SeriesText(b"m", b"a=%d" % number)
-            table.enter(text, KeyParts(b"salted metric"[: number * 5], b"\0\0\1" * number))
+            table.insert(text, SeriesKey(b"salted metric"[: number * 5], b"\0\0\1" * (number or 2)))
     parts, others = (
         [
             part
-            for index in series_slices(columns, by_loop=by_loop)
-            for part in sorted_parts(columns, index, join=join, by_loop=by_loop)
+            for index in series_slices(columns, compiled=by_loop)
+            for part in sorted_parts(columns, index, join=join, compiled=by_loop)
         ]
         for by_loop in (True, False)
     )
     assert [[c.tolist() for c in part] for part in parts] == [[c.tolist() for c in part] for part in others]
     assert sum(len(part.series) for part in parts) <= len(points)
     for part in parts:
-        by_table = [encode(part, table, join) for table in (plain, looped)]
+        keys = [table.keys(part.series[series_ends(part)]) for table in (plain, looped)]
+        assert list(keys[0]) == list(keys[1])
+        by_table = [
+            encode(part, one, join=join, compiled=by_loop) for one, by_loop in zip(keys, (False, True), strict=True)
+        ]
         assert sorted(by_table[0]) == sorted(by_table[1])
         for puts in by_table:
             assert all(type(put) is Put for put in puts)
@@ -165,32 +170,32 @@ def test_points_make_the_same_cells(points: list[tuple[int, int, bool, int, int]
 
 
 @pytest.mark.parametrize("by_loop", [False, True])
-def test_rows_of_a_metric_and_an_hour_stand_together(by_loop: bool) -> None:
-    table = SeriesTable(by_loop=by_loop)
+def test_rows_are_sorted_by_metric_and_hour(by_loop: bool) -> None:
+    table = SeriesTable(compiled=by_loop)
     for number in range(4):
-        parts = KeyParts(b"\0\0" + bytes([number % 2]), bytes([number]))
-        table.enter(SeriesText(b"m", b"a=%d" % number), parts)
+        parts = SeriesKey(b"\0\0" + bytes([number % 2]), bytes([number]))
+        table.insert(SeriesText(b"m", b"a=%d" % number), parts)
     series, hours = np.divmod(np.arange(8), 2)
     instants = (1356998400000 + hours * 3600_000) << 1
     columns = Columns(series.astype(np.int32), instants, np.zeros(8, np.uint8), np.arange(8))
-    rows = [put.row for put in encode(columns, table, join=True)]
+    rows = [put.row for put in encode_of(columns, table, join=True)]
     assert rows == sorted(rows)
 
 
 @pytest.mark.parametrize("by_loop", [False, True])
-def test_cells_are_in_order_of_their_rows(by_loop: bool) -> None:
-    table = SeriesTable(by_loop=by_loop)
+def test_cells_are_sorted_by_row(by_loop: bool) -> None:
+    table = SeriesTable(compiled=by_loop)
     for number in range(4):
-        table.enter(SeriesText(b"m", b"a=%d" % number), KeyParts(b"salt", b"tagk" + bytes([9 - number]) + b"tagk"))
+        table.insert(SeriesText(b"m", b"a=%d" % number), SeriesKey(b"salt", b"tagk" + bytes([9 - number]) + b"tagk"))
     columns = Columns(np.arange(4, dtype=np.int32), np.full(4, 1356998400000 << 1), np.zeros(4, np.uint8), np.arange(4))
-    rows = [put.row for put in encode(columns, table, join=True)]
+    rows = [put.row for put in encode_of(columns, table, join=True)]
     assert rows == sorted(rows)
 
 
 @pytest.mark.parametrize("count", [1, 1025, 70_000])
-def test_points_stay_as_they_are_while_more_come(count: int) -> None:
-    rows = OpenRows(SeriesTable(by_loop=True), RULES)
-    number = rows.table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"m", b"ab"))
+def test_taken_points_do_not_change_later(count: int) -> None:
+    rows = OpenRows(SeriesTable(compiled=True), RULES)
+    number = rows.table.insert(SeriesText(b"m", b"a=b"), SeriesKey(b"m", b"ab"))
     block = b"".join(b"put m %d %d a=b\n" % (1356998400 + at, at) for at in range(count))
     assert rows.absorb(block, {}).accepted == count
     series, instants, _, bits = rows.take()
@@ -199,22 +204,22 @@ def test_points_stay_as_they_are_while_more_come(count: int) -> None:
     assert (bits == np.arange(count)).all()
 
 
-def test_slices_of_more_series_than_points() -> None:
+def test_slices_have_more_series_than_points() -> None:
     series = np.array([900_000, 3, 900_000, 70_000, 3], np.int32)
     columns = Columns(series, np.arange(5) * 2000, np.zeros(5, np.uint8), np.arange(5))
     for by_loop in (True, False):
-        [places] = series_slices(columns, by_loop=by_loop)
+        [places] = series_slices(columns, compiled=by_loop)
         assert places.tolist() == [1, 4, 3, 0, 2]
 
 
-def test_a_row_of_many_points_is_cut_alike() -> None:
+def test_encoders_split_long_rows_alike() -> None:
     instants = (1356998400000 + np.arange(CELL_POINTS * 2 + 7)) << 1 | 1
     count = len(instants)
     columns = Columns(np.zeros(count, np.int32), instants, np.zeros(count, np.uint8), np.arange(count) % 100)
-    tables = [SeriesTable(by_loop=by_loop) for by_loop in (False, True)]
+    tables = [SeriesTable(compiled=by_loop) for by_loop in (False, True)]
     for table in tables:
-        table.enter(SeriesText(b"m", b"a=1"), KeyParts(b"m", b"a1"))
-    plain, looped = (encode(columns, table, join=True) for table in tables)
+        table.insert(SeriesText(b"m", b"a=1"), SeriesKey(b"m", b"a1"))
+    plain, looped = (encode_of(columns, table, join=True) for table in tables)
     assert len(plain) == 3
     assert plain == looped
 
@@ -235,28 +240,28 @@ STEPS = st.one_of(
 def step(table: SeriesTable, what: str, one: object, other: int) -> int | None:
     if what == "forget":
         assert isinstance(one, int)
-        return table.forget(one, held_since_s=other)
+        return table.evict(one, held_since_s=other)
     if what == "forget texts":
-        table.forget_texts()
+        table.invalidate()
         return None
     assert isinstance(one, SeriesText)
     if what == "enter":
-        return table.enter(one, KeyParts(b"U", one.tags) if other else None)
+        return table.insert(one, SeriesKey(b"U", one.tags) if other else None)
     number = table.find(one)
     if number is not None:
         if what == "touch":
-            table.touch(np.array([number], np.int32), other)
-        elif number in table.unsettled and what == "settle":
-            table.settle(number, KeyParts(b"S", one.tags))
-        elif number in table.unsettled:
+            table.mark_seen(np.array([number], np.int32), other)
+        elif number in table.unresolved and what == "settle":
+            table.set_key(number, SeriesKey(b"S", one.tags))
+        elif number in table.unresolved:
             table.refuse(number)
     return number
 
 
 @settings(deadline=None)
 @given(st.lists(STEPS, max_size=60))
-def test_tables_know_the_same_series(steps: list[tuple[str, object, int]]) -> None:
-    plain, looped = SeriesTable(by_loop=False), SeriesTable(by_loop=True)
+def test_tables_hold_equal_series(steps: list[tuple[str, object, int]]) -> None:
+    plain, looped = SeriesTable(compiled=False), SeriesTable(compiled=True)
     texts = [SeriesText(m, t) for m in (b"m", b"n") for t in (b"a=1", b"a=1 b=2", b"b=2 a=1", b" a=1", b"a=2")]
     for one in steps:
         assert step(plain, *one) == step(looped, *one)
@@ -264,20 +269,20 @@ def test_tables_know_the_same_series(steps: list[tuple[str, object, int]]) -> No
         assert len(plain) == len(looped)
         for number in plain.texts.numbers():
             assert plain.text(number) == looped.text(number)
-            assert plain.parts(number) == looped.parts(number)
+            assert plain.key_of(number) == looped.key_of(number)
         assert plain.texts.numbers() == looped.texts.numbers()
 
 
-def test_a_large_table_finds_what_it_has_while_others_come_and_go() -> None:
-    tables = [SeriesTable(by_loop=True), SeriesTable(by_loop=False)]
+def test_large_table_finds_its_series_despite_changes() -> None:
+    tables = [SeriesTable(compiled=True), SeriesTable(compiled=False)]
     for table in tables:
         for generation in range(4):
             numbers = []
             for at in range(3000):
                 text = SeriesText(b"metric.%d" % (at % 7), b"id=%d host=%d" % (at + generation * 1000, at))
-                numbers.append(table.enter(text, KeyParts(b"%d" % at, b"x" * 400)))
-            table.touch(np.array(numbers[::2], np.int32), 10 + generation)
-            table.forget(before_s=10 + generation, held_since_s=1000)
+                numbers.append(table.insert(text, SeriesKey(b"%d" % at, b"x" * 400)))
+            table.mark_seen(np.array(numbers[::2], np.int32), 10 + generation)
+            table.evict(before_s=10 + generation, held_since_s=1000)
     looped, plain = tables
     assert looped.texts.numbers() == plain.texts.numbers()
     assert len(plain) == len(looped) == 1500
@@ -286,4 +291,4 @@ def test_a_large_table_finds_what_it_has_while_others_come_and_go() -> None:
         assert known is not None
         assert looped.text(number) == known
         assert looped.find(known) == number == plain.find(known)
-        assert looped.parts(number) == plain.parts(number)
+        assert looped.key_of(number) == plain.key_of(number)

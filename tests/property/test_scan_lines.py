@@ -7,26 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.codec_rows import with_appends
-from tsd.cli.named import NamedKey
+from tsd.cli.output import NamedKey
 from tsd.cli.scan import NEWEST, lines_of
-from tsd.codec.merge import StoredCell
-from tsd.codec.putline import NameRules, parse_put
-from tsd.codec.row import points
-from tsd.codec.times import HOUR_S, instant
-from tsd.codec.words import decode_number
+from tsd.codec.opentsdb.merge import StoredCell
+from tsd.codec.opentsdb.row import points
+from tsd.codec.putline import HOUR_S, NameRules, instant, parse_put
+from tsd.codec.text import decode_number
 from tsd.errors import CorruptRow
 
 BASES = st.one_of(st.just(1356998400), st.integers(0, 0xFFFFFFFF // HOUR_S).map(lambda hour: hour * HOUR_S))
 
 
 @given(with_appends, BASES)
-def test_lines_are_read_as_the_points_that_they_were_made_of(row: list[StoredCell], base: int) -> None:
+def test_lines_are_parsed_into_their_points(row: list[StoredCell], base: int) -> None:
     key = NamedKey(b"", "sys.cpu", ["host=web01"], base)
     wanted = [
         ((base * 1000 + point.offset_ms) << 1 | point.in_ms, bits(point.number)) for point in points(b"", row, NEWEST)
     ]
     if not all(map(can_be_written, wanted)):
-        with pytest.raises(CorruptRow, match="which no line can carry"):
+        with pytest.raises(CorruptRow, match="which a line cannot express"):
             list(lines_of(key, row))
         return
     lines = list(lines_of(key, row))

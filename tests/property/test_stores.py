@@ -11,17 +11,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple
 
 import pytest
-import rocksdict  # noqa: TID251 (what earlier versions left is made as they made it)
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.peers.hbase import RunningHbase
 from tsd.store import Cell, Family, Put, Row, Store, Table
-from tsd.store.embedded import EmbeddedStore
-from tsd.store.hbase import HBaseStore
+from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
-from tsd.store.rocks_options import options
+from tsd.store.rocksdb.engine import EmbeddedStore
 
 FAMILIES = (Family(b"t"), Family(b"u"))
 NOW_MS = 10**15  # later than what calls bring along, but for one:
@@ -278,14 +276,6 @@ def in_memory() -> Opened:
     return opened
 
 
-def older(folder: str) -> None:
-    """Make a database as versions did that had long columns in their keys."""
-    settings = options(1 << 20, 1 << 20)
-    database = rocksdict.Rdict(folder, settings)
-    database.create_column_family("cells", settings).close()
-    database.close()
-
-
 def in_folder(folder: str) -> Opened:
     @asynccontextmanager
     async def opened(model: Model) -> AsyncIterator[Under]:
@@ -315,12 +305,10 @@ def test_memory_store(program: list[Call]) -> None:
     trio.run(check, program, Model(hbase=False), in_memory())
 
 
-@given(programs, st.booleans())
+@given(programs)
 @settings(deadline=None, max_examples=50)
-def test_embedded_store(program: list[Call], is_older: bool) -> None:
+def test_embedded_store(program: list[Call]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        if is_older:
-            older(folder)
         trio.run(check, program, Model(hbase=False), in_folder(folder))
 
 

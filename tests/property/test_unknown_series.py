@@ -8,19 +8,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.ingest.parts import make_store
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.putline import NameRules
-from tsd.codec.rowkey import Layout
-from tsd.codec.uid import Kind, Widths
-from tsd.ingest import compiled
-from tsd.ingest.growth import Growth, Permit
 from tsd.ingest.intake import absorb
-from tsd.ingest.names import Creates, SeriesNames
-from tsd.ingest.rows import OpenRows
-from tsd.ingest.series import SeriesTable
+from tsd.ingest.limits import NewNameLimit, OriginAdmission
+from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.series import HAS_LOOP, SeriesTable
 from tsd.store import scan
-from tsd.uids import Uids
+from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
+from tsd.tables.opentsdb.uids import Uids
 
-pytestmark = pytest.mark.skipif(not compiled.HAS, reason="no C compiler when tsd was installed: only one way is there")
+pytestmark = pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only one way is there")
 
 NAMES = st.sampled_from(["a", "b", "host", "\u00e4", "t1", "t4", "a-_./9", "x:y", "\u00d7", "long" * 40])
 WORDS = st.one_of(
@@ -35,34 +34,32 @@ LAYOUTS = st.builds(
     salt_width=st.integers(0, 8),
     salt_buckets=st.sampled_from([1, 20, 300, 1 << 40]),
 )
-CREATES = st.sampled_from([Creates(True, True, True), Creates(False, True, True), Creates(True, False, True)])
+CREATES = st.sampled_from([AutoCreate(True, True, True), AutoCreate(False, True, True), AutoCreate(True, False, True)])
 
-NARROW, ALL = Layout(Widths(metric=1, tagk=1, tagv=1)), Creates(True, True, True)
+NARROW, ALL = Layout(Widths(metric=1, tagk=1, tagv=1)), AutoCreate(True, True, True)
 
 
 class Way:
     """One way in, on a store of its own."""
 
-    def __init__(self, store: Any, layout: Layout, creates: Creates, *, by_loop: bool, most: int) -> None:
+    def __init__(self, store: Any, layout: Layout, creates: AutoCreate, *, by_loop: bool, most: int) -> None:
         self.store = store
         self.uids = Uids(store, "tsdb-uid", layout.widths)
-        self.names = SeriesNames(self.uids, layout, NameRules(b":"), creates)
-        self.rows = OpenRows(SeriesTable(by_loop=by_loop), NameRules(b":"))
-        self.growth = Growth(self.rows.table, max_series=most)
-        if not by_loop:
-            self.names.known = None
+        self.names = UidResolver(self.uids, layout, creates, compiled=by_loop)
+        self.rows = OpenRows(SeriesTable(compiled=by_loop), NameRules(b":"))
+        self.name_limit = NewNameLimit(self.rows.table, max_series=most)
 
     async def take(self, block: bytes) -> tuple[object, ...]:
-        absorbed = await absorb(self.rows, self.names, block, permit=Permit(self.growth, None))
+        absorbed = await absorb(self.rows, self.names, block, admission=OriginAdmission(self.name_limit, None))
         return absorbed.accepted, absorbed.kept, [(at, str(error)) for at, error in absorbed.rejects]
 
     async def outcome(self) -> tuple[object, ...]:
         table = self.rows.table
-        series = [(table.text(number), table.parts(number)) for number in table.texts.numbers()]
+        series = [(table.text(number), table.key_of(number)) for number in table.texts.numbers()]
         stored = [row async for rows in scan(self.store, "tsdb-uid") for row in rows]
-        found = [table.knows(text) for text, _ in series if text is not None]
+        found = [(text in table) for text, _ in series if text is not None]
         points = [column.tolist() for column in self.rows.take()]
-        return series, stored, found, self.growth.new_series, points
+        return series, stored, found, self.name_limit.new_series, points
 
 
 def lines(texts: list[tuple[str, str]]) -> bytes:
@@ -75,8 +72,8 @@ def lines(texts: list[tuple[str, str]]) -> bytes:
 @example([[("a", "a=a \u00aa=\u00ff")], [("a", "a=a"), ("a", "a=b"), ("a", "\u00aa=\u00ff")]], NARROW, ALL, 3)
 @example([[("a", "a=a \u00aa=\u00ff")], [("a", ""), ("a", "a=b"), ("a", "\u00aa=\u00ff")]], NARROW, ALL, 0)
 @given(BLOCKS, LAYOUTS, CREATES, st.sampled_from([0, 0, 3]))
-def test_strangers_become_the_same_series(
-    blocks: list[list[tuple[str, str]]], layout: Layout, creates: Creates, most: int
+def test_unknown_series_are_equal_in_both_parsers(
+    blocks: list[list[tuple[str, str]]], layout: Layout, creates: AutoCreate, most: int
 ) -> None:
     async def both() -> None:
         stores = [await make_store(), await make_store()]
@@ -94,19 +91,19 @@ def test_strangers_become_the_same_series(
     trio.run(both)
 
 
-async def test_series_of_known_names_enter_in_the_loop_up_to_the_cap() -> None:
-    way = Way(await make_store(), Layout(), Creates(True, True, True), by_loop=True, most=150)
+async def test_loop_inserts_series_of_known_names_up_to_the_cap() -> None:
+    way = Way(await make_store(), Layout(), AutoCreate(True, True, True), by_loop=True, most=150)
     await way.take(lines([("m", f"host=h{number}") for number in range(100)]))
     again = await way.take(lines([("m", f"host=h{number} a=h0") for number in range(100)]))
     assert again[0] == 50
-    assert len(way.rows.table) == way.growth.new_series == 150
-    way.rows.table.forget(1, held_since_s=1)
+    assert len(way.rows.table) == way.name_limit.new_series == 150
+    way.rows.table.evict(1, held_since_s=1)
     assert (await way.take(lines([("m", "a=h0 host=h7")])))[0] == 1
-    assert way.rows.table.births(way.rows.take().series).tolist()[-1] == 151
+    assert way.rows.table.generations(way.rows.take().series).tolist()[-1] == 151
 
 
-async def test_a_refused_name_costs_one_look_up_with_each_block() -> None:
-    way = Way(await make_store(), Layout(), Creates(True, True, False), by_loop=True, most=0)
+async def test_refused_name_is_looked_up_once_per_block() -> None:
+    way = Way(await make_store(), Layout(), AutoCreate(True, True, False), by_loop=True, most=0)
     await way.take(lines([("m", "host=a")]))
     before = way.uids.statistics()[Kind.TAGV].misses
     accepted, _, rejects = await way.take(lines([("m", "host=b"), ("m", "host=b a=c"), ("m", "host=b")]))

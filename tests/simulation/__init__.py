@@ -1,1 +1,1 @@
-"""The daemon's own parts on virtual time, a store, a disk and connections that fail by chance: see __main__."""
+"""Deterministic simulation of the daemon's parts with faults of store, disk, connections and clock: see __main__."""

@@ -1,10 +1,10 @@
-"""The daemon's own parts on virtual time, while store, disk, clients and clock do their worst by chance.
+"""Run the daemon's parts on virtual time while store, disk, clients and clock fail at random.
 
     python -m tests.simulation                     seeds 1 to 1000
-    python -m tests.simulation 17                  one seed, and what happened in it
-    python -m tests.simulation 1:1000000 -j 4      many, by four processes
+        python -m tests.simulation 17                  one seed, with its events
+        python -m tests.simulation 1:1000000 -j 4      many, in four processes
 
-A seed gives the same run each time: sets of bytes are ordered by PYTHONHASHSEED, so it is set.
+A seed gives the same run each time. PYTHONHASHSEED is set to 0 because it decides the order of sets of bytes.
 """
 
 import argparse
@@ -20,15 +20,15 @@ from tqdm import tqdm
 
 from tests.simulation.seed import Outcome, simulate
 
-CHUNK = 50  # seeds that a process is given at once
+CHUNK = 50  # seeds that a process gets at a time
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__.split("\n\n")[0])
     parser.add_argument("seeds", nargs="?", default="1:1000", help="one seed, or first:last")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="processes")
-    parser.add_argument("-k", "--keep-going", action="store_true", help="go on after a failure")
-    parser.add_argument("-t", "--trace", action="store_true", help="say of each seed what it came to")
+    parser.add_argument("-k", "--keep-going", action="store_true", help="continue after a failure")
+    parser.add_argument("-t", "--trace", action="store_true", help="print the result of each seed")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the daemon's log")
     given = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def outcomes(first: int, last: int, jobs: int, *, silent: bool) -> Iterator[Outcome]:
-    """Of all seeds, in their order."""
+    """Simulate all seeds, in order."""
     seeds = range(first, last + 1)
     if jobs == 1 or len(seeds) == 1:
         yield from (simulate(seed, silent=silent) for seed in seeds)
@@ -75,7 +75,7 @@ def outcomes(first: int, last: int, jobs: int, *, silent: bool) -> Iterator[Outc
 
 
 def tell(outcome: Outcome) -> None:
-    """Say what a seed came to."""
+    """Print the result of a seed."""
     click.echo(outcome.plan)
     click.echo("\n".join(outcome.events))
     if outcome.error is not None:

@@ -1,222 +1,235 @@
-"""A daemon's parts, put together as tsd.daemon does, on a simulated store and disk; one life from start to end."""
+"""One daemon process from start to end: the parts that tsd.daemon builds, on a simulated store and disk."""
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 
-from tests.simulation.chance import Engine, Plan
-from tests.simulation.pipe import End
-from tests.simulation.store import Line
-from tsd.codec.merge import MergeRules
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.plan import Engine, Plan
+from tests.simulation.store import FaultyStore
+from tests.simulation.streams import StreamEnd
+from tsd.codec.names import Widths
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.putline import NameRules
-from tsd.codec.rowkey import Layout
-from tsd.codec.uid import Widths
-from tsd.compaction.pace import Pace, PacedCompactor
-from tsd.compaction.queue import RowQueue
-from tsd.compaction.step import REST_MS, RowCompactor
-from tsd.doors.replies import Budget, Unread
-from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
-from tsd.doors.visitor import here
-from tsd.ingest.disk import Disk
-from tsd.ingest.intake import Gate, Intake
-from tsd.ingest.journal import Journal
-from tsd.ingest.ledger import Ledger
-from tsd.ingest.names import Creates, SeriesNames
-from tsd.ingest.rows import OpenRows
+from tsd.config.settings import Mode
+from tsd.ingest.intake import Backpressure, Intake, LineCounts
+from tsd.ingest.journal.disk import Disk
+from tsd.ingest.journal.journal import Journal
+from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
-from tsd.ingest.summaries import Summaries, SummaryRules
 from tsd.ingest.writer import Writer
-from tsd.settings import Mode
-from tsd.uids import Uids
+from tsd.server.peer import local_peer
+from tsd.server.replies import ReplyBudget, SlowConsumer
+from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, TelnetStats
+from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
+from tsd.tables.opentsdb.compaction.queue import RowQueue
+from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler
+from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
+from tsd.tables.opentsdb.summaries import SummaryRules
+from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.opentsdb.writer import CellWriter
 
-DRAIN_S = 30  # for windows, at a stop
-DOORS_S = 5
+DRAIN_S = 30  # limit for writing windows at shutdown
+SERVER_DRAIN_S = 5
 MAX_LINE = 1024
 REPLY_BUFFER = 1 << 20
 NAMES = NameRules()
 
 
+def _same_store(store: FaultyStore, _journal: Journal) -> FaultyStore:
+    return store
+
+
 @dataclass(frozen=True)
-class Makers:
-    """What the parts are made of: planted bugs stand here in a test."""
+class Parts:
+    """Factories of the daemon's parts. Tests replace them to inject bugs."""
 
     journal: type[Journal] = Journal
+    disk: type[SimulatedDisk] = SimulatedDisk
+    store: type[FaultyStore] = FaultyStore
+    writer_store: Callable[[FaultyStore, Journal], Any] = _same_store
+    compactor_store: Callable[[FaultyStore], Any] = lambda store: store
     writer: type[Writer] = Writer
-    uids: type[Uids] = Uids
-    gate: type[Gate] = Gate
+    backpressure: type[Backpressure] = Backpressure
     rows: type[OpenRows] = OpenRows
-    compactor: type[RowCompactor] = RowCompactor
 
 
-def row_compactor(makers: Makers, plan: Plan, line: Line, now_ms: Callable[[], int]) -> RowCompactor:
-    """As the configuration would have it."""
-    rest_ms = 0 if plan.engine is Engine.EMBEDDED else REST_MS
+def row_compactor(parts: Parts, plan: Plan, store: FaultyStore, now_ms: Callable[[], int]) -> RowCompactor:
+    """Build a compactor as the daemon's configuration does."""
+    settle_ms = 0 if plan.engine is Engine.EMBEDDED else SETTLE_MS
     rules = MergeRules(fix_duplicates=True)
-    return makers.compactor(line, "tsdb", Layout(), rules, now_ms, lambda _: None, rest_ms=rest_ms)
+    own_store = parts.compactor_store(store)
+    return RowCompactor(own_store, "tsdb", Layout(), rules, now_ms, lambda _: None, settle_ms=settle_ms)
 
 
-class Life:
-    """One process, from its start to its end."""
+class SimulatedDaemon:
+    """One process."""
 
     def __init__(
         self,
         number: int,
         plan: Plan,
-        makers: Makers,
-        line: Line,
+        parts: Parts,
+        store: FaultyStore,
         disk: Disk,
         folder: Path,
         now_ms: Callable[[], int],
     ) -> None:
         self.number = number
         self.plan = plan
-        self.line = line
+        self.store = store
         self.stop = trio.Event()
         self.over = False
-        self.gate = makers.gate()
-        self.ledger = Ledger()
-        self.journal = makers.journal(
+        self.backpressure = parts.backpressure()
+        self.ledger = LineCounts()
+        self.journal = parts.journal(
             folder / "journal",
             sync_interval_s=plan.sync_interval_s,
             max_bytes=plan.journal_max_bytes,
             owner="0" * 32,
             disk=disk,
         )
-        self.uids = makers.uids(line, "tsdb-uid", Widths())
-        self.rows = makers.rows(SeriesTable(), NAMES)
-        names = SeriesNames(self.uids, Layout(), NAMES, Creates(metrics=not plan.strict, tagks=True, tagvs=True))
-        summaries = Summaries(names, SummaryRules(NAMES, "tsdb"))
-        self.compactor = self._paced(makers, now_ms) if plan.compacts else None
-        self.writer = makers.writer(
+        self.uids = Uids(store, "tsdb-uid", Widths())
+        self.rows = parts.rows(SeriesTable(), NAMES)
+        resolver = UidResolver(self.uids, Layout(), AutoCreate(metrics=not plan.strict, tagks=True, tagvs=True))
+        self.compactor = self._paced(parts, now_ms) if plan.compacts else None
+        points = CellWriter(
+            parts.writer_store(store, self.journal),
+            SummaryRules(NAMES, "tsdb"),
+            join=plan.join,
+            on_cells=self.compactor.record if self.compactor else lambda _: None,
+        )
+        summaries = Summaries(resolver, points.summaries)
+        self.writer = parts.writer(
             self.rows,
-            names,
+            resolver,
             self.journal,
-            line,
+            points,
             self.ledger,
-            self.gate,
-            table="tsdb",
+            self.backpressure,
             summaries=summaries,
             interval_s=plan.flush_interval_s,
             memory_limit=plan.memory_limit,
-            series_idle_s=7200,
-            join=plan.join,
+            series_ttl_s=7200,
             refused_folder=folder / "refused",
             now_s=lambda: now_ms() // 1000,
-            note=self.compactor.note if self.compactor else lambda _: None,
         )
         self.intake = Intake(
             self.rows,
-            names,
+            resolver,
             self.journal,
             self.ledger,
-            self.gate,
+            self.backpressure,
             self.writer.regulate,
-            most_unsettled=plan.most_unsettled,
+            max_unresolved=plan.max_unresolved,
             summaries=summaries,
         )
-        self.tally = Tally()
-        self._replies = Budget(16 << 20)
+        self.telnet_stats = TelnetStats()
+        self._replies = ReplyBudget(16 << 20)
         self._sessions: trio.Nursery | None = None
-        self._open: dict[End, None] = {}
+        self._open: dict[StreamEnd, None] = {}
 
-    def _paced(self, makers: Makers, now_ms: Callable[[], int]) -> PacedCompactor:
-        step = row_compactor(makers, self.plan, self.line, now_ms)
-        later_s = 7200  # hours are over before their time: nobody waits for them here
-        return PacedCompactor(
+    def _paced(self, parts: Parts, now_ms: Callable[[], int]) -> CompactionScheduler:
+        compactor = row_compactor(parts, self.plan, self.store, now_ms)
+        later_s = 7200  # treat hours as over, so that compaction runs during the simulation
+        return CompactionScheduler(
             RowQueue(Layout(), 1000, now_ms() // 1000),
-            step,
-            Pace(1, 0, 1000, 3600),  # all that waits, every second
-            lambda: self.writer.behind,
+            compactor,
+            CompactionRate(1, 0, 1000, 3600),  # the whole queue, every second
+            lambda: self.writer.is_behind,
             lambda: now_ms() // 1000 + later_s,
         )
 
     async def run(self) -> None:
-        """From the journal that is found to the last window; see tsd.daemon._run."""
+        """Replay the journal, serve, and write the last window; see `tsd.daemon.daemon`."""
         segments = self.journal.recover()
         async with trio.open_nursery() as disk:
             disk.start_soon(self.journal.run)
             async with trio.open_nursery() as writers:
                 writers.start_soon(self.writer.write_windows)
-                async with trio.open_nursery() as doors:
-                    doors.start_soon(self.writer.watch_journal)
+                async with trio.open_nursery() as server:
+                    server.start_soon(self.writer.watch_journal)
                     self.writer.adopt(segments)
                     if segments:
                         await self.writer.flush(patient=False)
-                    self.journal.told()
-                    doors.start_soon(self.writer.seal_windows)
+                    self.journal.confirm_damage_counted()
+                    server.start_soon(self.writer.seal_windows)
                     if self.compactor:
-                        doors.start_soon(self.compactor.run)
+                        server.start_soon(self.compactor.run)
                     await self._serve()
-                    doors.cancel_scope.cancel()
+                    server.cancel_scope.cancel()
                 deadline = writers.cancel_scope.deadline = trio.current_time() + DRAIN_S
                 self.writer.finish()
             self.journal.close(deadline=deadline)
 
     async def _serve(self) -> None:
-        """Until `stop`; then what has been sent is taken in."""
+        """Serve until `stop`, then process what clients have sent."""
         async with trio.open_nursery() as sessions:
             self._sessions = sessions
             try:
                 await self.stop.wait()
             finally:
                 self._sessions = None
-            sessions.cancel_scope.deadline = trio.current_time() + DOORS_S
+            sessions.cancel_scope.deadline = trio.current_time() + SERVER_DRAIN_S
             for end in self._open:
                 end.shut()
 
-    def connect(self, end: End, chance: random.Random) -> bool:
-        """Serve a connection; False where nobody listens."""
+    def connect(self, end: StreamEnd, rng: random.Random) -> bool:
+        """Serve a connection. Return False if the daemon does not accept connections."""
         if self._sessions is None or self.over:
-            end.hang_up()
+            end.close()
             return False
         self._open[end] = None
-        self._sessions.start_soon(self._converse, end, chance)
+        self._sessions.start_soon(self._converse, end, rng)
         return True
 
-    async def _converse(self, end: End, chance: random.Random) -> None:
+    async def _converse(self, end: StreamEnd, rng: random.Random) -> None:
         async def stats() -> bytes:
             return b"tsd.stat 1 1\n"
 
-        powers = Powers(stats, lambda: b"version\n", self.drop_caches, lambda: None)
-        rules = Rules(
-            Mode.READ_WRITE, diediedie=False, max_line=MAX_LINE, reply_buffer=REPLY_BUFFER, names=NAMES, patience_s=300
+        commands = DaemonCommands(stats, lambda: b"version\n", self.drop_caches, lambda: None)
+        rules = TelnetOptions(
+            Mode.READ_WRITE, diediedie=False, max_line=MAX_LINE, reply_buffer=REPLY_BUFFER, timeout_s=300
         )
-        session = TelnetSession(end, self.intake, powers, rules, self.tally, self._replies, here())
+        session = TelnetSession(end, self.intake, commands, rules, self.telnet_stats, self._replies, local_peer())
 
         async def receive() -> bytes:
-            return await end.receive_some(chance.choice((1 << 18, 1 << 18, 64, 7)))
+            return await end.receive_some(rng.choice((1 << 18, 1 << 18, 64, 7)))
 
         try:
             if first := await receive():
                 await session.run(first, receive)
-        except* (trio.BrokenResourceError, Unread):
+        except* (trio.BrokenResourceError, SlowConsumer):
             pass
         finally:
             self._open.pop(end, None)
-            end.hang_up()
+            end.close()
 
     @property
     def serves(self) -> bool:
-        """Whether it takes connections."""
+        """Whether the daemon accepts connections."""
         return self._sessions is not None and not self.over
 
     @property
     def sessions(self) -> int:
-        """Open ones."""
+        """Number of open sessions."""
         return len(self._open)
 
     def cut(self) -> None:
-        """The process is gone: nothing it would still do has any effect."""
+        """End the process: its further calls have no effect."""
         self.over = True
-        self.line.dead = True
+        self.store.dead = True
         for end in self._open:
-            end.hang_up()
+            end.close()
 
     def drop_caches(self) -> None:
-        """As the daemon does."""
+        """Drop caches as the daemon does."""
         self.writer.seal()
         self.uids.drop_caches()
-        self.rows.table.forget_texts()
+        self.rows.table.invalidate()

@@ -1,7 +1,7 @@
-"""A disk that forgets: what was written is on the real one for readers, and what a crash leaves of it is drawn.
+"""A disk that loses unsynced writes: readers see the real disk, and a crash keeps a random part of the rest.
 
-For each file there is what its last sync covered, and the changes since; likewise for the names in each folder. A power
-loss keeps the former, and of the changes those before a moment; or, of the changes to a file's content, any.
+Each file has its content at the last sync and the changes since; each folder likewise has its names. A power loss keeps
+the synced state and either the changes before a random moment or, for the content of a file, any of the changes.
 """
 
 import errno
@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tsd.ingest.disk import Disk
+from tsd.ingest.journal.disk import Disk
 
 
 class Crash(BaseException):
-    """The process ends here and now."""
+    """The process ends."""
 
 
 class _Write(NamedTuple):
@@ -24,32 +24,32 @@ class _Write(NamedTuple):
 
 
 class _File:
-    """One file: what is surely on disk, and what was done to it since."""
+    """One file: its synced content and the changes since."""
 
     def __init__(self, durable: bytes = b"") -> None:
         self.durable = durable
-        self.changes: list[_Write | int] = []  # an int: cut to that size
+        self.changes: list[_Write | int] = []  # an int: truncated to that size
 
 
 class _Named(NamedTuple):
-    """A name was given to a file, or (None) taken away."""
+    """A name was given to a file, or (None) removed."""
 
     path: Path
     file: _File | None
 
 
 class SimulatedDisk(Disk):
-    """The journal's disk. `full` and `broken` say what it refuses; `crash_in` counts calls down to a crash."""
+    """The journal's disk. `full` and `broken` are its faults; `crash_in` counts calls down to a crash."""
 
-    def __init__(self, chance: random.Random, on_death: Callable[[], None]) -> None:
-        """`on_death` is told when a crash comes in the middle of a call."""
+    def __init__(self, rng: random.Random, on_death: Callable[[], None]) -> None:
+        """`on_death` is called if a crash happens during a call."""
         super().__init__()
-        self.full = False  # it takes no bytes
-        self.broken = False  # it does not sync
+        self.full = False  # writes fail
+        self.broken = False  # syncs fail
         self.crash_in: int | None = None
         self.dead = False
         self.calls = 0
-        self._chance = chance
+        self._rng = rng
         self._on_death = on_death
         self._files: dict[Path, _File] = {}  # as readers see them
         self._durable: dict[Path, _File] = {}
@@ -57,7 +57,7 @@ class SimulatedDisk(Disk):
         self._fds: dict[int, _File] = {}
 
     def _enter(self) -> bool:
-        """Count a call; whether the crash comes in the middle of it."""
+        """Count a call. Return whether the crash happens during it."""
         if self.dead:
             raise Crash
         self.calls += 1
@@ -74,7 +74,7 @@ class SimulatedDisk(Disk):
     def create(self, path: Path, *, only_new: bool = False) -> int:
         if self._enter():
             self._die()
-        if self.full and self._chance.random() < 0.2:
+        if self.full and self._rng.random() < 0.2:
             raise OSError(errno.ENOSPC, "no room for a name", str(path))
         fd = super().create(path, only_new=only_new)
         file = self._files.get(path)
@@ -96,7 +96,7 @@ class SimulatedDisk(Disk):
     def write(self, fd: int, parts: Sequence[bytes], at: int) -> int:
         dies = self._enter()
         data = b"".join(parts)
-        cut = self._chance.randint(0, len(data)) if dies or self.full else len(data)
+        cut = self._rng.randint(0, len(data)) if dies or self.full else len(data)
         self._fds[fd].changes.append(_Write(at, data[:cut]))
         super().write(fd, [data[:cut]], at)
         if dies:
@@ -113,7 +113,7 @@ class SimulatedDisk(Disk):
 
     def sync(self, fd: int) -> None:
         dies = self._enter()
-        if dies and self._chance.random() < 0.5:
+        if dies and self._rng.random() < 0.5:
             self._die()
         if self.broken:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -126,7 +126,7 @@ class SimulatedDisk(Disk):
 
     def close(self, fd: int) -> None:
         self._fds.pop(fd, None)
-        super().close(fd)  # also for a process that ends
+        super().close(fd)  # a process that ends closes files too
 
     def rename(self, path: Path, to: Path) -> None:
         if self._enter():
@@ -153,7 +153,7 @@ class SimulatedDisk(Disk):
         self._named = [named for named in self._named if named.path.parent != folder]
 
     def crash(self, *, power: bool) -> None:
-        """What the next process finds. After it the disk works again."""
+        """Leave what the next process finds, and end all faults."""
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
@@ -170,11 +170,11 @@ class SimulatedDisk(Disk):
 
     def _lose(self) -> None:
         found = dict(self._durable)
-        for named in self._named[: self._chance.randint(0, len(self._named))]:
+        for named in self._named[: self._rng.randint(0, len(self._named))]:
             _name(found, named)
         for path in self._files:
             path.unlink()
-        ordered = self._chance.random() < 0.5
+        ordered = self._rng.random() < 0.5
         for file in dict.fromkeys(found.values()):
             file.durable = self._left(file, ordered=ordered)
             file.changes = []
@@ -183,14 +183,14 @@ class SimulatedDisk(Disk):
         self._files = found
 
     def _left(self, file: _File, *, ordered: bool) -> bytes:
-        """What a power loss leaves of a file."""
-        chance = self._chance
+        """Return what a power loss leaves of a file."""
+        rng = self._rng
         if ordered:
-            kept = file.changes[: chance.randint(0, len(file.changes))]
+            kept = file.changes[: rng.randint(0, len(file.changes))]
         else:
-            kept = [change for change in file.changes if chance.random() < 0.5]
+            kept = [change for change in file.changes if rng.random() < 0.5]
         if kept and isinstance(torn := kept[-1], _Write):
-            kept[-1] = _Write(torn.at, torn.data[: chance.randint(0, len(torn.data))])
+            kept[-1] = _Write(torn.at, torn.data[: rng.randint(0, len(torn.data))])
         content = file.durable
         for change in kept:
             content = _changed(content, change)

@@ -1,4 +1,4 @@
-"""Runs one seed, the same way each time: on virtual time, with trio's order of tasks drawn from the seed."""
+"""Run one seed reproducibly: on virtual time, with trio's task order taken from the seed."""
 
 import logging
 import random
@@ -16,17 +16,17 @@ import trio
 from trio._core import _run as scheduler
 from trio.testing import MockClock
 
-from tests.simulation.account import Violation
-from tests.simulation.chance import Plan, plan
-from tests.simulation.daemon import Makers
-from tests.simulation.world import World
+from tests.simulation.daemon import Parts
+from tests.simulation.plan import Plan, random_plan
+from tests.simulation.sent_points import Violation
+from tests.simulation.simulation import Simulation
 
 SHM = Path("/dev/shm")
-MOST_STEPS = 30_000  # of tasks; a run that takes more stands still: they take 2,000 at most
+MOST_STEPS = 30_000  # a run needs 2,000 at most; more means that it makes no progress
 
 
 class Outcome(NamedTuple):
-    """What a seed came to."""
+    """Result of a seed."""
 
     seed: int
     plan: Plan
@@ -34,54 +34,61 @@ class Outcome(NamedTuple):
     steps: int
     crashes: int
     acked: int
-    digest: str  # of every step: which task, when, and what the disk and the store held
+    digest: str  # of every step: the task, the time, and call counts of disk and store
     error: BaseException | None
 
 
 class _Steps(trio.abc.Instrument):
-    """Looks at the world between any two steps."""
+    """Checks the simulation after every step of a task."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
         self.count = 0
         self.digest = 0
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         self.count += 1
-        world = self.world
-        state = world.disk.calls, world.backend.calls, world.account.acked
+        simulation = self.simulation
+        state = simulation.disk.calls, simulation.server.calls, simulation.sent_points.acked
         step = f"{task.name} {trio.current_time():.6f} {state}"
         self.digest = zlib.crc32(step.encode(), self.digest)
-        self.world.check_step()
+        self.simulation.check_step()
         if self.count > MOST_STEPS:
-            self.world.patience.cancel()
+            self.simulation.patience.cancel()
 
 
-AS_IT_IS = Makers()
+AS_IT_IS = Parts()
 
 
-def simulate(seed: int, makers: Makers = AS_IT_IS, *, silent: bool = True) -> Outcome:
-    """Run a seed; `silent`: the daemon's log is dropped."""
-    drawn = plan(random.Random(seed))
+def simulate(seed: int, parts: Parts = AS_IT_IS, *, silent: bool = True) -> Outcome:
+    """Run a seed. With `silent`, the daemon's log is dropped."""
+    drawn = random_plan(random.Random(seed))
     folder = Path(tempfile.mkdtemp(prefix="simulation-", dir=SHM if SHM.is_dir() else None))
     error: BaseException | None = None
-    steps = world = None
+    steps = simulation = None
     try:
         with determined(seed), _logging(silent):
-            world = World(seed, drawn, folder, makers)
-            steps = _Steps(world)
-            with patch("trio.to_thread.run_sync", world.in_thread):
-                trio.run(world.run, clock=MockClock(autojump_threshold=0), instruments=[steps])
-            if world.violation:
-                raise Violation(world.violation)
-    except Exception as exc:  # noqa: BLE001 - whatever it is, it is what the seed came to
+            simulation = Simulation(seed, drawn, folder, parts)
+            steps = _Steps(simulation)
+            with patch("trio.to_thread.run_sync", simulation.in_thread):
+                trio.run(simulation.run, clock=MockClock(autojump_threshold=0), instruments=[steps])
+            if simulation.violation:
+                raise Violation(simulation.violation)
+    except Exception as exc:  # noqa: BLE001 - any exception is the seed's result
         error = _innermost(exc)
     finally:
         shutil.rmtree(folder)
-    assert world is not None
+    assert simulation is not None
     assert steps is not None
     return Outcome(
-        seed, drawn, world.events, steps.count, world.crashes, world.account.acked, f"{steps.digest:08x}", error
+        seed,
+        drawn,
+        simulation.events,
+        steps.count,
+        simulation.crashes,
+        simulation.sent_points.acked,
+        f"{steps.digest:08x}",
+        error,
     )
 
 
@@ -97,7 +104,7 @@ def _logging(silent: bool) -> Iterator[None]:
 
 
 def _innermost(error: Exception) -> Exception:
-    """What a group of one came from."""
+    """Unwrap groups of one exception."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -105,12 +112,11 @@ def _innermost(error: Exception) -> Exception:
 
 @contextmanager
 def determined(seed: int) -> Iterator[None]:
-    """Whatever is drawn by chance within is drawn from the seed.
+    """Take all randomness within the block from the seed.
 
-    Tasks that are ready together run in an order that trio draws: so that it can be repeated, they are sorted before
-    they are shuffled, as trio does for hypothesis.
+    trio shuffles tasks that are ready together. To be reproducible they are sorted first, as trio does for hypothesis.
     """
-    state, ours = random.getstate(), scheduler._r.getstate()
+    state, stream = random.getstate(), scheduler._r.getstate()
     random.seed(seed)
     scheduler._r.seed(seed)
     try:
@@ -118,4 +124,4 @@ def determined(seed: int) -> Iterator[None]:
             yield
     finally:
         random.setstate(state)
-        scheduler._r.setstate(ours)
+        scheduler._r.setstate(stream)

@@ -1,13 +1,14 @@
-"""What clients sent and were told, and whether what is stored fits it."""
+"""The lines that clients sent, their acknowledgements, and checks that stored points agree with both."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tsd.codec.merge import MergeRules
-from tsd.codec.row import data_cells, points, problems
-from tsd.codec.rowkey import Layout, split_key
-from tsd.codec.uid import COUNTER_ROW, Kind, decode_counter
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.row import data_cells, points, problems
+from tsd.codec.opentsdb.rowkey import Layout, split_key
+from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_counter, id_column, name_column
 from tsd.store import Store, scan
 
 Series = tuple[str, tuple[tuple[str, str], ...]]  # metric, sorted tags
@@ -15,47 +16,47 @@ Key = tuple[Series, int]  # series, ms
 
 
 class Violation(AssertionError):
-    """Something that must never be."""
+    """A violated invariant."""
 
 
 class Sent:
-    """One line that was sent whole."""
+    """One complete line."""
 
-    __slots__ = ("acked", "acked_at", "connection", "life", "sent_at", "value")
+    __slots__ = ("acked", "acked_at", "connection", "daemon", "sent_at", "value")
 
-    def __init__(self, value: float, connection: int, life: int, sent_at: int) -> None:
+    def __init__(self, value: float, connection: int, daemon: int, sent_at: int) -> None:
         self.value = value
         self.connection = connection
-        self.life = life  # of the daemon that it was sent to
+        self.daemon = daemon  # number of the daemon that received it
         self.sent_at = sent_at
         self.acked = False
         self.acked_at = 0
 
 
-class Account:
-    """Every good line that was sent, by series and time, in order of sending."""
+class SentPoints:
+    """All valid lines by series and time, in the order of sending."""
 
     def __init__(self) -> None:
         self._sent: dict[Key, list[Sent]] = defaultdict(list)
         self._moment = 0
         self.acked = 0
 
-    def send(self, series: Series, ms: int, value: float, connection: int, life: int) -> Sent:
-        """A line is about to be sent."""
+    def send(self, series: Series, ms: int, value: float, connection: int, daemon: int) -> Sent:
+        """Record a line before it is sent."""
         self._moment += 1
-        sent = Sent(value, connection, life, self._moment)
+        sent = Sent(value, connection, daemon, self._moment)
         self._sent[series, ms].append(sent)
         return sent
 
     def acknowledge(self, sent: Sent) -> None:
-        """The daemon has said that a line is safe."""
+        """Record the acknowledgement of a line."""
         self._moment += 1
         if not sent.acked:
             sent.acked, sent.acked_at = True, self._moment
             self.acked += 1
 
     def safe(self, metric: str) -> dict[Key, Sent]:
-        """What was acknowledged of a metric by now: the last of each time."""
+        """Return the last acknowledged line of each time of a metric."""
         return {
             key: [sent for sent in lines if sent.acked][-1]
             for key, lines in self._sent.items()
@@ -63,14 +64,14 @@ class Account:
         }
 
     def check_read(self, stored: Mapping[Key, Sequence[float]], safe: Mapping[Key, Sent]) -> None:
-        """Who reads now finds what was safe when the reading began, or what came later. Raises Violation."""
+        """Check that a read found the points acknowledged before it, or later ones. Raises Violation."""
         for key, sent in safe.items():
             found = [one for one in self._sent[key] if one.value in stored.get(key, ())]
             if not any(one is sent or not _supersedes(sent, one) for one in found):
                 raise Violation(f"not read: {key} = {sent.value}, but {stored.get(key)}")
 
     def check(self, stored: Mapping[Key, Sequence[float]]) -> None:
-        """Raises Violation. A metric that was renamed may have two values at a time, under each name."""
+        """Check the stored points. Raises Violation. A renamed metric may have a value under each name."""
         for key, values in stored.items():
             if strange := set(values) - {sent.value for sent in self._sent.get(key, ())}:
                 raise Violation(f"invented: {key} = {strange}")
@@ -85,27 +86,27 @@ class Account:
             }
             if all(beaten.values()):
                 told = ", ".join(f"{sent.value} after {later}" for sent, later in beaten.items())
-                raise Violation(f"an older value: {key} = {told} had been acknowledged")
+                raise Violation(f"older value stored: {key} = {told} was acknowledged")
 
 
 def _supersedes(later: Sent, earlier: Sent) -> bool:
-    """Whether a value must win over another, as it surely came after it."""
+    """Whether a value was certainly written later and so must win."""
     if later.sent_at <= earlier.sent_at:
         return False
     same = later.connection == earlier.connection
-    return same or later.life > earlier.life or (earlier.acked and earlier.acked_at < later.sent_at)
+    return same or later.daemon > earlier.daemon or (earlier.acked and earlier.acked_at < later.sent_at)
 
 
 class Names(NamedTuple):
     """The UID table."""
 
     by_uid: dict[Kind, dict[bytes, bytes]]
-    unused: dict[Kind, int]  # numbers that were counted and lead nowhere
+    unused: dict[Kind, int]  # UIDs assigned without a name
 
 
 async def read_names(store: Store, between: bytes = b"") -> Names:
-    """The UID table, checked: no name leads to a UID that does not lead back, no UID is above its counter. `between` is
-    a name that may be half renamed."""
+    """Read and check the UID table: names and UIDs map to each other, and no UID exceeds its counter. `between` is a
+    name that may be half renamed."""
     forward: dict[Kind, dict[bytes, bytes]] = {kind: {} for kind in Kind}
     reverse: dict[Kind, dict[bytes, bytes]] = {kind: {} for kind in Kind}
     used = dict.fromkeys(Kind, 0)
@@ -113,11 +114,11 @@ async def read_names(store: Store, between: bytes = b"") -> Names:
         for row in rows:
             for cell in row.cells:
                 for kind in Kind:
-                    if cell.column == kind.id_column and row.key == COUNTER_ROW:
+                    if cell.column == id_column(kind) and row.key == COUNTER_ROW:
                         used[kind] = decode_counter(cell.value)
-                    elif cell.column == kind.id_column:
+                    elif cell.column == id_column(kind):
                         forward[kind][row.key] = cell.value
-                    elif cell.column == kind.name_column:
+                    elif cell.column == name_column(kind):
                         reverse[kind][row.key] = cell.value
     for kind in Kind:
         owners: dict[bytes, bytes] = {}
@@ -135,7 +136,7 @@ async def read_names(store: Store, between: bytes = b"") -> Names:
 
 
 async def read_points(store: Store, names: Names, renamed: Mapping[bytes, bytes]) -> dict[Key, list[float]]:
-    """Every stored point in the names it was sent under; rows are sound. `renamed` says what a metric was called."""
+    """Return the stored points under the names they were sent with. Check the rows. `renamed` maps new to old names."""
     found: dict[Key, list[float]] = defaultdict(list)
     async for rows in scan(store, "tsdb"):
         for row in rows:

@@ -1,10 +1,10 @@
-"""A connection in memory: two directions, each with a bound, that can be cut at any byte or reset."""
+"""An in-memory connection: two bounded directions that can be cut at any byte or reset."""
 
 import trio
 
 
-class Pipe:
-    """Bytes one way. A writer waits while `limit` bytes are unread."""
+class ByteChannel:
+    """One direction. A writer waits while `limit` bytes are unread."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -13,27 +13,27 @@ class Pipe:
         self._broken = False
         self._changed = trio.Event()
 
-    def _note(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
     async def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Raises BrokenResourceError where nobody will read."""
+        """Write all data. Raises BrokenResourceError if the reader is gone."""
         left = bytes(data)
         await trio.lowlevel.checkpoint()
         while left:
             if self._broken or self._ended:
-                raise trio.BrokenResourceError("nobody reads")
+                raise trio.BrokenResourceError("the reader is gone")
             room = max(self._limit - len(self._data), 0)
             if room:
                 self._data += left[:room]
                 left = left[room:]
-                self._note()
+                self._notify()
             else:
                 await self._changed.wait()
 
     async def receive(self, most: int) -> bytes:
-        """Some bytes, or none at the end."""
+        """Return some bytes, or none at the end."""
         await trio.lowlevel.checkpoint()
         while not self._data and not self._ended and not self._broken:
             await self._changed.wait()
@@ -41,25 +41,25 @@ class Pipe:
             raise trio.BrokenResourceError("reset")
         data = bytes(self._data[:most])
         del self._data[:most]
-        self._note()
+        self._notify()
         return data
 
     def end(self) -> None:
-        """No more will be sent."""
+        """Send the end of the stream."""
         self._ended = True
-        self._note()
+        self._notify()
 
-    def break_off(self) -> None:
-        """What is unread is lost."""
+    def reset(self) -> None:
+        """Discard unread bytes and break the direction."""
         self._broken = True
         self._data.clear()
-        self._note()
+        self._notify()
 
 
-class End(trio.abc.Stream):
+class StreamEnd(trio.abc.Stream):
     """One end of a connection."""
 
-    def __init__(self, sends: Pipe, receives: Pipe) -> None:
+    def __init__(self, sends: ByteChannel, receives: ByteChannel) -> None:
         self._sends = sends
         self._receives = receives
 
@@ -73,29 +73,29 @@ class End(trio.abc.Stream):
         return await self._receives.receive(max_bytes or 1 << 16)
 
     def send_eof(self) -> None:
-        """Say that no more will be sent; replies may still come."""
+        """End writing; replies can still be read."""
         self._sends.end()
 
     def reset(self) -> None:
-        """Hang up at once: what is on its way is lost, either way."""
-        self._sends.break_off()
-        self._receives.break_off()
+        """Reset the connection: unread bytes are lost in both directions."""
+        self._sends.reset()
+        self._receives.reset()
 
-    def hang_up(self) -> None:
-        """Close: the other end reads what was sent, and can send nothing."""
+    def close(self) -> None:
+        """Close: the other end can read what was sent, and cannot send."""
         self._sends.end()
-        self._receives.break_off()
+        self._receives.reset()
 
     def shut(self) -> None:
-        """Read what has come, and no more."""
+        """Read what has arrived, and no more."""
         self._receives.end()
 
     async def aclose(self) -> None:
-        self.hang_up()
+        self.close()
         await trio.lowlevel.checkpoint()
 
 
-def connection(to_server: int = 1 << 16, to_client: int = 1 << 16) -> tuple[End, End]:
-    """The client's end and the server's, with bounds in bytes."""
-    there, back = Pipe(to_server), Pipe(to_client)
-    return End(there, back), End(back, there)
+def stream_pair(to_server: int = 1 << 16, to_client: int = 1 << 16) -> tuple[StreamEnd, StreamEnd]:
+    """Return the client's and the server's end, with bounds in bytes."""
+    there, back = ByteChannel(to_server), ByteChannel(to_client)
+    return StreamEnd(there, back), StreamEnd(back, there)

@@ -1,7 +1,6 @@
 """The compiled loops, which a full run must not do without."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,20 +11,23 @@ import pytest
 
 from tests.peers.needs import LOOPS, need_compiled_loops
 from tsd.codec.putline import NameRules
-from tsd.ingest.rows import OpenRows
-from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
-from tsd.query.compiled import read_cells
-from tsd.store.keyvalue import row_head, split_cells
+from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.series import SeriesTable
+from tsd.store.rocksdb.keys import row_prefix, split_cells
+from tsd.tables.opentsdb.decode import read_cells
+from tsd.tables.writing import SeriesKey, SeriesText
 
 SETUP = Path(__file__).parents[2] / "setup.py"
 
 
-def test_none_is_left_out_of_what_a_full_run_needs() -> None:
-    assert re.findall(r'Extension\("([\w.]+)"', SETUP.read_text()) == sorted(LOOPS)
+def test_full_run_needs_every_compiled_module() -> None:
+    sources = (SETUP.parent / "tsd").rglob("*.pyx")
+    names = sorted(".".join(source.relative_to(SETUP.parent).with_suffix("").parts) for source in sources)
+    assert names == sorted(LOOPS)
 
 
 @pytest.mark.slow
-def test_without_a_compiler_one_line_says_what_is_left_out(tmp_path: Path) -> None:
+def test_missing_modules_are_reported_in_one_line(tmp_path: Path) -> None:
     shutil.copy(SETUP, tmp_path)
     for name in LOOPS:
         source = tmp_path / f"{name.replace('.', '/')}.pyx"
@@ -35,20 +37,20 @@ def test_without_a_compiler_one_line_says_what_is_left_out(tmp_path: Path) -> No
     done = subprocess.run(words, cwd=tmp_path, env=os.environ | {"CC": "/bin/false"}, capture_output=True, text=True)
     told = [line for line in done.stderr.splitlines() if line.startswith("tsd: ")]
     assert (done.returncode, len(told)) == (0, 1), done.stderr
-    assert told[0].startswith(f"tsd: {len(LOOPS)} of {len(LOOPS)} compiled loops are left out (tsd._bytemap: ")
+    assert told[0].startswith(f"tsd: {len(LOOPS)} of {len(LOOPS)} compiled loops are left out ({min(LOOPS)}: ")
     assert "warning: building" not in done.stderr
 
 
-def test_the_compiled_loops_are_built_and_read_a_cell() -> None:
+def test_compiled_loops_are_built_and_read_a_cell() -> None:
     need_compiled_loops()
     keys: list[bytes] = []
     columns: list[bytes] = []
     values: list[bytes] = []
-    split_cells([(row_head(b"\0k") + b"t:\0\x10", b"*")], keys, columns, values, by_loop=True)
+    split_cells([(row_prefix(b"\0k") + b"t:\0\x10", b"*")], keys, columns, values, by_loop=True)
     assert (keys, columns, values) == ([b"\0k"], [b"t:\0\x10"], [b"*"])
     read = read_cells(columns, values, 2, 0, np.zeros(1, np.int64), np.array([5000]), np.zeros(1, np.bool_))
     assert (read.times.tolist(), read.bits.tolist(), read.floats.tolist()) == ([6000], [42], [False])
-    rows = OpenRows(SeriesTable(by_loop=True), NameRules())
-    rows.table.enter(SeriesText(b"m", b"a=1"), KeyParts(b"m", b"a1"))
+    rows = OpenRows(SeriesTable(compiled=True), NameRules())
+    rows.table.insert(SeriesText(b"m", b"a=1"), SeriesKey(b"m", b"a1"))
     assert rows.absorb(b"put m 1 2.5 a=1\n", {}).accepted == 1
-    assert (rows.judged, [column.tolist() for column in rows.take()]) == (0, [[0], [2000], [11], [0x40200000]])
+    assert (rows.slow_lines, [column.tolist() for column in rows.take()]) == (0, [[0], [2000], [11], [0x40200000]])

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from scripts.imports import problems
+from scripts.imports import names, problems
 from scripts.peers.ports import HOST, http_answers, pick, thrift_answers
 from scripts.peers.process import PeerError, await_ready, died, end, kill_all, log_of, pid_of, send, spawn, watch
+from scripts.words import coined
 from tests.conftest import pytest_xdist_auto_num_workers
 
 ROOT = Path(__file__).parents[2]
@@ -44,20 +45,20 @@ def test_a_process_is_known_by_its_name_until_it_ends(home):
     assert end(home, "sleeper")
 
 
-def test_one_that_will_not_hear_is_killed(home):
+def test_process_that_ignores_sigterm_is_killed(home):
     spawn(home, "deaf", STUBBORN)
     await_ready(home, ["deaf"], lambda: b"deaf" in log_of(home, "deaf").read_bytes(), within_s=60)
     assert not end(home, "deaf", orderly_s=0.1)
     assert pid_of(home, "deaf") is None
 
 
-def test_a_stalled_one_ends_too(home):
+def test_stopped_process_is_ended(home):
     spawn(home, "sleeper", SLEEP)
     send(home, "sleeper", signal.SIGSTOP)
     assert end(home, "sleeper", orderly_s=60)
 
 
-def test_a_process_id_that_was_given_to_somebody_else_is_not_ours(home):
+def test_reused_process_id_is_not_recognized(home):
     spawn(home, "sleeper", SLEEP)
     file = home / "run" / "sleeper.pid"
     ours = file.read_text()
@@ -68,7 +69,7 @@ def test_a_process_id_that_was_given_to_somebody_else_is_not_ours(home):
     file.write_text(ours)
 
 
-def test_a_start_that_dies_shows_what_it_said_last(home):
+def test_failed_start_shows_the_end_of_its_log(home):
     spawn(home, "broken", ["sh", "-c", "echo no such port >&2; exit 1"])
     with pytest.raises(PeerError, match=r"broken ended while starting\n.*broken\.log:\n  no such port"):
         await_ready(home, ["broken"], lambda: False, within_s=60)
@@ -77,14 +78,14 @@ def test_a_start_that_dies_shows_what_it_said_last(home):
         await_ready(home, ["slow"], lambda: False, within_s=0)
 
 
-def test_the_last_runs_log_is_kept(home):
+def test_log_of_the_last_run_is_kept(home):
     for word in ("first", "second"):
         died([spawn(home, "speaker", ["echo", word])], within_s=60)
     assert log_of(home, "speaker").read_text() == "second\n"
     assert log_of(home, "speaker").with_suffix(".log.1").read_text() == "first\n"
 
 
-def test_what_was_started_for_a_process_dies_with_it(home):
+def test_child_processes_end_with_their_process(home):
     with subprocess.Popen(SLEEP) as owner:
         watch(home, owner.pid)
         watcher, ward = pid_of(home, "watch"), spawn(home, "ward", SLEEP)
@@ -95,7 +96,7 @@ def test_what_was_started_for_a_process_dies_with_it(home):
     assert pid_of(home, "ward") is None
 
 
-def test_a_taken_port_is_said_to_be():
+def test_port_in_use_is_reported():
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
@@ -115,7 +116,7 @@ def bare_path(folder: Path, *programs: str) -> str:
     return str(folder)
 
 
-def test_without_python_a_script_says_which_and_how(tmp_path):
+def test_missing_python_is_reported_with_remedy(tmp_path):
     path = bare_path(tmp_path / "bin", "bash", "dirname")
     done = subprocess.run([ROOT / "scripts" / "hbase", "status", tmp_path], env={"PATH": path}, capture_output=True)
     assert done.returncode == 1
@@ -129,7 +130,7 @@ def without_java(tmp_path: Path, **more: str) -> dict[str, str]:
     return {"PATH": path, "PYTHON": sys.executable, "TSD_PEERS_CACHE": str(tmp_path / "cache"), **more}
 
 
-def test_without_java_or_maven_a_start_says_how_to_get_them(tmp_path):
+def test_missing_java_or_maven_is_reported_with_remedy(tmp_path):
     command = [ROOT / "scripts" / "hbase", "start", tmp_path / "hbase"]
     done = subprocess.run(command, env=without_java(tmp_path), capture_output=True, text=True)
     assert done.returncode == 1
@@ -141,15 +142,15 @@ def test_without_java_or_maven_a_start_says_how_to_get_them(tmp_path):
 @pytest.mark.parametrize(
     ("more", "outcome"), [({}, "1 skipped"), ({"CI": "true"}, "1 error"), ({"CI": "false"}, "1 skipped")]
 )
-def test_what_is_missing_skips_on_a_laptop_and_fails_in_a_full_run(tmp_path, more, outcome):
-    test = "tests/conformance/test_peers.py::test_new_tables_are_nobody_elses"
+def test_missing_peer_skips_locally_and_fails_a_full_run(tmp_path, more, outcome):
+    test = "tests/conformance/test_peers.py::test_new_tables_are_unused"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "ignore", test]
     done = subprocess.run(command, env=without_java(tmp_path, **more), cwd=ROOT, capture_output=True, text=True)
     assert outcome in done.stdout.splitlines()[-1]
     assert "apt-get install openjdk-17-jdk-headless maven" in done.stdout
 
 
-def test_the_fast_run_leaves_out_what_uses_a_peer_by_its_fixtures():
+def test_fast_run_excludes_tests_with_peer_fixtures():
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q"]
     chosen = ["-m", "not (hbase or opentsdb)", "tests/conformance/test_peers.py"]
     done = subprocess.run([*command, *chosen], cwd=ROOT, capture_output=True, text=True)
@@ -161,8 +162,11 @@ def test_the_fast_run_leaves_out_what_uses_a_peer_by_its_fixtures():
     ("words", "workers"),
     [
         (["tests/unit/test_scripts.py"], 0),
-        (["tests/unit/test_scripts.py::test_a_circle_is_found", "tests/unit/test_scripts.py::test_a_taken_port"], 0),
-        (["tests/unit/test_scripts.py", "tests/unit/test_log.py"], 1),
+        (
+            ["tests/unit/test_scripts.py::test_import_cycle_is_found", "tests/unit/test_scripts.py::test_a_taken_port"],
+            0,
+        ),
+        (["tests/unit/test_scripts.py", "tests/unit/config/test_log.py"], 1),
         (["tests/unit"], 1),
     ],
 )
@@ -185,27 +189,71 @@ def test_imports_that_go_down_pass(tmp_path):
 
 def test_imports_that_go_up_or_sideways_are_named(tmp_path):
     write_package(
-        tmp_path, uids="import os\nfrom tsd.daemon import serve", daemon="", query="", ingest="import tsd.query"
+        tmp_path, auth="import os\nfrom tsd.daemon import serve", daemon="", query="", ingest="import tsd.query"
     )
     assert problems(tmp_path) == [
+        "tsd/auth.py:2: tsd.auth imports tsd.daemon: imports go down only",
         "tsd/ingest.py:1: tsd.ingest imports tsd.query: imports go down only",
-        "tsd/uids.py:2: tsd.uids imports tsd.daemon: imports go down only",
     ]
 
 
-def test_imports_in_functions_impure_codecs_and_strangers_are_named(tmp_path):
+def test_only_the_main_module_imports_the_top_layer(tmp_path):
+    write_package(tmp_path, cli="", __main__="from tsd.cli import main", errors="import tsd.cli")
+    assert problems(tmp_path) == ["tsd/errors.py:1: tsd.errors imports tsd.cli: imports go down only"]
+
+
+def test_lazy_impure_and_unlayered_imports_are_reported(tmp_path):
     codec = {"codec/__init__": "", "codec/cell": "import time\nasync def f():\n    import json"}
     write_package(tmp_path, managers="from tsd import codec", **codec)
     assert problems(tmp_path) == [
         "tsd/codec/cell.py:1: tsd.codec.cell is pure: it cannot import time",
         "tsd/codec/cell.py:3: json is imported within a function",
-        "tsd/managers.py:1: tsd.managers has no place in the order of parts (scripts/imports.py)",
+        "tsd/managers.py:1: tsd.managers has no layer (scripts/imports.py)",
     ]
 
 
-def test_a_circle_is_found(tmp_path):
+def test_an_import_of_a_compiled_module_counts(tmp_path):
+    write_package(tmp_path, **{"store/__init__": "from tsd.query import _loops", "query/__init__": ""})
+    (tmp_path / "tsd" / "query" / "_loops.pyx").write_text("")
+    assert problems(tmp_path) == ["tsd/store/__init__.py:1: tsd.store imports tsd.query._loops: imports go down only"]
+
+
+@pytest.mark.parametrize("part", ["ingest", "query", "api", "server"])
+def test_points_and_queries_name_no_table_layout(tmp_path, part):
+    root = tmp_path / "tsd" / part
+    root.mkdir(parents=True)
+    (root / "_loops.pyx").write_text("from tsd.codec.opentsdb cimport _x\n")
+    (root / "mod.py").write_text("# see tsd.tables.opentsdb.scan\n")
+    found = [line.split(": ")[0] for line in names(tmp_path)]
+    assert found == [f"tsd/{part}/_loops.pyx:1", f"tsd/{part}/mod.py:1"]
+
+
+def test_only_configuration_and_wiring_name_an_engine(tmp_path):
+    text = "rest = config.backend is Backend.HBASE\n"
+    for path in ("config/loader.py", "daemon/wiring.py", "daemon/daemon.py", "cli/copy.py"):
+        file = tmp_path / "tsd" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    found = [line.split(": ")[0] for line in names(tmp_path)]
+    assert found == ["tsd/cli/copy.py:1", "tsd/daemon/daemon.py:1"]
+
+
+def test_import_cycle_is_found(tmp_path):
     write_package(tmp_path, **{"store/__init__": "from tsd.store import hbase", "store/hbase": "import tsd.store"})
     assert problems(tmp_path) == ["imports in a circle: tsd.store < tsd.store.hbase < tsd.store"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("class DoorkeeperLimits: pass", ["Doorkeeper"]),
+        ("self._let_strangers_in = 1  # and Nobody else", ["strangers", "Nobody"]),
+        ("def test_untold(): ...", ["untold"]),
+        ("an outdoor sensor, besides the growth of badgers", []),
+    ],
+)
+def test_coined_words_are_found_in_names_and_prose(line: str, words: list[str]) -> None:
+    assert [word for word, _ in coined(line)] == words
 
 
 @pytest.mark.parametrize(
@@ -219,9 +267,7 @@ def test_a_circle_is_found(tmp_path):
         (["--set", "tsd.network.bind=::1"], 4242),
     ],
 )
-def test_run_hands_all_its_options_to_the_daemon_and_nothing_that_overrides_them(
-    tmp_path: Path, words: list[str], port: int
-) -> None:
+def test_run_passes_exactly_its_options_to_the_daemon(tmp_path: Path, words: list[str], port: int) -> None:
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     (tmp_path / "scripts" / "setup").write_text("#!/bin/sh\n")
     daemon = tmp_path / ".venv" / "bin" / "tsd"

@@ -5,7 +5,7 @@ import threading
 import pytest
 import trio
 
-from tests import overdue
+from tests import timeouts
 
 
 async def wait_for_nothing() -> None:
@@ -18,18 +18,18 @@ async def in_a_task() -> None:  # as pytest-trio runs tests
         nursery.start_soon(wait_for_nothing)
 
 
-def test_one_in_trio_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overdue, "MOST_S", 0.01)
-    with pytest.raises(pytest.fail.Exception, match="wait_for_nothing"), overdue.bounded():
+def test_trio_test_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "LIMIT_S", 0.01)
+    with pytest.raises(pytest.fail.Exception, match="wait_for_nothing"), timeouts.time_limit():
         trio.run(in_a_task)
 
 
-def test_another_is_ended_where_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overdue, "MOST_S", 0.01)
-    with pytest.raises(pytest.fail.Exception, match=r"threading\.py"), overdue.bounded():
+def test_other_test_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "LIMIT_S", 0.01)
+    with pytest.raises(pytest.fail.Exception, match=r"threading\.py"), timeouts.time_limit():
         threading.Event().wait()
 
 
-def test_an_error_stays_itself() -> None:
-    with pytest.raises(ZeroDivisionError), overdue.bounded():
+def test_error_of_the_test_is_unchanged() -> None:
+    with pytest.raises(ZeroDivisionError), timeouts.time_limit():
         1 / 0  # noqa: B018

@@ -1,7 +1,7 @@
 """A running daemon asked over HTTP."""
 
 from tests.running import Running
-from tests.unit.doors.web_parts import Heard, get, hear, post
+from tests.unit.server.web_parts import Heard, get, hear, post
 
 
 async def ask(daemon: Running, path: str, *headers: str, method: str = "GET") -> Heard:

@@ -1,4 +1,4 @@
-"""Pictures: their options, what is drawn of many points, and the files that matplotlib makes of them."""
+"""Graphs: their options, thinning and smoothing of curves, drawn files, and the cache."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from tsd.api.graph import process
+from tsd.api.graph.picture import Axis, Picture, axis_options, curve, read_picture, thinned
+from tsd.api.graph.process import DrawnPicture, PictureCache
+from tsd.api.graph.render import SAMPLES, smoothed
 from tsd.errors import BadQuery, Refused
-from tsd.graphs import process
-from tsd.graphs.cache import Cache, Drawn
-from tsd.graphs.picture import Axis, Picture, axis_options, curve, read_picture, thinned
-from tsd.graphs.smoothing import SAMPLES, smoothed
 
 HOUR = (1356998400000, 1357002000000)
 
@@ -20,7 +20,7 @@ def picture(**params: str) -> Picture:
     return read_picture({name: [value] for name, value in params.items()}, *HOUR)
 
 
-def test_options_are_gnuplots() -> None:
+def test_gnuplot_options_are_parsed() -> None:
     found = picture(
         wxh="800x400", yrange="[0:]", y2range="[-1.5:1e3]", ylabel="load", ylog="", key="out right top", title="T",
         bgcolor="x102030", fgcolor="#FFFFFF", smooth="csplines", style="lines", yformat="%.1s %cB", svg="",
@@ -34,6 +34,15 @@ def test_options_are_gnuplots() -> None:
     assert axis_options(["", "axis x1y2"]) == [False, True]
 
 
+@pytest.mark.difference(
+    "graphs",
+    topic="queries",
+    theirs="`/q` runs Gnuplot with text of the request",
+    ours=(
+        "Matplotlib draws in a process without a shell, bounded in time, memory and size (`pip install "
+        "'tsd[graph]'`). Options are checked, `o` is an axis only, and `svg` is a format as well"
+    ),
+)
 @pytest.mark.parametrize(
     "params",
     [
@@ -48,12 +57,12 @@ def test_other_options_are_refused(params: Mapping[str, str]) -> None:
         picture(**params)
 
 
-def test_options_of_axes_are_no_commands() -> None:
+def test_axis_option_with_a_command_is_refused() -> None:
     with pytest.raises(BadQuery):
         axis_options(["axis x1y2; system('id')"])
 
 
-def test_of_many_points_those_remain_that_show() -> None:
+def test_thinning_keeps_visible_points() -> None:
     times = np.arange(100_000.0)
     values = np.sin(times / 9000)
     values[12_345] = 50
@@ -64,7 +73,7 @@ def test_of_many_points_those_remain_that_show() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unique", "frequency", "csplines", "acsplines", "bezier", "sbezier"])
-def test_smooth_curves_keep_to_the_points(kind: str) -> None:
+def test_smoothed_curve_follows_the_points(kind: str) -> None:
     times = np.array([0.0, 10, 10, 20, 30, 45])
     x, y = smoothed(kind, times, 2 * times + 1)
     if kind == "frequency":
@@ -75,20 +84,21 @@ def test_smooth_curves_keep_to_the_points(kind: str) -> None:
     assert len(x) == (5 if kind == "unique" else SAMPLES)
 
 
-def test_a_natural_spline_goes_through_its_points() -> None:
+def test_natural_spline_passes_through_its_points() -> None:
     times = np.array([0.0, 111, 333, 555, 999])
     values = np.array([1.0, -2, 5, 5, 0])
     x, y = smoothed("csplines", times, values)
     assert np.interp(times, x, y) == pytest.approx(values, abs=0.01)
 
 
+@pytest.mark.difference("graphs")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["png", "svg"])
-async def test_a_picture_is_drawn_in_a_process_of_its_own(tmp_path: Path, kind: str) -> None:
+async def test_picture_is_drawn_in_a_separate_process(tmp_path: Path, kind: str) -> None:
     empty = picture(title="costs $x^2$ </text><script>", smooth="csplines", ylog="", key="out", **{kind: ""})
     times = np.arange(*HOUR, 10_000)
     curves = [curve(f"_m{{host=h{n}}}", times, 2 + np.sin(times / 1e5 + n), empty, second=n == 1) for n in range(3)]
-    file = await process.drawn(msgspec.structs.replace(empty, curves=curves), tmp_path)
+    file = await process.draw_picture(msgspec.structs.replace(empty, curves=curves), tmp_path)
     if kind == "png":
         assert file.startswith(b"\x89PNG")
         assert (int.from_bytes(file[16:20]), int.from_bytes(file[20:24])) == (1024, 768)
@@ -98,17 +108,17 @@ async def test_a_picture_is_drawn_in_a_process_of_its_own(tmp_path: Path, kind: 
 
 
 @pytest.mark.slow
-async def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
+async def test_failed_drawing_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="could not be drawn"):
-        await process.drawn(msgspec.structs.replace(picture(), zone="No/Where"), tmp_path)
+        await process.draw_picture(msgspec.structs.replace(picture(), zone="No/Where"), tmp_path)
 
 
-def test_the_cache_is_bounded_in_bytes_and_time() -> None:
-    cache = Cache(100)
+def test_cache_is_limited_in_bytes_and_time() -> None:
+    cache = PictureCache(100)
     for number in range(5):
-        cache.keep(str(number), Drawn(bytes(40), {}, made_ms=0, max_age_s=10))
+        cache.put(str(number), DrawnPicture(bytes(40), {}, drawn_ms=0, max_age_s=10))
     assert cache.bytes == 80
-    assert [cache.find(str(number), 10_000) is not None for number in range(5)] == [False, False, False, True, True]
-    assert cache.find("4", 10_001) is None
-    cache.keep("never", Drawn(b"x", {}, 0, 0))
-    assert cache.find("never", 0) is None
+    assert [cache.get(str(number), 10_000) is not None for number in range(5)] == [False, False, False, True, True]
+    assert cache.get("4", 10_001) is None
+    cache.put("never", DrawnPicture(b"x", {}, 0, 0))
+    assert cache.get("never", 0) is None

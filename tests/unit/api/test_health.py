@@ -1,4 +1,4 @@
-"""/health: alive as long as it answers, ready as long as points are taken and can be read."""
+"""/health: liveness, readiness and the single checks."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,63 +9,63 @@ from trio.testing import MockClock
 
 from tests.running import running
 from tests.unit.api.asking import ask
-from tests.unit.doors.web_parts import Served, get, serving
-from tsd.api.health import PATIENCE_S, STUCK_S, Health, Probe, routes
+from tests.unit.server.web_parts import Served, get, serving
+from tsd.api.health import PROBE_TIMEOUT_S, SYNC_TIMEOUT_S, Health, StoreProbe, routes
+from tsd.config.settings import Mode
 from tsd.errors import NoTable, StoreDown, StoreError
-from tsd.ingest.intake import Gate
-from tsd.ingest.journal import Journal
-from tsd.settings import Mode
+from tsd.ingest.intake import Backpressure
+from tsd.ingest.journal.journal import Journal
 
-ALL_WELL = {"write": "ok", "read": "ok", "store": "ok"}
-AWAY = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1", "tsd.core.drain_timeout": "0"}
+ALL_OK = {"write": "ok", "read": "ok", "store": "ok"}
+NO_HBASE = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1", "tsd.core.drain_timeout": "0"}
 
 
-async def test_a_daemon_that_works_is_ready(tmp_path: Path) -> None:
+async def test_working_daemon_is_ready(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         heard = await ask(daemon, "/health/ready")
-        assert (heard.status, heard.json) == (200, {"status": "ok", **ALL_WELL})
+        assert (heard.status, heard.json) == (200, {"status": "ok", **ALL_OK})
         assert (await ask(daemon, "/health/live")).json == {"status": "ok"}
         assert (await ask(daemon, "/health/ready", method="HEAD")).status == 200
         assert (await ask(daemon, "/health/else")).status == 404
-        for check in ALL_WELL:
+        for check in ALL_OK:
             heard = await ask(daemon, f"/health/{check}")
             assert (heard.status, heard.json) == (200, {"status": "ok", check: "ok"})
 
 
-async def test_without_hbase_points_are_taken_and_cannot_be_read(tmp_path: Path) -> None:
-    async with running(tmp_path, AWAY) as daemon:
+async def test_without_hbase_only_the_write_check_passes(tmp_path: Path) -> None:
+    async with running(tmp_path, NO_HBASE) as daemon:
         heard = await ask(daemon, "/health/ready")
         assert heard.status == 503
         assert (heard.json["status"], heard.json["write"]) == ("not ready", "ok")
         assert "127.0.0.1:1" in heard.json["read"]
-        statuses = {which: (await ask(daemon, f"/health/{which}")).status for which in ("live", *ALL_WELL)}
+        statuses = {which: (await ask(daemon, f"/health/{which}")).status for which in ("live", *ALL_OK)}
         assert statuses == {"live": 200, "write": 200, "read": 503, "store": 503}
 
 
-async def test_a_daemon_for_writing_alone_is_ready_without_hbase(tmp_path: Path) -> None:
-    async with running(tmp_path, {**AWAY, "tsd.mode": "wo"}) as daemon:
+async def test_write_only_daemon_is_ready_without_hbase(tmp_path: Path) -> None:
+    async with running(tmp_path, {**NO_HBASE, "tsd.mode": "wo"}) as daemon:
         heard = await ask(daemon, "/health/ready")
         assert (heard.status, heard.json["status"], heard.json["write"]) == (200, "ok", "ok")
         assert heard.json["read"] == "tsd.mode is wo"
         assert "127.0.0.1:1" in heard.json["store"]
 
 
-async def test_a_daemon_for_reading_alone_is_ready_and_takes_no_points(tmp_path: Path) -> None:
+async def test_read_only_daemon_is_ready_but_fails_the_write_check(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.mode": "ro"}) as daemon:
         heard = await ask(daemon, "/health/ready")
-        assert (heard.status, heard.json) == (200, {"status": "ok", **ALL_WELL, "write": "tsd.mode is ro"})
+        assert (heard.status, heard.json) == (200, {"status": "ok", **ALL_OK, "write": "tsd.mode is ro"})
         assert (await ask(daemon, "/health/write")).status == 503
 
 
-class Asked:
-    """A store that answers when it is told to."""
+class ProbedStore:
+    """A store that answers once `answers` is set."""
 
     def __init__(self) -> None:
         self.count = 0
         self.answers = trio.Event()
         self.error: StoreError | None = None
-        self.takes_nothing = ""  # and why
-        self.gate = Gate()
+        self.trouble = ""  # why it refuses writes
+        self.backpressure = Backpressure()
         self.journal = Journal(Path("/nowhere"), sync_interval_s=1, max_bytes=1, owner="0" * 32)
 
     async def __call__(self) -> None:
@@ -76,57 +76,62 @@ class Asked:
 
 
 @pytest.fixture
-async def asked(nursery: trio.Nursery) -> AsyncIterator[tuple[Asked, Served]]:
-    store = Asked()
-    probe = Probe(store)
+async def probed(nursery: trio.Nursery) -> AsyncIterator[tuple[ProbedStore, Served]]:
+    store = ProbedStore()
+    probe = StoreProbe(store)
     nursery.start_soon(probe.run)
-    health = Health(Mode.READ_WRITE, store.gate, store.journal, probe, lambda: store.takes_nothing)
+    health = Health(Mode.READ_WRITE, store.backpressure, store.journal, probe, lambda: store.trouble)
     async with serving(routes(health)) as served:
         yield store, served
 
 
-async def test_many_who_ask_are_one_question(asked: tuple[Asked, Served], autojump_clock: MockClock) -> None:
-    store, served = asked
-    told: list[object] = []
+async def test_concurrent_requests_share_one_probe(
+    probed: tuple[ProbedStore, Served], autojump_clock: MockClock
+) -> None:
+    store, served = probed
+    replies: list[object] = []
 
     async def wait() -> None:
-        told.append((await served.ask(get("/health/ready"))).json)
+        replies.append((await served.ask(get("/health/ready"))).json)
 
     async with trio.open_nursery() as nursery:
         for _ in range(20):
             nursery.start_soon(wait)
-        await trio.sleep(PATIENCE_S / 2)
+        await trio.sleep(PROBE_TIMEOUT_S / 2)
         store.answers.set()
-    assert told == [{"status": "ok", **ALL_WELL}] * 20
+    assert replies == [{"status": "ok", **ALL_OK}] * 20
     assert store.count == 1
     await trio.sleep(60)
     assert (await served.ask(get("/health/ready"))).status == 200
     assert store.count == 2
 
 
-async def test_a_store_that_hangs_is_said_to(asked: tuple[Asked, Served], autojump_clock: MockClock) -> None:
-    store, served = asked
+async def test_store_that_hangs_fails_read_and_store(
+    probed: tuple[ProbedStore, Served], autojump_clock: MockClock
+) -> None:
+    store, served = probed
     heard = await served.ask(get("/health/ready"))
-    assert (heard.status, heard.json["read"], heard.json["store"]) == (503, *["no answer within 3 s"] * 2)
+    assert (heard.status, heard.json["read"] != "ok", heard.json["store"] != "ok") == (503, True, True)
     assert (await served.ask(get("/health/ready"))).status == 503
     assert (await served.ask(get("/health/write"))).status == 200
     assert store.count == 1
 
 
-async def test_what_is_wrong_is_said(asked: tuple[Asked, Served], autojump_clock: MockClock) -> None:
-    store, served = asked
+async def test_failed_checks_give_their_reasons(probed: tuple[ProbedStore, Served], autojump_clock: MockClock) -> None:
+    store, served = probed
     store.error = StoreDown("no answer")
-    store.gate.hold("disk")
+    store.backpressure.hold("disk")
     store.answers.set()
     heard = await served.ask(get("/health"))
-    wanted = {"write": "no points are taken in: disk", "read": "no answer", "store": "no answer"}
-    assert (heard.status, heard.json) == (503, {"status": "not ready", **wanted})
+    assert (heard.status, heard.json["status"]) == (503, "not ready")
+    assert "disk" in heard.json["write"]
+    assert (heard.json["read"], heard.json["store"]) == ("no answer", "no answer")
 
 
-async def test_a_missing_table_is_not_a_store_that_is_away(
-    asked: tuple[Asked, Served], autojump_clock: MockClock
+async def test_missing_table_fails_read_but_not_store(
+    probed: tuple[ProbedStore, Served], autojump_clock: MockClock
 ) -> None:
-    store, served = asked
+    store, served = probed
     store.error = NoTable("there is no table tsdb")
     store.answers.set()
     assert (await served.ask(get("/health/store"))).json == {"status": "ok", "store": "ok"}
@@ -134,28 +139,28 @@ async def test_a_missing_table_is_not_a_store_that_is_away(
     assert (heard.status, heard.json["read"]) == (503, "there is no table tsdb")
 
 
-async def test_a_store_that_answers_and_takes_no_cells_is_not_well(
-    asked: tuple[Asked, Served], autojump_clock: MockClock
+async def test_store_that_refuses_writes_fails_the_store_check(
+    probed: tuple[ProbedStore, Served], autojump_clock: MockClock
 ) -> None:
-    """Points are taken and read: the daemon is ready. But someone should look."""
-    store, served = asked
-    store.takes_nothing = "HBase refuses"
+    """Points are accepted and read: the daemon stays ready."""
+    store, served = probed
+    store.trouble = "HBase refuses"
     store.answers.set()
     assert (await served.ask(get("/health/ready"))).status == 200
     heard = await served.ask(get("/health/store"))
-    assert (heard.status, heard.json["store"]) == (503, "it takes no cells: HBase refuses")
+    assert (heard.status, "HBase refuses" in heard.json["store"]) == (503, True)
 
 
-async def test_a_journal_that_fails_or_hangs_takes_no_points(
-    asked: tuple[Asked, Served], autojump_clock: MockClock
+async def test_journal_that_fails_or_hangs_fails_the_write_check(
+    probed: tuple[ProbedStore, Served], autojump_clock: MockClock
 ) -> None:
-    store, served = asked
+    store, served = probed
     store.answers.set()
     store.journal.writing_since = trio.current_time()
     assert (await served.ask(get("/health/write"))).status == 200
-    await trio.sleep(STUCK_S + 1)
+    await trio.sleep(SYNC_TIMEOUT_S + 1)
     heard = await served.ask(get("/health/write"))
-    assert (heard.status, heard.json["write"]) == (503, "the journal's disk has not answered for 11 s")
+    assert (heard.status, heard.json["write"] != "ok") == (503, True)
     store.journal.trouble = "no space left"
     heard = await served.ask(get("/health/write"))
-    assert heard.json["write"] == "the journal cannot be written: no space left"
+    assert "no space left" in heard.json["write"]

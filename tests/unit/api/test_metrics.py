@@ -1,4 +1,4 @@
-"""/metrics, as Prometheus' own library reads it."""
+"""/metrics, as the Prometheus client library parses it."""
 
 import os
 from collections.abc import Mapping
@@ -12,23 +12,23 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.running import Running, running
 from tests.unit.api.asking import ask, tell
-from tsd.api.metric_names import TOLD
-from tsd.assembly import now_ms
-from tsd.codec.uid import Kind
-from tsd.latency import Latency
+from tsd.api.metrics import METRICS
+from tsd.codec.names import Kind
+from tsd.daemon.wiring import now_ms
+from tsd.store.timing import Latency
 
 PUT = b"put sys.load 1500000000 1 host=a\n"
 
 
 class Metrics(NamedTuple):
-    """What was told."""
+    """The metrics of one answer."""
 
     types: Mapping[str, str]  # by name, a counter's without _total
     values: Mapping[str, float]  # by name and labels: a_total{b="c"}
 
 
 async def metrics(daemon: Running, *headers: str) -> Metrics:
-    """What a daemon tells; fails where a name comes twice, or has no help."""
+    """The metrics of a daemon; fails if a name occurs twice or has no help text."""
     heard = await ask(daemon, "/metrics", *headers)
     assert heard.status == 200
     assert heard.headers["content-type"].startswith("text/plain; version=")
@@ -46,23 +46,23 @@ async def metrics(daemon: Running, *headers: str) -> Metrics:
     return Metrics(types, values)
 
 
-async def test_the_ledger_is_told(tmp_path: Path) -> None:
+async def test_ledger_counts_every_line(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         await daemon.tell(PUT * 3 + b"put sys.load x 1 host=a\nput sys.load\n")
-        told = await metrics(daemon)
-        assert told.values["tsd_lines_received_total"] == 5
-        assert told.values["tsd_lines_journaled"] + told.values["tsd_lines_stored_total"] == 3
-        assert told.values['tsd_lines_refused_total{reason="invalid_values"}'] == 1
-        assert told.values['tsd_lines_refused_total{reason="illegal_arguments"}'] == 1
-        assert told.values["tsd_ledger_balance"] == 0
-        assert told.types["tsd_lines_received"] == "counter"
-        assert told.types["tsd_lines_journaled"] == "gauge"
+        found = await metrics(daemon)
+        assert found.values["tsd_lines_received_total"] == 5
+        assert found.values["tsd_lines_journaled"] + found.values["tsd_lines_stored_total"] == 3
+        assert found.values['tsd_lines_refused_total{reason="invalid_values"}'] == 1
+        assert found.values['tsd_lines_refused_total{reason="illegal_arguments"}'] == 1
+        assert found.values["tsd_ledger_balance"] == 0
+        assert found.types["tsd_lines_received"] == "counter"
+        assert found.types["tsd_lines_journaled"] == "gauge"
         await daemon.daemon.flush()
-        told = await metrics(daemon)
-        assert (told.values["tsd_lines_journaled"], told.values["tsd_lines_stored_total"]) == (0, 3)
+        found = await metrics(daemon)
+        assert (found.values["tsd_lines_journaled"], found.values["tsd_lines_stored_total"]) == (0, 3)
 
 
-async def test_what_takes_time_is_told_in_ranges(tmp_path: Path) -> None:
+async def test_durations_are_histograms(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         await daemon.tell(PUT)
         await daemon.daemon.flush()
@@ -76,11 +76,11 @@ async def test_what_takes_time_is_told_in_ranges(tmp_path: Path) -> None:
             assert values[f'{name}_bucket{{le="0.001"}}'] <= values[f'{name}_bucket{{le="30.0"}}']
         assert values['tsd_http_request_duration_seconds_count{kind="put"}'] == 1
         assert values['tsd_http_request_duration_seconds_count{kind="query"}'] == 1
-        for call in ("get", "put", "cells", "sync"):
+        for call in ("get", "put", "read_cells", "sync"):
             assert values[f'tsd_store_call_duration_seconds_count{{call="{call}"}}'] > 0, call
 
 
-async def test_health_is_a_number_too(tmp_path: Path) -> None:
+async def test_health_checks_are_gauges(tmp_path: Path) -> None:
     settings = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1"}
     settings |= {"tsd.core.drain_timeout": "0", "tsd.core.auto_create_metrics": "true"}
     async with running(tmp_path, settings) as daemon:
@@ -94,7 +94,7 @@ async def test_health_is_a_number_too(tmp_path: Path) -> None:
         assert values["tsd_lines_journaled"] == 1
 
 
-async def test_a_point_of_an_earlier_run_is_as_old_as_its_journal(tmp_path: Path) -> None:
+async def test_replayed_point_is_as_old_as_its_journal(tmp_path: Path) -> None:
     away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1", "tsd.core.drain_timeout": "0"}
     away |= {"tsd.core.auto_create_metrics": "true"}
     async with running(tmp_path, away) as daemon:
@@ -105,12 +105,10 @@ async def test_a_point_of_an_earlier_run_is_as_old_as_its_journal(tmp_path: Path
         assert 1000 <= (await metrics(daemon)).values["tsd_oldest_unstored_seconds"] < 1100
 
 
-async def test_it_says_when_it_was_started_whatever_it_may_see_of_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The units hide /proc/stat, without which the client library says nothing of the process."""
+async def test_process_metrics_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The systemd units hide /proc/stat, without which the client library has no process metrics."""
     before = now_ms() // 1000
-    monkeypatch.setattr("tsd.api.prometheus.ProcessCollector", partial(ProcessCollector, proc=str(tmp_path)))
+    monkeypatch.setattr("tsd.api.metrics.ProcessCollector", partial(ProcessCollector, proc=str(tmp_path)))
     async with running(tmp_path / "state") as daemon:
         first, second = (await metrics(daemon)).values, (await metrics(daemon)).values
     assert "process_start_time_seconds" not in first
@@ -119,23 +117,24 @@ async def test_it_says_when_it_was_started_whatever_it_may_see_of_the_machine(
     assert first["tsd_resident_memory_bytes"] > 0
 
 
-async def test_every_number_of_stats_has_its_place(tmp_path: Path) -> None:
-    """Whoever adds one says in `TOLD` what Prometheus is to make of it."""
+async def test_every_statistic_has_a_metric_type(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         await daemon.tell(PUT)
         stats = daemon.daemon.statistics()
         missing = {
             f"{stat.name} {stat.tag}".strip()
             for stat in stats
-            if stat.name not in TOLD and f"{stat.name} {stat.tag}" not in TOLD and not stat.name.startswith("store.")
+            if stat.name not in METRICS
+            and f"{stat.name} {stat.tag}" not in METRICS
+            and not stat.name.startswith("store.")
         }
         assert missing == set()
-        shares = (await metrics(daemon)).values
+        values = (await metrics(daemon)).values
         for kind in Kind:
-            assert shares[f'tsd_uids_used_ratio{{kind="{kind.value}"}}'] == 1 / (2**24 - 1)
+            assert values[f'tsd_uids_used_ratio{{kind="{kind.value}"}}'] == 1 / (2**24 - 1)
 
 
-async def test_prometheus_may_ask_for_its_newer_format(tmp_path: Path) -> None:
+async def test_openmetrics_format_on_request(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         heard = await ask(daemon, "/metrics", "Accept: application/openmetrics-text; version=1.0.0")
         assert heard.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
@@ -143,8 +142,8 @@ async def test_prometheus_may_ask_for_its_newer_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("took_s", "place"), [(0, 0), (0.001, 0), (0.0011, 1), (30, 13), (31, 14)])
-def test_a_range_holds_its_upper_bound(took_s: float, place: int) -> None:
+def test_bucket_includes_its_upper_bound(took_s: float, place: int) -> None:
     latency = Latency()
-    latency.note(took_s)
+    latency.record(took_s)
     assert latency.counts.index(1) == place
     assert latency.total_s == took_s

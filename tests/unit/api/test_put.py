@@ -1,4 +1,4 @@
-"""/api/put: every recorded request is answered as OpenTSDB did, and what was acknowledged is stored."""
+"""/api/put: recorded requests are answered as by OpenTSDB, and acknowledged points are stored."""
 
 import errno
 import json
@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 import trio
 
-from tests.unit.api.parts_of_points import VECTORS, asked, put_of, request_of, told_by, without
+from tests import layouts
+from tests.flaky_store import Fault
+from tests.unit.api.put_parts import VECTORS, ask, make_request, put_of, recorded_request, without
 from tests.unit.ingest.parts import BASE, SERIES, Parts, going, make_store
-from tests.wavering import Fault
-from tsd.api import incoming, taking
-from tsd.api.put import read_any, read_usual
+from tsd.api.points import BAD_JSON, BodyLimits, BodySlice, parse_slices
+from tsd.api.put import parse_any, parse_usual
 from tsd.codec.putline import NameRules
 from tsd.errors import Refused
-from tsd.ingest.disk import Disk
+from tsd.ingest.journal.disk import Disk
 
+pytestmark = layouts.on_all
 PUTS = [
     vector
     for vector in VECTORS
@@ -33,30 +35,42 @@ def name_of(vector: dict[str, Any]) -> str:
     return f"{PUTS.index(vector)} {vector['method']} {vector['path']}"
 
 
+@pytest.mark.difference(
+    "blank-put-body",
+    topic="http",
+    theirs="A put with a blank body is answered with 500",
+    ours="It is answered with 400",
+)
 @pytest.mark.parametrize("vector", PUTS, ids=name_of)
-async def test_a_recorded_request_is_answered_as_opentsdb_did(vector: dict[str, Any], tmp_path: Path) -> None:
+async def test_recorded_request_is_answered_as_by_opentsdb(vector: dict[str, Any], tmp_path: Path) -> None:
     creates = (vector.get("config") or {}).get("tsd.core.auto_create_metrics") == "true"
     async with going(Parts(tmp_path, await make_store(), metrics=creates)) as parts:
-        status, told = await told_by(put_of(parts), request_of(vector))
-    if vector["body"] == "   ":  # OpenTSDB falls over
-        assert (status, told["error"]["message"]) == (400, "Missing request content")
+        status, reply = await ask(put_of(parts), recorded_request(vector))
+    if vector["body"] == "   ":  # OpenTSDB fails with an internal error
+        assert (status, reply["error"]["message"]) == (400, "Missing request content")
         return
     loose = vector.get("loose", [])
-    assert (status, without(told, loose)) == (vector["status"], without(vector["response"], loose))
+    assert (status, without(reply, loose)) == (vector["status"], without(vector["response"], loose))
 
 
 def point(offset: int = 0, value: object = 1, **members: object) -> dict[str, object]:
     return {"metric": "m", "timestamp": BASE + offset, "value": value, "tags": {"host": "a"}, **members}
 
 
-async def test_points_are_on_disk_when_they_are_acknowledged_and_stored_when_sync_is(tmp_path: Path) -> None:
+@pytest.mark.difference(
+    "put-acknowledgement",
+    topic="http",
+    theirs="A put is answered before anything is stored",
+    ours="It is answered when its points are on disk, and with 503, which agents retry, if that takes more than 10 s",
+)
+async def test_acknowledged_points_are_on_disk_and_stored_with_sync(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts)
-        assert await told_by(put, asked([point(), point(1, "2.50")])) == (204, "")
+        assert await ask(put, make_request([point(), point(1, "2.50")])) == (204, "")
         assert parts.journal.synced == 2
         assert b"put m %d 2.50 host=a\n" % (BASE + 1) in next((tmp_path / "journal").glob("*.journal")).read_bytes()
         assert await parts.stored() == {}
-        assert await told_by(put, asked(point(2, 3), "sync")) == (204, "")
+        assert await ask(put, make_request(point(2, 3), "sync")) == (204, "")
         assert await parts.stored() == {
             (SERIES, BASE * 1000): 1,
             (SERIES, (BASE + 1) * 1000): 2.5,
@@ -64,54 +78,67 @@ async def test_points_are_on_disk_when_they_are_acknowledged_and_stored_when_syn
         }
 
 
-async def test_what_the_store_does_not_take_is_told_and_stored_later(tmp_path: Path) -> None:
+async def test_points_the_store_refuses_are_reported_and_stored_later(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts)
-        await told_by(put, asked(point(), "sync"))
+        await ask(put, make_request(point(), "sync"))
         parts.store.always = Fault.REFUSED
-        status, told = await told_by(put, asked([point(1), point(2, "x")], "sync&details"))
-        assert (status, told["success"], told["failed"]) == (400, 0, 2)
-        status, told = await told_by(put, asked([point(1)], "sync&details"))
-        assert (status, told["success"], told["failed"]) == (200, 0, 1)
-        assert told["errors"][0]["datapoint"] == point(1, "1")
-        assert told["errors"][0]["error"].startswith("Storage exception: ")
-        assert (await told_by(put, asked([point(1)], "sync")))[0] == 400
+        status, reply = await ask(put, make_request([point(1), point(2, "x")], "sync&details"))
+        assert (status, reply["success"], reply["failed"]) == (400, 0, 2)
+        status, reply = await ask(put, make_request([point(1)], "sync&details"))
+        assert (status, reply["success"], reply["failed"]) == (200, 0, 1)
+        assert reply["errors"][0]["datapoint"] == point(1, "1")
+        assert reply["errors"][0]["error"].startswith("Storage exception: ")
+        assert (await ask(put, make_request([point(1)], "sync")))[0] == 400
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 2
 
 
-async def test_a_store_that_takes_its_time_is_waited_for_as_long_as_was_asked(tmp_path: Path) -> None:
+@pytest.mark.difference(
+    "short-sync-timeout",
+    topic="http",
+    theirs="A put with `sync` waits for a write buffer of one second, so that a shorter `sync_timeout` always fails",
+    ours="The points are written at once",
+)
+async def test_sync_timeout_limits_the_wait_for_the_store(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts, flush=trio.sleep_forever)
         for vector in [v for v in VECTORS if "sync_timeout=50" in v["path"]]:
-            status, told = await told_by(put, request_of(vector))
-            assert (status, told) == (vector["status"], vector["response"])
+            status, reply = await ask(put, recorded_request(vector))
+            assert (status, reply) == (vector["status"], vector["response"])
 
 
-async def test_with_a_full_journal_a_sender_is_told_to_come_again(tmp_path: Path) -> None:
+@pytest.mark.difference("put-acknowledgement")
+async def test_full_journal_answers_503(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
-        parts.gate.hold("the journal is full")
-        status, told = await told_by(put_of(parts, patience_s=0.001), asked(point()))
-        assert (status, told["error"]) == (
+        parts.backpressure.hold("the journal is full")
+        status, reply = await ask(put_of(parts, timeout_s=0.001), make_request(point()))
+        assert (status, reply["error"]) == (
             503,
             {"code": 503, "message": "Please throttle writes", "details": "the journal is full"},
         )
         assert parts.ledger.received == 0
 
 
-async def test_the_header_tag_is_given_to_points_that_have_no_such_tag(tmp_path: Path) -> None:
+@pytest.mark.difference(
+    "header-tag",
+    topic="http",
+    theirs="`tsd.http.header_tag` is read but not applied",
+    ours="It is applied",
+)
+async def test_header_tag_is_added_to_points_without_it(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts, "X-Tag")
         body = [point(), point(1, 2, tags={"dc": "x"})]
-        assert await told_by(put, asked(body, "sync", headers={"x-tag": "dc=f"})) == (204, "")
+        assert await ask(put, make_request(body, "sync", headers={"x-tag": "dc=f"})) == (204, "")
         assert len(parts.rows.table) == 2
         assert {parts.rows.table.text(number).tags for number in (0, 1)} == {b"host=a dc=f", b"dc=x"}  # type: ignore[union-attr]
-        status, told = await told_by(put, asked(body, headers={"x-tag": "f"}))
-        assert (status, told["error"]["message"]) == (500, "invalid tag: f")
+        status, reply = await ask(put, make_request(body, headers={"x-tag": "f"}))
+        assert (status, reply["error"]["message"]) == (500, "invalid tag: f")
 
 
-async def test_a_name_that_no_line_can_say_is_refused_and_harms_no_other(tmp_path: Path) -> None:
+async def test_name_with_separators_is_refused_without_harm_to_others(tmp_path: Path) -> None:
     odd = [
         point(metric="m 1 1 a=b\nput x"),
         point(metric="日"),
@@ -122,98 +149,95 @@ async def test_a_name_that_no_line_can_say_is_refused_and_harms_no_other(tmp_pat
         point(7),
     ]
     async with going(Parts(tmp_path, await make_store())) as parts:
-        status, told = await told_by(put_of(parts), asked(odd, "details&sync"))
-        assert (status, told["success"], told["failed"]) == (400, 1, 6)
+        status, reply = await ask(put_of(parts), make_request(odd, "details&sync"))
+        assert (status, reply["success"], reply["failed"]) == (400, 1, 6)
         assert await parts.stored() == {(SERIES, (BASE + 7) * 1000): 1}
         assert parts.ledger.received == 7
 
 
 @pytest.mark.parametrize("separator", [",", " ,\n "])
-async def test_a_large_body_is_read_in_parts_and_none_of_it_taken_if_it_ends_badly(
-    separator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(incoming, "SLICE_BYTES", 1000)
+async def test_large_body_with_a_bad_end_stores_nothing(separator: str, tmp_path: Path) -> None:
     odd = {**point(2000), "extra": [{"a": 1}, {"b": "},{"}]}
     points = [json.dumps(point(offset)) for offset in range(300)]
     points[40] = json.dumps(odd)
     points[50] = json.dumps(point(50, "x"))
     async with going(Parts(tmp_path, await make_store())) as parts:
-        put = put_of(parts)
-        status, told = await told_by(put, asked("[" + separator.join(points), "details"))
+        put = put_of(parts, limits=BodyLimits(slice_bytes=1000))
+        status, reply = await ask(put, make_request("[" + separator.join(points), "details"))
         assert (status, parts.ledger.received) == (400, 0)
-        status, told = await told_by(put, asked("[" + separator.join(points) + "]", "details&sync"))
-        assert (status, told["success"], told["failed"]) == (400, 299, 1)
-        assert told["errors"][0]["datapoint"]["timestamp"] == BASE + 50
+        status, reply = await ask(put, make_request("[" + separator.join(points) + "]", "details&sync"))
+        assert (status, reply["success"], reply["failed"]) == (400, 299, 1)
+        assert reply["errors"][0]["datapoint"]["timestamp"] == BASE + 50
         assert len(await parts.stored()) == 299
 
 
-async def test_points_before_a_part_without_a_good_one_are_on_disk_when_they_are_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_points_before_a_slice_of_bad_ones_are_on_disk(
+    tmp_path: Path,
 ) -> None:
     class Refusing(Disk):
         def sync(self, fd: int) -> None:
             raise OSError(errno.EIO, "as the test wants")
 
-    monkeypatch.setattr(incoming, "SLICE_BYTES", 1000)
+    limits = BodyLimits(slice_bytes=1000)
     body = [point(offset) for offset in range(40)] + [point(offset, "no number") for offset in range(40)]
     async with going(Parts(tmp_path, await make_store())) as parts:
         parts.journal.disk = Refusing()
-        status, _ = await told_by(put_of(parts, patience_s=0.01), asked(body))
+        status, _ = await ask(put_of(parts, timeout_s=0.01, limits=limits), make_request(body))
         assert status == 503
         parts.journal.disk = Disk()
-        status, told = await told_by(put_of(parts), asked(body, "summary"))
-        assert (status, told["success"], told["failed"]) == (400, 40, 40)
+        status, reply = await ask(put_of(parts, limits=limits), make_request(body, "summary"))
+        assert (status, reply["success"], reply["failed"]) == (400, 40, 40)
         assert parts.journal.synced == parts.journal.position
 
 
-async def test_a_body_is_cut_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "SLICE_BYTES", 200)
-    pieces = await incoming.read_slices(
-        json.dumps([point(offset) for offset in range(100)]).encode(), lambda text: read_any(text, None, NameRules())
-    )
-    assert sum(piece.size for piece in pieces) == 100
-    assert max(piece.size for piece in pieces) < 5
+async def test_body_is_cut_between_points() -> None:
+    body = json.dumps([point(offset) for offset in range(100)]).encode()
+    slices = await parse_slices(body, lambda text: parse_any(text, None, NameRules()), BodyLimits(slice_bytes=200))
+    assert sum(one.size for one in slices) == 100
+    assert max(one.size for one in slices) < 5
 
 
-async def test_a_large_body_that_cannot_be_cut_is_not_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(text: bytes) -> incoming.Piece:
-        return read_any(text, None, NameRules())
+async def test_large_body_without_a_cut_is_refused() -> None:
+    def read(text: bytes) -> BodySlice:
+        return parse_any(text, None, NameRules())
 
-    monkeypatch.setattr(incoming, "SLICE_BYTES", 200)
-    monkeypatch.setattr(incoming, "WHOLE_BYTES", 2000)
+    limits = BodyLimits(slice_bytes=200, whole_bytes=2000)
     many = json.dumps([point(offset) for offset in range(100)]).encode()
-    assert len(await incoming.read_slices(many, read)) > 20
+    assert len(await parse_slices(many, read, limits)) > 20
     for body in (many + b"]", b"[" + b"null," * 1000 + b"null]", many.replace(b'"m"', b'"%s"' % (b"m" * 3000), 1)):
         with pytest.raises(Refused) as refused:
-            await incoming.read_slices(body, read)
-        assert refused.value.message == incoming.BAD_JSON
+            await parse_slices(body, read, limits)
+        assert refused.value.message == BAD_JSON
 
 
-async def test_errors_are_kept_of_so_many_points_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "SLICE_BYTES", 200)
-    monkeypatch.setattr(incoming, "MOST_REFUSED", 70)
-    for module in (incoming, taking):
-        monkeypatch.setattr(module, "MOST_SHOWN", 5)
+@pytest.mark.difference(
+    "put-error-limit",
+    topic="limits",
+    theirs="`/api/put?details` reports every bad point",
+    ours="It reports the first 10,000. A request with over 50,000 points without any content is refused as a whole",
+)
+async def test_number_of_errors_is_limited(tmp_path: Path) -> None:
+    limits = BodyLimits(slice_bytes=200, errors=70, shown_errors=5)
     body = ",".join(["{}"] * 70 + [json.dumps(point(offset)) for offset in range(3)])
     async with going(Parts(tmp_path, await make_store())) as parts:
-        put = put_of(parts)
-        status, told = await told_by(put, asked(f"[{body},{{}}]", "details"))
+        put = put_of(parts, limits=limits)
+        status, reply = await ask(put, make_request(f"[{body},{{}}]", "details"))
         assert (status, parts.ledger.received) == (400, 0)
-        status, told = await told_by(put, asked(f"[{body}]", "details"))
-        assert (status, told["success"], told["failed"], len(told["errors"])) == (400, 3, 70, 5)
-        assert all(error["error"] for error in told["errors"])
+        status, reply = await ask(put, make_request(f"[{body}]", "details"))
+        assert (status, reply["success"], reply["failed"], len(reply["errors"])) == (400, 3, 70, 5)
+        assert all(error["error"] for error in reply["errors"])
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'[{"metric":' + b"[" * 100_000])
-async def test_a_body_nested_without_end_is_no_json(body: bytes, tmp_path: Path) -> None:
+async def test_endlessly_nested_body_is_refused(body: bytes, tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
-        status, told = await told_by(put_of(parts), asked(body.decode()))
-    assert (status, told["error"]["message"]) == (400, incoming.BAD_JSON)
+        status, reply = await ask(put_of(parts), make_request(body.decode()))
+    assert (status, reply["error"]["message"]) == (400, BAD_JSON)
 
 
-def test_the_usual_and_the_exact_way_make_the_same_lines() -> None:
+def test_usual_and_general_parsers_agree() -> None:
     body = json.dumps([point(1), point(2, 2.5), point(3, -1e-7), point(4, 10**17, tags={"é": "ü", "b": "c"})]).encode()
-    usual, exact = read_usual(body, None), read_any(body, None, NameRules())
+    usual, exact = parse_usual(body, None), parse_any(body, None, NameRules())
     assert usual is not None
     assert usual.lines == exact.lines
     assert list(usual.points) == list(exact.points) == [0, 1, 2, 3]
@@ -237,5 +261,5 @@ def test_the_usual_and_the_exact_way_make_the_same_lines() -> None:
     ],
     ids=str,
 )
-def test_anything_unusual_is_looked_at_closely(members: dict[str, object]) -> None:
-    assert read_usual(json.dumps([point(**members)]).encode(), None) is None  # type: ignore[arg-type]
+def test_unusual_point_is_left_to_the_general_parser(members: dict[str, object]) -> None:
+    assert parse_usual(json.dumps([point(**members)]).encode(), None) is None  # type: ignore[arg-type]

@@ -9,22 +9,24 @@ from typing import Any
 import pytest
 import trio
 
+from tests import layouts
 from tests.running import Running, running
 from tests.unit.api.asking import ask, tell
-from tests.unit.doors.web_parts import get, hear, serving
+from tests.unit.server.web_parts import get, hear, serving
 from tsd.api import query
-from tsd.api.query import DISABLED, LARGE
-from tsd.assembly import make_uids, tables
-from tsd.codec.cell import COLUMN
-from tsd.codec.rowkey import after
-from tsd.codec.uid import Kind
-from tsd.config import Config
-from tsd.query.configured import make_engine
-from tsd.query.engine import Engine, Flush
-from tsd.query.running import Registry
+from tsd.api.query import DISABLED, LARGE_POINTS
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.rowkey import after
+from tsd.config.loader import Config
+from tsd.daemon.builders import build_query
+from tsd.daemon.wiring import configured_reader, make_uids, tables
+from tsd.query.engine import Flush, QueryEngine
+from tsd.query.registry import QueryRegistry
 from tsd.store import Put, scan
 from tsd.store.memory import MemoryStore
 
+pytestmark = layouts.on_all
 CANCELLED = "The query was cancelled"
 BASE = 1500000000
 URI = f"/api/query?start={BASE}&end={BASE + 3600}&m=sum:a.b"
@@ -43,7 +45,7 @@ def post_of(**members: Any) -> bytes:
     return json.dumps(BODY | members).encode()
 
 
-async def test_a_client_reads_its_own_writes_by_uri_and_by_body(daemon: Running) -> None:
+async def test_client_reads_its_own_writes(daemon: Running) -> None:
     assert (await ask(daemon, URI)).json == FOUND
     assert (await tell(daemon, "/api/query", post_of())).json == FOUND
     assert (await tell(daemon, "/api/query/anything", gzip.compress(post_of()), "Content-Encoding: gzip")).json == FOUND
@@ -54,8 +56,8 @@ async def test_a_client_reads_its_own_writes_by_uri_and_by_body(daemon: Running)
     assert called.body == b"f(" + json.dumps(FOUND, separators=(",", ":")).encode() + b")"
 
 
-async def test_a_large_answer_comes_in_chunks_and_is_the_same(daemon: Running) -> None:
-    count = 4 * LARGE
+async def test_large_answer_in_chunks_equals_a_small_one(daemon: Running) -> None:
+    count = 4 * LARGE_POINTS
     await daemon.tell(b"".join(b"put m %d %d.5 host=x\n" % (BASE + at, at) for at in range(count)))
     path = f"/api/query?start={BASE}&end={BASE + count}&m=sum:m"
     heard = await ask(daemon, path)
@@ -66,9 +68,9 @@ async def test_a_large_answer_comes_in_chunks_and_is_the_same(daemon: Running) -
     assert len(packed.body) < len(heard.body) / 3
 
 
-async def test_what_json_cannot_hold_is_an_error_however_large(daemon: Running) -> None:
+async def test_values_json_cannot_express_are_an_error(daemon: Running) -> None:
     """Found before the first byte is out: an answer that has begun cannot become an error."""
-    count = 2 * LARGE
+    count = 2 * LARGE_POINTS
     lines = [b"put m %d 1e308 host=%d\n" % (BASE + at, host) for host in range(2) for at in range(count)]
     await daemon.tell(b"".join(lines))
     heard = await ask(daemon, f"/api/query?start={BASE}&end={BASE + count}&m=sum:m")
@@ -77,7 +79,7 @@ async def test_what_json_cannot_hold_is_an_error_however_large(daemon: Running) 
 
 
 @pytest.mark.parametrize("override", ["post", "PUT", "get"])
-async def test_an_override_makes_nothing_but_a_delete_of_a_question(daemon: Running, override: str) -> None:
+async def test_only_a_delete_override_changes_a_query(daemon: Running, override: str) -> None:
     """OpenTSDB asks only whether it is one."""
     assert (await ask(daemon, f"{URI}&method_override={override}")).json == FOUND
     for path in ("/api/suggest?type=metrics", "/api/aggregators?", "/api/stats/query?", "/api/query/last?tsuids="):
@@ -86,13 +88,22 @@ async def test_an_override_makes_nothing_but_a_delete_of_a_question(daemon: Runn
 
 
 @pytest.mark.parametrize(("override", "told"), [("", "Missing"), ("patch", "Unknown or unsupported")])
-async def test_an_override_must_be_one(daemon: Running, override: str, told: str) -> None:
+async def test_unknown_method_override_is_refused(daemon: Running, override: str, told: str) -> None:
     heard = await ask(daemon, f"{URI}&method_override={override}")
     assert (heard.status, heard.json["error"]["message"]) == (405, f"{told} method override value")
 
 
+@pytest.mark.difference(
+    "delete-by-query",
+    topic="http",
+    theirs=(
+        "A POST with `delete` deletes whatever the configuration says. `method_override=delete` reads where "
+        "deletion is disabled"
+    ),
+    ours="Both are refused unless `tsd.http.query.allow_delete` is set",
+)
 @pytest.mark.parametrize("delete", ["DELETE", "override", "body"])
-async def test_nothing_is_deleted_unless_it_is_enabled(daemon: Running, delete: str) -> None:
+async def test_deletion_is_refused_unless_enabled(daemon: Running, delete: str) -> None:
     """OpenTSDB's POST deletes all the same."""
     if delete == "body":
         heard = await tell(daemon, "/api/query", post_of(delete=True))
@@ -105,7 +116,7 @@ async def test_nothing_is_deleted_unless_it_is_enabled(daemon: Running, delete: 
 
 
 @pytest.mark.parametrize("delete", ["DELETE", "override", "body"])
-async def test_rows_are_deleted_where_it_is(tmp_path: Path, delete: str) -> None:
+async def test_enabled_deletion_deletes_rows(tmp_path: Path, delete: str) -> None:
     async with running(tmp_path, {"tsd.http.query.allow_delete": "true"}) as daemon:
         await daemon.tell(b"put a.b %d 1 host=x\nput a.b %d 2 host=x\n" % (BASE, BASE + 1))
         if delete == "body":
@@ -118,7 +129,7 @@ async def test_rows_are_deleted_where_it_is(tmp_path: Path, delete: str) -> None
         assert (await ask(daemon, URI)).json == []
 
 
-async def test_queries_are_listed_while_they_run_and_can_be_ended() -> None:
+async def test_running_queries_are_listed_and_can_be_cancelled() -> None:
     held = trio.Event()
 
     async def hold(_: bytes) -> None:
@@ -126,7 +137,7 @@ async def test_queries_are_listed_while_they_run_and_can_be_ended() -> None:
         await trio.sleep_forever()
 
     engine = await engine_that_waits(hold)
-    async with serving(query.routes(engine, Registry(lambda: 1), query.Rules(), lambda: 1)) as served:
+    async with serving(query.routes(engine, QueryRegistry(lambda: 1), query.QueryRules(), lambda: 1)) as served:
         async with served.client() as client:
             await client.send(get(URI, "Authorization: Basic c2VjcmV0"))
             await held.wait()
@@ -143,13 +154,13 @@ async def test_queries_are_listed_while_they_run_and_can_be_ended() -> None:
     assert [(one["httpResponse"], one["exception"]) for one in listed["completed"]] == [(503, CANCELLED)]
 
 
-async def engine_that_waits(flush: Flush) -> Engine:
+async def engine_that_waits(flush: Flush) -> QueryEngine:
     """An engine on an empty store whose open rows are written by `flush`."""
     store = MemoryStore(lambda: 1)
     await store.create_tables(tables(Config()))
     uids = make_uids(Config(), store)
     await uids.find_or_assign(Kind.METRIC, [b"a.b"])
-    return make_engine(Config(), store, uids, None, flush=flush, now_ms=lambda: 1)
+    return build_query(Config(), configured_reader(Config(), store, uids), flush, None, lambda: 1, cache=False).engine
 
 
 async def test_outcomes_are_counted(daemon: Running) -> None:
@@ -168,13 +179,15 @@ async def damaged(daemon: Running) -> Running:
     await daemon.tell(b"put bad.one %d 1 host=x\n" % BASE)
     await ask(daemon, URI.replace("a.b", "bad.one"))  # writes it
     store, table = daemon.daemon.store, daemon.daemon.config.data_table
-    metric = (await daemon.daemon.uids.find(Kind.METRIC, [b"bad.one"]))[b"bad.one"]
+    metric = (await make_uids(daemon.daemon.config, daemon.daemon.store).find(Kind.METRIC, [b"bad.one"]))[b"bad.one"]
     assert isinstance(metric, bytes)
     async for rows in scan(store, table, metric, after(metric)):
         await store.put(table, [Put(row.key, COLUMN + b"\0\0\0\x10", b"\1") for row in rows])
     return daemon
 
 
+@layouts.opentsdb_only
+@pytest.mark.difference("query-warnings")
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -183,7 +196,7 @@ async def damaged(daemon: Running) -> Running:
         (f"/api/query/gexp?start={BASE}&end={BASE + 3600}&exp=scale(sum:bad.one,2)", b"[]"),
     ],
 )
-async def test_what_cannot_be_read_is_told_where_no_group_can_tell_it(damaged: Running, path: str, body: bytes) -> None:
+async def test_unreadable_rows_are_reported_in_a_header(damaged: Running, path: str, body: bytes) -> None:
     before = {stat.name: stat.value for stat in damaged.daemon.statistics()}["query.warnings"]
     heard = await ask(damaged, path)
     assert (heard.status, heard.body) == (200, body)

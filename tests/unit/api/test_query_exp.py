@@ -1,4 +1,4 @@
-"""/api/query/exp and /api/query/gexp over HTTP: what ends them, what they hold, what is told of them."""
+"""/api/query/exp and /api/query/gexp over HTTP: cancellation, memory and warnings."""
 
 import json
 import threading
@@ -10,23 +10,28 @@ from typing import Any
 import pytest
 import trio
 
+from tests import layouts
 from tests.running import Client
-from tests.unit.doors.web_parts import Heard, Served, get, hear, post, serving
-from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, House
-from tsd.api import exp, last, query
-from tsd.api.query import LARGE, InThreads
-from tsd.codec.cell import COLUMN
-from tsd.doors.exchange import Request
-from tsd.query.answer import write_answer
-from tsd.query.answers import Answer, Group
-from tsd.query.body import read_body
-from tsd.query.engine import Settings
+from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, QueryEnvironment
+from tests.unit.server.web_parts import Heard, Served, get, hear, post, serving
+from tsd.api import query, search
+from tsd.api.query import LARGE_POINTS, AnswerBody
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.query.engine import EngineSettings
 from tsd.query.gexp.functions import FUNCTIONS
-from tsd.query.limits import Limits, Memory
-from tsd.query.running import GONE, Registry
-from tsd.query.threads import Threads
-from tsd.query.uri import read_uri
+from tsd.query.limits import Limits, QueryMemory
+from tsd.query.parse.body import read_body
+from tsd.query.parse.uri import read_uri
+from tsd.query.registry import GONE, QueryRegistry
+from tsd.query.result import Answer, Group
+from tsd.query.serialize import write_answer
+from tsd.query.workers import WorkerPool
+from tsd.server.http.messages import Request
 from tsd.store import Put, scan
+from tsd.store.scheduling import IngestLoad
+from tsd.tables.quirks import CORRECTED, OPENTSDB
+
+pytestmark = layouts.on_all
 
 SPAN = f"start={START_S}&end={START_S + 7199}"
 WANTED: Mapping[str, Any] = {
@@ -51,8 +56,8 @@ PATIENCE_S = 60
 class Place:
     """Endpoints over a store in memory."""
 
-    def __init__(self, house: House, registry: Registry, served: Served) -> None:
-        self.house = house
+    def __init__(self, env: QueryEnvironment, registry: QueryRegistry, served: Served) -> None:
+        self.env = env
         self.registry = registry
         self.served = served
 
@@ -66,13 +71,13 @@ class Place:
 
 @asynccontextmanager
 async def place(
-    lines: Sequence[str] = FEW, settings: Settings | None = None, *, duplicates: bool = True
+    lines: Sequence[str] = FEW, settings: EngineSettings | None = None, *, duplicates: bool = True
 ) -> AsyncIterator[Place]:
-    house = await House.build(lines, settings=settings)
-    registry = Registry(lambda: NOW_MS, duplicates=duplicates)
-    parts = house.engine, registry, query.Rules(), lambda: NOW_MS
-    async with serving({**query.routes(*parts), **exp.routes(*parts)}) as served:
-        yield Place(house, registry, served)
+    env = await QueryEnvironment.build(lines, settings=settings)
+    registry = QueryRegistry(lambda: NOW_MS, duplicates=duplicates)
+    parts = env.engine, registry, query.QueryRules(), lambda: NOW_MS
+    async with serving({**query.routes(*parts), **query.exp_routes(*parts)}) as served:
+        yield Place(env, registry, served)
 
 
 async def evaluating(place: Place, then: Callable[[Client], Awaitable[None]]) -> None:
@@ -84,12 +89,13 @@ async def evaluating(place: Place, then: Callable[[Client], Awaitable[None]]) ->
 async def _evaluating(place: Place, then: Callable[[Client], Awaitable[None]]) -> None:
     async with place.served.client() as client:
         await client.send(post("/api/query/exp", json.dumps(MUCH).encode()))
-        while place.house.engine.memory.held < 16 << 20:  # more than the answer, and not yet all tables
+        while place.env.engine.memory.held < 16 << 20:  # more than the answer, and not yet all tables
             await trio.lowlevel.checkpoint()
         assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
         await then(client)
 
 
+@pytest.mark.difference("query-resources")
 async def test_an_evaluation_can_be_cancelled() -> None:
     async with place() as there:
 
@@ -100,7 +106,7 @@ async def test_an_evaluation_can_be_cancelled() -> None:
 
         await evaluating(there, cancel)
         assert there.registry.counts == {"succeeded": 0, "failed": 0, "cancelled": 1}
-        assert there.house.engine.memory.held == 0
+        assert there.env.engine.memory.held == 0
 
 
 async def test_an_evaluation_ends_with_its_client() -> None:
@@ -113,11 +119,11 @@ async def test_an_evaluation_ends_with_its_client() -> None:
 
         await evaluating(there, leave)
         assert [(one.error, one.status) for one in there.registry.ended] == [(GONE, 0)]
-        assert there.house.engine.memory.held == 0
+        assert there.env.engine.memory.held == 0
 
 
 async def test_an_evaluation_ends_when_its_time_is_over() -> None:
-    async with place(settings=Settings(Limits(timeout_ms=100))) as there:
+    async with place(settings=EngineSettings(Limits(timeout_ms=100))) as there:
         heard = await there.exp(MUCH)
     assert heard.status == 408
     assert heard.json["error"]["message"].startswith("Sorry, your query timed out. Time limit: 100 ms")
@@ -125,23 +131,24 @@ async def test_an_evaluation_ends_when_its_time_is_over() -> None:
 
 async def test_functions_end_when_their_time_is_over() -> None:
     lines = [f"m {START_S + at // 2} {at}.1 host={at % 2}" for at in range(14_000)]
-    async with place(lines, Settings(Limits(timeout_ms=200))) as there:
+    async with place(lines, EngineSettings(Limits(timeout_ms=200))) as there:
         nested = "movingAverage(" * 30 + "none:m" + ",3500)" * 30
         heard = await there.gexp(*[nested] * 5, params="corrected")
     assert heard.status == 408
 
 
-async def test_a_circle_is_told_before_anything_is_read() -> None:
+async def test_cycle_is_refused_before_reading() -> None:
     async with place() as there:
         heard = await there.exp(WANTED | {"expressions": [{"id": "ee", "expr": "a + ee"}]})
         assert (heard.status, heard.json["error"]["message"]) == (400, "Self referencing expression found: ee")
-        assert there.house.flushed == []
+        assert there.env.flushed == []
 
 
+@pytest.mark.difference("query-resources")
 async def test_tables_count_as_memory() -> None:
     """Series whose times are their own: a table of them is far larger than their points."""
     lines = [f"m {START_S * 1000 + at} 1 host=h{at % 100}" for at in range(3000)]
-    settings = Settings(memory_bytes=2 << 20)
+    settings = EngineSettings(memory_bytes=2 << 20)
     each = WANTED | {
         "time": {**WANTED["time"], "aggregator": "none"},
         "metrics": [{"id": "a", "metric": "m"}],
@@ -152,39 +159,41 @@ async def test_tables_count_as_memory() -> None:
             heard = await there.exp(each | {"outputs": outputs})
             assert heard.status == 413
             assert "tsd.query.memory_limit" in heard.json["error"]["message"]
-        assert there.house.engine.memory.held == 0
-        assert there.house.engine.memory.refused == 2
+        assert there.env.engine.memory.held == 0
+        assert there.env.engine.memory.refused == 2
         assert (await there.exp(each | {"time": WANTED["time"]})).status == 200
 
 
-async def test_what_functions_make_counts_as_memory() -> None:
+@pytest.mark.difference("query-resources")
+async def test_results_of_functions_count_as_memory() -> None:
     lines = [f"m {START_S + at} {at} host=x" for at in range(3000)]
-    async with place(lines, Settings(memory_bytes=1 << 20)) as there:
+    async with place(lines, EngineSettings(memory_bytes=1 << 20)) as there:
         assert (await there.gexp("scale(sum:m,2)", params="corrected")).status == 200
         for texts in (["scale(sum:m,2)"] * 30, [f"shift(sum:m,'{n}s')" for n in range(1, 20)]):
             heard = await there.gexp(*texts, params="corrected")
             assert heard.status == 413
             assert "tsd.query.memory_limit" in heard.json["error"]["message"]
-        assert there.house.engine.memory.held == 0
+        assert there.env.engine.memory.held == 0
 
 
 async def test_a_large_answer_is_held_until_it_is_sent() -> None:
-    lines = [f"m {START_S + at} {at} host=x" for at in range(2 * LARGE)]
-    wanted = WANTED | {"time": {**WANTED["time"], "end": START_S + 2 * LARGE}, "metrics": [{"id": "a", "metric": "m"}]}
+    lines = [f"m {START_S + at} {at} host=x" for at in range(2 * LARGE_POINTS)]
+    wanted = WANTED | {
+        "time": {**WANTED["time"], "end": START_S + 2 * LARGE_POINTS},
+        "metrics": [{"id": "a", "metric": "m"}],
+    }
     async with place(lines) as there:
         heard = await there.exp(wanted)
         assert heard.headers["transfer-encoding"] == "chunked"
         [shown] = heard.json["outputs"]
-        assert shown["dps"] == [[(START_S + at) * 1000, float(at)] for at in range(2 * LARGE)]
-        assert there.house.engine.memory.held == 0
+        assert shown["dps"] == [[(START_S + at) * 1000, float(at)] for at in range(2 * LARGE_POINTS)]
+        assert there.env.engine.memory.held == 0
 
 
 @pytest.mark.parametrize("part", [0, 1])
-async def test_a_large_answer_that_is_cancelled_while_it_is_written_is_not_held(
-    part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was, for ever, where that was before it began to be sent: in the end no query was answered any more."""
-    lines = [f"m {START_S + at} {at} host=x" for at in range(5 * LARGE)]
+async def test_cancelled_large_answer_releases_its_memory(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: an answer cancelled before it was sent kept its memory, until no query was answered."""
+    lines = [f"m {START_S + at} {at} host=x" for at in range(5 * LARGE_POINTS)]
     async with place(lines) as there:
 
         def cancelled(found: Answer, *, arrays: bool) -> Iterator[bytes]:
@@ -195,19 +204,19 @@ async def test_a_large_answer_that_is_cancelled_while_it_is_written_is_not_held(
                 yield written
 
         monkeypatch.setattr(query, "write_answer", cancelled)
-        heard = await there.served.ask(get(f"/api/query?start={START_S}&end={START_S + 5 * LARGE}&m=sum:m"))
+        heard = await there.served.ask(get(f"/api/query?start={START_S}&end={START_S + 5 * LARGE_POINTS}&m=sum:m"))
         assert (heard.status, heard.json["error"]["message"]) == (503, "The query was cancelled")
-        assert there.house.engine.memory.held == 0
+        assert there.env.engine.memory.held == 0
     assert there.registry.counts == {"succeeded": 0, "failed": 0, "cancelled": 1}
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_an_answer_that_nobody_wants_more_of_is_not_held(begun: bool) -> None:
+async def test_abandoned_answer_releases_its_memory(begun: bool) -> None:
     """Also where nothing of it was asked for: a generator would not hear of that."""
-    memory = Memory(100)
+    memory = QueryMemory(100)
     share = memory.share()
-    share.hold(50)
-    parts = InThreads(lambda: iter([b"a", b"b"]), Threads(1), share)
+    share.resize(50)
+    parts = AnswerBody(lambda: iter([b"a", b"b"]), WorkerPool(1, IngestLoad()), share)
     if begun:
         assert await anext(parts) == b"a"
     assert memory.held == 50
@@ -215,7 +224,7 @@ async def test_an_answer_that_nobody_wants_more_of_is_not_held(begun: bool) -> N
     assert memory.held == 0
 
 
-async def test_an_error_of_an_evaluation_is_told_of_its_query() -> None:
+async def test_evaluation_error_is_listed_with_its_query() -> None:
     async with place() as there:
         assert (await there.exp(WANTED | {"expressions": [{"id": "e1", "expr": "a > 1 ? 1 : 0"}]})).status == 400
         assert (await there.gexp(f"scale({SUM})")).status == 400
@@ -231,21 +240,23 @@ async def test_shifts_are_one_query_and_read_what_they_need() -> None:
         texts = f"shift({SUM},'1min')", f"shift({SUM},'2min')", "absolute(sum:mem)"
         assert (await there.gexp(*texts, params="corrected")).status == 200
         assert there.registry.counts["succeeded"] == 1
-        assert len(there.house.flushed) == 4  # one for each shift, and two for what is not shifted
+        assert len(there.env.flushed) == 4  # one for each shift, and two for what is not shifted
 
 
+@layouts.opentsdb_only
+@pytest.mark.difference("query-warnings")
 async def test_warnings_are_the_last_key() -> None:
     async with place() as there:
         assert list((await there.exp(WANTED)).json) == ["outputs", "query"]
-        [key] = {row.key async for page in scan(there.house.store, DATA) for row in page[:1]}
-        await there.house.store.put(DATA, [Put(key, COLUMN + b"\0\7", b"\1\2\3")])
+        [key] = {row.key async for page in scan(there.env.store, DATA) for row in page[:1]}
+        await there.env.store.put(DATA, [Put(key, COLUMN + b"\0\7", b"\1\2\3")])
         answer = (await there.exp(WANTED)).json
     assert list(answer) == ["outputs", "query", "warnings"]
     assert answer["warnings"]
 
 
 @pytest.mark.parametrize("name", ["corrected", "tsd.query.corrected"])
-async def test_a_request_is_corrected_by_a_parameter_and_by_its_body(name: str) -> None:
+async def test_parameter_and_body_select_corrected_answers(name: str) -> None:
     upper = WANTED | {"metrics": [{"id": "AA", "metric": "sys.cpu"}], "expressions": [{"id": "e1", "expr": "AA * 2"}]}
     async with place() as there:
         assert (await there.exp(upper)).status == 400
@@ -259,17 +270,24 @@ async def test_a_request_is_corrected_by_a_parameter_and_by_its_body(name: str) 
 
 
 @pytest.mark.parametrize("name", ["corrected", "tsd.query.corrected"])
-def test_queries_and_last_points_are_corrected_by_either_name(name: str) -> None:
+def test_both_names_of_corrected_are_accepted(name: str) -> None:
     params = {"start": ["1"], "m": ["sum:m"], name: [""]}
     members = json.dumps({"start": 1, "queries": [{"aggregator": "sum", "metric": "m"}], name: True}).encode()
     latest = json.dumps({"queries": [{"metric": "m"}], name: True}).encode()
-    assert read_uri(params, NOW_MS).corrected
-    assert read_body(members, NOW_MS).corrected
-    assert not read_body(members.replace(b"true", b"false"), NOW_MS, params=params).corrected
-    assert last.read_body(Request("POST", "/api/query/last", ("query", "last"), {}, body=latest)).corrected
+    assert read_uri(params, NOW_MS).quirks == CORRECTED
+    assert read_body(members, NOW_MS).quirks == CORRECTED
+    assert read_body(members.replace(b"true", b"false"), NOW_MS, params=params).quirks == OPENTSDB
+    last = Request("POST", "/api/query/last", ("query", "last"), {}, body=latest)
+    assert search.read_last_body(last).quirks == CORRECTED
 
 
-async def test_a_mistake_in_an_expression_is_the_client_s_when_corrected() -> None:
+@pytest.mark.difference(
+    "client-mistakes",
+    topic="corrected",
+    theirs="Malformed braces, TSUIDs, bodies and expressions are answered with 500",
+    ours="they are answered with 400",
+)
+async def test_corrected_expression_error_is_a_client_error() -> None:
     wrong = WANTED | {"expressions": [{"id": "e1", "expr": "a +"}]}
     async with place() as there:
         for params, status in (("", 500), ("corrected", 400)):
@@ -280,14 +298,16 @@ async def test_a_mistake_in_an_expression_is_the_client_s_when_corrected() -> No
             assert extra.status == status
 
 
-async def test_a_long_body_is_read_beside_the_loop() -> None:
+async def test_long_body_is_parsed_in_a_thread() -> None:
     async with place() as there:
-        assert (await there.exp(WANTED | {"name": "n" * exp.LONG})).json["query"]["name"] == "n" * exp.LONG
-        assert (await there.exp(WANTED | {"name": "n" * exp.LONG, "time": None})).status == 500
+        assert (await there.exp(WANTED | {"name": "n" * query.LONG_BODY})).json["query"][
+            "name"
+        ] == "n" * query.LONG_BODY
+        assert (await there.exp(WANTED | {"name": "n" * query.LONG_BODY, "time": None})).status == 500
 
 
-async def test_half_a_surrogate_pair_is_a_mistake_of_the_client_s() -> None:
-    """It was an error of ours once the answer, or the list of queries, was written."""
+async def test_lone_surrogate_is_a_client_error() -> None:
+    """Regression: writing the answer or the list of queries caused an internal error."""
     half = "\ud800"
     of_host = {"tagk": "host", "type": "not_literal_or", "filter": half}
     sub = {"aggregator": "sum", "metric": "sys.cpu"}
@@ -296,23 +316,24 @@ async def test_half_a_surrogate_pair_is_a_mistake_of_the_client_s() -> None:
         for wrong in ({"name": half}, {"outputs": [{"id": "a", "alias": half}]}):
             heard = await there.exp(WANTED | wrong)
             assert (heard.status, heard.json["error"]["message"][:30]) == (400, "wanted a text, got half of a s")
-        for beside in ({"timezone": half}, {"queries": [{**sub, "filters": [of_host]}]}):
-            heard = await there.served.ask(post("/api/query", json.dumps(asked | beside).encode()))
+        for extra in ({"timezone": half}, {"queries": [{**sub, "filters": [of_host]}]}):
+            heard = await there.served.ask(post("/api/query", json.dumps(asked | extra).encode()))
             assert (heard.status, heard.json["error"]["details"][:25]) == (400, "got half of a surrogate p")
         assert (await there.served.ask(get("/api/stats/query"))).status == 200
         assert (await there.exp(WANTED | {"name": "\U0001f600"})).json["query"]["name"] == "\U0001f600"
 
 
-async def test_a_warning_of_functions_is_told_once() -> None:
+@layouts.opentsdb_only
+async def test_warning_of_functions_is_reported_once() -> None:
     async with place() as there:
-        [key] = {row.key async for page in scan(there.house.store, DATA) for row in page[:1]}
-        await there.house.store.put(DATA, [Put(key, COLUMN + b"\0\7", b"\1\2\3")])
+        [key] = {row.key async for page in scan(there.env.store, DATA) for row in page[:1]}
+        await there.env.store.put(DATA, [Put(key, COLUMN + b"\0\7", b"\1\2\3")])
         heard = await there.gexp(f"sumSeries({SUM},{SUM},{SUM})", params="corrected")
     assert heard.status == 200
     assert heard.headers["x-tsd-warnings"].startswith("1; ")
 
 
-async def test_nested_calls_and_groups_are_work_of_functions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_of_nested_calls_and_groups_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """They kept the event loop for seconds."""
     threads = set()
 
@@ -322,13 +343,13 @@ async def test_nested_calls_and_groups_are_work_of_functions_too(monkeypatch: py
 
     monkeypatch.setitem(FUNCTIONS, "absolute", absolute)
     async with place([f"m {START_S + at} {at} host=h{at}" for at in range(20)]) as there:
-        for depth, beside in ((1, False), (30, True)):
+        for depth, in_thread in ((1, False), (30, True)):
             threads.clear()
             assert (await there.gexp("absolute(" * depth + "none:m" + ")" * depth)).status == 200
-            assert (threading.get_ident() not in threads) == beside
+            assert (threading.get_ident() not in threads) == in_thread
 
 
-async def test_other_expressions_of_the_same_metrics_are_no_duplicates() -> None:
+async def test_other_expressions_of_the_same_metrics_may_run() -> None:
     async with place(duplicates=False) as there:
         other = MUCH | {"expressions": [{"id": "e", "expr": "a * 3"}], "outputs": []}
 

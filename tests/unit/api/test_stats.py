@@ -1,4 +1,4 @@
-"""The numbers that `stats` gives, and how its lines are built."""
+"""The statistics of the command `stats`, and the form of its lines."""
 
 import re
 import socket
@@ -7,7 +7,8 @@ from pathlib import Path
 import trio
 
 from tests.running import Running, running
-from tsd.stats import Stat, render
+from tsd.api.stats import render
+from tsd.tables.catalog import Stat
 
 
 async def lines(daemon: Running) -> list[str]:
@@ -17,7 +18,7 @@ async def lines(daemon: Running) -> list[str]:
         return (await client.read_to_end()).decode().splitlines()
 
 
-def test_tags_of_a_line_stand_in_opentsdbs_order() -> None:
+def test_tags_of_a_line_are_in_opentsdbs_order() -> None:
     stats = [Stat("a", 1), Stat("b", 2, "type=x"), Stat("c", 3, "type=all", "class=TSDB")]
     assert render(stats, 1700000000, "port=1 host=h") == (
         b"tsd.a 1700000000 1 port=1 host=h\n"
@@ -27,16 +28,16 @@ def test_tags_of_a_line_stand_in_opentsdbs_order() -> None:
 
 
 async def test_every_line_can_be_put(tmp_path: Path) -> None:
-    """People feed the answer back, as the first series to look at."""
+    """Users put the reply of `stats` back into the daemon as their first series."""
     settings = {"tsd.core.stats_with_port": "true"}
     async with running(tmp_path, settings) as daemon:
-        told = await lines(daemon)
-        assert f"port={daemon.daemon.config.port} host={socket.gethostname()}" in told[0]
-        assert await daemon.tell("".join(f"put {line}\n" for line in told).encode()) == b"synced %d\n" % len(told)
+        found = await lines(daemon)
+        assert f"port={daemon.daemon.config.port} host={socket.gethostname()}" in found[0]
+        assert await daemon.tell("".join(f"put {line}\n" for line in found).encode()) == b"synced %d\n" % len(found)
 
 
-async def test_what_an_earlier_run_received_is_not_received_again(tmp_path: Path) -> None:
-    """Lines of the journal counted once more after each restart."""
+async def test_replayed_lines_are_not_counted_as_received(tmp_path: Path) -> None:
+    """Replayed lines counted as received again after each restart."""
     put = b"put a.b 1356998400 1 host=web01\n"
     async with running(tmp_path, {"tsd.core.drain_timeout": "0"}) as daemon:
         assert (await daemon.tell(put * 3 + b"put a.b x\n")).endswith(b"synced 3\n")
@@ -55,7 +56,7 @@ async def test_what_an_earlier_run_received_is_not_received_again(tmp_path: Path
         assert stats["datapoints.added type=all class=TSDB"] == 1
 
 
-async def test_a_reply_to_a_closed_connection_is_counted(tmp_path: Path) -> None:
+async def test_reply_to_a_closed_connection_is_counted(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon, daemon.client() as watcher:
         with trio.fail_after(60):
             while not (await watcher.stats())["connectionmgr.exceptions type=closed"]:
@@ -64,7 +65,7 @@ async def test_a_reply_to_a_closed_connection_is_counted(tmp_path: Path) -> None
         assert (await watcher.stats())["connectionmgr.exceptions type=reset"] == 0
 
 
-async def test_the_full_name_comes_when_the_resolver_has_it(tmp_path: Path) -> None:
+async def test_canonical_host_name_is_used_once_resolved(tmp_path: Path) -> None:
     full = await trio.to_thread.run_sync(socket.getfqdn)
     async with running(tmp_path, {"tsd.stats.canonical": "true"}) as daemon:
         with trio.fail_after(60):

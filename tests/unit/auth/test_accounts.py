@@ -1,4 +1,4 @@
-"""The file of accounts: what a line says, and what file is not taken."""
+"""The file of accounts: valid and invalid lines, and unsafe files."""
 
 import os
 import re
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tsd.access.accounts import Account, read_account, read_accounts, read_time, write_lines
-from tsd.access.networks import ANY, read_networks
-from tsd.access.roles import Role
-from tsd.access.secret import Named, Password, Token, kept_token, looks_like_token, new_token, read_secret
+from tsd.auth.accounts import Account, parse_account, parse_time, read_accounts, write_lines
+from tsd.auth.credentials import CertificateName, Password, Token, hash_token, looks_like_token, new_token, parse_secret
+from tsd.auth.networks import ANY, parse_networks
+from tsd.auth.roles import Role
 from tsd.errors import TsdError
 
 TOKEN = Token("ab" * 32)
@@ -19,18 +19,18 @@ SMALL = Password(10, 1, 1, b"salt", bytes(32))
 ACCOUNTS = [
     Account("agent", Role.WRITE, TOKEN),
     Account("a.b_c@d-e", Role.READ | Role.ADMIN, SMALL, 1_900_000_000.0),
-    Account("nobody-yet", Role.NONE | Role.READ, Named("CN=Some Name, #1: %")),
-    Account("here", Role.READ, TOKEN, read_time("2027-01-01"), read_networks("10.0.0.0/8,fd00::/8")),
+    Account("no-roles-yet", Role.NONE | Role.READ, CertificateName("CN=Some Name, #1: %")),
+    Account("here", Role.READ, TOKEN, parse_time("2027-01-01"), parse_networks("10.0.0.0/8,fd00::/8")),
 ]
 
 
 @pytest.mark.parametrize("account", ACCOUNTS, ids=lambda account: account.name)
-def test_a_line_says_what_was_written(account: Account) -> None:
-    assert read_account(f"{account}  # a remark") == account
+def test_account_line_round_trip(account: Account) -> None:
+    assert parse_account(f"{account}  # a remark") == account
 
 
-def test_a_line_may_say_nothing() -> None:
-    assert read_account("") is read_account("  # all of it a remark") is None
+def test_empty_line_is_no_account() -> None:
+    assert parse_account("") is parse_account("  # all of it a remark") is None
 
 
 BAD = {
@@ -50,12 +50,12 @@ BAD = {
 
 
 @pytest.mark.parametrize(("line", "why"), BAD.items(), ids=range(len(BAD)))
-def test_a_line_that_cannot_be_used_is_told(line: str, why: str) -> None:
+def test_invalid_line_is_refused(line: str, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
-        read_account(line)
+        parse_account(line)
 
 
-def test_a_file_with_one_bad_line_is_not_taken_and_its_secrets_are_not_told(tmp_path: Path) -> None:
+def test_invalid_line_rejects_the_file_without_its_secrets(tmp_path: Path) -> None:
     path = tmp_path / "accounts"
     write_lines(path, [str(ACCOUNTS[0]), "alice read correct-horse", "bob"])
     with pytest.raises(TsdError) as caught:
@@ -93,7 +93,7 @@ UNSAFE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", UNSAFE)
-def test_a_file_that_is_not_safe_is_not_taken(tmp_path: Path, kind: str) -> None:
+def test_unsafe_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "accounts"
     write_lines(path, [str(ACCOUNTS[0])])
     UNSAFE[kind][0](path)
@@ -101,8 +101,8 @@ def test_a_file_that_is_not_safe_is_not_taken(tmp_path: Path, kind: str) -> None
         read_accounts(path)
 
 
-def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
-    """Or what is revoked by the link's name would hold for a daemon that has the file's."""
+def test_symbolic_link_stays_one(tmp_path: Path) -> None:
+    """Otherwise a token revoked through the link would stay valid for a daemon that reads the target."""
     (tmp_path / "there").mkdir()
     file = tmp_path / "there" / "accounts"
     write_lines(file, ["a read sha256:" + "0" * 64])
@@ -112,7 +112,7 @@ def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
 
 
-def test_a_new_file_is_its_owners_alone_and_a_groups_right_to_read_stays(tmp_path: Path) -> None:
+def test_new_file_is_private_and_group_read_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "accounts"
     write_lines(path, [])
     assert path.stat().st_mode & 0o777 == 0o600
@@ -123,16 +123,16 @@ def test_a_new_file_is_its_owners_alone_and_a_groups_right_to_read_stays(tmp_pat
     assert [one.name for one in tmp_path.iterdir()] == ["accounts"]
 
 
-def test_tokens_are_told_apart_from_passwords_and_kept_as_hashes() -> None:
+def test_tokens_are_recognized_and_stored_as_hashes() -> None:
     token = new_token()
     assert looks_like_token(token)
     assert not looks_like_token(token + "x")
-    assert token not in str(kept_token(token))
-    assert read_secret(str(kept_token(token))) == kept_token(token)
+    assert token not in str(hash_token(token))
+    assert parse_secret(str(hash_token(token))) == hash_token(token)
 
 
-def test_networks_of_ipv4_are_those_of_ipv4_however_they_are_written() -> None:
-    networks = read_networks("10.0.0.0/8, ::ffff:192.0.2.0/120, 2001:db8::/32")
+def test_ipv4_mapped_networks_match_ipv4() -> None:
+    networks = parse_networks("10.0.0.0/8, ::ffff:192.0.2.0/120, 2001:db8::/32")
     inside = ("10.1.2.3", "::ffff:10.1.2.3", "192.0.2.7", "2001:db8::1", "2001:db8::1%eth0")
     outside = ("11.0.0.1", "::1", "::ffff:11.0.0.1", "2001:db9::1", "here", "gone", "", "10.1.2.3.4")
     assert [networks.has(address) for address in inside] == [True] * len(inside)

@@ -1,4 +1,4 @@
-"""What is told of a certificate, and when files of access have changed."""
+"""Certificates, and changes of files."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tsd.access.certificates import read_certificate
-from tsd.access.files import state_of
+from tsd.auth.accounts import file_state
+from tsd.auth.credentials import read_certificate
 from tsd.errors import TsdError
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -20,7 +20,7 @@ UNTIL = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def certificate(names: bytes | None) -> bytes:
-    """One that is signed by itself; `names` are those of machines, in DER."""
+    """Return a self-signed certificate; `names` is the DER of its alternative names."""
     made = x509.CertificateBuilder().subject_name(NAME).issuer_name(NAME).public_key(KEY.public_key()).serial_number(1)
     made = made.not_valid_before(UNTIL - timedelta(days=1)).not_valid_after(UNTIL)
     if names is not None:
@@ -29,21 +29,21 @@ def certificate(names: bytes | None) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "hosts"),
     [
         (None, ()),
         (b"\x30\x03\x82\x01b", ("b",)),
-        (b"\x30\x02\xa3\x00", ()),  # of X.400: the daemon ended, and did not start again
-        (b"\x30\x02\xa5\x00", ()),  # of EDI
+        (b"\x30\x02\xa3\x00", ()),  # X.400
+        (b"\x30\x02\xa5\x00", ()),  # EDI
         (b"nonsense", ()),
     ],
 )
-def test_names_that_cannot_be_told_are_left_out(names: bytes | None, told: tuple[str, ...]) -> None:
-    assert read_certificate(certificate(names)) == ("CN=a", told, UNTIL)
+def test_unreadable_certificate_names_are_skipped(names: bytes | None, hosts: tuple[str, ...]) -> None:
+    assert read_certificate(certificate(names)) == ("CN=a", hosts, UNTIL)
 
 
-def test_nor_those_that_stand_there_twice() -> None:
-    names, other = b"\x30\x03\x82\x01b", b"\x06\x03\x55\x1d\x12"  # the object identifier of issuers' names
+def test_duplicate_certificate_extension_is_skipped() -> None:
+    names, other = b"\x30\x03\x82\x01b", b"\x06\x03\x55\x1d\x12"  # the object identifier of issuer alternative names
     made = x509.CertificateBuilder().subject_name(NAME).issuer_name(NAME).public_key(KEY.public_key()).serial_number(1)
     made = made.not_valid_before(UNTIL - timedelta(days=1)).not_valid_after(UNTIL)
     for kind in (x509.SubjectAlternativeName.oid, x509.IssuerAlternativeName.oid):
@@ -54,20 +54,20 @@ def test_nor_those_that_stand_there_twice() -> None:
 
 
 @pytest.mark.parametrize("pem", [b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
-def test_what_is_none_is_said_to_be_none(pem: bytes) -> None:
-    with pytest.raises(TsdError, match="no certificate"):
+def test_invalid_certificate_is_refused(pem: bytes) -> None:
+    with pytest.raises(TsdError, match="invalid PEM"):
         read_certificate(pem)
 
 
-def test_another_owner_or_mode_is_a_change(tmp_path: Path) -> None:
-    """A file that was mended by chown was not read again."""
+def test_owner_and_mode_change_the_file_state(tmp_path: Path) -> None:
+    """A file repaired with chown has to be read again."""
     file = tmp_path / "file"
-    assert state_of(file) is None
+    assert file_state(file) is None
     file.write_bytes(b"x")
     for change in (lambda: os.chown(file, os.geteuid(), -1), lambda: os.chmod(file, 0o600)):
-        before = state_of(file)
-        for _ in range(100_000):  # the kernel's clock of files has ticks of some milliseconds
+        before = file_state(file)
+        for _ in range(100_000):  # file times have a resolution of milliseconds
             change()
-            if state_of(file) != before:
+            if file_state(file) != before:
                 break
-        assert state_of(file) != before
+        assert file_state(file) != before

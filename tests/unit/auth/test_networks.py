@@ -1,11 +1,10 @@
-"""Whose a proxy's request is: what the proxies say is believed, and nothing that stands before it."""
+"""Client addresses in headers of HTTP proxies: only entries of trusted proxies count."""
 
 import pytest
 
-from tsd.access.forwarded import client_of
-from tsd.access.networks import read_networks
+from tsd.auth.networks import forwarded_client, parse_networks
 
-TRUSTED = read_networks("10.0.0.0/8, fd00::/8")
+TRUSTED = parse_networks("10.0.0.0/8, fd00::/8")
 PEER = "10.0.0.1"
 
 
@@ -14,7 +13,7 @@ PEER = "10.0.0.1"
     [
         ({}, PEER),
         ({"x-forwarded-for": "192.0.2.7"}, "192.0.2.7"),
-        ({"x-forwarded-for": "127.0.0.1, 192.0.2.7"}, "192.0.2.7"),  # what the client wrote itself
+        ({"x-forwarded-for": "127.0.0.1, 192.0.2.7"}, "192.0.2.7"),  # written by the client
         ({"x-forwarded-for": "nonsense!, 192.0.2.7"}, "192.0.2.7"),
         ({"x-forwarded-for": "192.0.2.7, 10.1.2.3,10.0.0.2"}, "192.0.2.7"),
         ({"x-forwarded-for": "10.5.5.5"}, "10.5.5.5"),
@@ -28,8 +27,8 @@ PEER = "10.0.0.1"
         ({"forwarded": "for=192.0.2.7", "x-forwarded-for": "1.1.1.1, 192.0.2.7"}, "192.0.2.7"),
     ],
 )
-def test_the_last_who_is_no_proxy(headers: dict[str, str], wanted: str) -> None:
-    assert client_of(headers, PEER, TRUSTED) == wanted
+def test_last_untrusted_hop_is_the_client(headers: dict[str, str], wanted: str) -> None:
+    assert forwarded_client(headers, PEER, TRUSTED) == wanted
 
 
 @pytest.mark.parametrize(
@@ -52,15 +51,15 @@ def test_the_last_who_is_no_proxy(headers: dict[str, str], wanted: str) -> None:
         {"forwarded": "for=192.0.2.7;"},
         {"forwarded": 'for="192.0.2.7'},
         {"forwarded": "for=192.0.2.7 for=192.0.2.8"},
-        {"forwarded": "for=127.0.0.1", "x-forwarded-for": "192.0.2.7"},  # written by the client, and passed on
+        {"forwarded": "for=127.0.0.1", "x-forwarded-for": "192.0.2.7"},  # written by the client, and forwarded
     ],
 )
-def test_what_cannot_be_told_is_refused(headers: dict[str, str]) -> None:
+def test_invalid_forwarded_header_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"address|Forwarded|hops"):
-        client_of(headers, PEER, TRUSTED)
+        forwarded_client(headers, PEER, TRUSTED)
 
 
-def test_a_long_header_takes_no_long_time() -> None:
+def test_long_forwarded_header_is_parsed_quickly() -> None:
     for text in ("for=" * 16000, 'for="' + "\\" * 64000, "a" * 64000, "for=1.1.1.1;" * 5000, '"' * 64000):
         with pytest.raises(ValueError, match="Forwarded"):
-            client_of({"forwarded": text}, PEER, TRUSTED)
+            forwarded_client({"forwarded": text}, PEER, TRUSTED)

@@ -1,20 +1,20 @@
-"""How far a command is, where nobody looks at a terminal."""
+"""Progress of a command without a terminal."""
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tsd.cli.progress import EVERY_S, Progress
+from tsd.cli.output import EVERY_S, Progress
 
 
 @pytest.mark.parametrize(("total", "told"), [(None, "30 rows"), (40, "30 of 40 rows")])
-async def test_a_line_now_and_then(
+async def test_progress_lines_are_limited_in_rate(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str], total: int | None, told: str
 ) -> None:
     progress = Progress("rows", total)
     for _ in range(3):
         progress.add(10)
-        with progress.aside():
+        with progress.paused():
             print("said meanwhile")  # noqa: T201
         assert capsys.readouterr() == ("said meanwhile\n", "")
         await trio.sleep(EVERY_S / 2.5)

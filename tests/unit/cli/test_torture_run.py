@@ -5,10 +5,10 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
-from tsd.torture.stuck import bounded
+from tsd.cli.torture.run import hang_watchdog
 
 
-async def test_what_waits_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_waiting_work_is_reported(tmp_path: Path, autojump_clock: MockClock) -> None:
     async def wait_for_nothing() -> None:
         await trio.sleep_forever()
 
@@ -18,8 +18,8 @@ async def test_what_waits_is_told(tmp_path: Path, autojump_clock: MockClock) -> 
         await trio.lowlevel.checkpoint()
         others.append("told")
 
-    told = tmp_path / "stuck.txt"
-    async with bounded(5, told, tell) as scope, trio.open_nursery() as nursery:
+    told = tmp_path / "hang.txt"
+    async with hang_watchdog(5, told, tell) as scope, trio.open_nursery() as nursery:
         nursery.start_soon(wait_for_nothing)
     assert scope.cancel_called
     assert trio.current_time() >= 5
@@ -28,9 +28,9 @@ async def test_what_waits_is_told(tmp_path: Path, autojump_clock: MockClock) -> 
     assert others == ["told"]
 
 
-async def test_who_comes_to_an_end_is_left_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
-    told = tmp_path / "stuck.txt"
-    async with bounded(5, told) as scope:
+async def test_work_that_ends_in_time_is_not_reported(tmp_path: Path, autojump_clock: MockClock) -> None:
+    told = tmp_path / "hang.txt"
+    async with hang_watchdog(5, told) as scope:
         await trio.sleep(1)
     assert not scope.cancel_called
     assert not told.exists()

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from tsd.codec.cell import Point
-from tsd.codec.merge import StoredCell
+from tsd.codec.opentsdb.cell import Point
+from tsd.codec.opentsdb.merge import StoredCell
 
 KEY = bytes.fromhex("00000150e22700000001000001")
 

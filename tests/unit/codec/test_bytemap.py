@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from tsd.bytemap import HAS, ByteMap, PlainByteMap
+from tsd.codec.bytemap import HAS_BYTEMAP_LOOP, ByteMap, PlainByteMap
 
-pytestmark = pytest.mark.skipif(not HAS, reason="no C compiler when tsd was installed: only one is there")
+pytestmark = pytest.mark.skipif(not HAS_BYTEMAP_LOOP, reason="no C compiler when tsd was installed: only one is there")
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_both_lead_to_the_same(seed: int) -> None:
+def test_compiled_and_pure_maps_are_equal(seed: int) -> None:
     chance = random.Random(seed)
     packed, plain = ByteMap(), PlainByteMap()
     for at in range(10_000):
@@ -27,7 +27,7 @@ def test_both_lead_to_the_same(seed: int) -> None:
     assert packed.items(0, 1 << 30)[0] == plain.items(0, 1 << 30)[0]
 
 
-def test_items_come_in_parts_and_a_value_of_another_length_takes_its_place() -> None:
+def test_items_in_parts_and_replaced_values() -> None:
     packed = ByteMap()
     for number in range(10):
         packed.put(b"k%d" % number, b"v")
@@ -42,7 +42,7 @@ def test_items_come_in_parts_and_a_value_of_another_length_takes_its_place() -> 
     assert (len(packed), packed.get(b"k3"), packed.keys()) == (0, None, [])
 
 
-def test_keys_of_other_numbers_are_forgotten() -> None:
+def test_keep_number_removes_other_keys() -> None:
     packed, plain = ByteMap(), PlainByteMap()
     for number in range(1000):
         packed.put_number(b"%d" % number, number % 3)
@@ -55,7 +55,7 @@ def test_keys_of_other_numbers_are_forgotten() -> None:
     assert packed.rebuilt == plain.rebuilt == 1
 
 
-def test_numbers_and_how_little_they_take() -> None:
+def test_numbers_take_little_memory() -> None:
     packed = ByteMap()
     for number in range(50_000):
         packed.put_number(b"%018d" % number, number)
@@ -63,7 +63,7 @@ def test_numbers_and_how_little_they_take() -> None:
     assert packed.held < 50_000 * 60
 
 
-def test_many_are_entered_at_once() -> None:
+def test_many_keys_are_entered_at_once() -> None:
     chance = random.Random(1)
     packed, plain = ByteMap(), PlainByteMap()
     number = 0

@@ -3,11 +3,12 @@
 import pytest
 
 from tests.unit.codec.codec_rows import KEY, cells
-from tsd.codec.annotation import Annotation, encode_annotation
-from tsd.codec.checks import UNREADABLE, Trouble
-from tsd.codec.merge import DuplicateTimestamp, MergeRules, merge
-from tsd.codec.row import problems
-from tsd.codec.rowkey import Layout
+from tsd.codec.metadata import Annotation
+from tsd.codec.opentsdb.annotation import encode_annotation
+from tsd.codec.opentsdb.check import UNREADABLE, Trouble
+from tsd.codec.opentsdb.merge import DuplicateTimestamp, MergeRules, merge
+from tsd.codec.opentsdb.row import problems
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import CorruptRow
 
 NOTE = encode_annotation(Annotation(1356998401)).hex()
@@ -59,14 +60,14 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_what_is_wrong_with_a_row(row: str) -> None:
+def test_problems_of_a_row(row: str) -> None:
     found = problems(KEY, cells(row))
     assert {problem.trouble for problem in found} == ROWS[row]
     assert {problem.qualifier for problem in found} <= {cell.qualifier for cell in cells(row)}
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_readers_refuse_what_the_checker_calls_unreadable(row: str) -> None:
+def test_readers_refuse_unreadable_problems(row: str) -> None:
     troubles = {problem.trouble for problem in problems(KEY, cells(row))}
     if troubles & UNREADABLE:
         with pytest.raises(CorruptRow):
@@ -94,10 +95,10 @@ def test_readers_refuse_what_the_checker_calls_unreadable(row: str) -> None:
         (Layout(salt_width=1), "0000000050e22700", set()),
     ],
 )
-def test_what_is_wrong_with_a_row_key(layout: Layout, key: str, troubles: set[Trouble]) -> None:
+def test_problems_of_a_row_key(layout: Layout, key: str, troubles: set[Trouble]) -> None:
     assert {problem.trouble for problem in problems(bytes.fromhex(key), [], layout)} == troubles
 
 
-def test_every_trouble_is_shown_here() -> None:
+def test_every_problem_has_an_example() -> None:
     keys = {Trouble.ROW_KEY, Trouble.BASE_TIME, Trouble.TAG_ORDER, Trouble.SALT}
     assert set[Trouble]().union(*ROWS.values()) == set(Trouble) - keys

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import tsd
-import tsd.codec
+import tsd.codec.opentsdb
 from tests.unit.codec.codec_rows import KEY, cells
-from tsd import series_entries
-from tsd.codec.cell import Point
-from tsd.codec.merge import StoredCell
+from tsd.codec.opentsdb.cell import Point
+from tsd.codec.opentsdb.merge import StoredCell
 from tsd.errors import TsdError
+from tsd.tables.opentsdb import series_index
 
-PAGE = Path(tsd.codec.__file__).with_name("FORMATS.md")
+PAGE = Path(tsd.codec.opentsdb.__file__).with_name("FORMATS.md")
 
 
 def examples() -> list[tuple[str, str]]:
@@ -26,9 +26,9 @@ def examples() -> list[tuple[str, str]]:
 
 def names() -> dict[str, object]:
     found: dict[str, object] = {"h": bytes.fromhex, "cells": cells, "KEY": KEY}
-    for module in pkgutil.iter_modules(tsd.codec.__path__):
-        found |= vars(importlib.import_module(f"tsd.codec.{module.name}"))
-    return found | vars(series_entries)
+    for module in pkgutil.walk_packages(tsd.codec.__path__, "tsd.codec."):
+        found |= vars(importlib.import_module(module.name))
+    return found | vars(series_index)
 
 
 def shown(result: object) -> str:
@@ -41,7 +41,7 @@ def shown(result: object) -> str:
 
 
 @pytest.mark.parametrize(("expression", "wanted"), examples(), ids=[left for left, _ in examples()])
-def test_example(expression: str, wanted: str) -> None:
+def test_example_matches_its_code(expression: str, wanted: str) -> None:
     try:
         got = shown(eval(expression, names()))
     except (TsdError, ValueError) as exc:
@@ -49,7 +49,7 @@ def test_example(expression: str, wanted: str) -> None:
     assert got == wanted
 
 
-def test_every_section_has_examples_and_is_numbered_in_order() -> None:
+def test_sections_are_numbered_and_have_examples() -> None:
     sections = re.split(r"^## §(\d+) ", PAGE.read_text("utf-8"), flags=re.MULTILINE)[1:]
     numbers, texts = sections[::2], sections[1::2]
     assert [int(number) for number in numbers] == list(range(1, 14))

@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from tsd.codec.annotation import Annotation, annotation_row, decode_annotation, encode_annotation
-from tsd.codec.histogram import (
+from tsd.codec.metadata import Annotation, Branch, TsMeta
+from tsd.codec.names import Widths, parse_uid
+from tsd.codec.opentsdb.annotation import annotation_row, decode_annotation, encode_annotation
+from tsd.codec.opentsdb.histogram import (
     MOST_BUCKETS,
-    Bucket,
-    Histogram,
     decode_histogram,
     decode_varint,
     encode_histogram,
@@ -21,12 +21,17 @@ from tsd.codec.histogram import (
     show_histogram,
     single,
 )
-from tsd.codec.jsontext import decode_object, encode_object, hashed_custom, show_double, sorted_custom
-from tsd.codec.meta import TsMeta, decode_ts_meta, decode_uid_meta, encode_ts_meta
-from tsd.codec.rollup import Interval, RollupConfig, parse_config, parse_duration, rollup_base, rollup_qualifier
-from tsd.codec.rowkey import Layout
-from tsd.codec.tree import (
-    Branch,
+from tsd.codec.opentsdb.meta import decode_ts_meta, decode_uid_meta, encode_ts_meta
+from tsd.codec.opentsdb.rollup import (
+    Interval,
+    RollupConfig,
+    parse_config,
+    parse_duration,
+    rollup_base,
+    rollup_qualifier,
+)
+from tsd.codec.opentsdb.rowkey import Layout, split_tsuid
+from tsd.codec.opentsdb.tree import (
     collision_row,
     decode_branch,
     decode_rule,
@@ -35,8 +40,8 @@ from tsd.codec.tree import (
     split_rule_column,
     tree_row,
 )
-from tsd.codec.tsuid import parse_uid, split_tsuid
-from tsd.codec.uid import Widths
+from tsd.codec.points import Bucket, Histogram
+from tsd.codec.text import decode_object, encode_object, hashed_custom, show_double, sorted_custom
 from tsd.errors import BadConfig, BadLine, CorruptRow
 
 
@@ -58,7 +63,7 @@ def test_doubles_are_java_text(number: float, text: str) -> None:
     assert show_double(number) == text
 
 
-def test_users_fields_are_sorted_in_notes_and_hashed_in_metadata() -> None:
+def test_custom_fields_are_sorted_in_notes_hashed_in_metadata() -> None:
     custom = {"Y": "1", "中b": "2", "a": "3", "\U00010000": "4", "\uffee": None}
     assert list(sorted_custom(custom) or ()) == ["Y", "a", "中b", "\U00010000", "\uffee"]  # by UTF-16 units
     assert list(hashed_custom({"Y": "1", "中b": "2"}) or ()) == ["中b", "Y"]
@@ -70,7 +75,7 @@ def test_users_fields_are_sorted_in_notes_and_hashed_in_metadata() -> None:
     "value",
     [b"", b"{", b"[]", b"1", b"null", b'{"a":NaN}', b'{"a":"\xff"}', b"[" * 99999, b'{"a":' + b"1" * 5000 + b"}"],
 )
-def test_what_is_no_json_object(value: bytes) -> None:
+def test_input_without_json_object_is_refused(value: bytes) -> None:
     with pytest.raises(CorruptRow):
         decode_object(value)
 
@@ -95,37 +100,37 @@ def test_what_is_no_json_object(value: bytes) -> None:
         (decode_branch, {"path": {"0": "ROOT"}, "displayName": "sys"}),
     ],
 )
-def test_members_of_another_type(decode: object, members: dict[str, object]) -> None:
+def test_member_of_wrong_type_is_refused(decode: object, members: dict[str, object]) -> None:
     assert callable(decode)
     with pytest.raises(CorruptRow):
         decode(json.dumps(members).encode())
 
 
-def test_members_that_are_absent_null_or_unknown() -> None:
+def test_absent_null_and_unknown_members_are_accepted() -> None:
     note = decode_annotation(b'{"startTime":1,"notes":null,"tsuid":null,"custom":{"a":null},"colour":"red"}')
     assert note == Annotation(1, custom={"a": None})
     assert encode_annotation(note) == b'{"startTime":1,"endTime":0,"description":"","notes":"","custom":{"a":null}}'
 
 
-def test_limits_of_a_series_are_numbers_unless_there_are_none() -> None:
+def test_series_limits_are_numbers_or_absent() -> None:
     stored = encode_ts_meta(TsMeta("0A", max=5.0))
     assert b'"max":5.0,"min":"NaN"' in stored
     assert decode_ts_meta(b'{"max":5}').max == 5.0
 
 
-def test_a_path_of_more_than_ten_branches_stays_in_order() -> None:
+def test_path_of_over_ten_branches_stays_in_order() -> None:
     long = Branch(tuple(f"b{depth}" for depth in range(12)))
     assert encode_branch(long).index(b'"9":"b9"') < encode_branch(long).index(b'"10":"b10"')
     assert decode_branch(encode_branch(long)) == long
 
 
 @pytest.mark.parametrize("name", ["tree_rule:", "tree_rule:1", "tree_rule:1:x", "leaf:1:1", "tree_rule:-1:1"])
-def test_what_is_no_rule_column(name: str) -> None:
+def test_invalid_rule_column_is_refused(name: str) -> None:
     with pytest.raises(CorruptRow):
         split_rule_column(b"t:" + name.encode())
 
 
-def test_a_note_of_a_salted_series() -> None:
+def test_annotation_of_a_salted_series() -> None:
     tsuid = bytes.fromhex("000003000001000004")
     assert annotation_row(Layout(salt_width=1), 1356998400, tsuid).hex() == "0300000350e22700000001000004"
 
@@ -134,7 +139,7 @@ def test_a_note_of_a_salted_series() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 127, 128, 300, 1 << 40, (1 << 63) - 1, -1, -(1 << 63), 1 << 56, (1 << 56) - 1])
-def test_varints(number: int) -> None:
+def test_varints_round_trip(number: int) -> None:
     stored = encode_varint(number)
     assert decode_varint(b"\0" + stored + b"\0", 1) == (number, 1 + len(stored))
     assert len(stored) == min(9, max(1, -(-(number & (1 << 64) - 1).bit_length() // 7)))
@@ -157,12 +162,12 @@ def test_varints(number: int) -> None:
         f"0,1={1 << 63}",
     ],
 )
-def test_what_is_no_histogram(text: str) -> None:
+def test_invalid_histogram_bytes_are_refused(text: str) -> None:
     with pytest.raises(BadLine):
         parse_histogram(text.encode())
 
 
-def test_buckets_are_sorted_and_the_last_of_equal_ones_counts() -> None:
+def test_buckets_are_sorted_and_the_last_equal_one_counts() -> None:
     found = parse_histogram(b"20,30=1:0,10=2:0,5=3:0,10=4:O=5:U=6")
     assert found == Histogram((Bucket(0, 5, 3), Bucket(0, 10, 4), Bucket(20, 30, 1)), underflow=6, overflow=5)
     assert show_histogram(found) == "0,5=3:0,10=4:20,30=1:u=6:o=5"
@@ -173,25 +178,25 @@ def test_zero_has_two_signs() -> None:
     assert encode_histogram(found).hex() == "0002800000003f80000002000000003f800000010000"
 
 
-def test_bounds_are_singles() -> None:
+def test_bucket_bounds_are_single_precision() -> None:
     assert parse_bounds(b"0.1,1e39") == (single(0.1), math.inf)
     assert single(-1e39) == -math.inf
     with pytest.raises(BadLine, match="Unable to parse bucket bounds: 1"):
         parse_bounds(b"1")
 
 
-def test_too_many_buckets() -> None:
+def test_too_many_buckets_are_refused() -> None:
     with pytest.raises(BadLine, match=f"1 to {MOST_BUCKETS} buckets, got {MOST_BUCKETS + 1}"):
         make_histogram(Bucket(float(n), float(n + 1), 1) for n in range(MOST_BUCKETS + 1))
 
 
 @pytest.mark.parametrize("payload", ["", "00", "0001", "0001000000003f800000", "ffff0000", "00000000ff", "0000000000"])
-def test_a_payload_that_is_no_histogram(payload: str) -> None:
+def test_invalid_histogram_payload_is_refused(payload: str) -> None:
     with pytest.raises(CorruptRow):
         decode_histogram(bytes.fromhex(payload))
 
 
-def test_what_is_no_base64() -> None:
+def test_invalid_base64_is_refused() -> None:
     for word in (b"AAE", b"AA*A", b"A"):
         with pytest.raises(BadLine, match="wanted base64"):
             parse_payload(word)
@@ -219,7 +224,7 @@ GOOD = {"interval": "1h", "rowSpan": "1d", "table": "t", "preAggregationTable": 
         ({"defaultInterval": False}, "exactly one must have defaultInterval true"),
     ],
 )
-def test_intervals_that_cannot_be(change: dict[str, object], told: str) -> None:
+def test_invalid_intervals_are_refused(change: dict[str, object], told: str) -> None:
     with pytest.raises(BadConfig, match=f"^tsd.rollups.config: intervals: .*{told}"):
         parse_config(json.dumps({"aggregationIds": {"sum": 0}, "intervals": [GOOD | change]}).encode())
 
@@ -228,12 +233,12 @@ def test_intervals_that_cannot_be(change: dict[str, object], told: str) -> None:
     "ids",
     [{}, [], None, {"sum": 128}, {"sum": -1}, {"sum": "0"}, {"sum": True}, {"sum": 0, "SUM": 1}, {"sum": 0, "max": 0}],
 )
-def test_ids_that_cannot_be(ids: object) -> None:
+def test_invalid_aggregation_ids_are_refused(ids: object) -> None:
     with pytest.raises(BadConfig, match=r"^tsd\.rollups\.config: aggregationIds"):
         parse_config(json.dumps({"aggregationIds": ids, "intervals": [GOOD]}).encode())
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_config_errors_are_reported_at_once() -> None:
     with pytest.raises(BadConfig) as refused:
         parse_config(json.dumps({"aggregationIds": {"sum": 200}, "intervals": [GOOD, GOOD, 7]}).encode())
     assert len(refused.value.problems) == 3
@@ -241,7 +246,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         parse_config(b"not JSON")
 
 
-def test_names_that_are_not_configured() -> None:
+def test_unconfigured_names_are_refused() -> None:
     config = RollupConfig({"sum": 0}, ())
     with pytest.raises(BadLine, match=r"^No rollups configured for the interval: 5m$"):
         config.interval("5m")
@@ -266,28 +271,28 @@ def test_rows_start_with_their_span(span: str, time: int, base: int) -> None:
     assert rollup_base(time, Interval("1h", 3600, int(span[:-1]), span[-1], "t", "p")) == base
 
 
-def test_the_last_day_of_a_year_has_no_column_for_weeks() -> None:
+def test_last_day_of_a_year_has_no_column_for_weeks() -> None:
     weeks = Interval("7d", parse_duration("7d"), 1, "y", "t", "p")
     assert rollup_qualifier(0, 1388447999, weeks, 0).hex() == "000330"
     with pytest.raises(BadLine, match=r"^Offset of 52 was greater than the configured intervals 52$"):
         rollup_qualifier(0, 1388448000, weeks, 0)
 
 
-def test_the_last_offset_that_does_not_look_like_milliseconds() -> None:
+def test_last_offset_that_differs_from_milliseconds() -> None:
     minutes = Interval("10m", 600, 1, "n", "t", "p")
     assert rollup_qualifier(0, 1385856000 + 3840 * 600 - 1, minutes, 0).hex() == "00eff0"
     with pytest.raises(BadLine, match=r"^Offset of 3840 does not fit, the highest is 3839$"):
         rollup_qualifier(0, 1385856000 + 3840 * 600, minutes, 0)
 
 
-def test_rows_of_a_trees_failures() -> None:
+def test_failure_rows_of_a_tree() -> None:
     assert (tree_row(258).hex(), collision_row(258).hex(), not_matched_row(258).hex()) == ("0102", "010201", "010202")
 
 
 # TSUIDs
 
 
-def test_tsuids_that_fit_no_series() -> None:
+def test_invalid_tsuids_are_refused() -> None:
     with pytest.raises(BadLine, match=r"^TSUID is too short, may be missing tags"):
         split_tsuid(Widths(), bytes(3))
     with pytest.raises(BadLine, match=r"^The TSUID appears to be malformed, improper tag width"):
@@ -295,6 +300,6 @@ def test_tsuids_that_fit_no_series() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "0g", "0x1", "00 01", "١"])
-def test_what_is_no_uid(text: str) -> None:
+def test_invalid_uid_is_refused(text: str) -> None:
     with pytest.raises(BadLine):
         parse_uid(text)

@@ -2,18 +2,9 @@
 
 import pytest
 
-from tsd.codec.cell import ms_qualifier, offset_ms, qualifier_of, seconds_qualifier
-from tsd.codec.rowkey import Layout, row_key
-from tsd.codec.times import (
-    FIRST_MS,
-    HOUR_S,
-    LAST_BASE_MS,
-    base_time,
-    instant,
-    parse_time,
-    storable,
-    timestamp,
-)
+from tsd.codec.opentsdb.cell import ms_qualifier, offset_ms, qualifier_of, seconds_qualifier
+from tsd.codec.opentsdb.rowkey import Layout, row_key
+from tsd.codec.putline import FIRST_MS, HOUR_S, LAST_BASE_MS, base_time, instant, parse_time, storable, timestamp
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, BadLine
 
 
@@ -36,7 +27,7 @@ from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, BadLine
         (b"1356998400.5019", 13569984005019),  # as OpenTSDB reads it; parse_put refuses it for its size
     ],
 )
-def test_time_words(word: bytes, time: int) -> None:
+def test_valid_times_are_parsed(word: bytes, time: int) -> None:
     assert parse_time(word) == time
 
 
@@ -56,13 +47,19 @@ def test_time_words(word: bytes, time: int) -> None:
         ),
     ],
 )
-def test_words_that_are_no_times(word: bytes, reason: str, told: str) -> None:
+def test_invalid_times_are_refused(word: bytes, reason: str, told: str) -> None:
     with pytest.raises(BadLine) as refused:
         parse_time(word)
     assert (refused.value.reason, str(refused.value)) == (reason, told)
 
 
-def test_the_last_time_that_can_be_stored_is_the_last_before_base_times_wrap() -> None:
+@pytest.mark.difference(
+    "base-time-overflow",
+    topic="points",
+    theirs="A time in ms with an hour beyond 32 bits (from 4294969200000 on) is stored decades away",
+    ours="It is refused as a bad timestamp",
+)
+def test_last_storable_time_is_before_base_times_wrap() -> None:
     assert storable(LAST_BASE_MS)
     assert not storable(LAST_BASE_MS + 1)
     assert base_time(LAST_BASE_MS) < 1 << 32 <= base_time(LAST_BASE_MS + 1)
@@ -70,14 +67,14 @@ def test_the_last_time_that_can_be_stored_is_the_last_before_base_times_wrap() -
     assert int.from_bytes(key[3:7], "big") == base_time(LAST_BASE_MS)
 
 
-def test_seconds_and_milliseconds_of_one_instant_lie_side_by_side() -> None:
+def test_seconds_and_milliseconds_of_an_instant_are_both_kept() -> None:
     assert instant(1356998401) + 1 == instant(1356998401000)
     assert timestamp(instant(1356998401)) == 1356998401
     assert timestamp(instant(1356998401000)) == 1356998401000
     assert instant(1356998400999) < instant(1356998401) < instant(1356998401000) < instant(1356998401001)
 
 
-def test_the_unit_picks_the_qualifiers_width() -> None:
+def test_qualifier_width_follows_the_unit() -> None:
     assert qualifier_of(instant(1357001999), 0) == seconds_qualifier(HOUR_S - 1, 0)
     assert qualifier_of(instant(1357001999999), 0) == ms_qualifier(HOUR_S * 1000 - 1, 0)
     assert offset_ms(qualifier_of(instant(FIRST_MS), 0)) == FIRST_MS - base_time(FIRST_MS) * 1000

@@ -1,14 +1,12 @@
-"""Java's patterns: rewritten, or refused; and none that could keep the processor for ever."""
+"""Translation of Java's patterns, and the refusal of costly ones."""
 
 import contextlib
 
 import pytest
 
+from tsd.codec.regex import LONGEST, BadPattern, compile_pattern, is_costly
 from tsd.errors import BadQuery
-from tsd.pattern_cost import is_costly
-from tsd.query.filters import matcher_of
-from tsd.query.model import Filter
-from tsd.query.patterns import LONGEST, BadPattern, compile_pattern
+from tsd.tables.filters import Filter, matcher_of
 
 
 @pytest.mark.parametrize(
@@ -40,12 +38,13 @@ from tsd.query.patterns import LONGEST, BadPattern, compile_pattern
         (r"^\w+$", "abc", "é"),
     ],
 )
-def test_a_pattern_means_what_it_means_in_java(pattern: str, found: str, missed: str) -> None:
+def test_pattern_matches_as_in_java(pattern: str, found: str, missed: str) -> None:
     compiled = compile_pattern(pattern)
     assert compiled.search(found)
     assert not compiled.search(missed)
 
 
+@pytest.mark.difference("expensive-patterns")
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -54,7 +53,7 @@ def test_a_pattern_means_what_it_means_in_java(pattern: str, found: str, missed:
     ],
     ids=lambda pattern: pattern[:10],
 )
-def test_what_is_none_or_has_no_equal_is_refused(pattern: str) -> None:
+def test_invalid_or_unsupported_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(BadPattern):
         compile_pattern(pattern)
 
@@ -73,8 +72,14 @@ COSTLY = [
 ]
 
 
+@pytest.mark.difference(
+    "expensive-patterns",
+    topic="queries",
+    theirs="A regular expression such as `regexp((a+)+$)` may take exponential time",
+    ours="It is refused, and so are the few forms without an equivalent (`(?x)`, `\\X`, `\\G`)",
+)
 @pytest.mark.parametrize("pattern", COSTLY)
-def test_what_may_take_exponential_time_is_refused(pattern: str) -> None:
+def test_exponential_pattern_is_refused(pattern: str) -> None:
     assert is_costly(pattern)
     with pytest.raises(BadPattern, match="exponential"):
         compile_pattern(pattern)
@@ -102,9 +107,9 @@ HARMLESS = [
 ]
 
 
-def test_what_takes_long_on_a_long_value_only_is_refused_there() -> None:
-    for corrected in (True, False):
-        test = matcher_of(Filter("k", "regexp", "a+a+b"), corrected=corrected).matches
+def test_pattern_slow_on_long_values_is_refused_there() -> None:
+    for loose in (True, False):
+        test = matcher_of(Filter("k", "regexp", "a+a+b"), loose_wildcards=loose).matches
         assert not test("a" * 200)
         with pytest.raises(BadQuery, match="too long on a value of 10000 characters"):
             test("a" * 10_000)
@@ -112,13 +117,13 @@ def test_what_takes_long_on_a_long_value_only_is_refused_there() -> None:
 
 
 @pytest.mark.parametrize("pattern", HARMLESS)
-def test_what_does_not_is_taken(pattern: str) -> None:
+def test_harmless_pattern_is_accepted(pattern: str) -> None:
     compiled = compile_pattern(pattern)
     for value in ("a" * 60, "ab" * 30, "a1" * 30, "1." * 30, "a." * 30, "abc" * 20 + "!"):
         compiled.search(value)  # returns: it would take years if it were exponential
 
 
-def test_a_pattern_is_read_however_deep_it_is() -> None:
+def test_deeply_nested_pattern_is_handled() -> None:
     for pattern in ("[" * LONGEST, "(" * LONGEST, "[^a]" * (LONGEST // 4)):
         with contextlib.suppress(BadPattern):
             compile_pattern(pattern)

@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from tests.unit.codec.codec_rows import KEY, applied, cells, show
-from tsd.codec.cell import Point, join, ms_qualifier, seconds_qualifier
-from tsd.codec.merge import (
+from tsd.codec.opentsdb.cell import Point, join, ms_qualifier, seconds_qualifier
+from tsd.codec.opentsdb.merge import (
     DuplicateTimestamp,
     MergeRules,
     StoredCell,
@@ -15,8 +15,8 @@ from tsd.codec.merge import (
     merge,
     point_cells,
 )
-from tsd.codec.row import compact, data_cells, points, repair_append
-from tsd.codec.words import FLOAT
+from tsd.codec.opentsdb.row import compact, data_cells, points, repair_append
+from tsd.codec.text import FLOAT
 from tsd.errors import CorruptRow
 
 FIX = MergeRules(fix_duplicates=True)
@@ -49,7 +49,7 @@ USUAL = {
 
 
 @pytest.mark.parametrize("name", USUAL)
-def test_usual_rows_are_joined_without_a_look_at_single_points(name: str) -> None:
+def test_simple_rows_are_joined_without_decoding_points(name: str) -> None:
     row = USUAL[name]
     assert _join_runs(point_cells(KEY, row)) == merge(KEY, row)
     wanted = sum(len(cell.qualifier) // (4 if cell.qualifier[0] >= 0xF0 else 2) for cell in row)
@@ -69,11 +69,17 @@ def test_usual_rows_are_joined_without_a_look_at_single_points(name: str) -> Non
         "050000=00002a@1",
     ],
 )
-def test_other_rows_are_taken_point_by_point(row: str) -> None:
+def test_other_rows_are_merged_point_by_point(row: str) -> None:
     assert _join_runs(point_cells(KEY, cells(row))) is None
     assert merge(KEY, cells(row), FIX).size > 0
 
 
+@pytest.mark.difference(
+    "differing-duplicates",
+    topic="rows",
+    theirs="Duplicates that differ are an error unless `fix_duplicates` is set",
+    ours="The value of the newest cell counts, unless `fix_duplicates = false`",
+)
 @pytest.mark.parametrize(
     ("row", "compacted", "identical", "variant"),
     [
@@ -87,13 +93,13 @@ def test_other_rows_are_taken_point_by_point(row: str) -> None:
         ("0000=2a@1 0010=2b@1 010000=7b@1 060000=00@1", "00000010=2a2b00 010000=7b 060000=00", 0, 0),
     ],
 )
-def test_which_point_of_a_time_counts(row: str, compacted: str, identical: int, variant: int) -> None:
+def test_duplicate_choice_follows_the_rules(row: str, compacted: str, identical: int, variant: int) -> None:
     done = compact(KEY, cells(row), FIX)
     assert show(applied(cells(row), done.merged, done.obsolete, 9)) == compacted
     assert (done.row.identical, done.row.variant) == (identical, variant)
 
 
-def test_of_points_that_differ_the_error_names_the_one_that_would_be_kept() -> None:
+def test_duplicate_error_names_the_kept_point() -> None:
     with pytest.raises(DuplicateTimestamp) as refused:
         merge(KEY, cells("0000=2a@1 0010=01@1 0011=0001@2"))
     error = refused.value
@@ -104,24 +110,24 @@ def test_of_points_that_differ_the_error_names_the_one_that_would_be_kept() -> N
     )
 
 
-def test_cells_are_deleted_no_younger_than_they_were_read() -> None:
+def test_obsolete_cells_keep_their_timestamps() -> None:
     done = compact(KEY, cells("0000=2a@5 0010=2b@7 00200030=010200@6"))
     assert show(done.merged) == "0000001000200030=2a2b010200"
     assert done.obsolete == tuple(cells("0000=2a@5 0010=2b@7 00200030=010200@6"))
     assert done.time_ms is None
 
 
-def test_a_cell_that_is_written_again_is_not_deleted() -> None:
+def test_rewritten_cell_is_not_deleted() -> None:
     done = compact(KEY, cells("00000010=2a2b00@1 0010=2c@2"), FIX)
     assert (show(done.merged), show(done.obsolete)) == ("00000010=2a2c00", "0010=2c")
 
 
-def test_a_row_that_is_compacted_already_is_left_alone() -> None:
+def test_compacted_row_is_unchanged() -> None:
     for row in ("00000010=2a2b00@1", "0000=2a@1", "f0007d00=2a@1", "050000=00002a@1 0000=2a@1", "010000=7b7d@1", ""):
         assert not compact(KEY, cells(row)).changes
 
 
-def test_by_value_the_highest_counts_or_the_lowest_and_nothing_is_an_error() -> None:
+def test_choice_by_value_never_raises() -> None:
     row = cells("0020=03@2 002b=40b00000@2 f001f400=04@2 0030=01@3")
     done = compact(KEY, row, TIERED)
     assert (show(done.merged), done.time_ms) == ("002b0030=40b000000100", 3)
@@ -130,13 +136,13 @@ def test_by_value_the_highest_counts_or_the_lowest_and_nothing_is_an_error() -> 
     )
 
 
-def test_by_value_integers_are_told_apart_as_doubles() -> None:
+def test_choice_by_value_compares_doubles() -> None:
     high, higher = (1 << 53).to_bytes(8, "big").hex(), ((1 << 53) + 1).to_bytes(8, "big").hex()
     (kept,) = points(KEY, cells(f"0007={high}@2 f0000007={higher}@1"), TIERED)
     assert kept.number == 1 << 53
 
 
-def test_by_value_a_number_beats_nothing_else_than_a_number() -> None:
+def test_choice_by_value_ignores_nan() -> None:
     nan = struct.pack(">f", math.nan).hex()
     (kept,) = points(KEY, cells(f"0000=01@1 000b={nan}@2"), TIERED)
     assert math.isnan(kept.number)
@@ -151,35 +157,41 @@ def test_by_value_a_number_beats_nothing_else_than_a_number() -> None:
         ("0008=2a", "no number has the flags 0x8"),
         ("00020010=01020304", "no number has the flags 0x2"),
         ("00020010=2a00", "got 2 bytes, wanted 4 for 2 points and one more"),
-        ("000b=ffffffff42280000", "wants the first four to be zero"),
+        ("000b=ffffffff42280000", "must start with four zeros"),
         ("00070017=2a00", "got 2 bytes, wanted 16 for 2 points and one more"),
         ("00000010=2a2b2c2d00", "got 5 bytes, wanted 2"),
         ("fff0=2a", "got 2 bytes at 0, wanted 4"),
         ("0000f000=2a2b", "got 2 bytes at 2, wanted 4"),
         ("f0007d07=2a", "got 1 bytes, wanted 8"),
-        ("050000=0007002a", "the record at 0 wants 10 bytes"),
+        ("050000=0007002a", "the record at 0 needs 10 bytes"),
         ("050000=0002010203", "no number has the flags 0x2"),
         ("0500000000=00002a", "an append column has 3 bytes, got 0500000000"),
     ],
 )
-def test_a_cell_that_cannot_be_read_fails_its_row(row: str, told: str) -> None:
+def test_unreadable_cell_makes_the_row_corrupt(row: str, told: str) -> None:
     for others in ("", " 0030=01", " 0030=01 f0000000=02"):
         with pytest.raises(CorruptRow, match=f"^row {KEY.hex()}: .*{told}"):
             compact(KEY, cells(row + others), FIX)
 
 
-def test_cells_come_from_a_store_with_their_family() -> None:
+def test_data_cells_have_no_family() -> None:
     assert data_cells([(b"t:", b"", 1), (b"t:\0:", b"\1", 2)]) == [
         StoredCell(b"", b"", 1),
         StoredCell(b"\0:", b"\1", 2),
     ]
 
 
-def test_an_empty_append_column_is_a_row_without_points() -> None:
+def test_empty_append_column_has_no_points() -> None:
     assert merge(KEY, cells("050000=@1")).size == 0
     assert repair_append(b"") == b""
 
 
+@pytest.mark.difference(
+    "cell-size",
+    topic="rows",
+    theirs="A row becomes one cell of any size",
+    ours="It becomes cells of at most 4,096 points",
+)
 @pytest.mark.parametrize(
     ("size", "compacted"),
     [
@@ -189,7 +201,7 @@ def test_an_empty_append_column_is_a_row_without_points() -> None:
         (5, "00000010f0012c0000200050=010203040501"),
     ],
 )
-def test_a_row_is_cut_into_cells_of_some_size(size: int, compacted: str) -> None:
+def test_long_row_is_split_into_several_cells(size: int, compacted: str) -> None:
     row = cells("00000010=010200@1 f0012c000020=030401@1 0050=05@1")
     done = compact(KEY, row, MergeRules(cell_points=size))
     after = applied(row, done.merged, done.obsolete, 9)

@@ -3,21 +3,21 @@
 import pytest
 
 from tests.unit.codec.codec_rows import KEY, cells, show
-from tsd.codec.removal import Span, removal
+from tsd.codec.opentsdb.row import Span, removal
 from tsd.errors import CorruptRow
 
 HOUR = Span(0, 3_600_000)
 SECOND = Span(1000, 2000)
 
 
-def test_a_whole_hour_goes_whole() -> None:
+def test_whole_hour_is_deleted_completely() -> None:
     row = cells("0000=2a@5 010000=7b7d@6 0600001000=00@7 0002=010203@8")
     done = removal(KEY, row, HOUR)
     assert (done.points, done.puts, done.obsolete) == ((), (), tuple(row))  # no point: it cannot be read
     assert removal(KEY, row[:2], Span(-5, 1 << 60)).points == (0,)
 
 
-def test_a_cell_is_cut_and_keeps_its_time() -> None:
+def test_partial_cell_keeps_its_timestamp() -> None:
     row = cells("000000100020=2a2b2c00@5 0010=2d@6 0020=2e@4")
     done = removal(KEY, row, SECOND)
     assert done.points == (1000,)
@@ -27,46 +27,46 @@ def test_a_cell_is_cut_and_keeps_its_time() -> None:
     assert show(done.spare) == "00000020=2a2c00"
 
 
-def test_what_is_left_of_one_point_is_a_single_cell() -> None:
+def test_one_remaining_point_is_a_single_cell() -> None:
     done = removal(KEY, cells("0000f000fa00=2a2b01@5"), SECOND)
     assert (done.points, show(done.puts or ())) == ((1000,), "0000=2a")
 
 
-def test_notes_of_the_span_go_and_other_objects_stay() -> None:
+def test_annotations_of_the_span_are_deleted() -> None:
     row = cells("010001=7b7d@5 01000001f4=7b7d@5 01=7b7d@5 0600010000=00@5 09=00@5")
     assert show(removal(KEY, row, SECOND).obsolete) == "010001=7b7d"
 
 
-def test_an_append_column_is_replaced_only_as_it_was_read() -> None:
+def test_append_column_is_replaced_only_if_unchanged() -> None:
     row = cells("050000=00002a00102b00102c@5")
     done = removal(KEY, row, SECOND)
     assert (done.points, done.append, done.obsolete) == ((1000,), (row[0], bytes.fromhex("00002a")), ())
     assert removal(KEY, row, Span(0, 2000)).obsolete == tuple(row)
 
 
-def test_an_append_column_that_would_count_more_when_it_is_replaced_goes() -> None:
+def test_append_column_that_would_win_is_deleted() -> None:
     row = cells("0020=2a@5 050000=00002b00202c@5")  # of 2 s the lowest column's counts, both are as new
     done = removal(KEY, row, Span(0, 1))
     assert (done.puts, done.append, show(done.obsolete)) == (None, None, "050000=00002b00202c")
     assert show(done.spare) == "0020=2a"
 
 
-def test_a_row_without_points_of_the_span_is_left_alone() -> None:
+def test_row_without_points_in_the_span_is_unchanged() -> None:
     assert not removal(KEY, cells("0000=2a@5 00200030=2a2b00@5 050000=00402a@5 010000=7b7d@6"), SECOND).changes
 
 
-def test_a_row_that_cannot_be_read_is_not_cut() -> None:
+def test_unreadable_row_is_not_split() -> None:
     with pytest.raises(CorruptRow, match=KEY.hex()):
         removal(KEY, cells("0010=2a@5 0002=010203@5"), SECOND)
 
 
-def test_where_cutting_would_let_another_value_count_all_points_are_written_anew() -> None:
+def test_changed_precedence_rewrites_all_points() -> None:
     row = cells("0000f000fa00=010201@5 f00000000010=030401@5")  # 1 s in both, equally new: the first column's counts
     done = removal(KEY, row, Span(-1, 1))
     assert (done.puts, show(done.spare)) == (None, "f000fa00=02")
 
 
-def test_a_point_beyond_its_hour_goes_at_its_own_time() -> None:
+def test_point_beyond_its_hour_is_deleted_by_its_time() -> None:
     """It went with its row's hour, and was shown as an hour's."""
     late = cells("0000=2a@5 e100=2b@5")  # the second is of 3600 s after the base time
     done = removal(KEY, late, HOUR)
@@ -76,7 +76,7 @@ def test_a_point_beyond_its_hour_goes_at_its_own_time() -> None:
     assert show(removal(KEY, cells("0000=2a@5 010e10=7b7d@5 060000=00@5"), HOUR).obsolete) == "0000=2a"
 
 
-def test_an_hour_that_cannot_be_read_stays_where_it_holds_a_point_beyond_it() -> None:
+def test_unreadable_hour_with_late_point_stays() -> None:
     with pytest.raises(CorruptRow, match=KEY.hex()):
         removal(KEY, cells("0002=010203@5 e100=2b@5"), HOUR)
     assert removal(KEY, cells("0002=010203@5 e100=2b@5"), Span(0, 3_600_001)).changes

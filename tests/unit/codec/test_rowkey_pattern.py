@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.peers.hbase import RunningHbase
-from tsd.codec.sieve import row_pattern
-from tsd.store import Family, Put, Table
-from tsd.store.cells import cell_pages
-from tsd.store.hbase import HBaseStore
+from tsd.codec.opentsdb.rowkey import row_pattern
+from tsd.store import Family, Put, Table, cell_pages
+from tsd.store.hbase.engine import HBaseStore
 
 # Bytes that are characters, parts of characters, what lines end with, and what a filter's text is quoted with.
 uids = st.lists(
@@ -20,14 +19,14 @@ pairs = st.tuples(uids, uids).map(lambda pair: bytes(pair[0] + pair[1]))
 
 
 @given(st.lists(pairs, min_size=1, max_size=4), st.data())
-def test_a_key_with_the_tags_passes(tags: list[bytes], data: st.DataObject) -> None:
+def test_key_with_the_tags_matches(tags: list[bytes], data: st.DataObject) -> None:
     key = b"\0\0\1PQRS" + b"".join(sorted(tags))
     wanted = sorted(data.draw(st.lists(st.sampled_from(sorted(set(tags))), min_size=1, unique=True)))
     pattern = row_pattern([[tag, b"\1\2\3\4\5\6"] for tag in wanted])
     assert re.search(pattern, key.decode("utf-8", "replace"), re.DOTALL)
 
 
-def test_a_key_with_another_tag_does_not() -> None:
+def test_key_with_another_tag_does_not_match() -> None:
     pattern = row_pattern([[bytes.fromhex("000001000002")], [bytes.fromhex("000002000007")]])
     key = bytes.fromhex("00000150e22700000001000002000002000007")
     assert re.search(pattern, key.decode("latin-1"), re.DOTALL)
@@ -35,8 +34,8 @@ def test_a_key_with_another_tag_does_not() -> None:
         assert not re.search(pattern, (key[:7] + bytes.fromhex(other)).decode("latin-1"), re.DOTALL)
 
 
-async def test_a_region_server_sifts_so(hbase: RunningHbase) -> None:
-    """Whatever Java makes of bytes that are no text, no wanted row is lost; and it does sift."""
+async def test_region_server_applies_the_pattern(hbase: RunningHbase) -> None:
+    """Bytes that are not text lose no wanted row, and other rows are filtered."""
     host, _, port = hbase.gateway.partition(":")
     store = HBaseStore([(host, int(port))])
     table = hbase.unused_tables().data
@@ -46,8 +45,10 @@ async def test_a_region_server_sifts_so(hbase: RunningHbase) -> None:
     await store.put(table, [Put(key, b"t:\0\0", b"1") for key in keys])
     passed_in_all = 0
     for key in keys:
-        sieve = row_pattern([[key[7:13]], [key[13:19], bytes(6)]])
-        passed = [found async for page in cell_pages(store, table, b"", None, sieve=sieve) for found in page.keys]
+        pattern = row_pattern([[key[7:13]], [key[13:19], bytes(6)]])
+        passed = [
+            found async for page in cell_pages(store, table, b"", None, key_pattern=pattern) for found in page.keys
+        ]
         assert key in passed
         passed_in_all += len(passed)
     assert passed_in_all < len(keys) ** 2 / 2

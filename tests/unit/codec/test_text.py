@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tsd.codec.words import (
+from tsd.codec.text import (
     FLOAT,
     decode_number,
     encode_float,
@@ -33,7 +33,7 @@ def test_legal_characters() -> None:
     assert [code for code in range(256) if illegal_character(bytes((code,))) is None] == LEGAL_CODES
 
 
-def test_the_first_illegal_character_is_named_and_special_ones_are_allowed() -> None:
+def test_first_illegal_character_is_named() -> None:
     assert illegal_character(b"a b:c") == " "
     assert illegal_character(b"a b:c", b" ") == ":"
     assert illegal_character(b"a b:c", b": ") is None
@@ -48,7 +48,7 @@ def test_java_hash(text: str, hashed: int) -> None:
     assert java_hash(text) == hashed
 
 
-def test_a_java_map_grows_past_twelve_names() -> None:
+def test_java_map_order_after_growth() -> None:
     names = [f"t{number}" for number in range(1, 14)]
     assert java_map_order(names[:12]) == "t4 t5 t6 t10 t7 t8 t12 t9 t11 t1 t2 t3".split()
     assert java_map_order(names) == "t4 t5 t6 t7 t8 t9 t10 t12 t11 t13 t1 t2 t3".split()
@@ -86,7 +86,7 @@ def test_integers(word: bytes, number: int) -> None:
         (b"-9223372036854775809", "Overflow in -9223372036854775809"),
     ],
 )
-def test_words_that_are_no_integers(word: bytes, told: str) -> None:
+def test_invalid_integers_are_refused(word: bytes, told: str) -> None:
     with pytest.raises(BadLine) as refused:
         parse_long(word)
     assert (refused.value.reason, str(refused.value)) == (INVALID_VALUE, f"invalid value: {told}")
@@ -128,20 +128,20 @@ def test_floats(word: bytes, number: float) -> None:
         ("１.5".encode(), 'For input string: "ï¼\x91.5"'),
     ],
 )
-def test_words_that_are_no_floats(word: bytes, told: str) -> None:
+def test_invalid_floats_are_refused(word: bytes, told: str) -> None:
     with pytest.raises(BadLine) as refused:
         parse_double(word)
     assert (refused.value.reason, str(refused.value)) == (INVALID_VALUE, f"invalid value: {told}")
 
 
 @pytest.mark.parametrize("length", [1, 2, 4])
-def test_integers_take_the_fewest_bytes(length: int) -> None:
+def test_integers_use_the_fewest_bytes(length: int) -> None:
     edge = 1 << 8 * length - 1
     assert len(encode_integer(edge - 1)[1]) == len(encode_integer(-edge)[1]) == length
     assert len(encode_integer(edge)[1]) == len(encode_integer(-edge - 1)[1]) == length * 2
 
 
-def test_floats_take_four_bytes_where_they_lose_nothing() -> None:
+def test_exact_floats_use_four_bytes() -> None:
     assert encode_float(16777216.0) == (FLOAT | 3, bytes.fromhex("4b800000"))
     assert encode_float(16777217.0)[0] == FLOAT | 7
     assert encode_float(3.5e38)[0] == FLOAT | 7
@@ -149,19 +149,19 @@ def test_floats_take_four_bytes_where_they_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize(("flags", "value"), [(2, "010203"), (0, ""), (FLOAT, "2a"), (FLOAT | 1, "2a2b")])
-def test_bytes_that_are_no_number(flags: int, value: str) -> None:
+def test_invalid_number_bytes_raise(flags: int, value: str) -> None:
     with pytest.raises(ValueError, match=f"got {len(value) // 2}: {value}$"):
         decode_number(flags, bytes.fromhex(value))
 
 
-def test_names_are_one_byte_a_character() -> None:
+def test_names_have_one_byte_per_character() -> None:
     assert encode_name("ÿ") == b"\xff"
     with pytest.raises(BadLine, match="'Ā' is beyond ISO-8859-1") as refused:
         encode_name("aĀ")
     assert refused.value.reason == ILLEGAL_ARGUMENT
 
 
-def test_small_things() -> None:
+def test_small_helpers() -> None:
     assert [looks_like_integer(word) for word in (b"1", b"1.", b"1e1", b"1E1", b"x")] == [
         True,
         False,
@@ -173,10 +173,10 @@ def test_small_things() -> None:
     assert list(words_of(b"  a=1   b=2 ")) == [b"a=1", b"b=2"]
 
 
-def test_the_order_of_tags_loads_nothing() -> None:
+def test_tag_order_needs_no_imports() -> None:
     """Its codec was once loaded from a file when a line first wanted it: not where no descriptor is left."""
     program = (
-        "import sys; from tsd.codec.words import java_hash; before = set(sys.modules); "
+        "import sys; from tsd.codec.text import java_hash; before = set(sys.modules); "
         "assert java_hash('host') == 3208616; assert set(sys.modules) == before"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

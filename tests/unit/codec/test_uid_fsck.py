@@ -4,8 +4,17 @@ from typing import NamedTuple
 
 import pytest
 
-from tsd.codec.fsck_uids import UidCell, check_uids
-from tsd.codec.uid import COUNTER_ROW, Kind, Widths, decode_uid, encode_counter, encode_uid
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.uid import (
+    COUNTER_ROW,
+    decode_uid,
+    encode_counter,
+    encode_uid,
+    id_column,
+    meta_column,
+    name_column,
+)
+from tsd.codec.opentsdb.uid_fsck import UidCell, check_uids
 
 
 class Case(NamedTuple):
@@ -27,24 +36,24 @@ def table_of(text: str, kind: Kind = Kind.TAGK) -> dict[tuple[bytes, bytes], byt
     for word in text.split():
         left, _, right = word.partition(">")
         if word.startswith("max="):
-            table[COUNTER_ROW, kind.id_column] = encode_counter(int(word[4:]))
+            table[COUNTER_ROW, id_column(kind)] = encode_counter(int(word[4:]))
         elif word.endswith(":meta"):
-            table[uid_of(word[:-5]), kind.meta_column] = b"{}"
+            table[uid_of(word[:-5]), meta_column(kind)] = b"{}"
         elif left.isdigit():
-            table[uid_of(left), kind.name_column] = right.encode()
+            table[uid_of(left), name_column(kind)] = right.encode()
         else:
-            table[left.encode(), kind.id_column] = uid_of(right)
+            table[left.encode(), id_column(kind)] = uid_of(right)
     return table
 
 
 def show(table: dict[tuple[bytes, bytes], bytes], kind: Kind = Kind.TAGK) -> set[str]:
     words = set()
     for (row, column), value in table.items():
-        if column == kind.meta_column:
+        if column == meta_column(kind):
             words.add(f"{decode_uid(row)}:meta")
         elif row == COUNTER_ROW:
             words.add(f"max={int.from_bytes(value, 'big')}")
-        elif column == kind.name_column:
+        elif column == name_column(kind):
             words.add(f"{decode_uid(row)}>{value.decode()}")
         else:
             words.add(f"{row.decode()}>{decode_uid(value)}")
@@ -57,8 +66,8 @@ def mended(table: dict[tuple[bytes, bytes], bytes], **how: bool) -> dict[tuple[b
     for place in check.deletes:
         del after[place]
     for kind, by in check.raises.items():
-        before = after.get((COUNTER_ROW, kind.id_column), bytes(8))
-        after[COUNTER_ROW, kind.id_column] = encode_counter(int.from_bytes(before, "big") + by)
+        before = after.get((COUNTER_ROW, id_column(kind)), bytes(8))
+        after[COUNTER_ROW, id_column(kind)] = encode_counter(int.from_bytes(before, "big") + by)
     return after
 
 
@@ -78,7 +87,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_found_and_mended(name: str) -> None:
+def test_findings_are_repaired(name: str) -> None:
     case = CASES[name]
     table = table_of(case.table)
     check = check_uids([UidCell(*place, value) for place, value in table.items()])
@@ -89,14 +98,14 @@ def test_what_is_found_and_mended(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_kinds_do_not_meet(name: str) -> None:
+def test_kinds_are_checked_separately(name: str) -> None:
     """The same numbers and names stand for something else in each kind."""
     table = {place: value for kind in Kind for place, value in table_of(CASES[name].table, kind).items()}
     wanted = {place: value for kind in Kind for place, value in table_of(CASES[name].after, kind).items()}
     assert mended(table) == wanted
 
 
-def test_unknown_columns_go_only_if_they_may() -> None:
+def test_unknown_columns_are_deleted_only_if_allowed() -> None:
     table = {
         (b"x", b"id:metric"): b"\0\0\1",
         (b"\0\0\1", b"name:ts_meta"): b"{}",
@@ -116,7 +125,7 @@ def test_unknown_columns_go_only_if_they_may() -> None:
         UidCell(COUNTER_ROW, b"id:metrics", b"\1"),
     ],
 )
-def test_what_has_a_wrong_length_is_an_error_and_stays(cell: UidCell) -> None:
+def test_wrong_length_is_an_error_and_unchanged(cell: UidCell) -> None:
     """Its other half stays too: it may be the right one."""
     table = {(cell.row, cell.column): cell.value, (uid_of("1"), b"name:tagk"): b"a"}
     check = check_uids([UidCell(*place, value) for place, value in table.items()], fix=True)
@@ -126,21 +135,21 @@ def test_what_has_a_wrong_length_is_an_error_and_stays(cell: UidCell) -> None:
         assert (uid_of("1"), b"name:tagk") not in check.deletes
 
 
-def test_widths_are_those_of_the_tables() -> None:
+def test_configured_widths_are_used() -> None:
     table = {(b"a", b"id:tagk"): b"\1", (b"\1", b"name:tagk"): b"a", (COUNTER_ROW, b"id:tagk"): encode_counter(1)}
     found = [UidCell(*place, value) for place, value in table.items()]
     assert check_uids(found, Widths(tagk=1)).findings == []
     assert check_uids(found).errors == 2
 
 
-def test_random_metrics_have_no_counter() -> None:
+def test_counter_of_random_metrics_is_not_checked() -> None:
     found = [UidCell(*place, value) for place, value in table_of("a>77 77>a", Kind.METRIC).items()]
     assert check_uids(found, random_metrics=True).findings == []
     assert check_uids(found).raises == {}
     assert check_uids(found, fix=True).raises == {Kind.METRIC: 77}
 
 
-def test_a_joint_name_that_is_taken_is_not_taken_twice() -> None:
+def test_existing_joint_name_is_not_reused() -> None:
     table = table_of("max=2 a>1 b>1 1>a fsck.a.b>2 2>fsck.a.b")
     check = check_uids([UidCell(*place, value) for place, value in table.items()], fix=True)
     assert (check.errors, check.puts, check.deletes) == (3, [], [])

@@ -6,16 +6,17 @@ import math
 import pytest
 
 from tests.unit.codec.codec_vectors import VECTORS, Vector, body_of, each, of_kind, unhex
-from tsd.codec.annotation import (
-    Annotation,
+from tsd.codec.metadata import ROOT, Annotation, Branch, Leaf, Rule, RuleKind, Tree, TsMeta, UidMeta
+from tsd.codec.names import Kind, parse_uid
+from tsd.codec.opentsdb.annotation import (
     annotation_offset_ms,
     annotation_qualifier,
     annotation_row,
     decode_annotation,
     encode_annotation,
 )
-from tsd.codec.cell import seconds_qualifier
-from tsd.codec.histogram import (
+from tsd.codec.opentsdb.cell import seconds_qualifier
+from tsd.codec.opentsdb.histogram import (
     decode_histogram,
     encode_histogram,
     histogram_offset_ms,
@@ -26,12 +27,10 @@ from tsd.codec.histogram import (
     show_histogram,
     split_value,
 )
-from tsd.codec.meta import (
+from tsd.codec.opentsdb.meta import (
     NO_COUNT,
     TS_COUNTER,
     TS_META,
-    TsMeta,
-    UidMeta,
     decode_count,
     decode_ts_meta,
     decode_uid_meta,
@@ -39,8 +38,7 @@ from tsd.codec.meta import (
     encode_ts_meta,
     encode_uid_meta,
 )
-from tsd.codec.putline import NameRules, Tags, parse_put
-from tsd.codec.rollup import (
+from tsd.codec.opentsdb.rollup import (
     RollupConfig,
     decode_rollup,
     parse_config,
@@ -48,17 +46,10 @@ from tsd.codec.rollup import (
     rollup_qualifier,
     rollup_time,
 )
-from tsd.codec.rowkey import Layout, join_pairs, row_key, split_key
-from tsd.codec.times import base_time
-from tsd.codec.tree import (
+from tsd.codec.opentsdb.rowkey import Layout, join_pairs, row_key, split_key
+from tsd.codec.opentsdb.tree import (
     BRANCH,
-    ROOT,
     TREE,
-    Branch,
-    Leaf,
-    Rule,
-    RuleKind,
-    Tree,
     branch_row,
     decode_branch,
     decode_leaf,
@@ -73,9 +64,9 @@ from tsd.codec.tree import (
     split_rule_column,
     tree_row,
 )
-from tsd.codec.tsuid import parse_uid
-from tsd.codec.uid import Kind
-from tsd.codec.words import FLOAT, decode_number
+from tsd.codec.opentsdb.uid import meta_column
+from tsd.codec.putline import NameRules, Tags, base_time, parse_put
+from tsd.codec.text import FLOAT, decode_number
 
 COVERED = {
     "test_vectors_lines": "put rejected_put http_put rejected_http_put uid_table uid_name_bytes salted_row",
@@ -213,7 +204,7 @@ def test_uid_meta() -> None:
     meta = UidMeta(Kind.METRIC, created_s=1795231948)
     assert encode_uid_meta(meta).decode() == vector["value_utf8"]
     assert decode_uid_meta(vector["value_utf8"].encode()) == meta
-    assert f"{vector['family']}:{vector['qualifier']}".encode() == Kind.METRIC.meta_column
+    assert f"{vector['family']}:{vector['qualifier']}".encode() == meta_column(Kind.METRIC)
 
 
 PATH = (ROOT, "sys", "cpu", "user")

@@ -6,12 +6,11 @@ import pytest
 
 from tests.unit.codec.codec_rows import KEY, applied, show
 from tests.unit.codec.codec_vectors import Departure, Vector, check, check_names, each, of_kind, unhex
-from tsd.codec.cell import APPEND, Point, join_append, qualifier_of, split, split_append
-from tsd.codec.fsck import FsckOptions, check_row
-from tsd.codec.merge import MergeRules, StoredCell, merge
-from tsd.codec.putline import NameRules, parse_put
-from tsd.codec.row import compact, points, repair_append
-from tsd.codec.times import instant
+from tsd.codec.opentsdb.cell import APPEND, Point, join_append, qualifier_of, split, split_append
+from tsd.codec.opentsdb.fsck import FsckOptions, check_row
+from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
+from tsd.codec.opentsdb.row import compact, points, repair_append
+from tsd.codec.putline import NameRules, instant, parse_put
 from tsd.errors import CorruptRow
 
 CORRUPT = "a value that does not fit its qualifier is left for the operator, not made to fit"
@@ -34,7 +33,7 @@ BOTH_WAYS = {  # whatever tsd.storage.fix_duplicates is
     "annotation bad json + two ints": Departure(
         f"refused, 0000=2a 0010=2b 010000={NOTE_JSON}",
         f"read, 00000010=2a2b00 010000={NOTE_JSON}",
-        "a broken note does not keep the points beside it from being read",
+        "a broken annotation does not make the points of its row unreadable",
     ),
 }
 COMPACTION_DEPARTURES = {
@@ -93,6 +92,33 @@ def name_of(vector: Vector) -> str:
     return f"{vector['name']}, fix_duplicates={vector['fix_duplicates']}"
 
 
+@pytest.mark.difference(
+    "impossible-values",
+    topic="rows",
+    theirs=(
+        "Values of impossible length, and joined cells that are too short or too long, are read as far as possible "
+        "and compacted to less"
+    ),
+    ours="The row is an error with its key, and it is not rewritten",
+)
+@pytest.mark.difference(
+    "unordered-cells",
+    topic="rows",
+    theirs="Points out of order inside a cell stay out of order",
+    ours="They are sorted",
+)
+@pytest.mark.difference(
+    "malformed-annotations",
+    topic="rows",
+    theirs="An annotation that is not JSON makes the hour unreadable",
+    ours="The points of the hour are read",
+)
+@pytest.mark.difference(
+    "equal-duplicates",
+    topic="rows",
+    theirs="Of equally new duplicates, the order of a heap decides which is kept",
+    ours="The one with the lowest qualifier is kept",
+)
 @each(of_kind("compaction"), name_of)
 def test_row_is_compacted_as_by_opentsdb(vector: Vector) -> None:
     key, before = unhex(vector["row_hex"]), cells_of(vector["before"])
@@ -154,6 +180,12 @@ def tiered_of(vector: Vector) -> str:
     return f"{vector['config']}, {show(cells_of(vector['before']))}"
 
 
+@pytest.mark.difference(
+    "mixed-cells",
+    topic="rows",
+    theirs="A joined cell of seconds and ms loses its flag for that if `use_otsdb_timestamp` is set",
+    ours="It keeps the flag",
+)
 @each(of_kind("date_tiered_compaction"), tiered_of)
 def test_row_of_points_own_times_is_compacted_as_by_opentsdb(vector: Vector) -> None:
     rules = MergeRules(use_otsdb_timestamp=True, use_max_value="use_max_value=false" not in vector["config"])
@@ -189,8 +221,14 @@ def options_of(vector: Vector) -> FsckOptions:
     return FsckOptions(fix="--fix" in flags, resolve_duplicates="--resolve-duplicates" in flags)
 
 
+@pytest.mark.difference(
+    "fsck-readable-points",
+    topic="rows",
+    theirs="fsck deletes readable points (8-byte integers, wrong length flags, joined cells without the last byte)",
+    ours="It repairs them",
+)
 @each(of_kind("fsck"), fsck_of)
-def test_row_is_mended_as_by_opentsdbs_fsck(vector: Vector) -> None:
+def test_row_is_repaired_as_by_opentsdbs_fsck(vector: Vector) -> None:
     key = unhex(vector["row_hex"]) if "row_hex" in vector else KEY
     before, after = cells_of(vector["before"]), cells_of(vector["after"])
     found = check_row(key, before, options_of(vector), lambda kind, uid: True)

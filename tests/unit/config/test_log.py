@@ -1,23 +1,25 @@
-"""The log: bounded in what it writes, whoever writes it."""
+"""The log: its rate limit, records of libraries, control characters, and its forms."""
 
 import errno
 import json
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import structlog
 import trio
 
-from tsd import log
+from tsd.config import log
 
 Logged = Callable[[], list[dict[str, object]]]
 
 
 class Clock:
-    """Seconds, as the test says."""
+    """A clock that the test sets, in seconds."""
 
     now = 0.0
 
@@ -27,7 +29,7 @@ class Clock:
 
 @contextmanager
 def configured() -> Iterator[Clock]:
-    """The clock of a log in JSON, for the time of a test. Not a fixture: standard error is another one in a test."""
+    """Log in JSON within the block; yields the log's clock. Not a fixture: in a test, standard error is another one."""
     handlers = list(logging.getLogger().handlers)
     clock = Clock()
     log.configure("info", "json", clock)
@@ -40,25 +42,25 @@ def configured() -> Iterator[Clock]:
 
 @pytest.fixture
 def logged(capsys: pytest.CaptureFixture[str]) -> Logged:
-    """What was logged since it was asked last."""
+    """Return the events since the last call."""
     return lambda: [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
-def test_events_of_one_wording_beyond_the_burst_are_counted_instead(logged: Logged) -> None:
-    ours = structlog.get_logger("test")
+def test_events_beyond_the_burst_are_counted(logged: Logged) -> None:
+    own = structlog.get_logger("test")
     with configured() as clock:
         for number in range(100):
-            ours.warning("again", number=number)
-            ours.info("and again")
+            own.warning("again", number=number)
+            own.info("other")
         assert len(logged()) == 2 * log.BURST
         clock.now += log.PERIOD_S
-        ours.warning("again", number=100)
+        own.warning("again", number=100)
         (event,) = logged()
-    assert (event["event"], event["number"], event["left_out"]) == ("again", 100, 100 - log.BURST)
+    assert (event["event"], event["number"], event["dropped_events"]) == ("again", 100, 100 - log.BURST)
 
 
-def test_a_terminal_gets_no_commands_of_strangers(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not from the values of an event, nor from what it is called: both may hold what somebody sent."""
+def test_control_characters_never_reach_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither names nor values of events: both may hold what a client sent."""
     with configured():
         log.configure("info", "console", lambda: 0.0)
         structlog.get_logger("test").warning("got \x1b[2Jthat", name="\x1b]0;mine\x07", path="/\x9b2J", line="a\nb")
@@ -70,8 +72,8 @@ def test_a_terminal_gets_no_commands_of_strangers(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("form", ["console", "json", "journald"])
-def test_a_trace_does_not_tell_what_was_in_hand(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A request, with the token of who sent it, is in the hands of all that work on it."""
+def test_traceback_has_no_local_variables(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Frames hold requests, and these hold tokens."""
 
     def fail(header: str) -> None:
         raise ValueError(f"no \x1b[2Jgood: {len(header)}")
@@ -88,19 +90,21 @@ def test_a_trace_does_not_tell_what_was_in_hand(form: str, capsys: pytest.Captur
     assert form == "journald" or "\x1b" not in said
 
 
-def test_libraries_speak_in_our_form_and_under_our_limits(logged: Logged) -> None:
-    theirs = logging.getLogger("some.library")
+def test_library_records_are_events_with_a_limit(logged: Logged) -> None:
+    library = logging.getLogger("some.library")
     with configured():
-        theirs.info("nobody wants to know")
+        library.info("below the level")
         for number in range(100):
-            theirs.warning("attempt %d failed", number)
+            library.warning("attempt %d failed", number)
     events = logged()
     assert len(events) == log.BURST
-    assert [events[1][key] for key in ("event", "library", "level")] == ["attempt 1 failed", "some.library", "warning"]
+    assert [events[1][key] for key in ("event", "message", "library", "level")] == [
+        "library.message", "attempt 1 failed", "some.library", "warning",
+    ]  # fmt: skip
 
 
-async def test_a_port_that_cannot_accept_says_so_without_a_traceback(logged: Logged) -> None:
-    """trio told each of its attempts to standard error with 20 lines of traceback, ten times a second."""
+async def test_failed_accept_is_logged_without_traceback(logged: Logged) -> None:
+    """trio logged each attempt with 20 lines of traceback, ten times a second."""
 
     class Exhausted(trio.abc.Listener[trio.abc.Stream]):
         turns = 0
@@ -122,7 +126,71 @@ async def test_a_port_that_cannot_accept_says_so_without_a_traceback(logged: Log
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
     (event,) = logged()
-    assert str(event["event"]).startswith("accept returned EMFILE")
+    assert str(event["message"]).startswith("accept returned EMFILE")
     assert (event["level"], event["library"]) == ("error", "trio.serve_listeners")
-    assert event["because"] == "OSError(24, 'Too many open files')"
+    assert event["error"] == "OSError(24, 'Too many open files')"
     assert "exception" not in event
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    handlers = list(logging.getLogger().handlers)
+    yield
+    structlog.reset_defaults()
+    logging.getLogger().handlers = handlers
+
+
+@pytest.mark.usefixtures("restored")
+def test_journald_lines_have_priorities(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("debug", "journald", lambda: 0.0)
+    own = structlog.get_logger("test")
+    own.debug("one")
+    own.warning("two", name="a\n<0>b", count=2)
+    own.error("three\nfour")
+    try:
+        raise ValueError("five\nsix")
+    except ValueError:
+        own.exception("seven")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:4] == ["<7>one", "<4>two name='a\\n<0>b' count=2", "<3>three", "<3>four"]
+    assert lines[4] == "<3>seven"
+    assert lines[-2:] == ["<3>ValueError: five", "<3>six"]
+    assert all(line.startswith("<3>") for line in lines[4:])
+
+
+@pytest.mark.usefixtures("restored")
+def test_long_line_is_cut_for_journald(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", "journald", lambda: 0.0)
+    structlog.get_logger("test").info("long", text="x" * 100_000)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("<6>long text='xxx")
+    assert line.endswith(f"… ({len('long text=') + 100_002 - log.LINE_CHARS} more)")
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("own", [True, False])
+def test_auto_form_is_journald_only_if_stderr_is_the_journal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: bool
+) -> None:
+    """A service's shell may have redirected standard error; the variable stays."""
+    with (tmp_path / "err").open("w+") as file:
+        status = os.fstat(file.fileno())
+        monkeypatch.setattr(sys, "stderr", file)
+        monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino + (not own)}")
+        log.configure("info", "auto", lambda: 0.0)
+        structlog.get_logger("test").info("one")
+        file.seek(0)
+        assert file.read().startswith("<6>") == own
+
+
+@pytest.mark.usefixtures("restored")
+def test_closed_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", buffering=1) as gone:
+        monkeypatch.setattr(sys, "stderr", gone)
+        log.configure("info", "journald", lambda: 0.0)
+        structlog.get_logger("test").info("one")
+        structlog.get_logger("test").exception("two")
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), writing)  # its buffer is flushed when it is closed

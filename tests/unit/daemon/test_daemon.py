@@ -1,4 +1,4 @@
-"""Which settings a running daemon takes up."""
+"""A daemon: reload of settings, its background tasks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,54 +7,55 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.running import running
-from tsd.config import Config, Loaded, load
+from tsd.config.loader import Config, Loaded
+from tsd.daemon.daemon import Apply, apply_settings
+from tsd.daemon.wiring import load_config
 from tsd.errors import BadConfig
-from tsd.reloads import Apply, reread
 
 
 def loading(path: Path, text: str) -> Loaded:
     path.write_text(text)
-    return load(path)
+    return load_config(path)
 
 
-def test_what_may_change_does_and_the_rest_is_named(tmp_path: Path) -> None:
-    told: list[int] = []
-    live: dict[str, Apply] = {"tsd.core.drain_timeout": lambda wanted: told.append(wanted.drain_ms)}
+def test_live_settings_change_and_others_are_logged(tmp_path: Path) -> None:
+    applied: list[int] = []
+    live: dict[str, Apply] = {"tsd.core.drain_timeout": lambda wanted: applied.append(wanted.drain_ms)}
     text = "tsd.core.drain_timeout = 5\ntsd.network.port = 1\ntsd.mode = ro\n"
     with capture_logs() as logs:
-        config = reread(Config(), lambda: loading(tmp_path / "c", text), live)
+        config = apply_settings(Config(), lambda: loading(tmp_path / "c", text), live)
     assert config == Config(drain_ms=5)
-    assert told == [5]
+    assert applied == [5]
     assert [event for event in logs if event["log_level"] == "warning"] == [
         {
-            "event": "settings have changed that only a restart can make act",
+            "event": "settings.restart_required",
             "keys": "tsd.network.port tsd.mode",
             "log_level": "warning",
         }
     ]
 
 
-def test_what_is_as_it_was_is_not_touched(tmp_path: Path) -> None:
+def test_unchanged_settings_are_not_applied(tmp_path: Path) -> None:
     def touched(_: Config) -> None:
         raise AssertionError
 
     with capture_logs() as logs:
-        assert reread(Config(), lambda: loading(tmp_path / "c", ""), {"tsd.log.level": touched}) == Config()
+        assert apply_settings(Config(), lambda: loading(tmp_path / "c", ""), {"tsd.log.level": touched}) == Config()
     assert logs == []
 
 
-def test_of_settings_that_cannot_be_used_none_is(tmp_path: Path) -> None:
+def test_invalid_settings_change_nothing(tmp_path: Path) -> None:
     text = "tsd.core.drain_timeout = 5\ntsd.log.level = loud\n"
     with pytest.raises(BadConfig):
-        reread(Config(), lambda: loading(tmp_path / "c", text), {"tsd.core.drain_timeout": lambda _: None})
+        apply_settings(Config(), lambda: loading(tmp_path / "c", text), {"tsd.core.drain_timeout": lambda _: None})
 
 
-async def test_a_journal_that_was_full_and_may_grow_takes_points_again(tmp_path: Path) -> None:
+async def test_larger_journal_ends_backpressure(tmp_path: Path) -> None:
     async with running(tmp_path) as served:
         daemon = served.daemon
         await served.tell(b"put m 1700000000 1 a=b\n")
         daemon.live["tsd.journal.max_bytes"](replace(daemon.config, journal_max_bytes=1))
-        assert daemon.gate.held
+        assert daemon.ingest.backpressure.reasons
         daemon.live["tsd.journal.max_bytes"](daemon.config)
-        assert not daemon.gate.held
+        assert not daemon.ingest.backpressure.reasons
         assert await served.tell(b"put m 1700000001 1 a=b\n") == b"synced 1\n"

@@ -1,4 +1,4 @@
-"""What signals do: end with all that waits, end at once, read files again."""
+"""Signals: stop, stop now, reload, dump tasks."""
 
 import os
 import signal
@@ -10,9 +10,9 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import wait_all_tasks_blocked
 
-from tests.unit.hearing import messages
+from tests.unit.daemon.notify_socket import messages
+from tsd.daemon.lifecycle import reload, signals_handled
 from tsd.errors import StoreError
-from tsd.signals import heeded, reload
 
 
 def send(number: signal.Signals) -> None:
@@ -20,33 +20,33 @@ def send(number: signal.Signals) -> None:
 
 
 def serving() -> trio.Event:
-    """A daemon is ready."""
+    """Return a set event: a daemon is ready."""
     ready = trio.Event()
     ready.set()
     return ready
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_the_first_asks_for_the_end_and_the_second_has_it_at_once(number: signal.Signals) -> None:
-    stop, at_once = trio.Event(), trio.Event()
-    async with heeded(stop, at_once, [], trio.Event()):
+async def test_first_signal_stops_and_second_stops_now(number: signal.Signals) -> None:
+    stop, stop_now = trio.Event(), trio.Event()
+    async with signals_handled(stop, stop_now, [], trio.Event()):
         send(number)
         await stop.wait()
-        assert not at_once.is_set()
+        assert not stop_now.is_set()
         send(number)
-        await at_once.wait()
+        await stop_now.wait()
 
 
-async def test_a_signal_after_another_way_to_ask_for_the_end_is_the_second() -> None:
-    stop, at_once = trio.Event(), trio.Event()
-    async with heeded(stop, at_once, [], trio.Event()):
+async def test_signal_after_another_stop_stops_now() -> None:
+    stop, stop_now = trio.Event(), trio.Event()
+    async with signals_handled(stop, stop_now, [], trio.Event()):
         stop.set()
         send(signal.SIGTERM)
-        await at_once.wait()
+        await stop_now.wait()
 
 
-async def test_what_is_read_again_is_what_is_listed_by_then_one_after_the_other() -> None:
-    stop, at_once = trio.Event(), trio.Event()
+async def test_reloads_run_one_after_the_other() -> None:
+    stop, stop_now = trio.Event(), trio.Event()
     seen: list[str] = []
     done = trio.Event()
 
@@ -61,7 +61,7 @@ async def test_what_is_read_again_is_what_is_listed_by_then_one_after_the_other(
         return name, again
 
     reloads = [reading("tokens")]
-    async with heeded(stop, at_once, reloads, serving()):
+    async with signals_handled(stop, stop_now, reloads, serving()):
         reloads.append(reading("networks", last=True))
         send(signal.SIGHUP)
         await done.wait()
@@ -69,7 +69,7 @@ async def test_what_is_read_again_is_what_is_listed_by_then_one_after_the_other(
     assert not stop.is_set()
 
 
-async def test_what_cannot_be_read_harms_nobody() -> None:
+async def test_failed_reload_does_not_stop_others() -> None:
     seen: list[str] = []
 
     async def fails() -> None:
@@ -82,8 +82,8 @@ async def test_what_cannot_be_read_harms_nobody() -> None:
     assert seen == ["works"]
 
 
-async def test_who_asks_while_files_are_read_has_them_read_once_more() -> None:
-    stop, at_once = trio.Event(), trio.Event()
+async def test_signals_during_a_reload_cause_one_more() -> None:
+    stop, stop_now = trio.Event(), trio.Event()
     rounds = 0
     reading, go_on = trio.Event(), trio.Event()
 
@@ -93,29 +93,29 @@ async def test_who_asks_while_files_are_read_has_them_read_once_more() -> None:
         reading.set()
         await go_on.wait()
 
-    async with heeded(stop, at_once, [("tokens", again)], serving()):
+    async with signals_handled(stop, stop_now, [("tokens", again)], serving()):
         send(signal.SIGHUP)
         await reading.wait()
         for _ in range(3):
             send(signal.SIGHUP)
             await wait_all_tasks_blocked()
         send(signal.SIGTERM)
-        await stop.wait()  # it is not held up by who reads
+        await stop.wait()  # a running reload does not delay it
         go_on.set()
         await wait_all_tasks_blocked()
     assert rounds == 2
 
 
-async def test_before_the_daemon_is_ready_files_are_read_once_it_is_and_systemd_is_told_no_sooner(
+async def test_reload_before_ready_waits_until_ready(
     systemd: socket.socket,
 ) -> None:
-    """READY=1 was said in the middle of a replay: systemd armed its watchdog, and nobody fed it."""
+    """READY=1 during a replay armed the watchdog, which was not fed yet."""
     ready, done = trio.Event(), trio.Event()
 
     async def again() -> None:
         done.set()
 
-    async with heeded(trio.Event(), trio.Event(), reloads := [], ready):
+    async with signals_handled(trio.Event(), trio.Event(), reloads := [], ready):
         send(signal.SIGHUP)
         await wait_all_tasks_blocked()
         reloads.append(("settings", again))
@@ -123,17 +123,17 @@ async def test_before_the_daemon_is_ready_files_are_read_once_it_is_and_systemd_
         ready.set()
         await done.wait()
         await wait_all_tasks_blocked()
-    told = messages(systemd)
-    assert [one.partition("\n")[0] for one in told] == ["RELOADING=1", "READY=1"]
+    sent = messages(systemd)
+    assert [one.partition("\n")[0] for one in sent] == ["RELOADING=1", "READY=1"]
 
 
-async def test_who_ends_is_not_ready_again(systemd: socket.socket) -> None:
+async def test_stopping_daemon_is_not_ready_again(systemd: socket.socket) -> None:
     stop = trio.Event()
 
     async def again() -> None:
         stop.set()
 
-    async with heeded(stop, trio.Event(), [("settings", again)], serving()):
+    async with signals_handled(stop, trio.Event(), [("settings", again)], serving()):
         send(signal.SIGHUP)
         await stop.wait()
         await wait_all_tasks_blocked()
@@ -143,18 +143,18 @@ async def test_who_ends_is_not_ready_again(systemd: socket.socket) -> None:
     assert messages(systemd) == []
 
 
-async def test_an_error_comes_out_as_it_is() -> None:
+async def test_error_is_not_raised_in_a_group() -> None:
     with pytest.raises(StoreError, match=r"^gone$"):
-        async with heeded(trio.Event(), trio.Event(), [], trio.Event()):
+        async with signals_handled(trio.Event(), trio.Event(), [], trio.Event()):
             raise StoreError("gone")
 
 
-async def test_where_tasks_wait_is_told_to_who_asks_and_all_goes_on() -> None:
+async def test_sigusr1_dumps_tasks_and_the_daemon_goes_on() -> None:
     stop = trio.Event()
     with capture_logs() as logs:
-        async with heeded(stop, trio.Event(), [], trio.Event()):
+        async with signals_handled(stop, trio.Event(), [], trio.Event()):
             send(signal.SIGUSR1)
             send(signal.SIGTERM)
             await stop.wait()
-    [told] = [log for log in logs if log["event"] == "where tasks wait"]
-    assert any("_heed" in line for line in told["tasks"])
+    [dump] = [log for log in logs if log["event"] == "tasks.dumped"]
+    assert any("_receive_signals" in line for line in dump["tasks"])

@@ -6,24 +6,31 @@ from pathlib import Path
 
 import trio
 
-from tests.wavering import WaveringStore
-from tsd.codec.cell import FAMILY
-from tsd.codec.merge import MergeRules
+from tests import layouts
+from tests.flaky_store import FlakyStore
+from tests.layouts import readable
+from tests.layouts.readable import POINTS, ReadableSeries, ReadableWriter, points_of, rows_of, split_key, split_row
+from tests.query_vectors import from_points
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.cell import FAMILY
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.row import data_cells, points, problems
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.putline import NameRules
-from tsd.codec.row import data_cells, points, problems
-from tsd.codec.rowkey import Layout
-from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Widths
-from tsd.ingest.intake import Gate, Intake, Taken
-from tsd.ingest.journal import Journal
-from tsd.ingest.ledger import Ledger
-from tsd.ingest.names import Creates, SeriesNames
-from tsd.ingest.rows import OpenRows
+from tsd.ingest.intake import Backpressure, Intake, LineCounts, Taken
+from tsd.ingest.journal.journal import Journal
+from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
-from tsd.ingest.summaries import Summaries, SummaryRules
-from tsd.ingest.writer import Writer
+from tsd.ingest.writer import Window, Writer
 from tsd.store import Family, Table, scan
 from tsd.store.memory import MemoryStore
-from tsd.uids import Uids
+from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
+from tsd.tables.opentsdb.summaries import SummaryRules
+from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.opentsdb.writer import CellWriter
+from tsd.tables.writing import PointWriter, SeriesResolver
 
 BASE = 1356998400
 SERIES = b"\0\0\1" + b"\0\0\1" + b"\0\0\1"
@@ -32,64 +39,77 @@ SERIES = b"\0\0\1" + b"\0\0\1" + b"\0\0\1"
 class Parts:
     """The way in, without a socket. `run` runs it."""
 
-    def __init__(self, folder: Path, store: WaveringStore, **settings: object) -> None:
+    def __init__(self, folder: Path, store: FlakyStore, **settings: object) -> None:
         chosen = {
             "join": True,
             "memory_limit": 64 << 20,
             "max_bytes": 1 << 30,
             "metrics": True,
-            "most_unsettled": 1000,
+            "max_unresolved": 1000,
             "rules": SummaryRules(NameRules(), "tsdb"),
+            "load": None,
             **settings,
         }
         self.store = store
         self.folder = folder
         self.now_s = 1_000_000  # the wall clock
         self.uptime_s = 1_000_000
-        self.gate = Gate()
-        self.ledger = Ledger()
+        self.backpressure = Backpressure()
+        self.ledger = LineCounts()
         self.journal = Journal(
-            folder / "journal", sync_interval_s=0.001, max_bytes=int(str(chosen["max_bytes"])), owner="0" * 32
+            folder / "journal",
+            sync_interval_s=0.001,
+            max_bytes=int(str(chosen["max_bytes"])),
+            owner="0" * 32,
+            retry_s=0.001,
         )
         self.uids = Uids(store, "tsdb-uid", Widths())
         self.rows = OpenRows(SeriesTable(), NameRules())
-        names = SeriesNames(self.uids, Layout(), NameRules(), Creates(bool(chosen["metrics"]), True, True))
+        creates = bool(chosen["metrics"])
+        self.resolver: SeriesResolver = UidResolver(self.uids, Layout(), AutoCreate(creates, True, True))
         rules = chosen["rules"]
         assert isinstance(rules, SummaryRules)
-        self.summaries = Summaries(names, rules)
+        self.summary_rules = rules
+        self.points: PointWriter = CellWriter(store, rules, join=bool(chosen["join"]))
+        if layouts.is_readable():
+            self.resolver = self.readable = ReadableSeries(store, creates_metrics=creates)
+            self.points = ReadableWriter(store)
+        self.summaries = Summaries(self.resolver, self.points.summaries)
         self.writer = Writer(
             self.rows,
-            names,
+            self.resolver,
             self.journal,
-            store,
+            self.points,
             self.ledger,
-            self.gate,
-            table="tsdb",
+            self.backpressure,
             summaries=self.summaries,
             interval_s=3600,
             memory_limit=int(str(chosen["memory_limit"])),
-            series_idle_s=7200,
-            join=bool(chosen["join"]),
+            series_ttl_s=7200,
             refused_folder=folder / "refused",
             now_s=lambda: self.now_s,
             uptime_s=lambda: self.uptime_s,
+            retry_s=(0.001, 0.002),
         )
         self.intake = Intake(
             self.rows,
-            names,
+            self.resolver,
             self.journal,
             self.ledger,
-            self.gate,
+            self.backpressure,
             self.writer.regulate,
-            most_unsettled=int(str(chosen["most_unsettled"])),
+            max_unresolved=int(str(chosen["max_unresolved"])),
             summaries=self.summaries,
+            load=chosen["load"],  # type: ignore[arg-type]
         )
 
     async def take(self, *lines: bytes) -> Taken:
-        return await self.intake.take_in(b"".join(line + b"\n" for line in lines))
+        return await self.intake.take(b"".join(line + b"\n" for line in lines))
 
     async def stored(self) -> dict[tuple[bytes, int], int | float]:
         """Every stored point, by its row key without base time, and its time in ms; rows are sound."""
+        if layouts.is_readable():
+            return await self._readable()
         found = {}
         async for rows in scan(self.store.store, "tsdb"):
             for row in rows:
@@ -100,14 +120,33 @@ class Parts:
                     found[row.key[:3] + row.key[7:], base * 1000 + point.offset_ms] = point.number
         return found
 
+    async def _readable(self) -> dict[tuple[bytes, int], int | float]:
+        known = self.readable
+        ids = {key: known.id_of(Kind.METRIC, split_key(key)[0]) + pairs for key, pairs in known.pairs.items()}
+        rows = await rows_of(self.store.store, POINTS)
+        return {
+            (ids[split_row(row)[0]], time_ms): number
+            for row in rows
+            for time_ms, number in from_points(points_of(row)).items()
+        }
+
+    def window(self) -> Window:
+        """Return the window that is written next."""
+        assert self.writer.next_window is not None
+        return self.writer.next_window
+
     def check_ledger(self) -> None:
         assert self.ledger.balance(self.writer.waiting_points) == 0
 
 
-async def make_store() -> WaveringStore:
-    store = WaveringStore(MemoryStore(lambda: 1))  # a clock that stands still: the order of windows must do
+async def make_store() -> FlakyStore:
+    store = FlakyStore(MemoryStore(lambda: 1))  # a clock that stands still: the order of windows must do
     await store.create_tables(
-        [Table("tsdb", (Family(FAMILY),)), Table("tsdb-uid", (Family(ID_FAMILY), Family(NAME_FAMILY)))]
+        [
+            *readable.TABLES,
+            Table("tsdb", (Family(FAMILY),)),
+            Table("tsdb-uid", (Family(ID_FAMILY), Family(NAME_FAMILY))),
+        ]
     )
     return store
 
@@ -121,10 +160,10 @@ async def going(parts: Parts) -> AsyncIterator[Parts]:
         async with trio.open_nursery() as writers:
             parts.writer.adopt(segments)
             writers.start_soon(parts.writer.write_windows)
-            async with trio.open_nursery() as doors:
-                doors.start_soon(parts.writer.watch_journal)
+            async with trio.open_nursery() as listeners:
+                listeners.start_soon(parts.writer.watch_journal)
                 yield parts
-                doors.cancel_scope.cancel()
+                listeners.cancel_scope.cancel()
             parts.writer.finish()
         parts.journal.close()
     parts.check_ledger()

@@ -6,24 +6,26 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests import layouts
 from tests.unit.ingest.parts import Parts, going, line, make_store
-from tsd.store.turns import MUCH_BYTES_S, SPAN_S, Pace
+from tsd.store.scheduling import HIGH_BYTES_PER_S, SAMPLE_S, IngestLoad
+
+pytestmark = layouts.on_all
 
 
 @pytest.mark.parametrize(("share", "wanted"), [(1.1, True), (0.5, False)])
-async def test_whether_much_came_in_is_seen_by_its_bytes(
+async def test_load_is_measured_in_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, wanted: bool
 ) -> None:
-    pace, clock = Pace(), MockClock()
-    monkeypatch.setattr("tsd.ingest.intake.PACE", pace)
-    monkeypatch.setattr("tsd.store.turns.trio.current_time", clock.current_time)
-    assert not pace.wanted()
+    load, clock = IngestLoad(), MockClock()
+    monkeypatch.setattr("tsd.store.scheduling.trio.current_time", clock.current_time)
+    assert not load.is_high()
     one = line(0, 1)
-    block = (one + b"\n") * round(share * MUCH_BYTES_S * 2 * SPAN_S / (len(one) + 1))
-    async with going(Parts(tmp_path, await make_store())) as parts:
+    block = (one + b"\n") * round(share * HIGH_BYTES_PER_S * 2 * SAMPLE_S / (len(one) + 1))
+    async with going(Parts(tmp_path, await make_store(), load=load)) as parts:
         while block:
-            taken = await parts.intake.take_in(block)
+            taken = await parts.intake.take(block)
             block = taken.rest
         await trio.lowlevel.checkpoint()
-    clock.jump(2 * SPAN_S)
-    assert pace.wanted() is wanted
+    clock.jump(2 * SAMPLE_S)
+    assert load.is_high() is wanted

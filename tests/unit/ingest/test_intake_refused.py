@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from tests import layouts
 from tests.unit.ingest.parts import Parts, line, make_store
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.putline import NameRules
-from tsd.codec.rowkey import Layout
-from tsd.ingest import compiled
+from tsd.ingest import series
 from tsd.ingest.intake import absorb_whole
-from tsd.ingest.names import Creates, SeriesNames
-from tsd.ingest.putlines import Reject
-from tsd.ingest.rows import OpenRows
+from tsd.ingest.lines import Reject
+from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.series import SeriesTable
+from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
+
+pytestmark = layouts.on_all
 
 REFUSED = (
     b"put m 1500000000 1x host=a",  # no number
@@ -27,11 +30,11 @@ REFUSED = (
 )
 
 
-@pytest.mark.parametrize("by_loop", [False, True] if compiled.HAS else [False])
-async def test_refused_lines_hold_nothing(tmp_path: Path, by_loop: bool) -> None:
+@pytest.mark.parametrize("by_loop", [False, True] if series.HAS_LOOP else [False])
+async def test_refused_lines_reference_no_block(tmp_path: Path, by_loop: bool) -> None:
     parts = Parts(tmp_path, await make_store())
-    rows = OpenRows(SeriesTable(by_loop=by_loop), NameRules())
-    names = SeriesNames(parts.uids, Layout(), NameRules(), Creates(True, True, True))
+    rows = OpenRows(SeriesTable(compiled=by_loop), NameRules())
+    names = UidResolver(parts.uids, Layout(), AutoCreate(True, True, True))
     absorbed = await absorb_whole(rows, names, b"".join(text + b"\n" for text in (line(0, 1), *REFUSED)))
     check_bare(absorbed.rejects)
     rollups = await absorb_whole(rows, names, b"rollup bad\n", parts.summaries)

@@ -12,9 +12,9 @@ import trio
 from structlog.testing import capture_logs
 
 from tsd.errors import TsdError
-from tsd.ingest.disk import REAL, Disk
-from tsd.ingest.journal import Journal, Segment
-from tsd.ingest.segment import HEADER_BYTES, Block, frame, header
+from tsd.ingest.journal.disk import REAL, Disk
+from tsd.ingest.journal.journal import Journal, Segment
+from tsd.ingest.journal.segment import HEADER_BYTES, Block
 
 PATIENCE_S = 60  # bounds a failure
 LINE = b"put m 1356998400 1 host=web01\n"
@@ -30,7 +30,15 @@ def make(
     adopted: Collection[str] = (),
     disk: Disk = REAL,
 ) -> Journal:
-    return Journal(folder, sync_interval_s=sync_interval_s, max_bytes=1 << 30, owner=owner, adopted=adopted, disk=disk)
+    return Journal(
+        folder,
+        sync_interval_s=sync_interval_s,
+        max_bytes=1 << 30,
+        owner=owner,
+        adopted=adopted,
+        disk=disk,
+        retry_s=0.001,
+    )
 
 
 def lines_of(segment: Segment) -> bytes:
@@ -52,7 +60,7 @@ async def test_appended_lines_are_on_disk_once_synced(tmp_path: Path) -> None:
         journal.close()
 
 
-async def test_nothing_is_synced_before_the_disk_has_it(tmp_path: Path) -> None:
+async def test_lines_are_not_synced_before_they_are_on_disk(tmp_path: Path) -> None:
     journal = make(tmp_path)
     journal.recover()
     journal.append(LINE, 1)
@@ -66,7 +74,7 @@ async def test_nothing_is_synced_before_the_disk_has_it(tmp_path: Path) -> None:
         journal.close()
 
 
-async def test_who_waits_can_have_it_written_before_the_interval_is_over(tmp_path: Path) -> None:
+async def test_hurry_writes_before_the_sync_interval_ends(tmp_path: Path) -> None:
     journal = make(tmp_path, sync_interval_s=10 * PATIENCE_S)
     journal.recover()
     with trio.fail_after(PATIENCE_S):
@@ -79,7 +87,7 @@ async def test_who_waits_can_have_it_written_before_the_interval_is_over(tmp_pat
             journal.close()
 
 
-async def test_groups_share_a_sync(tmp_path: Path) -> None:
+async def test_appends_within_an_interval_share_a_sync(tmp_path: Path) -> None:
     journal = make(tmp_path, sync_interval_s=60)
     journal.recover()
     async with trio.open_nursery() as nursery:
@@ -95,7 +103,7 @@ async def test_groups_share_a_sync(tmp_path: Path) -> None:
     assert journal.statistics().syncs == 2
 
 
-async def test_each_window_has_its_segment_and_takes_it_along(tmp_path: Path) -> None:
+async def test_each_window_has_a_segment_that_is_removed_with_it(tmp_path: Path) -> None:
     journal = make(tmp_path)
     journal.recover()
     async with trio.open_nursery() as nursery:
@@ -117,7 +125,7 @@ async def test_each_window_has_its_segment_and_takes_it_along(tmp_path: Path) ->
         journal.close()
 
 
-async def test_what_a_crash_left_is_found_oldest_first(tmp_path: Path) -> None:
+async def test_segments_of_a_crash_are_recovered_oldest_first(tmp_path: Path) -> None:
     before = make(tmp_path)
     before.recover()
     async with trio.open_nursery() as nursery:
@@ -151,51 +159,51 @@ async def written(folder: Path, groups: list[bytes]) -> Path:
     return path
 
 
-async def test_a_segment_without_a_whole_block_is_set_aside_entirely(tmp_path: Path) -> None:
+async def test_segment_without_intact_block_is_quarantined(tmp_path: Path) -> None:
     path = await written(tmp_path, [LINE])
     path.write_bytes(path.read_bytes()[:-1])
     journal = make(tmp_path)
     assert journal.recover() == []
-    assert len(journal.aside) == 1
-    assert LINE[:-1] in journal.aside[0].read_bytes()
+    assert len(journal.quarantined) == 1
+    assert LINE[:-1] in journal.quarantined[0].read_bytes()
     assert not path.exists()
 
 
-async def test_a_damaged_header_costs_no_line(tmp_path: Path) -> None:
+async def test_damaged_header_loses_no_line(tmp_path: Path) -> None:
     path = await written(tmp_path, [LINE, LINE])
     path.write_bytes(b"X" + path.read_bytes()[1:])
     journal = make(tmp_path)
     [segment] = journal.recover()
     assert lines_of(segment) == LINE * 2
-    assert journal.aside == []
+    assert journal.quarantined == []
     assert make(tmp_path).recover()[0].lines == 2
 
 
 @pytest.mark.parametrize("size", [0, 1, HEADER_BYTES - 1])
-async def test_a_segment_that_was_cut_in_its_header_is_set_aside_and_named(tmp_path: Path, size: int) -> None:
+async def test_segment_cut_in_its_header_is_quarantined_and_logged(tmp_path: Path, size: int) -> None:
     path = await written(tmp_path, [LINE])
     left = path.read_bytes()[:size]
     path.write_bytes(left)
     journal = make(tmp_path)
     with capture_logs() as logs:
         assert journal.recover() == []
-    kept = tmp_path / "aside" / f"{path.stem}-from-byte-0.journal"
-    assert journal.aside == [kept]
+    kept = tmp_path / "quarantine" / f"{path.stem}-from-byte-0.journal"
+    assert journal.quarantined == [kept]
     assert kept.read_bytes() == left
     assert logs == [
         {
-            "event": "journal segment damaged",
+            "event": "journal.segment_damaged",
             "log_level": "error",
             "what": f"{path}: at byte {size}: the segment ends before its header does",
             "lines": 1,
-            "bytes_set_aside": size,
+            "bytes": size,
             "kept_in": str(kept),
         }
     ]
     assert not path.exists()
 
 
-async def test_what_is_no_segment_is_left_alone(tmp_path: Path) -> None:
+async def test_file_that_is_not_a_segment_is_kept(tmp_path: Path) -> None:
     path = await written(tmp_path, [LINE])
     stray = tmp_path / "copy.journal"
     stray.write_bytes(path.read_bytes())
@@ -203,19 +211,19 @@ async def test_what_is_no_segment_is_left_alone(tmp_path: Path) -> None:
     draft.write_bytes(b"tsd-jour")
     with capture_logs() as logs:
         assert [segment.path for segment in make(tmp_path).recover()] == [path]
-    assert logs == [{"event": "not a segment of the journal, left alone", "log_level": "warning", "path": str(stray)}]
+    assert logs == [{"event": "journal.file_unknown", "log_level": "warning", "path": str(stray)}]
     assert stray.exists()
     assert not draft.exists()
 
 
-async def test_what_cannot_be_recovered_is_said(tmp_path: Path) -> None:
+async def test_unreadable_segment_raises_an_error(tmp_path: Path) -> None:
     segment = tmp_path / "0000000000000000.journal"
     segment.mkdir()
     with pytest.raises(TsdError, match=f"^journal {segment}: cannot be recovered: Is a directory$"):
         make(tmp_path).recover()
 
 
-async def test_the_size_is_that_of_the_files(tmp_path: Path) -> None:
+async def test_journal_size_is_the_size_of_its_files(tmp_path: Path) -> None:
     journal = make(tmp_path)
     journal.recover()
     async with trio.open_nursery() as nursery:
@@ -225,15 +233,16 @@ async def test_the_size_is_that_of_the_files(tmp_path: Path) -> None:
                 journal.append(LINE, 1)
             await journal.wait_synced(journal.position)
             if group == 2:
-                journal.rotate()
+                first = journal.rotate()
         journal.close()
     sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.journal"))]
-    assert [segment.size for segment in journal._segments.values()] == sizes
+    assert first is not None
+    assert first.size == sizes[0]
     assert journal.size == sum(sizes)
     assert make(tmp_path).recover()[0].size == sizes[0]
 
 
-async def test_no_file_that_is_there_is_written_over(tmp_path: Path) -> None:
+async def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     journal = make(tmp_path)
     journal.recover()
     other = tmp_path / "0000000000000000.journal"
@@ -245,7 +254,7 @@ async def test_no_file_that_is_there_is_written_over(tmp_path: Path) -> None:
     assert other.read_bytes() == b"of another"
 
 
-async def test_the_end_does_not_wait_for_a_full_disk(tmp_path: Path) -> None:
+async def test_close_does_not_wait_for_a_full_disk(tmp_path: Path) -> None:
     journal = make(tmp_path)
     journal.recover()
     ended = trio.Event()
@@ -271,8 +280,7 @@ async def test_the_end_does_not_wait_for_a_full_disk(tmp_path: Path) -> None:
     assert lines_of(segment) == LINE * 3
 
 
-async def test_an_end_within_time_writes_once_the_disk_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsd.ingest.journal.RETRY_S", 0.001)
+async def test_close_before_its_deadline_retries_the_write(tmp_path: Path) -> None:
     journal = make(tmp_path)
     journal.recover()
     async with trio.open_nursery() as nursery:
@@ -300,8 +308,7 @@ def largest_file(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-async def test_a_disk_that_takes_no_more_and_then_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsd.ingest.journal.RETRY_S", 0.001)
+async def test_full_disk_is_retried_until_it_has_room(tmp_path: Path) -> None:
     journal = make(tmp_path)
     journal.recover()
     async with trio.open_nursery() as nursery:
@@ -323,7 +330,7 @@ async def test_a_disk_that_takes_no_more_and_then_does(tmp_path: Path, monkeypat
     assert journal.statistics().failures >= 1
 
 
-async def test_a_write_of_many_blocks_is_whole(tmp_path: Path) -> None:
+async def test_write_of_more_blocks_than_one_call_takes_is_whole(tmp_path: Path) -> None:
     journal = make(tmp_path, sync_interval_s=60)
     journal.recover()
     async with trio.open_nursery() as nursery:
@@ -337,7 +344,7 @@ async def test_a_write_of_many_blocks_is_whole(tmp_path: Path) -> None:
     assert os.stat(path).st_size < 1.1 * len(LINE) * 3001
 
 
-async def test_a_segment_of_another_daemon_is_put_aside_and_named(tmp_path: Path) -> None:
+async def test_segment_of_another_daemon_is_quarantined_and_logged(tmp_path: Path) -> None:
     """A file that was copied here, or a disk with others' on it: it used to be stored as if it were ours."""
     other = make(tmp_path / "other", owner=OTHER)
     other.recover()
@@ -351,12 +358,12 @@ async def test_a_segment_of_another_daemon_is_put_aside_and_named(tmp_path: Path
     journal = make(tmp_path / "ours")
     with capture_logs() as logs:
         assert [lines_of(segment) for segment in journal.recover()] == [LINE]
-    kept = tmp_path / "ours" / "aside" / f"0000000000000004-of-{OTHER}.journal"
-    assert journal.aside == [kept]
+    kept = tmp_path / "ours" / "quarantine" / f"0000000000000004-of-{OTHER}.journal"
+    assert journal.quarantined == [kept]
     assert kept.read_bytes() == theirs.read_bytes()
     assert logs == [
         {
-            "event": "journal segment of another daemon, nothing of it is stored",
+            "event": "journal.foreign_segment",
             "log_level": "error",
             "path": str(copy),
             "of": OTHER,
@@ -367,17 +374,6 @@ async def test_a_segment_of_another_daemon_is_put_aside_and_named(tmp_path: Path
     kept.rename(copy)
     [_, adopted] = make(tmp_path / "ours", adopted=[OTHER]).recover()
     assert lines_of(adopted) == b"put theirs 1356998400 1 h=a\n"
-
-
-async def test_segments_of_the_first_version_are_taken(tmp_path: Path) -> None:
-    block = b"".join(frame([LINE], 1, 0, None))
-    path = tmp_path / "0000000000000003.journal"
-    path.write_bytes(header(len(header(0, None)) + len(block), None) + block)
-    [segment] = make(tmp_path).recover()
-    assert lines_of(segment) == LINE
-    path.write_bytes(path.read_bytes() + b"block")
-    assert [lines_of(segment) for segment in make(tmp_path).recover()] == [LINE]  # its end was never confirmed
-    assert path.read_bytes().startswith(b"tsd-journal 1 ")
 
 
 async def wait_written(journal: Journal, lines: bytes) -> None:

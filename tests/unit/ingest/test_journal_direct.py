@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tsd.ingest.direct import PAGE_BYTES, DirectWriter, cut
-from tsd.ingest.disk import Disk
+from tsd.ingest.journal.disk import PAGE_BYTES, DirectWriter, Disk, cut
 
 MUCH = [bytes([number % 251]) * size for number, size in enumerate([57, 300_001, 1, 4096, 900_000, 70, 8191])]
 TEXT = b"".join(MUCH)
 
 
 @pytest.mark.parametrize("at", [0, 1, PAGE_BYTES - 1, PAGE_BYTES, 3 * PAGE_BYTES + 17])
-def test_the_same_bytes_at_the_same_place(tmp_path: Path, at: int) -> None:
+def test_write_at_any_offset_stores_the_same_bytes(tmp_path: Path, at: int) -> None:
     disk = Disk()
     path = tmp_path / "file"
     fd = disk.create(path)
@@ -29,7 +28,7 @@ def test_the_same_bytes_at_the_same_place(tmp_path: Path, at: int) -> None:
     assert path.read_bytes() == b"head" + (before + TEXT + b"little" + TEXT)[4:]
 
 
-def test_all_that_fills_pages_is_written_so_where_it_can_be(tmp_path: Path) -> None:
+def test_whole_pages_are_written_directly_if_supported(tmp_path: Path) -> None:
     """By a file system that cannot, nothing is."""
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     parts = [memoryview(part) for part in MUCH]
@@ -40,7 +39,7 @@ def test_all_that_fills_pages_is_written_so_where_it_can_be(tmp_path: Path) -> N
     os.close(fd)
 
 
-def test_what_cannot_write_so_is_written_to_as_ever() -> None:
+def test_file_without_direct_writes_is_written_normally() -> None:
     writer = DirectWriter()
     fd = os.open("/dev/null", os.O_RDWR)
     parts = [memoryview(part) for part in MUCH]
@@ -50,7 +49,7 @@ def test_what_cannot_write_so_is_written_to_as_ever() -> None:
     os.close(fd)
 
 
-def test_what_is_wrong_with_a_file_is_said_by_the_page_cache(tmp_path: Path) -> None:
+def test_direct_write_error_is_raised_by_the_normal_write(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     writer = DirectWriter()
@@ -63,7 +62,7 @@ def test_what_is_wrong_with_a_file_is_said_by_the_page_cache(tmp_path: Path) -> 
     os.close(fd)
 
 
-def test_many_small_parts_are_many_pages(tmp_path: Path) -> None:
+def test_many_small_parts_are_written_whole(tmp_path: Path) -> None:
     small = [bytes([number % 251]) * (number % 90 + 1) for number in range(20_000)]
     disk = Disk()
     fd = disk.create(tmp_path / "file")
@@ -73,7 +72,7 @@ def test_many_small_parts_are_many_pages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", [700_000, 170 * PAGE_BYTES])
-def test_a_file_that_has_no_room_for_all_of_it(tmp_path: Path, room: int) -> None:
+def test_file_size_limit_raises_and_a_retry_succeeds(tmp_path: Path, room: int) -> None:
     disk = Disk()
     path = tmp_path / "file"
     fd = disk.create(path)
@@ -90,7 +89,7 @@ def test_a_file_that_has_no_room_for_all_of_it(tmp_path: Path, room: int) -> Non
     assert path.read_bytes() == TEXT
 
 
-def test_parts_are_cut_anywhere() -> None:
+def test_parts_can_be_cut_at_each_byte() -> None:
     parts = [memoryview(part) for part in (b"ab", b"c", b"def")]
     for size in range(7):
         first, others = cut(parts, size)

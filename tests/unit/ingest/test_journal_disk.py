@@ -6,9 +6,9 @@ from pathlib import Path
 
 import trio
 
-from tsd.ingest.disk import Disk
-from tsd.ingest.journal import Journal
-from tsd.ingest.segment import HEADER_BYTES, Block, read_pieces
+from tsd.ingest.journal.disk import Disk
+from tsd.ingest.journal.journal import Journal
+from tsd.ingest.journal.segment import HEADER_BYTES, Block, read_pieces
 
 PATIENCE_S = 60  # bounds a failure
 LINE = b"put m 1356998400 1 host=web01\n"
@@ -31,7 +31,7 @@ async def written(folder: Path, groups: list[bytes], disk: Disk) -> Path:
     return path
 
 
-async def test_a_header_never_promises_what_no_sync_has_covered(tmp_path: Path) -> None:
+async def test_header_claims_only_synced_bytes(tmp_path: Path) -> None:
     """Were the power cut during a sync, what had been written by then could be on disk in any part."""
     synced = {HEADER_BYTES}
     promised = []
@@ -48,7 +48,7 @@ async def test_a_header_never_promises_what_no_sync_has_covered(tmp_path: Path) 
     assert int(path.read_bytes().split()[5]) == path.stat().st_size
 
 
-async def test_a_segment_has_a_header_as_soon_as_it_has_its_name(tmp_path: Path) -> None:
+async def test_segment_has_a_header_once_it_is_named(tmp_path: Path) -> None:
     seen = []
 
     class Watched(Disk):
@@ -64,7 +64,7 @@ async def test_a_segment_has_a_header_as_soon_as_it_has_its_name(tmp_path: Path)
     assert seen == [[]]  # when the folder was synced; not when the header was
 
 
-async def test_a_disk_that_fails_at_a_segments_end_does_not_stop_the_next_one(tmp_path: Path) -> None:
+async def test_disk_error_at_a_segments_end_spares_the_next(tmp_path: Path) -> None:
     """Its lines are on disk by then, so the window may be stored and the file removed before a second try."""
 
     class Failing(Disk):
@@ -93,7 +93,7 @@ async def test_a_disk_that_fails_at_a_segments_end_does_not_stop_the_next_one(tm
         journal.close()
 
 
-async def test_a_descriptor_that_the_disk_takes_back_with_an_error_is_not_used_again(tmp_path: Path) -> None:
+async def test_descriptor_is_not_reused_after_a_close_error(tmp_path: Path) -> None:
     """It is closed even so: its number is soon another file's."""
 
     class Failing(Disk):

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
+from tsd.config.state_dir import lock_state
 from tsd.errors import DaemonRuns, TsdError
-from tsd.ingest.folder import adopted, held_journal
-from tsd.ingest.segment import header
-from tsd.state import held
+from tsd.ingest.journal.folder import adopted, held_journal
+from tsd.ingest.journal.segment import header
 
 SEGMENT = "0000000000000003.journal"
 
@@ -33,7 +33,7 @@ def places(tmp_path: Path) -> Places:
 
 @contextmanager
 def both(state: Path, journal: Path) -> Iterator[None]:
-    with held(state), held_journal(journal, state):
+    with lock_state(state), held_journal(journal, state):
         yield
 
 
@@ -51,7 +51,7 @@ def leave_lines(state: Path, journal: Path) -> Path:
     return journal / SEGMENT
 
 
-def test_it_says_whose_it_is_while_it_is_used(places: Places) -> None:
+def test_owner_files_exist_while_the_journal_is_used(places: Places) -> None:
     with both(places.state, places.journal):
         identity = (places.state / "id").read_text()
         assert len(identity) == 33
@@ -65,7 +65,7 @@ def test_it_says_whose_it_is_while_it_is_used(places: Places) -> None:
         assert (places.other_state / "id").read_text() != identity
 
 
-def test_two_state_folders_cannot_use_one_at_a_time(places: Places) -> None:
+def test_second_state_folder_is_refused_at_the_same_time(places: Places) -> None:
     with (
         both(places.state, places.journal),
         pytest.raises(DaemonRuns, match=f"^journal folder {places.journal}: process {os.getpid()} uses it$"),
@@ -74,12 +74,12 @@ def test_two_state_folders_cannot_use_one_at_a_time(places: Places) -> None:
         raise AssertionError("two have it")
 
 
-def test_nor_one_after_the_other(places: Places) -> None:
+def test_second_state_folder_is_refused_later(places: Places) -> None:
     segment = leave_lines(places.state, places.journal)
     for _ in range(2):
         assert refused(places.other_state, places.journal) == (
             f"journal folder {places.journal}: it belongs to state folder {places.state}, not to {places.other_state}; "
-            f"give another with tsd.journal.path, or, to have its lines stored here, rename "
+            f"set another with tsd.journal.path, or, to have its lines stored here, rename "
             f"{places.journal}/owner to owner.was"
         )
     assert segment.read_bytes() == b"lines"
@@ -89,7 +89,7 @@ def test_nor_one_after_the_other(places: Places) -> None:
     assert "it belongs to state folder" in refused(places.state, places.journal)
 
 
-def test_who_removes_the_owner_has_the_lines_stored_here(places: Places) -> None:
+def test_removing_the_owner_file_adopts_segments(places: Places) -> None:
     segment = leave_lines(places.state, places.journal)
     theirs = (places.state / "id").read_text().strip()
     segment.write_bytes(header(100, theirs))
@@ -102,7 +102,7 @@ def test_who_removes_the_owner_has_the_lines_stored_here(places: Places) -> None
     assert adopted(places.journal) == frozenset()
 
 
-def test_a_renamed_owner_tells_whose_segments_are_where_their_headers_are_damaged(places: Places) -> None:
+def test_renamed_owner_file_adopts_segments_without_header(places: Places) -> None:
     leave_lines(places.state, places.journal)  # without a header at all
     theirs = (places.state / "id").read_text().strip()
     (places.journal / "owner").rename(places.journal / "owner.was")
@@ -111,21 +111,21 @@ def test_a_renamed_owner_tells_whose_segments_are_where_their_headers_are_damage
 
 
 @pytest.mark.parametrize("text", ["", "no identity\n/var/lib/tsd"])
-def test_a_renamed_owner_that_is_damaged_tells_nothing(places: Places, text: str) -> None:
+def test_damaged_renamed_owner_file_adopts_nothing(places: Places, text: str) -> None:
     leave_lines(places.state, places.journal)
     (places.journal / "owner").rename(places.journal / "owner.was").write_text(text)
     with both(places.other_state, places.journal):
         assert adopted(places.journal) == frozenset()
 
 
-def test_a_segment_beside_ours_adopts_nobody(places: Places) -> None:
+def test_foreign_segment_alone_adopts_nothing(places: Places) -> None:
     segment = leave_lines(places.state, places.journal)
     segment.write_bytes(header(100, "f" * 32))
     with both(places.state, places.journal):
         assert adopted(places.journal) == frozenset()
 
 
-def test_an_identity_that_is_none_writes_nothing(places: Places) -> None:
+def test_invalid_identity_is_refused(places: Places) -> None:
     places.state.mkdir()
     (places.state / "id").write_text("mine\n")
     assert refused(places.state, places.journal) == (
@@ -133,14 +133,14 @@ def test_an_identity_that_is_none_writes_nothing(places: Places) -> None:
     )
 
 
-def test_an_error_inside_gives_it_back_and_is_not_ours(places: Places) -> None:
+def test_error_in_the_body_releases_the_journal(places: Places) -> None:
     with pytest.raises(OSError, match="of the body's"), both(places.state, places.journal):
         raise OSError("of the body's")
     with both(places.state, places.journal):
         pass
 
 
-def test_lines_in_the_folder_of_before_are_not_forgotten(places: Places) -> None:
+def test_changed_path_is_refused_while_old_lines_wait(places: Places) -> None:
     segment = leave_lines(places.state, places.journal)
     for _ in range(2):
         assert refused(places.state, places.other_journal) == (
@@ -154,7 +154,7 @@ def test_lines_in_the_folder_of_before_are_not_forgotten(places: Places) -> None
         pass
 
 
-def test_a_folder_in_which_nothing_waits_may_be_left_behind(places: Places) -> None:
+def test_changed_path_is_accepted_if_no_lines_wait(places: Places) -> None:
     leave_lines(places.state, places.journal).unlink()
     (places.journal / "copy.journal").touch()
     with both(places.state, places.other_journal):
@@ -165,7 +165,7 @@ def test_a_folder_in_which_nothing_waits_may_be_left_behind(places: Places) -> N
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_disk_that_is_not_mounted_may_have_lines(places: Places, moved: bool) -> None:
+def test_missing_journal_after_a_crash_is_refused(places: Places, moved: bool) -> None:
     leave_lines(places.state, places.journal)
     away = places.journal.rename(places.journal.with_name("away"))
     places.journal.mkdir()
@@ -183,7 +183,7 @@ def test_a_disk_that_is_not_mounted_may_have_lines(places: Places, moved: bool) 
         pass
 
 
-def test_a_state_folder_is_moved_and_copied_with_the_journal_in_it(places: Places) -> None:
+def test_state_folder_with_its_journal_can_be_moved_or_copied(places: Places) -> None:
     leave_lines(places.state, places.state / "journal")
     shutil.copytree(places.state, places.other_state)
     with both(places.other_state, places.other_state / "journal"):
@@ -194,19 +194,19 @@ def test_a_state_folder_is_moved_and_copied_with_the_journal_in_it(places: Place
         assert (places.state / "journal" / SEGMENT).exists()
 
 
-def test_the_same_folder_under_another_name(places: Places) -> None:
+def test_symbolic_link_to_the_journal_is_the_same_folder(places: Places) -> None:
     leave_lines(places.state, places.journal)
     places.other_journal.symlink_to(places.journal)
     with both(places.state, places.other_journal):
         assert (places.other_journal / SEGMENT).exists()
 
 
-def test_the_state_folder_itself_may_hold_it(places: Places) -> None:
+def test_state_folder_can_be_the_journal_folder(places: Places) -> None:
     for _ in range(2):
         leave_lines(places.state, places.state)
 
 
-def test_files_that_were_cut_off_in_being_made(places: Places) -> None:
+def test_empty_files_of_an_interrupted_start_are_written_again(places: Places) -> None:
     places.state.mkdir()
     places.journal.mkdir()
     for path in (places.state / "id", places.state / "journal-path", places.journal / "owner"):
@@ -215,7 +215,7 @@ def test_files_that_were_cut_off_in_being_made(places: Places) -> None:
     assert (places.journal / "owner").read_text() == (places.state / "id").read_text() + str(places.state)
 
 
-def test_a_folder_that_cannot_be_used_is_named_with_the_reason(places: Places, tmp_path: Path) -> None:
+def test_unusable_folder_is_named_with_the_reason(places: Places, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     wanted = {
         "/proc/x": "No such file or directory",
@@ -224,5 +224,5 @@ def test_a_folder_that_cannot_be_used_is_named_with_the_reason(places: Places, t
     }
     for folder, reason in wanted.items():
         assert refused(places.state, Path(folder)) == (
-            f"journal folder {folder}: {reason}; give another with tsd.journal.path"
+            f"journal folder {folder}: {reason}; set another with tsd.journal.path"
         )

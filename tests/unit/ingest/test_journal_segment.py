@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tsd.ingest.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_pieces
+from tsd.ingest.journal.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_pieces
 
 GROUPS = [([b"put a 1 1 b=c\n", b"put a 2 2 b=c\n"], 2), ([b"put a 3 3 b=c\n"], 1), ([b"put a 4 4 b=c\n" * 3], 3)]
 TEXTS = [b"".join(blocks) for blocks, _ in GROUPS]
 OWN, OTHER = "0123456789abcdef" * 2, "f" * 32
-NEWEST = 3
 
 
 class Whole(NamedTuple):
@@ -20,39 +19,35 @@ class Whole(NamedTuple):
 
     text: bytes
     starts: list[int]  # of its blocks; the last one is the segment's end
-    version: int
 
     def piece(self, at: int) -> int:
         """Which block a byte is of; -1 for the header."""
         return sum(start <= at for start in self.starts) - 1
 
 
-def segment(
-    groups: Sequence[tuple[Sequence[bytes], int]] = GROUPS, version: int = NEWEST, owner: str = OWN, synced: int = -1
-) -> Whole:
-    """Of some blocks; all of it was on disk, unless it is said how many bytes of it."""
-    whose = None if version == 1 else owner
-    starts = [len(header(0, whose))]
+def segment(groups: Sequence[tuple[Sequence[bytes], int]] = GROUPS, owner: str = OWN, synced: int = -1) -> Whole:
+    """Return a segment of which `synced` bytes, or all, were on disk."""
+    starts = [HEADER_BYTES]
     text = b""
     for blocks, lines in groups:
-        text += b"".join(frame(blocks, lines, starts[-1], whose if version == NEWEST else None))
+        text += b"".join(frame(blocks, lines, starts[-1], owner))
         starts.append(starts[0] + len(text))
-    return Whole(header(starts[-1] if synced < 0 else synced, whose, version) + text, starts, version)
+    return Whole(header(starts[-1] if synced < 0 else synced, owner) + text, starts)
 
 
-@pytest.fixture(params=[NEWEST, 2, 1])
-def whole(request: pytest.FixtureRequest) -> Whole:
-    return segment(version=request.param)
+@pytest.fixture
+def whole() -> Whole:
+    return segment()
 
 
-def read(path: Path) -> tuple[list[bytes], list[Damage]]:
-    pieces = list(read_pieces(path, [OWN]))
+def read(path: Path, search_bytes: int = 1 << 20) -> tuple[list[bytes], list[Damage]]:
+    pieces = list(read_pieces(path, [OWN], search_bytes=search_bytes))
     damages = [piece for piece in pieces if isinstance(piece, Damage)]
     assert all(damage.path == path for damage in damages)
     return [piece.text for piece in pieces if isinstance(piece, Block)], damages
 
 
-def test_a_whole_segment_gives_its_blocks(tmp_path: Path, whole: Whole) -> None:
+def test_intact_segment_gives_its_blocks(tmp_path: Path, whole: Whole) -> None:
     path = tmp_path / "s"
     path.write_bytes(whole.text)
     assert read(path) == (TEXTS, [])
@@ -60,7 +55,7 @@ def test_a_whole_segment_gives_its_blocks(tmp_path: Path, whole: Whole) -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 5, 7])
-def test_every_flipped_bit_is_found_and_costs_its_block_only(tmp_path: Path, whole: Whole, bit: int) -> None:
+def test_flipped_bit_is_detected_and_loses_one_block(tmp_path: Path, whole: Whole, bit: int) -> None:
     path = tmp_path / "s"
     for at in range(len(whole.text)):
         changed = bytearray(whole.text)
@@ -71,13 +66,12 @@ def test_every_flipped_bit_is_found_and_costs_its_block_only(tmp_path: Path, who
         if hit < 0:
             assert (found, damage.offset, damage.end) == (TEXTS, len(whole.text), len(whole.text)), at
             continue
-        rest = TEXTS[hit + 1 :] if whole.version == NEWEST else []
-        assert found == TEXTS[:hit] + rest, at
-        assert (damage.offset, damage.end) == (whole.starts[hit], whole.starts[hit + 1 if rest else -1]), at
+        assert found == TEXTS[:hit] + TEXTS[hit + 1 :], at
+        assert (damage.offset, damage.end) == (whole.starts[hit], whole.starts[hit + 1]), at
         assert damage.acknowledged
 
 
-def test_every_truncation_is_found(tmp_path: Path, whole: Whole) -> None:
+def test_truncation_is_detected(tmp_path: Path, whole: Whole) -> None:
     path = tmp_path / "s"
     for size in range(len(whole.text)):
         path.write_bytes(whole.text[:size])
@@ -87,7 +81,7 @@ def test_every_truncation_is_found(tmp_path: Path, whole: Whole) -> None:
         assert damage.end == size
 
 
-def test_damage_in_several_places(tmp_path: Path) -> None:
+def test_damage_in_several_places_is_detected(tmp_path: Path) -> None:
     """The header and the first block, as when the first page is gone; and the end."""
     groups = [([b"put a %d 1 b=c\n" % at], 1) for at in range(9)]
     whole = segment(groups)
@@ -104,7 +98,7 @@ def test_damage_in_several_places(tmp_path: Path) -> None:
     assert all(damage.acknowledged for damage in damages)
 
 
-def test_a_damaged_header_hides_whose_an_adopted_segment_is_from_nobody(tmp_path: Path) -> None:
+def test_adopted_segment_with_damaged_header_is_readable(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_bytes(b"X" + segment(owner=OTHER).text[1:])
     blocks = [piece.text for piece in read_pieces(path, [OWN, OTHER]) if isinstance(piece, Block)]
@@ -118,16 +112,16 @@ def test_a_damaged_header_hides_whose_an_adopted_segment_is_from_nobody(tmp_path
     assert blocks == TEXTS[1:]
 
 
-def test_what_was_never_on_disk_for_sure_is_no_alarm(tmp_path: Path, whole: Whole) -> None:
+def test_damage_after_the_synced_size_is_not_acknowledged(tmp_path: Path, whole: Whole) -> None:
     path = tmp_path / "s"
-    synced = segment(version=whole.version, synced=whole.starts[1])
+    synced = segment(synced=whole.starts[1])
     path.write_bytes(synced.text[: whole.starts[2] + 5])
     found, [damage] = read(path)
     assert found == TEXTS[:2]
     assert not damage.acknowledged
 
 
-def test_what_stands_before_a_whole_block_was_on_disk_for_sure(tmp_path: Path) -> None:
+def test_damage_before_an_intact_block_is_acknowledged(tmp_path: Path) -> None:
     """It was written later: the header is, too, and may speak of less."""
     whole = segment(synced=HEADER_BYTES)
     changed = bytearray(whole.text)
@@ -139,15 +133,14 @@ def test_what_stands_before_a_whole_block_was_on_disk_for_sure(tmp_path: Path) -
     assert damage.acknowledged
 
 
-def test_what_looks_like_a_block_within_a_damaged_one_is_none(tmp_path: Path) -> None:
-    """Were it sent by somebody who knows all but the state folder's identity, or copied from another place."""
+def test_forged_block_in_a_damaged_one_is_ignored(tmp_path: Path) -> None:
+    """Forged by a client that knows all but the state folder's identity, or copied from another place."""
     inner = HEADER_BYTES + BLOCK_BYTES + len(b"put a 1 1 b=c\n")  # where it stands
     evil = [b"put evil 1 1 b=c\n"]
     forged = {
-        "of an older version": frame(evil, 1, 0, None),
         "of another": frame(evil, 1, inner, OTHER),
         "of another place": frame(evil, 1, HEADER_BYTES, OWN),
-        "without lines": frame(evil, 0, inner, None),
+        "without lines": frame(evil, 0, inner, OTHER),
     }
     real = b"".join(frame(evil, 1, inner, OWN))
     path = tmp_path / "s"
@@ -164,22 +157,21 @@ def test_what_looks_like_a_block_within_a_damaged_one_is_none(tmp_path: Path) ->
         assert [(damage.offset, damage.end) for damage in damages] == [(whole.starts[0], whole.starts[1])], how
 
 
-def test_a_block_behind_much_that_is_damaged_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever its line stands in what is looked through at once."""
+def test_block_after_large_damage_is_found(tmp_path: Path) -> None:
+    """Its header may be anywhere in the bytes that are searched at once."""
     path = tmp_path / "s"
-    for look in range(BLOCK_BYTES, BLOCK_BYTES + 90):
-        monkeypatch.setattr("tsd.ingest.segment._LOOK_BYTES", look)
+    for searched in range(BLOCK_BYTES, BLOCK_BYTES + 90):
         whole = segment([([b"put a 1 1 b=c\n" * 20], 20), *GROUPS])
         path.write_bytes(whole.text.replace(b"put a", b"put b", 1))
-        assert read(path)[0] == TEXTS, look
+        assert read(path, searched)[0] == TEXTS, searched
 
 
-def test_blocks_of_no_lines_are_passed_over(tmp_path: Path) -> None:
+def test_blocks_without_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_bytes(segment([GROUPS[0], ([b" " * 99], 0), ([], 0), GROUPS[1]]).text)
     assert read(path) == (TEXTS[:2], [])
 
 
-def test_ends_are_where_blocks_end() -> None:
+def test_block_offsets_follow_from_their_sizes() -> None:
     whole = segment()
     assert whole.starts == list(accumulate((BLOCK_BYTES + len(text) for text in TEXTS), initial=HEADER_BYTES))

@@ -43,12 +43,12 @@ def fed(*pieces: bytes) -> tuple[list[bytes | TooLong], bytes]:
         (b"x" * 500, [TooLong(LIMIT, b"x" * LIMIT)], b""),
     ],
 )
-def test_whole_and_byte_by_byte_give_the_same(sent: bytes, blocks: list[bytes | TooLong], tail: bytes) -> None:
+def test_whole_and_split_input_give_equal_lines(sent: bytes, blocks: list[bytes | TooLong], tail: bytes) -> None:
     assert fed(sent) == (blocks, tail)
     assert fed(*(sent[at : at + 1] for at in range(len(sent)))) == (blocks, tail)
 
 
-def test_of_a_long_line_enough_is_kept_to_know_it_by() -> None:
+def test_long_line_keeps_only_its_start() -> None:
     buffer = LineBuffer(16384)
     for piece in (b"put sys.cpu 1 1 " + b"x" * 20000, b"y" * 20000):
         found = buffer.feed(piece)
@@ -60,7 +60,7 @@ LINES = st.lists(st.binary(max_size=90).map(lambda line: line.replace(b"\n", b""
 
 
 @given(LINES, st.binary(max_size=LIMIT).map(lambda tail: tail.replace(b"\n", b"")), st.data())
-def test_any_way_of_tearing_gives_the_same(lines: list[bytes], tail: bytes, data: st.DataObject) -> None:
+def test_any_split_of_the_input_gives_equal_lines(lines: list[bytes], tail: bytes, data: st.DataObject) -> None:
     sent = b"".join(lines) + tail
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=8)))
     torn = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]

@@ -2,16 +2,18 @@
 
 import pytest
 
-from tsd.ingest import compiled
-from tsd.ingest.looped import columns_of
-from tsd.ingest.putlines import POINT_BYTES
-from tsd.ingest.series import SeriesTable
+from tsd.codec.points import columns_of
+from tsd.ingest.lines import POINT_BYTES
+from tsd.ingest.series import HAS_LOOP, SeriesTable
+
+if HAS_LOOP:
+    from tsd.ingest import _parser
 
 
-@pytest.mark.skipif(not compiled.HAS, reason="nothing is compiled")
+@pytest.mark.skipif(not HAS_LOOP, reason="nothing is compiled")
 @pytest.mark.parametrize("count", [1, 700, 1024, 70_000, 89_000])
-def test_points_that_wait_hold_little_more_than_they_take(count: int) -> None:
-    points = compiled.Points(SeriesTable().texts)
+def test_open_rows_use_little_more_memory_than_their_points(count: int) -> None:
+    points = _parser.ParsedPoints(SeriesTable().texts, _parser.Rules(b"m", 8))
     for number in range(count):
         points.append(number % 7, 2 * number, number % 16, -number)
     taken = points.take()

@@ -9,30 +9,40 @@ from pathlib import Path
 import pytest
 import trio
 
-from tsd.access.roles import Principal, Role
-from tsd.deadletters.folder import files, mark_unstored, read_entries, read_records
-from tsd.deadletters.log import BURST_S, FILES, LEAST_FILE, DeadLetters
-from tsd.deadletters.records import LINE_BYTES, LeftOut, Outcome, Refused, Replayed
-from tsd.deadletters.selection import Selection, groups
-from tsd.doors.clients import Client
-from tsd.doors.visitor import Visitor
+from tsd.auth.roles import Principal, Role
 from tsd.errors import BadLine
-from tsd.ingest.source import Refusal
+from tsd.ingest.limits import RefusedLine
+from tsd.ingest.rejected.files import (
+    LINE_BYTES,
+    LeftOut,
+    Outcome,
+    RejectedFilter,
+    RejectedLine,
+    Replayed,
+    files,
+    groups,
+    mark_unstored,
+    read_entries,
+    read_records,
+)
+from tsd.ingest.rejected.log import BURST_S, FILES, LEAST_FILE, RejectedLog
+from tsd.server.clients import Client
+from tsd.server.peer import Peer
 
 LARGE = 1 << 30
 
 
-def refusals(count: int, line: bytes = b"put m x", reason: str = "r") -> list[Refusal]:
-    return [Refusal(line, BadLine(reason, f"no {number}")) for number in range(count)]
+def refusals(count: int, line: bytes = b"put m x", reason: str = "r") -> list[RefusedLine]:
+    return [RefusedLine(line, BadLine(reason, f"no {number}")) for number in range(count)]
 
 
-def visitor(address: str = "10.0.0.1", port: int = 7, name: str = "") -> Visitor:
-    return Visitor(address, port, Client(address), principal=Principal(name, Role.WRITE))
+def peer(address: str = "10.0.0.1", port: int = 7, name: str = "") -> Peer:
+    return Peer(address, port, Client(address), principal=Principal(name, Role.WRITE))
 
 
 @asynccontextmanager
-async def writing(folder: Path, *, max_bytes: int = 64 << 20, per_second: int = LARGE) -> AsyncIterator[DeadLetters]:
-    letters = DeadLetters(
+async def writing(folder: Path, *, max_bytes: int = 64 << 20, per_second: int = LARGE) -> AsyncIterator[RejectedLog]:
+    letters = RejectedLog(
         folder, folder.parent / "refused", max_bytes=max_bytes, per_second=per_second, now_ms=lambda: 1000
     )
     async with trio.open_nursery() as nursery:
@@ -41,56 +51,56 @@ async def writing(folder: Path, *, max_bytes: int = 64 << 20, per_second: int = 
         nursery.cancel_scope.cancel()
 
 
-def kept(folder: Path) -> list[Refused]:
-    return [record for _, record in read_records(folder) if isinstance(record, Refused)]
+def kept(folder: Path) -> list[RejectedLine]:
+    return [record for _, record in read_records(folder) if isinstance(record, RejectedLine)]
 
 
 def left_out(folder: Path) -> int:
     return sum(sum(one.lines.values()) for _, one in read_records(folder) if isinstance(one, LeftOut))
 
 
-async def test_a_line_is_kept_with_all_that_is_known_of_it(tmp_path: Path) -> None:
+async def test_refused_line_is_kept_with_its_details(tmp_path: Path) -> None:
     async with writing(tmp_path) as letters:
-        letters.note(visitor(name="agent"), [Refusal(b'put \xff\x00" x', BadLine("invalid_values", "bad \xe9"))])
+        letters.note(peer(name="agent"), [RefusedLine(b'put \xff\x00" x', BadLine("invalid_values", "bad \xe9"))])
         await letters.flush()
         [record] = kept(tmp_path)
-    assert record == Refused(1000, "invalid_values", "bad é", "10.0.0.1:7", "agent", 'put ÿ\0" x')
+    assert record == RejectedLine(1000, "invalid_values", "bad é", "10.0.0.1:7", "agent", 'put ÿ\0" x')
     assert record.bytes == b'put \xff\x00" x'
 
 
-async def test_a_message_with_half_a_surrogate_pair_ends_nothing(tmp_path: Path) -> None:
+async def test_message_with_lone_surrogate_is_kept(tmp_path: Path) -> None:
     async with writing(tmp_path) as letters:
-        letters.note(visitor(), [Refusal(b"put m x", BadLine("r", "bad \ud800"))])
-        letters.note(visitor(), refusals(1))
+        letters.note(peer(), [RefusedLine(b"put m x", BadLine("r", "bad \ud800"))])
+        letters.note(peer(), refusals(1))
         await letters.flush()
         assert [record.message for record in kept(tmp_path)] == ["bad ?", "no 0"]
 
 
-async def test_what_was_noted_when_the_daemon_ends_is_kept(tmp_path: Path) -> None:
+async def test_records_are_written_when_the_daemon_stops(tmp_path: Path) -> None:
     async with writing(tmp_path) as letters:
-        letters.note(visitor(), refusals(3))
+        letters.note(peer(), refusals(3))
     assert len(kept(tmp_path)) == 3
     async with writing(tmp_path) as letters:
-        letters.note(visitor(), refusals(2))
+        letters.note(peer(), refusals(2))
     assert len(kept(tmp_path)) == 5
     assert len(files(tmp_path)) == 1
 
 
-async def test_a_line_that_is_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
+async def test_long_line_is_cut_and_its_cut_recorded(tmp_path: Path) -> None:
     async with writing(tmp_path) as letters:
-        letters.note(visitor(), refusals(1, b"api/put " + b"x" * (LINE_BYTES + 10)))
+        letters.note(peer(), refusals(1, b"api/put " + b"x" * (LINE_BYTES + 10)))
         await letters.flush()
     [record] = kept(tmp_path)
     assert (len(record.bytes), record.cut) == (LINE_BYTES, 18)
 
 
-async def test_of_a_flood_a_part_is_kept_and_the_rest_counted_and_others_find_room(tmp_path: Path) -> None:
+async def test_flood_is_sampled_and_other_clients_are_kept(tmp_path: Path) -> None:
     async with writing(tmp_path, per_second=10) as letters:
         for _ in range(100):
-            letters.note(visitor(), refusals(100))
-        letters.note(visitor("10.0.0.2"), refusals(20, reason="other"))
+            letters.note(peer(), refusals(100))
+        letters.note(peer("10.0.0.2"), refusals(20, reason="other"))
         await letters.flush()
-        letters.note(visitor("10.0.0.3"), refusals(1))  # the count is written with it
+        letters.note(peer("10.0.0.3"), refusals(1))  # the count is written with it
         await letters.flush()
     records = kept(tmp_path)
     flood = [one for one in records if one.peer.startswith("10.0.0.1:")]
@@ -99,12 +109,12 @@ async def test_of_a_flood_a_part_is_kept_and_the_rest_counted_and_others_find_ro
     assert len(records) + left_out(tmp_path) == 10_000 + 21 == len(records) + letters.statistics().left_out
 
 
-async def test_the_folder_does_not_grow_beyond_its_bound_and_the_newest_stay(tmp_path: Path) -> None:
+async def test_folder_size_is_bounded_and_the_newest_stay(tmp_path: Path) -> None:
     bound = FILES * LEAST_FILE
     async with writing(tmp_path, max_bytes=bound) as letters:
         for number in range(200):
-            letters.note(visitor(), refusals(50, b"put %d " % number + b"x" * 200))
-            await letters._write_batch()
+            letters.note(peer(), refusals(50, b"put %d " % number + b"x" * 200))
+            await letters.flush()
     sizes = [path.stat().st_size for _, path in files(tmp_path)]
     assert bound / 2 < sum(sizes) <= bound
     assert sum(sizes) == letters.statistics().size
@@ -113,31 +123,31 @@ async def test_the_folder_does_not_grow_beyond_its_bound_and_the_newest_stay(tmp
     assert lines == sorted(lines, key=lambda line: int(line.split(" ")[1]))
 
 
-async def test_nothing_is_kept_where_nothing_is_to_be(tmp_path: Path) -> None:
+async def test_log_of_size_0_writes_nothing(tmp_path: Path) -> None:
     async with writing(tmp_path / "none", max_bytes=0) as letters:
-        letters.note(visitor(), refusals(3))
+        letters.note(peer(), refusals(3))
         await letters.flush()
         await letters.mark([("1-0", Outcome(True))])
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("cut", [1, 5, 60, 150])
-async def test_a_record_that_a_crash_cut_off_is_none_and_the_log_goes_on(tmp_path: Path, cut: int) -> None:
+async def test_truncated_record_is_dropped_and_the_log_continues(tmp_path: Path, cut: int) -> None:
     async with writing(tmp_path) as letters:
-        letters.note(visitor(), refusals(3))
+        letters.note(peer(), refusals(3))
     [(_, path)] = files(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut])
     assert len(kept(tmp_path)) == (2 if cut < whole.index(b"\n") else 1)
     async with writing(tmp_path) as letters:
-        letters.note(visitor(), refusals(2))
+        letters.note(peer(), refusals(2))
     assert len(kept(tmp_path)) == (4 if cut < whole.index(b"\n") else 3)
     assert all(line.startswith(b'{"kind"') for line in path.read_bytes().splitlines())
 
 
-async def test_bytes_that_are_no_record_are_passed_over(tmp_path: Path) -> None:
+async def test_invalid_records_are_skipped(tmp_path: Path) -> None:
     async with writing(tmp_path) as letters:
-        letters.note(visitor(), refusals(3))
+        letters.note(peer(), refusals(3))
     [(_, path)] = files(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b"\0\xff{\n" + b"{}\n" + lines[2])
@@ -155,49 +165,49 @@ def full_disk() -> Iterator[None]:
     signal.signal(signal.SIGXFSZ, handler)
 
 
-async def test_a_full_disk_costs_only_what_it_does_not_take(tmp_path: Path, full_disk: None) -> None:
+async def test_full_disk_loses_only_unwritten_records(tmp_path: Path, full_disk: None) -> None:
     async with writing(tmp_path) as letters:
-        letters.note(visitor(), refusals(3))
+        letters.note(peer(), refusals(3))
         await letters.flush()
-        letters.note(visitor(), refusals(100))
+        letters.note(peer(), refusals(100))
         await letters.flush()
         statistics = letters.statistics()
         assert (statistics.kept, statistics.left_out, statistics.failures) == (3, 100, 1)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        letters.note(visitor(), refusals(2))
+        letters.note(peer(), refusals(2))
         await letters.flush()
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(kept(tmp_path)) == 5
     assert left_out(tmp_path) == 100
 
 
-async def test_what_a_defect_keeps_from_the_folder_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_lost_by_an_internal_error_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def defect(records: object) -> bytes:
         raise ValueError("as the test wants")
 
-    letters = DeadLetters(tmp_path, tmp_path / "refused", max_bytes=64 << 20, per_second=LARGE, now_ms=lambda: 1000)
+    letters = RejectedLog(tmp_path, tmp_path / "refused", max_bytes=64 << 20, per_second=LARGE, now_ms=lambda: 1000)
     with monkeypatch.context() as patch:
-        patch.setattr("tsd.deadletters.log.encode_records", defect)
-        letters.note(visitor(), refusals(3))
+        patch.setattr("tsd.ingest.rejected.log.encode_records", defect)
+        letters.note(peer(), refusals(3))
         with pytest.raises(ValueError, match="as the test wants"):
             await letters.run()
     assert (letters.statistics().kept, letters.statistics().left_out) == (0, 3)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(letters.run)  # as the daemon has it run again
-        letters.note(visitor(), refusals(2))
+        letters.note(peer(), refusals(2))
         await letters.flush()
         nursery.cancel_scope.cancel()
     assert (len(kept(tmp_path)), left_out(tmp_path)) == (2, 3)
     assert (letters.statistics().kept, letters.statistics().left_out) == (2, 3)
 
 
-async def test_what_was_sent_again_is_known_by_its_mark(tmp_path: Path) -> None:
+async def test_resent_lines_are_marked(tmp_path: Path) -> None:
     folder, unstored = tmp_path / "rejected", tmp_path / "refused"
     unstored.mkdir()
     (unstored / "00000007.lines").write_bytes(b"# unknown metric: q\nput q 1 2 a=b\n# illegal argument: z\nput z\n")
     async with writing(folder) as letters:
-        letters.note(visitor(), refusals(3))
+        letters.note(peer(), refusals(3))
         await letters.flush()
         names = [entry.name for entry in read_entries(folder, unstored)]
         assert names[:2] == ["00000007.lines-20", "00000007.lines-56"]
@@ -210,8 +220,8 @@ async def test_what_was_sent_again_is_known_by_its_mark(tmp_path: Path) -> None:
     assert entries[3].message == "still no"
 
 
-async def test_what_was_taken_of_what_the_writer_could_not_store_stays_marked(tmp_path: Path) -> None:
-    """The marks stood in the log, whose oldest file leaves: lines were listed as refused again, and sent, for ever."""
+async def test_marks_of_unstored_lines_survive_the_log(tmp_path: Path) -> None:
+    """Regression: the log dropped the marks with its oldest file, and the lines were listed and sent again."""
     folder, unstored = tmp_path / "rejected", tmp_path / "refused"
     unstored.mkdir()
     path = unstored / "00000007.lines"
@@ -233,7 +243,7 @@ async def test_what_was_taken_of_what_the_writer_could_not_store_stays_marked(tm
     assert [entry.taken for entry in read_entries(folder, unstored)] == [False, False]
 
 
-async def test_a_file_of_the_writer_that_is_taken_away_meanwhile_keeps_nothing_from_the_others(
+async def test_missing_file_of_the_writer_spares_marks_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (7, 8):
@@ -246,30 +256,30 @@ async def test_a_file_of_the_writer_that_is_taken_away_meanwhile_keeps_nothing_f
     assert [entry.taken for entry in read_entries(tmp_path / "rejected", tmp_path)] == [True, True]
 
 
-async def test_a_selection_is_made_by_each_of_its_members(tmp_path: Path) -> None:
+async def test_each_field_of_a_selection_filters(tmp_path: Path) -> None:
     folder = tmp_path / "rejected"
     async with writing(folder) as letters:
-        letters.note(visitor("10.0.0.1"), refusals(2, b"put sys.cpu 1 x a=b", "invalid_values"))
-        letters.note(visitor("10.0.0.2", name="agent"), refusals(1, b"rollup 1h-sum sys.mem 1 x a=b"))
-        letters.note(visitor("fd00::1"), refusals(1, b'api/put {"metric":"web.hits"}'))
+        letters.note(peer("10.0.0.1"), refusals(2, b"put sys.cpu 1 x a=b", "invalid_values"))
+        letters.note(peer("10.0.0.2", name="agent"), refusals(1, b"rollup 1h-sum sys.mem 1 x a=b"))
+        letters.note(peer("fd00::1"), refusals(1, b'api/put {"metric":"web.hits"}'))
     entries = list(read_entries(folder, tmp_path))
 
-    def count(selection: Selection) -> int:
+    def count(selection: RejectedFilter) -> int:
         return sum(map(selection.has, entries))
 
-    assert count(Selection()) == 4
-    assert count(Selection(reason="invalid_values")) == 2
-    assert count(Selection(source="10.0.0.1")) == count(Selection(source="10.0.0.1:7")) == 2
+    assert count(RejectedFilter()) == 4
+    assert count(RejectedFilter(reason="invalid_values")) == 2
+    assert count(RejectedFilter(source="10.0.0.1")) == count(RejectedFilter(source="10.0.0.1:7")) == 2
     assert (
-        count(Selection(source="agent"))
-        == count(Selection(source="fd00::*"))
-        == count(Selection(source="agent@*"))
+        count(RejectedFilter(source="agent"))
+        == count(RejectedFilter(source="fd00::*"))
+        == count(RejectedFilter(source="agent@*"))
         == 1
     )
-    assert count(Selection(metric="sys.*")) == 3
-    assert count(Selection(metric="web.hits")) == 1
-    assert count(Selection(since_ms=1001)) == count(Selection(until_ms=1000)) == 0
-    assert count(Selection(taken=True)) == 0
+    assert count(RejectedFilter(metric="sys.*")) == 3
+    assert count(RejectedFilter(metric="web.hits")) == 1
+    assert count(RejectedFilter(since_ms=1001)) == count(RejectedFilter(until_ms=1000)) == 0
+    assert count(RejectedFilter(taken=True)) == 0
     found = [(one.reason, one.source, one.metric, one.lines) for one in groups(entries)]
     assert found == [
         ("invalid_values", "10.0.0.1", "sys.cpu", 2),

@@ -5,12 +5,16 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests import layouts
+from tests.flaky_store import Fault
 from tests.unit.ingest.parts import BASE, SERIES, Parts, going, line, make_store
-from tests.wavering import Fault
-from tsd.codec.uid import Kind
+from tsd.tables.writing import SeriesText
+
+pytestmark = layouts.on_all
 
 
-async def test_a_window_is_one_cell_a_row_and_its_segment_goes(tmp_path: Path) -> None:
+@layouts.opentsdb_only
+async def test_stored_window_has_a_cell_per_row_and_no_segment(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         await parts.take(line(0, 1), line(10, 2), line(3600, 3), line(20, 4, "b"))
         assert parts.ledger.stored == 0
@@ -28,7 +32,7 @@ async def test_a_window_is_one_cell_a_row_and_its_segment_goes(tmp_path: Path) -
     assert parts.store.calls.count("sync") >= 1
 
 
-async def test_the_last_value_of_a_time_wins_within_and_across_windows(tmp_path: Path) -> None:
+async def test_last_value_wins_within_and_across_windows(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         await parts.take(line(0, 1), line(5, 1), line(0, 2.5))
         await parts.writer.flush()
@@ -38,7 +42,8 @@ async def test_the_last_value_of_a_time_wins_within_and_across_windows(tmp_path:
         assert (await parts.stored())[SERIES, BASE * 1000] == 300
 
 
-async def test_one_cell_a_point_if_so_configured(tmp_path: Path) -> None:
+@layouts.opentsdb_only
+async def test_each_point_has_its_cell_if_configured(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store(), join=False)) as parts:
         await parts.take(line(0, 1), line(10, 2), line(10, 2.5), line(10, 3))
         await parts.writer.flush()
@@ -51,7 +56,7 @@ async def test_one_cell_a_point_if_so_configured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
-async def test_a_store_that_is_away_for_a_while(fault: Fault, tmp_path: Path) -> None:
+async def test_points_are_stored_after_a_store_outage(fault: Fault, tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         await parts.take(line(0, 1))
         await parts.writer.flush()
@@ -68,26 +73,26 @@ async def test_a_store_that_is_away_for_a_while(fault: Fault, tmp_path: Path) ->
         assert await parts.stored() == {(SERIES, (BASE + o) * 1000): max(o, 1) for o in range(20)}
 
 
-async def test_strangers_are_taken_in_while_the_store_is_away(tmp_path: Path) -> None:
+async def test_unknown_series_are_accepted_during_a_store_outage(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         parts.store.always = Fault.REFUSED
         taken = await parts.take(line(0, 1), b"put bad:name 1 1 a=b", line(1, 2, "b"), line(2, 3))
         assert taken.accepted == 3
         assert [reject.line for reject in taken.rejects] == [1]
         await parts.journal.wait_synced(taken.position)
-        assert len(parts.rows.table.unsettled) == 2
+        assert len(parts.rows.table.unresolved) == 2
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 3
-        assert not parts.rows.table.unsettled
+        assert not parts.rows.table.unresolved
         await parts.take(line(9, 9, "b"))
         await parts.writer.flush()
         assert len(await parts.stored()) == 4
 
 
-async def test_a_metric_that_turns_out_to_have_no_uid_is_set_aside_not_lost(tmp_path: Path) -> None:
+async def test_line_of_metric_without_uid_is_kept_in_a_file(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store(), metrics=False)) as parts:
-        await parts.uids.find_or_assign(Kind.METRIC, [b"m"])
+        await parts.resolver.assign(SeriesText(b"m", b"host=z"))
         parts.uids.drop_caches()
         parts.store.always = Fault.REFUSED
         assert (await parts.take(line(0, 1), line(0, 2, metric="typo"), line(1, 3))).accepted == 3
@@ -103,7 +108,7 @@ async def test_a_metric_that_turns_out_to_have_no_uid_is_set_aside_not_lost(tmp_
         assert [str(reject.error) for reject in taken.rejects] == ["unknown metric: No such name for 'metrics': 'typo'"]
 
 
-async def test_what_does_not_fit_in_memory_is_read_from_the_journal_again(tmp_path: Path) -> None:
+async def test_windows_over_the_memory_limit_are_read_from_the_journal(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store(), memory_limit=1 << 20)) as parts:
         parts.store.always = Fault.REFUSED
         count = 0
@@ -112,7 +117,7 @@ async def test_what_does_not_fit_in_memory_is_read_from_the_journal_again(tmp_pa
             count += (await parts.take(*lines)).accepted
             parts.writer.seal()
         assert count == 60_000
-        held = sum(window.held for window in parts.writer._windows)
+        held = parts.writer.window_memory
         assert held <= 1 << 20
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
@@ -121,22 +126,22 @@ async def test_what_does_not_fit_in_memory_is_read_from_the_journal_again(tmp_pa
         assert sorted(stored.values()) == sorted(r * 1000 + o for r in range(30) for o in range(2000))
 
 
-async def test_a_full_journal_shuts_the_gate_and_the_store_opens_it(tmp_path: Path) -> None:
+async def test_full_journal_holds_lines_until_the_store_works(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store(), max_bytes=20_000)) as parts:
         parts.store.always = Fault.REFUSED
         taken = 0
-        while not parts.gate.held:
+        while not parts.backpressure.reasons:
             taken += (await parts.take(*(line(taken + o, o) for o in range(10)))).accepted
             parts.writer.seal()
-        assert parts.gate.held == {"the journal is full (tsd.journal.max_bytes)"}
+        assert parts.backpressure.reasons == {"the journal is full (tsd.journal.max_bytes)"}
         assert parts.journal.size >= 20_000
         parts.store.always = Fault.NONE
-        await parts.gate.passed()
+        await parts.backpressure.wait_open()
         await parts.writer.flush()
         assert len(await parts.stored()) == taken
 
 
-async def test_a_crash_before_during_and_after_the_write(tmp_path: Path) -> None:
+async def test_crash_before_the_write_loses_no_line(tmp_path: Path) -> None:
     store = await make_store()
     before = Parts(tmp_path, store)
     before.journal.recover()
@@ -154,15 +159,15 @@ async def test_a_crash_before_during_and_after_the_write(tmp_path: Path) -> None
         assert after.ledger.stored == 4
 
 
-async def test_lines_damaged_on_disk_are_counted_and_the_rest_is_stored(tmp_path: Path) -> None:
+async def test_lines_damaged_on_disk_are_counted_and_others_stored(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         parts.store.always = Fault.REFUSED
         for offset in range(3):
             await parts.journal.wait_synced((await parts.take(line(offset, 1000 + offset))).position)
         parts.store.calls.clear()
         parts.writer.seal()
-        window = parts.writer._windows[0]
-        window.columns = None
+        window = parts.window()
+        window.drop()
         path = window.segment.path
         data = path.read_bytes()
         path.write_bytes(data.replace(b" 1001 ", b" 1007 "))
@@ -170,11 +175,11 @@ async def test_lines_damaged_on_disk_are_counted_and_the_rest_is_stored(tmp_path
         assert await parts.writer.flush()
         assert await parts.stored() == {(SERIES, (BASE + at) * 1000): 1000 + at for at in (0, 2)}
         assert parts.ledger.refused == {"journal_damaged": 1}
-        [aside] = parts.journal.aside
-        assert b" 1007 " in aside.read_bytes()
+        [copy] = parts.journal.quarantined
+        assert b" 1007 " in copy.read_bytes()
 
 
-async def test_lines_that_a_start_finds_damaged_are_counted_and_the_rest_is_stored(tmp_path: Path) -> None:
+async def test_damage_found_at_start_is_counted_and_others_stored(tmp_path: Path) -> None:
     """They were not: the account began behind them."""
     before = Parts(tmp_path, await make_store())
     before.journal.recover()
@@ -193,16 +198,14 @@ async def test_lines_that_a_start_finds_damaged_are_counted_and_the_rest_is_stor
         parts.check_ledger()
 
 
-async def test_idle_series_are_forgotten_once_nothing_holds_them(tmp_path: Path) -> None:
-    now = 1_000_000
+async def test_idle_series_are_evicted_if_no_window_holds_them(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
-        parts.writer._uptime_s = lambda: now
         await parts.take(line(0, 1, "a"), line(0, 1, "b"))
         await parts.writer.flush()
-        now += 7000
+        parts.uptime_s += 7000
         await parts.take(line(1, 1, "b"))
         await parts.writer.flush()
-        now += 7000
+        parts.uptime_s += 7000
         assert len(parts.rows.table) == 2
         await parts.take(line(2, 1, "b"))
         await parts.writer.flush()

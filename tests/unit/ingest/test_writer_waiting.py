@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+from tests import layouts
+from tests.flaky_store import Fault
 from tests.unit.ingest.parts import Parts, going, line, make_store
-from tests.wavering import Fault
+
+pytestmark = layouts.on_all
 
 
-async def test_a_point_grows_older_until_it_is_stored(tmp_path: Path) -> None:
+async def test_age_of_waiting_points_grows_until_they_are_stored(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         assert parts.writer.waiting_s == 0
         await parts.take(line(0, 1))
@@ -23,7 +26,7 @@ async def test_a_point_grows_older_until_it_is_stored(tmp_path: Path) -> None:
         assert parts.writer.waiting_s == 0
 
 
-async def test_the_next_window_is_younger(tmp_path: Path) -> None:
+async def test_age_is_that_of_the_oldest_waiting_window(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         await parts.take(line(0, 1))
         parts.now_s += 60
@@ -36,7 +39,7 @@ async def test_the_next_window_is_younger(tmp_path: Path) -> None:
         assert parts.writer.waiting_s == 7
 
 
-async def test_a_clock_that_is_set_back_makes_nothing_younger_than_now(tmp_path: Path) -> None:
+async def test_age_is_not_negative_if_the_clock_is_set_back(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         await parts.take(line(0, 1))
         parts.now_s -= 1000

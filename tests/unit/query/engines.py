@@ -1,31 +1,38 @@
-"""An engine over a store in memory that holds some put lines, as the daemon writes them."""
+"""A query engine over a memory store with points, written as the daemon writes them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tsd.codec.annotation import Annotation, annotation_qualifier, annotation_row, encode_annotation
-from tsd.codec.cell import COLUMN, FAMILY
-from tsd.codec.columns import series_ends, sort_columns
+from tests import layouts
+from tests.layouts.readable import TABLES, ReadableReader, ReadableSeries, ReadableWriter
+from tsd.codec.metadata import Annotation
+from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, encode_annotation
+from tsd.codec.opentsdb.cell import COLUMN, FAMILY
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
+from tsd.codec.points import series_ends, sort_columns
 from tsd.codec.putline import NameRules
-from tsd.codec.rowkey import Layout
-from tsd.codec.uid import ID_FAMILY, NAME_FAMILY
-from tsd.ingest.cells import encode
-from tsd.ingest.indexing import Indexer
 from tsd.ingest.intake import absorb_whole
-from tsd.ingest.names import Creates, SeriesNames
-from tsd.ingest.rows import OpenRows
+from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.series import SeriesTable
-from tsd.query.answers import Answer, Group
-from tsd.query.engine import Engine, Settings
+from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.model import Query
-from tsd.query.ranges import output_range
-from tsd.query.running import Running
-from tsd.query.uri import read_uri
-from tsd.series_index import SeriesIndex
+from tsd.query.parse.uri import read_uri
+from tsd.query.plan import output_range
+from tsd.query.registry import RunningQuery
+from tsd.query.result import Answer, Group
 from tsd.store import Family, Put, Table
 from tsd.store.memory import MemoryStore
-from tsd.uids import Uids
+from tsd.tables.opentsdb.encode import encode_of
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
+from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
+from tsd.tables.opentsdb.series_index import SeriesIndex
+from tsd.tables.opentsdb.series_recorder import IndexWriter
+from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.quirks import quirks_for
+from tsd.tables.reading import PointReader
+from tsd.tables.writing import SeriesResolver
 
 NOW_MS = 1_700_000_000_000
 START_S = 1_356_998_400
@@ -35,32 +42,31 @@ FEW = [
     for host in range(20)
     for at in range(5)
 ]
+RULES = ReadRules()
 
 
-class House:
-    """Tables, and an engine that reads them."""
+class QueryEnvironment:
+    """Tables in memory and an engine over them."""
 
-    def __init__(self, *, layout: Layout, settings: Settings | None = None, indexed: bool = False) -> None:
+    def __init__(
+        self, *, layout: Layout, settings: EngineSettings | None = None, indexed: bool = False, rules: ReadRules = RULES
+    ) -> None:
+        self.rules = rules
         self.layout = layout
         self.store = MemoryStore(lambda: NOW_MS)
         self.uids = Uids(self.store, UID, layout.widths)
         self.index = SeriesIndex(self.store, INDEX, layout)
+        self.readable = ReadableSeries(self.store) if layouts.is_readable() else None
         self.flushed: list[bytes] = []
         self.now_ms = NOW_MS + 10_000
-        self.engine = self.new_engine(settings or Settings(), self.index if indexed else None)
+        self.engine = self.new_engine(settings or EngineSettings(), self.index if indexed else None)
 
-    def new_engine(self, settings: Settings, index: SeriesIndex | None = None) -> Engine:
-        """Another one on the same tables."""
-        return Engine(
-            self.store,
-            DATA,
-            self.uids,
-            self.layout,
-            index=index,
-            settings=settings,
-            flush=self._flush,
-            now_ms=lambda: self.now_ms,
-        )
+    def new_engine(self, settings: EngineSettings, index: SeriesIndex | None = None) -> QueryEngine:
+        """Return another engine over the same tables."""
+        reader: PointReader = OpenTsdbReader(self.store, DATA, self.uids, self.layout, index=index, rules=self.rules)
+        if self.readable is not None:
+            reader = ReadableReader(self.store, self.readable)
+        return QueryEngine(reader, settings=settings, flush=self._flush, now_ms=lambda: self.now_ms)
 
     @classmethod
     async def build(
@@ -68,32 +74,37 @@ class House:
         lines: Sequence[str],
         *,
         layout: Layout | None = None,
-        settings: Settings | None = None,
+        settings: EngineSettings | None = None,
         indexed: bool = False,
-    ) -> "House":
-        """A house with these points in it; `indexed`: the engine has the index of their series."""
-        house = cls(layout=layout or Layout(), settings=settings, indexed=indexed)
+        rules: ReadRules = RULES,
+    ) -> "QueryEnvironment":
+        """Return an environment with these points; `indexed`: the engine uses the series index."""
+        env = cls(layout=layout or Layout(), settings=settings, indexed=indexed, rules=rules)
         families = [Family(ID_FAMILY), Family(NAME_FAMILY)]
-        await house.store.create_tables(
-            [Table(DATA, (Family(FAMILY),)), Table(INDEX, (Family(FAMILY),)), Table(UID, tuple(families))]
+        await env.store.create_tables(
+            [*TABLES, Table(DATA, (Family(FAMILY),)), Table(INDEX, (Family(FAMILY),)), Table(UID, tuple(families))]
         )
-        await house.put(lines)
-        await house.index.rebuild(DATA)
-        return house
+        await env.put(lines)
+        await env.index.rebuild(DATA)
+        return env
 
     async def put(self, lines: Sequence[str]) -> None:
-        """Store some points as one window."""
+        """Store points as one batch."""
         rules = NameRules(b"", 8)
         rows = OpenRows(SeriesTable(), rules)
-        names = SeriesNames(self.uids, self.layout, rules, Creates(metrics=True, tagks=True, tagvs=True))
+        creates = AutoCreate(metrics=True, tagks=True, tagvs=True)
+        names: SeriesResolver = self.readable or UidResolver(self.uids, self.layout, creates)
         absorbed = await absorb_whole(rows, names, "".join(f"put {line}\n" for line in lines).encode())
         assert not absorbed.rejects, absorbed.rejects
+        if self.readable is not None:
+            await ReadableWriter(self.store).write(rows.take(), rows.table)
+            return
         columns = sort_columns(rows.take(), join=True)
-        await Indexer(self.index, self.layout.salt_width).note(columns.series[series_ends(columns)], rows.table)
-        await self.store.put(DATA, encode(columns, rows.table, True))
+        await IndexWriter(self.index, self.layout.salt_width).record(columns.series[series_ends(columns)], rows.table)
+        await self.store.put(DATA, encode_of(columns, rows.table, join=True))
 
     async def annotate(self, note: Annotation) -> None:
-        """Store a note."""
+        """Store an annotation."""
         key = annotation_row(self.layout, note.start_time, bytes.fromhex(note.tsuid))
         column = COLUMN + annotation_qualifier(note.start_time)
         await self.store.put(DATA, [Put(key, column, encode_annotation(note))])
@@ -101,24 +112,24 @@ class House:
     async def _flush(self, metric: bytes) -> None:
         self.flushed.append(metric)
 
-    async def run(self, *m: str, running: Running | None = None, **options: Any) -> Answer:
-        """The answer to a URI's `m`, over two hours."""
+    async def run(self, *m: str, running: RunningQuery | None = None, **options: Any) -> Answer:
+        """Return the answer to a URI's `m`, over two hours."""
         return await self.engine.run(asked(*m, **options), running=running)
 
     async def groups(self, *m: str, **options: Any) -> list[Group]:
-        """The groups of the first sub query."""
+        """Return the groups of the first sub query."""
         return (await self.run(*m, **options)).subs[0].groups
 
 
 def asked(*m: str, **options: Any) -> Query:
-    """A query from START_S, for the points of two hours unless `options` say otherwise."""
-    corrected = bool(options.get("corrected"))
-    read = read_uri({"start": [str(START_S)], "end": [str(START_S + 7199)], "m": list(m)}, NOW_MS, corrected=corrected)
+    """Return a query of two hours from START_S, unless `options` say otherwise."""
+    quirks = quirks_for(bool(options.pop("corrected", False)))
+    read = read_uri({"start": [str(START_S)], "end": [str(START_S + 7199)], "m": list(m)}, NOW_MS, quirks=quirks)
     return replace(read, **options)
 
 
 def values(group: Group, query: Query | None = None) -> dict[int, int | float]:
-    """A group's points by seconds after START_S; with a query those that it shows."""
+    """Return a group's points by seconds after START_S; with a query, those that it shows."""
     times, floats = group.points.times.tolist(), group.points.floats.tolist()
     numbers = [d if f else b for d, b, f in zip(
         group.points.bits.view("float64").tolist(), group.points.bits.tolist(), floats, strict=True
@@ -131,8 +142,8 @@ def values(group: Group, query: Query | None = None) -> dict[int, int | float]:
     }
 
 
-def told(answer: Answer) -> list[object]:
-    """All of an answer but what it took: times, and rows that a server may or may not have left out already."""
+def comparable(answer: Answer) -> list[object]:
+    """Return an answer without timings and without the count of rows read, which depends on the server."""
     subs: list[object] = []
     for sub in answer.subs:
         counts = {

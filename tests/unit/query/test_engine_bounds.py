@@ -1,4 +1,4 @@
-"""The engine's bounds: what a query may hold and how long it may take; queries that are listed and cancelled."""
+"""Bounds of queries: memory, time and concurrency; listing and cancelling."""
 
 import threading
 from dataclasses import replace
@@ -7,15 +7,18 @@ from functools import partial
 import pytest
 import trio
 
-from tests.unit.query.engines import FEW, NOW_MS, START_S, House, asked
+from tests import layouts
+from tests.unit.query.engines import FEW, NOW_MS, START_S, QueryEnvironment, asked
 from tsd.errors import BadQuery, StoreError
-from tsd.query import assembling
-from tsd.query.engine import GROUP_BYTES, Settings
-from tsd.query.gathering import POINT_BYTES, SERIES_BYTES
+from tsd.query import assemble
+from tsd.query.collect import POINT_BYTES, SERIES_BYTES
+from tsd.query.engine import GROUP_BYTES, EngineSettings
 from tsd.query.limits import Bounds, Limits
-from tsd.query.merge import Merged, merge
-from tsd.query.running import Registry, Running
+from tsd.query.merge import MergedPoints, merge
+from tsd.query.registry import QueryRegistry, RunningQuery
 from tsd.store.memory import MemoryStore
+
+pytestmark = layouts.on_all
 
 
 @pytest.mark.parametrize(
@@ -25,38 +28,39 @@ from tsd.store.memory import MemoryStore
         (Bounds(size=100), "more than our maximum amount of 0MB from storage"),
     ],
 )
-async def test_limits(bounds: Bounds, message: str) -> None:
+async def test_limits_refuse_large_queries(bounds: Bounds, message: str) -> None:
     limits = Limits(bounds, size_override=True, points_override=True)
-    house = await House.build(FEW, settings=Settings(limits))
+    env = await QueryEnvironment.build(FEW, settings=EngineSettings(limits))
     with pytest.raises(BadQuery, match=message) as caught:
-        await house.run("sum:sys.cpu")
+        await env.run("sum:sys.cpu")
     assert caught.value.status == 413
-    await house.run("sum:sys.cpu", override_byte_limit=True, override_point_limit=True)
+    await env.run("sum:sys.cpu", override_byte_limit=True, override_point_limit=True)
 
 
-async def test_queries_share_a_memory() -> None:
-    house = await House.build(FEW, settings=Settings(memory_bytes=20 * SERIES_BYTES + 99 * POINT_BYTES))
+@pytest.mark.difference("query-resources")
+async def test_queries_share_one_memory_limit() -> None:
+    env = await QueryEnvironment.build(FEW, settings=EngineSettings(memory_bytes=20 * SERIES_BYTES + 99 * POINT_BYTES))
     with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
-        await house.run("sum:sys.cpu")
+        await env.run("sum:sys.cpu")
     assert caught.value.status == 413
-    await house.run("sum:0all-sum:sys.cpu")
-    assert house.engine.memory.held == 0
+    await env.run("sum:0all-sum:sys.cpu")
+    assert env.engine.memory.held == 0
 
 
 @pytest.mark.parametrize("m", ["sum:1ms-sum-nan:sys.cpu", "sum:1msc-sum-zero:sys.cpu", "sum:1s-p99-null:sys.cpu"])
-async def test_a_fill_that_would_be_far_larger_than_what_was_read_is_refused(m: str) -> None:
-    house = await House.build(FEW)
+async def test_fill_larger_than_memory_is_refused(m: str) -> None:
+    env = await QueryEnvironment.build(FEW)
     query = replace(asked(m), end_ms=(START_S + 365 * 86400) * 1000)
     with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
-        await house.engine.run(query)
+        await env.engine.run(query)
     assert caught.value.status == 413
 
 
-async def test_nothing_is_filled_where_there_is_no_series() -> None:
-    """Not even the grid was held, and its length is the range's: this one had 10 TB."""
-    house = await House.build(FEW, settings=Settings(memory_bytes=1 << 20))
+async def test_no_series_means_no_fill() -> None:
+    """Regression: a grid as long as the range (10 TB here) was allocated."""
+    env = await QueryEnvironment.build(FEW, settings=EngineSettings(memory_bytes=1 << 20))
     for m in ("sum:1ms-avg-zero:sys.cpu{host=wildcard(zzz*)}", "sum:1ms-p99-nan:sys.cpu{host=wildcard(zzz*)}"):
-        answer = await house.engine.run(replace(asked(m), start_ms=1000, end_ms=NOW_MS))
+        answer = await env.engine.run(replace(asked(m), start_ms=1000, end_ms=NOW_MS))
         assert answer.subs[0].groups == []
 
 
@@ -68,65 +72,74 @@ async def test_nothing_is_filled_where_there_is_no_series() -> None:
         ("sum:sys.cpu", False),
     ],
 )
-async def test_what_a_fill_makes_much_of_is_merged_in_a_thread(
-    m: str, in_thread: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It went by the few points that were read."""
+async def test_large_fill_is_merged_in_a_thread(m: str, in_thread: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: only the few points read were considered."""
     threads = []
 
-    def watched(*arguments: object, **options: object) -> Merged:
+    def watched(*arguments: object, **options: object) -> MergedPoints:
         threads.append(threading.get_ident())
         return merge(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(assembling, "merge", watched)
-    house = await House.build(FEW)
-    await house.run(m)
+    monkeypatch.setattr(assemble, "merge", watched)
+    env = await QueryEnvironment.build(FEW)
+    await env.run(m)
     assert [one != threading.get_ident() for one in threads] == [in_thread]
 
 
-async def test_series_count_even_where_they_have_one_point() -> None:
-    house = await House.build(FEW, settings=Settings(memory_bytes=10 * SERIES_BYTES))
+async def test_memory_of_series_is_counted() -> None:
+    env = await QueryEnvironment.build(FEW, settings=EngineSettings(memory_bytes=10 * SERIES_BYTES))
     with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit"):
-        await house.run("sum:0all-sum:sys.cpu")
+        await env.run("sum:0all-sum:sys.cpu")
 
 
-async def test_groups_count_too() -> None:
-    house = await House.build(FEW, settings=Settings(memory_bytes=20 * (SERIES_BYTES + POINT_BYTES) + 5 * GROUP_BYTES))
-    await house.run("sum:0all-sum:sys.cpu{dc=*}")
+async def test_memory_of_groups_is_counted() -> None:
+    env = await QueryEnvironment.build(
+        FEW, settings=EngineSettings(memory_bytes=20 * (SERIES_BYTES + POINT_BYTES) + 5 * GROUP_BYTES)
+    )
+    await env.run("sum:0all-sum:sys.cpu{dc=*}")
     with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit"):
-        await house.run("sum:0all-sum:sys.cpu{host=*}")
+        await env.run("sum:0all-sum:sys.cpu{host=*}")
 
 
 class Stuck(MemoryStore):
-    """Answers no scan."""
+    """A store whose scans never return."""
 
     async def page(self, *_: object, **__: object) -> None:  # type: ignore[override]
         await trio.sleep_forever()
 
 
-async def stuck(settings: Settings) -> House:
-    house = await House.build(FEW, settings=settings)
-    house.store.__class__ = Stuck
-    return house
+async def stuck(settings: EngineSettings) -> QueryEnvironment:
+    env = await QueryEnvironment.build(FEW, settings=settings)
+    env.store.__class__ = Stuck
+    return env
 
 
-async def test_a_query_that_takes_too_long(autojump_clock: trio.testing.MockClock) -> None:
-    house = await stuck(Settings(Limits(timeout_ms=3000)))
+async def test_slow_query_times_out(autojump_clock: trio.testing.MockClock) -> None:
+    env = await stuck(EngineSettings(Limits(timeout_ms=3000)))
     with pytest.raises(BadQuery, match=r"timed out\. Time limit: 3000 ms, fetch time: 3000 ms") as caught:
-        await house.run("sum:sys.cpu")
+        await env.run("sum:sys.cpu")
     assert caught.value.status == 408
     assert trio.current_time() == pytest.approx(autojump_clock.current_time())
 
 
-async def test_a_query_can_be_listed_and_cancelled() -> None:
-    house = await stuck(Settings())
-    registry = Registry(lambda: NOW_MS)
+@pytest.mark.difference(
+    "query-resources",
+    topic="limits",
+    theirs="A query cannot be cancelled, and the memory of all queries is not bounded",
+    ours=(
+        "A query can be cancelled (`DELETE /api/stats/query?id=`). The number of concurrent queries and their "
+        "memory, including that of expressions and functions, are bounded"
+    ),
+)
+async def test_query_can_be_listed_and_cancelled() -> None:
+    env = await stuck(EngineSettings())
+    registry = QueryRegistry(lambda: NOW_MS)
     errors = []
 
     async def ask() -> None:
-        with registry.entered(asked("sum:sys.cpu"), "127.0.0.1:5", {}) as running:
+        with registry.register(asked("sum:sys.cpu"), "127.0.0.1:5", {}) as running:
             try:
-                await house.run("sum:sys.cpu", running=running)
+                await env.run("sum:sys.cpu", running=running)
             except BadQuery as error:
                 errors.append(error.message)
 
@@ -142,51 +155,52 @@ async def test_a_query_can_be_listed_and_cancelled() -> None:
     assert registry.counts["cancelled"] == 1
 
 
-async def test_the_same_question_twice_may_be_refused() -> None:
-    registry = Registry(lambda: NOW_MS, duplicates=False)
-    with registry.entered(asked("sum:sys.cpu"), "10.0.0.1:1", {}):
+async def test_duplicate_query_may_be_refused() -> None:
+    registry = QueryRegistry(lambda: NOW_MS, duplicates=False)
+    with registry.register(asked("sum:sys.cpu"), "10.0.0.1:1", {}):
         with (
             pytest.raises(BadQuery, match="already executing"),
-            registry.entered(asked("sum:sys.cpu"), "10.0.0.1:2", {}),
+            registry.register(asked("sum:sys.cpu"), "10.0.0.1:2", {}),
         ):
             pass
         with (
-            registry.entered(asked("sum:sys.cpu"), "10.0.0.2:1", {}),
-            registry.entered(asked("max:sys.cpu"), "10.0.0.1:1", {}),
+            registry.register(asked("sum:sys.cpu"), "10.0.0.2:1", {}),
+            registry.register(asked("max:sys.cpu"), "10.0.0.1:1", {}),
         ):
             assert len(registry.running) == 3  # fmt: skip
 
 
-async def test_other_expressions_over_the_same_query_are_another_question() -> None:
-    registry = Registry(lambda: NOW_MS, duplicates=False)
-    entered = partial(registry.entered, asked("sum:sys.cpu"), headers={})
-    with entered("10.0.0.1:1"), entered("10.0.0.1:2", made_of_it=("scale(sum:sys.cpu,2)",)):
-        with entered("10.0.0.1:3", made_of_it=("absolute(sum:sys.cpu)",)):
+async def test_other_expressions_are_no_duplicate() -> None:
+    registry = QueryRegistry(lambda: NOW_MS, duplicates=False)
+    register = partial(registry.register, asked("sum:sys.cpu"), headers={})
+    with register("10.0.0.1:1"), register("10.0.0.1:2", expressions=("scale(sum:sys.cpu,2)",)):
+        with register("10.0.0.1:3", expressions=("absolute(sum:sys.cpu)",)):
             assert len(registry.running) == 3
         with (
             pytest.raises(BadQuery, match="already executing"),
-            entered("10.0.0.1:4", made_of_it=("scale(sum:sys.cpu,2)",)),
+            register("10.0.0.1:4", expressions=("scale(sum:sys.cpu,2)",)),
         ):
             pass
 
 
-async def test_so_many_run_at_once_and_others_wait() -> None:
-    house = await stuck(Settings(at_once=2))
+@pytest.mark.difference("query-resources")
+async def test_concurrency_is_limited() -> None:
+    env = await stuck(EngineSettings(max_concurrent=2))
     async with trio.open_nursery() as nursery:
         for _ in range(5):
-            nursery.start_soon(partial(house.run, "sum:sys.cpu"))
+            nursery.start_soon(partial(env.run, "sum:sys.cpu"))
         await trio.testing.wait_all_tasks_blocked()
-        assert len(house.flushed) == 2
+        assert len(env.flushed) == 2
         nursery.cancel_scope.cancel()
 
 
-async def test_waiting_for_its_turn_is_part_of_a_query_s_time(autojump_clock: trio.testing.MockClock) -> None:
-    house = await stuck(Settings(Limits(timeout_ms=3000), at_once=1))
+async def test_timeout_includes_waiting(autojump_clock: trio.testing.MockClock) -> None:
+    env = await stuck(EngineSettings(Limits(timeout_ms=3000), max_concurrent=1))
     ends = []
 
     async def ask() -> None:
         with pytest.raises(BadQuery, match="timed out"):
-            await house.run("sum:sys.cpu")
+            await env.run("sum:sys.cpu")
         ends.append(trio.current_time())
 
     begun = trio.current_time()
@@ -197,30 +211,30 @@ async def test_waiting_for_its_turn_is_part_of_a_query_s_time(autojump_clock: tr
     assert autojump_clock.current_time() == pytest.approx(begun + 3)
 
 
-async def test_a_query_that_waits_for_its_turn_can_be_cancelled() -> None:
-    house = await stuck(Settings(at_once=1))
-    waiting = Running(2, asked("sum:sys.cpu"), "127.0.0.1:5", {}, NOW_MS)
+async def test_waiting_query_can_be_cancelled() -> None:
+    env = await stuck(EngineSettings(max_concurrent=1))
+    waiting = RunningQuery(2, asked("sum:sys.cpu"), "127.0.0.1:5", {}, NOW_MS)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(house.run, "sum:sys.cpu")
+        nursery.start_soon(env.run, "sum:sys.cpu")
         await trio.testing.wait_all_tasks_blocked()
 
         async def ask() -> None:
             with pytest.raises(BadQuery, match="was cancelled"):
-                await house.run("sum:sys.cpu", running=waiting)
+                await env.run("sum:sys.cpu", running=waiting)
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(ask)
         await trio.testing.wait_all_tasks_blocked()
         waiting.cancel()
-    assert len(house.flushed) == 1
+    assert len(env.flushed) == 1
 
 
-async def test_an_error_of_the_store_is_raised_as_it_is() -> None:
-    house = await House.build(FEW)
+async def test_store_error_is_raised_unchanged() -> None:
+    env = await QueryEnvironment.build(FEW)
 
     async def broken(*_: object, **__: object) -> None:
         raise StoreError("away")
 
-    house.store.page = broken  # type: ignore[method-assign, assignment]
+    env.store.page = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(StoreError, match="away"):
-        await house.run("sum:sys.cpu")
+        await env.run("sum:sys.cpu")

@@ -1,4 +1,4 @@
-"""Expressions over hand-made series: what a request gets where it wants OpenTSDB's accidents left out."""
+"""Expressions of `/api/query/exp` over hand-made series, as in OpenTSDB and corrected."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tsd.codec.points import doubles_as_points
 from tsd.errors import BadQuery
-from tsd.query.answers import Answer, Group, SubAnswer
-from tsd.query.body import LARGEST
-from tsd.query.exp import engine
-from tsd.query.exp.answer import write_outputs
-from tsd.query.exp.engine import Evaluation
-from tsd.query.exp.language import parse
-from tsd.query.exp.order import in_order
-from tsd.query.exp.request import Formula, Join, read_request, to_query
-from tsd.query.exp.series import blocks
-from tsd.query.model import Downsample, Fill, Filter, Query
-from tsd.query.points import doubles_as_points
-from tsd.query.validate import MOST_SUBS
+from tsd.query.exp.engine import BLOCK_BYTES, Evaluation
+from tsd.query.exp.output import write_outputs
+from tsd.query.exp.parser import parse
+from tsd.query.exp.request import Formula, Join, by_dependency, read_request, to_query
+from tsd.query.model import Downsample, Fill, Query
+from tsd.query.parse.body import LARGEST
+from tsd.query.parse.validate import MAX_SUB_QUERIES
+from tsd.query.result import Answer, Group, SubAnswer
+from tsd.tables.filters import Filter
+from tsd.tables.quirks import OPENTSDB
 
 T = 1356998400
 NAN: dict[str, object] = {"policy": "nan"}
@@ -38,7 +37,9 @@ FOUND = {
 }
 
 
-def ask(expressions: Mapping[str, str], *, corrected: bool, **more: Any) -> dict[str, Any]:
+def ask(
+    expressions: Mapping[str, str], *, corrected: bool, block_bytes: int = BLOCK_BYTES, **more: Any
+) -> dict[str, Any]:
     """The answer of m.a and m.b as a and b, from T to T + 10 minutes."""
     body = {
         "time": {"start": T, "end": T + 600, "aggregator": "sum"},
@@ -47,10 +48,11 @@ def ask(expressions: Mapping[str, str], *, corrected: bool, **more: Any) -> dict
         "corrected": corrected,
         **more,
     }
-    asked = read_request(json.dumps(body).encode(), corrected=False)
+    asked = read_request(json.dumps(body).encode(), quirks=OPENTSDB)
     query, subs = to_query(asked, 0)
     answer = Answer(query, [SubAnswer(sub, FOUND[sub.metric or ""]) for sub in query.queries])
-    outputs: dict[str, Any] = json.loads(b"".join(write_outputs(Evaluation(asked, answer, subs).outputs(), asked)))
+    evaluation = Evaluation(asked, answer, subs, block_bytes=block_bytes)
+    outputs: dict[str, Any] = json.loads(b"".join(write_outputs(evaluation.outputs(), asked)))
     return outputs
 
 
@@ -59,43 +61,72 @@ def rows(answer: Mapping[str, Any], at: int = 0) -> list[list[Any]]:
     return [[time // 1000 - T, *values] for time, *values in answer["outputs"][at]["dps"]]
 
 
-def test_a_series_that_a_variable_lacks_is_zero_or_corrected_its_fill() -> None:
+@pytest.mark.difference(
+    "exp-missing-series",
+    topic="corrected",
+    theirs="`exp`: a series that a variable lacks is 0, whatever its fill",
+    ours="it has the variable's fill",
+)
+def test_missing_series_is_zero_or_its_fill_if_corrected() -> None:
     assert rows(ask({"e": "a + b"}, corrected=False)) == [[0, 11.0, 3.0], [60, 22.0, "NaN"]]
     assert rows(ask({"e": "a + b"}, corrected=True)) == [[0, 11.0, "NaN"], [60, 22.0, "NaN"]]
 
 
-def test_a_metric_shows_all_that_was_read_or_corrected_what_was_asked_for() -> None:
+@pytest.mark.difference(
+    "exp-outputs",
+    topic="corrected",
+    theirs=(
+        "`exp`: a metric's output has all points that were read, the downsampler's fill is ignored, and upper-case "
+        "ids are not found"
+    ),
+    ours="the output has the requested range, the fill is used, and such ids are found",
+)
+def test_metric_output_is_cut_to_the_query_if_corrected() -> None:
     shown = [{"id": "b"}]
     assert rows(ask({}, corrected=False, outputs=shown)) == [[0, 10.0], [60, 20.0], [900, 30.0]]
     assert rows(ask({}, corrected=True, outputs=shown)) == [[0, 10.0], [60, 20.0]]
 
 
-def test_a_downsampler_s_fill_is_ignored_or_corrected_used() -> None:
+@pytest.mark.difference("exp-outputs")
+def test_downsampler_fill_is_used_only_if_corrected() -> None:
     time = {"start": T, "end": T + 600, "aggregator": "sum"}
     time["downsampler"] = {"interval": "1m", "aggregator": "avg", "fillPolicy": {"policy": "zero"}}
     fills = []
     for corrected in (False, True):
         body = {"time": time, "metrics": [{"id": "a", "metric": "m.a"}], "corrected": corrected}
-        query, _ = to_query(read_request(json.dumps(body).encode(), corrected=False), 0)
+        query, _ = to_query(read_request(json.dumps(body).encode(), quirks=OPENTSDB), 0)
         downsample = query.queries[0].downsample
         assert downsample
         fills.append(downsample.fill.value)
     assert fills == ["none", "zero"]
 
 
-def test_upper_case_is_missing_or_corrected_a_variable_like_any() -> None:
+@pytest.mark.difference("exp-outputs")
+def test_upper_case_variable_works_only_if_corrected() -> None:
     metrics = [{"id": "A", "metric": "m.a"}]
     with pytest.raises(BadQuery, match="Missing results for variable A"):
         ask({"e": "A * 2"}, corrected=False, metrics=metrics)
     assert rows(ask({"e": "A * 2"}, corrected=True, metrics=metrics)) == [[0, 2.0, 6.0], [60, 4.0, 0.0]]
 
 
-def test_a_literal_has_32_bits_or_corrected_64() -> None:
+@pytest.mark.difference(
+    "exp-literals",
+    topic="corrected",
+    theirs="`exp`: a literal with a point is a 32-bit float",
+    ours="it is a double",
+)
+def test_literal_has_32_bits_or_64_if_corrected() -> None:
     assert rows(ask({"e": "a * 0.123456789"}, corrected=False))[0] == [0, 0.12345679, 3 * 0.12345679]
     assert rows(ask({"e": "a * 0.123456789"}, corrected=True))[0] == [0, 0.123456789, 3 * 0.123456789]
 
 
-def test_an_expression_of_another_that_yields_nan_is_answered() -> None:
+@pytest.mark.difference(
+    "nested-expressions",
+    topic="queries",
+    theirs="An expression of another one fails if that yields NaN, and uses values of wrong times if their rows differ",
+    ours="Values are used at their own times, and NaN where there is none",
+)
+def test_expression_over_nan_results_is_answered() -> None:
     """OpenTSDB fails, or takes each value for that of the next moment."""
     assert rows(ask({"e": "a + b", "g": "e * 2"}, corrected=False), 1) == [[0, 22.0, 6.0], [60, 44.0, "NaN"]]
 
@@ -108,7 +139,7 @@ def test_an_expression_of_another_that_yields_nan_is_answered() -> None:
         ({"e": "a > b ? 1 : 0"}, "Expression returned a result of type: java.lang.Integer"),
     ],
 )
-def test_expressions_that_cannot_be(expressions: Mapping[str, str], message: str) -> None:
+def test_impossible_expressions_are_refused(expressions: Mapping[str, str], message: str) -> None:
     with pytest.raises(BadQuery, match=message):
         ask(expressions, corrected=False)
 
@@ -129,32 +160,38 @@ def test_expressions_that_cannot_be(expressions: Mapping[str, str], message: str
         ({"metrics": "m"}, "metrics: wanted a list"),
     ],
 )
-def test_requests_that_are_refused(change: Mapping[str, Any], message: str) -> None:
+def test_invalid_requests_are_refused(change: Mapping[str, Any], message: str) -> None:
     body = {
         "time": {"start": T, "end": T + 60, "aggregator": "sum"},
         "metrics": [{"id": "a", "metric": "m.a"}],
         **change,
     }
     with pytest.raises(BadQuery) as refused:
-        to_query(read_request(json.dumps(body).encode(), corrected=False), 0)
+        to_query(read_request(json.dumps(body).encode(), quirks=OPENTSDB), 0)
     assert refused.value.status == 500
     assert message in refused.value.message
     with pytest.raises(BadQuery) as refused:
-        to_query(read_request(json.dumps(body).encode(), params={"corrected": [""]}, corrected=False), 0)
+        to_query(read_request(json.dumps(body).encode(), params={"corrected": [""]}, quirks=OPENTSDB), 0)
     assert refused.value.status == 400
     assert message in refused.value.message
 
 
-def test_a_request_has_so_many_metrics_and_bytes_at_most() -> None:
+@pytest.mark.difference(
+    "sub-query-limit",
+    topic="limits",
+    theirs="A request may have any number of sub queries, or of expressions and their metrics",
+    ours="It may have 2,000; 413 beyond",
+)
+def test_metrics_and_bytes_of_a_request_are_bounded() -> None:
     """To hold each metric against each other took the square of their number: some made the daemon stand still."""
 
     def places(count: int) -> list[int]:
         metrics = [{"id": f"a{n}", "metric": f"m{n % 1000}"} for n in range(count)]
         body = {"time": {"start": T, "end": T + 600, "aggregator": "sum"}, "metrics": metrics}
-        return to_query(read_request(json.dumps(body).encode(), corrected=False), 0)[1]
+        return to_query(read_request(json.dumps(body).encode(), quirks=OPENTSDB), 0)[1]
 
-    assert places(MOST_SUBS) == [*range(1000)] * 2
-    for make in (lambda: places(MOST_SUBS + 1), lambda: read_request(b" " * (LARGEST + 1), corrected=False)):
+    assert places(MAX_SUB_QUERIES) == [*range(1000)] * 2
+    for make in (lambda: places(MAX_SUB_QUERIES + 1), lambda: read_request(b" " * (LARGEST + 1), quirks=OPENTSDB)):
         with pytest.raises(BadQuery, match="wanted at most") as refused:
             make()
         assert refused.value.status == 413
@@ -174,7 +211,7 @@ class Counted(tuple[str, ...]):
         return super().__iter__()
 
 
-def test_each_expression_is_looked_at_once_for_circles() -> None:
+def test_cycle_check_visits_each_expression_once() -> None:
     """Each of its next two, of which the first is made of the second too: twice the ways with each more."""
     count = 60
     texts = {f"e{n}": f"e{n + 1} + e{n + 2}" if n < count - 2 else "a" for n in range(count)}
@@ -182,33 +219,34 @@ def test_each_expression_is_looked_at_once_for_circles() -> None:
         replace(one, expression=one.expression._replace(names=Counted(one.expression.names)))
         for one in formulas(texts)
     ]  # fmt: skip
-    assert [one.id for one in in_order(each)][2:] == [f"e{n}" for n in reversed(range(count - 2))]
+    assert [one.id for one in by_dependency(each)][2:] == [f"e{n}" for n in reversed(range(count - 2))]
     assert Counted.looks == count
 
 
-def test_expressions_of_expressions_may_go_as_deep_as_they_are_many() -> None:
+@pytest.mark.difference("sub-query-limit")
+def test_nested_expressions_are_not_limited_by_the_stack() -> None:
     """Deeper than Python's stack."""
     count = 1200
     texts = {f"e{n}": f"e{n + 1} + 0" if n < count - 1 else "a" for n in range(count)}
     assert rows(ask(texts, corrected=False, outputs=[{"id": "e0"}])) == rows(ask({"e": "a"}, corrected=False))
     with pytest.raises(BadQuery, match="2001 expressions, wanted at most 2000") as refused:
-        ask({f"e{n}": "a" for n in range(MOST_SUBS + 1)}, corrected=False)
+        ask({f"e{n}": "a" for n in range(MAX_SUB_QUERIES + 1)}, corrected=False)
     assert refused.value.status == 413
 
 
-def test_only_what_is_needed_is_evaluated() -> None:
+def test_only_needed_expressions_are_evaluated() -> None:
     texts = {"e": "f + a", "f": "a * 2", "g": "a > b ? 1 : 0"}
     assert rows(ask(texts, corrected=False, outputs=[{"id": "e"}])) == [[0, 3.0, 9.0], [60, 6.0, "NaN"]]
 
 
-@pytest.mark.parametrize("most", [1, 2, 5, 100])
-def test_in_parts_or_at_once_the_results_are_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = [ask({"e": "a + b * 2", "f": "e - a"}, corrected=corrected) for corrected in (False, True)]
-    monkeypatch.setattr(engine, "blocks", lambda shape, _: blocks(shape, most))
-    assert [ask({"e": "a + b * 2", "f": "e - a"}, corrected=corrected) for corrected in (False, True)] == whole
+@pytest.mark.parametrize("block_bytes", [1, 200, 1000, 10_000])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_blocks_do_not_change_results(block_bytes: int, corrected: bool) -> None:
+    texts = {"e": "a + b * 2", "f": "e - a"}
+    assert ask(texts, corrected=corrected, block_bytes=block_bytes) == ask(texts, corrected=corrected)
 
 
-def test_what_is_held_is_told_beforehand_and_looked_at_between_parts() -> None:
+def test_memory_is_held_before_use_and_checked_between_blocks() -> None:
     """300 series of 30 points, all at times of their own: the table is 300 times as large."""
     found = [group("m.a", host, {host + 300 * at: 1.0 for at in range(30)}) for host in range(300)]
     body = {
@@ -216,13 +254,13 @@ def test_what_is_held_is_told_beforehand_and_looked_at_between_parts() -> None:
         "metrics": [{"id": "a", "metric": "m.a"}],
         "expressions": [{"id": "e", "expr": "a * 2"}],
     }
-    asked = read_request(json.dumps(body).encode(), corrected=False)
+    asked = read_request(json.dumps(body).encode(), quirks=OPENTSDB)
     query, subs = to_query(asked, 0)
     held: list[int] = [0]
     looks: list[int] = []
     answer = Answer(query, [SubAnswer(query.queries[0], found)])
     evaluation = Evaluation(
-        asked, answer, subs, hold=lambda size: held.append(held[-1] + size), check=lambda: looks.append(held[-1])
+        asked, answer, subs, add_memory=lambda size: held.append(held[-1] + size), check=lambda: looks.append(held[-1])
     )
     [shown] = evaluation.outputs()
     assert shown.table.values.shape == (300, 9000)
@@ -234,10 +272,10 @@ def test_what_is_held_is_told_beforehand_and_looked_at_between_parts() -> None:
             raise BadQuery("too much")
 
     with pytest.raises(BadQuery, match="too much"):
-        Evaluation(asked, answer, subs, hold=refuse).outputs()
+        Evaluation(asked, answer, subs, add_memory=refuse).outputs()
 
 
-def test_integers_beyond_all_doubles_are_infinite() -> None:
+def test_integer_larger_than_any_double_is_infinite() -> None:
     assert rows(ask({"e": f"a * 1{'0' * 400}", "f": f"a - 1{'0' * 400}"}, corrected=False))[0] == [
         0, "Infinity", "Infinity",
     ]  # fmt: skip
@@ -249,21 +287,22 @@ def corrected_query(**more: Any) -> Query:
         "metrics": [{"id": "a", "metric": "m.a"}],
         "corrected": True,
     }
-    return to_query(read_request(json.dumps(body | more).encode(), corrected=False), 0)[0]
+    return to_query(read_request(json.dumps(body | more).encode(), quirks=OPENTSDB), 0)[0]
 
 
-def test_corrected_both_ends_may_have_decimals() -> None:
+def test_corrected_start_and_end_may_have_decimals() -> None:
     query = corrected_query(time={"start": f"{T}.5", "end": f"{T + 1}.25", "aggregator": "sum"})
     assert (query.start_ms, query.end_ms) == (T * 1000 + 500, T * 1000 + 1250)
 
 
-def test_corrected_the_downsampler_fills_with_its_number() -> None:
+@pytest.mark.difference("exp-outputs")
+def test_corrected_downsampler_fills_with_its_scalar() -> None:
     downsampler = {"interval": "1m", "aggregator": "avg", "fillPolicy": {"policy": "scalar", "value": 7}}
     query = corrected_query(time={"start": T, "end": T + 600, "aggregator": "sum", "downsampler": downsampler})
     assert query.queries[0].downsample == Downsample("1m-avg-scalar", 60_000, "avg", Fill.SCALAR, scalar=7.0)
 
 
-def test_corrected_a_filter_may_be_not_key() -> None:
+def test_corrected_expression_accepts_not_key() -> None:
     wanted = {"type": "not_key", "tagk": "host", "filter": ""}
     filters = [{"id": "f", "tags": [wanted]}]
     query = corrected_query(filters=filters, metrics=[{"id": "a", "metric": "m.a", "filter": "f"}])
@@ -272,6 +311,6 @@ def test_corrected_a_filter_may_be_not_key() -> None:
         corrected_query(filters=filters, corrected=False)
 
 
-def test_a_fill_that_no_double_can_hold_is_refused() -> None:
+def test_fill_larger_than_any_double_is_refused() -> None:
     with pytest.raises(BadQuery, match="wanted a number"):
         ask({"e": "a"}, corrected=False, metrics=[{"id": "a", "metric": "m.a", "fillPolicy": {"value": 10**400}}])

@@ -1,4 +1,4 @@
-"""The language of expressions: what a real OpenTSDB computed of them, over two series of six moments."""
+"""The language of expressions, compared with the recorded results of an OpenTSDB."""
 
 import math
 import re
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tsd.query.exp.engine import hash_order
-from tsd.query.exp.evaluation import BadResult, evaluate
-from tsd.query.exp.language import MAX_DEPTH, MAX_TEXT, BadExpression, parse, single
+from tsd.query.exp.evaluate import BadResult, evaluate
+from tsd.query.exp.parser import MAX_DEPTH, MAX_TEXT, BadExpression, parse, single
 
 NAN = math.nan
 A = np.array([-1.0, -8.0, -3.0, 5.0, -7.0, NAN])
@@ -59,6 +59,14 @@ def test_values_are_those_of_opentsdb(text: str, wanted: list[float]) -> None:
     assert [repr(value) for value in found.tolist()] == [repr(value) for value in wanted]
 
 
+@pytest.mark.difference(
+    "expression-language",
+    topic="queries",
+    theirs="Expressions are all of JEXL: `while (a) a` occupies a thread without end, and `new(…)` creates any object",
+    ours=(
+        "They have numbers, arithmetic, comparisons, logic, choices and sequences. Their length and depth are bounded"
+    ),
+)
 @pytest.mark.parametrize(
     "text",
     [
@@ -67,7 +75,7 @@ def test_values_are_those_of_opentsdb(text: str, wanted: list[float]) -> None:
         *("size(a)", "while (a) a", "math:abs(a)", "a + 09", "return a", "null"),
     ],
 )
-def test_what_is_no_expression_is_refused(text: str) -> None:
+def test_invalid_text_is_refused(text: str) -> None:
     with pytest.raises(BadExpression, match=re.escape(f"parsing error in '{text}'")):
         parse(text)
 
@@ -83,16 +91,17 @@ def test_what_is_no_expression_is_refused(text: str) -> None:
         ("(a > b) + 1", "'+' error"),
     ],
 )
-def test_results_that_are_no_doubles_are_refused(text: str, message: str) -> None:
+def test_result_that_is_no_double_is_refused(text: str, message: str) -> None:
     with pytest.raises(BadResult, match=re.escape(message)):
         evaluate(parse(text), {"a": A, "b": B}, (6,))
 
 
-def test_an_error_where_a_choice_passes_by_is_none() -> None:
+def test_error_in_an_unused_alternative_is_ignored() -> None:
     assert evaluate(parse("a > 100 ? (a > b) + 1 : b"), {"a": A, "b": B}, (6,)).tolist() == B.tolist()
     assert evaluate(parse("b > 0 || (a > b) + 1"), {"a": A, "b": B}, (6,)).tolist() == [1.0] * 6
 
 
+@pytest.mark.difference("expression-language")
 def test_length_and_depth_are_bounded() -> None:
     with pytest.raises(BadExpression, match="characters"):
         parse("a" * (MAX_TEXT + 1))
@@ -103,7 +112,7 @@ def test_length_and_depth_are_bounded() -> None:
     assert evaluate(parse(long), {"a": np.ones(3)}, (3,)).tolist() == [MAX_TEXT // 2] * 3
 
 
-def test_literals_go_by_way_of_their_shortest_single_text() -> None:
+def test_literal_has_its_shortest_single_text() -> None:
     assert [single(text) for text in ("0.1", "16777217.0", "100000000.5", "0.30000001")] == [0.1, 16777216.0, 1e8, 0.3]
 
 

@@ -1,4 +1,4 @@
-"""Functions of `gexp`: what differs from OpenTSDB where a request wants it corrected, and bounds."""
+"""Functions of `gexp`: differences from OpenTSDB, corrected answers, and bounds."""
 
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
@@ -6,16 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
+from tsd.codec.points import Points
 from tsd.errors import BadQuery
-from tsd.query.answers import Answer, Group, SubAnswer
-from tsd.query.gexp import windows
 from tsd.query.gexp.engine import read_gexp, run_gexp
-from tsd.query.gexp.functions import FUNCTIONS
-from tsd.query.gexp.grammar import parse
-from tsd.query.gexp.tops import Span, by_current, by_maximum
-from tsd.query.gexp.windows import Window, moving_average
+from tsd.query.gexp.functions import FUNCTIONS, AverageWindow, TimeSpan, by_current, by_maximum, moving_average
+from tsd.query.gexp.parser import parse
 from tsd.query.model import Query
-from tsd.query.points import Points
+from tsd.query.result import Answer, Group, SubAnswer
+from tsd.tables.quirks import CORRECTED, OPENTSDB
 
 T = 1356998400
 RANGE = {"start": [str(T)], "end": [str(T + 600)]}
@@ -52,13 +50,13 @@ class Job:
     def check(self) -> None:
         pass
 
-    def hold(self, size: int) -> None:
+    def add_memory(self, size: int) -> None:
         self.held.append((self.held or [0])[-1] + size)
 
 
 def answer(texts: Sequence[str], found: Mapping[str, list[Group]], **flags: str) -> list[tuple[str, dict[int, float]]]:
     """Names and points of the groups that expressions make of groups by metric."""
-    asked = read_gexp({**RANGE, "exp": list(texts), **{k: [v] for k, v in flags.items()}}, 0, corrected=False)
+    asked = read_gexp({**RANGE, "exp": list(texts), **{k: [v] for k, v in flags.items()}}, 0, quirks=OPENTSDB)
     coroutine = run_gexp(asked, Job(found))
     with pytest.raises(StopIteration) as done:
         coroutine.send(None)
@@ -73,24 +71,43 @@ def answer(texts: Sequence[str], found: Mapping[str, list[Group]], **flags: str)
 UNEVEN = {"a": [group("a", 1, {0: 1, 60: 2, 120: -3})], "b": [group("b", 1, {60: 10, 120: 20, 180: 30})]}
 
 
-def test_points_are_paired_by_place_or_corrected_by_time() -> None:
+@pytest.mark.difference(
+    "gexp-pairs",
+    topic="corrected",
+    theirs="`gexp` pairs points by position: sides of unequal length fail, and uneven times give wrong pairs",
+    ours="points are paired by time",
+)
+def test_points_are_paired_by_place_or_by_time_if_corrected() -> None:
     assert answer(["sum(sum:a,sum:b)"], UNEVEN) == [("a", {0: 11.0, 60: 22.0, 120: 27.0})]
     assert answer(["sum(sum:a,sum:b)"], UNEVEN, corrected="") == [("a", {60: 12.0, 120: 17.0})]
 
 
-def test_unequal_lengths_fail_or_corrected_do_not() -> None:
+@pytest.mark.difference("gexp-pairs")
+def test_unequal_lengths_fail_unless_corrected() -> None:
     found = {**UNEVEN, "b": [group("b", 1, {120: 20})]}
     with pytest.raises(BadQuery, match="No more elements"):
         answer(["sum(sum:a,sum:b)"], found)
     assert answer(["difference(sum:a,sum:b)"], found, corrected="") == [("a", {120: -23.0})]
 
 
-def test_an_alias_takes_absolutes_or_corrected_keeps_the_sign() -> None:
+@pytest.mark.difference(
+    "alias-absolute",
+    topic="corrected",
+    theirs="`alias` makes values absolute",
+    ours="they keep the sign",
+)
+def test_alias_is_absolute_unless_corrected() -> None:
     assert answer(["alias(sum:a,n.@host)"], UNEVEN) == [("n.h1", {0: 1, 60: 2, 120: 3})]
     assert answer(["alias(sum:a,n.@host)"], UNEVEN, corrected="") == [("n.h1", {0: 1, 60: 2, 120: -3})]
 
 
-def test_a_time_shift_fails_or_corrected_shows_what_was_before() -> None:
+@pytest.mark.difference(
+    "time-shift",
+    topic="corrected",
+    theirs="`timeShift` always fails",
+    ours="it answers the points of that much earlier",
+)
+def test_time_shift_works_only_if_corrected() -> None:
     with pytest.raises(BadQuery, match="unknown time unit=min'"):
         answer(["timeShift(sum:a,'1min')"], UNEVEN)
     assert answer(["timeShift(sum:a,'1min')"], UNEVEN, corrected="") == [("a", {60: 1, 120: 2, 180: -3})]
@@ -98,7 +115,13 @@ def test_a_time_shift_fails_or_corrected_shows_what_was_before() -> None:
     assert both == [("a", {60: 1.0, 120: -5.0})]
 
 
-def test_a_metric_query_has_the_first_s_result_or_corrected_its_own() -> None:
+@pytest.mark.difference(
+    "gexp-metric-queries",
+    topic="corrected",
+    theirs="An expression with an `m`, or with a repeated metric query, uses another result, or fails",
+    ours="it uses its own result",
+)
+def test_metric_query_has_its_own_result_if_corrected() -> None:
     with pytest.raises(BadQuery, match="Index 1 out of bounds for length 1"):
         answer(["scale(sum:a,2)", "scale(sum:a,3)"], UNEVEN)
     assert answer(["scale(sum:a,2)", "scale(sum:a,3)"], UNEVEN, corrected="") == [
@@ -118,14 +141,15 @@ def test_a_metric_query_has_the_first_s_result_or_corrected_its_own() -> None:
         (["scale(sum:c,2)", "scale(sum:b,2)"], {"m": ["sum:a", "sum:b", "sum:a"], "tsuid": ["sum:01"]}, [3, 2]),
     ],
 )
-def test_corrected_each_metric_query_has_its_own_result(
+def test_corrected_metric_queries_have_their_own_results(
     texts: list[str], more: Mapping[str, Sequence[str]], wanted: list[int]
 ) -> None:
-    asked = read_gexp({**RANGE, **more, "exp": texts}, 0, corrected=True)
+    asked = read_gexp({**RANGE, **more, "exp": texts}, 0, quirks=CORRECTED)
     assert asked.subs == wanted
 
 
-def test_corrected_a_metric_query_that_comes_again_does_not_move_others() -> None:
+@pytest.mark.difference("gexp-metric-queries")
+def test_corrected_repeated_metric_query_moves_no_other() -> None:
     found = {name: [group(name, 1, {0: value, 10: value})] for name, value in (("a", 1), ("b", 100))}
     assert answer(["difference(sum:a,sum:b)", "scale(sum:a,2)"], found, corrected="") == [
         ("a", {0: -99.0, 10: -99.0}),
@@ -133,25 +157,31 @@ def test_corrected_a_metric_query_that_comes_again_does_not_move_others() -> Non
     ]
 
 
-def test_the_highest_are_ranked_by_columns_or_corrected_by_their_own_points() -> None:
+@pytest.mark.difference(
+    "highest",
+    topic="corrected",
+    theirs="`highestMax` and `highestCurrent` rank columns in which series move up after others have ended",
+    ours="each series is ranked by its own points",
+)
+def test_ranking_by_columns_or_by_series_if_corrected() -> None:
     found = {"a": [group("a", 1, {0: 5, 60: 6}), group("a", 2, {0: 1, 600: 2}), group("a", 3, {300: 100, 600: 100})]}
     assert [metric_points[1] for metric_points in answer(["highestMax(sum:a,1)"], found)] == [{0: 1, 600: 2}]
     assert [one[1] for one in answer(["highestMax(sum:a,1)"], found, corrected="")] == [{300: 100, 600: 100}]
 
 
-def test_a_series_with_nan_is_ranked_without_a_word() -> None:
+def test_series_with_nan_is_ranked_without_warning() -> None:
     found = {"a": [group("a", 1, {0: 5.0, 60: np.nan}), group("a", 2, {0: 4.0, 60: 4.0})]}
     assert [one[1][0] for one in answer(["highestMax(sum:a,2)"], found)] == [4.0, 5.0]
 
 
-def test_the_highest_are_found_without_a_table_of_all() -> None:
+def test_ranking_needs_no_table_of_all_columns() -> None:
     """Of series at times of their own it would be far larger than their points."""
     series = [points({host + 150 * at: host for at in range(20)}) for host in range(150)]
-    span = Span(T * 1000, (T + 3000) * 1000)
+    span = TimeSpan(T * 1000, (T + 3000) * 1000)
     for ranked in (by_maximum, by_current):
         tracemalloc.start()
         try:
-            assert len(ranked(series, span, corrected=False)) == len(series)
+            assert len(ranked(series, span, quirks=OPENTSDB)) == len(series)
             assert tracemalloc.get_traced_memory()[1] < 150 * 3000 * 8 / 4
         finally:
             tracemalloc.stop()
@@ -169,8 +199,7 @@ def plainly(values: Sequence[float], window: int) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["integers", "halves", "decimals", "large", "small"])
-def test_moving_averages_are_those_of_one_addition_after_the_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "_BLOCK", 16)
+def test_moving_average_equals_sequential_addition(kind: str) -> None:
     lot = np.random.default_rng(5)
     draw = {
         "integers": lambda: lot.integers(-1000, 1000, 90).astype(np.float64),
@@ -181,25 +210,25 @@ def test_moving_averages_are_those_of_one_addition_after_the_other(kind: str, mo
     }[kind]()
     series = points({at: float(value) for at, value in enumerate(draw)})
     for window in (1, 2, 7, 40, 90, 91):
-        found = moving_average(series, Window(points=window)).doubles()
+        found = moving_average(series, AverageWindow(points=window), block_size=16).doubles()
         np.testing.assert_array_equal(found, plainly(draw.tolist(), window))
-        by_time = moving_average(series, Window(length_ms=window * 1000)).doubles()
+        by_time = moving_average(series, AverageWindow(length_ms=window * 1000)).doubles()
         wanted = plainly(draw.tolist(), window)
         wanted[:window] = [0.0] * len(wanted[:window])  # 0.0 too where the window begins with the first point
         np.testing.assert_array_equal(by_time, wanted)
 
 
-def test_a_moving_average_costs_no_more_where_its_window_is_long() -> None:
+def test_moving_average_cost_does_not_grow_with_the_window() -> None:
     """Where the order of additions cannot show, there is one for a point; else it is looked at whether to go on."""
     looks: list[int] = []
     for factor, adds_up in ((1.0, False), (0.1, True)):
         looks.clear()
         series = points({at: at * factor for at in range(20_000)})
-        moving_average(series, Window(points=2000), lambda: looks.append(1))
+        moving_average(series, AverageWindow(points=2000), lambda: looks.append(1))
         assert bool(looks) == adds_up
 
 
-def test_texts_are_bounded() -> None:
+def test_expression_texts_are_bounded() -> None:
     known = FUNCTIONS.__contains__
     with pytest.raises(BadQuery, match="wanted at most"):
         parse(["scale(" + "a" * 10_001], known)
@@ -218,7 +247,7 @@ def test_texts_are_bounded() -> None:
         ("", "Failed to parse "),
     ],
 )
-def test_what_is_no_expression_is_told(text: str, message: str) -> None:
+def test_invalid_expression_is_refused(text: str, message: str) -> None:
     with pytest.raises(BadQuery) as told:
         parse([text], FUNCTIONS.__contains__)
     assert (told.value.status, told.value.message) == (500, message)
@@ -249,23 +278,23 @@ def test_what_is_no_expression_is_told(text: str, message: str) -> None:
         ("timeShift(sum:a,'9999999999min')", 'For input string: "9999999999"'),
     ],
 )
-def test_words_that_are_wrong_are_told_as_by_opentsdb(text: str, message: str) -> None:
+def test_wrong_words_have_opentsdbs_errors(text: str, message: str) -> None:
     with pytest.raises(BadQuery) as told:
         answer([text], UNEVEN)
     assert (told.value.status, told.value.message) == (400, message)
 
 
-def test_the_largest_numbers_are_windows_like_any() -> None:
+def test_largest_window_is_accepted() -> None:
     for window in ("2147483647", "'2147483647d'"):
         assert answer([f"movingAverage(sum:a,{window})"], UNEVEN) == [("a", {0: 0.0, 60: 0.0, 120: 0.0})]
 
 
-def test_a_shift_to_before_1970_is_refused() -> None:
+def test_shift_before_1970_is_refused() -> None:
     with pytest.raises(BadQuery, match="Invalid timestamp: -"):
         answer(["shift(sum:a,'99y')"], UNEVEN, corrected="")
 
 
-def test_corrected_the_bucket_that_holds_the_start_is_averaged_too() -> None:
+def test_corrected_average_includes_the_first_bucket() -> None:
     found = {"a": [group("a", 1, {0: 1.0, 120: 3.0, 240: 5.0})]}
     asked = {"start": str(T + 30), "end": str(T + 600)}
     text = ["movingAverage(sum:2m-avg:a,2)"]

@@ -1,11 +1,11 @@
-"""Rates of series that are filled by calendar: the bucket before the first one that is answered leads them."""
+"""Rates of series filled by calendar: the bucket before the first answered one leads them."""
 
 from tests.query_vectors import Asked, answer
-from tsd.query.durations import read_downsample
 from tsd.query.model import RateOptions
+from tsd.query.parse.times import read_downsample
 
 
-def test_the_first_rate_is_that_from_what_the_bucket_before_was_filled_with() -> None:
+def test_first_rate_starts_from_the_fill_of_the_bucket_before() -> None:
     """As OpenTSDB's iterators have it. It used to be that from a 0 in 1970, which the other series' rates were added
     to where later resets are dropped."""
     spec = read_downsample("5h-last-zero", zone="Asia/Kolkata", use_calendar=True)

@@ -1,12 +1,13 @@
-"""What `corrected` makes of OpenTSDB's accidents in numbers (query.md §21), beside what they are without it."""
+"""Numbers as in OpenTSDB and corrected (docs/compat/query.md §21)."""
 
 from typing import Any
 
 import pytest
 
 from tests.query_vectors import Asked, Value, answer
-from tsd.query.durations import read_downsample
 from tsd.query.model import PLAIN_RATE, RateOptions
+from tsd.query.parse.times import read_downsample
+from tsd.tables.quirks import CORRECTED, OPENTSDB
 
 BASE_MS = 1_356_998_400_000
 
@@ -24,24 +25,45 @@ def asked(aggregator: str, downsample: str = "", first_s: int = 0, last_s: int =
 def both(series: list[dict[int, Value]], question: Asked) -> list[dict[int, Value]]:
     """The answer as OpenTSDB's, and corrected; times in seconds after the base."""
     groups = [range(len(series))]
-    found = [answer(series, groups, question, corrected=corrected)[0] for corrected in (False, True)]
+    found = [answer(series, groups, question, quirks=quirks)[0] for quirks in (OPENTSDB, CORRECTED)]
     return [{(time - BASE_MS) // 1000: value for time, value in one.items()} for one in found]
 
 
-def test_a_series_adds_nothing_before_its_first_real_rate() -> None:
+@pytest.mark.difference(
+    "first-rates",
+    topic="corrected",
+    theirs=(
+        "In a sum of rates each series counts with its value divided by its time (a counter at 10^12: 737) until "
+        "its first real rate"
+    ),
+    ours="a series counts from its first real rate on",
+)
+def test_series_adds_nothing_before_its_first_rate() -> None:
     counter = at(10**12, 10**12 + 60, first_s=120)
     theirs, ours = both([at(0, 60, 120, 180), counter], asked("sum", rate=PLAIN_RATE))
     assert theirs[60] == pytest.approx(1 + 10**12 / (BASE_MS / 1000 + 120))
     assert ours == {60: 1.0, 120: 1.0, 180: 2.0}
 
 
-def test_of_a_counter_that_begins_below_zero_no_real_rate_is_left_out() -> None:
+@pytest.mark.difference(
+    "dropcounter",
+    topic="corrected",
+    theirs="With `dropcounter`, a first value below zero loses the first real rate",
+    ours="it is answered",
+)
+def test_counter_below_zero_keeps_its_real_rates() -> None:
     dropping = RateOptions(counter=True, drop_resets=True)
     theirs, ours = both([at(-5, 55, 115)], asked("sum", rate=dropping))
     assert (theirs, ours) == ({120: 1.0}, {60: 1.0, 120: 1.0})
 
 
-def test_estimated_percentiles_of_doubles_are_what_their_names_say() -> None:
+@pytest.mark.difference(
+    "estimated-percentiles",
+    topic="corrected",
+    theirs="`ep50r3` … `ep999r7` of doubles are equal to `p50` … `p999`",
+    ours="they are estimated as their names say (R-3, R-7)",
+)
+def test_estimated_percentiles_of_doubles_are_estimated() -> None:
     series = [at(float(value)) for value in (1, 2, 3, 4)]
     assert both(series, asked("ep50r7")) == [{0: 2.5}, {0: 2.5}]
     assert both(series, asked("ep75r7")) == [{0: 3.75}, {0: 3.25}]
@@ -49,12 +71,24 @@ def test_estimated_percentiles_of_doubles_are_what_their_names_say() -> None:
     assert both([at(1, 2, 3, 4, step_s=1)], asked("sum", "1m-ep75r7")) == [{0: 3.75}, {0: 3.25}]
 
 
-def test_the_bucket_that_holds_the_start_is_answered_and_complete() -> None:
+@pytest.mark.difference(
+    "first-bucket",
+    topic="corrected",
+    theirs="The bucket that contains `start` is missing, unless it begins there",
+    ours="it is answered complete, with the time of its beginning",
+)
+def test_first_bucket_is_answered_completely() -> None:
     series = [at(1, 2, 4, 8, 16, 32, step_s=60)]
     theirs, ours = both(series, asked("sum", "2m-sum", first_s=61, last_s=300))
     assert (theirs, ours) == ({120: 12.0, 240: 48.0}, {0: 3.0, 120: 12.0, 240: 48.0})
 
 
+@pytest.mark.difference(
+    "calendar-buckets",
+    topic="corrected",
+    theirs="Calendar buckets at either end are read by nominal lengths: they lack points, or are missing",
+    ours="they are read completely",
+)
 def test_calendar_buckets_are_read_whole() -> None:
     series: list[dict[int, Value]] = [{BASE_MS + hour * 3_600_000: 1 for hour in range(-24 * 5, 24 * 5)}]
     daily = {"zone": "America/New_York"}

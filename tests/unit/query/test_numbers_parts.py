@@ -1,4 +1,4 @@
-"""Parts of the numbers that generated questions reach too seldom."""
+"""Parts of the numeric code that generated queries rarely reach."""
 
 import math
 
@@ -7,21 +7,21 @@ import pytest
 
 from tests.query_reference import merged_series
 from tests.query_vectors import batches, from_points, to_points
+from tsd.codec.points import Batch, doubles_as_points
 from tsd.errors import BadQuery
+from tsd.query.aggregate import Deviation, Extreme
 from tsd.query.buckets import by_series
-from tsd.query.downsample import Collector, Downsampler
-from tsd.query.durations import read_downsample
-from tsd.query.folds import Deviation, Extreme
-from tsd.query.merge import merge
-from tsd.query.merging import lined_up
-from tsd.query.points import Batch, doubles_as_points
-from tsd.query.ranges import ScanRange, scan_range
+from tsd.query.downsample import Downsampler, PointJoiner
+from tsd.query.merge import align, merge
+from tsd.query.parse.times import read_downsample
+from tsd.query.plan import scan_range
+from tsd.tables.reading import ScanRange
 
 BASE_S = 1_356_998_400
 BASE_MS = BASE_S * 1000
 
 
-def test_a_scalar_fill_fails_where_it_is_needed_and_only_there() -> None:
+def test_scalar_fill_without_number_fails_only_if_needed() -> None:
     spec = read_downsample("30m-sum-scalar")
     scan = ScanRange(BASE_S, BASE_S + 3600)
     full = {BASE_MS: 1, BASE_MS + 1_800_000: 2}
@@ -36,7 +36,7 @@ def test_a_scalar_fill_fails_where_it_is_needed_and_only_there() -> None:
                 taking.finish(1)
 
 
-def test_a_scalar_fill_that_knows_its_number_fills_with_it() -> None:
+def test_scalar_fill_uses_its_number() -> None:
     scan = ScanRange(BASE_S, BASE_S + 3600)
     taking = Downsampler(read_downsample("30m-sum-scalar")._replace(scalar=7.0), BASE_MS, BASE_MS + 3_600_000, scan)
     for batch in batches([{BASE_MS: 1}], scan, 10):
@@ -44,30 +44,30 @@ def test_a_scalar_fill_that_knows_its_number_fills_with_it() -> None:
     assert from_points(taking.finish(1)[0]) == {BASE_MS: 1.0, BASE_MS + 1_800_000: 7.0}
 
 
-def test_a_zone_that_does_not_exist_is_refused() -> None:
+def test_unknown_zone_is_refused() -> None:
     spec = read_downsample("1dc-sum", zone="Nope/Zone")
     with pytest.raises(BadQuery, match="The timezone specification could not be found"):
         Downsampler(spec, BASE_MS, BASE_MS + 1, ScanRange(BASE_S, BASE_S + 3600))
 
 
-def test_a_series_without_points_has_none_or_a_fill() -> None:
+def test_series_without_points_is_empty_or_filled() -> None:
     scan = ScanRange(BASE_S, BASE_S + 3600)
     empty = Batch(np.array([0], np.int32), np.array([0, 0]), *(np.empty(0, np.int64),) * 2, np.empty(0, np.bool_))
-    for taking in (Collector(), Downsampler(read_downsample("1m-sum"), BASE_MS, BASE_MS + 1, scan)):
+    for taking in (PointJoiner(), Downsampler(read_downsample("1m-sum"), BASE_MS, BASE_MS + 1, scan)):
         taking.feed(empty)
         assert [len(points.times) for points in taking.finish(2)] == [0, 0]
     filling = Downsampler(read_downsample("30m-sum-zero"), BASE_MS, BASE_MS + 1, scan)
     assert [from_points(points) for points in filling.finish(1)] == [{BASE_MS: 0.0, BASE_MS + 1_800_000: 0.0}]
 
 
-def test_what_a_fill_comes_to_is_known_before_it_is_made() -> None:
+def test_size_of_a_fill_is_known_beforehand() -> None:
     year = ScanRange(BASE_S, BASE_S + 366 * 86400)
     for text, points in (("1ms-sum-nan", 366 * 86_400_000), ("1msc-sum-zero", 366 * 86_400_000 + 1), ("1ms-sum", 0)):
         taking = Downsampler(read_downsample(text), BASE_MS, year.stop_ms - 1, year)
         assert taking.answer_size(10) == 10 * points
 
 
-def test_nothing_is_kept_of_whole_buckets_but_what_percentiles_come_to() -> None:
+def test_complete_buckets_hold_no_values() -> None:
     scan = ScanRange(BASE_S, BASE_S + 2 * 3600)
     taking = Downsampler(read_downsample("1h-p50"), BASE_MS, BASE_MS + 7_200_000, scan)
     series = [{BASE_MS + second * 1000: second % 100 for second in range(0, 7200, 10)}]
@@ -77,7 +77,7 @@ def test_nothing_is_kept_of_whole_buckets_but_what_percentiles_come_to() -> None
     assert [v for points in taking.finish(1) for v in from_points(points).values()] == [45.0, 45.0]
 
 
-def test_percentiles_of_buckets_over_hours_keep_only_what_is_open() -> None:
+def test_percentiles_hold_values_of_open_buckets_only() -> None:
     scan = ScanRange(BASE_S, BASE_S + 4 * 3600)
     taking = Downsampler(read_downsample("2h-median"), BASE_MS, BASE_MS + 4 * 3_600_000, scan)
     kept = []
@@ -88,7 +88,7 @@ def test_percentiles_of_buckets_over_hours_keep_only_what_is_open() -> None:
     assert list(from_points(taking.finish(1)[0]).values()) == [1.0, 3.0]
 
 
-def test_deviations_are_the_same_of_few_long_runs_and_of_many_short_ones() -> None:
+def test_deviation_of_long_and_short_runs_is_equal() -> None:
     values = np.random.default_rng(3).normal(0, 1e6, 1200)
     long, short = Deviation(integers=False), Deviation(integers=False)
     long.grow(1)
@@ -101,7 +101,7 @@ def test_deviations_are_the_same_of_few_long_runs_and_of_many_short_ones() -> No
 
 
 @pytest.mark.parametrize("highest", [True, False])
-def test_of_two_zeros_the_first_stays(highest: bool) -> None:
+def test_extreme_of_signed_zeros_is_the_first(highest: bool) -> None:
     for first, second in ((0.0, -0.0), (-0.0, 0.0)):
         fold = Extreme(integers=False, highest=highest)
         fold.grow(1)
@@ -110,19 +110,19 @@ def test_of_two_zeros_the_first_stays(highest: bool) -> None:
 
 
 @pytest.mark.parametrize("unit", [1, 1000, 60_000, 10_000_000])
-def test_times_are_lined_up_alike_by_table_and_by_sorting(unit: int) -> None:
+def test_alignment_by_table_equals_sorting(unit: int) -> None:
     random = np.random.default_rng(4)
     series = [
         doubles_as_points(BASE_MS + np.unique(random.integers(0, 500, 100)) * unit, np.zeros(0)) for _ in range(5)
     ]
-    times, places = lined_up(series)
+    times, places = align(series)
     assert times.tolist() == sorted({t for points in series for t in points.times.tolist()})
     for points, own in zip(series, places, strict=True):
         assert times[own].tolist() == points.times.tolist()
 
 
 @pytest.mark.parametrize("aggregator", ["sum", "p90"])
-def test_a_merge_in_many_blocks_is_that_of_the_description(aggregator: str) -> None:
+def test_merge_in_blocks_equals_the_reference(aggregator: str) -> None:
     random = np.random.default_rng(5)
     series = []
     for _ in range(3):
@@ -136,7 +136,7 @@ def test_a_merge_in_many_blocks_is_that_of_the_description(aggregator: str) -> N
     assert from_points(found) == merged_series(series, [None] * 3, aggregator, scan, rate=False)
 
 
-def test_rows_of_one_series_are_joined_in_their_order() -> None:
+def test_rows_of_a_series_are_joined_in_order() -> None:
     scan = ScanRange(BASE_S, BASE_S + 3 * 3600)
     series = [{BASE_MS + hour * 3_600_000 + n: hour for hour in range(3)} for n in range(2)]
     [batch] = batches(series, scan, 100)
@@ -146,7 +146,7 @@ def test_rows_of_one_series_are_joined_in_their_order() -> None:
     assert joined.times.tolist() == [*series[0], *series[1]]
 
 
-def test_made_up_values_are_counted() -> None:
+def test_interpolated_values_are_counted() -> None:
     scan = ScanRange(BASE_S, BASE_S + 3600)
     series = [to_points({BASE_MS: 1, BASE_MS + 3000: 4}), to_points({BASE_MS + 1000: 1, BASE_MS + 2000: 1})]
     assert merge(series, "sum", scan).interpolated == 2

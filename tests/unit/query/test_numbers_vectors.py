@@ -1,4 +1,4 @@
-"""The numbers of query.md's vectors, without an engine around them."""
+"""The numbers of the recorded vectors, without an engine."""
 
 import json
 import math
@@ -19,14 +19,14 @@ def judged() -> list[tuple[int, dict[str, Any]]]:
     ]
 
 
-def test_most_of_the_vectors_can_be_judged_by_numbers_alone() -> None:
+def test_most_vectors_have_numbers() -> None:
     of_topics = [query for query in vectors()["queries"] if query["topic"].startswith(TOPICS)]
     assert len(judged()) > 0.8 * len(of_topics)
 
 
 @pytest.mark.parametrize("rows", [1, 1000])
 @pytest.mark.parametrize(("number", "query"), judged(), ids=lambda v: str(v) if isinstance(v, int) else v["topic"])
-def test_numbers_are_those_of_the_vectors(number: int, query: dict[str, Any], rows: int) -> None:
+def test_vector_numbers_are_equal(number: int, query: dict[str, Any], rows: int) -> None:
     asked = read_request(query["request"])
     assert asked
     series = stored()[asked.metric]

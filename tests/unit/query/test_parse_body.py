@@ -1,4 +1,4 @@
-"""Queries as JSON spells them: what the vectors do not show."""
+"""Parsing of JSON queries, beyond the recorded vectors."""
 
 import json
 from typing import Any
@@ -7,24 +7,25 @@ import msgspec
 import pytest
 
 from tsd.errors import BadQuery
-from tsd.query.answers import SubAnswer
-from tsd.query.body import LARGEST, MISSING, NULL, UNPARSABLE, read_body
-from tsd.query.echo import echo
-from tsd.query.model import Filter, Query, RateOptions, SubQuery
+from tsd.query.model import Query, RateOptions, SubQuery
+from tsd.query.parse.body import LARGEST, MISSING, NULL, UNPARSABLE, read_body
+from tsd.query.result import SubAnswer, echo
+from tsd.tables.filters import Filter
+from tsd.tables.quirks import CORRECTED, OPENTSDB, quirks_for
 
 NOW_MS = 1_700_000_000_000
 
 
 def read(sub: dict[str, Any] | None = None, *, corrected: bool = False, **top: Any) -> Query:
     queries = [{"aggregator": "sum", "metric": "m"} | (sub or {})]
-    return read_body(json.dumps({"start": 1, "queries": queries} | top).encode(), NOW_MS, corrected=corrected)
+    return read_body(json.dumps({"start": 1, "queries": queries} | top).encode(), NOW_MS, quirks=quirks_for(corrected))
 
 
 def read_sub(**sub: Any) -> SubQuery:
     return read(sub).queries[0]
 
 
-def test_all_fields() -> None:
+def test_all_fields_are_parsed() -> None:
     query = read(
         {
             "downsample": "1d-sum",
@@ -58,7 +59,7 @@ def test_all_fields() -> None:
     assert (sub.use_fuzzy_filter, sub.use_multi_gets) == (False, False)
 
 
-def test_a_text_that_was_a_number_is_a_text_like_any_other() -> None:
+def test_number_as_text_is_a_plain_text() -> None:
     """The list of queries could not be told in JSON while one with such a text was in it."""
     query = read({"metric": 5, "tags": {"host": 1.5}, "aggregator": "sum"}, timezone="UTC")
     told = msgspec.json.encode(echo(SubAnswer(query.queries[0], [])))
@@ -70,29 +71,29 @@ def test_a_text_that_was_a_number_is_a_text_like_any_other() -> None:
     ("value", "wanted"),
     [("true", True), (" True ", True), ("", False), (1, True), (-3, True), (0, False), (None, False)],
 )
-def test_what_stands_for_a_boolean(value: Any, wanted: bool) -> None:
+def test_values_that_count_as_booleans(value: Any, wanted: bool) -> None:
     assert read_sub(rate=value).rate is wanted
 
 
 @pytest.mark.parametrize("value", ["TRUE", "yes", 1.5, [True], {}])
-def test_what_does_not(value: Any) -> None:
+def test_other_values_are_no_booleans(value: Any) -> None:
     with pytest.raises(BadQuery, match=UNPARSABLE):
         read_sub(rate=value)
 
 
-def test_numbers_are_taken_by_their_digits() -> None:
+def test_numbers_keep_their_digits() -> None:
     body = b'{"start":1356998400.123,"end":"now","queries":[{"aggregator":"sum","metric":1.50}]}'
     query = read_body(body, NOW_MS)
     assert (query.start_ms, query.queries[0].metric) == (1356998400123, "1.50")
 
 
 @pytest.mark.parametrize(("value", "wanted"), [("5", 5), (2.7, 2), (None, 0), ("", 0), (1e3, 1000)])
-def test_what_stands_for_an_integer(value: Any, wanted: int) -> None:
+def test_values_that_count_as_integers(value: Any, wanted: int) -> None:
     assert read_sub(rateOptions={"counterMax": value}).rate_options.counter_max == wanted
 
 
 @pytest.mark.parametrize("value", ["x", True, 1 << 63, [], "2.7"])
-def test_what_stands_for_none(value: Any) -> None:
+def test_values_that_are_no_integers(value: Any) -> None:
     with pytest.raises(BadQuery, match=UNPARSABLE):
         read_sub(rateOptions={"counterMax": value})
 
@@ -103,7 +104,13 @@ TAGS_READ = (Filter("host", "wildcard", "web*", True, True),)
 FILTERS_READ = (Filter("dc", "literal_or", "lga"),)
 
 
-def test_of_tags_and_filters_the_later_key_counts_and_both_when_corrected() -> None:
+@pytest.mark.difference(
+    "tags-and-filters",
+    topic="corrected",
+    theirs="Of `tags` and `filters` in a body, the first key is lost",
+    ours="both count",
+)
+def test_later_of_tags_and_filters_counts_unless_corrected() -> None:
     one: dict[str, Any] = {"tags": TAGS, "filters": FILTERS}
     other: dict[str, Any] = {"filters": FILTERS, "tags": TAGS}
     assert read_sub(**one).filters == FILTERS_READ
@@ -121,21 +128,21 @@ def test_tags_keep_their_order() -> None:
     ]
 
 
-def test_of_equal_keys_the_last_counts() -> None:
+def test_last_of_equal_keys_counts() -> None:
     body = b'{"start":5,"start":1,"queries":[{"aggregator":"sum","metric":"a","metric":"b","tags":{"k":"1","k":"2"}}]}'
     query = read_body(body, NOW_MS)
     assert (query.start_ms, query.queries[0].metric) == (1000, "b")
     assert [f.expression for f in query.queries[0].filters] == ["2"]
 
 
-def test_both_spellings_of_group_by() -> None:
+def test_both_spellings_of_group_by_count() -> None:
     for name in ("groupBy", "group_by"):
         each = {"type": "wildcard", "tagk": "h", "filter": "*", name: "true"}
         assert read_sub(filters=[each]).filters == (Filter("h", "wildcard", "*", True),)
 
 
 @pytest.mark.parametrize("body", [b'{"start":1}', b'{"start":1,"queries":null}', b'{"queries":[null]}', b"null"])
-def test_what_ends_opentsdb_with_a_null_pointer(body: bytes) -> None:
+def test_null_pointer_errors_of_opentsdb(body: bytes) -> None:
     with pytest.raises(BadQuery) as refused:
         read_body(body, NOW_MS)
     assert (refused.value.status, refused.value.message) == (500, NULL)
@@ -162,18 +169,24 @@ def test_what_ends_opentsdb_with_a_null_pointer(body: bytes) -> None:
     ],
     ids=lambda body: ascii(body[:30]),
 )
-def test_what_cannot_be_parsed(body: bytes) -> None:
+def test_invalid_json_is_refused(body: bytes) -> None:
     with pytest.raises(BadQuery, match=UNPARSABLE) as refused:
         read_body(body, NOW_MS)
     assert refused.value.details
 
 
-def test_without_a_body() -> None:
+def test_missing_body_is_refused() -> None:
     with pytest.raises(BadQuery, match=MISSING):
         read_body(b"", NOW_MS)
 
 
-def test_a_body_has_a_largest_size() -> None:
+@pytest.mark.difference(
+    "query-body-limit",
+    topic="limits",
+    theirs="The body of a query may be as large as any other",
+    ours="It may have 1 MiB; 413 beyond",
+)
+def test_body_size_is_bounded() -> None:
     body = b'{"start":1,"queries":[{"aggregator":"sum","metric":"m"}]}'
     assert read_body(body.ljust(LARGEST), NOW_MS).start_ms == 1000
     with pytest.raises(BadQuery, match="wanted at most 1048576") as refused:
@@ -181,20 +194,20 @@ def test_a_body_has_a_largest_size() -> None:
     assert refused.value.status == 413
 
 
-def test_what_follows_the_object_is_not_looked_at() -> None:
+def test_text_after_the_object_is_ignored() -> None:
     assert read_body(b' {"start":1,"queries":[{"aggregator":"sum","metric":"m"}]} x', NOW_MS).start_ms == 1000
 
 
-def test_it_is_corrected_by_the_body_by_a_parameter_or_by_default() -> None:
-    assert not read().corrected
-    assert read(corrected=True).corrected
+def test_body_parameter_or_default_chooses_corrected() -> None:
+    assert read().quirks == OPENTSDB
+    assert read(corrected=True).quirks == CORRECTED
     body = b'{"start":1,"corrected":"false","queries":[{"aggregator":"sum","metric":"m"}]}'
-    assert not read_body(body, NOW_MS, corrected=True).corrected
+    assert read_body(body, NOW_MS, quirks=CORRECTED).quirks == OPENTSDB
     body = b'{"start":1,"queries":[{"aggregator":"sum","metric":"m"}]}'
-    assert read_body(body, NOW_MS, params={"corrected": ["true"]}).corrected
+    assert read_body(body, NOW_MS, params={"corrected": ["true"]}).quirks == CORRECTED
 
 
-def test_a_filter_that_makes_no_sense_says_why_in_the_details() -> None:
+def test_invalid_filter_has_details() -> None:
     with pytest.raises(BadQuery) as refused:
         read_sub(filters=[{"type": "regexp", "tagk": "h", "filter": "(a+)+$"}])
     assert refused.value.message == UNPARSABLE

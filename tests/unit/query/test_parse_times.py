@@ -1,4 +1,4 @@
-"""The times that requests name. What OpenTSDB reads is held against its own classes elsewhere."""
+"""Parsing of times. tests/conformance compares them with OpenTSDB's own classes."""
 
 from datetime import UTC
 
@@ -6,9 +6,8 @@ import pytest
 
 from tsd.errors import BadQuery
 from tsd.query.calendar import base
-from tsd.query.durations import read_downsample, read_duration
 from tsd.query.model import Calendar, Fill
-from tsd.query.times import find_zone, read_time
+from tsd.query.parse.times import find_zone, read_downsample, read_duration, read_time
 
 NOW_MS = 1_356_998_400_000
 
@@ -33,7 +32,7 @@ NOW_MS = 1_356_998_400_000
         ("2013/01/00-24:00", NOW_MS),
     ],
 )
-def test_a_time(text: str, wanted: int) -> None:
+def test_times_are_parsed(text: str, wanted: int) -> None:
     assert read_time(text, NOW_MS, local=UTC) == wanted
 
 
@@ -45,7 +44,7 @@ def test_a_time(text: str, wanted: int) -> None:
         ("Asia/Kolkata", "2013/01/01", 1356978600),
     ],
 )
-def test_a_date_is_on_the_zones_clock(zone: str, text: str, wanted_s: int) -> None:
+def test_date_is_in_its_zone(zone: str, text: str, wanted_s: int) -> None:
     assert read_time(text, NOW_MS, zone) == wanted_s * 1000
 
 
@@ -61,20 +60,20 @@ def test_a_date_is_on_the_zones_clock(zone: str, text: str, wanted_s: int) -> No
         ("€", "Invalid time: €. Invalid character '?' in ?"),
     ],
 )
-def test_what_is_no_time(text: str, message: str) -> None:
+def test_invalid_time_is_refused(text: str, message: str) -> None:
     with pytest.raises(BadQuery) as refused:
         read_time(text, NOW_MS, local=UTC)
     assert refused.value.message == message
 
 
 @pytest.mark.parametrize("span", ["99999999999hc", "2147483648dc", "9223372036854775807msc"])
-def test_opentsdb_s_calendar_steps_by_no_more_units_than_32_bits_hold(span: str) -> None:
+def test_calendar_step_of_more_than_32_bits_is_refused(span: str) -> None:
     with pytest.raises(BadQuery, match=rf"Invalid duration \(number\): {span[:-1]}$"):
         read_downsample(f"{span}-sum")
     assert read_downsample("2147483647dc-sum").calendar is not None
 
 
-def test_zones_are_those_of_the_database_and_nothing_else() -> None:
+def test_zone_must_be_in_the_tz_database() -> None:
     assert find_zone("Europe/Berlin") is not None
     assert all(find_zone(name) is None for name in ("Nope", "", "Europe", "/etc/passwd", "../zoneinfo/UTC", "a\0b"))
 
@@ -82,11 +81,11 @@ def test_zones_are_those_of_the_database_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted_ms"), [("1ms", 1), ("2S", 2000), ("10mm", 600_000), ("1.5h", 3_600_000), ("1y", 365 * 86_400_000)]
 )
-def test_a_duration(text: str, wanted_ms: int) -> None:
+def test_durations_are_parsed(text: str, wanted_ms: int) -> None:
     assert read_duration(text) == wanted_ms
 
 
-def test_a_downsampler_of_everything_has_no_calendar() -> None:
+def test_downsampler_of_all_has_no_calendar() -> None:
     found = read_downsample("0all-sum-zero", use_calendar=True)
     assert found.is_all
     assert found.calendar is None
@@ -99,7 +98,7 @@ def test_calendar_buckets_are_those_of_the_zone() -> None:
     assert read_downsample("1d-max", zone="Asia/Kabul").calendar is None
 
 
-def test_a_day_before_a_gap_at_midnight_begins_as_late_as_that_gap_ends() -> None:
+def test_day_before_a_midnight_gap_starts_after_it() -> None:
     """As OpenTSDB's: it steps until past the time, which ends in the gap, and back by a day. In São Paulo clocks went
     from midnight to 1:00 on 2014-10-19."""
     saturday_ms, hour_ms = 1413601200000, 3_600_000

@@ -1,20 +1,22 @@
-"""Queries as URIs spell them: what the vectors do not show."""
+"""Parsing of queries in URIs, beyond the recorded vectors."""
 
 import pytest
 
 from tsd.errors import BadQuery
-from tsd.query.model import NO_COUNTER_MAX, Calendar, Fill, Filter, Query, RateOptions
-from tsd.query.uri import read_drafts, read_m, read_metric, read_sub_query, read_tsuid, read_uri
+from tsd.query.model import NO_COUNTER_MAX, Calendar, Fill, Query, RateOptions
+from tsd.query.parse.uri import read_drafts, read_m, read_metric, read_sub_query, read_tsuid, read_uri
+from tsd.tables.filters import Filter
+from tsd.tables.quirks import quirks_for
 
 NOW_MS = 1_700_000_000_000
 
 
 def read(*m: str, corrected: bool = False, **params: str) -> Query:
     given = {"start": ["1600000000"], "m": list(m)} | {name: [value] for name, value in params.items()}
-    return read_uri(given, NOW_MS, corrected=corrected)
+    return read_uri(given, NOW_MS, quirks=quirks_for(corrected))
 
 
-def test_a_whole_sub_query() -> None:
+def test_whole_sub_query_is_parsed() -> None:
     sub = read_sub_query("sum:rate{counter,100,5}:1dc-avg-NaN:explicit_tags:sys.cpu{host=w*}{dc=lga}")
     assert (sub.aggregator, sub.metric, sub.rate, sub.explicit_tags) == ("sum", "sys.cpu", True, True)
     assert sub.rate_options == RateOptions(counter=True, counter_max=100, reset_value=5)
@@ -27,7 +29,7 @@ def test_a_whole_sub_query() -> None:
     )
 
 
-def test_flags_count_by_being_there() -> None:
+def test_flag_counts_without_value() -> None:
     query = read("sum:m", ms="false", show_tsuids="", arrays="", no_annotations="0", unknown="1")
     assert query.ms_resolution
     assert query.show_tsuids
@@ -35,56 +37,73 @@ def test_flags_count_by_being_there() -> None:
     assert (query.show_query, query.global_annotations, query.show_stats, query.show_summary) == (False,) * 4
 
 
-def test_the_last_of_a_repeated_parameter_counts() -> None:
+def test_last_of_repeated_parameters_counts() -> None:
     query = read_uri({"start": ["5", "6"], "end": ["1", "9"], "m": ["sum:m", "avg:m"]}, NOW_MS)
     assert (query.start_ms, query.end_ms, query.start_text) == (6000, 9000, "6")
     assert [sub.aggregator for sub in query.queries] == ["sum", "avg"]
 
 
-def test_without_an_end_it_is_now() -> None:
+def test_missing_end_is_now() -> None:
     assert read("sum:m").end_ms == NOW_MS
     assert read("sum:m", end="").end_ms == NOW_MS
 
 
-def test_tsuids_come_first() -> None:
+def test_tsuids_precede_metrics() -> None:
     query = read_uri({"start": ["5"], "m": ["sum:m"], "tsuid": ["max:0102,0304,"]}, NOW_MS)
     assert [sub.tsuids for sub in query.queries] == [("0102", "0304"), ()]
     assert query.queries[0].metric is None
 
 
-def test_a_tsuid_knows_neither_explicit_tags_nor_rollups() -> None:
+def test_tsuid_ignores_explicit_tags_and_rollups() -> None:
     sub = read_tsuid("sum:explicit_tags:pre-agg:rollup_raw:0102").sub
     assert (sub.explicit_tags, sub.pre_aggregate, sub.has_rollup_usage) == (False,) * 3
 
 
-def test_equal_sub_queries_are_one() -> None:
+def test_equal_sub_queries_are_joined() -> None:
     assert [sub.aggregator for sub in read("sum:m", "avg:m", "sum:m").queries] == ["sum", "avg"]
     assert [sub.index for sub in read("sum:m", "sum:m", "avg:m").queries] == [0, 1]
 
 
-def test_sub_queries_that_differ_in_grouping_are_merged_unless_corrected() -> None:
+@pytest.mark.difference(
+    "merged-sub-queries",
+    topic="corrected",
+    theirs=(
+        "`m=sum:x{host=*}&m=sum:x{}{host=*}`: sub queries that differ only in grouping, or at the end of a "
+        "wildcard, are answered once"
+    ),
+    ours="each is answered",
+)
+def test_sub_queries_with_other_groups_are_one_unless_corrected() -> None:
     two = ("sum:m{host=*}", "sum:m{}{host=*}")
     assert len(read(*two).queries) == 1
     assert len(read(*two, corrected=True).queries) == 2
     assert len(read("sum:m", "sum:m", corrected=True).queries) == 1
 
 
-def test_wildcards_that_differ_only_at_their_ends_are_merged_unless_corrected() -> None:
+@pytest.mark.difference("merged-sub-queries")
+def test_wildcards_with_other_ends_are_one_unless_corrected() -> None:
     assert len(read("sum:m{host=w*}", "sum:m{host=*w}").queries) == 1
     assert len(read("sum:m{host=w*}", "sum:m{host=*w}", corrected=True).queries) == 2
 
 
-def test_a_filter_of_both_lists_is_one_that_groups() -> None:
+def test_filter_in_both_lists_groups() -> None:
     assert read_metric("m{host=*}{host=*}") == ("m", (Filter("host", "wildcard", "*", True, True),))
 
 
-def test_decimals_of_a_second_are_digits_of_milliseconds_unless_corrected() -> None:
+@pytest.mark.difference(
+    "decimal-times",
+    topic="corrected",
+    theirs="`end=1600000001.5` is in 1970; `1.5h` is an hour",
+    ours="decimals are those of a second, or of a unit",
+)
+def test_decimals_of_seconds_are_appended_unless_corrected() -> None:
     assert read("sum:m", end="1600000001.5", start="1").end_ms == 16000000015
     assert read("sum:m", end="1600000001.5", corrected=True).end_ms == 1600000001500
     assert read("sum:m", end="1600000001.25", corrected=True).end_ms == 1600000001250
 
 
-def test_an_hour_and_a_half_is_an_hour_unless_corrected() -> None:
+@pytest.mark.difference("decimal-times")
+def test_duration_with_decimals_is_cut_unless_corrected() -> None:
     plain, right = (read("sum:1.5h-avg:m", corrected=corrected).queries[0].downsample for corrected in (False, True))
     assert plain is not None
     assert right is not None
@@ -95,34 +114,40 @@ def test_an_hour_and_a_half_is_an_hour_unless_corrected() -> None:
     ("value", "default", "wanted"),
     [("", False, True), ("true", False, True), ("false", True, False), ("0", True, False), (None, True, True)],
 )
-def test_who_asks_may_want_it_corrected_or_not(value: str | None, default: bool, wanted: bool) -> None:
+def test_parameter_chooses_corrected(value: str | None, default: bool, wanted: bool) -> None:
     params = {"start": ["5"], "m": ["sum:m"]} | ({} if value is None else {"corrected": [value]})
-    assert read_uri(params, NOW_MS, corrected=default).corrected is wanted
+    assert read_uri(params, NOW_MS, quirks=quirks_for(default)).quirks == quirks_for(wanted)
 
 
-def test_not_key_is_known_when_corrected() -> None:
+@pytest.mark.difference(
+    "not-key",
+    topic="corrected",
+    theirs="`not_key()` is documented but unknown",
+    ours="it passes series without the tag name",
+)
+def test_not_key_is_accepted_if_corrected() -> None:
     with pytest.raises(BadQuery, match="Could not find a tag value filter of the type: not_key"):
         read("sum:m{}{host=not_key()}")
     assert read("sum:m{}{host=not_key()}", corrected=True).queries[0].filters == (Filter("host", "not_key", ""),)
 
 
-def test_drafts_keep_what_is_equal_and_come_unchecked() -> None:
+def test_drafts_are_unchecked_with_duplicates() -> None:
     drafts = read_drafts({"m": ["nope:m", "nope:m"]})
     assert [draft.sub.aggregator for draft in drafts] == ["nope", "nope"]
 
 
-def test_metric_queries_of_expressions_are_sub_queries_too() -> None:
+def test_metric_queries_of_expressions_are_sub_queries() -> None:
     query = read_uri({"start": ["5"]}, NOW_MS, extra=[read_m("sum:m")])
     assert [sub.metric for sub in query.queries] == ["m"]
 
 
-def test_details_tell_the_query() -> None:
+def test_error_details_describe_the_query() -> None:
     with pytest.raises(BadQuery) as refused:
         read("nope:m")
     assert refused.value.details == "Query(start=1600000000, end=None, queries=[nope:m])"
 
 
-def test_percentiles_are_32_bit_numbers_with_their_shortest_digits() -> None:
+def test_percentile_has_the_shortest_digits_of_32_bits() -> None:
     assert read_sub_query("sum:percentiles[99.9,50, 75.25]:m").percentiles == (50.0, 75.25, 99.9)
     assert read_sub_query("sum:percentiles[99.900000001]:m").percentiles == (99.9,)
 
@@ -137,13 +162,13 @@ def test_percentiles_are_32_bit_numbers_with_their_shortest_digits() -> None:
         ("rate{counter", RateOptions()),
     ],
 )
-def test_rate_options(text: str, wanted: RateOptions) -> None:
+def test_rate_options_are_parsed(text: str, wanted: RateOptions) -> None:
     sub = read_sub_query(f"sum:{text}:m")
     assert sub.has_rate_options
     assert sub.rate_options == wanted
 
 
 @pytest.mark.parametrize("start", ["9223372036854775807y-ago", "10000000000000", "253402300800000"])
-def test_times_beyond_the_last_are_refused(start: str) -> None:
+def test_time_out_of_range_is_refused(start: str) -> None:
     with pytest.raises(BadQuery):
         read("sum:m", start=start, end="99999999999999")

@@ -1,4 +1,4 @@
-"""Which rollup cells a sub query reads, and what becomes of them: what a comparison with OpenTSDB does not show."""
+"""Which rollup cells a sub query reads, and their values."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from tests.running import Running, running
-from tsd.codec.rollup import parse_config
-from tsd.codec.rowkey import Layout
+from tests.unit.query.engines import DATA, FEW, QueryEnvironment
+from tsd.codec.opentsdb.rollup import Rollups, parse_config
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import BadQuery
-from tsd.query.gathering import Tally
 from tsd.query.model import Downsample
-from tsd.query.rollups import batch_of, cells_for, intervals_for
-from tsd.rollups import Rollups
-from tsd.store.cells import CellPage
+from tsd.query.rollups import cells_for, intervals_for
+from tsd.store import CellPage
+from tsd.tables.opentsdb.reader import OpenTsdbReader
+from tsd.tables.opentsdb.summary_cells import RollupColumns, decode_rollups
+from tsd.tables.reading import RollupSource, SeriesRequest
 
 START_S = 1356998400
 CONFIG = {
@@ -33,6 +35,15 @@ SETTINGS = {
 }
 
 
+async def source() -> RollupSource:
+    """The rollups of a metric."""
+    env = await QueryEnvironment.build(FEW)
+    reader = OpenTsdbReader(env.store, DATA, env.uids, env.layout, rollups=ROLLUPS)
+    selection = await reader.select(SeriesRequest("sys.cpu"))
+    assert selection.rollups is not None
+    return selection.rollups
+
+
 async def asked(daemon: Running, query: str) -> Any:
     """The body of an answer to a query of the first day."""
     async with daemon.client() as client:
@@ -44,17 +55,23 @@ async def asked(daemon: Running, query: str) -> Any:
 @pytest.mark.parametrize(
     ("interval_s", "names"), [(3600, ["1h", "10m", "1m"]), (1800, ["10m", "1m"]), (420, ["1m"]), (90, []), (0, [])]
 )
-def test_intervals_that_divide_the_downsamplers_are_told_longest_first(interval_s: int, names: list[str]) -> None:
-    found = intervals_for(ROLLUPS, Downsample("", interval_s * 1000, "sum"))
+async def test_matching_intervals_are_sorted_longest_first(interval_s: int, names: list[str]) -> None:
+    found = intervals_for(await source(), Downsample("", interval_s * 1000, "sum"))
     assert [one.name for one in found] == names
 
 
-def test_a_deviation_cannot_be_told_from_rollups() -> None:
+@pytest.mark.difference(
+    "rollup-deviations",
+    topic="rollups",
+    theirs="`dev` of rollups is a number without meaning",
+    ours="It is refused",
+)
+async def test_deviation_of_rollups_is_refused() -> None:
     with pytest.raises(BadQuery, match="ROLLUP_RAW"):
-        cells_for(ROLLUPS, ROLLUPS.config.interval("1h"), "dev", grouped=False)
+        cells_for(await source(), ROLLUPS.config.interval("1h"), "dev")
 
 
-async def test_a_mean_needs_both_a_sum_and_a_count(tmp_path: Path) -> None:
+async def test_mean_needs_sum_and_count(tmp_path: Path) -> None:
     lines = [
         *(f"rollup 1h-sum m {START_S + hour * 3600} {hour + 10} host=a" for hour in range(4)),
         *(f"rollup 1h-count m {START_S + hour * 3600} 2 host=a" for hour in (0, 1, 3)),
@@ -65,7 +82,8 @@ async def test_a_mean_needs_both_a_sum_and_a_count(tmp_path: Path) -> None:
     assert group["dps"] == {str(START_S): 5.25, str(START_S + 7200): 6.5}
 
 
-async def test_of_two_cells_for_one_interval_the_newer_counts(tmp_path: Path) -> None:
+@pytest.mark.difference("rollup-duplicates")
+async def test_newer_cell_of_an_interval_counts(tmp_path: Path) -> None:
     async with running(tmp_path, SETTINGS) as daemon:
         for value in ("2.5", "7", "1.25"):
             await daemon.tell(f"rollup 1h-sum m {START_S} {value} host=a\n".encode())
@@ -73,7 +91,13 @@ async def test_of_two_cells_for_one_interval_the_newer_counts(tmp_path: Path) ->
             assert group["dps"] == {str(START_S): float(value)}
 
 
-async def test_histograms_are_found_by_a_query_whose_interval_has_rollups(tmp_path: Path) -> None:
+@pytest.mark.difference(
+    "histograms-with-rollups",
+    topic="rollups",
+    theirs="Histograms are looked up in a rollup table, which has none, if one fits the downsampler",
+    ours="They are found",
+)
+async def test_histogram_query_ignores_rollups(tmp_path: Path) -> None:
     lines = [f"histogram h {START_S + at} 0,2=1:2,4={at} host=a\n" for at in (0, 60, 600)]
     async with running(tmp_path, {**SETTINGS, "tsd.storage.salt.width": "1"}) as daemon:
         await daemon.tell("".join(lines).encode())
@@ -87,24 +111,37 @@ async def test_histograms_are_found_by_a_query_whose_interval_has_rollups(tmp_pa
     }
 
 
-async def test_without_a_codec_histograms_cannot_be_asked_for(tmp_path: Path) -> None:
+async def test_histogram_query_without_codec_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         await daemon.tell(b"put h %d 1 host=a\n" % START_S)
         answer = await asked(daemon, "sum:percentiles%5B50%5D:h")
     assert answer["error"]["message"].startswith("Histogram storage has not been enabled.")
 
 
-def test_cells_named_by_their_aggregator_are_read_like_those_with_its_id() -> None:
+@pytest.mark.difference(
+    "rollup-old-cells",
+    topic="rollups",
+    theirs="Cells of the old form, with the name of their aggregator, are read for means only",
+    ours="They are read for every function",
+)
+def test_rollup_cells_with_aggregator_names_are_read() -> None:
     key = bytes.fromhex("00000150e22700000001000001")
-    columns = [b"t:\x00" + bytes.fromhex("0010"), b"t:\x01" + bytes.fromhex("0010"), b"t:sum:" + bytes.fromhex("0020")]
-    page = CellPage([key] * 3, columns, [b"\x05", b"\x01", b"\x07"], 0, [1, 1, 1], None)
-    cells = cells_for(ROLLUPS, ROLLUPS.config.interval("1h"), "sum", grouped=False)
-    batch = batch_of(page, {key[7:]: 0}, Layout(), cells.interval, cells.columns[0], Tally())
+    names = [b"t:\x00" + bytes.fromhex("0010"), b"t:\x01" + bytes.fromhex("0010"), b"t:sum:" + bytes.fromhex("0020")]
+    page = CellPage([key] * 3, names, [b"\x05", b"\x01", b"\x07"], 0, [1, 1, 1], None)
+    config = ROLLUPS.config
+    columns = RollupColumns(config.interval("1h"), config.column_starts(["sum"]))
+    [batch] = decode_rollups({key[7:]: 0}, Layout(), columns, page).batches
     assert batch.times.tolist() == [(START_S + 3600) * 1000, (START_S + 7200) * 1000]
     assert batch.bits.tolist() == [5, 7]
 
 
-async def test_where_no_rollups_are_raw_points_are_downsampled_as_asked_when_corrected(tmp_path: Path) -> None:
+@pytest.mark.difference(
+    "rollup-fallback-raw",
+    topic="corrected",
+    theirs="`ROLLUP_FALLBACK_RAW` downsamples raw points with the interval of the table without points",
+    ours="it uses the requested interval",
+)
+async def test_corrected_fallback_keeps_the_interval(tmp_path: Path) -> None:
     async with running(tmp_path, SETTINGS) as daemon:
         await daemon.tell(f"put m {START_S} 1 host=a\nput m {START_S + 3600} 2 host=a\n".encode())
         query = "sum:2h-sum:rollup_fallback_raw:m"

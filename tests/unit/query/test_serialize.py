@@ -1,4 +1,4 @@
-"""Answers as JSON: keys and their order, forms of numbers, what is left out."""
+"""Answers as JSON: keys and their order, forms of numbers, omissions."""
 
 import json
 from dataclasses import replace
@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsd.codec.annotation import Annotation
+from tsd.codec.metadata import Annotation
+from tsd.codec.points import Points, doubles_as_points
 from tsd.errors import BadQuery
-from tsd.query.answer import PART, write_answer
-from tsd.query.answers import Answer, Group, SubAnswer
-from tsd.query.durations import read_downsample
 from tsd.query.model import Query, SubQuery
-from tsd.query.numbers import double_texts, number_texts
-from tsd.query.points import Points, doubles_as_points
-from tsd.query.uri import read_sub_query
+from tsd.query.parse.times import read_downsample
+from tsd.query.parse.uri import read_sub_query
+from tsd.query.result import Answer, Group, SubAnswer
+from tsd.query.serialize import PART, double_texts, number_texts, write_answer
+from tsd.tables.quirks import CORRECTED
 
 START_S = 1356998400
 SUB = SubQuery("sum", "m")
@@ -49,7 +49,7 @@ def dps(found: Answer, *, arrays: bool = False) -> str:
     return text(found, arrays=arrays).partition('"dps":')[2].removesuffix("}]")
 
 
-def test_a_whole_answer() -> None:
+def test_whole_answer_is_written() -> None:
     assert text(answer(group((0, 1), (60, 2.5)))) == (
         '[{"metric":"m","tags":{"host":"a"},"aggregateTags":["dc"],"dps":{"1356998400":1,"1356998460":2.5}}]'
     )
@@ -61,43 +61,49 @@ def test_arrays_and_milliseconds() -> None:
     assert dps(found, arrays=True) == "[[1356998400000,1],[1356998400500,2.5]]"
 
 
-def test_nothing() -> None:
+def test_empty_answer_is_an_empty_array() -> None:
     assert text(answer()) == "[]"
     assert dps(answer(group())) == "{}"
     assert dps(answer(group()), arrays=True) == "[]"
 
 
-def test_points_outside_the_query_are_left_out_and_both_ends_belong_to_it() -> None:
+def test_points_are_cut_to_the_query_with_both_ends() -> None:
     assert dps(answer(group((-1, 1), (0, 2), (3600, 3), (3601, 4)))) == '{"1356998400":2,"1357002000":3}'
 
 
-def test_the_bucket_that_holds_the_start_is_shown_when_corrected() -> None:
+def test_first_bucket_is_shown_if_corrected() -> None:
     found = answer(group((0, 1), (10, 2)), sub=replace(SUB, downsample=read_downsample("10s-sum")))
     found = replace(found, query=replace(found.query, start_ms=(START_S + 5) * 1000))
     assert dps(found) == '{"1356998410":2}'
-    assert dps(replace(found, query=replace(found.query, corrected=True))) == '{"1356998400":1,"1356998410":2}'
+    assert dps(replace(found, query=replace(found.query, quirks=CORRECTED))) == '{"1356998400":1,"1356998410":2}'
 
 
-def test_several_points_of_a_second_share_a_key_unless_corrected() -> None:
+@pytest.mark.difference(
+    "repeated-seconds",
+    topic="corrected",
+    theirs="Several points of one second repeat its key",
+    ours="the last one is answered",
+)
+def test_points_of_a_second_repeat_keys_unless_corrected() -> None:
     pairs = ((0, 1), (0.25, 2), (1, 3))
     assert dps(answer(group(*pairs))) == '{"1356998400":1,"1356998400":2,"1356998401":3}'
-    assert dps(answer(group(*pairs), corrected=True)) == '{"1356998400":2,"1356998401":3}'
-    assert dps(answer(group(*pairs), corrected=True), arrays=True).count("[") == 4
+    assert dps(answer(group(*pairs), quirks=CORRECTED)) == '{"1356998400":2,"1356998401":3}'
+    assert dps(answer(group(*pairs), quirks=CORRECTED), arrays=True).count("[") == 4
 
 
 @pytest.mark.parametrize(("fill", "wanted"), [("-nan", '"NaN"'), ("-null", "null"), ("-zero", '"NaN"'), ("", '"NaN"')])
-def test_nan_is_written_as_the_fill_says(fill: str, wanted: str) -> None:
+def test_nan_depends_on_the_fill(fill: str, wanted: str) -> None:
     sub = SubQuery("sum", "m", downsample=read_downsample(f"1m-avg{fill}"))
     assert dps(answer(group((0, NAN), (60, 1.0)), sub=sub)) == f'{{"1356998400":{wanted},"1356998460":1.0}}'
 
 
 @pytest.mark.parametrize("value", [INFINITY, -INFINITY])
-def test_infinity_refuses_the_answer_before_anything_is_written(value: float) -> None:
+def test_infinity_is_refused_before_writing(value: float) -> None:
     with pytest.raises(BadQuery, match=r"Got Infinity: -?Infinity at 1356998460000"):
         write_answer(answer(group((0, 1.0)), group((0, 1), (60, value))))
 
 
-def test_infinity_outside_the_query_harms_nothing_nor_do_integers_that_look_like_it() -> None:
+def test_infinity_outside_the_query_is_ignored() -> None:
     looks = int(np.float64(INFINITY).view(np.int64))
     assert dps(answer(group((-1, INFINITY), (0, looks)))) == f'{{"1356998400":{looks}}}'
 
@@ -113,7 +119,8 @@ NOTE_SHOWN = {
 }
 
 
-def test_all_keys_in_order() -> None:
+@pytest.mark.difference("query-warnings")
+def test_keys_are_in_opentsdbs_order() -> None:
     found = answer(
         group((0, 1), tsuids=[b"\0\0\x0b", b"\0\0\x0a"], annotations=[NOTE]),
         sub=read_sub_query("sum:m{host=*}"),
@@ -142,19 +149,29 @@ def test_all_keys_in_order() -> None:
     assert shown["warnings"] == ["a row could not be read"]
 
 
-def test_annotations_outside_the_query_are_left_out_but_not_that_there_are_some() -> None:
+def test_annotations_outside_the_query_leave_an_empty_list() -> None:
     found = answer(group((0, 1), annotations=[Annotation(START_S - 1), Annotation(START_S * 1000 + 3_600_001)]))
     assert json.loads(text(found))[0]["annotations"] == []
     assert '"annotations"' not in text(answer(group((0, 1))))
     assert '"annotations"' not in text(answer(group((0, 1), annotations=[NOTE]), no_annotations=True))
 
 
-def test_warnings_are_told_once_for_a_sub_query() -> None:
+@pytest.mark.difference(
+    "query-warnings",
+    topic="queries",
+    theirs="A row that cannot be read fails the query. Names without a UID and interpolated values are not reported",
+    ours=(
+        "The last key of the sub query's first group, or of the answer of `exp`, is `warnings`, if there are any. "
+        "The header `X-Tsd-Warnings` has them as well, also for `/q?ascii` and `query/last`. With `show_stats` the "
+        "interpolated points are counted"
+    ),
+)
+def test_warnings_are_shown_once_per_sub_query() -> None:
     shown = json.loads(text(answer(group((0, 1)), group((0, 2)), warnings=("w",))))
     assert [each.get("warnings") for each in shown] == [["w"], None]
 
 
-def test_the_summary_is_one_more_element() -> None:
+def test_summary_is_the_last_element() -> None:
     *groups, summary = json.loads(text(answer(group((0, 1)), show_summary=True, warnings=("w",))))
     assert len(groups) == 1
     assert list(summary) == ["statsSummary"]
@@ -165,7 +182,7 @@ def test_the_summary_is_one_more_element() -> None:
     assert list(json.loads(text(answer(show_summary=True)))[0]) == ["statsSummary"]
 
 
-def test_a_large_answer_comes_in_parts_that_are_one_text() -> None:
+def test_parts_of_a_large_answer_join_to_valid_json() -> None:
     count = 100_000
     times = (START_S + np.arange(count)) * 1000
     values = np.random.default_rng(1).normal(50, 10, count)
@@ -189,7 +206,7 @@ value_lists = st.lists(
 
 
 @given(value_lists, st.booleans())
-def test_values_are_read_back_as_they_were(values: list[float], arrays: bool) -> None:
+def test_written_values_parse_to_themselves(values: list[float], arrays: bool) -> None:
     found = answer(group(*enumerate(values)))
     shown = json.loads(dps(found, arrays=arrays))
     read = [value for _, value in shown] if arrays else list(shown.values())
@@ -215,11 +232,11 @@ def test_values_are_read_back_as_they_were(values: list[float], arrays: bool) ->
         (5e-324, "5E-324"),
     ],
 )
-def test_a_double_has_javas_form(value: float, wanted: str) -> None:
+def test_double_is_written_like_java(value: float, wanted: str) -> None:
     shown = double_texts(np.array([value]))[0].decode()
     assert shown == wanted or float(shown) == float(wanted) == 5e-324  # Java: 4.9E-324
     assert double_texts(np.array([1.5, value, NAN, 1e9]))[1].decode() == shown
 
 
-def test_whole_numbers_among_doubles_stay_whole() -> None:
+def test_integers_among_doubles_stay_integers() -> None:
     assert number_texts(points((0, 1), (1, 1.0), (2, 10**18), (3, 1e18))) == [b"1", b"1.0", b"%d" % 10**18, b"1.0E18"]

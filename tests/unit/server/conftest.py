@@ -1,4 +1,4 @@
-"""Fixtures of the doors' tests."""
+"""Fixtures for tests of the server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +10,6 @@ from tests.running import Running, running
 
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
-    """One with the usual settings, in this process."""
+    """A daemon with default settings, in this process."""
     async with running(tmp_path) as daemon:
         yield daemon

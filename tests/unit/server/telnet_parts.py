@@ -1,4 +1,4 @@
-"""Telnet sessions for tests: over streams in memory, or a port of the test's own."""
+"""Telnet sessions for tests: over memory streams or a port."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -8,12 +8,11 @@ import trio
 from trio.testing import memory_stream_pair
 
 from tests.running import Client, Running
-from tsd.codec.putline import NameRules
-from tsd.doors.replies import Budget
-from tsd.doors.telnet import Powers, Rules, Tally, TelnetSession
-from tsd.doors.visitor import Visitor, here
+from tsd.config.settings import Mode
 from tsd.ingest.intake import Intake
-from tsd.settings import Mode
+from tsd.server.peer import Peer, local_peer
+from tsd.server.replies import ReplyBudget
+from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, TelnetStats
 
 T = 1_500_000_000
 GOOD = b"put m %d 1 a=b\n" % T
@@ -21,35 +20,39 @@ BAD = b"put m %d 1\n" % T
 REFUSED = b"put: illegal argument: not enough arguments (need least 4, got 3)\n"
 VERSION = b"net.opentsdb.tools 1 built at revision 1 (MINT)\nBuilt on a Monday\n"
 TOO_LONG = b"put: illegal argument: line too long: more than 1024 bytes\n"
-RULES = Rules(Mode.READ_WRITE, diediedie=True, max_line=1024, reply_buffer=4096, names=NameRules())
+DEFAULT_OPTIONS = TelnetOptions(Mode.READ_WRITE, diediedie=True, max_line=1024, reply_buffer=4096)
 
 
-class Told(NamedTuple):
-    """What a session came to."""
+class SessionResult(NamedTuple):
+    """Replies, counts and daemon commands of a session."""
 
     replies: bytes
-    tally: Tally
-    deeds: list[str]
+    stats: TelnetStats
+    called: list[str]
 
 
 def session(
-    stream: trio.abc.Stream, intake: Intake, rules: Rules = RULES, visitor: Visitor | None = None
-) -> tuple[TelnetSession, Tally, list[str]]:
-    """A session, its counts, and what it has the daemon do."""
-    deeds: list[str] = []
-    tally = Tally()
+    stream: trio.abc.Stream, intake: Intake, options: TelnetOptions = DEFAULT_OPTIONS, peer: Peer | None = None
+) -> tuple[TelnetSession, TelnetStats, list[str]]:
+    """Return a session, its counts, and the list of daemon commands that it will call."""
+    called: list[str] = []
+    stats = TelnetStats()
 
-    async def stats() -> bytes:
+    async def stats_text() -> bytes:
         return b"tsd.stat 1 1\n"
 
-    powers = Powers(stats, lambda: VERSION, lambda: deeds.append("drop"), lambda: deeds.append("die"))
-    return TelnetSession(stream, intake, powers, rules, tally, Budget(1 << 30), visitor or here()), tally, deeds
+    commands = DaemonCommands(stats_text, lambda: VERSION, lambda: called.append("drop"), lambda: called.append("die"))
+    return (
+        TelnetSession(stream, intake, commands, options, stats, ReplyBudget(1 << 30), peer or local_peer()),
+        stats,
+        called,
+    )
 
 
-async def tell(daemon: Running, pieces: Iterable[bytes], rules: Rules = RULES) -> Told:
-    """Have a session of its own take these pieces and then the end of them."""
+async def tell(daemon: Running, pieces: Iterable[bytes], options: TelnetOptions = DEFAULT_OPTIONS) -> SessionResult:
+    """Feed pieces to a new session, and then the end of input."""
     ours, theirs = memory_stream_pair()
-    talk, tally, deeds = session(ours, daemon.daemon.intake, rules)
+    talk, stats, called = session(ours, daemon.daemon.ingest.intake, options)
     left = iter(pieces)
 
     async def receive() -> bytes:
@@ -61,12 +64,12 @@ async def tell(daemon: Running, pieces: Iterable[bytes], rules: Rules = RULES) -
     replies = b""
     while data := await theirs.receive_some():
         replies += data
-    return Told(replies, tally, deeds)
+    return SessionResult(replies, stats, called)
 
 
 @asynccontextmanager
 async def reluctant(daemon: Running) -> AsyncIterator[Client]:
-    """A client whose kernel takes little before it is read."""
+    """A client with a small receive buffer."""
     connection = trio.socket.socket()
     connection.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
     await connection.connect(("127.0.0.1", daemon.port))

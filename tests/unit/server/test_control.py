@@ -1,4 +1,4 @@
-"""The control socket: what it answers, who may ask, and what is left of it by daemons that ended badly."""
+"""The control socket: its answers, its permissions, and sockets of crashed daemons."""
 
 import errno
 import os
@@ -14,9 +14,10 @@ import trio
 
 from tests.faults.process import command, served
 from tests.running import QUIET, Running, running
-from tsd.config import Given, Loaded, read_settings
-from tsd.daemon import Daemon
-from tsd.doors import control
+from tsd.config.loader import Given, Loaded
+from tsd.daemon.daemon import Daemon
+from tsd.daemon.lifecycle import serve
+from tsd.daemon.wiring import read_config
 from tsd.errors import (
     CorruptJournal,
     CorruptRow,
@@ -28,22 +29,22 @@ from tsd.errors import (
     TsdError,
     UidsExhausted,
 )
-from tsd.life import serve
+from tsd.server import control
 from tsd.store import Cell, Put
 from tsd.store.memory import MemoryStore
-from tsd.store.remote import Caller, RemoteStore
+from tsd.store.remote import ControlClient, RemoteStore
 
 T = 1_500_000_000
-STAYS = {"tsd.storage.flush_interval": "3600000"}  # points, until they are flushed
+STAYS = {"tsd.storage.flush_interval": "3600000"}  # keeps points in memory until a flush
 
 
 class Unknown(StoreError):
-    """An error that only this side has."""
+    """An error class that only this process has."""
 
 
 @asynccontextmanager
-async def listening(folder: Path, verbs: Mapping[str, control.Verb]) -> AsyncIterator[Path]:
-    """A control socket with these verbs."""
+async def listening(folder: Path, verbs: Mapping[str, control.Operation]) -> AsyncIterator[Path]:
+    """A control socket with these operations."""
     path = folder / "control.sock"
     listener = await control.open_listener(path)
     async with trio.open_nursery() as nursery:
@@ -53,8 +54,8 @@ async def listening(folder: Path, verbs: Mapping[str, control.Verb]) -> AsyncIte
 
 
 @asynccontextmanager
-async def calling(path: Path) -> AsyncIterator[Caller]:
-    caller = await Caller.connect(path)
+async def calling(path: Path) -> AsyncIterator[ControlClient]:
+    caller = await ControlClient.connect(path)
     try:
         yield caller
     finally:
@@ -62,7 +63,7 @@ async def calling(path: Path) -> AsyncIterator[Caller]:
 
 
 async def exchange(path: Path, pieces: list[bytes]) -> list[dict[str, Any]]:
-    """What is answered to bytes that come in these pieces, to the end."""
+    """Return the answers to bytes that arrive in these pieces."""
     answers = msgpack.Unpacker()
     async with await trio.open_unix_socket(str(path)) as stream:
         for piece in pieces:
@@ -77,30 +78,28 @@ async def exchange(path: Path, pieces: list[bytes]) -> list[dict[str, Any]]:
     "kind",
     [TsdError, StoreError, StoreBusy, StoreDown, CorruptRow, CorruptJournal, NoSuchName, UidsExhausted, DaemonRuns],
 )
-async def test_errors_travel_with_their_class_and_words(tmp_path: Path, kind: type[TsdError]) -> None:
+async def test_errors_keep_class_and_message(tmp_path: Path, kind: type[TsdError]) -> None:
     async def fail() -> None:
         raise kind("row 00 of café")
 
     async with listening(tmp_path, {"fail": fail}) as path, calling(path) as caller:
         for _ in range(2):
             with pytest.raises(TsdError) as caught:
-                await caller.ask("fail")
+                await caller.call("fail")
             assert type(caught.value) is kind
             assert str(caught.value) == "row 00 of café"
 
 
-async def test_an_error_that_the_other_side_does_not_know_is_an_error_all_the_same(tmp_path: Path) -> None:
+async def test_unknown_error_class_is_raised_as_an_error(tmp_path: Path) -> None:
     async def fail() -> None:
         raise Unknown("in words")
 
     async with listening(tmp_path, {"fail": fail}) as path, calling(path) as caller:
         with pytest.raises(TsdError, match=r"^in words$"):
-            await caller.ask("fail")
+            await caller.call("fail")
 
 
-async def test_a_bug_in_a_verb_is_answered_and_logged_and_hurts_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_internal_error_fails_only_its_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def fail() -> None:
         raise ZeroDivisionError("as the test wants")
 
@@ -113,8 +112,8 @@ async def test_a_bug_in_a_verb_is_answered_and_logged_and_hurts_nobody(
         calling(path) as other,
     ):
         with pytest.raises(TsdError, match="ZeroDivisionError"):
-            await caller.ask("fail")
-        assert await caller.ask("work") == await other.ask("work") == "worked"
+            await caller.call("fail")
+        assert await caller.call("work") == await other.call("work") == "worked"
     assert "ZeroDivisionError: as the test wants" in capsys.readouterr().out
 
 
@@ -149,8 +148,8 @@ WRONG: list[Any] = [
 ]
 
 
-async def test_wrong_requests_are_answered_and_the_daemon_goes_on(tmp_path: Path) -> None:
-    """Arguments of the wrong type once ended the daemon."""
+async def test_invalid_requests_get_errors(tmp_path: Path) -> None:
+    """Arguments of the wrong type must not end the daemon."""
     async with running(tmp_path) as daemon:
         assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
         requests = b"".join(map(msgpack.packb, [*WRONG, GET]))
@@ -161,31 +160,30 @@ async def test_wrong_requests_are_answered_and_the_daemon_goes_on(tmp_path: Path
             assert answer["message"], request
         assert answers[-1] == {"result": []}
         assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
-    assert daemon.daemon.ledger.stored == 2
+    assert daemon.daemon.ingest.ledger.stored == 2
 
 
 @pytest.mark.parametrize(
     "garbage",
     [
         b"\xc1",
-        b"\xa1\xff",  # a text that is no UTF-8
-        b"\x81\x05\x05",  # a map with a number for a key
-        b"\x81\x90\x05",  # … and with a list
-        b"\xdd\xff\xff\xff\xff",  # a list that is longer than a message may be
+        b"\xa1\xff",  # text that is not UTF-8
+        b"\x81\x05\x05",  # a map with an integer key
+        b"\x81\x90\x05",  # a map with a list as key
+        b"\xdd\xff\xff\xff\xff",  # a list longer than a message may be
         b"\x91" * 5000,
     ],
 )
-async def test_what_is_no_msgpack_is_answered_and_hung_up_on(tmp_path: Path, garbage: bytes) -> None:
-    async with listening(tmp_path, control.store_verbs(MemoryStore(lambda: 0))) as path:
+async def test_invalid_msgpack_gets_an_error_and_is_closed(tmp_path: Path, garbage: bytes) -> None:
+    async with listening(tmp_path, control.store_operations(MemoryStore(lambda: 0))) as path:
         [answer] = await exchange(path, [garbage])
         assert answer["error"] == "TsdError"
-        assert answer["message"].startswith("got no msgpack: ")
         async with calling(path) as caller:
-            assert await caller.ask("tables") == []
+            assert await caller.call("tables") == []
 
 
-async def test_requests_may_come_torn_and_several_at_once(tmp_path: Path) -> None:
-    async with listening(tmp_path, control.store_verbs(MemoryStore(lambda: 0))) as path:
+async def test_requests_may_be_split_or_pipelined(tmp_path: Path) -> None:
+    async with listening(tmp_path, control.store_operations(MemoryStore(lambda: 0))) as path:
         text = msgpack.packb({"verb": "tables"}) + msgpack.packb({"verb": "nosuch"}) + msgpack.packb({"verb": "sync"})
         for pieces in ([text], [bytes([byte]) for byte in text]):
             first, second, third = await exchange(path, pieces)
@@ -193,7 +191,7 @@ async def test_requests_may_come_torn_and_several_at_once(tmp_path: Path) -> Non
         assert await exchange(path, [text[:-1]]) == [first, second]
 
 
-async def test_a_command_that_hangs_up_in_the_middle_hurts_nobody(tmp_path: Path) -> None:
+async def test_disconnect_during_a_request_fails_only_it(tmp_path: Path) -> None:
     asked = trio.Event()
     answer = trio.Event()
 
@@ -211,10 +209,10 @@ async def test_a_command_that_hangs_up_in_the_middle_hurts_nobody(tmp_path: Path
             await asked.wait()
         answer.set()
         for _ in range(3):
-            assert await other.ask("work") == "worked"
+            assert await other.call("work") == "worked"
 
 
-async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next(tmp_path: Path) -> None:
+async def test_answer_after_cancellation_is_not_used_for_the_next(tmp_path: Path) -> None:
     asked, answer = trio.Event(), trio.Event()
 
     async def wait() -> str:
@@ -227,57 +225,57 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_nex
 
     async with listening(tmp_path, {"wait": wait, "work": work}) as path, calling(path) as caller:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(caller.ask, "wait")
+            nursery.start_soon(caller.call, "wait")
             await asked.wait()
             nursery.cancel_scope.cancel()
         answer.set()
-        assert [await caller.ask("work") for _ in range(2)] == ["worked", "worked"]
+        assert [await caller.call("work") for _ in range(2)] == ["worked", "worked"]
 
 
-async def test_a_daemon_that_was_restarted_is_found_again(tmp_path: Path) -> None:
+async def test_client_reconnects_to_restarted_daemon(tmp_path: Path) -> None:
     async with running(tmp_path), calling(tmp_path / "control.sock") as caller:
-        assert "tsdb" in await caller.ask("tables")
+        assert "tsdb" in await caller.call("tables")
         while_it_ran = caller
-    with pytest.raises(StoreDown, match="the daemon has ended"):
-        await while_it_ran.ask("tables")
+    with pytest.raises(StoreDown, match="the daemon closed the connection"):
+        await while_it_ran.call("tables")
     with pytest.raises(StoreDown, match=r"^no daemon answers at .*control\.sock: No such file"):
-        await while_it_ran.ask("tables")
+        await while_it_ran.call("tables")
     async with running(tmp_path):
-        assert "tsdb" in await while_it_ran.ask("tables")
+        assert "tsdb" in await while_it_ran.call("tables")
         await while_it_ran.aclose()
 
 
-async def ask_on(caller: Caller) -> None:
+async def ask_on(caller: ControlClient) -> None:
     while True:
-        await caller.ask("tables")
+        await caller.call("tables")
 
 
-async def test_a_daemon_that_ends_is_told_from_one_that_answers(tmp_path: Path) -> None:
+async def test_ending_daemon_is_distinguished(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon, calling(tmp_path / "control.sock") as caller:
-        assert sorted(await caller.ask("tables")) == ["tsdb", "tsdb-meta", "tsdb-series", "tsdb-tree", "tsdb-uid"]
+        assert sorted(await caller.call("tables")) == ["tsdb", "tsdb-meta", "tsdb-series", "tsdb-tree", "tsdb-uid"]
         daemon.stop.set()
-        await daemon.daemon.listener.ended.wait()
-        with pytest.raises(StoreDown, match=r"^the daemon has ended while it was asked for tables$"):
+        await daemon.daemon.server.listener.closed.wait()
+        with pytest.raises(StoreDown, match=r"^the daemon closed the connection during the call tables$"):
             await ask_on(caller)
 
 
-async def test_flush_stats_and_drop_caches(tmp_path: Path) -> None:
+async def test_stats_and_drop_caches(tmp_path: Path) -> None:
     async with running(tmp_path, STAYS) as daemon, calling(tmp_path / "control.sock") as caller:
         assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
-        ledger = daemon.daemon.ledger
+        ledger = daemon.daemon.ingest.ledger
         assert (ledger.received, ledger.stored) == (1, 0)
-        assert await caller.ask("flush") is True
+        assert await caller.call("flush") is True
         assert (ledger.received, ledger.stored) == (1, 1)
-        stats = (await caller.ask("stats")).decode().splitlines()
+        stats = (await caller.call("stats")).decode().splitlines()
         assert any(line.startswith("tsd.ledger.stored ") and line.split(" ")[2] == "1" for line in stats)
         assert any(line.startswith("tsd.uid.cache-size ") and line.split(" ")[2] != "0" for line in stats)
-        assert await caller.ask("drop_caches") is None
-        stats = (await caller.ask("stats")).decode().splitlines()
+        assert await caller.call("drop_caches") is None
+        stats = (await caller.call("stats")).decode().splitlines()
         assert {line.split(" ")[2] for line in stats if line.startswith("tsd.uid.cache-size ")} == {"0"}
 
 
-async def test_the_daemons_store_by_way_of_the_socket(tmp_path: Path) -> None:
-    """Every engine, this way included, is held against one model elsewhere; here the real one is at the other end."""
+async def test_store_works_through_the_socket(tmp_path: Path) -> None:
+    """tests/property compares all engines with one model; this uses a real daemon."""
     async with running(tmp_path), calling(tmp_path / "control.sock") as caller:
         store = RemoteStore(caller)
         cells = [Put(b"row %05d" % (n // 3), b"t:%d" % (n % 3), b"value") for n in range(20_000)]
@@ -292,7 +290,7 @@ async def test_the_daemons_store_by_way_of_the_socket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mask", [0, 0o777])
-async def test_only_the_daemons_own_user_may_open_the_socket(tmp_path: Path, mask: int) -> None:
+async def test_socket_is_private_to_the_user(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
         listener = await control.open_listener(tmp_path / "control.sock")
@@ -304,19 +302,19 @@ async def test_only_the_daemons_own_user_may_open_the_socket(tmp_path: Path, mas
         assert stat.S_IMODE(found.st_mode) == 0o600
 
 
-async def test_a_state_folder_with_a_long_name(tmp_path: Path) -> None:
+async def test_state_folder_with_a_long_name(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 50) / ("é" * 100)
     assert len(os.fsencode(folder)) > 400
     async with running(folder) as daemon, calling(folder / "control.sock") as caller:
         assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
-        assert await caller.ask("flush") is True
+        assert await caller.call("flush") is True
         assert stat.S_IMODE((folder / "control.sock").stat().st_mode) == 0o600
     assert not (folder / "control.sock").exists()
 
 
 def settings(folder: Path) -> Loaded:
     given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), **QUIET}
-    config, ignored = read_settings(Given("test", key, value) for key, value in given.items())
+    config, ignored = read_config(Given("test", key, value) for key, value in given.items())
     return Loaded(config, None, ignored)
 
 
@@ -324,7 +322,7 @@ def never(daemon: Daemon, ports: object) -> None:
     raise AssertionError("it serves")
 
 
-async def test_the_second_daemon_on_a_folder_says_who_has_it_and_the_first_goes_on(tmp_path: Path) -> None:
+async def test_second_daemon_on_a_folder_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         await works(daemon, tmp_path)
         wanted = f"state folder {tmp_path}: process {os.getpid()} uses it"
@@ -336,20 +334,20 @@ async def test_the_second_daemon_on_a_folder_says_who_has_it_and_the_first_goes_
 
 
 async def works(daemon: Running, folder: Path) -> None:
-    """It takes points, and commands reach it."""
+    """Check that the daemon accepts points and commands."""
     assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
     async with calling(folder / "control.sock") as caller:
-        assert await caller.ask("flush") is True
+        assert await caller.call("flush") is True
 
 
-async def test_a_folder_of_a_newer_daemon_is_not_touched(tmp_path: Path) -> None:
+async def test_folder_of_newer_daemon_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "format").write_text("99\n")
     with pytest.raises(TsdError, match=r"its format is 99, this version knows \d+: run the newer one"):
         await serve(settings(tmp_path), trio.Event(), never)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["format", "lock"]
 
 
-async def test_the_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
+async def test_socket_of_killed_daemon_is_replaced(tmp_path: Path) -> None:
     async with served(tmp_path, STAYS) as killed:
         await killed.ready()
         async with killed.client() as client:
@@ -357,10 +355,10 @@ async def test_the_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None
         await killed.kill()
     stale = tmp_path / "control.sock"
     with pytest.raises(OSError, match="refused") as caught:
-        await Caller.connect(stale)
+        await ControlClient.connect(stale)
     assert caught.value.errno == errno.ECONNREFUSED
     async with running(tmp_path) as daemon:
         await works(daemon, tmp_path)
         assert stat.S_IMODE(stale.stat().st_mode) == 0o600
-        assert daemon.daemon.ledger.stored == 2
+        assert daemon.daemon.ingest.ledger.stored == 2
     assert not stale.exists()

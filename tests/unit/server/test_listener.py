@@ -1,4 +1,4 @@
-"""Who is let in, for how long, and how connections end, whichever side ends them."""
+"""Accepting and ending connections."""
 
 import resource
 from collections.abc import AsyncIterator, Iterator
@@ -10,20 +10,19 @@ import trio
 from trio.testing import MockClock
 
 from tests.running import Client, Running, running
-from tsd.doors.clients import Clients
-from tsd.doors.descriptors import RESERVE
-from tsd.doors.listener import PARTING_S, Limits, Listener, Protocol, Receive
-from tsd.doors.visitor import Visitor
+from tsd.server.clients import Clients
+from tsd.server.listener import LINGER_S, RESERVED_DESCRIPTORS, Handler, Listener, ListenerLimits, Receive
+from tsd.server.peer import Peer
 
 T = 1_500_000_000
-CROWD = 1000
-DESCRIPTORS = 2 * CROWD + RESERVE + 200  # both ends of every connection, and what else is open
-NO_LIMITS = Limits(connections=0, silence_s=0, no_delay=True, keep_alive=True)
+CONNECTIONS = 1000
+DESCRIPTORS = 2 * CONNECTIONS + RESERVED_DESCRIPTORS + 200  # both ends of every connection, and other files
+NO_LIMITS = ListenerLimits(connections=0, idle_timeout_s=0, no_delay=True, keep_alive=True)
 OPEN = "connectionmgr.connections type=open"
 
 
-class Doors:
-    """A Listener that serves."""
+class RunningListener:
+    """A running listener."""
 
     def __init__(self, listener: Listener, port: int) -> None:
         self.listener = listener
@@ -36,22 +35,22 @@ class Doors:
 
 
 @asynccontextmanager
-async def doors(telnet: Protocol, limits: Limits = NO_LIMITS) -> AsyncIterator[Doors]:
-    """A port with `telnet` behind it; HTTP is told so."""
+async def listening(telnet: Handler, limits: ListenerLimits = NO_LIMITS) -> AsyncIterator[RunningListener]:
+    """A port that serves `telnet`; HTTP is not expected."""
 
-    async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
+    async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         await stream.send_all(b"http: " + first)
 
     listener = Listener(telnet, http, limits, Clients())
     ports = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, ports)
-        yield Doors(listener, ports[0].socket.getsockname()[1])
+        yield RunningListener(listener, ports[0].socket.getsockname()[1])
         listener.drain()
-        await listener.ended.wait()
+        await listener.closed.wait()
 
 
-async def echo(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
+async def echo(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
     data = first
     while data:
         await stream.send_all(data)
@@ -59,7 +58,7 @@ async def echo(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor:
 
 
 async def stats_once(daemon: Running, name: str, value: int) -> dict[str, int]:
-    """The stats, once one of them has a value."""
+    """Return the statistics when one of them has a value."""
     async with daemon.client() as client:
         with trio.fail_after(30):
             while (stats := await client.stats())[name] != value:
@@ -69,7 +68,7 @@ async def stats_once(daemon: Running, name: str, value: int) -> dict[str, int]:
 
 @pytest.fixture
 def descriptors() -> Iterator[None]:
-    """Leave to open as many files as a crowd takes."""
+    """Allow as many open files as the test needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS:
         pytest.skip(f"this user may open {hard} files, and {DESCRIPTORS} are wanted")
@@ -79,20 +78,20 @@ def descriptors() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("first", [b"put", b"get", b" GET", b"\r", b"\n", b"1", b"[", b"@", b"\0", b"\xff", b"\xc3"])
-async def test_a_first_byte_that_is_no_capital_is_telnet(first: bytes) -> None:
-    async with doors(echo) as port, port.client() as client:
+async def test_other_first_byte_is_telnet(first: bytes) -> None:
+    async with listening(echo) as port, port.client() as client:
         await client.send(first)
         assert await client.read_bytes(len(first)) == first
 
 
 @pytest.mark.parametrize("first", [b"A", b"Z", b"GET /", b"PUT"])
-async def test_a_capital_is_http(first: bytes) -> None:
-    async with doors(echo) as port, port.client() as client:
+async def test_capital_first_byte_is_http(first: bytes) -> None:
+    async with listening(echo) as port, port.client() as client:
         await client.send(first)
         assert await client.read_to_end() == b"http: " + first
 
 
-async def test_one_connection_too_many_is_closed_at_once_and_counted(tmp_path: Path) -> None:
+async def test_connection_over_the_limit_is_closed_and_counted(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.core.connections.limit": "2"}) as daemon, daemon.client() as first:
         async with daemon.client() as second:
             await first.ask(b"")
@@ -107,24 +106,24 @@ async def test_one_connection_too_many_is_closed_at_once_and_counted(tmp_path: P
         assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
 
 
-async def test_a_thousand_connections_at_once(tmp_path: Path, descriptors: None) -> None:
+async def test_thousand_connections(tmp_path: Path, descriptors: None) -> None:
     async with running(tmp_path, {"tsd.journal.sync_interval": "100"}) as daemon, AsyncExitStack() as open_ones:
-        crowd = [await open_ones.enter_async_context(daemon.client()) for _ in range(CROWD)]
+        multiplexer = [await open_ones.enter_async_context(daemon.client()) for _ in range(CONNECTIONS)]
         answers: list[bytes] = []
 
-        async def say(number: int, client: Client) -> None:
+        async def send(number: int, client: Client) -> None:
             answers.append(await client.ask(b"put m %d 1 a=b\n" % (T + number)))
 
         async with trio.open_nursery() as nursery:
-            for number, client in enumerate(crowd):
-                nursery.start_soon(say, number, client)
-        assert answers == [b"synced 1\n"] * CROWD
-        stats = await crowd[0].stats()
-        assert (stats[OPEN], stats["ledger.received"]) == (CROWD, CROWD)
+            for number, client in enumerate(multiplexer):
+                nursery.start_soon(send, number, client)
+        assert answers == [b"synced 1\n"] * CONNECTIONS
+        stats = await multiplexer[0].stats()
+        assert (stats[OPEN], stats["ledger.received"]) == (CONNECTIONS, CONNECTIONS)
 
 
-async def test_who_is_silent_for_too_long_is_hung_up_on(autojump_clock: MockClock) -> None:
-    async with doors(echo, NO_LIMITS._replace(silence_s=60)) as port:
+async def test_silent_connection_is_closed(autojump_clock: MockClock) -> None:
+    async with listening(echo, NO_LIMITS._replace(idle_timeout_s=60)) as port:
         async with port.client() as mute, port.client() as silent, port.client() as talker:
             await silent.send(b"said once")
             for _ in range(10):
@@ -134,10 +133,10 @@ async def test_who_is_silent_for_too_long_is_hung_up_on(autojump_clock: MockCloc
             assert await mute.read_to_end() == b""
             assert await silent.read_to_end() == b"said once"
             assert port.listener.statistics()[:5] == (1, 3, 0, 0, 2)
-        assert port.listener.statistics().silent == 2
+        assert port.listener.statistics().timed_out == 2
 
 
-async def test_the_daemon_hangs_up_on_who_is_silent_as_it_is_configured(tmp_path: Path) -> None:
+async def test_socket_timeout_disconnects_silent_clients(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.core.socket.timeout": "1"}) as daemon:
         async with daemon.client() as client:
             assert await client.ask(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
@@ -145,11 +144,11 @@ async def test_the_daemon_hangs_up_on_who_is_silent_as_it_is_configured(tmp_path
             assert await client.read_to_end() == b""
         stats = await stats_once(daemon, OPEN, 1)
         assert stats["connectionmgr.exceptions type=timeout"] == 1
-        assert (stats["ledger.received"], stats["telnet.cut-lines"]) == (1, 1)
+        assert (stats["ledger.received"], stats["telnet.truncated-lines"]) == (1, 1)
 
 
-async def test_so_is_who_sends_commands_and_reads_no_answer(tmp_path: Path) -> None:
-    """It held its connection for ever: what it sent was not read any more, and so was no silence."""
+async def test_client_that_reads_no_replies_is_disconnected(tmp_path: Path) -> None:
+    """Its unread input must not count as activity."""
     given = {"tsd.core.socket.timeout": "1", "tsd.ingest.reply_buffer": "4096"}
     async with running(tmp_path, given) as daemon, daemon.client() as mute, trio.open_nursery() as nursery:
 
@@ -163,15 +162,15 @@ async def test_so_is_who_sends_commands_and_reads_no_answer(tmp_path: Path) -> N
         assert (stats[OPEN], stats["connectionmgr.exceptions type=unknown"]) == (1, 0)
 
 
-async def test_nobody_is_to_blame_for_silence_while_we_do_not_read(autojump_clock: MockClock) -> None:
-    """A held gate once cost clients with a timeout their connection, and what they had sent behind it."""
+async def test_throttled_connection_is_not_idle(autojump_clock: MockClock) -> None:
+    """Backpressure must not disconnect clients with a timeout and lose what they sent."""
     gate = trio.Event()
 
-    async def slow(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
+    async def slow(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         await gate.wait()
         await stream.send_all(first + await receive())
 
-    async with doors(slow, NO_LIMITS._replace(silence_s=60)) as port, port.client() as client:
+    async with listening(slow, NO_LIMITS._replace(idle_timeout_s=60)) as port, port.client() as client:
         await client.send(b"a")
         await trio.sleep(1000)
         await client.send(b"b")
@@ -179,13 +178,13 @@ async def test_nobody_is_to_blame_for_silence_while_we_do_not_read(autojump_cloc
         assert await client.read_bytes(2) == b"ab"
 
 
-async def test_an_error_of_ours_ends_one_connection_and_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    async def faulty(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
+async def test_internal_error_ends_one_connection_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    async def faulty(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         if first == b"fault":
             raise ZeroDivisionError("as the test wants")
-        await echo(stream, first, receive, visitor)
+        await echo(stream, first, receive, peer)
 
-    async with doors(faulty) as port, port.client() as other:
+    async with listening(faulty) as port, port.client() as other:
         async with port.client() as client:
             await client.send(b"fault")
             assert await client.read_to_end() == b""
@@ -196,12 +195,12 @@ async def test_an_error_of_ours_ends_one_connection_and_is_counted(capsys: pytes
     assert "ZeroDivisionError: as the test wants" in capsys.readouterr().out
 
 
-async def test_so_does_one_before_it_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would have ended the daemon."""
-    async with doors(echo) as port, port.client() as other:
+async def test_internal_error_before_accept_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not end the daemon."""
+    async with listening(echo) as port, port.client() as other:
         await other.send(b"x")
         assert await other.read_bytes(1) == b"x"
-        monkeypatch.setattr("tsd.doors.listener.visitor_of", None)
+        monkeypatch.setattr("tsd.server.listener.peer_of", None)
         async with port.client() as client:
             assert await client.read_to_end() == b""
         await other.send(b"x")
@@ -209,32 +208,32 @@ async def test_so_does_one_before_it_is_let_in(monkeypatch: pytest.MonkeyPatch) 
         assert port.listener.statistics().failed == 1
 
 
-async def test_last_words_reach_a_client_that_goes_on_sending() -> None:
-    """To close on bytes that nobody has read makes the kernel take back what the client has not read yet."""
+async def test_last_reply_reaches_client_that_keeps_sending() -> None:
+    """Closing a socket with unread input makes the kernel discard responses that are not read yet."""
 
-    async def farewell(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
+    async def farewell(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         await stream.send_all(b"farewell\n" * 1000)
 
-    async with doors(farewell) as port, port.client() as client, trio.open_nursery() as nursery:
+    async with listening(farewell) as port, port.client() as client, trio.open_nursery() as nursery:
         nursery.start_soon(client.send, b"x" * 10_000_000)
         assert await client.read_to_end() == b"farewell\n" * 1000
 
 
-async def test_who_never_stops_sending_is_cut_off_in_the_end(autojump_clock: MockClock) -> None:
-    async def farewell(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
+async def test_endless_sender_is_disconnected_after_linger(autojump_clock: MockClock) -> None:
+    async def farewell(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         await stream.send_all(b"farewell\n")
 
-    async with doors(farewell) as port, port.client() as client:
+    async with listening(farewell) as port, port.client() as client:
         await client.send(b"x")
         assert await client.read_to_end() == b"farewell\n"
-        await trio.sleep(PARTING_S + 1)
+        await trio.sleep(LINGER_S + 1)
         assert port.listener.statistics().open == 0
-        with suppress(trio.BrokenResourceError):  # the kernel finds out with the first bytes, and says so afterwards
+        with suppress(trio.BrokenResourceError):  # the kernel reports the reset after the first bytes
             while await client.stream.receive_some() == b"":
                 await client.send(b"x")
 
 
-async def test_what_came_before_a_reset_is_stored(tmp_path: Path) -> None:
+async def test_lines_before_a_reset_are_stored(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         client = Client(await trio.open_tcp_stream("127.0.0.1", daemon.port))
         await client.ask(b"put m %d 1 a=b\n" % T)
@@ -243,21 +242,21 @@ async def test_what_came_before_a_reset_is_stored(tmp_path: Path) -> None:
         stats = await stats_once(daemon, OPEN, 1)
         assert stats["ledger.received"] == 3
         assert stats["connectionmgr.exceptions type=reset"] == 1
-        assert stats["telnet.cut-lines"] == 1
+        assert stats["telnet.truncated-lines"] == 1
         assert await daemon.tell(b"put m %d 4 a=b\n" % (T + 3)) == b"synced 1\n"
 
 
-async def test_what_was_sent_counts_although_nobody_listens_to_the_errors(tmp_path: Path) -> None:
-    """The reply to the first line finds the client gone; the lines behind it wait in the kernel meanwhile."""
+async def test_points_count_if_errors_are_not_read(tmp_path: Path) -> None:
+    """The reply to the first line fails; the lines after it wait in the kernel meanwhile."""
     async with running(tmp_path) as daemon:
         client = Client(await trio.open_tcp_stream("127.0.0.1", daemon.port))
         await client.ask(b"put m %d 1 a=b\n" % T)
-        daemon.daemon.gate.hold("the test")
-        await client.ask(b"")  # from here on nothing is read
+        daemon.daemon.ingest.backpressure.hold("the test")
+        await client.ask(b"")  # nothing is read after this
         lines = b"".join(b"put m %d 1 a=%d\n" % (T, n) for n in range(1000))  # each waits for its UID
         await client.send_whole(b"put m\nversion\n" * 1000 + lines)
         client.reset()
-        daemon.daemon.gate.release("the test")
+        daemon.daemon.ingest.backpressure.release("the test")
         stats = await stats_once(daemon, OPEN, 1)
         assert stats["ledger.refused reason=illegal_arguments"] == 1000
         assert stats["ledger.received"] == 1 + 1000 + 1000

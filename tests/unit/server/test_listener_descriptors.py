@@ -1,4 +1,4 @@
-"""Connections take no descriptor that the journal and the store want: on a daemon of its own, with few of them."""
+"""Connections leave file descriptors for the journal and the store: a daemon with a low limit."""
 
 import resource
 from collections.abc import Iterator
@@ -10,67 +10,76 @@ import trio
 
 from tests.faults.load import PATIENCE_S
 from tests.faults.process import Served, served
-from tests.unit.doors.test_listener import OPEN
-from tsd.store.remote import Caller
+from tests.unit.server.test_listener import OPEN
+from tsd.store.remote import ControlClient
 
 FEW = 200
-CROWD = 400
+CONNECTIONS = 400
 T = 1_500_000_000
 REJECTED = "connectionmgr.connections type=rejected"
 
 
 @pytest.fixture
 def low_limit() -> Iterator[None]:
-    """A limit of open files that what is started now begins with."""
+    """Set a limit of open files for child processes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW, hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def crowd(daemon: Served, count: int, stack: AsyncExitStack) -> None:
-    """Connections that say nothing, once each was either let in or closed."""
+async def multiplexer(daemon: Served, count: int, stack: AsyncExitStack) -> None:
+    """Open silent connections, and wait until each is accepted or closed."""
     for _ in range(count):
         await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", daemon.port))
     with trio.fail_after(PATIENCE_S):
         async with daemon.client() as client:
-            assert await client.read_to_end() == b""  # it came last, and is closed
+            assert await client.read_to_end() == b""  # the last one is over the limit
 
 
-async def test_with_few_descriptors_those_who_are_in_are_served(tmp_path: Path) -> None:
-    """400 idle connections once left the journal no file to go on with, and the log a traceback every 100 ms."""
+@pytest.mark.difference(
+    "descriptor-reserve",
+    topic="connections",
+    theirs="With `tsd.core.connections.limit = 0` connections can use every file descriptor of the process",
+    ours=(
+        "A number of descriptors is reserved for the journal and the store. Further connections are closed at once "
+        "and counted"
+    ),
+)
+async def test_few_descriptors_keep_open_connections_served(tmp_path: Path) -> None:
+    """Idle connections must not use the descriptors that the journal needs."""
     async with served(tmp_path) as daemon:
         await daemon.ready()
         async with daemon.client() as agent, AsyncExitStack() as stack:
             assert await agent.ask(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
             resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (FEW, FEW))
-            await crowd(daemon, CROWD, stack)
-            for turn in range(1, 6):  # new names and tags, whose order wants a codec, and new segments of the journal
+            await multiplexer(daemon, CONNECTIONS, stack)
+            for turn in range(1, 6):  # new names and tags and new journal segments
                 lines = b"put m%d %d 1 a=b c%d=d\n" % (turn, T, turn)
                 assert await agent.ask(lines) == b"synced %d\n" % (turn + 1)
                 assert await flushed(daemon, tmp_path)
             stats = await agent.stats()
             assert FEW // 4 < stats[OPEN] < FEW
-            assert stats[OPEN] + stats[REJECTED] == CROWD + 2
+            assert stats[OPEN] + stats[REJECTED] == CONNECTIONS + 2
             assert stats["connectionmgr.exceptions type=unknown"] == 0
-        assert "a connection too many was closed" in await daemon.terminate()
+        assert "connection.over_limit" in await daemon.terminate()
 
 
 async def flushed(daemon: Served, folder: Path) -> bool:
-    """Have it write its open rows; whether it did."""
-    caller = await Caller.connect(folder / "control.sock")
+    """Flush the daemon's open rows. Return whether it succeeded."""
+    caller = await ControlClient.connect(folder / "control.sock")
     try:
-        return await caller.ask("flush") is True
+        return await caller.call("flush") is True
     finally:
         await caller.aclose()
 
 
-async def test_there_is_room_again_when_some_have_gone(tmp_path: Path) -> None:
+async def test_connections_are_accepted_after_others_end(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon:
         await daemon.ready()
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (FEW, FEW))
         async with AsyncExitStack() as stack:
-            await crowd(daemon, FEW, stack)
+            await multiplexer(daemon, FEW, stack)
         with trio.fail_after(PATIENCE_S):
             while not await is_let_in(daemon):
                 pass
@@ -78,20 +87,20 @@ async def test_there_is_room_again_when_some_have_gone(tmp_path: Path) -> None:
 
 
 async def is_let_in(daemon: Served) -> bool:
-    """Whether a new connection is served."""
+    """Return whether a new connection is served."""
     async with daemon.client() as client:
         try:
             await client.send(b"version\n")
             return await client.stream.receive_some() != b""
-        except trio.BrokenResourceError:  # closed before it had spoken
+        except trio.BrokenResourceError:  # closed at once
             return False
 
 
-async def test_a_daemon_raises_its_limit_as_far_as_it_may_and_says_so(tmp_path: Path, low_limit: None) -> None:
+async def test_descriptor_limit_is_raised_and_logged(tmp_path: Path, low_limit: None) -> None:
     async with served(tmp_path) as daemon:
-        event = await daemon.logged("limit of open files raised")
+        event = await daemon.logged("descriptor_limit.raised")
         await daemon.ready()
-        assert resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)[0] == event["now"] > FEW
+        assert resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)[0] == event["limit"] > FEW
         assert event["before"] == FEW
-        assert 0 < event["now"] - event["for_connections"] <= event["now"] // 4
+        assert 0 < event["limit"] - event["for_connections"] <= event["limit"] // 4
         await daemon.terminate()

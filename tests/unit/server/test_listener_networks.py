@@ -1,4 +1,4 @@
-"""Roles that act from some networks only, over both doors; and lists of networks that change in a daemon that runs."""
+"""Roles limited to networks on telnet and HTTP, and lists of networks that change while the daemon runs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,11 +8,11 @@ from pathlib import Path
 import trio
 
 from tests.running import Client, Running, running
-from tests.unit.doors.web_parts import get, hear, post
-from tsd.access.doorkeeper import NETWORKS
-from tsd.config import keys
+from tests.unit.server.web_parts import get, hear, post
+from tsd.auth.authenticator import NETWORK_SETTINGS
+from tsd.config.loader import keys
 
-READER, WRITER, ADMIN, NOBODY = (f"127.0.0.{number}" for number in (2, 3, 4, 5))
+READER, WRITER, ADMIN, NO_ROLES = (f"127.0.0.{number}" for number in (2, 3, 4, 5))
 LISTS = {
     "tsd.access.read_networks": READER,
     "tsd.access.write_networks": f"{WRITER}/32,fd00::/8",
@@ -36,7 +36,7 @@ async def coming(daemon: Running, address: str) -> AsyncIterator[Client]:
 
 
 async def answered(daemon: Running, address: str) -> tuple[str, str]:
-    """What is done for an address, over telnet and over HTTP, by initials."""
+    """Return what an address may do on telnet and on HTTP, as initials."""
     done = ""
     async with coming(daemon, address) as client:
         for command, answer in OVER_TELNET.items():
@@ -53,25 +53,25 @@ async def answered(daemon: Running, address: str) -> tuple[str, str]:
     return done, allowed
 
 
-async def test_each_role_acts_from_its_networks_over_telnet_and_http(tmp_path: Path) -> None:
+async def test_roles_are_limited_to_networks_on_telnet_and_http(tmp_path: Path) -> None:
     async with running(tmp_path, LISTS) as daemon:
-        assert {address: await answered(daemon, address) for address in (READER, WRITER, ADMIN, NOBODY)} == {
+        assert {address: await answered(daemon, address) for address in (READER, WRITER, ADMIN, NO_ROLES)} == {
             READER: ("st", "rs"),
             WRITER: ("sy", "w"),
             ADMIN: ("stdr", "sa"),
-            NOBODY: ("", ""),
+            NO_ROLES: ("", ""),
         }
 
 
 def changed(daemon: Running, **settings: str) -> None:
-    """As SIGHUP has it: each of the keys, one after the other."""
+    """Change settings one by one, as SIGHUP does."""
     config = daemon.daemon.config = replace(daemon.daemon.config, **settings)
-    for key in NETWORKS:
+    for key in NETWORK_SETTINGS:
         if keys()[key].name in settings:
             daemon.daemon.live[key](config)
 
 
-async def hung_up(client: Client) -> bool:
+async def client_disconnects(client: Client) -> bool:
     with trio.fail_after(60):
         try:
             return await client.read_to_end() == b""
@@ -79,66 +79,66 @@ async def hung_up(client: Client) -> bool:
             return True
 
 
-async def test_a_change_of_the_lists_holds_at_once_and_for_those_who_are_in(tmp_path: Path) -> None:
+async def test_changed_networks_apply_to_open_connections(tmp_path: Path) -> None:
     async with (
         running(tmp_path) as daemon,
         coming(daemon, READER) as reader,
         coming(daemon, WRITER) as writer,
-        coming(daemon, NOBODY) as nobody,
+        coming(daemon, NO_ROLES) as anonymous,
     ):
         await reader.send(get("/api/version"))
         assert (await hear(reader)).status == 200
-        for client in (writer, nobody):
+        for client in (writer, anonymous):
             assert await client.ask(b"") == b"synced 0\n"
         changed(daemon, network_allow="127.0.0.1/32,127.0.0.2/31", write_networks=WRITER, read_networks=WRITER)
-        assert await hung_up(nobody)
-        assert await hung_up(reader)
-        async with coming(daemon, NOBODY) as client:
-            assert await hung_up(client)
+        assert await client_disconnects(anonymous)
+        assert await client_disconnects(reader)
+        async with coming(daemon, NO_ROLES) as client:
+            assert await client_disconnects(client)
         assert await answered(daemon, READER) == ("stdr", "sa")
-        assert await writer.ask(b"put m 1500000000 1 a=b\n") == b"synced 1\n"  # nothing has changed for it
+        assert await writer.ask(b"put m 1500000000 1 a=b\n") == b"synced 1\n"  # unchanged for this client
 
 
-async def test_balancers_and_proxies_too(tmp_path: Path) -> None:
+async def test_changed_balancers_and_proxies_apply_too(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon, coming(daemon, READER) as proxy:
-        changed(daemon, forwarding=READER, announcing=WRITER)
+        changed(daemon, trusted_proxies=READER, proxy_protocol_networks=WRITER)
         await proxy.send(get("/api/version", "X-Forwarded-For: 192.0.2.1"))
-        assert await hung_up(proxy)
+        assert await client_disconnects(proxy)
         async with coming(daemon, READER) as client:
             await client.send(get("/api/stats/clients", "X-Forwarded-For: 192.0.2.1"))
             assert "192.0.2.1" in [one["client"] for one in (await hear(client)).json]
             changed(daemon, read_networks="192.0.2.2")
-            assert await hung_up(client)  # what was found out of who is behind it no longer holds
+            assert await client_disconnects(client)  # its client behind the proxy is decided anew
         async with coming(daemon, WRITER) as client:
             await client.send(b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 4242\r\nsync\n")
             assert await client.read_until(b"\n") == b"synced 0\n"
 
 
-async def test_who_came_by_a_balancer_stays_as_long_as_it_is_one(tmp_path: Path) -> None:
-    """Whoever was announced kept what its address may, though nobody is believed any more who announces."""
+async def test_connection_stays_while_its_balancer_is_listed(tmp_path: Path) -> None:
+    """A client named by a balancer must not keep its address when the balancer is no longer trusted."""
     async with running(tmp_path) as daemon, coming(daemon, READER) as direct:
         assert await direct.ask(b"") == b"synced 0\n"
-        changed(daemon, announcing=WRITER)
-        async with coming(daemon, WRITER) as announced, coming(daemon, WRITER) as own:
-            for client, header in ((announced, b"TCP4 192.0.2.7 10.0.0.1 4711 4242"), (own, b"UNKNOWN")):
+        changed(daemon, proxy_protocol_networks=WRITER)
+        async with coming(daemon, WRITER) as used_proxy_protocol, coming(daemon, WRITER) as own:
+            for client, header in ((used_proxy_protocol, b"TCP4 192.0.2.7 10.0.0.1 4711 4242"), (own, b"UNKNOWN")):
                 await client.send(b"PROXY " + header + b"\r\nsync\n")
                 assert await client.read_until(b"\n") == b"synced 0\n"
-            changed(daemon, announcing=f"{WRITER},{ADMIN}")
-            for client in (direct, announced, own):
+            changed(daemon, proxy_protocol_networks=f"{WRITER},{ADMIN}")
+            for client in (direct, used_proxy_protocol, own):
                 assert await client.ask(b"") == b"synced 0\n"
-            changed(daemon, announcing=READER)
-            for client in (direct, announced, own):
-                assert await hung_up(client)
+            changed(daemon, proxy_protocol_networks=READER)
+            for client in (direct, used_proxy_protocol, own):
+                assert await client_disconnects(client)
 
 
-async def test_nor_is_a_balancer_believed_that_is_none_any_more_when_it_has_announced(tmp_path: Path) -> None:
+async def test_proxy_header_ignored_after_balancer_removed(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        changed(daemon, announcing=WRITER)
+        changed(daemon, proxy_protocol_networks=WRITER)
         async with coming(daemon, WRITER) as client:
             await client.send(b"PROXY TCP4 192.0.2.7 10")
             with trio.fail_after(60):
-                while not daemon.daemon.listener.statistics().total:
+                while not daemon.daemon.server.listener.statistics().total:
                     await trio.lowlevel.checkpoint()
-            changed(daemon, announcing="")
+            changed(daemon, proxy_protocol_networks="")
             await client.send(b".0.0.1 4711 4242\r\nsync\n")
-            assert await hung_up(client)
+            assert await client_disconnects(client)

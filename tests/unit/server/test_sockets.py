@@ -1,4 +1,4 @@
-"""Where the daemon listens: at sockets that it is handed, or that it opens."""
+"""Listening sockets, inherited or opened."""
 
 import os
 import socket
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tsd.doors.sockets import Where, inherited, listeners
 from tsd.errors import TsdError
+from tsd.server.sockets import ListenAddress, inherited, listeners
 
-HERE = Where("127.0.0.1", 0, 16, reuse_port=False)
+LOCAL = ListenAddress("127.0.0.1", 0, 16, reuse_port=False)
 
 
 @pytest.fixture
@@ -22,12 +22,12 @@ def held() -> Iterator[socket.socket]:
 
 
 def handed(count: int = 1, pid: int | None = None, names: str = "tsd") -> dict[str, str]:
-    """What systemd says of sockets, beside other things."""
+    """Return the environment that systemd sets, with other variables."""
     pid = os.getpid() if pid is None else pid
     return {"LISTEN_PID": str(pid), "LISTEN_FDS": str(count), "LISTEN_FDNAMES": names, "HOME": "/"}
 
 
-def test_a_socket_that_is_handed_over_is_taken_and_not_passed_on(held: socket.socket) -> None:
+def test_inherited_socket_is_used_and_not_inheritable(held: socket.socket) -> None:
     fd = os.dup(held.fileno())
     os.set_inheritable(fd, True)
     environ = handed()
@@ -40,13 +40,13 @@ def test_a_socket_that_is_handed_over_is_taken_and_not_passed_on(held: socket.so
 
 
 @pytest.mark.parametrize("environ", [{}, handed(pid=1), handed() | {"LISTEN_FDS": "many"}, {"LISTEN_FDS": "1"}])
-def test_what_is_meant_for_others_is_not_taken(environ: dict[str, str], held: socket.socket) -> None:
+def test_sockets_for_another_process_are_ignored(environ: dict[str, str], held: socket.socket) -> None:
     assert inherited(environ, held.fileno()) == []
     assert "LISTEN_FDS" not in environ
 
 
 @pytest.mark.parametrize("kind", ["a file", "datagrams", "a path", "one that does not listen"])
-def test_what_agents_cannot_connect_to_is_refused(kind: str) -> None:
+def test_unusable_inherited_socket_is_refused(kind: str) -> None:
     if kind == "a file":
         fd = os.open(os.devnull, os.O_RDONLY)
     elif kind == "datagrams":
@@ -58,28 +58,28 @@ def test_what_agents_cannot_connect_to_is_refused(kind: str) -> None:
             fd = os.dup(one.fileno())
     else:
         fd = socket.socket().detach()
-    with pytest.raises(TsdError, match=rf"^descriptor {fd} \(unknown\) was handed over and is no (TCP )?socket"):
+    with pytest.raises(TsdError, match=rf"inherited descriptor {fd} \(unknown\)"):
         inherited(handed(names=""), fd)
     if kind == "a file":
         os.close(fd)
 
 
-async def test_a_port_is_opened_where_nothing_is_handed_over() -> None:
-    [one] = await listeners(HERE, {})
+async def test_port_is_opened_without_inherited_sockets() -> None:
+    [one] = await listeners(LOCAL, {})
     assert one.socket.getsockname()[0] == "127.0.0.1"
     await one.aclose()
 
 
-async def test_an_address_that_is_taken_is_said(held: socket.socket) -> None:
+async def test_address_in_use_is_an_error(held: socket.socket) -> None:
     port = held.getsockname()[1]
     with pytest.raises(TsdError, match=rf"^cannot listen on 127.0.0.1:{port}: Address already in use$"):
-        await listeners(HERE._replace(port=port), {})
+        await listeners(LOCAL._replace(port=port), {})
     with pytest.raises(TsdError, match=r"^cannot listen on no\.such\.host\.invalid:0: "):
-        await listeners(HERE._replace(bind="no.such.host.invalid"), {})
+        await listeners(LOCAL._replace(bind="no.such.host.invalid"), {})
 
 
-async def test_several_may_have_a_port_where_all_want_it() -> None:
-    shared = HERE._replace(reuse_port=True)
+async def test_port_is_shared_with_reuse_port() -> None:
+    shared = LOCAL._replace(reuse_port=True)
     [one] = await listeners(shared, {})
     shared = shared._replace(port=one.socket.getsockname()[1])
     [other] = await listeners(shared, {})

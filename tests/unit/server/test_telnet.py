@@ -1,4 +1,4 @@
-"""Telnet sessions: how their bytes may be torn, what is answered in which order, and what no client can make grow."""
+"""Telnet sessions: packet boundaries, order of replies, commands and bounds of memory."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -13,47 +13,47 @@ from hypothesis import strategies as st
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from tests.running import Running, running
-from tests.unit.doors.telnet_parts import BAD, GOOD, REFUSED, RULES, TOO_LONG, VERSION, T, session, tell
-from tsd.settings import Mode
+from tests.unit.server.telnet_parts import BAD, DEFAULT_OPTIONS, GOOD, REFUSED, TOO_LONG, VERSION, T, session, tell
+from tsd.config.settings import Mode
 from tsd.store import scan
 
 
 def torn(text: bytes) -> Iterator[list[bytes]]:
-    """A text in two pieces, in every way; and byte by byte."""
+    """Yield a text in two pieces, in every way; and byte by byte."""
     for at in range(1, len(text)):
         yield [text[:at], text[at:]]
     yield [bytes([byte]) for byte in text]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-async def test_two_lines_torn_anywhere(daemon: Running, end: bytes) -> None:
+async def test_two_lines_split_anywhere(daemon: Running, end: bytes) -> None:
     text = (GOOD + BAD + b"sync\n").replace(b"\n", end)
-    ledger = daemon.daemon.ledger
+    ledger = daemon.daemon.ingest.ledger
     for turn, pieces in enumerate(torn(text), 1):
-        told = await tell(daemon, pieces)
-        assert told.replies == REFUSED + b"synced 1\n", pieces
-        assert told.tally.cut_lines == 0
+        result = await tell(daemon, pieces)
+        assert result.replies == REFUSED + b"synced 1\n", pieces
+        assert result.stats.truncated_lines == 0
         assert (ledger.received, ledger.refused.total()) == (2 * turn, turn)
 
 
-async def test_a_line_without_its_end_is_never_stored_wherever_it_was_cut(daemon: Running) -> None:
+async def test_incomplete_line_is_never_stored(daemon: Running) -> None:
     for at in range(1, len(GOOD)):
-        told = await tell(daemon, [BAD + GOOD[:at]])
-        assert (told.replies, told.tally.cut_lines) == (REFUSED, 1)
-    assert daemon.daemon.ledger.received == daemon.daemon.ledger.refused.total() == len(GOOD) - 1
+        result = await tell(daemon, [BAD + GOOD[:at]])
+        assert (result.replies, result.stats.truncated_lines) == (REFUSED, 1)
+    assert daemon.daemon.ingest.ledger.received == daemon.daemon.ingest.ledger.refused.total() == len(GOOD) - 1
 
 
-async def test_an_unterminated_last_line_over_the_port_is_counted(daemon: Running) -> None:
+async def test_unterminated_last_line_is_counted_on_the_port(daemon: Running) -> None:
     async with daemon.client() as client:
         await client.send(GOOD + GOOD[:-1])
         await client.stream.send_eof()
         assert await client.read_to_end() == b""
     async with daemon.client() as client:
         stats = await client.stats()
-    assert (stats["ledger.received"], stats["telnet.cut-lines"]) == (1, 1)
+    assert (stats["ledger.received"], stats["telnet.truncated-lines"]) == (1, 1)
 
 
-async def test_a_client_that_is_done_sending_gets_all_its_replies(daemon: Running) -> None:
+async def test_half_closed_client_gets_all_replies(daemon: Running) -> None:
     async with daemon.client() as client:
         await client.send((BAD + GOOD + b"nonsense\n") * 3000 + b"sync\n")
         await client.stream.send_eof()
@@ -61,7 +61,7 @@ async def test_a_client_that_is_done_sending_gets_all_its_replies(daemon: Runnin
         assert await client.read_to_end() == (REFUSED + said) * 3000 + b"synced 3000\n"
 
 
-async def test_replies_come_in_the_order_of_their_commands(daemon: Running) -> None:
+async def test_replies_keep_the_order_of_commands(daemon: Running) -> None:
     unknown = b"unknown command: %s.  Try `help'.\n"
     lines_and_replies = [
         (GOOD, b""),
@@ -88,18 +88,18 @@ async def test_replies_come_in_the_order_of_their_commands(daemon: Running) -> N
     ]
     text = b"".join(line for line, _ in lines_and_replies)
     for pieces in ([text], [bytes([byte]) for byte in text]):
-        told = await tell(daemon, pieces)
-        assert told.replies == b"".join(reply for _, reply in lines_and_replies)
-        assert told.deeds == ["drop"]
+        result = await tell(daemon, pieces)
+        assert result.replies == b"".join(reply for _, reply in lines_and_replies)
+        assert result.called == ["drop"]
 
 
-async def test_exit_ends_the_session_in_the_middle_of_a_block(daemon: Running) -> None:
+async def test_exit_ends_the_session_within_a_block(daemon: Running) -> None:
     async with daemon.client() as client:
         await client.send(GOOD + BAD + b"nonsense\nexit\n" + GOOD + b"nonsense\n" + GOOD[:-1])
         assert await client.read_to_end() == REFUSED + b"unknown command: nonsense.  Try `help'.\n"
     async with daemon.client() as client:
         stats = await client.stats()
-    assert (stats["ledger.received"], stats["telnet.cut-lines"]) == (2, 0)
+    assert (stats["ledger.received"], stats["telnet.truncated-lines"]) == (2, 0)
 
 
 HELP = b"available commands: stats dropcaches version exit help%s \n"
@@ -107,24 +107,26 @@ WRITES = (b"put", b"rollup", b"histogram")
 
 
 @pytest.mark.parametrize("mode", [Mode.READ_WRITE, Mode.WRITE_ONLY])
-async def test_modes_that_take_points(daemon: Running, mode: Mode) -> None:
-    told = await tell(daemon, [b"help\n" + GOOD + b"sync\n"], RULES._replace(mode=mode, diediedie=False))
-    assert told.replies == HELP % b" put rollup histogram" + b"synced 1\n"
+async def test_modes_that_accept_points(daemon: Running, mode: Mode) -> None:
+    result = await tell(daemon, [b"help\n" + GOOD + b"sync\n"], DEFAULT_OPTIONS._replace(mode=mode, diediedie=False))
+    assert result.replies == HELP % b" put rollup histogram" + b"synced 1\n"
 
 
-async def test_a_read_only_port_knows_no_writes(daemon: Running) -> None:
-    rules = RULES._replace(mode=Mode.READ_ONLY, diediedie=False)
-    told = await tell(daemon, [b"help\n" + GOOD * 2 + b"rollup x\nhistogram x\n\xff\xfd\x01" + GOOD + b"sync\n"], rules)
+async def test_read_only_port_has_no_write_commands(daemon: Running) -> None:
+    options = DEFAULT_OPTIONS._replace(mode=Mode.READ_ONLY, diediedie=False)
+    result = await tell(
+        daemon, [b"help\n" + GOOD * 2 + b"rollup x\nhistogram x\n\xff\xfd\x01" + GOOD + b"sync\n"], options
+    )
     words = [b"put", b"put", b"rollup", b"histogram", b"put", b"sync"]
-    assert told.replies == HELP % b"" + b"".join(b"unknown command: %s.  Try `help'.\n" % word for word in words)
-    assert daemon.daemon.ledger.received == 0
+    assert result.replies == HELP % b"" + b"".join(b"unknown command: %s.  Try `help'.\n" % word for word in words)
+    assert daemon.daemon.ingest.ledger.received == 0
 
 
-async def test_diediedie_where_it_is_allowed(daemon: Running) -> None:
-    told = await tell(daemon, [b"diediedie\nversion\n"])
-    assert (told.replies, told.deeds) == (b"Cleaning up and exiting now.\n", ["die"])
-    told = await tell(daemon, [b"diediedie\n"], RULES._replace(diediedie=False))
-    assert (told.replies, told.deeds) == (b"unknown command: diediedie.  Try `help'.\n", [])
+async def test_diediedie_if_enabled(daemon: Running) -> None:
+    result = await tell(daemon, [b"diediedie\nversion\n"])
+    assert (result.replies, result.called) == (b"Cleaning up and exiting now.\n", ["die"])
+    result = await tell(daemon, [b"diediedie\n"], DEFAULT_OPTIONS._replace(diediedie=False))
+    assert (result.replies, result.called) == (b"unknown command: diediedie.  Try `help'.\n", [])
 
 
 OPTIONS = b"\xff\xfb\x1f\xff\xfd\x03\xff\xfe\x18"  # WILL NAWS, DO SGA, DONT TTYPE
@@ -133,54 +135,55 @@ CTRL_C = b"\xff\xf4\xff\xfd\x06"  # IP, DO TM
 
 
 @pytest.mark.parametrize("talk", [OPTIONS, SIZE, CTRL_C, OPTIONS + SIZE + CTRL_C, b"\xff\xf1"])
-async def test_telnet_negotiation_before_a_line_is_no_part_of_it(daemon: Running, talk: bytes) -> None:
+async def test_negotiation_before_a_line_is_skipped(daemon: Running, talk: bytes) -> None:
     text = talk + b"version\r\n" + GOOD + talk + GOOD + talk + b"\r\n" + talk + BAD + talk + b"put\nsync\n"
     for pieces in ([text], [bytes([byte]) for byte in text]):
-        told = await tell(daemon, pieces)
-        assert told.replies == VERSION + REFUSED + REFUSED.replace(b"got 3", b"got 0") + b"synced 2\n"
+        result = await tell(daemon, pieces)
+        assert result.replies == VERSION + REFUSED + REFUSED.replace(b"got 3", b"got 0") + b"synced 2\n"
 
 
-async def test_a_letter_that_looks_like_negotiation_stays_in_its_name(daemon: Running) -> None:
+async def test_byte_like_negotiation_stays_in_the_name(daemon: Running) -> None:
     odd = [b"\xff", b"a\xff\xf4b", b"\xff\xfd\x41", b"\xff\xfa.\xff\xf0"]
-    told = await tell(daemon, [b"".join(b"put %s %d 1 a=b\n" % (name, T) for name in odd) + b"sync\n\xffversion\n"])
-    assert told.replies == b"synced %d\n" % len(odd) + "unknown command: ÿversion.  Try `help'.\n".encode()
+    result = await tell(daemon, [b"".join(b"put %s %d 1 a=b\n" % (name, T) for name in odd) + b"sync\n\xffversion\n"])
+    assert result.replies == b"synced %d\n" % len(odd) + "unknown command: ÿversion.  Try `help'.\n".encode()
     names = {row.key async for rows in scan(daemon.daemon.store, "tsdb-uid") for row in rows}
     assert names.issuperset(odd)
 
 
-async def test_a_line_without_end_takes_no_memory_and_costs_nobody_the_connection(daemon: Running) -> None:
+async def test_endless_line_takes_no_memory_and_keeps_the_connection(daemon: Running) -> None:
     piece = b"x" * 65536
-    await tell(daemon, [GOOD])  # the caches and the journal have their size now
+    await tell(daemon, [GOOD])  # the caches and the journal have their final size now
     tracemalloc.start()
     try:
-        told = await tell(daemon, [*repeat(piece, 160), b"\n" + GOOD + b"sync\n"])
+        result = await tell(daemon, [*repeat(piece, 160), b"\n" + GOOD + b"sync\n"])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert told.replies == TOO_LONG + b"synced 1\n"
+    assert result.replies == TOO_LONG + b"synced 1\n"
     assert peak < 500_000
-    assert daemon.daemon.ledger.refused == {"line_too_long": 1}
+    assert daemon.daemon.ingest.ledger.refused == {"line_too_long": 1}
 
 
-async def test_ten_megabytes_without_a_newline_over_the_port(daemon: Running) -> None:
+async def test_ten_megabytes_without_newline(daemon: Running) -> None:
     async with daemon.client() as client:
         answer = await client.ask(b"x" * 10_000_000 + b"\n" + GOOD)
         assert answer == TOO_LONG.replace(b"1024", b"16384") + b"synced 1\n"
 
 
-async def test_the_longest_line_passes_and_a_longer_one_does_not(daemon: Running) -> None:
-    rest = RULES.max_line - len(b"put m %d 1 a=" % T)
+@pytest.mark.difference("long-lines")
+async def test_line_length_limit(daemon: Running) -> None:
+    rest = DEFAULT_OPTIONS.max_line - len(b"put m %d 1 a=" % T)
     longest = b"put m %d 1 a=" % T + b"x" * rest
     for end in (b"\n", b"\r\n"):
-        told = await tell(daemon, [longest + end + longest + b"x" + end + b"sync\n"])
-        assert told.replies == TOO_LONG + b"synced 1\n"
-        told = await tell(daemon, [longest, end, longest, b"x", end, b"sync", end])
-        assert told.replies == TOO_LONG + b"synced 1\n"
+        result = await tell(daemon, [longest + end + longest + b"x" + end + b"sync\n"])
+        assert result.replies == TOO_LONG + b"synced 1\n"
+        result = await tell(daemon, [longest, end, longest, b"x", end, b"sync", end])
+        assert result.replies == TOO_LONG + b"synced 1\n"
 
 
-async def test_a_held_gate_stops_the_reading_and_not_the_replies(daemon: Running) -> None:
+async def test_backpressure_stops_reading_but_not_replies(daemon: Running) -> None:
     ours, theirs = memory_stream_pair()
-    talk, _, _ = session(ours, daemon.daemon.intake)
+    talk, _, _ = session(ours, daemon.daemon.ingest.intake)
     taken = 0
 
     async def receive() -> bytes:
@@ -188,7 +191,7 @@ async def test_a_held_gate_stops_the_reading_and_not_the_replies(daemon: Running
         taken += 1
         return GOOD + b"sync\n" if taken == 1 else b""
 
-    daemon.daemon.gate.hold("the test")
+    daemon.daemon.ingest.backpressure.hold("the test")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(talk.run, BAD + b"sync\n", receive)
         text = b""
@@ -196,7 +199,7 @@ async def test_a_held_gate_stops_the_reading_and_not_the_replies(daemon: Running
             text += await theirs.receive_some()
         await wait_all_tasks_blocked()
         assert taken == 0
-        daemon.daemon.gate.release("the test")
+        daemon.daemon.ingest.backpressure.release("the test")
     assert text + await theirs.receive_some() == REFUSED + b"synced 0\n" + b"synced 1\n"
     assert taken == 2
 
@@ -231,21 +234,19 @@ LINES = st.one_of(
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(lines=st.lists(LINES, max_size=40), data=st.data())
-def test_any_lines_torn_in_any_way_are_answered_alike_and_accounted_for(
-    lines: list[bytes], data: st.DataObject
-) -> None:
+def test_replies_do_not_depend_on_packet_boundaries(lines: list[bytes], data: st.DataObject) -> None:
     text = b" " + b"".join(lines) + b"sync\n"
     cuts = sorted(data.draw(st.sets(st.integers(1, len(text) - 1), max_size=10)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    rules = RULES._replace(reply_buffer=1 << 20)
+    options = DEFAULT_OPTIONS._replace(reply_buffer=1 << 20)
 
     async def both() -> None:
         with TemporaryDirectory() as folder:
             async with running(Path(folder)) as daemon:
-                whole = await tell(daemon, [text], rules)
-                torn = await tell(daemon, pieces, rules)
+                whole = await tell(daemon, [text], options)
+                torn = await tell(daemon, pieces, options)
                 assert whole.replies == torn.replies
-                assert daemon.daemon.ledger.balance(daemon.daemon.writer.waiting_points) == 0
-            assert daemon.daemon.ledger.balance(0) == 0
+                assert daemon.daemon.ingest.ledger.balance(daemon.daemon.ingest.writer.waiting_points) == 0
+            assert daemon.daemon.ingest.ledger.balance(0) == 0
 
     trio.run(both)

@@ -1,4 +1,4 @@
-"""Whatever one connection sends, the others get their turn: no flood is gone through without a pause."""
+"""Fairness between connections: no input of one connection delays others for long."""
 
 import signal
 import threading
@@ -11,19 +11,18 @@ import trio
 from trio.testing import memory_stream_pair
 
 from tests.running import Client, Running, running
-from tests.unit.doors.test_telnet import BAD, GOOD, OPTIONS, RULES, VERSION, T, session, tell
-from tsd.doors.clients import Clients
-from tsd.doors.listener import MOST_BYTES
-from tsd.doors.quotas import BURST_S
-from tsd.doors.visitor import Visitor
-from tsd.ingest.disk import Disk
-from tsd.ingest.journal import GROUP_BYTES
-from tsd.ingest.putlines import SLOW_LINES
-from tsd.settings import Mode
+from tests.unit.server.test_telnet import BAD, DEFAULT_OPTIONS, GOOD, OPTIONS, VERSION, T, session, tell
+from tsd.config.settings import Mode
+from tsd.ingest.journal.disk import Disk
+from tsd.ingest.journal.journal import GROUP_BYTES
+from tsd.ingest.lines import SLOW_LINES
+from tsd.server.clients import BURST_S, Clients
+from tsd.server.listener import MAX_READ_BYTES
+from tsd.server.peer import Peer
 
-BLOCK_BYTES = 128 << 10  # half of the most that is read at once
-MOST_LINES = 2500  # between two looks: trio may give two turns to one task before another
-UNBOUNDED = RULES._replace(reply_buffer=1 << 30)  # it waits for nobody to read
+BLOCK_BYTES = 128 << 10  # half of the largest read
+MOST_LINES = 2500  # between two checks: trio may run one task twice before another
+UNBOUNDED = DEFAULT_OPTIONS._replace(reply_buffer=1 << 30)  # never waits for a reader
 DEADLINE_S = 60
 FLOOD = 50_000
 
@@ -36,7 +35,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
 
 @pytest.fixture
 def deadline() -> Iterator[None]:
-    """End a test that would take hours; between two turns nothing else can."""
+    """End a test that would take hours, also if the event loop is blocked."""
 
     def give_up(*_: object) -> None:
         raise TimeoutError
@@ -67,20 +66,20 @@ def deadline() -> Iterator[None]:
         OPTIONS + BAD,
     ],
 )
-async def test_a_flood_is_taken_a_few_lines_at_a_time(daemon: Running, line: bytes, mode: Mode) -> None:
-    """Of 256 KiB of blank lines once all were answered before anybody else was."""
+async def test_flood_is_processed_in_small_steps(daemon: Running, line: bytes, mode: Mode) -> None:
+    """256 KiB of blank lines must not be answered in one step."""
     ours, _ = memory_stream_pair()
-    rules = UNBOUNDED._replace(mode=mode)
-    talk, tally, _ = session(ours, daemon.daemon.intake, rules)
+    options = UNBOUNDED._replace(mode=mode)
+    talk, stats, _ = session(ours, daemon.daemon.ingest.intake, options)
     flood = line * (BLOCK_BYTES // len(line))
     steps: list[int] = []
     over = False
 
     def handled() -> int:
-        return tally.commands + daemon.daemon.ledger.received
+        return stats.commands + daemon.daemon.ingest.ledger.received
 
     async def watch() -> None:
-        before = 0  # the flood may be over when this task has its first turn
+        before = 0  # the flood may end before this task first runs
         while True:
             steps.append(handled() - before)
             before = handled()
@@ -99,11 +98,11 @@ async def test_a_flood_is_taken_a_few_lines_at_a_time(daemon: Running, line: byt
     assert max(steps) <= MOST_LINES
 
 
-async def test_many_connections_of_one_client_share_one_turn(daemon: Running) -> None:
-    """Of 20 connections with refused lines each once had a turn as long as a small client's in every pass."""
+async def test_connections_of_one_client_share_a_turn(daemon: Running) -> None:
+    """20 connections of one client must not get 20 turns in each pass."""
     clients = Clients()
     flood = BAD * 2000
-    handled = daemon.daemon.ledger
+    handled = daemon.daemon.ingest.ledger
     steps: list[int] = []
     left = 20
 
@@ -113,8 +112,8 @@ async def test_many_connections_of_one_client_share_one_turn(daemon: Running) ->
     async def send(port: int) -> None:
         nonlocal left
         ours, _ = memory_stream_pair()
-        visitor = Visitor("10.0.0.1", port, clients.of("10.0.0.1"), clients=clients)
-        talk, _, _ = session(ours, daemon.daemon.intake, UNBOUNDED, visitor)
+        peer = Peer("10.0.0.1", port, clients.of("10.0.0.1"), clients=clients)
+        talk, _, _ = session(ours, daemon.daemon.ingest.intake, UNBOUNDED, peer)
         await talk.run(flood, receive)
         left -= 1
 
@@ -133,21 +132,21 @@ async def test_many_connections_of_one_client_share_one_turn(daemon: Running) ->
     assert sorted(steps)[len(steps) * 9 // 10] <= 3 * SLOW_LINES
 
 
-async def test_a_line_of_endless_subnegotiations_is_looked_at_once(daemon: Running, deadline: None) -> None:
-    """Each of them was once looked for its end up to the end of the line: 10 s for 512 KiB."""
+async def test_many_subnegotiations_are_parsed_in_linear_time(daemon: Running, deadline: None) -> None:
+    """A search for the end of each subnegotiation takes quadratic time: 10 s for 512 KiB."""
     line = b"\xff\xfa" * 400_000
-    told = await tell(daemon, [line + b"\nversion\n"], UNBOUNDED._replace(max_line=len(line)))
-    assert told.replies.startswith("unknown command: ÿúÿú".encode())
-    assert told.replies.endswith(b"help'.\n" + VERSION)
+    result = await tell(daemon, [line + b"\nversion\n"], UNBOUNDED._replace(max_line=len(line)))
+    assert result.replies.startswith("unknown command: ÿúÿú".encode())
+    assert result.replies.endswith(b"help'.\n" + VERSION)
 
 
-async def test_a_subnegotiation_without_its_end_is_a_word(daemon: Running) -> None:
-    told = await tell(daemon, [OPTIONS + b"\xff\xfaversion\n" + OPTIONS + b"\xff\xf4version\n"])
-    assert told.replies == "unknown command: ÿúversion.  Try `help'.\n".encode() + VERSION
+async def test_incomplete_subnegotiation_is_a_command(daemon: Running) -> None:
+    result = await tell(daemon, [OPTIONS + b"\xff\xfaversion\n" + OPTIONS + b"\xff\xf4version\n"])
+    assert result.replies == "unknown command: ÿúversion.  Try `help'.\n".encode() + VERSION
 
 
 @pytest.mark.slow
-async def test_another_connection_is_answered_before_the_floods_last_line(daemon: Running) -> None:
+async def test_flood_does_not_delay_other_connections(daemon: Running) -> None:
     async with daemon.client() as flooding, daemon.client() as other, trio.open_nursery() as nursery:
         await other.ask(GOOD)
         received: list[int] = []
@@ -156,7 +155,7 @@ async def test_another_connection_is_answered_before_the_floods_last_line(daemon
             await flooding.send(b"put\n" * FLOOD + b"sync\n")
 
         async def drain() -> None:
-            end = b"synced 0\n"  # which may come in two pieces
+            end = b"synced 0\n"  # may arrive in two packets
             tail = b""
             while tail != end:
                 tail = (tail + await flooding.stream.receive_some())[-len(end) :]
@@ -165,14 +164,14 @@ async def test_another_connection_is_answered_before_the_floods_last_line(daemon
         nursery.start_soon(drain)
         while not received or received[-1] < FLOOD:
             await other.ask(b"")
-            refused = daemon.daemon.ledger.refused.total()
+            refused = daemon.daemon.ingest.ledger.refused.total()
             received.append(refused)
     in_between = [now for now in received if 0 < now < FLOOD]
     assert len(in_between) > 3
 
 
-async def test_who_sends_a_hundred_times_its_quota_stands_before_nobodys_sync(tmp_path: Path) -> None:
-    """Counted in lines: once it is over its quota, none of its own is taken before another's are confirmed."""
+async def test_client_over_quota_delays_no_other_sync(tmp_path: Path) -> None:
+    """Counted in lines: once over quota, no line of the client is processed before another client's is confirmed."""
     async with (
         running(tmp_path, {"tsd.quota.lines_per_second": "1"}) as daemon,
         await trio.open_tcp_stream("127.0.0.1", daemon.port, local_address="127.0.0.2") as stream,
@@ -181,18 +180,18 @@ async def test_who_sends_a_hundred_times_its_quota_stands_before_nobodys_sync(tm
     ):
         nursery.start_soon(Client(stream).send, GOOD * 100 * BURST_S)
         with trio.fail_after(DEADLINE_S):
-            while not daemon.daemon.clients.at("127.0.0.2").pausing:
+            while not daemon.daemon.access.clients.at("127.0.0.2").pausing:
                 await trio.lowlevel.checkpoint()
-        taken = daemon.daemon.ledger.received
-        assert BURST_S < taken <= BURST_S + MOST_BYTES // len(GOOD)
+        taken = daemon.daemon.ingest.ledger.received
+        assert BURST_S < taken <= BURST_S + MAX_READ_BYTES // len(GOOD)
         for number in range(1, 5):
             assert await other.ask(GOOD) == b"synced %d\n" % number
-            assert daemon.daemon.ledger.received == taken + number
+            assert daemon.daemon.ingest.ledger.received == taken + number
 
 
 @pytest.mark.parametrize("senders", [1, 8])
-async def test_who_sends_much_waits_for_the_disk_before_others_do(daemon: Running, senders: int) -> None:
-    """All that one client had sent stood before each line of the others: half a second, at 350 MB/s."""
+async def test_large_sender_waits_for_disk_before_others(daemon: Running, senders: int) -> None:
+    """One client's queued data must not delay each line of the others."""
     much = (16 << 20) // senders
     may_sync = threading.Event()
 
@@ -201,7 +200,7 @@ async def test_who_sends_much_waits_for_the_disk_before_others_do(daemon: Runnin
             may_sync.wait(DEADLINE_S)
             super().sync(fd)
 
-    journal, ledger = daemon.daemon.journal, daemon.daemon.ledger
+    journal, ledger = daemon.daemon.ingest.journal, daemon.daemon.ingest.ledger
     journal.disk = Held()
     lines = GOOD * (much // len(GOOD))
     async with AsyncExitStack() as clients, daemon.client() as other, trio.open_nursery() as nursery:
@@ -213,8 +212,8 @@ async def test_who_sends_much_waits_for_the_disk_before_others_do(daemon: Runnin
                 await trio.lowlevel.checkpoint()
             await other.send(GOOD + b"version\n")
             await other.read_until(b"\n")
-            assert daemon.daemon.gate.is_open
-            assert journal.pending <= 2 * GROUP_BYTES + MOST_BYTES + len(GOOD)
+            assert daemon.daemon.ingest.backpressure.is_open
+            assert journal.pending <= 2 * GROUP_BYTES + MAX_READ_BYTES + len(GOOD)
         finally:
             may_sync.set()
         assert (await other.ask(b"")).endswith(b"synced 1\n")

@@ -1,4 +1,4 @@
-"""Replies that nobody reads, or ever will: what they cost, and what becomes of the lines beside them."""
+"""Replies that are not read: their cost, and the lines of the same connection."""
 
 from itertools import islice, repeat
 from pathlib import Path
@@ -8,14 +8,14 @@ import trio
 from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from tests.running import Running, running
-from tests.unit.doors.telnet_parts import BAD, GOOD, REFUSED, RULES, VERSION, T, reluctant, session
-from tsd.doors.replies import PIECE_COST, Budget
-from tsd.doors.telnet import Powers, Tally, TelnetSession
-from tsd.doors.visitor import here
+from tests.unit.server.telnet_parts import BAD, DEFAULT_OPTIONS, GOOD, REFUSED, VERSION, T, reluctant, session
+from tsd.server.peer import local_peer
+from tsd.server.replies import CHUNK_OVERHEAD, ReplyBudget
+from tsd.server.telnet import DaemonCommands, TelnetSession, TelnetStats
 
 
-async def test_nothing_is_worked_out_for_who_has_hung_up_and_what_it_sent_counts(daemon: Running) -> None:
-    """Megabytes of `stats` kept a connection open for minutes after its client had gone."""
+async def test_commands_of_disconnected_client_are_skipped(daemon: Running) -> None:
+    """`stats` of a disconnected client must not keep the connection open for minutes."""
     ours, theirs = memory_stream_pair()
     await theirs.aclose()
     asked = 0
@@ -26,20 +26,22 @@ async def test_nothing_is_worked_out_for_who_has_hung_up_and_what_it_sent_counts
         return b"tsd.stat 1 1\n"
 
     async def receive() -> bytes:
-        await wait_all_tasks_blocked()  # so that it is known by now that nobody hears
+        await wait_all_tasks_blocked()  # the disconnect is noticed now
         return next(left, b"")
 
     left = iter([b"stats\n" * 1000 + GOOD + b"stats\nversion\nhelp\n", GOOD])
-    powers = Powers(stats, lambda: VERSION, lambda: None, lambda: None)
-    talk = TelnetSession(ours, daemon.daemon.intake, powers, RULES, Tally(), Budget(1 << 30), here())
+    commands = DaemonCommands(stats, lambda: VERSION, lambda: None, lambda: None)
+    talk = TelnetSession(
+        ours, daemon.daemon.ingest.intake, commands, DEFAULT_OPTIONS, TelnetStats(), ReplyBudget(1 << 30), local_peer()
+    )
     with pytest.raises(ExceptionGroup) as caught:
         await talk.run(b"version\n", receive)
     assert caught.group_contains(trio.BrokenResourceError)
     assert asked == 0
-    assert daemon.daemon.ledger.received == 2
+    assert daemon.daemon.ingest.ledger.received == 2
 
 
-async def test_who_never_reads_its_errors_holds_up_nobody_and_is_told_the_sum(tmp_path: Path) -> None:
+async def test_client_that_never_reads_gets_a_summary(tmp_path: Path) -> None:
     line = b"put m %d 1 %s\n" % (T, b"x" * 900)
     refused = b"put: illegal argument: invalid tag: %s\n" % (b"x" * 900)
     blocked = "rpc.errors type=socket_writes_blocked"
@@ -57,14 +59,14 @@ async def test_who_never_reads_its_errors_holds_up_nobody_and_is_told_the_sum(tm
         assert one_by_one + stats[blocked] == 500 * (turns + 1)
         rest = text.replace(refused, b"").decode().splitlines()[:-1]
         wording = "more lines were refused while this connection did not read:"
-        sums = [int(told.removeprefix("put: ").split(" ")[0]) for told in rest if wording in told]
+        sums = [int(result.removeprefix("put: ").split(" ")[0]) for result in rest if wording in result]
         assert len(sums) == len(rest)
         assert sum(sums) == stats[blocked]
 
 
-async def test_commands_whose_replies_nobody_reads_are_not_read_either(daemon: Running) -> None:
-    ours, theirs = lockstep_stream_pair()  # nothing is sent before it is received
-    talk, _, _ = session(ours, daemon.daemon.intake)
+async def test_commands_wait_if_replies_are_not_read(daemon: Running) -> None:
+    ours, theirs = lockstep_stream_pair()  # sends only when it is read
+    talk, _, _ = session(ours, daemon.daemon.ingest.intake)
     taken = 0
 
     async def receive() -> bytes:
@@ -75,7 +77,7 @@ async def test_commands_whose_replies_nobody_reads_are_not_read_either(daemon: R
     async with trio.open_nursery() as nursery:
         nursery.start_soon(talk.run, b"version\n", receive)
         await wait_all_tasks_blocked()
-        room = (RULES.reply_buffer - 2 * PIECE_COST) // len(VERSION)
+        room = (DEFAULT_OPTIONS.reply_buffer - 2 * CHUNK_OVERHEAD) // len(VERSION)
         assert room < taken <= room + 3
         text = b""
         while text.count(VERSION) < 1000:
@@ -83,9 +85,9 @@ async def test_commands_whose_replies_nobody_reads_are_not_read_either(daemon: R
     assert text == VERSION * 1000
 
 
-async def test_refused_lines_whose_replies_nobody_reads_are_still_read(daemon: Running) -> None:
+async def test_refused_lines_are_processed_if_replies_are_not_read(daemon: Running) -> None:
     ours, theirs = lockstep_stream_pair()
-    talk, tally, _ = session(ours, daemon.daemon.intake)
+    talk, stats, _ = session(ours, daemon.daemon.ingest.intake)
     blocks = islice(repeat(BAD * 10 + GOOD), 1000)
     all_taken = trio.Event()
 
@@ -98,12 +100,12 @@ async def test_refused_lines_whose_replies_nobody_reads_are_still_read(daemon: R
     async with trio.open_nursery() as nursery:
         nursery.start_soon(talk.run, GOOD, receive)
         await all_taken.wait()
-        assert daemon.daemon.ledger.received == 11_001
+        assert daemon.daemon.ingest.ledger.received == 11_001
         text = b""
         while not text.endswith(b"illegal_arguments\n"):
             text += await theirs.receive_some()
     lines = text.splitlines(keepends=True)
     assert lines[:-1] == [REFUSED] * (len(lines) - 1)
-    assert len(text) < RULES.reply_buffer + 4 * len(REFUSED)
-    assert lines[-1].startswith(b"put: %d more lines were refused" % tally.summed_up)
-    assert tally.summed_up == 10_000 - (len(lines) - 1)
+    assert len(text) < DEFAULT_OPTIONS.reply_buffer + 4 * len(REFUSED)
+    assert lines[-1].startswith(b"put: %d more lines were refused" % stats.summarized)
+    assert stats.summarized == 10_000 - (len(lines) - 1)

@@ -1,4 +1,4 @@
-"""The certificate's files, looked at again and again: what is taken up, what is not, and what is said."""
+"""Reloading of certificate files, and revocation."""
 
 import os
 import ssl
@@ -16,17 +16,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from tests.unit.looks import next_look
-from tsd.access_settings import AccessSettings
-from tsd.doors.tls import LOOK_S, Tls
+from tests.unit.clock import advance_to_next_poll
+from tsd.config.settings import AccessSettings
 from tsd.errors import TsdError
+from tsd.server.tls import RELOAD_INTERVAL_S, Tls
 
-BEGINNING, FOREVER = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+BEGINNING, NEVER = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 AUTHORITY = trustme.CA(key_type=trustme.KeyType.ECDSA)
 
 
 def issue(folder: Path, name: str, *files: str) -> None:
-    """Put a pair, or one file of it, in the place of the old one."""
+    """Replace a certificate and key, or one of the files."""
     leaf = AUTHORITY.issue_cert(name, key_type=trustme.KeyType.ECDSA)
     for file, blob in (("cert", leaf.cert_chain_pems[0]), ("key", leaf.private_key_pem)):
         if file in files:
@@ -39,16 +39,16 @@ def made(folder: Path, **more: str) -> Tls:
     return Tls(replace(settings, **more), lambda: 1_800_000_000_000)
 
 
-async def test_files_that_change_are_read_again(tmp_path: Path, mock_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_changed_certificate_is_reloaded(tmp_path: Path, mock_clock: MockClock, nursery: trio.Nursery) -> None:
     issue(tmp_path, "one.test", "cert", "key")
     tls = made(tmp_path)
     nursery.start_soon(tls.watch)
 
     async def look() -> list[str]:
-        """What is said at the next look."""
+        """Return what the next check logs."""
         with capture_logs() as logs:
-            await next_look(mock_clock, LOOK_S)
-        return [str(line.get("names") or line["because"]) for line in logs]
+            await advance_to_next_poll(mock_clock, RELOAD_INTERVAL_S)
+        return [str(line.get("names") or line["error"]) for line in logs]
 
     assert await look() == []
     issue(tmp_path, "two.test", "cert", "key")
@@ -56,16 +56,17 @@ async def test_files_that_change_are_read_again(tmp_path: Path, mock_clock: Mock
     issue(tmp_path, "three.test", "key")
     (because,) = await look()
     assert because.startswith(f"{tmp_path}/cert and {tmp_path}/key: ")
-    assert tls.statistics().seconds_left > 0  # of the old one
+    assert tls.statistics().seconds_left > 0  # the old certificate's
     os.unlink(tmp_path / "key")
-    assert await look() == [f"{tmp_path}/key: No such file or directory"]  # it was said of the certificate
+    # the error is the key's, not the certificate's
+    assert await look() == [f"{tmp_path}/key: No such file or directory"]
     assert await look() == []
     issue(tmp_path, "four.test", "cert", "key")
     assert await look() == ["four.test"]
 
 
-def revoked(*pems: bytes, until: datetime = FOREVER) -> bytes:
-    """The authority's list of revoked certificates."""
+def revoked(*pems: bytes, until: datetime = NEVER) -> bytes:
+    """Return the authority's revocation list."""
     mine = x509.load_pem_x509_certificate(AUTHORITY.cert_pem.bytes())
     made = x509.CertificateRevocationListBuilder().issuer_name(mine.subject)
     made = made.last_update(BEGINNING).next_update(until)
@@ -79,7 +80,7 @@ def revoked(*pems: bytes, until: datetime = FOREVER) -> bytes:
 
 
 async def lets_in(tls: Tls, leaf: trustme.LeafCert | None) -> bool:
-    """Whether somebody with this certificate is served."""
+    """Return whether a client with this certificate is served."""
     context = ssl.create_default_context()
     AUTHORITY.configure_trust(context)
     if leaf is not None:
@@ -90,7 +91,7 @@ async def lets_in(tls: Tls, leaf: trustme.LeafCert | None) -> bool:
 
     async def serve() -> None:
         async with listener, await listener.accept() as stream:
-            opened = await tls.opened(stream)
+            opened = await tls.accept(stream)
             served.append(opened)
             if isinstance(opened, trio.SSLStream):
                 await opened.send_all(b"x")
@@ -105,7 +106,7 @@ async def lets_in(tls: Tls, leaf: trustme.LeafCert | None) -> bool:
     return served != [None]
 
 
-async def test_a_certificate_that_was_revoked_lets_nobody_in(tmp_path: Path) -> None:
+async def test_revoked_certificate_is_refused(tmp_path: Path) -> None:
     issue(tmp_path, "one.test", "cert", "key")
     AUTHORITY.cert_pem.write_to_path(tmp_path / "ca")
     (tmp_path / "crl").write_bytes(revoked())
@@ -115,7 +116,8 @@ async def test_a_certificate_that_was_revoked_lets_nobody_in(tmp_path: Path) -> 
     (tmp_path / "crl").write_bytes(revoked(bad.cert_chain_pems[0].bytes()))
     await tls.reload()
     assert [await lets_in(tls, leaf) for leaf in (good, bad, None)] == [True, False, True]
-    (tmp_path / "crl").write_bytes(revoked(until=datetime(2020, 1, 1, tzinfo=UTC)))  # another may have been since
+    # an expired list: a newer one may revoke it
+    (tmp_path / "crl").write_bytes(revoked(until=datetime(2020, 1, 1, tzinfo=UTC)))
     await tls.reload()
     assert [await lets_in(tls, leaf) for leaf in (good, None)] == [False, True]
     (tmp_path / "crl").write_bytes(b"nonsense")
@@ -123,8 +125,8 @@ async def test_a_certificate_that_was_revoked_lets_nobody_in(tmp_path: Path) -> 
         await tls.reload()
 
 
-def test_a_certificate_among_the_revoked_is_not_trusted(tmp_path: Path) -> None:
-    """It vouched for clients, as if `tsd.tls.client_ca` had named it."""
+def test_certificate_in_revocation_file_is_refused(tmp_path: Path) -> None:
+    """It would be trusted as an authority, as if `tsd.tls.client_ca` named it."""
     issue(tmp_path, "one.test", "cert", "key")
     AUTHORITY.cert_pem.write_to_path(tmp_path / "ca")
     other = trustme.CA(key_type=trustme.KeyType.ECDSA).cert_pem.bytes()
@@ -135,7 +137,7 @@ def test_a_certificate_among_the_revoked_is_not_trusted(tmp_path: Path) -> None:
             made(tmp_path, tls_client_ca=str(tmp_path / "ca"), tls_client_crl=str(tmp_path / "crl"))
 
 
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_error_names_the_invalid_file(tmp_path: Path) -> None:
     issue(tmp_path, "one.test", "cert", "key")
     (tmp_path / "key").unlink()
     with pytest.raises(TsdError, match="/key: No such file"):

@@ -1,4 +1,4 @@
-"""HTTP with endpoints of the test's own: the real listener on a real port, and what a client makes of its answers."""
+"""HTTP for tests: a real listener on a port with given endpoints, and a client that parses responses."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -8,25 +8,23 @@ from typing import Any, NamedTuple
 import trio
 
 from tests.running import Client
-from tsd.access.doorkeeper import Doorkeeper
-from tsd.access.needs import endpoints
-from tsd.doors.bodies import Room
-from tsd.doors.clients import Clients
-from tsd.doors.cors import Cors
-from tsd.doors.dispatch import Dispatcher, Rules
-from tsd.doors.exchange import Endpoint, Request, Response
-from tsd.doors.listener import Limits, Listener, Receive
-from tsd.doors.permits import Permits
-from tsd.doors.tally import Tally
-from tsd.doors.unfinished import Unfinished
-from tsd.doors.visitor import Visitor
-from tsd.doors.web import Bounds, WebSession
+from tsd.auth.authenticator import Authenticator
+from tsd.auth.roles import endpoint_permissions
+from tsd.server.clients import Clients
+from tsd.server.http.bodies import MemoryBudget
+from tsd.server.http.connection import HttpConnection, RequestLimits
+from tsd.server.http.messages import Endpoint, Request, Response
+from tsd.server.http.router import Router, RouterOptions
+from tsd.server.http.security import Authorizer, Cors
+from tsd.server.http.stats import RequestStats
+from tsd.server.listener import Listener, ListenerLimits, PartialInputBudget, Receive
+from tsd.server.peer import Peer
 
-BOUNDS = Bounds(1 << 20, 60)
+LIMITS = RequestLimits(1 << 20, 60)
 
 
 class Heard(NamedTuple):
-    """An answer as it came."""
+    """A received response."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
@@ -38,12 +36,12 @@ class Heard(NamedTuple):
 
 
 class Served:
-    """A port with some endpoints behind it."""
+    """A listener with endpoints."""
 
-    def __init__(self, port: int, tally: Tally, room: Room, listener: Listener) -> None:
+    def __init__(self, port: int, stats: RequestStats, budget: MemoryBudget, listener: Listener) -> None:
         self.port = port
-        self.tally = tally
-        self.room = room
+        self.stats = stats
+        self.budget = budget
         self.listener = listener
 
     @asynccontextmanager
@@ -52,7 +50,7 @@ class Served:
             yield Client(stream)
 
     async def ask(self, *requests: bytes) -> Heard:
-        """The answer to the last of some requests, on a connection of their own."""
+        """Return the last response to some requests on one new connection."""
         async with self.client() as client:
             for request in requests:
                 await client.send(request)
@@ -64,50 +62,54 @@ class Served:
 async def serving(
     routes: Mapping[str, Endpoint],
     *,
-    rules: Rules | None = None,
-    bounds: Bounds = BOUNDS,
-    room: Room | None = None,
-    doorkeeper: Doorkeeper | None = None,
-    unfinished: Unfinished | None = None,
+    options: RouterOptions | None = None,
+    limits: RequestLimits = LIMITS,
+    budget: MemoryBudget | None = None,
+    authenticator: Authenticator | None = None,
+    partial_input: PartialInputBudget | None = None,
 ) -> AsyncIterator[Served]:
-    """Serve `routes` until the block ends; with a `doorkeeper` to those who may, and /health to everybody."""
-    tally, space, cors = Tally(), room or Room(8 << 20), Cors("", "")
-    permits = Permits(doorkeeper, endpoints("everybody", "read", may_delete=False), cors) if doorkeeper else None
-    dispatcher = Dispatcher(routes, rules or Rules(), cors, permits)
+    """Serve `routes` until the block ends; with an authenticator only to permitted senders, except /health."""
+    stats, memory, cors = RequestStats(), budget or MemoryBudget(8 << 20), Cors("", "")
+    authorizer = (
+        Authorizer(authenticator, endpoint_permissions("all", "read", may_delete=False), cors)
+        if authenticator
+        else None
+    )
+    router = Router(routes, options or RouterOptions(), cors, authorizer)
 
-    async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, visitor: Visitor) -> None:
-        await WebSession(stream, dispatcher, bounds, space, tally, visitor).run(first, receive)
+    async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
+        await HttpConnection(stream, router, limits, memory, stats, peer).run(first, receive)
 
-    limits = Limits(0, 0, True, True)
-    listener = Listener(http, http, limits, Clients(), None, doorkeeper, None, unfinished)
+    listener_limits = ListenerLimits(0, 0, True, True)
+    listener = Listener(http, http, listener_limits, Clients(), None, authenticator, None, partial_input)
     sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, sockets)
         try:
-            yield Served(sockets[0].socket.getsockname()[1], tally, space, listener)
+            yield Served(sockets[0].socket.getsockname()[1], stats, memory, listener)
         finally:
             nursery.cancel_scope.cancel()
 
 
 def get(path: str, *headers: str, method: str = "GET", version: str = "1.1") -> bytes:
-    """A request without a body."""
+    """Return a request without a body."""
     lines = [f"{method} {path} HTTP/{version}", "Host: tsd", *headers, "", ""]
     return "\r\n".join(lines).encode()
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
-    """A request with one."""
+    """Return a request with a body."""
     return get(path, f"Content-Length: {len(body)}", *headers, method="POST") + body
 
 
 def chunked(path: str, *chunks: bytes, headers: tuple[str, ...] = ()) -> bytes:
-    """A request whose body comes in chunks."""
+    """Return a request with a chunked body."""
     body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
     return get(path, "Transfer-Encoding: chunked", *headers, method="POST") + body
 
 
 async def hear(client: Client, *, head: bool = False) -> Heard:
-    """The next answer on a connection, its body put together but not uncompressed."""
+    """Return the next response of a connection, with its body joined but not decompressed."""
     first, *lines = (await client.read_until(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     status = int(first.split(" ")[1])
@@ -126,5 +128,5 @@ async def hear(client: Client, *, head: bool = False) -> Heard:
 
 
 async def echo(request: Request) -> Response:
-    """An endpoint that says what it was asked."""
+    """Respond with the request."""
     return Response(200, request.body, "text/plain", (("X-Asked", f"{request.method} {request.path}"),))

@@ -1,4 +1,4 @@
-"""What test_embedded.py runs in processes of their own, to kill or to starve."""
+"""What test_rocksdb.py runs in processes of their own, to kill or to starve."""
 
 import os
 import resource
@@ -9,7 +9,7 @@ import trio
 
 from tsd.errors import DaemonRuns, StoreError
 from tsd.store import Family, Put, Table, scan
-from tsd.store.embedded import MEND_S, EmbeddedStore
+from tsd.store.rocksdb.engine import REOPEN_S, EmbeddedStore
 
 NOW_MS = 1_700_000_000_000
 ROWS, COLUMNS = 20, 7
@@ -17,7 +17,7 @@ FILE_BYTES = 1 << 20
 
 
 async def _open(folder: str) -> EmbeddedStore:
-    store = await EmbeddedStore.open(folder, lambda: NOW_MS, on_loss=lambda loss: _say(f"told: {loss}"))
+    store = await EmbeddedStore.open(folder, lambda: NOW_MS, on_loss=lambda loss: _say(f"lost: {loss}"))
     await store.create_tables([Table("cells", (Family(b"t"),))])
     return store
 
@@ -36,14 +36,14 @@ async def try_to_open(folder: str) -> None:
 
 
 async def count(folder: str) -> None:
-    """Say each number that was handed out, for ever."""
+    """Say each number that was handed out, until it is killed."""
     store = await _open(folder)
     while True:
         _say(await store.increment("cells", b"counter", b"t:", 1))
 
 
 async def put(folder: str) -> None:
-    """Put rows of several cells, and say how many lots were synced, for ever."""
+    """Put rows of several cells, and say how many lots were synced, until it is killed."""
     store = await _open(folder)
     lot = 0
     while True:
@@ -83,7 +83,7 @@ class _SmallDisk:
             try:
                 await self.put_one()
             except StoreError as exc:
-                if "came back without its last writes" in str(exc):
+                if "was reopened without its last writes" in str(exc):
                     raise
                 await trio.sleep(0.05)
 
@@ -117,4 +117,4 @@ async def lose_log(folder: str) -> None:
             await disk.put_until_taken()
         except StoreError as exc:
             _say(exc)
-        await trio.sleep(MEND_S)
+        await trio.sleep(REOPEN_S)

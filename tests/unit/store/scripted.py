@@ -10,12 +10,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-import Hbase_thrift as api  # type: ignore[import-not-found] # made by happybase, which tsd.store.thrift imports
+import Hbase_thrift as api  # type: ignore[import-not-found] # made by happybase, which tsd.store.hbase.connection imports
 from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
 from thriftpy2.thrift import TException, TProcessor
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket
 
-import tsd.store.thrift  # noqa: F401
+import tsd.store.hbase.connection  # noqa: F401
 
 BUSY = (
     "org.apache.hadoop.hbase.RegionTooBusyException: Over memstore limit=512.0 K, regionName=cells,,1795"

@@ -4,16 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tsd.store import Family, Put, Table, scan
-from tsd.store.cells import cell_pages
-from tsd.store.embedded import EmbeddedStore
+from tsd.store import Family, Put, Table, cell_pages, scan
+from tsd.store.rocksdb.engine import EmbeddedStore
 
 ROWS = 600
 
 
 @pytest.mark.parametrize("cache_bytes", [1 << 20, 64 << 20], ids=["larger than the cache", "cached"])
 @pytest.mark.parametrize("limit_bytes", [10_000, 1 << 20], ids=["small pages", "large pages"])
-async def test_cells_are_those_of_the_rows(tmp_path: Path, cache_bytes: int, limit_bytes: int) -> None:
+async def test_cell_scan_equals_row_scan(tmp_path: Path, cache_bytes: int, limit_bytes: int) -> None:
     store = await EmbeddedStore.open(tmp_path / "store", lambda: 1, cache_bytes=cache_bytes)
     try:
         await store.create_tables([Table("t", (Family(b"t"),))])

@@ -1,4 +1,4 @@
-"""Which gateway a call goes to, on a clock that the tests turn."""
+"""Choice of gateways, on a clock that the tests set."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -6,13 +6,13 @@ from contextlib import ExitStack
 import pytest
 
 from tsd.errors import StoreBusy, StoreDown
-from tsd.store.gateways import FIRST_REST_S, IDLE_S, LONGEST_REST_S, Gateways, NoAnswer
+from tsd.store.hbase.pool import FIRST_BACKOFF_S, IDLE_S, LONGEST_BACKOFF_S, ConnectionPool, NoAnswer
 
 A, B = ("a", 1), ("b", 2)
 
 
 class Line:
-    """A connection that somebody may have cut."""
+    """A connection that a test can cut."""
 
     def __init__(self) -> None:
         self.cut = self.closed = False
@@ -39,83 +39,83 @@ def clock() -> Clock:
     return Clock()
 
 
-def call(gateways: Gateways[Line], error: Exception | None = None, *, fresh: bool = False) -> tuple[str, int, Line]:
+def call(pool: ConnectionPool[Line], error: Exception | None = None, *, fresh: bool = False) -> tuple[str, int, Line]:
     """One call, which may fail: the gateway it went to, and its connection."""
-    with gateways.lease(fresh=fresh) as lease:
+    with pool.lease(fresh=fresh) as lease:
         lease.connection = lease.connection or Line()
         if error:
             raise error
     return *lease.address, lease.connection
 
 
-def fail(gateways: Gateways[Line]) -> None:
+def fail(pool: ConnectionPool[Line]) -> None:
     with pytest.raises(NoAnswer):
-        call(gateways, NoAnswer("gone", timed_out=True))
+        call(pool, NoAnswer("gone", timed_out=True))
 
 
-def test_calls_are_spread(clock: Clock) -> None:
-    gateways: Gateways[Line] = Gateways([A, B], clock)
-    assert sorted(call(gateways)[0] for _ in range(6)) == ["a"] * 3 + ["b"] * 3
-    with gateways.lease(fresh=False) as first, gateways.lease(fresh=False) as second:
+def test_calls_are_spread_over_gateways(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock)
+    assert sorted(call(pool)[0] for _ in range(6)) == ["a"] * 3 + ["b"] * 3
+    with pool.lease(fresh=False) as first, pool.lease(fresh=False) as second:
         assert {first.address, second.address} == {A, B}
         first.connection, second.connection = Line(), Line()
 
 
-def test_a_connection_is_used_again(clock: Clock) -> None:
-    gateways: Gateways[Line] = Gateways([A], clock)
-    _, _, line = call(gateways)
-    assert call(gateways)[2] is line
-    assert gateways.opened == 1
+def test_connection_is_reused(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    _, _, line = call(pool)
+    assert call(pool)[2] is line
+    assert pool.opened == 1
 
 
-def test_a_connection_that_was_cut_or_idle_for_long_is_not(clock: Clock) -> None:
-    gateways: Gateways[Line] = Gateways([A], clock)
-    _, _, line = call(gateways)
+def test_stale_or_old_connection_is_closed(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    _, _, line = call(pool)
     line.cut = True
-    _, _, other = call(gateways)
+    _, _, other = call(pool)
     assert other is not line
     assert line.closed
     clock.now += IDLE_S
-    assert call(gateways)[2] is not other
+    assert call(pool)[2] is not other
     assert other.closed
 
 
-@pytest.mark.parametrize("error", [NoAnswer("gone"), StoreBusy("later"), ValueError("our bug")])
-def test_what_raised_is_never_used_again(clock: Clock, error: Exception) -> None:
-    gateways: Gateways[Line] = Gateways([A], clock)
-    _, _, line = call(gateways)
+@pytest.mark.parametrize("error", [NoAnswer("gone"), StoreBusy("later"), ValueError("a bug")])
+def test_connection_is_closed_after_an_error(clock: Clock, error: Exception) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    _, _, line = call(pool)
     with pytest.raises(type(error)):
-        call(gateways, error)
+        call(pool, error)
     assert line.closed
-    assert call(gateways)[2] is not line
+    assert call(pool)[2] is not line
 
 
-def test_a_gateway_that_failed_is_left_alone(clock: Clock) -> None:
-    gateways: Gateways[Line] = Gateways([A, B], clock)
-    fail(gateways)
-    assert gateways.down == 1
-    assert len({call(gateways)[0] for _ in range(4)}) == 1
-    clock.now += FIRST_REST_S
-    assert {call(gateways)[0] for _ in range(4)} == {"a", "b"}
-    assert gateways.down == 0
+def test_failed_gateway_gets_no_calls_for_a_while(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock)
+    fail(pool)
+    assert pool.down == 1
+    assert len({call(pool)[0] for _ in range(4)}) == 1
+    clock.now += FIRST_BACKOFF_S
+    assert {call(pool)[0] for _ in range(4)} == {"a", "b"}
+    assert pool.down == 0
 
 
-def test_where_all_failed_callers_hear_so_at_once(clock: Clock) -> None:
-    gateways: Gateways[Line] = Gateways([A], clock)
-    fail(gateways)
+def test_calls_fail_at_once_if_all_gateways_failed(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    fail(pool)
     with pytest.raises(StoreDown, match="no gateway answers: a:1: gone"):
-        call(gateways)
+        call(pool)
 
 
-def rests(gateways: Gateways[Line], clock: Clock) -> Iterator[float]:
+def rests(pool: ConnectionPool[Line], clock: Clock) -> Iterator[float]:
     """How long a gateway is left alone, each time it fails."""
     while True:
-        fail(gateways)
+        fail(pool)
         since = clock.now
         while True:
             clock.now += 0.01
             try:
-                with gateways.lease(fresh=False):
+                with pool.lease(fresh=False):
                     raise KeyboardInterrupt  # neither an answer nor a failure
             except StoreDown:
                 continue
@@ -124,61 +124,61 @@ def rests(gateways: Gateways[Line], clock: Clock) -> Iterator[float]:
         yield clock.now - since
 
 
-def test_the_rest_grows_up_to_a_bound(clock: Clock) -> None:
-    gateways: Gateways[Line] = Gateways([A], clock)
-    longest = [min(FIRST_REST_S * 2**n, LONGEST_REST_S) for n in range(8)]
-    for rest, bound in zip(rests(gateways, clock), longest, strict=False):
+def test_backoff_grows_up_to_a_limit(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    longest = [min(FIRST_BACKOFF_S * 2**n, LONGEST_BACKOFF_S) for n in range(8)]
+    for rest, bound in zip(rests(pool, clock), longest, strict=False):
         assert bound / 2 <= rest <= bound + 0.02
-    call(gateways)
-    assert FIRST_REST_S / 2 <= next(rests(gateways, clock)) <= FIRST_REST_S + 0.02
+    call(pool)
+    assert FIRST_BACKOFF_S / 2 <= next(rests(pool, clock)) <= FIRST_BACKOFF_S + 0.02
 
 
-def test_one_call_only_asks_whether_it_is_back(clock: Clock) -> None:
-    gateways: Gateways[Line] = Gateways([A], clock)
-    fail(gateways)
-    clock.now += FIRST_REST_S
-    with gateways.lease(fresh=False) as probe:
+def test_only_one_call_probes_a_failed_gateway(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    fail(pool)
+    clock.now += FIRST_BACKOFF_S
+    with pool.lease(fresh=False) as probe:
         with pytest.raises(StoreDown):
-            call(gateways)
+            call(pool)
         probe.connection = Line()
-    call(gateways)
+    call(pool)
 
 
-def fail_together(gateways: Gateways[Line], calls: int) -> None:
+def fail_together(pool: ConnectionPool[Line], calls: int) -> None:
     with ExitStack() as stack:
         for _ in range(calls):
-            stack.enter_context(gateways.lease(fresh=False))
+            stack.enter_context(pool.lease(fresh=False))
         raise NoAnswer("gone")
 
 
-def test_calls_that_fail_together_count_once(clock: Clock) -> None:
-    gateways: Gateways[Line] = Gateways([A], clock)
+def test_concurrent_failures_count_once(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
     with pytest.raises(NoAnswer):
-        fail_together(gateways, 6)
-    clock.now += FIRST_REST_S
-    call(gateways)
+        fail_together(pool, 6)
+    clock.now += FIRST_BACKOFF_S
+    call(pool)
 
 
-def test_a_used_connection_that_was_dropped_says_nothing_about_its_gateway(clock: Clock) -> None:
-    gateways: Gateways[Line] = Gateways([A], clock)
-    with gateways.lease(fresh=False) as one:
-        _, _, other = call(gateways)
+def test_dropped_idle_connection_keeps_the_gateway_up(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    with pool.lease(fresh=False) as one:
+        _, _, other = call(pool)
         one.connection = Line()
     with pytest.raises(NoAnswer):
-        call(gateways, NoAnswer("end of file"))
-    assert gateways.down == 0
-    assert call(gateways, fresh=True)[2] not in (one.connection, other)
+        call(pool, NoAnswer("end of file"))
+    assert pool.down == 0
+    assert call(pool, fresh=True)[2] not in (one.connection, other)
     assert one.connection.closed
     assert other.closed
 
 
-def test_closed_with_a_call_under_way(clock: Clock) -> None:
-    gateways: Gateways[Line] = Gateways([A], clock)
-    _, _, idle = call(gateways)
-    with gateways.lease(fresh=True) as lease:
+def test_close_during_a_call_closes_its_connection(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    _, _, idle = call(pool)
+    with pool.lease(fresh=True) as lease:
         lease.connection = Line()
-        gateways.close()
+        pool.close()
     assert idle.closed
     assert lease.connection.closed
     with pytest.raises(StoreDown, match="closed"):
-        call(gateways)
+        call(pool)

@@ -26,7 +26,7 @@ async def made(*times: int) -> MemoryStore:
         (Put(ROW, b"u:", b""), "table cells has no family for column b'u:'"),
     ],
 )
-async def test_a_cell_that_hbase_would_not_take_spoils_the_put(cell: Put, why: str) -> None:
+async def test_invalid_cell_fails_the_whole_put(cell: Put, why: str) -> None:
     store = await made(1)
     with pytest.raises(StoreError, match=why):
         await store.put("cells", [Put(b"good", COLUMN, b""), cell])
@@ -35,34 +35,34 @@ async def test_a_cell_that_hbase_would_not_take_spoils_the_put(cell: Put, why: s
         await store.check_and_put("cells", *cell, expected=None)
 
 
-async def test_a_table_that_is_not_there() -> None:
+async def test_missing_table_raises() -> None:
     store = await made()
     with pytest.raises(StoreError, match="there is no table nowhere"):
         await store.put("nowhere", [])
 
 
-async def test_a_clock_that_is_set_back() -> None:
+async def test_timestamps_rise_if_the_clock_is_set_back() -> None:
     store = await made(9_000, 5_000)
     for value in (b"first", b"second"):
         await store.put("cells", [Put(ROW, COLUMN, value)])
     assert await store.get("cells", [ROW]) == {ROW: [(COLUMN, b"second", 9_001)]}
 
 
-async def test_a_page_ends_where_it_is_large() -> None:
+async def test_large_page_ends_early() -> None:
     store = await made(1)
     await store.put("cells", [Put(b"%d" % row, COLUMN, bytes(PAGE_BYTES // 4)) for row in range(9)])
     page = await store.page("cells", b"", None, limit=100)
     assert (len(page.rows), page.next_start) == (4, b"4")
 
 
-async def test_a_counter_has_eight_bytes() -> None:
+async def test_increment_of_another_length_raises() -> None:
     store = await made(1, 2, 3)
     await store.put("cells", [Put(ROW, COLUMN, b"12")])
     with pytest.raises(StoreError, match="a counter has 8 bytes, this cell 2: 3132"):
         await store.increment("cells", ROW, COLUMN, 1)
 
 
-async def test_it_counts_calls_and_cells() -> None:
+async def test_statistics_count_calls_and_cells() -> None:
     store = await made(1, 2, 3)
     await store.put("cells", [Put(ROW, COLUMN, b"a"), Put(ROW, b"t:b", b"b")])
     await store.create("cells", [Put(ROW, COLUMN, b"other"), Put(b"new", COLUMN, b"c")])

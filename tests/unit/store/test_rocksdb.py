@@ -14,8 +14,8 @@ import trio
 from tests.unit.store import crashing
 from tsd.errors import DaemonRuns, StoreError
 from tsd.store import Family, Put, Table, scan
-from tsd.store.embedded import BATCH_CELLS, EmbeddedStore
-from tsd.store.rocks import CHUNK_CELLS
+from tsd.store.rocksdb.database import CHUNK_CELLS
+from tsd.store.rocksdb.engine import BATCH_CELLS, EmbeddedStore
 
 CELLS = Table("cells", (Family(b"t"),))
 
@@ -53,7 +53,7 @@ def lines_until_killed(process: subprocess.Popen[str], count: int) -> list[int]:
     return said
 
 
-async def test_one_process_at_a_time(tmp_path: Path) -> None:
+async def test_second_process_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path):
         with pytest.raises(DaemonRuns, match=f"{tmp_path} is open in another process"):
             await EmbeddedStore.open(tmp_path, lambda: 0)
@@ -62,13 +62,13 @@ async def test_one_process_at_a_time(tmp_path: Path) -> None:
         assert said == f"{tmp_path} is open in another process ({os.getpid()}): is a daemon running on it?\n"
 
 
-async def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+async def test_unusable_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file"):
         await EmbeddedStore.open(tmp_path / "file", lambda: 0)
 
 
-async def test_tables_are_made_while_it_runs_and_are_there_next_time(tmp_path: Path) -> None:
+async def test_created_tables_persist(tmp_path: Path) -> None:
     async with opened(tmp_path / "deeper" / "still") as store:
         assert await store.create_tables([CELLS, Table("more", (Family(b"t"),))]) == ["more"]
         await store.put("more", [Put(b"row", b"t:", b"v")])
@@ -79,14 +79,14 @@ async def test_tables_are_made_while_it_runs_and_are_there_next_time(tmp_path: P
         assert list(await store.get("more", [b"row"])) == [b"row"]
 
 
-async def test_no_call_follows_the_end(tmp_path: Path) -> None:
+async def test_call_after_close_raises(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         pass
     with pytest.raises(StoreError, match="is closed"):
         await store.get("cells", [b"row"])
 
 
-async def test_the_clock_of_an_earlier_process_is_not_undercut(tmp_path: Path) -> None:
+async def test_timestamps_stay_above_those_of_earlier_process(tmp_path: Path) -> None:
     async with opened(tmp_path, clock_ms=9_000) as store:
         await store.put("cells", [Put(b"row", b"t:", b"first")])
     async with opened(tmp_path, clock_ms=5_000) as store:
@@ -94,7 +94,7 @@ async def test_the_clock_of_an_earlier_process_is_not_undercut(tmp_path: Path) -
         assert (await store.get("cells", [b"row"]))[b"row"] == [(b"t:", b"second", 9_001)]
 
 
-async def test_numbers_and_stamps_after_a_crash(tmp_path: Path) -> None:
+async def test_counters_and_timestamps_survive_a_crash(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "count", tmp_path)
     said = await trio.to_thread.run_sync(lines_until_killed, process, 50)
     assert said == list(range(1, len(said) + 1))
@@ -104,7 +104,7 @@ async def test_numbers_and_stamps_after_a_crash(tmp_path: Path) -> None:
         assert cell.time_ms >= crashing.NOW_MS
 
 
-async def test_what_was_synced_survives_a_crash_row_by_row(tmp_path: Path) -> None:
+async def test_synced_rows_survive_a_crash(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "put", tmp_path)
     said = await trio.to_thread.run_sync(lines_until_killed, process, 20)
     async with opened(tmp_path) as store:
@@ -113,7 +113,7 @@ async def test_what_was_synced_survives_a_crash_row_by_row(tmp_path: Path) -> No
     assert {len(row.cells) for row in found} == {crashing.COLUMNS}
 
 
-async def test_increments_at_once(tmp_path: Path) -> None:
+async def test_concurrent_increments_are_atomic(tmp_path: Path) -> None:
     sums: list[int] = []
     async with opened(tmp_path) as store:
 
@@ -126,7 +126,7 @@ async def test_increments_at_once(tmp_path: Path) -> None:
     assert sorted(sums) == list(range(1, 101))
 
 
-async def test_others_run_between_batches(tmp_path: Path) -> None:
+async def test_other_tasks_run_between_batches(tmp_path: Path) -> None:
     passes = 0
 
     async def others() -> None:
@@ -146,7 +146,7 @@ async def test_others_run_between_batches(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_put_that_is_cut_shares_no_stamp_with_a_later_one(tmp_path: Path) -> None:
+async def test_split_put_shares_no_timestamp_with_later_put(tmp_path: Path) -> None:
     """A compaction that has read the later one's cell would take what then comes with the same stamp for known."""
     async with opened(tmp_path) as store:
         many = [Put(number.to_bytes(2, "big"), b"t:a", b"") for number in range(8 * BATCH_CELLS)]
@@ -162,7 +162,7 @@ async def test_a_put_that_is_cut_shares_no_stamp_with_a_later_one(tmp_path: Path
         assert not stamps[b"t:a"] & stamps[b"t:b"]
 
 
-async def test_a_wide_row(tmp_path: Path) -> None:
+async def test_wide_row_is_read_whole(tmp_path: Path) -> None:
     wide = [Put(b"wide", b"t:%08d" % column, b"v") for column in range(3 * CHUNK_CELLS)]
     async with opened(tmp_path) as store:
         await store.put("cells", [Put(b"a", b"t:", b"v"), *wide, Put(b"z", b"t:", b"v")])
@@ -172,14 +172,14 @@ async def test_a_wide_row(tmp_path: Path) -> None:
         assert page.next_start == b"z"
 
 
-async def test_a_page_ends_where_it_is_large(tmp_path: Path) -> None:
+async def test_large_page_ends_early(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.put("cells", [Put(b"%d" % row, b"t:", bytes(1 << 20)) for row in range(9)])
         page = await store.page("cells", b"", None, limit=100)
         assert (len(page.rows), page.next_start) == (4, b"4")
 
 
-async def test_a_stalled_database_is_waited_for(tmp_path: Path) -> None:
+async def test_stalled_database_is_retried(tmp_path: Path) -> None:
     async with opened(tmp_path, memtable_bytes=64 << 10) as store:
         for part in range(20):
             await store.put("cells", [Put(b"%d-%d" % (part, row), b"t:", os.urandom(1000)) for row in range(1000)])
@@ -187,7 +187,7 @@ async def test_a_stalled_database_is_waited_for(tmp_path: Path) -> None:
         assert sum([len(rows) async for rows in scan(store, "cells")]) == 20_000
 
 
-async def test_a_damaged_block_is_an_error_and_no_end(tmp_path: Path) -> None:
+async def test_damaged_block_raises(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.put("cells", [Put(b"%06d" % row, b"t:", os.urandom(100)) for row in range(5000)])
     largest = max(tmp_path.glob("*.sst"), key=lambda path: path.stat().st_size)
@@ -203,16 +203,16 @@ async def test_a_damaged_block_is_an_error_and_no_end(tmp_path: Path) -> None:
             await store.get("cells", [b"%06d" % row for row in range(5000)], columns=[b"t:"])
 
 
-async def test_a_full_disk_is_an_error_until_there_is_room(tmp_path: Path) -> None:
+async def test_full_disk_recovers_without_restart(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "fill_disk", tmp_path)
     said, _ = await trio.to_thread.run_sync(process.communicate)
     assert said.splitlines() == ["refused", "readable", "refused", "taken again", "all there"]
 
 
 @pytest.mark.slow
-async def test_a_database_that_lost_writes_takes_no_more(tmp_path: Path) -> None:
+async def test_store_stays_closed_after_lost_writes(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "lose_log", tmp_path)
     said, _ = await trio.to_thread.run_sync(process.communicate)
-    lost = f"{tmp_path} came back without its last writes, which must be sent again"
-    told = [line for line in said.splitlines() if "write-ahead log, which no sync had covered, is cut off" not in line]
-    assert told == ["refused", f"told: {lost}", lost, f"told: {lost}", lost]
+    lost = f"{tmp_path} was reopened without its last writes, which must be sent again"
+    lines = [line for line in said.splitlines() if "store.unsynced_writes_dropped" not in line]
+    assert lines == ["refused", f"lost: {lost}", lost, f"lost: {lost}", lost]

@@ -1,4 +1,4 @@
-"""Keys sort as rows and columns do, and come apart again."""
+"""Keys of the embedded store sort as rows and columns do, and can be split again."""
 
 import pytest
 from hypothesis import given
@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tsd.errors import CorruptRow
 from tsd.store import Cell, Put
-from tsd.store.batches import whole_rows
-from tsd.store.keyvalue import HAS_LOOP, cell_of, row_head, row_of, split_cells, time_of, with_time
+from tsd.store.rocksdb.keys import HAS_CELL_LOOP, decode_cell, encode_value, row_prefix, split_cells, split_key, time_of
+from tsd.store.rules import whole_rows
 
 tricky = st.lists(st.sampled_from([b"\0", b"\1", b"\xff", b"a"]), max_size=6).map(b"".join)
 rows = tricky.filter(bool) | st.binary(min_size=1)
@@ -15,44 +15,44 @@ columns = tricky | st.binary()
 
 
 @given(rows, columns)
-def test_a_key_comes_apart_again(row: bytes, column: bytes) -> None:
-    key = row_head(row) + column
-    assert row_of(key) == (row, row_head(row))
-    assert key.startswith(row_head(row))
+def test_key_splits_into_its_row(row: bytes, column: bytes) -> None:
+    key = row_prefix(row) + column
+    assert split_key(key) == (row, row_prefix(row))
+    assert key.startswith(row_prefix(row))
 
 
 @given(rows, columns, rows, columns)
-def test_keys_sort_as_row_and_column_do(row: bytes, column: bytes, other: bytes, its: bytes) -> None:
-    keys = row_head(row) + column, row_head(other) + its
+def test_keys_sort_by_row_and_column(row: bytes, column: bytes, other: bytes, its: bytes) -> None:
+    keys = row_prefix(row) + column, row_prefix(other) + its
     assert (keys[0] < keys[1]) == ((row, column) < (other, its))
-    assert (row_head(other) <= keys[0]) == (other <= row)
+    assert (row_prefix(other) <= keys[0]) == (other <= row)
 
 
 @given(st.binary() | tricky)
-def test_what_is_no_key_is_refused(key: bytes) -> None:
+def test_any_bytes_split_or_are_refused(key: bytes) -> None:
     try:
-        row, head = row_of(key)
+        row, head = split_key(key)
     except CorruptRow:
         return
     assert key.startswith(head)
-    assert head == row_head(row)
+    assert head == row_prefix(row)
 
 
 @pytest.mark.parametrize("key", ["", "61", "0001", "6100", "6100024100ff0001"])
-def test_such_as(key: str) -> None:
+def test_invalid_key_is_refused(key: str) -> None:
     with pytest.raises(CorruptRow, match=key or "not the key"):
-        row_of(bytes.fromhex(key))
+        split_key(bytes.fromhex(key))
 
 
 @given(st.integers(0, 2**63), columns, st.binary())
-def test_a_value_comes_apart_again(time_ms: int, column: bytes, content: bytes) -> None:
-    value = with_time(time_ms, content)
+def test_value_decodes_to_its_cell(time_ms: int, column: bytes, content: bytes) -> None:
+    value = encode_value(time_ms, content)
     assert time_of(value) == time_ms
-    assert cell_of(column, value) == Cell(column, content, time_ms)
+    assert decode_cell(column, value) == Cell(column, content, time_ms)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), max_size=12), st.integers(1, 9), st.integers(0, 40))
-def test_batches_keep_rows_whole(shape: list[tuple[int, int]], most_cells: int, most_bytes: int) -> None:
+def test_batches_have_whole_rows(shape: list[tuple[int, int]], most_cells: int, most_bytes: int) -> None:
     cells = [
         Put(b"row%d" % number, b"t:%d" % at, bytes(size))
         for number, (size, count) in enumerate(shape)
@@ -68,19 +68,19 @@ def test_batches_keep_rows_whole(shape: list[tuple[int, int]], most_cells: int, 
         assert not several or sum(len(cell.value) for cell in part) <= most_bytes
 
 
-@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
+@pytest.mark.skipif(not HAS_CELL_LOOP, reason="no C compiler when tsd was installed: only the Python code exists")
 @given(
     st.lists(
         st.tuples(
             st.one_of(
                 st.lists(st.sampled_from([0, 1, 255, 97]), max_size=12).map(bytes),
-                st.tuples(st.binary(max_size=6), st.binary(max_size=6)).map(lambda made: row_head(made[0]) + made[1]),
+                st.tuples(st.binary(max_size=6), st.binary(max_size=6)).map(lambda made: row_prefix(made[0]) + made[1]),
             ),
             st.binary(max_size=9),
         )
     )
 )
-def test_keys_are_taken_apart_alike_in_both_ways(part: list[tuple[bytes, bytes]]) -> None:
+def test_compiled_and_pure_split_are_equal(part: list[tuple[bytes, bytes]]) -> None:
     plain: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
     compiled: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
     assert split_cells(part, *plain, by_loop=False) == split_cells(part, *compiled, by_loop=True)

@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from rocksdict import Options  # noqa: TID251 - as versions before had them
+from rocksdict import Rdict  # noqa: TID251 - makes logs that EmbeddedStore leaves only after a crash
 from structlog.testing import capture_logs
 
-from tsd.assembly import opened_store
-from tsd.config import Config, layout
+from tsd.config.loader import Config, layout
+from tsd.daemon.wiring import opened_store
 from tsd.errors import StoreError
-from tsd.series_index import SeriesIndex
-from tsd.store import Family, Put, Table, rocks_options
-from tsd.store.embedded import EmbeddedStore
+from tsd.store import Family, Put, Table
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.rocksdb.keys import encode_value, row_prefix
+from tsd.store.rocksdb.options import options
+from tsd.store.rocksdb.recovery import SyncedRecord
+from tsd.tables.opentsdb.series_index import SeriesIndex
 
 TABLE = Table("t", (Family(b"t"),))
 WRITES = 20
@@ -40,12 +43,12 @@ async def crashed(tmp_path: Path) -> Crashed:
         if at == WRITES // 2:
             await store.sync()
             synced = log.stat().st_size
-    shutil.copytree(running, folder, ignore=lambda _, names: left_behind(running, names))
+    shutil.copytree(running, folder, ignore=lambda _, names: not_copied(running, names))
     await store.aclose()
     return Crashed(folder, folder / log.name, synced, (folder / log.name).read_bytes())
 
 
-def left_behind(running: Path, names: list[str]) -> set[str]:
+def not_copied(running: Path, names: list[str]) -> set[str]:
     """What a copy of a running store is better without: its lock, and what RocksDB may be removing right now."""
     manifest = (running / "CURRENT").read_text().strip()
     assert manifest in names
@@ -61,13 +64,13 @@ async def rows(folder: Path) -> int:
         await store.aclose()
 
 
-async def test_a_whole_log_is_read_to_its_end(crashed: Crashed) -> None:
+async def test_intact_log_is_read_to_its_end(crashed: Crashed) -> None:
     with capture_logs() as logs:
         assert await rows(crashed.folder) == WRITES
     assert logs == []
 
 
-async def test_any_changed_byte_that_was_on_disk_is_told_and_nothing_is_touched(crashed: Crashed) -> None:
+async def test_damaged_synced_byte_refuses_the_opening(crashed: Crashed) -> None:
     """It used to be opened without what was written after that, whose journal segments had been removed."""
     for at in (0, crashed.synced - 1, *random.Random(1).sample(range(crashed.synced), 6)):
         damaged = bytearray(crashed.text)
@@ -81,7 +84,7 @@ async def test_any_changed_byte_that_was_on_disk_is_told_and_nothing_is_touched(
     assert await rows(crashed.folder) == WRITES
 
 
-async def test_an_end_that_no_sync_had_covered_may_be_torn(crashed: Crashed) -> None:
+async def test_torn_unsynced_end_is_dropped(crashed: Crashed) -> None:
     """As a power loss leaves it: cut, with zeros in it, or other bytes."""
     for number, text in enumerate(
         (
@@ -95,25 +98,25 @@ async def test_an_end_that_no_sync_had_covered_may_be_torn(crashed: Crashed) -> 
         (folder / crashed.log.name).write_bytes(text)
         with capture_logs() as logs:
             assert WRITES > await rows(folder) >= WRITES // 2 + 1
-        assert [event["log_level"] for event in logs] == ["warning"]
+        assert [event["event"] for event in logs] == ["store.unsynced_writes_dropped"]
 
 
 @pytest.mark.parametrize("left", [0, 0.5])
-async def test_a_log_that_ends_too_early_is_told(crashed: Crashed, left: float) -> None:
+async def test_truncated_synced_log_refuses_the_opening(crashed: Crashed, left: float) -> None:
     crashed.log.write_bytes(crashed.text[: int(crashed.synced * left)])
     for _ in range(2):
-        with pytest.raises(StoreError, match=f"or, to go on without .* remove {crashed.folder}/synced$"):
+        with pytest.raises(StoreError, match=f"or, to continue without .* remove {crashed.folder}/synced$"):
             await EmbeddedStore.open(crashed.folder, lambda: 1)
 
 
-async def test_who_gives_up_what_is_lost_goes_on_with_the_rest(crashed: Crashed) -> None:
+async def test_opening_without_record_keeps_readable_writes(crashed: Crashed) -> None:
     damaged = bytearray(crashed.text)
     damaged[crashed.synced // 2] ^= 1
     crashed.log.write_bytes(damaged)
     (crashed.folder / "synced").unlink()
     with capture_logs() as logs:
         assert 0 < await rows(crashed.folder) < WRITES // 2
-    assert [event["log_level"] for event in logs] == ["error"]
+    assert [event["event"] for event in logs] == ["store.writes_lost"]
     assert (crashed.folder / "damaged-wal" / crashed.log.name).read_bytes() == damaged
     store = await EmbeddedStore.open(crashed.folder, lambda: 1)
     await store.put("t", [Put(b"new", b"c", b"v")])
@@ -123,11 +126,11 @@ async def test_who_gives_up_what_is_lost_goes_on_with_the_rest(crashed: Crashed)
 
 
 @pytest.mark.parametrize("text", [b"synced 000000000099 crc 00000000\n", b"x"])
-async def test_a_record_that_is_damaged_is_named_and_not_believed(crashed: Crashed, text: bytes) -> None:
+async def test_damaged_record_is_logged_and_ignored(crashed: Crashed, text: bytes) -> None:
     (crashed.folder / "synced").write_bytes(text)
     with capture_logs() as logs:
         assert await rows(crashed.folder) == WRITES
-    assert [event["event"] for event in logs] == ["how far the store had been on disk is not known"]
+    assert [event["event"] for event in logs] == ["store.sync_record_damaged"]
 
 
 class Older(NamedTuple):
@@ -137,25 +140,29 @@ class Older(NamedTuple):
     log: Path  # that one; all of it was synced
 
 
-async def crash_between(running: Path, folder: Path) -> Older:
-    store = await EmbeddedStore.open(running, lambda: 1)
-    await store.create_tables([TABLE, Table("flushed", (Family(b"t"),))])
+def crash_between(running: Path, folder: Path) -> Older:
+    settings = options(1 << 20, 1 << 20)
+    database = Rdict(str(running), settings)
+    tables = [database.create_column_family(name, settings) for name in ("t", "flushed")]
     [log] = sorted(running.glob("*.log"))[-1:]
     for at in range(WRITES):
-        for table in ("t", "flushed"):
-            await store.put(table, [Put(b"r%02d" % at, b"c", b"v" * 20)])
-    await store.sync()
-    store._database._families["flushed"].rows.flush()
-    await store.put("flushed", [Put(b"new", b"c", b"v")])
-    await store.sync()
-    shutil.copytree(running, folder, ignore=lambda _, names: left_behind(running, names))
-    await store.aclose()
+        for table in tables:
+            table[row_prefix(b"r%02d" % at) + b"c"] = encode_value(1, b"v" * 20)
+    database.flush_wal(True)
+    tables[1].flush()
+    tables[1][row_prefix(b"new") + b"c"] = encode_value(1, b"v")
+    database.flush_wal(True)
+    SyncedRecord(running).save(database.latest_sequence_number())
+    shutil.copytree(running, folder, ignore=lambda _, names: not_copied(running, names))
+    for table in tables:
+        table.close()
+    database.close()
     return Older(folder, folder / log.name)
 
 
 @pytest.fixture
-async def older(tmp_path: Path) -> Older:
-    return await crash_between(tmp_path / "running", tmp_path / "store")
+def older(tmp_path: Path) -> Older:
+    return crash_between(tmp_path / "running", tmp_path / "store")
 
 
 def first_records(text: bytes, most: int) -> bytes:
@@ -170,14 +177,14 @@ def changed_within(text: bytes) -> bytes:
     return text[: len(text) // 2] + bytes([text[len(text) // 2] ^ 0xFF]) + text[len(text) // 2 + 1 :]
 
 
-async def test_two_logs_that_are_whole_are_read(older: Older) -> None:
+async def test_two_intact_logs_are_read(older: Older) -> None:
     with capture_logs() as logs:
         assert await rows(older.folder) == WRITES
     assert logs == []
 
 
 @pytest.mark.parametrize("harm", ["missing", "cut", "changed"])
-async def test_an_older_log_that_is_not_whole_is_told_and_can_be_given_up(older: Older, harm: str) -> None:
+async def test_damaged_older_log_refuses_until_record_is_removed(older: Older, harm: str) -> None:
     """The number of the last write tells nothing of it: the newest log has that. It used to be opened without a word,
     or refused without a way out."""
     text = older.log.read_bytes()
@@ -197,27 +204,14 @@ async def test_an_older_log_that_is_not_whole_is_told_and_can_be_given_up(older:
     with capture_logs() as logs:
         left = await rows(older.folder)
     assert left == 0 if harm == "missing" else 0 < left < WRITES
-    assert [event["log_level"] for event in logs] == ["error"]
-    assert "tsd fsck" in logs[0]["event"]
+    assert [(event["event"], event["next_step"]) for event in logs] == [("store.writes_lost", "tsd fsck")]
     assert {log.name: log.read_bytes() for log in (older.folder / "damaged-wal").iterdir()} == there
     with capture_logs() as logs:
         assert await rows(older.folder) == left
     assert logs == []
 
 
-async def test_a_store_that_kept_no_sizes_of_logs_is_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as before:
-        before.setattr(rocks_options, "_tracked", lambda: Options(raw_mode=True))
-        left = await crash_between(tmp_path / "running", tmp_path / "store")
-    for _ in range(2):
-        with capture_logs() as logs:
-            assert await rows(left.folder) == WRITES
-        assert logs == []
-
-
-async def test_where_writes_may_be_gone_the_index_of_series_is_filled_anew(tmp_path: Path) -> None:
+async def test_series_index_is_rebuilt_after_possible_loss(tmp_path: Path) -> None:
     config = Config(path=str(tmp_path))
 
     async def complete(*, rebuilt: bool = False) -> bool:

@@ -8,12 +8,13 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TMessageType
 from thriftpy2.transport import TMemoryBuffer
 
-from tsd.codec.rowkey import LONGEST_KEY
+from tsd.codec.opentsdb.rowkey import LONGEST_KEY
 from tsd.errors import StoreError
-from tsd.store import Put, thrift
-from tsd.store.requests import CREATE, HAS_LOOP, create_requests, put_call, put_request
+from tsd.store import Put
+from tsd.store.hbase import connection as thrift
+from tsd.store.hbase.thrift_codec import CREATE, HAS_ENCODE_LOOP, create_requests, put_call, put_request
 
-needs_loop = pytest.mark.skipif(not HAS_LOOP, reason="nothing is compiled here: thriftpy2 writes puts")
+needs_loop = pytest.mark.skipif(not HAS_ENCODE_LOOP, reason="nothing is compiled here: thriftpy2 writes puts")
 
 ROWS = st.binary(min_size=1, max_size=40)
 COLUMNS = st.binary(max_size=12).map(lambda name: b"t:" + name)
@@ -45,20 +46,20 @@ def put_as_library(number: int, table: str, cells: list[Put], time_ms: int | Non
 
 @needs_loop
 @given(st.integers(0, 2**31 - 1), st.text(max_size=12), CELLS, TIMES)
-def test_puts(number: int, table: str, cells: list[Put], time_ms: int | None) -> None:
+def test_puts_are_encoded(number: int, table: str, cells: list[Put], time_ms: int | None) -> None:
     expected = put_as_library(number, table, cells, time_ms)
     assert put_request(number, table, cells, time_ms) == expected
     assert put_request(number, table, tuple(cells), time_ms) == expected
 
 
 @needs_loop
-def test_a_large_value_and_a_row_that_comes_again() -> None:
+def test_large_value_and_repeated_row_are_encoded() -> None:
     cells = [Put(b"a", b"t:1", bytes(1 << 20)), Put(b"b", b"t:", b""), Put(b"a", b"t:2", b"*"), Put(b"a", b"t:3", b"*")]
     assert put_request(1, "tsdb", cells, None) == put_as_library(1, "tsdb", cells, None)
 
 
 @given(st.integers(0, 2**31 - 9), st.text(max_size=12), CELLS.map(lambda cells: cells[:8]))
-def test_creates(number: int, table: str, cells: list[Put]) -> None:
+def test_creates_are_encoded(number: int, table: str, cells: list[Put]) -> None:
     numbers = range(number, number + len(cells))
     one_by_one = [
         written(
@@ -84,18 +85,18 @@ def test_creates(number: int, table: str, cells: list[Put]) -> None:
     ],
     ids=["no row", "a long row", "no family"],
 )
-def test_what_hbase_would_not_take(cell: Put, why: str) -> None:
+def test_cells_that_hbase_refuses_are_refused(cell: Put, why: str) -> None:
     fine = Put(bytes(LONGEST_KEY), b"t:", b"")
     with pytest.raises(StoreError, match=why):
         create_requests([1, 2], "tsdb", [fine, cell])
-    if HAS_LOOP:
+    if HAS_ENCODE_LOOP:
         with pytest.raises(StoreError, match=why):
             put_request(1, "tsdb", [fine, cell], None)
 
 
 @needs_loop
 @pytest.mark.parametrize("cell", [(b"r", b"t:"), [b"r", b"t:", b"v"], (b"r", None, b"v"), (b"r", b"t:", "v")], ids=repr)
-def test_what_is_no_cell(cell: object) -> None:
+def test_non_cell_is_refused(cell: object) -> None:
     with pytest.raises(TypeError):
         put_request(1, "tsdb", [cell], None)  # type: ignore[list-item]
 

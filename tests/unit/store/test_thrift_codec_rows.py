@@ -10,19 +10,12 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TApplicationException, TMessageType
 from thriftpy2.transport import TMemoryBuffer
 
-from tsd.store import thrift  # noqa: F401 (imports happybase, which makes Hbase_thrift)
-from tsd.store.gateways import NoAnswer
-from tsd.store.keyvalue import HAS_LOOP
-from tsd.store.rawcells import RawCells
-from tsd.store.rowanswers import OtherAnswer, RowAnswers
+from tsd.store.cells import HAS_CELL_LOOP
+from tsd.store.hbase.pool import NoAnswer
+from tsd.store.hbase.thrift_codec import OtherAnswer, RawCells, RowReader
 
 NAME = "scannerGetList"
-
-
-@pytest.fixture(params=[True, False] if HAS_LOOP else [False], ids=lambda by_loop: "compiled" if by_loop else "plain")
-def by_loop(request: pytest.FixtureRequest) -> bool:
-    chosen: bool = request.param
-    return chosen
+pytestmark = pytest.mark.skipif(not HAS_CELL_LOOP, reason="no C compiler when tsd was installed")
 
 
 ROWS = [
@@ -68,15 +61,15 @@ def expected(rows: list[tuple[bytes, dict[bytes, tuple[bytes, int]]]]) -> RawCel
 
 
 @pytest.mark.parametrize("size", [1 << 20, 4096, 777, 1], ids=str)
-def test_rows_are_read_in_pieces_of_any_size(size: int, by_loop: bool) -> None:
+def test_rows_are_read_from_pieces_of_any_size(size: int) -> None:
     rows = [(key, {c: (v[:50], t) for c, (v, t) in cells.items()}) for key, cells in ROWS] if size == 1 else ROWS
-    assert RowAnswers(pieces(encoded(rows), size), by_loop=by_loop).read(NAME.encode(), 7) == expected(rows)
+    assert RowReader(pieces(encoded(rows), size)).read(NAME.encode(), 7) == expected(rows)
 
 
-def test_one_answer_after_the_other_and_an_empty_one(by_loop: bool) -> None:
+def test_consecutive_answers_are_read() -> None:
     answers = [ROWS, [], ROWS[:1]]
     parts = iter([encoded(rows, number) for number, rows in enumerate(answers)])
-    reader = RowAnswers(lambda room: _whole(room, next(parts)), by_loop=by_loop)
+    reader = RowReader(lambda room: _whole(room, next(parts)))
     for number, rows in enumerate(answers):
         assert reader.read(NAME.encode(), number) == expected(rows)
 
@@ -86,9 +79,9 @@ def _whole(room: memoryview, data: bytes) -> int:
     return len(data)
 
 
-def test_an_answer_larger_than_the_room_makes_it_grow(by_loop: bool) -> None:
+def test_large_answer_grows_the_buffer() -> None:
     rows = [(b"%d" % at, {b"t:q": (bytes(300_000), at)}) for at in range(9)]
-    assert RowAnswers(pieces(encoded(rows), 1 << 20), by_loop=by_loop).read(NAME.encode(), 7) == expected(rows)
+    assert RowReader(pieces(encoded(rows), 1 << 20)).read(NAME.encode(), 7) == expected(rows)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +94,9 @@ def test_an_answer_larger_than_the_room_makes_it_grow(by_loop: bool) -> None:
     ],
     ids=["refusal", "exception", "another number", "another name"],
 )
-def test_what_is_no_list_of_rows_is_given_back(data: bytes, by_loop: bool) -> None:
+def test_other_answer_is_returned_with_its_bytes(data: bytes) -> None:
     with pytest.raises(OtherAnswer) as caught:
-        RowAnswers(pieces(data, 1 << 20), by_loop=by_loop).read(NAME.encode(), 7)
+        RowReader(pieces(data, 1 << 20)).read(NAME.encode(), 7)
     assert data.startswith(caught.value.received)
 
 
@@ -112,28 +105,23 @@ def test_what_is_no_list_of_rows_is_given_back(data: bytes, by_loop: bool) -> No
     [encoded(ROWS[:1]).replace(b"\x0a\0\2", b"\x0b\0\2"), encoded(ROWS[:1]) + b"more"],
     ids=["another type", "more than it"],
 )
-def test_what_begins_as_rows_and_is_none_is_no_answer(data: bytes, by_loop: bool) -> None:
+def test_invalid_rows_raise_no_answer(data: bytes) -> None:
     with pytest.raises(NoAnswer, match=r"wanted a list of rows in order, got [0-9a-f]+ at byte"):
-        RowAnswers(pieces(data, 1 << 20), by_loop=by_loop).read(NAME.encode(), 7)
+        RowReader(pieces(data, 1 << 20)).read(NAME.encode(), 7)
 
 
-def test_an_answer_that_ends_early_is_none(by_loop: bool) -> None:
+def test_truncated_answer_raises_eof() -> None:
     data = encoded(ROWS)
     for end in (0, 10, 40, len(data) - 1):
         with pytest.raises(EOFError):
-            RowAnswers(pieces(data[:end], 1 << 20), by_loop=by_loop).read(NAME.encode(), 7)
+            RowReader(pieces(data[:end], 1 << 20)).read(NAME.encode(), 7)
 
 
 @given(st.binary(max_size=80), st.integers(0, 120))
 def test_any_bytes_are_rows_or_refused(tail: bytes, cut: int) -> None:
-    for by_loop in {HAS_LOOP, False}:
-        _read_or_refuse(tail, cut, by_loop)
-
-
-def _read_or_refuse(tail: bytes, cut: int, by_loop: bool) -> None:
     data = encoded([(b"k", {b"t:q": (b"v", 5)})])
     try:
-        cells = RowAnswers(pieces(data[: min(cut, len(data))] + tail, 64), by_loop=by_loop).read(NAME.encode(), 7)
+        cells = RowReader(pieces(data[: min(cut, len(data))] + tail, 64)).read(NAME.encode(), 7)
     except (OtherAnswer, NoAnswer, EOFError):
         return
     assert len({len(column) for column in cells[:4]}) == 1

@@ -2,17 +2,23 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tsd.codec.rowkey import Layout, join_pairs
-from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind, Widths
-from tsd.doors.exchange import Endpoint, Request
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.rowkey import Layout, join_pairs
+from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.errors import Refused
+from tsd.server.http.messages import Endpoint, Request
 from tsd.store import Family, Store, Table
 from tsd.store.memory import MemoryStore
-from tsd.uids import Uids
+from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames
+from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
+from tsd.tables.opentsdb.lookup import SeriesFinder
+from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
+from tsd.tables.opentsdb.trees import TreeTable
+from tsd.tables.opentsdb.uids import Uids
 
 NOW_MS = 1_700_000_000_000
 TABLES = [
@@ -43,6 +49,55 @@ class World:
         self.uids = Uids(store, "tsdb-uid", Widths())
         self.endpoints: dict[str, Endpoint] = {}
         self.dropped = 0
+
+    def catalog(self, finder: SeriesFinder | None = None, points: LastPointReader | None = None) -> OpentsdbCatalog:
+        """The series of the store, found and read by the given parts."""
+        widths, cache = self.layout.widths, LastPointCache(0)
+        return OpentsdbCatalog(
+            self.store,
+            "tsdb-uid",
+            self.uids,
+            widths,
+            finder or self.finder(cache),
+            points
+            or LastPointReader(self.store, "tsdb", self.layout, cache, lambda: NOW_MS, look_back_h=2, cache_ms=None),
+        )
+
+    def finder(
+        self,
+        cache: LastPointCache,
+        *,
+        meta_table: str | None = None,
+        look_back_h: int = 24,
+        cache_s: int | None = None,
+        now_s: Callable[[], int] = lambda: NOW_MS // 1000,
+    ) -> SeriesFinder:
+        """What finds series in the store's rows, or its meta table."""
+        return SeriesFinder(
+            self.store,
+            self.layout,
+            cache,
+            now_s,
+            data_table="tsdb",
+            uid_table="tsdb-uid",
+            meta_table=meta_table,
+            look_back_h=look_back_h,
+            cache_s=cache_s,
+        )
+
+    @property
+    def names(self) -> UidNames:
+        return UidNames(self.store, "tsdb-uid", self.uids, self.layout.widths)
+
+    @property
+    def metadata(self) -> MetadataTables:
+        series = MetaTable(self.store, "tsdb-meta", self.layout.widths, lambda: NOW_MS // 1000)
+        return MetadataTables(self.uids, UidMetas(self.store, "tsdb-uid"), series, self.layout.widths)
+
+    @property
+    def trees(self) -> TreeTable:
+        metas = UidMetas(self.store, "tsdb-uid")
+        return TreeTable(self.store, "tsdb-tree", self.uids, metas, self.layout.widths, lambda: NOW_MS // 1000)
 
     def drop_caches(self) -> None:
         self.uids.drop_caches()

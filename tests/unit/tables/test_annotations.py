@@ -1,21 +1,21 @@
-"""Notes beside what vectors say of them: what is stored by others, what is wrong in a bulk, and what is deleted."""
+"""Annotations, in addition to the vectors: those of other writers, errors in bulk requests, and deletion."""
 
 import pytest
 
-from tests.unit.metadata.asking import NOW_MS, World, make_world
+from tests.unit.tables.asking import NOW_MS, World, make_world
 from tsd.api import annotation
-from tsd.codec.annotation import annotation_qualifier, annotation_row
-from tsd.codec.cell import COLUMN
-from tsd.metadata.notes import Notes
+from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row
+from tsd.codec.opentsdb.cell import COLUMN
 from tsd.store import Put, scan
+from tsd.tables.opentsdb.annotations import AnnotationRows
 
 TIME = 1_600_000_000
 
 
 async def with_notes() -> World:
     world = await make_world()
-    notes = Notes(world.store, "tsdb", world.layout)
-    world.endpoints = annotation.routes(notes, world.layout, lambda: NOW_MS)
+    rows = AnnotationRows(world.store, "tsdb", world.layout)
+    world.endpoints = annotation.routes(rows, world.catalog(), lambda: NOW_MS)
     return world
 
 
@@ -23,7 +23,13 @@ async def stored(world: World) -> list[bytes]:
     return [cell.value async for rows in scan(world.store, "tsdb") for row in rows for cell in row.cells]
 
 
-async def test_a_note_that_others_spelled_otherwise_can_be_changed() -> None:
+@pytest.mark.difference(
+    "annotation-spelling",
+    topic="metadata",
+    theirs="An annotation in a cell that OpenTSDB would encode differently can never be changed",
+    ours="It can be changed",
+)
+async def test_annotation_written_by_opentsdb_can_be_changed() -> None:
     world = await with_notes()
     row = annotation_row(world.layout, TIME)
     spelled = b'{ "startTime": 1600000000, "notes": "n", "of others": 1 }'
@@ -35,7 +41,7 @@ async def test_a_note_that_others_spelled_otherwise_can_be_changed() -> None:
     ]
 
 
-async def test_of_two_times_of_one_place_the_lower_one_stays() -> None:
+async def test_lower_of_two_times_of_a_column_is_kept() -> None:
     world = await with_notes()
     assert (await world.ask("POST", "/api/annotation", {"startTime": TIME * 1000, "notes": "a"})).status == 200
     said = await world.ask("POST", "/api/annotation", {"startTime": TIME, "description": "b"})
@@ -43,28 +49,47 @@ async def test_of_two_times_of_one_place_the_lower_one_stays() -> None:
     assert len(await stored(world)) == 1
 
 
-async def test_a_bulk_with_one_bad_note_stores_none() -> None:
+@pytest.mark.difference(
+    "annotation-bulk",
+    topic="metadata",
+    theirs="A bulk of annotations is stored up to the first bad one and has no bound",
+    ours="All or none are stored, 10,000 at most",
+)
+async def test_bulk_with_an_invalid_annotation_stores_none() -> None:
     world = await with_notes()
     good, bad = {"startTime": TIME, "notes": "n"}, {"notes": "n"}
     assert (await world.ask("POST", "/api/annotation/bulk", [good, bad])).status == 400
     assert await stored(world) == []
 
 
-async def test_a_bulk_has_a_bound() -> None:
+@pytest.mark.difference("annotation-bulk")
+async def test_size_of_a_bulk_is_bounded() -> None:
     world = await with_notes()
-    many = [{"startTime": TIME, "notes": "n"}] * (annotation.MOST_NOTES + 1)
+    many = [{"startTime": TIME, "notes": "n"}] * (annotation.MAX_ANNOTATIONS + 1)
     assert (await world.ask("POST", "/api/annotation/bulk", many)).status == 413
     assert await stored(world) == []
 
 
+@pytest.mark.difference(
+    "annotation-tsuid",
+    topic="metadata",
+    theirs="Annotations are stored for any text in place of a TSUID",
+    ours="They are refused if it cannot be a series",
+)
 @pytest.mark.parametrize("tsuid", ["0000", "00000100000100", "nothex"])
-async def test_a_note_on_what_can_be_no_series_is_refused(tsuid: str) -> None:
+async def test_annotation_on_an_invalid_tsuid_is_refused(tsuid: str) -> None:
     world = await with_notes()
     assert (await world.ask("POST", "/api/annotation", {"startTime": TIME, "tsuid": tsuid, "notes": "n"})).status == 400
     assert await stored(world) == []
 
 
-async def test_global_notes_in_milliseconds_are_found() -> None:
+@pytest.mark.difference(
+    "global-annotations",
+    topic="metadata",
+    theirs="Global annotations that end in milliseconds are never found",
+    ours="They are found",
+)
+async def test_global_annotations_in_milliseconds_are_found() -> None:
     world = await with_notes()
     note = {"startTime": TIME * 1000 + 500, "endTime": TIME * 1000 + 700, "notes": "n"}
     assert (await world.ask("POST", "/api/annotation", note)).status == 200
@@ -72,7 +97,7 @@ async def test_global_notes_in_milliseconds_are_found() -> None:
     assert [one["startTime"] for one in said.body] == [TIME * 1000 + 500]
 
 
-async def test_only_notes_of_the_time_and_series_are_deleted_and_no_point() -> None:
+async def test_bulk_deletion_deletes_selected_annotations_only() -> None:
     world = await with_notes()
     tsuid = (await world.series("m", host="a")).hex().upper()
     other = (await world.series("m", host="b")).hex().upper()

@@ -9,19 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.unit.metadata.asking import NOW_MS, World, at_once, loosened, make_world
-from tsd.api import annotation, last, lookup, meta, suggest, tree, uid
-from tsd.codec.uid import Kind, Widths
-from tsd.metadata.described import SeriesMetas, UidMetas
-from tsd.metadata.known import KnownSeries
-from tsd.metadata.latest import Latest
-from tsd.metadata.notes import Notes
-from tsd.metadata.trees import Trees
-from tsd.query.last import LastPoints
+from tests.unit.tables.asking import NOW_MS, World, at_once, loosened, make_world
+from tsd.api import annotation, search, tree, uid
+from tsd.codec.names import Kind
+from tsd.tables.opentsdb.annotations import AnnotationRows
+from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "http_vectors.json").read_text())
 OURS = re.compile(r"/(api/)?(suggest|uid|annotation|search|tree|query/last)")
-ELSEWHERE = ("jsonp", "json")  # what a door makes of an answer
+ELSEWHERE = ("jsonp", "json")  # made by the server from an answer
 
 
 def groups() -> Iterator[Any]:
@@ -53,7 +49,7 @@ async def test_answers_are_opentsdbs(vectors: list[dict[str, Any]]) -> None:
         assert loosened(said.body, loose) == loosened(vector["response"], loose), told
 
 
-async def test_without_a_body_the_parameters_say_it() -> None:
+async def test_parameters_are_read_if_there_is_no_body() -> None:
     """Whatever the method: conformance/test_bad_requests.py has what OpenTSDB answers."""
     world = await make_world()
     tsuid = (await world.series("wire.p", a="b")).hex().upper()
@@ -84,33 +80,16 @@ async def test_without_a_body_the_parameters_say_it() -> None:
 
 
 def endpoints(world: World) -> dict[str, Any]:
-    store, uids, widths = world.store, world.uids, Widths()
-    pages = meta.endpoints(
-        uids,
-        UidMetas(store, "tsdb-uid"),
-        SeriesMetas(store, "tsdb-meta", widths),
-        widths,
-        lambda: NOW_MS // 1000,
-    )
-    live = Latest(0)
-    live.slot(bytes((0, 0, 1)), bytes((0, 0, 1, 0, 0, 1)))
-    known = KnownSeries(
-        store,
-        world.layout,
-        live,
-        lambda: NOW_MS // 1000,
-        data_table="tsdb",
-        uid_table="tsdb-uid",
-        meta_table=None,
-        look_back_h=2,
-        trust_s=None,
-    )
-    points = LastPoints(store, "tsdb", world.layout, live, lambda: NOW_MS, look_back_h=2, trust_ms=None)
+    cache = LastPointCache(0)
+    cache.slot(bytes((0, 0, 1)), bytes((0, 0, 1, 0, 0, 1)))
+    points = LastPointReader(world.store, "tsdb", world.layout, cache, lambda: NOW_MS, look_back_h=2, cache_ms=None)
+    catalog = world.catalog(world.finder(cache, look_back_h=2), points)
+    pages = uid.meta_endpoints(world.metadata, world.names, catalog)
     return {
-        **last.routes(last.Answers(known, points, uids, widths, exact_back_scans=True, written=at_once)),
-        **annotation.routes(Notes(store, "tsdb", world.layout), world.layout, lambda: NOW_MS),
-        **lookup.routes(known, uids, widths, at_once),
-        **tree.routes(Trees(store, "tsdb-tree", lambda: NOW_MS // 1000), uids, UidMetas(store, "tsdb-uid"), widths),
-        **suggest.routes(store, "tsdb-uid"),
-        **uid.routes(store, "tsdb-uid", uids, world.drop_caches, extra=b"", meta=pages),
+        **search.last_routes(catalog, at_once, search.LastRules(exact_back_scans=True)),
+        **annotation.routes(AnnotationRows(world.store, "tsdb", world.layout), catalog, lambda: NOW_MS),
+        **search.lookup_routes(catalog, at_once),
+        **tree.routes(world.trees, catalog),
+        **uid.suggest_routes(catalog),
+        **uid.routes(world.names, world.drop_caches, extra=b"", meta=pages),
     }

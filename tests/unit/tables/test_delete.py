@@ -1,13 +1,12 @@
 """Parts of rows taken out of a store while others write to them."""
 
-from tests.meddled import Meddled
+from tests.interfering_store import InterferingStore
 from tests.unit.codec.codec_rows import KEY, cells, show
-from tsd.codec.cell import COLUMN
-from tsd.codec.removal import Span, removal
-from tsd.codec.row import data_cells
-from tsd.query.removal import BUSY_MS, Part, remove_parts
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.row import Span, data_cells, removal
 from tsd.store import Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
+from tsd.tables.opentsdb.delete import BUSY_MS, RowRemoval, remove_parts
 
 TABLE = "tsdb"
 READ_MS = 10_000
@@ -15,8 +14,8 @@ OLDEST = Span(-1, 1)
 AMBIGUOUS = "0000f000fa00=010201@5 f00000000010=030401@5"  # cut, the other cell's value would count: see codec's test
 
 
-async def made(text: str) -> Meddled:
-    store = Meddled(MemoryStore(lambda: READ_MS + 1))
+async def made(text: str) -> InterferingStore:
+    store = InterferingStore(MemoryStore(lambda: READ_MS + 1))
     await store.create_tables([Table(TABLE, (Family(COLUMN[:-1]),))])
     for cell in cells(text):
         await store.put(TABLE, [Put(KEY, COLUMN + cell.qualifier, cell.value)], time_ms=cell.time_ms)
@@ -24,16 +23,16 @@ async def made(text: str) -> Meddled:
     return store
 
 
-async def part_of(store: Meddled, span: Span) -> Part:
+async def part_of(store: InterferingStore, span: Span) -> RowRemoval:
     row = Row(KEY, (await store.store.get(TABLE, [KEY]))[KEY])
-    return Part(row, removal(KEY, data_cells(row.cells), span))
+    return RowRemoval(row, removal(KEY, data_cells(row.cells), span))
 
 
-async def held(store: Meddled) -> str:
+async def held(store: InterferingStore) -> str:
     return show(data_cells((await store.store.get(TABLE, [KEY])).get(KEY, [])))
 
 
-async def test_what_comes_after_the_read_is_newer_than_what_is_written_anew() -> None:
+async def test_rewritten_cells_are_older_than_later_writes() -> None:
     """It was written at the store's present, over a value that had just come."""
     store = await made(AMBIGUOUS)
     part = await part_of(store, OLDEST)
@@ -43,7 +42,7 @@ async def test_what_comes_after_the_read_is_newer_than_what_is_written_anew() ->
     assert await held(store) == "f000fa00=09"
 
 
-async def test_a_row_that_is_written_to_is_left_where_that_cannot_be_told() -> None:
+async def test_busy_row_is_kept() -> None:
     store = await made(AMBIGUOUS.replace("@5", f"@{READ_MS - BUSY_MS}"))
     part = await part_of(store, OLDEST)
     before = await held(store)
@@ -51,14 +50,14 @@ async def test_a_row_that_is_written_to_is_left_where_that_cannot_be_told() -> N
     assert await held(store) == before
 
 
-async def test_cells_of_many_times_go_with_one_call() -> None:
+async def test_cells_of_many_times_are_deleted_with_one_call() -> None:
     store = await made(" ".join(f"00{offset:02x}=2a@{offset + 1}" for offset in range(0, 256, 16)))
     assert await remove_parts(store, TABLE, [await part_of(store, Span(0, 3_600_000))], read_ms=READ_MS) == set()
     assert await held(store) == ""
     assert store.calls == ["sync", "delete"]
 
 
-async def test_of_a_row_that_is_written_to_each_cell_goes_at_its_own_time() -> None:
+async def test_cells_of_a_busy_row_are_deleted_at_their_own_times() -> None:
     store = await made(f"0000=2a@5 0010=2b@{READ_MS}")
     part = await part_of(store, Span(0, 3_600_000))
     await store.store.put(TABLE, [Put(KEY, COLUMN + b"\0\0", b"\x09")], time_ms=READ_MS)

@@ -2,20 +2,21 @@
 
 import pytest
 
-from tests.meddled import Meddled
+from tests.flaky_store import Fault
+from tests.interfering_store import InterferingStore
 from tests.unit.codec.codec_rows import KEY, cells
-from tests.wavering import Fault
-from tsd.codec.cell import COLUMN
-from tsd.codec.fsck import FsckOptions, Line
-from tsd.codec.merge import MergeRules
-from tsd.codec.row import data_cells, points
-from tsd.codec.rowkey import Layout
-from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind, Widths
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.fsck import FsckLine, FsckOptions
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.row import data_cells, points
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY, name_column
 from tsd.errors import StoreDown
-from tsd.fsck import BUSY_MS, LOOK_ROWS, Fsck, Verdict
 from tsd.store import Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
-from tsd.uids import Uids
+from tsd.tables.opentsdb.fsck import BUSY_MS, SAMPLE_ROWS, Fsck, RowReport
+from tsd.tables.opentsdb.uids import Uids
 
 NOW_MS = 1_000_000
 UID = b"\0\0\1"
@@ -23,80 +24,82 @@ DATA, UID_TABLE = "tsdb", "tsdb-uid"
 ALL = FsckOptions.fix_all()
 
 
-async def made(row: str, *, key: bytes = KEY, named: bool = True) -> Meddled:
+async def made(row: str, *, key: bytes = KEY, named: bool = True) -> InterferingStore:
     """A store with one row, and names for its UIDs."""
-    store = Meddled(MemoryStore(lambda: NOW_MS))
+    store = InterferingStore(MemoryStore(lambda: NOW_MS))
     await store.create_tables(
         [Table(DATA, (Family(COLUMN[:-1]),)), Table(UID_TABLE, (Family(ID_FAMILY), Family(NAME_FAMILY)))]
     )
     await written(store, row, key=key)
     for kind in Kind if named else ():
-        await store.put(UID_TABLE, [Put(UID, kind.name_column, b"name")])
+        await store.put(UID_TABLE, [Put(UID, name_column(kind), b"name")])
     store.calls.clear()
     return store
 
 
-async def written(store: Meddled, row: str, *, key: bytes = KEY) -> None:
+async def written(store: InterferingStore, row: str, *, key: bytes = KEY) -> None:
     for cell in cells(row):
         await store.store.put(DATA, [Put(key, COLUMN + cell.qualifier, cell.value)], time_ms=cell.time_ms)
 
 
-async def row_of(store: Meddled, key: bytes = KEY) -> Row | None:
+async def row_of(store: InterferingStore, key: bytes = KEY) -> Row | None:
     rows = await store.store.get(DATA, [key])
     return Row(key, rows[key]) if key in rows else None
 
 
-async def shown(store: Meddled, key: bytes = KEY) -> str:
+async def shown(store: InterferingStore, key: bytes = KEY) -> str:
     """The row as `cells` reads it."""
     row = await row_of(store, key)
     held = data_cells(row.cells) if row else []
     return " ".join(f"{cell.qualifier.hex()}={cell.value.hex()}@{cell.time_ms}" for cell in held)
 
 
-async def examined(store: Meddled, options: FsckOptions = ALL, key: bytes = KEY, now_ms: int = NOW_MS) -> Verdict:
+async def examined(
+    store: InterferingStore, options: FsckOptions = ALL, key: bytes = KEY, now_ms: int = NOW_MS
+) -> RowReport:
     row = await row_of(store, key)
     assert row is not None
     uids = Uids(store, UID_TABLE, Widths())
-    [verdict] = await Fsck(store, DATA, uids, Layout(), options).examine([row], read_ms=now_ms)
+    [verdict] = await Fsck(store, DATA, uids, Layout(), options).check([row], read_ms=now_ms)
     return verdict
 
 
-async def test_a_row_is_mended_at_the_time_of_its_newest_cell() -> None:
+async def test_repair_uses_the_newest_timestamp() -> None:
     store = await made("0007=2a@3 0010=2b@7 0020=2c@5")
     verdict = await examined(store)
     assert await shown(store) == "000000100020=2a2b2c00@7"
-    assert (verdict.left, verdict.series) == ("", "name 1356998400 {name=name}")
-    assert verdict.check.counts[Line.ENCODING_FIXED] == 1
+    assert (verdict.skipped, verdict.series) == ("", "name 1356998400 {name=name}")
+    assert verdict.check.counts[FsckLine.ENCODING_FIXED] == 1
     assert (await examined(store)).check.findings == []
 
 
-async def test_without_fix_nothing_is_written() -> None:
+async def test_check_without_fix_writes_nothing() -> None:
     store = await made("0007=2a@3 0010=2b@7 0010aa=2b@7")
     verdict = await examined(store, FsckOptions(compact=True, resolve_duplicates=True, delete_unknown_columns=True))
     assert set(store.calls) == {"get"}
-    assert (verdict.check.counts[Line.ENCODING], verdict.check.counts[Line.ENCODING_FIXED]) == (1, 0)
+    assert (verdict.check.counts[FsckLine.ENCODING], verdict.check.counts[FsckLine.ENCODING_FIXED]) == (1, 0)
 
 
-async def test_a_newer_value_in_the_cell_that_is_to_be_written_stays_and_nothing_is_deleted() -> None:
+async def test_newer_value_in_the_written_cell_prevents_deletes() -> None:
     store = await made("0007=2a@3")
     store.before["put"] = lambda: written(store, "0000=63@9")
     verdict = await examined(store)
     assert await shown(store) == "0000=63@9 0007=2a@3"
-    assert verdict.left.startswith("what was written does not show")
-    assert verdict.check.counts[Line.ENCODING_FIXED] == 0
-    assert (await examined(store)).left == ""
+    assert verdict.skipped
+    assert verdict.check.counts[FsckLine.ENCODING_FIXED] == 0
+    assert (await examined(store)).skipped == ""
     assert await shown(store) == "0000=2a@9"  # the oldest of a time stays unless --last-write-wins
 
 
-async def test_a_newer_value_in_a_cell_that_is_to_be_deleted_stays() -> None:
+async def test_newer_value_in_a_deleted_cell_stays() -> None:
     store = await made("0000=2a@3 0010=2b@7")
     store.before["delete"] = lambda: written(store, "0010=63@8 0020=64@8")
     verdict = await examined(store)
-    assert verdict.left == ""
+    assert verdict.skipped == ""
     assert await shown(store) == "00000010=2a2b00@7 0010=63@8 0020=64@8"
 
 
-async def test_what_comes_with_a_time_of_its_own_as_new_as_the_row_stays() -> None:
+async def test_concurrent_put_with_equal_timestamp_stays() -> None:
     """Older cells go up to the ms before the row's newest: another fsck's or compaction's put at that time stays."""
     store = await made("0000=2a@3 0010=2b@7")
     store.before["delete"] = lambda: written(store, "0000=63@7")
@@ -104,58 +107,58 @@ async def test_what_comes_with_a_time_of_its_own_as_new_as_the_row_stays() -> No
     assert await shown(store) == "0000=63@7 00000010=2a2b00@7"
 
 
-async def test_cells_of_many_times_go_with_two_calls() -> None:
+async def test_cells_of_many_timestamps_need_two_deletes() -> None:
     store = await made(" ".join(f"00{offset:02x}=2a@{offset + 1}" for offset in range(0, 256, 16)))
     await examined(store)
     assert store.calls[len(Kind) :] == ["put", "get", "delete", "delete"]
     assert await shown(store) == "".join(f"00{n:02x}" for n in range(0, 256, 16)) + "=" + "2a" * 16 + "00@241"
 
 
-async def test_of_a_row_that_goes_whole_only_what_was_read_goes() -> None:
+async def test_row_deletion_spares_unread_cells() -> None:
     key = KEY[:-1]
     store = await made("0000=2a@3 0010=2b@7", key=key)
     store.before["delete"] = lambda: written(store, "0020=2c@8", key=key)
     verdict = await examined(store, key=key)
-    assert (verdict.series, verdict.check.counts[Line.BAD_KEY_DELETED]) == ("", 1)
+    assert (verdict.series, verdict.check.counts[FsckLine.BAD_KEY_DELETED]) == ("", 1)
     assert await shown(store, key) == "0020=2c@8"
 
 
-async def test_a_row_whose_uids_have_no_name_goes_if_it_may() -> None:
+async def test_row_with_unknown_uids_is_deleted_if_allowed() -> None:
     store = await made("0000=2a@3", named=False)
     kept = await examined(store, FsckOptions(fix=True))
-    assert (kept.series, kept.check.counts[Line.ORPHAN]) == ("<000001> 1356998400 {<000001>=<000001>}", 1)
+    assert (kept.series, kept.check.counts[FsckLine.ORPHAN]) == ("<000001> 1356998400 {<000001>=<000001>}", 1)
     assert await shown(store) == "0000=2a@3"
-    assert (await examined(store)).check.counts[Line.ORPHAN_DELETED] == 1
+    assert (await examined(store)).check.counts[FsckLine.ORPHAN_DELETED] == 1
     assert await shown(store) == ""
 
 
-async def test_a_table_fits_where_any_of_its_metrics_has_names() -> None:
+async def test_table_matches_if_any_metric_has_names() -> None:
     store = await made("0000=2a@3")
     fsck = Fsck(store, DATA, Uids(store, UID_TABLE, Widths()), Layout(), ALL)
-    assert await fsck.fits()
+    assert await fsck.matches_configuration()
     await store.store.delete(DATA, {KEY: [COLUMN + b"\0\0"]}, up_to_ms=9)
-    assert await fsck.fits()  # it is empty
+    assert await fsck.matches_configuration()  # it is empty
     other = b"\0\0\2" + KEY[3:]
-    for hour in range(LOOK_ROWS + 5):
+    for hour in range(SAMPLE_ROWS + 5):
         await written(store, "0000=2a@3", key=b"\0\0\0" + (3600 * hour).to_bytes(4, "big") + KEY[7:])
     await written(store, "0000=2a@3", key=other)
-    assert not await fsck.fits()
-    await store.put(UID_TABLE, [Put(b"\0\0\2", Kind.METRIC.name_column, b"another")])
-    assert await fsck.fits()
+    assert not await fsck.matches_configuration()
+    await store.put(UID_TABLE, [Put(b"\0\0\2", name_column(Kind.METRIC), b"another")])
+    assert await fsck.matches_configuration()
 
 
 @pytest.mark.parametrize(("age_ms", "left"), [(BUSY_MS, True), (BUSY_MS + 1, False), (-BUSY_MS - 1, False)])
-async def test_a_row_that_is_being_written_is_left_alone(age_ms: int, left: bool) -> None:
+async def test_row_with_recent_cells_is_skipped(age_ms: int, left: bool) -> None:
     """In that very moment another cell might get the time that ours gets."""
     store = await made("0007=2a@500000")
     verdict = await examined(store, now_ms=500000 + age_ms)
-    assert verdict.left == ("it is being written to" if left else "")
+    assert verdict.skipped == ("it is being written to" if left else "")
     assert await shown(store) == ("0007=2a@500000" if left else "0000=2a@500000")
-    assert verdict.check.counts[Line.ENCODING_FIXED] == (not left)
+    assert verdict.check.counts[FsckLine.ENCODING_FIXED] == (not left)
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
-async def test_a_crash_at_any_step_leaves_every_point_where_a_reader_finds_it(fault: Fault) -> None:
+async def test_crash_at_any_step_loses_no_point(fault: Fault) -> None:
     row = "0000=01@1 0010=02@2 0011=0003@3 0027=04@4 00300040=0506@5"
     options = FsckOptions.fix_all(last_write_wins=True)
     whole = await made(row)

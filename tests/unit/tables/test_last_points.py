@@ -1,63 +1,55 @@
 """The newest points of series: from memory where it can be trusted, from rows where it cannot."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Never
 
 import pytest
 import trio
 from hypothesis import given
 
-import tsd.query.last
 from tests.property.codec_rows import anything
-from tests.unit.metadata.asking import NOW_MS, World, at_once, make_world, request_of
-from tsd.api import last
-from tsd.codec.cell import COLUMN, seconds_qualifier
-from tsd.codec.merge import MergeRules, StoredCell, merge
-from tsd.codec.row import points
-from tsd.codec.rowkey import Layout
-from tsd.codec.times import HOUR_S
-from tsd.codec.tsuid import tsuid_row
-from tsd.codec.uid import Widths
+from tests.unit.tables.asking import NOW_MS, TABLES, World, at_once, make_world, request_of
+from tsd.api import search
+from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
+from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
+from tsd.codec.opentsdb.row import points
+from tsd.codec.opentsdb.rowkey import Layout, tsuid_row
+from tsd.codec.putline import HOUR_S
 from tsd.errors import CorruptRow, StoreError
-from tsd.metadata.known import KnownSeries
-from tsd.metadata.latest import LastPoint, Latest
-from tsd.query.last import LastPoints, last_of
-from tsd.store import Put
+from tsd.store import Cell, Put
 from tsd.store.memory import MemoryStore
+from tsd.tables.catalog import LastPoint
+from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader, last_of
 
 HOUR = NOW_MS // 1000 // HOUR_S * HOUR_S
 
 
-class Asked:
-    """A world whose endpoint can be asked; `clock_ms` may be set."""
+class LastEndpoint:
+    """The endpoint on a world; `clock_ms` may be set."""
 
-    def __init__(self, world: World, trust_ms: int | None = None, *, exact: bool = False) -> None:
+    def __init__(
+        self, world: World, cache_ms: int | None = None, *, exact: bool = False, max_unreadable: int = 100
+    ) -> None:
         self.world = world
         self.clock_ms = NOW_MS
-        self.latest = Latest(0)
-        known = KnownSeries(
-            world.store,
-            world.layout,
-            self.latest,
-            lambda: self.clock_ms // 1000,
-            data_table="tsdb",
-            uid_table="tsdb-uid",
-            meta_table=None,
-            look_back_h=24,
-            trust_s=trust_ms // 1000 if trust_ms else None,
-        )
-        self.points = LastPoints(
+        self.latest = LastPointCache(0)
+        self.points = LastPointReader(
             world.store,
             "tsdb",
             world.layout,
             self.latest,
             lambda: self.clock_ms,
             look_back_h=2,
-            trust_ms=trust_ms,
+            cache_ms=cache_ms,
+            max_unreadable=max_unreadable,
         )
-        answers = last.Answers(known, self.points, world.uids, Widths(), exact_back_scans=exact, written=at_once)
-        world.endpoints = last.routes(answers)
+        finder = world.finder(self.latest, cache_s=cache_ms // 1000 if cache_ms else None, now_s=self.now_s)
+        catalog = world.catalog(finder, self.points)
+        world.endpoints = search.last_routes(catalog, at_once, search.LastRules(exact_back_scans=exact))
+
+    def now_s(self) -> int:
+        return self.clock_ms // 1000
 
     async def values(self, query: str) -> dict[str, str]:
         """The values that are answered, by TSUID."""
@@ -72,29 +64,44 @@ async def store(world: World, tsuid: bytes, time_s: int, value: int) -> None:
     await world.store.put("tsdb", [Put(row, column, bytes((value,)))])
 
 
-async def test_series_with_at_least_these_tags_are_answered_without_any_meta_table() -> None:
+@pytest.mark.difference(
+    "last-points",
+    topic="metadata",
+    theirs=(
+        "Without the meta table `query/last` needs TSUIDs or a back scan, and reads the present hour alone. With "
+        "it, it reads the hour of the last write and misses points that were written late"
+    ),
+    ours="It answers the newest point of every series with at least these tags",
+)
+async def test_series_with_more_tags_are_found_without_the_meta_table() -> None:
     world = await make_world()
     one = await world.series("m", host="a")
     two = await world.series("m", host="a", cpu="0")
     await store(world, one, HOUR, 1)
     await store(world, one, HOUR + 10, 2)
     await store(world, two, HOUR - HOUR_S, 3)  # the hour before
-    asked = Asked(world)
-    assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): "2", two.hex().upper(): "3"}
-    assert await asked.values("timeseries=m{cpu=0}") == {two.hex().upper(): "3"}
-    assert await asked.values(f"tsuids={two.hex()}") == {two.hex().upper(): "3"}
+    endpoint = LastEndpoint(world)
+    assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): "2", two.hex().upper(): "3"}
+    assert await endpoint.values("timeseries=m{cpu=0}") == {two.hex().upper(): "3"}
+    assert await endpoint.values(f"tsuids={two.hex()}") == {two.hex().upper(): "3"}
 
 
-async def test_a_back_scan_without_the_meta_table_is_for_the_one_series() -> None:
+@pytest.mark.difference(
+    "last-back-scan",
+    topic="corrected",
+    theirs="A back scan of `query/last` without the meta table finds only the series with exactly these tags",
+    ours="it finds every series with at least these tags",
+)
+async def test_back_scan_without_the_meta_table_reads_one_series() -> None:
     world = await make_world()
     one = await world.series("m", host="a")
     await store(world, one, HOUR - 5 * HOUR_S, 1)
     await store(world, await world.series("m", host="a", cpu="0"), HOUR, 3)
-    asked = Asked(world, exact=True)
-    assert await asked.values("timeseries=m{host=a}&back_scan=4") == {}
-    assert await asked.values("timeseries=m{host=a}&back_scan=5") == {one.hex().upper(): "1"}
-    assert await asked.values("timeseries=m{host=a}&back_scan=4") == {}  # though it is known by now
-    assert len(await asked.values("timeseries=m{host=a}&back_scan=5&corrected")) == 2  # those like it too
+    endpoint = LastEndpoint(world, exact=True)
+    assert await endpoint.values("timeseries=m{host=a}&back_scan=4") == {}
+    assert await endpoint.values("timeseries=m{host=a}&back_scan=5") == {one.hex().upper(): "1"}
+    assert await endpoint.values("timeseries=m{host=a}&back_scan=4") == {}  # though it is known by now
+    assert len(await endpoint.values("timeseries=m{host=a}&back_scan=5&corrected")) == 2  # those like it too
     body = {"queries": [{"metric": "m", "tags": {"host": "a"}}], "backScan": 5}
     for said, count in (({}, 1), ({"corrected": True}, 2), ({"corrected": "true"}, 2), ({"corrected": False}, 1)):
         assert len((await world.ask("POST", "/api/query/last", body | said)).body) == count
@@ -103,20 +110,21 @@ async def test_a_back_scan_without_the_meta_table_is_for_the_one_series() -> Non
     assert len((await world.ask("POST", "/api/query/last?corrected", body)).body) == 2
 
 
-async def test_an_old_point_that_came_late_does_not_hide_what_stood_there_before_the_start() -> None:
+@pytest.mark.difference("last-points")
+async def test_late_old_point_does_not_hide_a_newer_stored_one() -> None:
     world = await make_world()
     one = await world.series("m", host="a")
     await store(world, one, HOUR + 100, 2)
-    asked = Asked(world)
-    slot = asked.latest.slot(one[:3], one[3:])
-    asked.latest.take(slot, LastPoint((HOUR - 86_400) * 1000, 1), checked_ms=0, depth_h=-1)  # as from a window
-    assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): "2"}
+    endpoint = LastEndpoint(world)
+    slot = endpoint.latest.slot(one[:3], one[3:])
+    endpoint.latest.set_read(slot, LastPoint((HOUR - 86_400) * 1000, 1), checked_ms=0, depth_h=-1)  # as from a window
+    assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): "2"}
 
 
 BROKEN = COLUMN + b"\0\0\0\x10"  # with a value of one byte: fits nothing
 
 
-async def told(world: World, query: str) -> tuple[dict[str, str], str]:
+async def answered(world: World, query: str) -> tuple[dict[str, str], str]:
     """The values that are answered, by TSUID, and the header that tells of warnings."""
     response = await world.endpoints["api/query/last"](request_of("GET", f"/api/query/last?{query}"))
     headers = dict(response.headers)
@@ -133,102 +141,102 @@ async def unreadable(*hosts: str, at_s: int = HOUR) -> tuple[World, list[bytes]]
     return world, found
 
 
-async def mend(world: World, tsuid: bytes, value: int) -> None:
+async def repair(world: World, tsuid: bytes, value: int) -> None:
     await world.store.delete("tsdb", {tsuid_row(world.layout, tsuid, HOUR): [BROKEN]}, up_to_ms=None)
     await store(world, tsuid, HOUR, value)
 
 
-async def test_a_row_that_cannot_be_read_is_told_of_until_it_is_mended() -> None:
-    """It was passed over without a word, and an older point, or none, was the newest."""
+@pytest.mark.difference("query-warnings")
+async def test_unreadable_row_is_reported_until_repaired() -> None:
+    """It was skipped without a warning, and an older point, or none, was the newest."""
     world, [one, _] = await unreadable("a", "b")
     sound = await world.series("m", host="c")
     await store(world, one, HOUR - HOUR_S, 1)
     await store(world, sound, HOUR, 3)
-    asked = Asked(world)
-    for _ in range(2):  # whatever is remembered
-        values, warnings = await told(world, "timeseries=m{host=a}&timeseries=m{host=b}&timeseries=m{host=c}")
+    endpoint = LastEndpoint(world)
+    for _ in range(2):  # with and without cached values
+        values, warnings = await answered(world, "timeseries=m{host=a}&timeseries=m{host=b}&timeseries=m{host=c}")
         assert values == {one.hex().upper(): "1", sound.hex().upper(): "3"}
         assert warnings.startswith("2; row ")
-    assert await told(world, f"tsuids={sound.hex()}") == ({sound.hex().upper(): "3"}, "")
-    assert asked.points.warnings == 4
-    await mend(world, one, 2)
-    assert await told(world, f"tsuids={one.hex()}") == ({one.hex().upper(): "2"}, "")
+    assert await answered(world, f"tsuids={sound.hex()}") == ({sound.hex().upper(): "3"}, "")
+    assert endpoint.points.warnings == 4
+    await repair(world, one, 2)
+    assert await answered(world, f"tsuids={one.hex()}") == ({one.hex().upper(): "2"}, "")
 
 
-async def test_a_row_that_cannot_be_read_is_told_of_after_a_look_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was told of once more, or to one of several who asked at once; and was not looked at again when mended."""
+async def test_unreadable_row_is_reported_after_a_failed_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was reported once more, or to one of several concurrent requests, and was not read again after its repair."""
     world, [one] = await unreadable("a")
-    Asked(world)
+    LastEndpoint(world)
     query = f"tsuids={one.hex()}"
 
     async def fail(*_: object) -> Never:
         raise StoreError("down")
 
-    assert (await told(world, query))[1]
+    assert (await answered(world, query))[1]
     with monkeypatch.context() as patched:
         patched.setattr(world.store, "get", fail)
         with pytest.raises(StoreError):
-            await told(world, query)
+            await answered(world, query)
     warned = list[str]()
 
     async def ask() -> None:
-        warned.append((await told(world, query))[1])
+        warned.append((await answered(world, query))[1])
 
     async with trio.open_nursery() as nursery:
         for _ in range(4):
             nursery.start_soon(ask)
     assert len(warned) == 4
     assert all(warned)
-    await mend(world, one, 2)
-    assert await told(world, query) == ({one.hex().upper(): "2"}, "")
+    await repair(world, one, 2)
+    assert await answered(world, query) == ({one.hex().upper(): "2"}, "")
 
 
-async def test_a_row_that_cannot_be_read_is_told_of_to_who_looks_as_far_back() -> None:
-    """It was told of for ever once it was older than what is looked at, also where it was mended since."""
+async def test_unreadable_row_is_reported_within_its_range() -> None:
+    """It was always reported once it was older than the range, even after its repair."""
     world, [one] = await unreadable("a")
-    asked = Asked(world)
+    endpoint = LastEndpoint(world)
     query = f"tsuids={one.hex()}"
-    asked.clock_ms += 2 * HOUR_S * 1000
+    endpoint.clock_ms += 2 * HOUR_S * 1000
     for back_scan, there in (("", True), ("&back_scan=1", False), ("", True), ("&back_scan=2", True)):
-        assert bool((await told(world, query + back_scan))[1]) == there
-    asked.clock_ms += 2 * HOUR_S * 1000
-    assert await told(world, query) == ({}, "")
-    assert (await told(world, query + "&back_scan=4"))[1]
-    await mend(world, one, 2)
-    assert await told(world, query + "&back_scan=4") == ({one.hex().upper(): "2"}, "")
+        assert bool((await answered(world, query + back_scan))[1]) == there
+    endpoint.clock_ms += 2 * HOUR_S * 1000
+    assert await answered(world, query) == ({}, "")
+    assert (await answered(world, query + "&back_scan=4"))[1]
+    await repair(world, one, 2)
+    assert await answered(world, query + "&back_scan=4") == ({one.hex().upper(): "2"}, "")
 
 
-async def test_rows_too_old_to_be_looked_at_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tsd.query.last, "MOST_UNREADABLE", 2)
+async def test_unreadable_rows_out_of_range_make_room_for_others() -> None:
     world, series = await unreadable("a", "b", "c")
-    asked = Asked(world)
+    endpoint = LastEndpoint(world, max_unreadable=2)
     queries = [f"tsuids={one.hex()}" for one in series]
-    assert [bool((await told(world, query))[1]) for query in queries] == [True, True, False]
-    asked.clock_ms += 3 * HOUR_S * 1000
+    assert [bool((await answered(world, query))[1]) for query in queries] == [True, True, False]
+    endpoint.clock_ms += 3 * HOUR_S * 1000
     late = await world.series("m", host="d")
     await world.store.put("tsdb", [Put(tsuid_row(world.layout, late, HOUR + 3 * HOUR_S), BROKEN, b"\1")])
-    assert (await told(world, f"tsuids={late.hex()}"))[1]
+    assert (await answered(world, f"tsuids={late.hex()}"))[1]
 
 
-@pytest.mark.parametrize(("trust_ms", "value"), [(None, "1"), (60_000, "2")])
-async def test_in_tables_that_others_write_to_rows_are_looked_at_again(trust_ms: int | None, value: str) -> None:
+@pytest.mark.parametrize(("cache_ms", "value"), [(None, "1"), (60_000, "2")])
+async def test_rows_of_shared_tables_are_read_again(cache_ms: int | None, value: str) -> None:
     world = await make_world()
     one = await world.series("m", host="a")
     await store(world, one, HOUR, 1)
-    asked = Asked(world, trust_ms)
-    assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): "1"}
+    endpoint = LastEndpoint(world, cache_ms)
+    assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): "1"}
     await store(world, one, HOUR + 1, 2)
-    asked.clock_ms += 30_000
-    assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): "1"}
-    asked.clock_ms += 31_000
-    assert await asked.values("timeseries=m{host=a}") == {one.hex().upper(): value}
+    endpoint.clock_ms += 30_000
+    assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): "1"}
+    endpoint.clock_ms += 31_000
+    assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): value}
 
 
-async def test_names_come_with_resolve_and_bodies_are_read() -> None:
+async def test_resolve_adds_names_for_get_and_post() -> None:
     world = await make_world()
     one = await world.series("m", host="a")
     await store(world, one, HOUR, 1)
-    Asked(world)
+    LastEndpoint(world)
     body = {"queries": [{"metric": "m", "tags": {"host": "a"}}, {"tsuids": [one.hex()]}], "resolveNames": True}
     said = await world.ask("POST", "/api/query/last", body)
     wanted = {"metric": "m", "timestamp": HOUR * 1000, "value": "1", "tags": {"host": "a"}, "tsuid": one.hex().upper()}
@@ -246,16 +254,16 @@ async def test_names_come_with_resolve_and_bodies_are_read() -> None:
         ("POST", "", {"queries": [{"metric": "m", "aggregator": "sum"}]}, 400, "Unable to parse the given JSON"),
     ],
 )
-async def test_what_cannot_be_asked(method: str, query: str, body: object, status: int, message: str) -> None:
+async def test_invalid_request_is_refused(method: str, query: str, body: object, status: int, message: str) -> None:
     world = await make_world()
     await world.series("m", host="a")
-    Asked(world)
+    LastEndpoint(world)
     said = await world.ask(method, f"/api/query/last?{query}", body)
     assert (said.status, said.body["error"]["message"]) == (status, message)
 
 
 @given(anything)
-def test_the_last_point_of_a_row_is_that_of_all_its_points(cells: list[StoredCell]) -> None:
+def test_last_point_of_a_row_is_the_last_of_all(cells: list[StoredCell]) -> None:
     rules = MergeRules(fix_duplicates=True)
     try:
         row = merge(b"", cells, rules)
@@ -265,27 +273,31 @@ def test_the_last_point_of_a_row_is_that_of_all_its_points(cells: list[StoredCel
     assert last_of(row) == (wanted[-1] if wanted else None)
 
 
-async def test_what_is_forgotten_while_the_store_is_asked_gives_no_series_anothers_point(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    latest = Latest(0)
-    known = LastPoints(
-        MemoryStore(lambda: NOW_MS), "tsdb", Layout(), latest, lambda: NOW_MS, look_back_h=1, trust_ms=None
-    )
-    metric, one, other = b"\0\0\1", b"\0\0\1\0\0\1", b"\0\0\1\0\0\2"
-    found = LastPoint(NOW_MS - 5000, 111)
+class ClearingStore(MemoryStore):
+    """A store that clears a cache during reads, and gives the first slot to another series."""
 
-    async def newest(wanted: Sequence[tuple[bytes, bytes]], _span: object) -> dict[tuple[bytes, bytes], LastPoint]:
-        await trio.lowlevel.checkpoint()
-        latest.drop()
-        latest.slot(metric, other)  # somebody else's is the first now
-        return {series: found for series in wanted if series[1] == one}
+    cache: LastPointCache | None = None
 
-    monkeypatch.setattr(known, "_newest", newest)
-    assert await known.of([(metric, one)], None) == [found]
-    monkeypatch.setattr(known, "_newest", lambda *_: nothing())
-    assert await known.of([(metric, other)], None) == [None]
+    async def get(
+        self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
+    ) -> dict[bytes, list[Cell]]:
+        found = await super().get(table, rows, columns=columns)
+        if self.cache is not None:
+            self.cache.clear()
+            self.cache.slot(METRIC, OTHER)
+        return found
 
 
-async def nothing() -> dict[tuple[bytes, bytes], LastPoint]:
-    return {}
+METRIC, ONE, OTHER = b"\0\0\1", b"\0\0\1\0\0\1", b"\0\0\1\0\0\2"
+
+
+async def test_cache_cleared_during_a_read_never_mixes_series() -> None:
+    memory = ClearingStore(lambda: NOW_MS)
+    await memory.create_tables(TABLES)
+    world = World(memory)
+    await store(world, METRIC + ONE, HOUR, 111)
+    memory.cache = cache = LastPointCache(0)
+    reader = LastPointReader(memory, "tsdb", Layout(), cache, lambda: NOW_MS, look_back_h=1, cache_ms=None)
+    assert await reader.of([(METRIC, ONE)], None) == [LastPoint(HOUR * 1000, 111)]
+    memory.cache = None
+    assert await reader.of([(METRIC, OTHER)], None) == [None]

@@ -6,11 +6,13 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsd.codec.columns import Columns, sort_columns
-from tsd.codec.times import instant
-from tsd.codec.words import FLOAT
-from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
-from tsd.metadata.latest import NEW_SERIES, NO_TIME, LastPoint, Latest
+from tsd.codec.points import Columns, sort_columns
+from tsd.codec.putline import instant
+from tsd.codec.text import FLOAT
+from tsd.ingest.series import SeriesTable
+from tsd.tables.catalog import LastPoint
+from tsd.tables.opentsdb.last_points import NEW_SERIES, NO_TIME, LastPointCache
+from tsd.tables.writing import SeriesKey, SeriesText
 
 BEFORE_MS = 1 << 42
 METRIC = b"\0\0\1"
@@ -19,8 +21,8 @@ METRIC = b"\0\0\1"
 def entered(table: SeriesTable, name: int) -> int:
     """The number of a series."""
     value = b"%d" % name
-    parts = KeyParts(METRIC, b"\0\0\1" + name.to_bytes(3, "big"))
-    return table.enter(SeriesText(b"m", b"host=" + value), parts)
+    parts = SeriesKey(METRIC, b"\0\0\1" + name.to_bytes(3, "big"))
+    return table.insert(SeriesText(b"m", b"host=" + value), parts)
 
 
 def window(points: list[tuple[int, int, int]]) -> Columns:
@@ -35,20 +37,20 @@ def window(points: list[tuple[int, int, int]]) -> Columns:
     return sort_columns(columns, join=True)
 
 
-def newest(latest: Latest, name: int) -> LastPoint | None:
+def newest(latest: LastPointCache, name: int) -> LastPoint | None:
     slot = latest.slot(METRIC, b"\0\0\1" + name.to_bytes(3, "big"))
     [point] = latest.points([slot])
     return point if point.time_ms != NO_TIME else None
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 30), st.integers(0, 999)), min_size=1)))
-async def test_of_all_windows_the_newest_point_is_kept_and_of_one_time_the_last_to_come(
+async def test_newest_point_of_all_windows_is_kept(
     windows: list[list[tuple[int, int, int]]],
 ) -> None:
-    table, latest = SeriesTable(), Latest(0)
+    table, latest = SeriesTable(), LastPointCache(0)
     wanted: dict[int, LastPoint] = {}
     for points in windows:
-        await latest.note(
+        await latest.record(
             window([(entered(table, name), time, value) for name, time, value in points]), table, BEFORE_MS
         )
         for name, time, value in points:
@@ -59,80 +61,80 @@ async def test_of_all_windows_the_newest_point_is_kept_and_of_one_time_the_last_
 
 @pytest.mark.parametrize("salt", [b"", b"\7"])
 async def test_salt_is_no_part_of_a_series(salt: bytes) -> None:
-    table, latest = SeriesTable(), Latest(len(salt))
-    parts = KeyParts(salt + METRIC, b"\0\0\1\0\0\2")
-    number = table.enter(SeriesText(b"m", b"a=b"), parts)
-    await latest.note(window([(number, 10, 42)]), table, BEFORE_MS)
+    table, latest = SeriesTable(), LastPointCache(len(salt))
+    parts = SeriesKey(salt + METRIC, b"\0\0\1\0\0\2")
+    number = table.insert(SeriesText(b"m", b"a=b"), parts)
+    await latest.record(window([(number, 10, 42)]), table, BEFORE_MS)
     assert list(latest.pairs_of(METRIC)) == [b"\0\0\1\0\0\2"]
 
 
-async def test_a_number_that_another_series_got_is_not_mistaken() -> None:
-    table, latest = SeriesTable(), Latest(0)
+async def test_reused_series_number_is_not_confused() -> None:
+    table, latest = SeriesTable(), LastPointCache(0)
     first = entered(table, 1)
-    await latest.note(window([(first, 10, 1)]), table, BEFORE_MS)
-    table.touch(np.array([first], np.int32), 100)
-    assert table.forget(200, held_since_s=200) == 1
+    await latest.record(window([(first, 10, 1)]), table, BEFORE_MS)
+    table.mark_seen(np.array([first], np.int32), 100)
+    assert table.evict(200, held_since_s=200) == 1
     second = entered(table, 2)
     assert second == first
-    await latest.note(window([(second, 11, 2)]), table, BEFORE_MS)
+    await latest.record(window([(second, 11, 2)]), table, BEFORE_MS)
     assert (newest(latest, 1), newest(latest, 2)) == (LastPoint(10_000, 1), LastPoint(11_000, 2))
 
 
-async def test_times_to_come_hide_nothing() -> None:
-    table, latest = SeriesTable(), Latest(0)
+async def test_future_times_hide_no_points() -> None:
+    table, latest = SeriesTable(), LastPointCache(0)
     number = entered(table, 1)
-    await latest.note(window([(number, 10, 1), (number, 5000, 2)]), table, 3_600_000)
+    await latest.record(window([(number, 10, 1), (number, 5000, 2)]), table, 3_600_000)
     assert newest(latest, 1) == LastPoint(10_000, 1)
 
 
 async def test_floats_of_both_widths_are_doubles() -> None:
-    table, latest = SeriesTable(), Latest(0)
+    table, latest = SeriesTable(), LastPointCache(0)
     numbers = np.array([entered(table, 1), entered(table, 2)], np.int32)
     bits = [int(np.float32(4.5).view(np.uint32)), int(np.float64(0.1).view(np.int64))]
     flags = np.array([FLOAT | 3, FLOAT | 7], np.uint8)
     columns = Columns(numbers, np.array([instant(10)] * 2, np.int64), flags, np.array(bits, np.int64))
-    await latest.note(columns, table, BEFORE_MS)
+    await latest.record(columns, table, BEFORE_MS)
     assert (newest(latest, 1), newest(latest, 2)) == (LastPoint(10_000, 4.5), LastPoint(10_000, 0.1))
 
 
-async def test_an_integer_beside_a_float_is_not_taken_for_one() -> None:
-    table, latest = SeriesTable(), Latest(0)
+async def test_integer_next_to_a_float_stays_an_integer() -> None:
+    table, latest = SeriesTable(), LastPointCache(0)
     numbers = np.array([entered(table, 1), entered(table, 2)], np.int32)
-    bits = np.array([int(np.float32(4.5).view(np.uint32)), 0x7F800001], np.int64)  # as a float, a NaN that is told of
+    bits = np.array([int(np.float32(4.5).view(np.uint32)), 0x7F800001], np.int64)  # as a float, a signaling NaN
     columns = Columns(numbers, np.array([instant(10)] * 2, np.int64), np.array([FLOAT | 3, 3], np.uint8), bits)
-    await latest.note(columns, table, BEFORE_MS)  # warnings are errors
+    await latest.record(columns, table, BEFORE_MS)  # warnings are errors
     assert (newest(latest, 1), newest(latest, 2)) == (LastPoint(10_000, 4.5), LastPoint(10_000, 0x7F800001))
 
 
-async def test_past_the_bound_those_are_forgotten_that_were_quiet_longest() -> None:
-    table, latest = SeriesTable(), Latest(0, most=10)
+async def test_full_cache_drops_the_oldest_points() -> None:
+    table, latest = SeriesTable(), LastPointCache(0, max_series=10)
     numbers = [entered(table, name) for name in range(12)]
-    await latest.note(window([(number, 10 + number, number) for number in numbers[:8]]), table, BEFORE_MS)
-    await latest.note(window([(number, 50, number) for number in numbers[8:]]), table, BEFORE_MS)
-    await latest.note(window([(numbers[0], 60, 77), (numbers[7], 5, 1)]), table, BEFORE_MS)
-    assert latest.forgotten == 4
+    await latest.record(window([(number, 10 + number, number) for number in numbers[:8]]), table, BEFORE_MS)
+    await latest.record(window([(number, 50, number) for number in numbers[8:]]), table, BEFORE_MS)
+    await latest.record(window([(numbers[0], 60, 77), (numbers[7], 5, 1)]), table, BEFORE_MS)
+    assert latest.evicted == 4
     assert newest(latest, 0) == LastPoint(60_000, 77)
     assert newest(latest, 7) == LastPoint(17_000, 7)
     assert newest(latest, 8) == LastPoint(50_000, 8)
     assert newest(latest, 3) is None
 
 
-async def test_what_is_forgotten_while_series_are_entered_gives_no_series_anothers_points() -> None:
-    table, latest = SeriesTable(), Latest(0)
+async def test_eviction_during_insert_never_mixes_series() -> None:
+    table, latest = SeriesTable(), LastPointCache(0)
     count = 2 * NEW_SERIES
     numbers = [entered(table, name) for name in range(count)]
 
     async def forget() -> None:
         while not len(latest):
             await trio.lowlevel.checkpoint()
-        latest.drop()
+        latest.clear()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
-            latest.note, window([(number, 1, at) for at, number in enumerate(numbers)]), table, BEFORE_MS
+            latest.record, window([(number, 1, at) for at, number in enumerate(numbers)]), table, BEFORE_MS
         )
         nursery.start_soon(forget)
     half = numbers[: count // 2]
-    await latest.note(window([(number, 2, at) for at, number in enumerate(half)]), table, BEFORE_MS)
+    await latest.record(window([(number, 2, at) for at, number in enumerate(half)]), table, BEFORE_MS)
     found = [newest(latest, name) for name in range(count)]
     assert found == [LastPoint(2000 if name < count // 2 else 1000, name) for name in range(count)]

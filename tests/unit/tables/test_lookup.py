@@ -7,37 +7,29 @@ import numpy as np
 import pytest
 import trio
 
-from tests.unit.metadata.asking import NOW_MS, World, at_once, make_world
-from tsd.api import lookup
-from tsd.codec.annotation import annotation_row
-from tsd.codec.columns import Columns
-from tsd.codec.meta import TS_COUNTER, TS_META, decode_ts_meta
-from tsd.codec.times import HOUR_S, instant
-from tsd.codec.tsuid import tsuid_row
-from tsd.codec.uid import Widths
+from tests.unit.tables.asking import NOW_MS, World, at_once, make_world
+from tsd.api import search
+from tsd.codec.opentsdb.annotation import annotation_row
+from tsd.codec.opentsdb.meta import TS_COUNTER, TS_META, decode_ts_meta
+from tsd.codec.opentsdb.rowkey import tsuid_row
+from tsd.codec.points import Columns
+from tsd.codec.putline import HOUR_S, instant
 from tsd.errors import StoreDown
-from tsd.ingest.series import KeyParts, SeriesTable, SeriesText
-from tsd.ingest.tracking import Tracker
-from tsd.metadata.known import KnownSeries
-from tsd.metadata.latest import Latest
+from tsd.ingest.series import SeriesTable
+from tsd.server.http.messages import Endpoint
 from tsd.store import Put, Store, scan
+from tsd.tables.opentsdb.last_points import LastPointCache
+from tsd.tables.opentsdb.series_recorder import MetaWriter
+from tsd.tables.writing import SeriesKey, SeriesText
 
 NOW_S = NOW_MS // 1000
 HOUR = NOW_S // HOUR_S * HOUR_S
 
 
-def known(world: World, meta_table: str | None = None) -> KnownSeries:
-    return KnownSeries(
-        world.store,
-        world.layout,
-        Latest(0),
-        lambda: NOW_S,
-        data_table="tsdb",
-        uid_table="tsdb-uid",
-        meta_table=meta_table,
-        look_back_h=24,
-        trust_s=None,
-    )
+def lookup(world: World, meta_table: str | None = None) -> dict[str, Endpoint]:
+    """The endpoint, on a catalog that finds series in the rows of the store or in its meta table."""
+    finder = world.finder(LastPointCache(0), meta_table=meta_table)
+    return search.lookup_routes(world.catalog(finder), at_once)
 
 
 async def found(world: World, query: str) -> list[str]:
@@ -48,6 +40,12 @@ async def found(world: World, query: str) -> list[str]:
     return ["".join(sorted(one["tags"].values())) for one in said.body["results"]]
 
 
+@pytest.mark.difference(
+    "lookup",
+    topic="metadata",
+    theirs="A lookup needs the meta table. Over data rows it repeats a series for each hour",
+    ours="It needs none and finds each series once, and `limit` counts series",
+)
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize(
     ("query", "wanted"),
@@ -65,7 +63,7 @@ async def found(world: World, query: str) -> list[str]:
         ("m=other", ["a"]),
     ],
 )
-async def test_each_series_is_found_once_however_many_rows_it_has(tracked: bool, query: str, wanted: list[str]) -> None:
+async def test_series_with_several_rows_is_found_once(tracked: bool, query: str, wanted: list[str]) -> None:
     world = await make_world()
     series = [await world.series("m", host=host) for host in "ab"]
     series += [await world.series("m", host="a", cpu="c"), await world.series("other", host="a")]
@@ -75,7 +73,7 @@ async def test_each_series_is_found_once_however_many_rows_it_has(tracked: bool,
         if tracked:
             await world.store.put("tsdb-meta", [Put(tsuid, TS_COUNTER, bytes(8))])
     await world.store.put("tsdb", [Put(annotation_row(world.layout, HOUR), b"t:\1\0\0", b"{}")])  # a global note
-    world.endpoints = lookup.routes(known(world, "tsdb-meta" if tracked else None), world.uids, Widths(), at_once)
+    world.endpoints = lookup(world, "tsdb-meta" if tracked else None)
     assert await found(world, query) == wanted
 
 
@@ -83,7 +81,7 @@ async def test_a_lookup_over_all_metrics() -> None:
     world = await make_world()
     for metric in ("m", "other"):
         await world.store.put("tsdb-meta", [Put(await world.series(metric, host="a"), TS_COUNTER, bytes(8))])
-    world.endpoints = lookup.routes(known(world, "tsdb-meta"), world.uids, Widths(), at_once)
+    world.endpoints = lookup(world, "tsdb-meta")
     said = await world.ask("POST", "/api/search/lookup", {"tags": [{"key": "host", "value": "a"}], "limit": 10})
     assert [one["metric"] for one in said.body["results"]] == ["m", "other"]
     assert said.body["metric"] == "*"
@@ -103,7 +101,16 @@ async def markers(store: Store) -> dict[bytes, dict[bytes, bytes]]:
     }
 
 
-async def test_a_series_gets_its_marker_once_in_an_hour_and_its_metadata_once() -> None:
+@pytest.mark.difference(
+    "tsuid-tracking",
+    topic="metadata",
+    theirs="With `enable_tsuid_tracking` every point writes a marker of its series",
+    ours=(
+        "The marker is written for a new series and once in each hour with points, so that `lastReceived` is exact "
+        "to the hour"
+    ),
+)
+async def test_series_is_marked_hourly_and_described_once() -> None:
     world = await make_world()
     clock = [NOW_S]
     told: list[bytes] = []
@@ -112,14 +119,14 @@ async def test_a_series_gets_its_marker_once_in_an_hour_and_its_metadata_once() 
         assert isinstance(tsuids, list)
         told.extend(tsuids)
 
-    tracker = Tracker(world.store, "tsdb-meta", 0, lambda: clock[0], with_meta=True, on_new=note)
+    tracker = MetaWriter(world.store, "tsdb-meta", 0, lambda: clock[0], with_meta=True, on_new=note)
     table = SeriesTable()
-    one = table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
-    await tracker.note(np.array([one], np.int32), table)
-    await tracker.note(np.array([one], np.int32), table)
+    one = table.insert(SeriesText(b"m", b"a=b"), SeriesKey(b"\0\0\1", b"\0\0\1\0\0\1"))
+    await tracker.record(np.array([one], np.int32), table)
+    await tracker.record(np.array([one], np.int32), table)
     assert tracker.marked == 1
     clock[0] += HOUR_S
-    await tracker.note(np.array([one], np.int32), table)
+    await tracker.record(np.array([one], np.int32), table)
     assert tracker.marked == 2
     tsuid = b"\0\0\1\0\0\1\0\0\1"
     [(row, cells)] = (await markers(world.store)).items()
@@ -129,16 +136,16 @@ async def test_a_series_gets_its_marker_once_in_an_hour_and_its_metadata_once() 
     assert told == [tsuid]
 
 
-async def test_a_marker_that_the_store_did_not_take_is_written_with_the_next_try() -> None:
+async def test_failed_marker_is_written_on_retry() -> None:
     world = await make_world()
     world_store = Refusing(world.store)
-    tracker = Tracker(world_store, "tsdb-meta", 0, lambda: NOW_S, with_meta=False)  # type: ignore[arg-type]
+    tracker = MetaWriter(world_store, "tsdb-meta", 0, lambda: NOW_S, with_meta=False)  # type: ignore[arg-type]
     table = SeriesTable()
-    one = table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
+    one = table.insert(SeriesText(b"m", b"a=b"), SeriesKey(b"\0\0\1", b"\0\0\1\0\0\1"))
     with pytest.raises(StoreDown):
-        await tracker.note(np.array([one], np.int32), table)
+        await tracker.record(np.array([one], np.int32), table)
     world_store.refuses = False
-    await tracker.note(np.array([one], np.int32), table)
+    await tracker.record(np.array([one], np.int32), table)
     assert len(await markers(world.store)) == 1
 
 
@@ -155,8 +162,8 @@ class Refusing:
         await self.store.put(table, cells)
 
 
-async def test_new_series_are_told_of_also_where_their_writer_is_given_up_meanwhile() -> None:
-    """The next try finds their metadata there: nobody would be told."""
+async def test_cancelled_writer_still_reports_new_series() -> None:
+    """The next try finds their metadata and would report nothing."""
     world = await make_world()
     told: list[bytes] = []
     with trio.CancelScope() as scope:
@@ -166,8 +173,8 @@ async def test_new_series_are_told_of_also_where_their_writer_is_given_up_meanwh
             await trio.lowlevel.checkpoint()
             told.extend(tsuids)
 
-        tracker = Tracker(world.store, "tsdb-meta", 0, lambda: NOW_S, with_meta=True, on_new=note)
+        tracker = MetaWriter(world.store, "tsdb-meta", 0, lambda: NOW_S, with_meta=True, on_new=note)
         table = SeriesTable()
-        one = table.enter(SeriesText(b"m", b"a=b"), KeyParts(b"\0\0\1", b"\0\0\1\0\0\1"))
-        await tracker.note(np.array([one], np.int32), table)
+        one = table.insert(SeriesText(b"m", b"a=b"), SeriesKey(b"\0\0\1", b"\0\0\1\0\0\1"))
+        await tracker.record(np.array([one], np.int32), table)
     assert told == [b"\0\0\1\0\0\1\0\0\1"]

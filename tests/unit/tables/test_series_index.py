@@ -5,12 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from tsd.codec.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import StoreDown
-from tsd.series_entries import ALONE, OWN, PRESENT
-from tsd.series_index import DONE, FIRST, STATE_ROW, SeriesIndex
 from tsd.store import Cell, Family, Put, Table, scan
 from tsd.store.memory import MemoryStore
+from tsd.tables.opentsdb.series_index import OWN, STATE_ROW, SeriesIndex
 
 TABLE = "series"
 METRIC = b"\0\0\1"
@@ -28,7 +27,7 @@ async def entries(store: MemoryStore) -> int:
     return sum([len(row.cells) async for rows in scan(store, TABLE) for row in rows if row.key != STATE_ROW])
 
 
-async def test_what_is_entered_shows_though_answers_are_remembered() -> None:
+async def test_added_series_invalidate_cached_answers() -> None:
     index = SeriesIndex(await a_store(), TABLE, Layout())
     await index.add({METRIC: [HOST_A]})
     assert await index.with_tag(METRIC, HOST_A, 9) == [HOST_A]
@@ -41,7 +40,7 @@ async def test_what_is_entered_shows_though_answers_are_remembered() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_series_are_found_by_each_tag_however_they_were_entered(seed: int) -> None:
+async def test_series_are_found_by_each_tag(seed: int) -> None:
     chance = random.Random(seed)
     store = await a_store()
     tags = [[tagk.to_bytes(3, "big") + tagv.to_bytes(3, "big") for tagv in range(1, 4)] for tagk in range(1, 4)]
@@ -57,7 +56,7 @@ async def test_series_are_found_by_each_tag_however_they_were_entered(seed: int)
         known.update(some)
         before = await entries(store)
         await index.add({METRIC: chance.sample(sorted(known), len(known))})
-        assert await entries(store) == before  # nobody is entered twice
+        assert await entries(store) == before  # no series is entered twice
         for pair in chance.sample([b"", *(pair for some in tags for pair in some)], 3):
             wanted = sorted(one for one in known if pair in {b"", *(one[at : at + 6] for at in range(0, len(one), 6))})
             assert await index.with_tag(METRIC, pair, 99) == wanted
@@ -77,7 +76,7 @@ class Failing(MemoryStore):
 
 
 @pytest.mark.parametrize("puts", [0, 1])
-async def test_what_breaks_off_in_the_middle_is_entered_again_whole(puts: int) -> None:
+async def test_interrupted_add_is_completed_by_a_repeat(puts: int) -> None:
     store = Failing(lambda: 1)
     await store.create_tables([Table(TABLE, (Family(b"t"),))])
     index = SeriesIndex(store, TABLE, Layout())
@@ -91,35 +90,7 @@ async def test_what_breaks_off_in_the_middle_is_entered_again_whole(puts: int) -
         assert await index.with_tag(METRIC, pair, 2) == [HOST_A + CPU_0, HOST_B + CPU_0]
 
 
-async def test_an_index_of_an_older_version_is_read_on_and_not_taken_for_complete_by_it_any_more() -> None:
-    store = await a_store()
-    one, other = HOST_A + CPU_0, HOST_B + CPU_0
-    older = [Put(METRIC + pair + one, ALONE, PRESENT) for pair in (bytes(6), HOST_A, CPU_0)]
-    await store.put(TABLE, [*older, Put(STATE_ROW, DONE, FIRST)])
-    index = SeriesIndex(store, TABLE, Layout())
-    assert await index.complete()
-    assert await done(store) != FIRST
-    await index.add({METRIC: [one, other]})
-    for pair in (b"", CPU_0):
-        assert await index.with_tag(METRIC, pair, 2) == [one, other]
-    assert await index.with_tag(METRIC, HOST_A, 1) == [one]
-
-
-async def test_the_first_series_that_is_entered_ends_what_an_older_version_believes() -> None:
-    store = await a_store()
-    await store.put(TABLE, [Put(STATE_ROW, DONE, FIRST)])
-    await SeriesIndex(store, TABLE, Layout()).add({METRIC: [HOST_A]})
-    assert await done(store) != FIRST
-    assert await SeriesIndex(store, TABLE, Layout()).complete()
-
-
-async def done(store: MemoryStore) -> bytes:
-    """What says that it is complete."""
-    [cell] = (await store.get(TABLE, [STATE_ROW], columns=[DONE]))[STATE_ROW]
-    return cell.value
-
-
-async def test_what_another_entered_shows_once_it_is_entered_here_too() -> None:
+async def test_series_added_elsewhere_show_after_an_own_add() -> None:
     store = await a_store()
     index, other = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
     assert await index.with_tag(METRIC, HOST_A, 9) == []
@@ -129,7 +100,7 @@ async def test_what_another_entered_shows_once_it_is_entered_here_too() -> None:
     assert await index.with_tag(METRIC, b"", 9) == [HOST_A]
 
 
-async def test_filled_anew_it_has_again_what_was_lost_of_it() -> None:
+async def test_rebuilt_index_has_lost_entries_again() -> None:
     """However it was: a log that was damaged in its middle, a backup of no one moment."""
     store = await a_store()
     await store.create_tables([Table("data", (Family(b"t"),))])

@@ -5,10 +5,18 @@ from itertools import groupby
 
 import pytest
 
-from tsd.codec.uid import Widths
-from tsd.series_entries import ALONE, HAS_LOOP, OWN, SHARED, other_entries, own_entries, own_rows, series_in
-from tsd.store import Put
-from tsd.store.cells import CellPage
+from tsd.codec.names import Widths
+from tsd.store import CellPage, Put
+from tsd.tables.opentsdb.series_index import (
+    ALONE,
+    HAS_LOOP,
+    OWN,
+    SHARED,
+    other_entries,
+    own_entries,
+    own_rows,
+    series_in,
+)
 
 WIDTHS = [Widths(), Widths(1, 2, 1), Widths(4, 1, 8)]
 
@@ -38,7 +46,7 @@ def read(entries: list[Put], ahead: int, prefix_bytes: int) -> dict[bytes, list[
 
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
 @pytest.mark.parametrize("seed", range(30))
-def test_each_series_stands_once_under_each_tag_and_under_none(seed: int, widths: Widths) -> None:
+def test_series_has_one_entry_per_tag_and_one_for_none(seed: int, widths: Widths) -> None:
     chance = random.Random(seed)
     series, ahead = many(chance, widths), chance.choice([0, 8])
     rows = own_rows(series, widths)
@@ -56,7 +64,7 @@ def test_each_series_stands_once_under_each_tag_and_under_none(seed: int, widths
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
 @pytest.mark.parametrize("seed", range(30))
-def test_both_ways_make_the_same_entries(seed: int, widths: Widths) -> None:
+def test_compiled_and_python_entries_agree(seed: int, widths: Widths) -> None:
     series = many(random.Random(seed), widths)
     rows = own_rows(series, widths, by_loop=True)
     assert rows == own_rows(series, widths, by_loop=False)

@@ -32,7 +32,7 @@ async def ask(daemon: Running, method: str, path: str, body: object = None) -> A
     return await trio.to_thread.run_sync(hop)
 
 
-async def test_the_newest_points_are_answered_at_once_and_after_a_restart(tmp_path: Path) -> None:
+async def test_newest_points_are_answered_also_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         await daemon.tell(b"put m %d 42 host=a\nput m %d 4.5 host=b\n" % (NOW_S, NOW_S))
         first = await ask(daemon, "GET", "/api/query/last?timeseries=m&resolve")
@@ -46,7 +46,7 @@ async def test_the_newest_points_are_answered_at_once_and_after_a_restart(tmp_pa
         assert [one["value"] for one in again] == ["43"]
 
 
-async def test_with_opentsdbs_keys_series_and_names_get_metadata_and_leaves(tmp_path: Path) -> None:
+async def test_tracking_settings_create_metadata_and_leaves(tmp_path: Path) -> None:
     async with running(tmp_path, TRACKED) as daemon:
         await ask(daemon, "POST", "/api/tree", {"name": "T", "enabled": True})
         rule = {"treeId": 1, "level": 0, "order": 0, "type": "METRIC"}

@@ -2,14 +2,12 @@
 
 import pytest
 
-from tests.unit.metadata.asking import NOW_MS, World, make_world
+from tests.unit.tables.asking import NOW_MS, World, make_world
 from tsd.api import tree
-from tsd.codec.tree import Rule, RuleKind
-from tsd.codec.uid import Kind, Widths
-from tsd.metadata.described import UidMetas
-from tsd.metadata.growth import Grower
-from tsd.metadata.tree_rules import BadRule, NamedSeries, check_rule, place
-from tsd.metadata.trees import Trees
+from tsd.codec.metadata import Rule, RuleKind
+from tsd.codec.names import Kind
+from tsd.tables.opentsdb.trees import TreeBuilder, TreeTable
+from tsd.tables.tree_rules import BadRule, NamedSeries, check_rule, place
 
 SERIES = NamedSeries(
     "000001000001000001",
@@ -36,7 +34,7 @@ SERIES = NamedSeries(
         ([Rule(RuleKind.TAGK, 1, level=1, field="cpu"), Rule(RuleKind.METRIC, 1)], ["sys.cpu.user", "0"]),
     ],
 )
-def test_a_rule_puts_a_series_where_it_says(rules: list[Rule], path: list[str]) -> None:
+def test_rule_places_a_series(rules: list[Rule], path: list[str]) -> None:
     assert place(SERIES, rules).path == ("ROOT", *path)
 
 
@@ -50,16 +48,15 @@ def test_a_rule_puts_a_series_where_it_says(rules: list[Rule], path: list[str]) 
         Rule(RuleKind.METRIC, 1, level=-1),
     ],
 )
-def test_a_rule_that_cannot_be_used_is_refused(rule: Rule) -> None:
+def test_invalid_rule_is_refused(rule: Rule) -> None:
     with pytest.raises(BadRule):
         check_rule(rule)
 
 
-async def planted(world: World) -> Trees:
+async def planted(world: World) -> TreeTable:
     """A tree by metric and host, strict, with two series that are alike and one that is not."""
-    trees = Trees(world.store, "tsdb-tree", lambda: NOW_MS // 1000)
-    metas = UidMetas(world.store, "tsdb-uid")
-    world.endpoints = tree.routes(trees, world.uids, metas, Widths())
+    trees = world.trees
+    world.endpoints = tree.routes(trees, world.catalog())
     made = {"name": "T", "enabled": "true", "strictMatch": True, "storeFailures": True}
     assert (await world.ask("POST", "/api/tree", made)).status == 200
     rules = [
@@ -67,8 +64,7 @@ async def planted(world: World) -> Trees:
         {"treeId": 1, "level": 1, "order": 0, "type": "TAGK", "field": "host"},
     ]
     assert (await world.ask("POST", "/api/tree/rules", rules)).status == 204
-    grower = Grower(trees, world.uids, metas, Widths(), lambda: NOW_MS // 1000)
-    await grower.plant(
+    await TreeBuilder(trees, lambda: NOW_MS // 1000).insert(
         [
             await world.series("sys.cpu", host="a"),
             await world.series("sys.cpu", host="a", cpu="0"),
@@ -91,7 +87,7 @@ async def test_series_grow_into_branches_and_leaves() -> None:
     assert (cpu["depth"], cpu["treeId"], cpu["branches"]) == (2, 1, None)
 
 
-async def test_who_finds_no_place_is_listed() -> None:
+async def test_series_without_place_is_listed() -> None:
     world = await make_world()
     await planted(world)
     alike = (await world.series("sys.cpu", host="a", cpu="0")).hex().upper()
@@ -102,7 +98,7 @@ async def test_who_finds_no_place_is_listed() -> None:
     assert (await world.ask("GET", f"/api/tree/notmatched?treeid=1&tsuids={first}")).body == {}
 
 
-async def test_a_tree_is_emptied_before_it_is_gone() -> None:
+async def test_deleted_tree_is_emptied_first() -> None:
     world = await make_world()
     await planted(world)
     assert (await world.ask("DELETE", "/api/tree?treeid=1")).status == 204
@@ -113,7 +109,7 @@ async def test_a_tree_is_emptied_before_it_is_gone() -> None:
     assert (await world.ask("GET", "/api/tree")).body == []
 
 
-async def test_a_trial_changes_nothing() -> None:
+async def test_test_mode_changes_nothing() -> None:
     world = await make_world()
     await planted(world)
     other = (await world.series("net.in", host="b")).hex().upper()
@@ -125,7 +121,7 @@ async def test_a_trial_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "a*a*a*a*a*a*a*a*b"])
-def test_a_stored_rule_that_could_take_for_ever_matches_nothing(pattern: str) -> None:
+def test_stored_rule_with_exponential_time_matches_nothing(pattern: str) -> None:
     """An OpenTSDB on the same tables may have taken it."""
     series = NamedSeries("", "a" * 60 + "c", [], {}, {}, {})
     for rule in (Rule(RuleKind.METRIC, 1, regex=pattern), Rule(RuleKind.METRIC, 1, separator=pattern)):

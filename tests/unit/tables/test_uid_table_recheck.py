@@ -4,26 +4,25 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.meddled import Meddled
-from tests.wavering import Fault
-from tsd.codec.putline import NameRules
-from tsd.codec.rowkey import Layout
-from tsd.codec.uid import ID_FAMILY, NAME_FAMILY, Kind, Widths
-from tsd.ingest.names import Creates, SeriesNames
-from tsd.ingest.series import KeyParts, SeriesText
+from tests.flaky_store import Fault
+from tests.interfering_store import InterferingStore
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.store import Family, Table
 from tsd.store.memory import MemoryStore
-from tsd.uid_recheck import recheck, recheck_forever
-from tsd.uid_table import delete, rename
-from tsd.uids import LOOKUP_ROWS, Uids
+from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
+from tsd.tables.opentsdb.uid_table import delete, recheck, recheck_forever, rename
+from tsd.tables.opentsdb.uids import LOOKUP_ROWS, Uids
+from tsd.tables.writing import SeriesKey, SeriesText
 
 TABLE = "tsdb-uid"
 METRIC = Kind.METRIC
 PERIOD_S = 600
 
 
-async def made() -> Meddled:
-    store = Meddled(MemoryStore(lambda: round(trio.current_time() * 1000)))
+async def made() -> InterferingStore:
+    store = InterferingStore(MemoryStore(lambda: round(trio.current_time() * 1000)))
     await store.create_tables([Table(TABLE, (Family(ID_FAMILY), Family(NAME_FAMILY)))])
     return store
 
@@ -31,7 +30,7 @@ async def made() -> Meddled:
 class Watched:
     """Names with a task that rechecks them, and how often it dropped them."""
 
-    def __init__(self, store: Meddled, **bounds: int) -> None:
+    def __init__(self, store: InterferingStore, **bounds: int) -> None:
         self.uids = Uids(store, TABLE, Widths(), **bounds)
         self.drops = 0
 
@@ -43,6 +42,12 @@ class Watched:
         await recheck(self.uids, PERIOD_S, self.drop)
 
 
+@pytest.mark.difference(
+    "renamed-names",
+    topic="rows",
+    theirs="Names that others renamed or deleted stay in memory until `dropcaches`",
+    ours="All are looked up again within `tsd.uid.cache_ttl`",
+)
 async def test_a_rename_by_others_is_noticed_within_the_period(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
@@ -62,7 +67,7 @@ async def test_a_rename_by_others_is_noticed_within_the_period(
     assert watched.drops == 1
 
 
-async def test_a_round_takes_a_period_and_looks_a_part_up_at_a_time(autojump_clock: MockClock) -> None:
+async def test_recheck_spreads_its_chunks_over_the_period(autojump_clock: MockClock) -> None:
     store = await made()
     watched = Watched(store)
     names = [b"name%d" % number for number in range(LOOKUP_ROWS + 1)]
@@ -74,7 +79,7 @@ async def test_a_round_takes_a_period_and_looks_a_part_up_at_a_time(autojump_clo
     assert store.calls == ["get", "get"]
 
 
-async def test_a_uid_whose_name_was_deleted_is_noticed(autojump_clock: MockClock) -> None:
+async def test_deleted_name_is_noticed(autojump_clock: MockClock) -> None:
     store = await made()
     await Uids(store, TABLE, Widths()).find_or_assign(METRIC, [b"a"])
     watched = Watched(store)
@@ -85,7 +90,7 @@ async def test_a_uid_whose_name_was_deleted_is_noticed(autojump_clock: MockClock
     assert isinstance((await watched.uids.names(METRIC, [b"\0\0\1"]))[b"\0\0\1"], Exception)
 
 
-async def test_a_store_that_is_away_is_asked_again(autojump_clock: MockClock) -> None:
+async def test_recheck_goes_on_after_a_store_error(autojump_clock: MockClock) -> None:
     store = await made()
     watched = Watched(store)
     await watched.uids.find_or_assign(METRIC, [b"a"])
@@ -97,7 +102,7 @@ async def test_a_store_that_is_away_is_asked_again(autojump_clock: MockClock) ->
     assert watched.drops == 1
 
 
-async def test_names_that_there_was_no_room_for_are_looked_up_again_too(autojump_clock: MockClock) -> None:
+async def test_full_cache_is_dropped_at_the_end_of_a_round(autojump_clock: MockClock) -> None:
     """Series that came long ago may still use them."""
     store = await made()
     watched = Watched(store, name_cache=2, id_cache=2)
@@ -113,7 +118,7 @@ async def test_names_that_there_was_no_room_for_are_looked_up_again_too(autojump
     assert watched.drops == 1
 
 
-async def test_what_is_looked_up_while_the_caches_are_dropped_is_not_kept() -> None:
+async def test_lookup_during_a_drop_is_not_cached() -> None:
     store = await made()
     await Uids(store, TABLE, Widths()).find_or_assign(METRIC, [b"a"])
     uids = Uids(store, TABLE, Widths())
@@ -130,10 +135,10 @@ async def test_what_is_looked_up_while_the_caches_are_dropped_is_not_kept() -> N
     assert uids.statistics()[METRIC].cached == 1
 
 
-async def test_a_series_that_is_resolved_while_the_caches_are_dropped_gets_the_new_uids() -> None:
+async def test_series_resolved_during_a_drop_gets_the_new_uids() -> None:
     store = await made()
     uids = Uids(store, TABLE, Widths())
-    names = SeriesNames(uids, Layout(), NameRules(), Creates(True, True, True))
+    names = UidResolver(uids, Layout(), AutoCreate(True, True, True))
     await uids.find_or_assign(METRIC, [b"a"])
     text = SeriesText(b"a", b"host=x")
 
@@ -142,5 +147,5 @@ async def test_a_series_that_is_resolved_while_the_caches_are_dropped_gets_the_n
         uids.drop_caches()
 
     store.before["get"] = rename_and_drop  # the metric is known: it is the tags that are looked for
-    found = await names.resolve({text: ((b"host", b"x"),)})
-    assert found == {text: KeyParts(b"\0\0\2", bytes.fromhex("000001000001"))}
+    found = await names.resolve([text])
+    assert (list(found.keys), found.refused) == ([SeriesKey(b"\0\0\2", bytes.fromhex("000001000001"))], {})

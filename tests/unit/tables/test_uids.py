@@ -1,4 +1,4 @@
-"""UIDs: every name has one, every UID one name, whatever was interrupted and whoever else assigns."""
+"""UIDs map to names one to one, despite interruptions and concurrent assignments."""
 
 import itertools
 import random
@@ -6,47 +6,56 @@ import random
 import pytest
 import trio
 
-from tests.wavering import Fault, WaveringStore
-from tsd.codec.uid import COUNTER_ROW, ID_FAMILY, NAME_FAMILY, Kind, Widths, decode_counter, encode_counter
+from tests.flaky_store import Fault, FlakyStore
+from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.uid import (
+    COUNTER_ROW,
+    ID_FAMILY,
+    NAME_FAMILY,
+    decode_counter,
+    encode_counter,
+    id_column,
+    name_column,
+)
 from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted
 from tsd.store import Family, Put, Table, scan
 from tsd.store.memory import MemoryStore
-from tsd.uids import Uids
+from tsd.tables.opentsdb.uids import Uids
 
 TABLE = "tsdb-uid"
 
 
-async def make_store() -> WaveringStore:
+async def make_store() -> FlakyStore:
     clock = itertools.count(1)
-    store = WaveringStore(MemoryStore(lambda: next(clock)))
+    store = FlakyStore(MemoryStore(lambda: next(clock)))
     await store.create_tables([Table(TABLE, (Family(ID_FAMILY), Family(NAME_FAMILY)))])
     return store
 
 
-def make_uids(store: WaveringStore, width: int = 3, **settings: bool) -> Uids:
+def make_uids(store: FlakyStore, width: int = 3, **settings: bool) -> Uids:
     return Uids(store, TABLE, Widths(width, width, width), **settings)
 
 
-async def mapping(store: WaveringStore, kind: Kind) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+async def mapping(store: FlakyStore, kind: Kind) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
     """What the table holds of a kind: name → UID, UID → name."""
     forward, reverse = {}, {}
     async for rows in scan(store.store, TABLE):
         for row in rows:
             for cell in row.cells:
-                if cell.column == kind.id_column and row.key != COUNTER_ROW:
+                if cell.column == id_column(kind) and row.key != COUNTER_ROW:
                     forward[row.key] = cell.value
-                elif cell.column == kind.name_column:
+                elif cell.column == name_column(kind):
                     reverse[row.key] = cell.value
     return forward, reverse
 
 
-async def check_table(store: WaveringStore, kind: Kind) -> dict[bytes, bytes]:
+async def check_table(store: FlakyStore, kind: Kind) -> dict[bytes, bytes]:
     """Assert that the table is sound; name → UID."""
     forward, reverse = await mapping(store, kind)
     assert len(set(forward.values())) == len(forward)
     for name, uid in forward.items():
         assert reverse[uid] == name
-    rows = await store.store.get(TABLE, [COUNTER_ROW], columns=[kind.id_column])
+    rows = await store.store.get(TABLE, [COUNTER_ROW], columns=[id_column(kind)])
     used = max((int.from_bytes(uid, "big") for uid in reverse), default=0)
     assert decode_counter(rows[COUNTER_ROW][0].value) >= used
     return forward
@@ -59,14 +68,14 @@ async def test_new_names_are_counted_from_one_in_order() -> None:
     assert await check_table(store, Kind.METRIC) == found
 
 
-async def test_kinds_are_counted_apart() -> None:
+async def test_kinds_are_counted_separately() -> None:
     store = await make_store()
     uids = make_uids(store)
     for kind in Kind:
         assert await uids.find_or_assign(kind, [b"same"]) == {b"same": b"\0\0\1"}
 
 
-async def test_a_known_name_asks_the_store_once() -> None:
+async def test_known_name_is_read_once() -> None:
     store = await make_store()
     uids = make_uids(store)
     await uids.find_or_assign(Kind.TAGK, [b"host"])
@@ -78,7 +87,7 @@ async def test_a_known_name_asks_the_store_once() -> None:
     assert store.calls == ["get"]
 
 
-async def test_a_name_that_nobody_assigned_is_not_found_and_not_remembered_as_missing() -> None:
+async def test_unknown_name_is_not_cached_as_missing() -> None:
     store = await make_store()
     uids = make_uids(store)
     found = await uids.find(Kind.METRIC, [b"x"])
@@ -98,7 +107,7 @@ async def test_names_of_uids() -> None:
     assert isinstance(names[b"\0\0\7"], NoSuchName)
 
 
-async def test_many_who_want_one_name_share_one_flight() -> None:
+async def test_concurrent_callers_share_one_assignment() -> None:
     store = await make_store()
     uids = make_uids(store)
     answers = []
@@ -114,7 +123,7 @@ async def test_many_who_want_one_name_share_one_flight() -> None:
     assert len(await check_table(store, Kind.TAGV)) == 51
 
 
-async def test_two_daemons_and_one_name_have_one_uid() -> None:
+async def test_two_daemons_assign_one_uid_to_a_name() -> None:
     store = await make_store()
     daemons = [make_uids(store) for _ in range(4)]
     names = [b"name%d" % number for number in range(200)]
@@ -134,7 +143,7 @@ async def test_two_daemons_and_one_name_have_one_uid() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
 @pytest.mark.parametrize("calls_before", range(6))
-async def test_a_call_that_fails_leaves_a_sound_table(
+async def test_failed_call_leaves_a_valid_table(
     fault: Fault, calls_before: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     store = await make_store()
@@ -149,7 +158,7 @@ async def test_a_call_that_fails_leaves_a_sound_table(
     assert set(found) == set(names)
 
 
-async def test_an_increment_whose_answer_is_lost_is_not_repeated_blindly() -> None:
+async def test_increment_with_a_lost_answer_is_not_repeated() -> None:
     store = await make_store()
     store.plan = [Fault.NONE, Fault.NONE, Fault.ANSWER_LOST]
     with pytest.raises(StoreDown):
@@ -158,7 +167,7 @@ async def test_an_increment_whose_answer_is_lost_is_not_repeated_blindly() -> No
     assert (await make_uids(store).find_or_assign(Kind.METRIC, [b"a"]))[b"a"] == b"\0\0\3"
 
 
-async def test_the_store_stays_away(autojump_clock: trio.testing.MockClock) -> None:
+async def test_unavailable_store_fails_assignment(autojump_clock: trio.testing.MockClock) -> None:
     store = await make_store()
     uids = make_uids(store)
     store.always = Fault.REFUSED
@@ -168,7 +177,7 @@ async def test_the_store_stays_away(autojump_clock: trio.testing.MockClock) -> N
     assert await uids.find_or_assign(Kind.METRIC, [b"a"]) == {b"a": b"\0\0\1"}
 
 
-async def test_a_cancelled_asker_does_not_take_the_others_along() -> None:
+async def test_cancelled_caller_does_not_cancel_the_batch() -> None:
     store = await make_store()
     uids = make_uids(store)
     answers = []
@@ -186,7 +195,7 @@ async def test_a_cancelled_asker_does_not_take_the_others_along() -> None:
     assert answers == [await check_table(store, Kind.METRIC)]
 
 
-async def test_a_lost_race_takes_the_winners_uid_and_leaks_a_number() -> None:
+async def test_lost_race_uses_the_winners_uid() -> None:
     store = await make_store()
     ours, theirs = make_uids(store), make_uids(store)
     won = False
@@ -194,7 +203,7 @@ async def test_a_lost_race_takes_the_winners_uid_and_leaks_a_number() -> None:
 
     async def first_theirs(table: str, cells: list[Put]) -> list[bool]:
         nonlocal won
-        if not won and cells[0].column == Kind.METRIC.id_column:
+        if not won and cells[0].column == id_column(Kind.METRIC):
             won = True
             await theirs.find_or_assign(Kind.METRIC, [b"a"])
         return await create(table, cells)
@@ -206,17 +215,18 @@ async def test_a_lost_race_takes_the_winners_uid_and_leaks_a_number() -> None:
     assert reverse == {b"\0\0\1": b"a", b"\0\0\2": b"a"}
 
 
-async def test_a_number_that_somebody_used_without_counting_is_passed_over() -> None:
+async def test_number_used_without_the_counter_is_skipped() -> None:
     store = await make_store()
-    await store.store.put(TABLE, [Put(b"\0\0\1", Kind.METRIC.name_column, b"squatter")])
+    await store.store.put(TABLE, [Put(b"\0\0\1", name_column(Kind.METRIC), b"squatter")])
     uids = make_uids(store)
     assert await uids.find_or_assign(Kind.METRIC, [b"a", b"b"]) == {b"a": b"\0\0\3", b"b": b"\0\0\2"}
     assert uids.statistics()[Kind.METRIC].collisions == 1
 
 
-async def test_the_last_uids_and_the_end() -> None:
+@pytest.mark.difference("uid-assign")
+async def test_last_uids_are_assigned_and_then_refused() -> None:
     store = await make_store()
-    await store.store.put(TABLE, [Put(COUNTER_ROW, Kind.TAGV.id_column, encode_counter(253))])
+    await store.store.put(TABLE, [Put(COUNTER_ROW, id_column(Kind.TAGV), encode_counter(253))])
     uids = make_uids(store, width=1)
     found = await uids.find_or_assign(Kind.TAGV, [b"a", b"b", b"c", b"d"])
     assert (found[b"a"], found[b"b"]) == (b"\xfe", b"\xff")
@@ -231,22 +241,22 @@ async def test_the_last_uids_and_the_end() -> None:
     assert uids.statistics()[Kind.TAGV].available == 0
 
 
-async def test_a_uid_of_another_width_is_an_error_of_that_name_alone() -> None:
+async def test_uid_of_wrong_width_fails_that_name_only() -> None:
     store = await make_store()
-    await store.store.put(TABLE, [Put(b"wide", Kind.METRIC.id_column, b"\0\0\0\1")])
+    await store.store.put(TABLE, [Put(b"wide", id_column(Kind.METRIC), b"\0\0\0\1")])
     found = await make_uids(store).find_or_assign(Kind.METRIC, [b"wide", b"fine"])
     assert found[b"fine"] == b"\0\0\1"
     assert isinstance(found[b"wide"], CorruptRow)
     assert str(found[b"wide"]) == "Found id.length = 4 which is != 3 required for 'metrics'"
 
 
-async def test_a_counter_that_is_none() -> None:
+async def test_invalid_counter_is_refused() -> None:
     store = await make_store()
-    await store.store.put(TABLE, [Put(COUNTER_ROW, Kind.METRIC.id_column, b"\0\1")])
+    await store.store.put(TABLE, [Put(COUNTER_ROW, id_column(Kind.METRIC), b"\0\1")])
     with pytest.raises(TsdError):
         await make_uids(store).find_or_assign(Kind.METRIC, [b"a"])
     uids = make_uids(store)
-    await store.store.put(TABLE, [Put(COUNTER_ROW, Kind.TAGV.id_column, encode_counter(7))])
+    await store.store.put(TABLE, [Put(COUNTER_ROW, id_column(Kind.TAGV), encode_counter(7))])
     with pytest.raises(CorruptRow, match="8 bytes, got 2"):
         await uids.read_counters()
     assert uids.statistics()[Kind.TAGV].used == 7  # the others were read all the same
@@ -264,8 +274,10 @@ async def test_random_metrics_leave_the_counter_alone() -> None:
     assert await uids.find_or_assign(Kind.TAGK, [b"k"]) == {b"k": b"\0\0\1"}
 
 
-async def test_random_numbers_that_collide_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsd.uids.secrets.randbelow", random.Random(1).randrange)  # by chance, the same one every time
+async def test_colliding_random_numbers_are_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tsd.tables.opentsdb.uids.secrets.randbelow", random.Random(1).randrange
+    )  # by chance, the same one every time
     store = await make_store()
     uids = make_uids(store, width=1, random_metrics=True)
     found = await uids.find_or_assign(Kind.METRIC, [b"m%d" % number for number in range(70)])

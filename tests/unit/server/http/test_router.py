@@ -1,16 +1,15 @@
-"""Which endpoint a request reaches, and what is said where there is none, or where it fails."""
+"""Routing of requests to endpoints, and error responses."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from tsd.doors.cors import Cors
-from tsd.doors.dispatch import Dispatcher, Rules
-from tsd.doors.exchange import JSON, Request, Response
-from tsd.doors.target import Target, read_target
+from tsd.config.settings import Mode
 from tsd.errors import BadQuery, NoSuchName, Refused, StoreDown
-from tsd.settings import Mode
+from tsd.server.http.messages import JSON, Request, Response, Target, parse_target
+from tsd.server.http.router import Router, RouterOptions
+from tsd.server.http.security import Cors
 
 FAILURES: Mapping[str, Exception] = {
     "refused": Refused(418, 'a "teapot"', "short\nand stout"),
@@ -29,7 +28,7 @@ async def fail(request: Request) -> Response:
     raise FAILURES[request.param("how") or request.segments[-1]]
 
 
-async def say(request: Request) -> Response:
+async def send(request: Request) -> Response:
     return Response(200, request.path.encode())
 
 
@@ -37,22 +36,22 @@ TOO_NEW = "Requested API version is greater than the max implemented"
 NO_VERSION = "Invalid API version format supplied"
 NO_SERIALIZER = "Requested serializer was not found"
 ROUTES = {
-    "": say,
+    "": send,
     "api/fail": fail,
-    "api/put": say,
+    "api/put": send,
     "api/query": fail,
-    "api/query/last": say,
-    "api/version": say,
+    "api/query/last": send,
+    "api/version": send,
     "fail": fail,
-    "health": say,
-    "q": say,
+    "health": send,
+    "q": send,
     "s": fail,
-    "suggest": say,
+    "suggest": send,
 }
 
 
 def asked(path: str, method: str, headers: Mapping[str, str]) -> tuple[Request, Target]:
-    target = read_target(path)
+    target = parse_target(path)
     request = Request(
         method, target.path, target.segments, target.params, headers, is_api=target.is_api, split=target.split
     )
@@ -60,10 +59,10 @@ def asked(path: str, method: str, headers: Mapping[str, str]) -> tuple[Request, 
 
 
 async def answer(
-    path: str, *, method: str = "GET", rules: Rules | None = None, cors: Cors | None = None, **headers: str
+    path: str, *, method: str = "GET", options: RouterOptions | None = None, cors: Cors | None = None, **headers: str
 ) -> tuple[int, str | None, str]:
-    dispatcher = Dispatcher(ROUTES, rules or Rules(), cors or Cors("", ""))
-    response = await dispatcher.answer(*asked(path, method, headers))
+    router = Router(ROUTES, options or RouterOptions(), cors or Cors("", ""))
+    response = await router.answer(*asked(path, method, headers))
     assert isinstance(response.body, bytes)
     return response.status, response.content_type, response.body.decode()
 
@@ -86,7 +85,7 @@ async def answer(
         ("/api/q", False),
     ],
 )
-async def test_paths_lead_where_opentsdbs_do(path: str, reached: bool) -> None:
+async def test_paths_route_like_opentsdbs(path: str, reached: bool) -> None:
     status, _, body = await answer(path)
     assert (status == 200) == reached
     assert not reached or body == path.partition("?")[0]
@@ -117,12 +116,18 @@ async def test_errors_have_opentsdbs_form(path: str, status: int, message: str, 
     assert json.dumps(json.loads(body)) == json.dumps({"error": wanted})
 
 
-async def test_no_trace_is_shown_unless_it_is_wanted() -> None:
+@pytest.mark.difference(
+    "stack-traces",
+    topic="security",
+    theirs="Every API error has a Java stack trace",
+    ours="There is none, unless `tsd.http.show_stack_trace = true`, and then for admins only",
+)
+async def test_traces_are_shown_if_enabled() -> None:
     """OpenTSDB shows one with every error."""
     assert "trace" not in (await answer("/api/fail/bug"))[2]
-    assert "test_dispatch.py" in (await answer("/api/fail/bug", rules=Rules(shows_traces=True)))[2]
-    assert "test_dispatch.py" in (await answer("/fail?how=bug", rules=Rules(shows_traces=True)))[2]
-    assert "test_dispatch.py" not in (await answer("/fail?how=bug"))[2]
+    assert "test_router.py" in (await answer("/api/fail/bug", options=RouterOptions(shows_traces=True)))[2]
+    assert "test_router.py" in (await answer("/fail?how=bug", options=RouterOptions(shows_traces=True)))[2]
+    assert "test_router.py" not in (await answer("/fail?how=bug"))[2]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,7 @@ async def test_no_trace_is_shown_unless_it_is_wanted() -> None:
         ("/api/v0/nowhere", 404, "text/html", "Page Not Found"),
     ],
 )
-async def test_outside_the_api_errors_are_pages(path: str, status: int, kind: str | None, part: str) -> None:
+async def test_errors_outside_the_api_are_pages(path: str, status: int, kind: str | None, part: str) -> None:
     found, found_kind, body = await answer(path)
     assert found == status
     assert (found_kind or "").partition(";")[0] == (kind or "")
@@ -149,7 +154,13 @@ async def test_outside_the_api_errors_are_pages(path: str, status: int, kind: st
     assert kind != "application/json" or found_kind == kind  # without a charset
 
 
-async def test_what_a_page_tells_of_a_request_cannot_be_a_script() -> None:
+@pytest.mark.difference(
+    "error-page-escaping",
+    topic="security",
+    theirs="Error pages repeat the request unescaped, so that a link can carry a script",
+    ours="The text is escaped, except `<code>`",
+)
+async def test_error_page_escapes_the_request() -> None:
     _, _, body = await answer("/fail?how=script")
     assert "<script>" not in body
     assert "missing <code>m</code>" in body
@@ -165,38 +176,44 @@ async def test_what_a_page_tells_of_a_request_cannot_be_a_script() -> None:
         ("/api/fail/bad?jsonp", 400, '{"error":{"code":400,"message":"Missing sub queries"}}'),
     ],
 )
-async def test_json_is_a_call_where_one_is_wanted(path: str, status: int, body: str) -> None:
+async def test_jsonp_wraps_json_in_a_call(path: str, status: int, body: str) -> None:
     assert await answer(path) == (status, JSON, body)
 
 
-async def test_an_answer_that_nobody_gets_is_ended() -> None:
-    ended = []
+async def test_unsent_body_is_closed() -> None:
+    closing = []
 
     async def parts() -> AsyncIterator[bytes]:
         try:
             for _ in range(3):
                 yield b"1"
         finally:
-            ended.append(True)
+            closing.append(True)
 
     async def endless(request: Request) -> Response:
         return Response(200, parts())
 
-    dispatcher = Dispatcher({"api/parts": endless}, Rules(), Cors("", ""))
-    response = await dispatcher.answer(*asked("/api/parts?jsonp=", "GET", {}))
+    router = Router({"api/parts": endless}, RouterOptions(), Cors("", ""))
+    response = await router.answer(*asked("/api/parts?jsonp=", "GET", {}))
     assert response.status == 500
-    assert ended == [True]
+    assert closing == [True]
 
 
 @pytest.mark.parametrize("name", ["f", "a.b_1.$c", "angular.callbacks._0", "jQuery[12]", "f" * 200])
-async def test_a_call_is_of_what_has_a_functions_name(name: str) -> None:
+async def test_callback_must_be_a_function_name(name: str) -> None:
     assert await answer(f"/api/put?jsonp={name}") == (200, JSON, f"{name}(/api/put)")
 
 
+@pytest.mark.difference(
+    "jsonp-callback",
+    topic="security",
+    theirs="`jsonp` may be any text, so that a link can carry a script",
+    ours="It must be the name of a function or a path of names",
+)
 @pytest.mark.parametrize(
     "name", ["alert(1)//", "</script>", "f%3Bg", "%0a", "é", "a..b", "1f", "f%00", " ", "a[b]", "f" * 201, " f"]
 )
-async def test_any_other_callback_would_be_a_script_of_the_links_writer(name: str) -> None:
+async def test_invalid_callback_is_refused(name: str) -> None:
     for path in ("/api/put", "/api/fail/bad", "/api/nowhere"):
         status, kind, body = await answer(f"{path}?jsonp={name}")
         assert (status, kind) == (400, JSON)
@@ -204,27 +221,33 @@ async def test_any_other_callback_would_be_a_script_of_the_links_writer(name: st
 
 
 @pytest.mark.parametrize(
-    ("rules", "gone", "there"),
+    ("options", "gone", "there"),
     [
-        (Rules(mode=Mode.READ_ONLY), ("/api/put",), ("/api/version", "/q", "/api/query/last", "/health")),
-        (Rules(mode=Mode.WRITE_ONLY), ("/", "/q", "/suggest", "/api/query/last", "/s"), ("/api/put", "/health")),
-        (Rules(with_api=False), ("/api/put", "/api/query/last"), ("/q", "/health")),
-        (Rules(with_ui=False), ("/", "/q", "/suggest"), ("/api/put", "/health")),
+        (RouterOptions(mode=Mode.READ_ONLY), ("/api/put",), ("/api/version", "/q", "/api/query/last", "/health")),
+        (
+            RouterOptions(mode=Mode.WRITE_ONLY),
+            ("/", "/q", "/suggest", "/api/query/last", "/s"),
+            ("/api/put", "/health"),
+        ),
+        (RouterOptions(with_api=False), ("/api/put", "/api/query/last"), ("/q", "/health")),
+        (RouterOptions(with_ui=False), ("/", "/q", "/suggest"), ("/api/put", "/health")),
     ],
 )
-async def test_modes_and_switches_hide_endpoints(rules: Rules, gone: tuple[str, ...], there: tuple[str, ...]) -> None:
-    assert [(await answer(path, rules=rules))[0] for path in gone] == [404] * len(gone)
-    assert [(await answer(path, rules=rules))[0] for path in there] == [200] * len(there)
+async def test_modes_and_switches_hide_endpoints(
+    options: RouterOptions, gone: tuple[str, ...], there: tuple[str, ...]
+) -> None:
+    assert [(await answer(path, options=options))[0] for path in gone] == [404] * len(gone)
+    assert [(await answer(path, options=options))[0] for path in there] == [200] * len(there)
 
 
 @pytest.mark.parametrize(
     ("domains", "origin", "fine"),
     [("*", "http://a", True), ("http://a", "HTTP://A", True), ("http://a", "http://b", False)],
 )
-async def test_pages_of_other_origins_ask_where_they_may(domains: str, origin: str, fine: bool) -> None:
-    dispatcher = Dispatcher(ROUTES, Rules(), Cors(domains, "X-A"))
+async def test_cors_allows_listed_origins(domains: str, origin: str, fine: bool) -> None:
+    router = Router(ROUTES, RouterOptions(), Cors(domains, "X-A"))
     for method in ("OPTIONS", "GET"):
-        response = await dispatcher.answer(*asked("/api/put", method, {"origin": origin}))
+        response = await router.answer(*asked("/api/put", method, {"origin": origin}))
         headers = dict(response.headers)
         assert response.status == 200
         assert headers.get("Access-Control-Allow-Origin") == (origin if fine else None)
@@ -233,7 +256,7 @@ async def test_pages_of_other_origins_ask_where_they_may(domains: str, origin: s
         assert (b"CORS domain not allowed" in response.body) == (not fine)
 
 
-async def test_options_without_an_origin_is_no_method() -> None:
+async def test_options_without_origin_is_refused() -> None:
     for cors in (Cors("", ""), Cors("*", "")):
         status, _, body = await answer("/nowhere", method="OPTIONS", cors=cors)
         assert (status, "Bad Request" in body) == (400, True)

@@ -1,4 +1,4 @@
-"""What the log tells of those who administer."""
+"""The audit log of administrative actions."""
 
 from collections import Counter
 from contextlib import suppress
@@ -13,39 +13,36 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from tests.running import Running, running
-from tests.unit.doors.web_parts import get, hear, post
-from tsd.access.accounts import Account, write_lines
-from tsd.access.doorkeeper import Doorkeeper
-from tsd.access.needs import endpoints, is_told, needed
-from tsd.access.roles import Principal, Role
-from tsd.access.secret import kept_token, new_token
-from tsd.access_settings import AccessSettings
-from tsd.doors.cors import Cors
-from tsd.doors.dispatch import Dispatcher, Rules
-from tsd.doors.exchange import Request, Response
-from tsd.doors.permits import Permits
-from tsd.doors.target import read_target
-from tsd.doors.visitor import here
-from tsd.log import BURST, RateLimit
+from tests.unit.server.web_parts import get, hear, post
+from tsd.auth.accounts import Account, write_lines
+from tsd.auth.authenticator import Authenticator
+from tsd.auth.credentials import hash_token, new_token
+from tsd.auth.roles import Principal, Role, endpoint_permissions, is_audited, required_roles
+from tsd.config.log import BURST, RateLimit
+from tsd.config.settings import AccessSettings
+from tsd.server.http.messages import Request, Response, parse_target
+from tsd.server.http.router import Router, RouterOptions
+from tsd.server.http.security import Authorizer, Cors
+from tsd.server.peer import local_peer
 
 TOKEN = new_token()
-EVERYTHING = Role.READ | Role.WRITE | Role.ADMIN
+SUPERUSER = Role.READ | Role.WRITE | Role.ADMIN
 HEADER = f"Authorization: Bearer {TOKEN}"
 
 
-def permitting(folder: Path) -> Permits:
-    keeper = Doorkeeper(AccessSettings(auth_file=str(folder / "none")), lambda: 0)
-    return Permits(keeper, endpoints("everybody", "read", may_delete=True), Cors("", ""))
+def authorizer(folder: Path) -> Authorizer:
+    authenticator = Authenticator(AccessSettings(auth_file=str(folder / "none")), lambda: 0)
+    return Authorizer(authenticator, endpoint_permissions("all", "read", may_delete=True), Cors("", ""))
 
 
-def asked(path: str, account: str, method: str = "GET", body: bytes = b"") -> Request:
-    """A request of somebody who is known."""
-    target, visitor = read_target(path), here()
-    visitor.principal = Principal(account, EVERYTHING)
-    return Request(method, target.path, target.segments, target.params, body=body, split=target.split, visitor=visitor)
+def request_of(path: str, account: str, method: str = "GET", body: bytes = b"") -> Request:
+    """Return a request of an authenticated account."""
+    target, peer = parse_target(path), local_peer()
+    peer.principal = Principal(account, SUPERUSER)
+    return Request(method, target.path, target.segments, target.params, body=body, split=target.split, peer=peer)
 
 
-async def told(daemon: Running, request: bytes) -> list[dict[str, Any]]:
+async def audited(daemon: Running, request: bytes) -> list[dict[str, Any]]:
     with capture_logs() as logs:
         async with daemon.client() as client:
             await client.send(request)
@@ -53,11 +50,11 @@ async def told(daemon: Running, request: bytes) -> list[dict[str, Any]]:
                 await client.read_to_end()
             else:
                 await hear(client)
-    return [dict(line) for line in logs if line["event"] == "somebody administers"]
+    return [dict(line) for line in logs if line["event"] == "admin.action"]
 
 
-async def test_the_log_tells_who_administers(tmp_path: Path) -> None:
-    write_lines(tmp_path / "accounts", [str(Account("root", Role.READ | Role.WRITE | Role.ADMIN, kept_token(TOKEN)))])
+async def test_administrative_actions_are_logged(tmp_path: Path) -> None:
+    write_lines(tmp_path / "accounts", [str(Account("root", Role.READ | Role.WRITE | Role.ADMIN, hash_token(TOKEN)))])
     access = {
         "tsd.core.authentication.enable": "true",
         "tsd.auth.file": str(tmp_path / "accounts"),
@@ -74,22 +71,22 @@ async def test_the_log_tells_who_administers(tmp_path: Path) -> None:
             post("/api/query", query.replace(b'"m"', b'"n"'), HEADER),
             f"auth {TOKEN}\ndropcaches\ndiediedie\n".encode(),
         ):
-            found += await told(daemon, request)
+            found += await audited(daemon, request)
     assert {(line["account"], line["peer"].rpartition(":")[0], line["log_level"]) for line in found} == {
         ("root", "127.0.0.1", "info")
     }
-    assert [(line["asked"], line.get("body"), line.get("outcome")) for line in found] == [
+    assert [(line["action"], line.get("body"), line.get("outcome")) for line in found] == [
         ("POST /api/uid/assign", '{"metric":["m"]}', "200"),
         ("GET /api/uid/rename?metric=m&name=n", None, "200"),
         ("GET /api/dropcaches", None, "200"),
-        ("POST /api/query", query.replace(b'"m"', b'"n"').decode(), "begun"),
+        ("POST /api/query", query.replace(b'"m"', b'"n"').decode(), "started"),
         ("dropcaches", None, None),
         ("diediedie", None, None),
     ]
     assert TOKEN not in str(found)
 
 
-async def test_it_does_not_tell_what_is_asked_all_day(tmp_path: Path) -> None:
+async def test_ordinary_requests_are_not_audited(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         for request in (
             post("/api/put", b"[]"),
@@ -99,65 +96,67 @@ async def test_it_does_not_tell_what_is_asked_all_day(tmp_path: Path) -> None:
             get("/api/dropcaches", method="OPTIONS"),
             get("/api/nosuch", method="DELETE"),
         ):
-            assert await told(daemon, request) == []
+            assert await audited(daemon, request) == []
 
 
 def counted(logs: list[EventDict]) -> Counter[str]:
-    """What is left of lines where their number is limited."""
+    """Count the actions that pass the log's rate limit."""
     limit, kept = RateLimit(), Counter[str]()
     for line in logs:
         with suppress(DropEvent):
-            kept[str(limit(None, "info", {**line, "_monotonic": 0.0})["asked"])] += 1
+            kept[str(limit(None, "info", {**line, "_monotonic": 0.0})["action"])] += 1
     return kept
 
 
-async def test_what_one_does_hides_nothing_that_others_do(tmp_path: Path) -> None:
-    """Who may write gave names away, and what an administrator did in that minute was left out."""
-    permits = permitting(tmp_path)
+async def test_audit_limits_are_per_account_and_action(tmp_path: Path) -> None:
+    """Names assigned by writers must not suppress an administrator's actions in the log."""
+    limited = authorizer(tmp_path)
     with capture_logs() as logs:
         for account in ("a", "b"):
             for _ in range(2 * BURST):
-                permits.tell("api/uid", asked("/api/uid/assign?metric=m", account), "200")
+                limited.audit("api/uid", request_of("/api/uid/assign?metric=m", account), "200")
             for number in range(2 * BURST):
-                permits.tell("api/annotation", asked(f"/api/annotation/{number}", account, "DELETE"), "204")
+                limited.audit("api/annotation", request_of(f"/api/annotation/{number}", account, "DELETE"), "204")
         for _ in range(2 * BURST):
-            permits.tell("api/uid", asked("/api/uid/rename?metric=m&name=n", "root"), "200")
+            limited.audit("api/uid", request_of("/api/uid/rename?metric=m&name=n", "root"), "200")
     kept = counted(logs)
     assert kept["GET /api/uid/assign?metric=m"] == 2 * BURST
     assert sum(count for line, count in kept.items() if line.startswith("DELETE")) == 2 * BURST
     assert kept["GET /api/uid/rename?metric=m&name=n"] == 2 * BURST
 
 
-async def test_no_padding_hides_what_was_done(tmp_path: Path) -> None:
+async def test_long_requests_keep_their_parameters_in_the_log(tmp_path: Path) -> None:
     pad = "x" * 5000
     with capture_logs() as logs:
-        permitting(tmp_path).tell("api/uid", asked(f"/api/uid/rename?a={pad}&metric=m&name=n&b={pad}", "root"), "200")
-        permitting(tmp_path).tell(
-            "api/uid", asked(f"/api/uid/rename?metric={pad}&name=n", "root", body=b"[" * 5000), "200"
+        authorizer(tmp_path).audit(
+            "api/uid", request_of(f"/api/uid/rename?a={pad}&metric=m&name=n&b={pad}", "root"), "200"
+        )
+        authorizer(tmp_path).audit(
+            "api/uid", request_of(f"/api/uid/rename?metric={pad}&name=n", "root", body=b"[" * 5000), "200"
         )
         body = b'{"a":"%b","metric":"m","name":"n","b":"%b"}' % (pad.encode(), pad.encode())
-        permitting(tmp_path).tell("api/uid", asked("/api/uid/rename", "root", "POST", body=body), "200")
-    first, second, third = (line for line in logs if line["event"] == "somebody administers")
-    assert first["of_it"] == third["of_it"] == "metric=m name=n"
-    assert str(second["asked"]).endswith("x&name=n")
+        authorizer(tmp_path).audit("api/uid", request_of("/api/uid/rename", "root", "POST", body=body), "200")
+    first, second, third = (line for line in logs if line["event"] == "admin.action")
+    assert first["parameters"] == third["parameters"] == "metric=m name=n"
+    assert str(second["action"]).endswith("x&name=n")
     assert all(len(str(line)) < 2000 for line in (first, second, third))
 
 
-async def test_what_was_cut_off_is_told(tmp_path: Path) -> None:
-    """It may have reached the store."""
+async def test_cancelled_action_is_logged(tmp_path: Path) -> None:
+    """The change may have reached the store."""
 
     async def rename(_request: Request) -> Response:
         await trio.sleep_forever()
         raise AssertionError
 
-    dispatcher = Dispatcher({"api/uid": rename}, Rules(), Cors("", ""), permitting(tmp_path))
+    router = Router({"api/uid": rename}, RouterOptions(), Cors("", ""), authorizer(tmp_path))
     path = "/api/uid/rename?metric=m&name=n"
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(dispatcher.answer, asked(path, "root"), read_target(path))
+            nursery.start_soon(router.answer, request_of(path, "root"), parse_target(path))
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-    assert [(line["asked"], line["outcome"]) for line in logs if "asked" in line] == [(f"GET {path}", "cut off")]
+    assert [(line["action"], line["outcome"]) for line in logs if "action" in line] == [(f"GET {path}", "cancelled")]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +177,6 @@ async def test_what_was_cut_off_is_told(tmp_path: Path) -> None:
         ("api/stats", "GET", "threads", False),
     ],
 )
-def test_what_changes_more_than_points_is_told(key: str, method: str, word: str, wanted: bool) -> None:
-    need = endpoints("everybody", "read", may_delete=True)[key]
-    assert is_told(key, needed(need, method, word), method, word) is wanted
+def test_audited_requests(key: str, method: str, word: str, wanted: bool) -> None:
+    need = endpoint_permissions("all", "read", may_delete=True)[key]
+    assert is_audited(key, required_roles(need, method, word), method, word) is wanted

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 
 from tests.unit.codec.codec_rows import cells, show
-from tsd.codec.cell import COLUMN
-from tsd.codec.merge import MergeRules
-from tsd.codec.row import data_cells
-from tsd.codec.rowkey import Layout, row_key
-from tsd.compaction.step import RowCompactor
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.row import data_cells
+from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.errors import CorruptRow
 from tsd.store import Family, Put, Store, Table
 from tsd.store.memory import MemoryStore
+from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 
 TABLE = "tsdb"
 NOW_MS = 10**12
@@ -37,13 +37,13 @@ def compactor(
     *,
     rules: MergeRules = NEWEST,
     corrupt: list[CorruptRow] | None = None,
-    rest_ms: int = 0,
+    settle_ms: int = 0,
     dry: bool = False,
     layout: Layout = Layout(),  # noqa: B008
 ) -> RowCompactor:
     """One whose wall clock stands."""
     told = [] if corrupt is None else corrupt
-    return RowCompactor(store, TABLE, layout, rules, lambda: NOW_MS, told.append, rest_ms=rest_ms, dry=dry)
+    return RowCompactor(store, TABLE, layout, rules, lambda: NOW_MS, told.append, settle_ms=settle_ms, dry=dry)
 
 
 async def shown(store: Store, rows: Iterable[bytes]) -> list[str]:

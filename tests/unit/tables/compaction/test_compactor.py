@@ -6,22 +6,27 @@ from typing import Any
 
 import pytest
 
-from tests.unit.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
-from tests.wavering import Fault, WaveringStore
-from tsd.codec.cell import COLUMN, Point, join, ms_qualifier
-from tsd.codec.columns import CELL_POINTS
-from tsd.codec.merge import DuplicateTimestamp, MergeRules
-from tsd.codec.row import Compaction, compact
-from tsd.compaction.step import LARGE_BYTES, REST_MS
-from tsd.compaction.tally import Tally
+from tests.flaky_store import Fault, FlakyStore
+from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
+from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier
+from tsd.codec.opentsdb.columns import CELL_POINTS
+from tsd.codec.opentsdb.merge import DuplicateTimestamp, MergeRules
+from tsd.codec.opentsdb.row import Compaction, compact
 from tsd.errors import CorruptRow, StoreDown
 from tsd.store import Put, Row
+from tsd.tables.opentsdb.compaction.compactor import LARGE_BYTES, SETTLE_MS, CompactionStats
 
 SINGLES = "0000=2a@5 0010=2b@7 0020=2c@6"
 MERGED = "000000100020=2a2b2c00"
 
 
-async def test_rows_become_one_cell_of_the_newest_ones_time() -> None:
+@pytest.mark.difference(
+    "annotated-rows",
+    topic="rows",
+    theirs="Rows with annotations are never compacted in the background",
+    ours="They are, and the annotation stays",
+)
+async def test_row_becomes_one_cell_with_the_newest_timestamp() -> None:
     rows = {key(0): SINGLES, key(3600): "0000=2a@5", key(7200): "0000=2a@5 010000=7b7d@9 00000010=2a2b00@4"}
     store = await made(rows)
     did = compactor(store)
@@ -29,25 +34,25 @@ async def test_rows_become_one_cell_of_the_newest_ones_time() -> None:
     assert await shown(store, rows) == [MERGED, "0000=2a", "00000010=2a2b00 010000=7b7d"]
     found = await store.get(TABLE, list(rows))
     assert [[cell.time_ms for cell in found[row]] for row in rows] == [[7], [5], [5, 9]]
-    # a cell takes its key's 13 bytes, 2 of the family and 8 of the time beside qualifier and value
-    assert did.tally == Tally(
+    # a cell takes its key's 13 bytes, 2 of the family and 8 of the timestamp, in addition to qualifier and value
+    assert did.stats == CompactionStats(
         rows=3, compacted=2, cells_before=7, cells_after=4, writes=2, deletes=4, identical=1,
         bytes_before=7 * 23 + 5 * 3 + 5 + 7, bytes_after=4 * 23 + 10 + 3 + 5 + 7,
     )  # fmt: skip
     again = compactor(store)
     await again.compact_keys(list(rows))
-    assert (again.tally.rows, again.tally.compacted, again.tally.writes) == (3, 0, 0)
+    assert (again.stats.rows, again.stats.compacted, again.stats.writes) == (3, 0, 0)
 
 
-async def test_without_orders_to_write_it_only_counts() -> None:
+async def test_dry_run_only_counts() -> None:
     store = await made({key(0): SINGLES})
     did = compactor(store, dry=True)
     await did.compact_keys([key(0)])
     assert await shown(store, [key(0)]) == ["0000=2a 0010=2b 0020=2c"]
-    assert (did.tally.compacted, did.tally.cells_after, did.tally.writes) == (1, 1, 0)
+    assert (did.stats.compacted, did.stats.cells_after, did.stats.writes) == (1, 1, 0)
 
 
-async def test_what_cannot_be_read_is_told_and_left() -> None:
+async def test_corrupt_row_is_reported_and_unchanged() -> None:
     rows = {
         key(0): "0000=2a@5 0012=010203@6",
         key(3600): "0000=2a@5 00000010=632b00@6",
@@ -60,49 +65,49 @@ async def test_what_cannot_be_read_is_told_and_left() -> None:
     did = compactor(store, rules=MergeRules(fix_duplicates=False), corrupt=told)
     await did.compact_keys(list(rows))
     assert await shown(store, rows) == before
-    assert (did.tally.corrupt, did.tally.undecided, did.tally.writes) == (2, 1, 0)
+    assert (did.stats.corrupt, did.stats.undecided, did.stats.writes) == (2, 1, 0)
     assert [isinstance(error, DuplicateTimestamp) for error in told] == [False, True, False]
     assert all(row.hex() in str(error) for row, error in zip([key(0), key(0)[:9]], told[::2], strict=True))
 
 
-async def test_of_duplicates_the_newest_is_kept_and_counted() -> None:
+async def test_newest_duplicate_is_kept_and_counted() -> None:
     store = await made({key(0): "0000=2a@5 00000010=632b00@6 f0000000=2a@4"})
     did = compactor(store)
     await did.compact_keys([key(0)])
     assert await shown(store, [key(0)]) == ["00000010=632b00"]
-    assert (did.tally.identical, did.tally.variant) == (0, 2)
+    assert (did.stats.identical, did.stats.variant) == (0, 2)
 
 
-async def test_a_row_written_to_a_moment_ago_waits() -> None:
-    rows = {key(0): f"0000=2a@5 0010=2b@{NOW_MS - REST_MS + 1}", key(3600): f"0000=2a@5 0010=2b@{NOW_MS - REST_MS}"}
+async def test_row_with_recent_cell_is_skipped() -> None:
+    rows = {key(0): f"0000=2a@5 0010=2b@{NOW_MS - SETTLE_MS + 1}", key(3600): f"0000=2a@5 0010=2b@{NOW_MS - SETTLE_MS}"}
     store = await made(rows)
-    did = compactor(store, rest_ms=REST_MS)
+    did = compactor(store, settle_ms=SETTLE_MS)
     assert await did.compact_keys(list(rows)) == [key(0)]
     assert await shown(store, rows) == ["0000=2a 0010=2b", "00000010=2a2b00"]
 
 
 @pytest.mark.parametrize("call", ["put", "delete"])
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
-async def test_a_store_that_fails_is_counted_and_the_next_attempt_does_it(call: str, fault: Fault) -> None:
-    store = WaveringStore(await made({key(0): SINGLES}))
+async def test_store_error_is_counted_and_retry_succeeds(call: str, fault: Fault) -> None:
+    store = FlakyStore(await made({key(0): SINGLES}))
     did = compactor(store)
     store.plan = [Fault.NONE] * {"put": 1, "delete": 3}[call] + [fault]  # get, put, get, delete
     with pytest.raises(StoreDown):
         await did.compact_keys([key(0)])
-    assert did.tally.errors == {call: 1}
+    assert did.stats.errors == {call: 1}
     store.plan = []
     await did.compact_keys([key(0)])
     assert await shown(store.store, [key(0)]) == [MERGED]
 
 
-async def test_a_large_row_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_row_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     where: list[threading.Thread] = []
 
     def watched(*args: Any) -> Compaction:
         where.append(threading.current_thread())
         return compact(*args)
 
-    monkeypatch.setattr("tsd.compaction.step.compact", watched)
+    monkeypatch.setattr("tsd.tables.opentsdb.compaction.compactor.compact", watched)
     points = [Point(ms_qualifier(time, 0), b"*") for time in range(LARGE_BYTES // 4)]
     store = await made({key(0): SINGLES, key(3600): ""})
     for cell in (join(points[:9]), join(points[9:])):
@@ -112,7 +117,7 @@ async def test_a_large_row_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert len((await store.get(TABLE, [key(3600)]))[key(3600)]) == len(points) / CELL_POINTS
 
 
-class Cut(WaveringStore):
+class Cut(FlakyStore):
     """Dies in its first delete, of which it does the first column of each row."""
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
@@ -120,7 +125,7 @@ class Cut(WaveringStore):
         raise StoreDown("cut short, as the test wants")
 
 
-async def test_deletes_that_are_cut_short_leave_nothing_that_counts_for_less() -> None:
+async def test_interrupted_deletes_leave_equal_points() -> None:
     """Cells of one write contradict each other, in a row that is cut. Were the cell that counts gone first, the other
     would, having a lower column than the second merged cell."""
     store = await made({key(0): "00000030=010300@5 00100030=020900@5"})
@@ -132,11 +137,11 @@ async def test_deletes_that_are_cut_short_leave_nothing_that_counts_for_less() -
     assert await shown(store, [key(0)]) == ["00000010=010200 0030=03"]
 
 
-async def test_a_newer_cell_in_the_merged_ones_column_stays() -> None:
+async def test_newer_cell_in_the_merged_column_stays() -> None:
     store = await made({key(0): SINGLES})
     rows = await store.get(TABLE, [key(0)])
     await store.put(TABLE, [Put(key(0), COLUMN + bytes.fromhex("000000100020"), bytes.fromhex("63646500"))])
     did = compactor(store)
     await did.compact([Row(key(0), rows[key(0)])], read_ms=NOW_MS)
-    assert did.tally.hidden == 1
+    assert did.stats.hidden == 1
     assert await shown(store, [key(0)]) == ["0000=2a 000000100020=63646500 0010=2b 0020=2c"]

@@ -1,20 +1,21 @@
-"""Which rows a daemon compacts, and in what order."""
+"""Which rows a daemon compacts, and in which order."""
 
-from collections.abc import Iterable
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.compaction.parts import key
-from tsd.codec.rowkey import Layout, row_key
-from tsd.compaction.hours import WATCHED, Hour, place_of, plain_note_rows
-from tsd.compaction.queue import HAS_LOOP, RowQueue
+from tests.unit.tables.compaction.parts import key
+from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.store import Put
+from tsd.tables.opentsdb.compaction.hour_buckets import SINGLE, WAITING, HourBucket
+from tsd.tables.opentsdb.compaction.queue import HAS_LOOP, RowQueue
 
 if HAS_LOOP:
-    from tsd.compaction._noting import note_rows
+    from tsd.tables.opentsdb.compaction._queue import record_rows
 
 HOUR = 1356998400
 ALL = 10**6
@@ -27,44 +28,44 @@ def queue(
     started_s: int = HOUR,
     by_loop: bool = HAS_LOOP,
 ) -> RowQueue:
-    """One of a daemon that started with the hour."""
+    """Return the queue of a daemon that started with the hour."""
     return RowQueue(layout, limit, started_s, by_loop=by_loop)
 
 
-def puts(*rows: bytes) -> Iterable[Put]:
-    """A cell of each row."""
+def puts(*rows: bytes) -> Sequence[Put]:
+    """Return a cell of each row."""
     return [Put(row, b"t:\0\0", b"*") for row in rows]
 
 
-def test_a_row_of_one_cell_wants_no_compaction() -> None:
+def test_row_with_one_cell_is_not_queued() -> None:
     rows = queue()
-    rows.note(puts(key(HOUR, 1), key(HOUR, 2)))
-    rows.note(puts(key(HOUR, 2)))
-    rows.note(puts(key(HOUR, 2)))
+    rows.record(puts(key(HOUR, 1), key(HOUR, 2)))
+    rows.record(puts(key(HOUR, 2)))
+    rows.record(puts(key(HOUR, 2)))
     assert rows.waiting == 1
     assert rows.take(ALL, HOUR + 3600) == [key(HOUR, 2)]
     assert (rows.waiting, rows.take(ALL, HOUR + 3600)) == (0, [])
 
 
-def test_an_hour_must_be_over() -> None:
+def test_open_hour_is_not_taken() -> None:
     rows = queue()
-    rows.note(puts(key(HOUR), key(HOUR + 3600), key(HOUR), key(HOUR + 3600)))
+    rows.record(puts(key(HOUR), key(HOUR + 3600), key(HOUR), key(HOUR + 3600)))
     assert rows.take(ALL, HOUR + 3599) == []
     assert rows.take(ALL, HOUR + 3600) == [key(HOUR)]
     assert rows.take(ALL, HOUR + 7200) == [key(HOUR + 3600)]
 
 
 @pytest.mark.parametrize("late", ["of before the start", "of a closed hour"])
-def test_where_cells_may_be_there_one_more_is_enough(late: str) -> None:
+def test_one_cell_is_enough_if_earlier_ones_may_exist(late: str) -> None:
     rows = queue(started_s=HOUR + 1 if late == "of before the start" else 0)
     if late == "of a closed hour":
-        rows.note(puts(key(HOUR)))
+        rows.record(puts(key(HOUR)))
         assert rows.take(ALL, HOUR + 3600) == []
-    rows.note(puts(key(HOUR)))
+    rows.record(puts(key(HOUR)))
     assert rows.take(ALL, HOUR + 3600) == [key(HOUR)]
 
 
-def test_the_oldest_hour_comes_first_and_all_salts_of_an_hour_by_turns() -> None:
+def test_oldest_hour_first_and_all_salts_alternating() -> None:
     layout = Layout(salt_width=1, salt_buckets=4)
     hours = [
         [row_key(layout, b"\0\0\1", base, b"\0\0\1" + n.to_bytes(3, "big")) for n in range(40)]
@@ -72,98 +73,113 @@ def test_the_oldest_hour_comes_first_and_all_salts_of_an_hour_by_turns() -> None
     ]
     rows = queue(layout=layout)
     for _ in range(2):
-        rows.note(puts(*hours[0], *hours[1]))
+        rows.record(puts(*hours[0], *hours[1]))
     taken = [row for _ in range(20) for row in rows.take(4, HOUR + 7200)]
     assert sorted(taken[:40]) == sorted(hours[1])
     assert sorted(taken[40:]) == sorted(hours[0])
     assert all(len({row[0] for row in taken[at : at + 4]}) == 4 for at in range(0, 16, 4))
 
 
-def test_what_is_put_back_waits_again() -> None:
+def test_row_put_back_is_queued_again() -> None:
     rows = queue()
-    rows.note(puts(key(HOUR), key(HOUR)))
+    rows.record(puts(key(HOUR), key(HOUR)))
     rows.put_back(rows.take(ALL, HOUR + 3600))
     assert rows.waiting == 1
     assert rows.take(ALL, HOUR + 3600) == [key(HOUR)]
 
 
-def test_it_holds_no_more_than_its_limit_and_counts_what_it_does_not() -> None:
+@pytest.mark.difference(
+    "compaction-queue",
+    topic="rows",
+    theirs="The compaction queue is in memory only and has no bound",
+    ours="It is bounded, and `tsd compact` finds other rows",
+)
+def test_full_queue_drops_and_counts_rows() -> None:
     rows = queue(limit=2)
     many = [key(HOUR, series, metric=series) for series in range(5)]
-    rows.note(puts(*many))
-    rows.note(puts(*many))
-    assert (rows.waiting, rows.left_out) == (2, 6)
+    rows.record(puts(*many))
+    rows.record(puts(*many))
+    assert (rows.waiting, rows.dropped) == (2, 6)
     rows.take(0, HOUR + 3600)
     assert sorted(rows.take(ALL, HOUR + 3600)) == many[:2]
-    rows.note(puts(*many))  # there is room again
-    assert (rows.waiting, rows.left_out) == (2, 9)
+    rows.record(puts(*many))  # there is room again
+    assert (rows.waiting, rows.dropped) == (2, 9)
 
 
-def test_points_of_years_to_come_keep_nobody_out() -> None:
+def test_rows_far_in_the_future_are_dropped_first() -> None:
     rows = queue(limit=3)
-    rows.note(puts(*(key(HOUR + 10**8, series) for series in range(9))))
-    rows.note(puts(key(HOUR + 10**8, 1), key(HOUR, 1), key(HOUR, 2), key(HOUR, 1), key(HOUR, 2)))
+    rows.record(puts(*(key(HOUR + 10**8, series) for series in range(9))))
+    rows.record(puts(key(HOUR + 10**8, 1), key(HOUR, 1), key(HOUR, 2), key(HOUR, 1), key(HOUR, 2)))
     assert sorted(rows.take(ALL, HOUR + 3600)) == [key(HOUR, 1), key(HOUR, 2)]
-    rows.note(puts(*(key(HOUR + 10**8, series) for series in range(9) for _ in range(2))))
-    assert rows.waiting == len(rows.take(ALL, HOUR + 10**9)) == 3  # the room of those that were taken is free
+    rows.record(puts(*(key(HOUR + 10**8, series) for series in range(9) for _ in range(2))))
+    assert rows.waiting == len(rows.take(ALL, HOUR + 10**9)) == 3  # taken rows free their room
 
 
-def test_hours_that_are_left_out_leave_nothing() -> None:
-    """Each metric and hour that found the queue full would else have been kept until its hour was over."""
+def test_dropped_rows_leave_no_buckets() -> None:
+    """Otherwise an empty bucket would stay until the end of its hour."""
     rows = queue(limit=1)
-    rows.note(puts(key(HOUR), key(HOUR)))
-    rows.note(puts(*(key(HOUR + 3600, metric=metric) for metric in range(1, 100))))
-    assert rows.turns == 1
-    assert rows.left_out == 99
+    rows.record(puts(key(HOUR), key(HOUR)))
+    rows.record(puts(*(key(HOUR + 3600, metric=metric) for metric in range(1, 100))))
+    assert rows.buckets == 1
+    assert rows.dropped == 99
 
 
-def test_of_metrics_with_a_row_each_all_are_taken() -> None:
+def test_all_metrics_with_one_row_are_taken() -> None:
     rows = queue()
     many = [key(HOUR, metric=metric) for metric in range(1, 50)]
-    rows.note(puts(*many, *many))
+    rows.record(puts(*many, *many))
     taken = [rows.take(20, HOUR + 3600) for _ in range(3)]
     assert [len(part) for part in taken] == [20, 20, 9]
     assert sorted(row for part in taken for row in part) == many
 
 
-def test_many_metrics_of_few_series_take_turns_in_groups() -> None:
-    """Each on its own took 2 KiB for an hour: after HBase was away, that was most of what memory rose by."""
+def test_many_metrics_share_buckets_in_groups() -> None:
+    """A bucket for each metric took 2 KiB: most of the memory growth during an outage of HBase."""
     rows = queue()
     many = [key(HOUR, series, metric=metric) for metric in range(1, 1000) for series in range(3)]
-    rows.note(puts(*many, *many))
-    assert rows.turns == 64
+    rows.record(puts(*many, *many))
+    assert rows.buckets == 64
     taken = rows.take(ALL, HOUR + 3600)
     assert sorted(taken) == sorted(many)
     assert all(len({row[2] % 64 for row in taken[at : at + 64]}) == 64 for at in range(0, 1024, 64))
 
 
 @pytest.mark.parametrize("by_loop", sorted({HAS_LOOP, False}))
-def test_what_is_no_row_is_refused_and_the_account_stays_right(by_loop: bool) -> None:
+def test_invalid_row_is_refused_and_counts_stay_right(by_loop: bool) -> None:
     rows = queue(by_loop=by_loop)
-    rows.note(puts(key(HOUR)))
+    rows.record(puts(key(HOUR)))
     for _ in range(3):
         with pytest.raises(ValueError, match="got a row of 6 bytes, wanted 7 or more"):
-            rows.note([Put(key(HOUR, 2), b"", b""), Put(b"m\0\0\0\0\0", b"", b"")])
+            rows.record([Put(key(HOUR, 2), b"", b""), Put(b"m\0\0\0\0\0", b"", b"")])
     assert (rows.waiting, rows.take(ALL, HOUR + 3600)) == (1, [key(HOUR, 2)])
-    assert rows.turns == 0
+    assert rows.buckets == 0
 
 
-def test_the_last_time_of_all_ends() -> None:
+def test_row_with_the_last_base_time_is_taken() -> None:
     rows = queue()
     last = key(HOUR)[:3] + b"\xff" * 4 + key(HOUR)[7:]
     rows.put_back([last])
     assert rows.take(ALL, 1 << 33) == [last]
 
 
+def test_closed_bucket_frees_keys_of_single_rows() -> None:
+    bucket = HourBucket()
+    bucket.add_single(b"again")
+    assert bucket.pop(SINGLE) == b"again"
+    for series in (b"again", b"a", b"b"):
+        bucket.add_single(series)
+    bucket.set_waiting(b"b")
+    bucket.close()
+    assert (bucket.states.keys(), bucket.single, bucket.waiting) == ([b"b"], 0, 1)
+    assert bucket.pop(WAITING) == b"b"
+
+
 @pytest.mark.parametrize("by_loop", sorted({HAS_LOOP, False}))
-def test_one_row_that_waits_does_not_keep_the_keys_of_those_that_do_not(by_loop: bool) -> None:
-    """While few wait none is taken, and an hour of many series that were written once each stayed for days."""
+def test_one_late_cell_is_enough_after_the_hour(by_loop: bool) -> None:
     rows = queue(by_loop=by_loop)
-    rows.note(puts(*(key(HOUR, series) for series in range(1000)), key(HOUR, 7)))
+    rows.record(puts(*(key(HOUR, series) for series in range(1000)), key(HOUR, 7)))
     assert rows.take(0, HOUR + 3600) == []
-    [hour] = rows._hours.values()
-    assert hour.states.keys() == [key(HOUR, 7)[:3] + key(HOUR, 7)[7:]]
-    rows.note(puts(key(HOUR, 8)))  # one cell more of an hour that is over is enough
+    rows.record(puts(key(HOUR, 8)))
     assert sorted(rows.take(ALL, HOUR + 3600)) == [key(HOUR, 7), key(HOUR, 8)]
 
 
@@ -179,15 +195,15 @@ STEPS = st.lists(
 
 @settings(deadline=None, max_examples=30)
 @given(STEPS, st.sampled_from([3, 7, ALL]), st.sampled_from([HAS_LOOP, False]))
-def test_rows_wait_once_each_however_they_come_and_go(steps: list[tuple[str, Any]], limit: int, by_loop: bool) -> None:
+def test_each_row_is_queued_once_for_any_sequence(steps: list[tuple[str, Any]], limit: int, by_loop: bool) -> None:
     rows = queue(limit=limit, started_s=HOUR, by_loop=by_loop)
-    cells: dict[bytes, int] = {}  # of each row that is in the queue
+    cells: dict[bytes, int] = {}  # of each queued row
     closed = HOUR - 1
     taken: list[bytes] = []
     for what, given_ in steps:
         if what == "note":
             noted = [key(HOUR + 3600 * hour, number % 3, metric=1 + 64 * (number // 3)) for hour, number in given_]
-            rows.note(puts(*noted))
+            rows.record(puts(*noted))
             for row in noted:
                 cells[row] = cells.get(row, int.from_bytes(row[3:7], "big") <= closed) + 1
         elif what == "take":
@@ -209,51 +225,40 @@ def test_rows_wait_once_each_however_they_come_and_go(steps: list[tuple[str, Any
     assert len(set(left)) == len(left) == waiting
     if limit == ALL:
         assert sorted(left) == sorted(row for row, n in cells.items() if n > 1)
-    assert (rows.waiting, rows.turns) == (0, 0)
+    assert (rows.waiting, rows.buckets) == (0, 0)
 
 
-ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 3)), max_size=8)
-
-
-@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only one is there")
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed")
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.tuples(ROWS, st.integers(0, 6), st.integers(0, 3)), max_size=5), st.sampled_from([0, 1]))
-def test_both_ways_of_noting_are_one(calls: list[tuple[list[tuple[int, int, int]], int, int]], salt: int) -> None:
-    """Of hours some of which are there, from any place on, with more room and less."""
-    layout = Layout(salt_width=salt, salt_buckets=2)
-    there = range(0, 3, 2)
-
-    def key_of(hour: int, series: int, metric: int) -> bytes:
-        pairs = b"\0\0\1" + series.to_bytes(3, "big")
-        return row_key(layout, (64 * metric + 1).to_bytes(3, "big"), HOUR + 3600 * hour, pairs)
-
-    def places() -> dict[bytes, Hour]:
-        rows = [key_of(hour, series, 1) for hour in there for series in range(3)]
-        found = {place_of(row, salt, layout.metric_end): Hour() for row in rows}
-        row = key_of(2, 1, 1)  # one that came back after it went
-        hour = found[place_of(row, salt, layout.metric_end)]
-        within = row[: layout.metric_end] + row[layout.pairs_start :]
-        hour.watch(within)
-        assert hour.pop(WATCHED) == within
-        hour.watch(within)
-        assert not hour.is_plain
-        return found
-
-    looped, plain = places(), places()
-    for rows, room, late in calls:
-        noted = [Put(key_of(*row), b"", b"") for row in rows]
-        for start in range(len(noted) + 1):
-            words = salt, layout.metric_end, HOUR + 3600 * (late - 1), room, HOUR + 3600 * late
-            assert note_rows(noted, start, looped, *words) == plain_note_rows(noted, start, plain, *words)
-    for one, other in zip(looped.values(), plain.values(), strict=True):
-        assert (one.watched, one.waiting) == (other.watched, other.waiting)
-        assert one.states.items(0, 99)[0] == other.states.items(0, 99)[0]
+@given(STEPS, st.sampled_from([3, 7, ALL]))
+def test_compiled_and_pure_queues_hold_the_same(steps: list[tuple[str, Any]], limit: int) -> None:
+    queues = [queue(limit=limit, started_s=HOUR, by_loop=by_loop) for by_loop in (True, False)]
+    taken: list[bytes] = []
+    for what, given_ in steps:
+        if what == "note":
+            cells = puts(*(key(HOUR + 3600 * hour, number % 3, metric=number) for hour, number in given_))
+            for rows in queues:
+                rows.record(cells)
+        elif what == "take":
+            count, hour = given_
+            found = []
+            for rows in queues:
+                random.seed(1)
+                found.append(rows.take(count, HOUR + 3600 * hour))
+            taken = found[0]
+            assert found[1] == taken
+        else:
+            for rows in queues:
+                rows.put_back(taken)
+            taken = []
+        one, other = [(rows.waiting, rows.dropped, rows.oldest, rows.buckets) for rows in queues]
+        assert one == other
 
 
-@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only one is there")
-def test_the_compiled_way_refuses_what_makes_no_sense() -> None:
-    for words in ((0, 3, HOUR, -1), (3, 3, HOUR, 1)):
-        with pytest.raises(ValueError, match="bytes of salt, the base time behind 3, a place of 0, and room for"):
-            note_rows([], 0, {}, *words, HOUR)
-    with pytest.raises(TypeError, match="got hours as"):
-        note_rows([], 0, [], 0, 3, HOUR, 1, HOUR)  # type: ignore[arg-type]
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed")
+def test_compiled_loop_refuses_invalid_arguments() -> None:
+    for numbers in ((0, 3, HOUR, -1), (3, 3, HOUR, 1)):
+        with pytest.raises(ValueError, match="bytes of salt"):
+            record_rows([], 0, {}, *numbers, HOUR)
+    with pytest.raises(TypeError):
+        record_rows([], 0, [], 0, 3, HOUR, 1, HOUR)

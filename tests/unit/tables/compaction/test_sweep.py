@@ -6,21 +6,21 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.unit.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
-from tests.wavering import Fault, WaveringStore
-from tsd.codec.rowkey import Layout, row_key
-from tsd.compaction.step import REST_MS, RowCompactor
-from tsd.compaction.sweep import TRIES, Stretch, Sweep
+from tests.flaky_store import Fault, FlakyStore
+from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
+from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.errors import StoreDown, StoreError
 from tsd.store import Store
+from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
+from tsd.tables.opentsdb.compaction.sweep import RETRIES, Sweep, SweepRange
 
 TWO, ONE = "0000=2a@5 0010=2b@6", "00000010=2a2b00"
 HOURS = [3600 * hour for hour in range(1, 6)]
-ALL = Stretch(0, 1 << 40)
+ALL = SweepRange(0, 1 << 40)
 SALTED = Layout(salt_width=1, salt_buckets=3)
 
 
-class Pages(WaveringStore):
+class Pages(FlakyStore):
     """Notes the keys of the rows that it gives out."""
 
     def __init__(self, store: Store) -> None:
@@ -38,34 +38,34 @@ def sweep(store: Store, by: RowCompactor | None = None, *, layout: Layout = Layo
     return Sweep(store, TABLE, layout, by or compactor(store), lambda: NOW_MS, **more)  # type: ignore[arg-type]
 
 
-async def run(it: Sweep, stretch: Stretch = ALL, position: bytes = b"") -> list[tuple[int, bytes]]:
+async def run(it: Sweep, stretch: SweepRange = ALL, position: bytes = b"") -> list[tuple[int, bytes]]:
     """What it says where it is."""
     return [part async for part in it.run(stretch, position)]
 
 
-async def test_it_looks_at_the_hours_of_its_metrics_and_jumps_over_the_rest() -> None:
+async def test_sweep_reads_only_the_hours_of_its_metrics() -> None:
     rows = [key(hour, metric=metric) for metric in range(1, 5) for hour in HOURS]
     store = Pages(await made(dict.fromkeys(rows, TWO)))
-    await run(sweep(store), Stretch(HOURS[1], HOURS[3], (b"\0\0\2", b"\0\0\4", b"\0\1\0")))
+    await run(sweep(store), SweepRange(HOURS[1], HOURS[3], (b"\0\0\2", b"\0\0\4", b"\0\1\0")))
     wanted = {key(hour, metric=metric) for metric in (2, 4) for hour in HOURS[1:3]}
     assert await shown(store.store, rows) == [ONE if row in wanted else "0000=2a 0010=2b" for row in rows]
     assert set(store.given) == wanted
     store.given.clear()
-    await run(sweep(store), Stretch(HOURS[1], HOURS[3]))
+    await run(sweep(store), SweepRange(HOURS[1], HOURS[3]))
     assert len(store.given) == 4 + 4 * 2  # the first row of each metric, which tells that there is one
 
 
-async def test_of_all_salts_it_takes_each() -> None:
+async def test_sweep_covers_all_salts() -> None:
     rows = [row_key(SALTED, b"\0\0\1", hour, b"\0\0\1" + bytes([0, 0, n])) for n in range(1, 30) for hour in HOURS]
     assert {row[0] for row in rows} == {0, 1, 2}
-    for stretch in (ALL, Stretch(0, 1 << 40, (b"\0\0\1",))):
+    for stretch in (ALL, SweepRange(0, 1 << 40, (b"\0\0\1",))):
         store = await made(dict.fromkeys(rows, TWO))
         said = await run(sweep(store, compactor(store, layout=SALTED), layout=SALTED), stretch)
         assert sum(count for count, _ in said) == len(rows)
         assert set(await shown(store, rows)) == {ONE}
 
 
-async def test_from_each_place_that_it_names_the_rest_can_be_done() -> None:
+async def test_sweep_can_resume_at_each_position() -> None:
     rows = [key(hour, series, metric=metric) for metric in (1, 3) for hour in HOURS for series in range(1, 20)]
     places = await run(sweep(await made(dict.fromkeys(rows, TWO))))
     assert sum(count for count, _ in places) == len(rows)
@@ -78,24 +78,24 @@ async def test_from_each_place_that_it_names_the_rest_can_be_done() -> None:
         assert await shown(store, rows) == ["0000=2a 0010=2b"] * done + [ONE] * (len(rows) - done)
 
 
-async def test_a_row_whose_key_is_too_short_is_passed_over() -> None:
+async def test_row_with_short_key_is_skipped() -> None:
     rows = [b"\0", key(0), b"\0\0\1\xff", key(0, metric=2), b"\xff\xff", b"\xff\xff\xff"]
     store = await made(dict.fromkeys(rows, TWO))
     await run(sweep(store))
     assert [text == ONE for text in await shown(store, rows)] == [False, True, False, True, False, False]
 
 
-async def test_no_more_rows_a_second_than_it_may(autojump_clock: MockClock) -> None:
+async def test_rate_limits_rows_per_second(autojump_clock: MockClock) -> None:
     store = await made(dict.fromkeys([key(hour, n) for hour in HOURS for n in range(1, 101)], TWO))
     begun = trio.current_time()
     assert sum(count for count, _ in await run(sweep(store, rate=10.0))) == 500
     assert 49 <= trio.current_time() - begun <= 51
 
 
-async def test_after_each_part_the_store_is_left_alone_for_as_long_as_is_wanted(autojump_clock: MockClock) -> None:
+async def test_pause_after_each_page_follows_the_ratio(autojump_clock: MockClock) -> None:
     begun: list[float] = []
 
-    class SlowPages(WaveringStore):
+    class SlowPages(FlakyStore):
         async def page(self, table, start, stop, *, limit, columns=None):  # type: ignore[no-untyped-def]
             if stop is not None:  # a part of the pass, not a search for the next metric
                 begun.append(trio.current_time())
@@ -103,39 +103,39 @@ async def test_after_each_part_the_store_is_left_alone_for_as_long_as_is_wanted(
             return await super().page(table, start, stop, limit=limit, columns=columns)
 
     store = SlowPages(await made(dict.fromkeys([key(hour, n) for hour in HOURS for n in range(1, 101)], TWO)))
-    await run(sweep(store, rest=2.0))
+    await run(sweep(store, pause_ratio=2.0))
     assert len(begun) >= 2
     assert [round(later - earlier) for earlier, later in itertools.pairwise(begun)] == [3] * (len(begun) - 1)
 
 
-async def test_rows_that_were_written_to_a_moment_ago_come_a_moment_later(autojump_clock: MockClock) -> None:
+async def test_rows_with_recent_cells_are_retried_once(autojump_clock: MockClock) -> None:
     young = f"0000=2a@5 0010=2b@{NOW_MS}"
     store = await made({key(0): TWO, key(0, 2): young})
-    by = compactor(store, rest_ms=REST_MS)
+    by = compactor(store, settle_ms=SETTLE_MS)
     assert [count for count, _ in await run(sweep(store, by))] == [2]
     assert await shown(store, [key(0), key(0, 2)]) == [ONE, "0000=2a 0010=2b"]
-    assert by.tally.young == 1
-    assert trio.current_time() >= REST_MS / 1000
+    assert by.stats.busy == 1
+    assert trio.current_time() >= SETTLE_MS / 1000
 
 
 @pytest.mark.parametrize("calls", range(6))
-async def test_a_store_that_fails_is_asked_again(autojump_clock: MockClock, calls: int) -> None:
+async def test_store_errors_are_retried(autojump_clock: MockClock, calls: int) -> None:
     rows = [key(hour) for hour in HOURS]
-    store = WaveringStore(await made(dict.fromkeys(rows, TWO)))
+    store = FlakyStore(await made(dict.fromkeys(rows, TWO)))
     store.plan = [Fault.NONE] * calls + [Fault.REFUSED, Fault.ANSWER_LOST]
     told: list[StoreError] = []
     by = compactor(store)
-    await run(sweep(store, by, on_trouble=told.append))
+    await run(sweep(store, by, on_retry=told.append))
     assert set(await shown(store.store, rows)) == {ONE}
-    assert (by.tally.rows, by.tally.compacted) == (5, 5)
+    assert (by.stats.rows, by.stats.compacted) == (5, 5)
     assert 1 <= len(told) <= 2  # two deletes may be under way at once
 
 
-async def test_one_that_stays_away_ends_it(autojump_clock: MockClock) -> None:
-    store = WaveringStore(await made({key(0): TWO}))
+async def test_permanent_store_error_ends_the_sweep(autojump_clock: MockClock) -> None:
+    store = FlakyStore(await made({key(0): TWO}))
     store.always = Fault.REFUSED
     told: list[StoreError] = []
     with pytest.raises(StoreDown):
-        await run(sweep(store, on_trouble=told.append))
-    assert len(told) == TRIES
+        await run(sweep(store, on_retry=told.append))
+    assert len(told) == RETRIES
     assert 30 <= trio.current_time() <= 120

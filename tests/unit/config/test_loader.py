@@ -1,0 +1,135 @@
+"""Reading settings: conf/tsd.conf, errors, OpenTSDB's keys, and credentials of systemd."""
+
+import re
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.running import running
+from tsd.codec.opentsdb.rowkey import most_tags, row_key
+from tsd.config.loader import (
+    CREDENTIAL_KEYS,
+    MUST_BE_OFF,
+    UNSUPPORTED,
+    Config,
+    Given,
+    Ignored,
+    keys,
+    layout,
+    parse_properties,
+    resolve_credential,
+)
+from tsd.config.template import template
+from tsd.daemon.wiring import load_config, read_config
+from tsd.errors import BadConfig, StoreError
+from tsd.store.rules import check_row
+
+CONF = Path(__file__).parents[3] / "conf" / "tsd.conf"
+SHOWN = re.compile(r"#(tsd\.[^ ]+) =(.*)")
+
+
+def test_conf_file_is_generated_from_the_settings() -> None:
+    assert CONF.read_text() == template()
+
+
+def test_conf_file_shows_every_default() -> None:
+    shown = {match[1]: match[2] for line in CONF.read_text().splitlines() if (match := SHOWN.fullmatch(line))}
+    assert shown.keys() == keys().keys()
+    config, ignored = read_config(Given("conf", key, value.strip()) for key, value in shown.items())
+    default = Config()
+    assert ignored == Ignored([], {})
+    assert config.creates_metrics == default.creates_metrics
+    assert config.indexes_series == default.indexes_series
+    for field in keys().values():
+        if field.default is not None:  # other defaults depend on other settings
+            assert getattr(config, field.name) == field.default, field.name
+
+
+def test_every_setting_has_a_text() -> None:
+    assert [key for key, field in keys().items() if not field.metadata["key"].doc.endswith((".", ".)"))] == []
+
+
+def test_unchanged_conf_file_gives_the_defaults() -> None:
+    assert parse_properties(CONF.read_text()) == []
+    assert load_config(CONF).config == Config()
+
+
+def refusal(**settings: str) -> list[str]:
+    """Return the errors of settings; in a key, two underscores stand for a dot."""
+    with pytest.raises(BadConfig) as caught:
+        read_config(Given("test", key.replace("__", "."), value) for key, value in settings.items())
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("key", MUST_BE_OFF)
+def test_switches_that_change_points_must_be_off(key: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        read_config([Given("test", key, "True"), Given("test", "tsd.mode", "?")])
+    first, second = caught.value.problems
+    assert first.startswith(f"test: {key}: got 'True', ")
+    assert MUST_BE_OFF[key] in first
+    assert second.startswith("test: tsd.mode: got '?', wanted ")
+    for off in ("false", "0", "no", ""):
+        assert read_config([Given("file", key, "true"), Given("--set", key, off)]) == (Config(), Ignored([], {}))
+
+
+@pytest.mark.parametrize("key", UNSUPPORTED)
+def test_unsupported_switches_are_named_if_on(key: str) -> None:
+    for on in ("true", "Yes", "1"):
+        assert read_config([Given("test", key, on)])[1] == Ignored([], {key: UNSUPPORTED[key]})
+    assert read_config([Given("test", key, "true"), Given("test", key, "off")])[1] == Ignored([key], {})
+
+
+def test_special_characters_must_be_latin1() -> None:
+    """The daemon failed at the start, although check-config found no error."""
+    [problem] = refusal(tsd__core__tag__allow_specialchars="€")
+    assert problem.startswith("tsd.core.tag.allow_specialchars: got '€', ")
+    assert read_config([Given("test", "tsd.core.tag.allow_specialchars", ":é")])[0].allow_specialchars == ":é"
+
+
+def test_max_tags_is_limited_by_the_row_key() -> None:
+    """A row with a longer key could never be stored."""
+    [problem] = refusal(tsd__storage__max_tags="5461")
+    assert problem.startswith("tsd.storage.max_tags: got 5461, wanted 5460 or less")
+    wide = {"tsd__storage__uid__width__tagk": "8", "tsd__storage__uid__width__tagv": "8"}
+    [problem] = refusal(tsd__storage__max_tags="5460", tsd__storage__salt__width="8", **wide)
+    assert problem.startswith("tsd.storage.max_tags: got 5460, wanted 2047 or less")
+    [problem] = refusal(tsd__storage__max_tags="9999", tsd__storage__uid__width__tagk="1x")
+    assert problem.startswith("test: tsd.storage.uid.width.tagk: got '1x', ")
+    for settings in ({}, {"tsd.storage.salt.width": "3", "tsd.storage.uid.width.tagk": "1"}):
+        config, _ = read_config(Given("test", key, value) for key, value in settings.items())
+        pairs = most_tags(layout(config)) * bytes(config.width_tagk + config.width_tagv)
+        check_row(row_key(layout(config), bytes(config.width_metric), 0, pairs))
+        with pytest.raises(StoreError):
+            check_row(row_key(layout(config), bytes(config.width_metric), 0, pairs + bytes(6)))
+
+
+@pytest.mark.parametrize("text", ["credential:tls.key", "%d/tls.key"])
+def test_credential_is_resolved(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", "/run/credentials/tsd.service")
+    config, _ = read_config([Given("test", "tsd.tls.key", text), Given("test", "tsd.tls.certificate", "a.pem")])
+    assert (config.tls_key, config.tls_certificate) == ("/run/credentials/tsd.service/tls.key", "a.pem")
+
+
+@pytest.mark.parametrize("text", ["credential:", "credential:..", "%d/../shadow", "credential:a/b"])
+def test_credential_path_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="credential"):
+        resolve_credential(text, {"CREDENTIALS_DIRECTORY": "/run/credentials/tsd.service"})
+
+
+def test_other_settings_name_no_credentials() -> None:
+    assert keys().keys() >= CREDENTIAL_KEYS
+    assert read_config([Given("test", "tsd.core.tag.allow_specialchars", "%d/")])[0].allow_specialchars == "%d/"
+
+
+async def test_missing_credentials_stop_a_daemon_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    named = {"tsd.auth.file": "credential:tokens"}
+    assert read_config(Given("test", *item) for item in named.items())[0] == Config(auth_file="credential:tokens")
+    with trio.fail_after(60), pytest.raises(BaseExceptionGroup) as caught:
+        async with running(tmp_path / "state", named):
+            raise AssertionError("it runs")
+    [error] = caught.value.exceptions
+    assert isinstance(error, BadConfig)
+    assert [problem.split(":")[0] for problem in error.problems] == ["tsd.auth.file"]

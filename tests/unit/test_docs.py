@@ -1,0 +1,145 @@
+"""README and documentation: links, names of files, functions and settings, and examples are those of the code."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.running import running
+from tests.unit.api.asking import ask, tell
+from tsd.api.metrics import METRICS
+from tsd.config.loader import MUST_BE_OFF, OPENTSDB_ONLY, UNSUPPORTED, keys
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+CODE = re.compile(r"```.*?```|~~~.*?~~~|^ {4}.*?$", re.DOTALL | re.MULTILINE)
+MOST_LINES = 200  # of the README
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """Where links to a page's headings lead."""
+    headings = re.findall(r"^#+ (.+)$", CODE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """Where a page's links within the repository lead: file and heading."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", CODE.sub("", page.read_text())):
+        if "://" not in target:
+            file, _, heading = target.partition("#")
+            yield ((page.parent / file).resolve() if file else page), heading
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    found = list(links(page))
+    assert [file for file, _ in found if not file.exists()] == []
+    assert [(file.name, heading) for file, heading in found if heading and heading not in anchors(file)] == []
+
+
+def test_readme_is_short_and_links_the_documentation() -> None:
+    assert len(README.read_text().splitlines()) <= MOST_LINES
+    assert {DOCS / "index.md", DOCS / "architecture.md", DOCS / "operations.md"} <= {file for file, _ in links(README)}
+
+
+def test_index_links_every_page() -> None:
+    linked = {file for file, _ in links(DOCS / "index.md")}
+    assert set(DOCS.rglob("*.md")) - {DOCS / "index.md"} <= linked
+
+
+def test_navigation_names_every_page() -> None:
+    named = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} <= named
+
+
+def test_collectd_example_is_the_shipped_file() -> None:
+    snippet = re.search(r"( {4}LoadPlugin write_tsdb\n(?: {4}.*\n)*)", README.read_text())
+    assert snippet is not None
+    shown = [line.strip() for line in snippet[0].splitlines()]
+    shipped = [line.strip() for line in (ROOT / "conf" / "collectd" / "tsd.conf").read_text().splitlines()]
+    assert shown == [line for line in shipped if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_named_source_files_exist(page: Path) -> None:
+    named = set(re.findall(r"`((?:tsd|tests|scripts|conf|bench)/[\w./@-]+?)/?`", page.read_text()))
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
+
+
+def definitions(file: Path) -> set[str]:
+    """The classes, functions and constants of a module, and the members of its classes with the class's name."""
+    if file.suffix == ".pyx":
+        return definitions_of_cython(file.read_text())
+    module = ast.parse(file.read_text())
+    members = {
+        f"{one.name}.{name}" for one in module.body if isinstance(one, ast.ClassDef) for name in defined_in(one.body)
+    }
+    return {*defined_in(module.body), *members}
+
+
+def defined_in(body: list[ast.stmt]) -> Iterator[str]:
+    for one in body:
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield one.name
+        elif isinstance(one, ast.AnnAssign | ast.Assign):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def definitions_of_cython(source: str) -> set[str]:
+    found: set[str] = set()
+    owner = ""
+    for indent, kind, name in re.findall(r"^( *)(?:cdef |async )?(class|def) (\w+)", source, re.MULTILINE):
+        if not indent:
+            owner = f"{name}." if kind == "class" else ""
+        found.add(f"{owner}{name}" if indent else name)
+    return found
+
+
+def test_named_functions_are_in_the_named_files() -> None:
+    """A sentence or a table of architecture.md names a file, and behind it, or in the next cell, what to read there."""
+    text = (DOCS / "architecture.md").read_text()
+    found = re.findall(r"`((?:tsd|tests)/[\w/]+\.pyx?)`((?:,?\s+(?:\| )?`[A-Z_a-z][\w.]*`)+)", text)
+    assert found
+    wrong = [
+        (path, name)
+        for path, names in found
+        for name in re.findall(r"[\w.]+", names)
+        if name not in definitions(ROOT / path)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES} - {ROOT / "CHANGELOG.md"}), ids=name_of)
+def test_named_settings_exist(page: Path) -> None:
+    """What a page calls by a full key is a setting, a counter of `stats` or a key of OpenTSDB."""
+    known = {*keys(), *OPENTSDB_ONLY, *MUST_BE_OFF, *UNSUPPORTED, *(f"tsd.{key.split()[0]}" for key in METRICS)}
+    groups = {key.split(".")[1] for key in known if key.count(".") > 1}
+    named = {
+        key for key in re.findall(r"`(tsd\.\w+\.[\w.-]*\w)(?=[` ])", page.read_text()) if key.split(".")[1] in groups
+    }
+    assert sorted(named - known) == []
+
+
+def examples(page: Path) -> Iterator[tuple[str, str, str]]:
+    """The path, body and answer of each `curl` on a page."""
+    request = r"^\$ curl -sS '127\.0\.0\.1:4242(/[^']*)'(?: -d '([^']*)')?\n([\[{].*)$"
+    yield from re.findall(request, page.read_text(), re.MULTILINE)
+
+
+async def test_examples_of_http_are_answered_as_shown(tmp_path: Path) -> None:
+    found = list(examples(DOCS / "http.md"))
+    assert len(found) >= 5
+    async with running(tmp_path) as daemon:
+        for path, body, answer in found:
+            heard = await (tell(daemon, path, body.encode()) if body else ask(daemon, path))
+            assert json.loads(heard.body) == json.loads(answer), path
