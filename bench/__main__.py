@@ -1,41 +1,41 @@
-"""`scripts/bench NAME`: measures, checks what was measured, and prints a table that also goes to bench/out/."""
+"""`scripts/bench NAME` runs a benchmark, verifies the results and prints a table, also written to bench/out/."""
 
 import click
 
-from bench import beside as beside_module
 from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import day as day_module
 from bench import disk as disk_module
-from bench import fair as fair_module
+from bench import fairness as fairness_module
 from bench import idle as idle_module
 from bench import ingest as ingest_module
+from bench import mixed_load as mixed_load_module
 from bench import put as put_module
 from bench import query as query_module
 from bench import query_numbers as query_numbers_module
 from bench import series as series_module
 from bench import sync as sync_module
 from bench import windows as windows_module
+from bench.comparison.publish import publish as publish_comparison
+from bench.comparison.publish import show as show_comparison
+from bench.comparison.records import load as load_comparison
+from bench.comparison.run import Wanted
+from bench.comparison.run import run as run_comparison
 from bench.lines import Load
-from bench.together.readme import publish as publish_together
-from bench.together.readme import show as show_together
-from bench.together.records import load as load_together
-from bench.together.run import Wanted
-from bench.together.run import run as run_together
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 def bench() -> None:
-    """Benchmarks. They compare ratios measured in one run: figures of a machine that others use mean little alone."""
+    """Benchmarks. Compare ratios measured in one run: absolute figures of a shared machine mean little."""
 
 
 @bench.command("all")
-@click.option("--scale", type=click.Choice(["full", "small"]), default="full", help="How much is sent.")
-@click.option("--only", default="", help="Only systems whose name contains one of these: 'embedded;Victoria'.")
+@click.option("--scale", type=click.Choice(["full", "small"]), default="full", help="Number of points.")
+@click.option("--only", default="", help="Only systems with a name that contains one of these: 'embedded;Victoria'.")
 @click.option("--load", "load_words", default="", help="Only these loads: 'steady;day'.")
-@click.option("--resume", is_flag=True, help="Leave what was measured before; otherwise it is measured anew.")
-def together(scale: str, only: str, load_words: str, resume: bool) -> None:
-    """The daemon and all its peers, side by side, under every load; tables and plots."""
+@click.option("--resume", is_flag=True, help="Keep earlier measurements instead of repeating them.")
+def comparison(scale: str, only: str, load_words: str, resume: bool) -> None:
+    """Compare the daemon with other systems under every load; write tables and plots."""
     words, names = only.split(";"), load_words.split(";")
     wanted = Wanted(
         scale,
@@ -43,107 +43,107 @@ def together(scale: str, only: str, load_words: str, resume: bool) -> None:
         lambda name: not load_words or name in names,
         resume,
     )
-    publish_together(run_together(wanted))
+    publish_comparison(run_comparison(wanted))
 
 
 @bench.command()
 def readme() -> None:
-    """Put what `all` found last into README.md, docs/figures.md and docs/figures/."""
-    found = load_together()
+    """Write the latest results of `all` to README.md, docs/benchmarks.md and docs/figures/."""
+    found = load_comparison()
     if found is None:
-        raise click.ClickException("nothing was measured: scripts/bench all")
-    show_together(found)
+        raise click.ClickException("no results: run scripts/bench all first")
+    show_comparison(found)
 
 
 @bench.command()
 @click.option("--series", default=10_000, help="Series.")
-@click.option("--points", default=100, help="Points of each series, in each of the two passes.")
-@click.option("--connections", default=4, help="Connections that send at once.")
-@click.option("--rounds", default=3, help="How often all systems are run in turn.")
-@click.option("--only", default="", help="Only systems whose name contains one of these, as 'embedded,Victoria'.")
+@click.option("--points", default=100, help="Points of each series per pass (two passes).")
+@click.option("--connections", default=4, help="Concurrent connections.")
+@click.option("--rounds", default=3, help="Rounds; all systems alternate in each.")
+@click.option("--only", default="", help="Only systems with a name that contains one of these: 'embedded,Victoria'.")
 def ingest(series: int, points: int, connections: int, rounds: int, only: str) -> None:
-    """Put lines until they are stored: tsd on both engines beside a real OpenTSDB and the bare loop."""
+    """Put lines until they are stored: tsd on both engines, a real OpenTSDB and the parser loop."""
     words = only.split(",")
     ingest_module.ingest(Load(series, points, connections), rounds, lambda name: any(word in name for word in words))
 
 
 @bench.command()
-@click.option("--count", "counts", multiple=True, default=[100_000, 1_000_000], help="How many; may be repeated.")
-@click.option("--hbase/--no-hbase", "on_hbase", default=False, help="On a real HBase too.")
+@click.option("--count", "counts", multiple=True, default=[100_000, 1_000_000], help="Series; may be repeated.")
+@click.option("--hbase/--no-hbase", "on_hbase", default=False, help="Also on a real HBase.")
 def series(counts: tuple[int, ...], on_hbase: bool) -> None:
-    """New series: memory held for each, and how fast they come in."""
+    """New series: memory per series, and rate."""
     series_module.series(list(counts), on_hbase)
 
 
 @bench.command()
-@click.option("--seconds", default=15, help="How long each pace is kept up.")
+@click.option("--seconds", default=15, help="Duration of each send rate.")
 def sync(seconds: int) -> None:
-    """How long `sync` takes under load, and what many small senders cost."""
+    """Latency of `sync` under load, and CPU of many small senders."""
     sync_module.sync(seconds)
 
 
 @bench.command()
-@click.option("--pairs", default=5, help="How often `sync` is measured, in turn without the bad client and beside it.")
-@click.option("--seconds", default=10, help="How long each time.")
-@click.option("--only", default="", help="Only bad clients whose description contains this, as 'quota'.")
-def fair(pairs: int, seconds: int, only: str) -> None:
-    """What one bad client costs the others: `sync` of small clients beside one that is over its quota, or has none."""
-    fair_module.fair(pairs, seconds, lambda name: only in name)
+@click.option("--pairs", default=5, help="Pairs of measurements without and with the misbehaving client.")
+@click.option("--seconds", default=10, help="Duration of each measurement.")
+@click.option("--only", default="", help="Only misbehaving clients with a description that contains this: 'quota'.")
+def fairness(pairs: int, seconds: int, only: str) -> None:
+    """Latency of `sync` for small clients, without and with a misbehaving client."""
+    fairness_module.fairness(pairs, seconds, lambda name: only in name)
 
 
 @bench.command()
 @click.option("--count", default=10_000, help="Idle connections.")
-@click.option("--seconds", default=15, help="How long `sync` is measured each time.")
-@click.option("--pairs", default=5, help="How often, in turn without them and with them.")
+@click.option("--seconds", default=15, help="Duration of each measurement of `sync`.")
+@click.option("--pairs", default=5, help="Pairs of measurements without and with idle connections.")
 def idle(count: int, seconds: int, pairs: int) -> None:
-    """Connections that do nothing, that come and go, that read or write slowly: memory, and `sync` beside them."""
+    """Idle, short-lived and slow connections: memory, and latency of `sync`."""
     idle_module.idle(count, seconds, pairs)
 
 
 @bench.command()
 @click.option("--series", "count", default=10_000, help="Series.")
 @click.option("--points", default=100, help="Points of each.")
-@click.option("--rounds", default=1, help="How often.")
+@click.option("--rounds", default=1, help="Rounds.")
 def copy(count: int, points: int, rounds: int) -> None:
-    """Move tables: embedded → HBase, HBase → embedded, and again with nothing new."""
+    """Copy tables: embedded → HBase, HBase → embedded, and again without changes."""
     copy_module.copy(Load(count, points), rounds)
 
 
 @bench.command()
 @click.option("--series", default=1000, help="Series.")
 @click.option("--points", default=1000, help="Points of each.")
-@click.option("--rounds", default=1, help="How many passes are timed on each engine.")
-@click.option("--pairs", default=5, help="How often sync is measured, in turn without a pass and beside one.")
-@click.option("--seconds", default=15, help="How long each time.")
-@click.option("--pace", default=0, help="Lines/s that are sent meanwhile; 0: half of what the daemon takes.")
-@click.option("--busy-points", default=8640, help="Points of each series for the pass beside which sync is measured.")
+@click.option("--rounds", default=1, help="Timed passes on each engine.")
+@click.option("--pairs", default=5, help="Pairs of measurements of `sync` without and during a pass.")
+@click.option("--seconds", default=15, help="Duration of each measurement.")
+@click.option("--pace", default=0, help="Lines/s sent meanwhile; 0: half of the daemon's top speed.")
+@click.option("--busy-points", default=8640, help="Points of each series for the pass during which sync is measured.")
 def compact(series: int, points: int, rounds: int, pairs: int, seconds: int, pace: int, busy_points: int) -> None:
-    """A pass over rows of a cell a point, on both engines; and sync beside one."""
+    """Compact rows with one cell per point on both engines; latency of sync meanwhile."""
     busy = compact_module.Busy(pairs, seconds, pace, busy_points)
     compact_module.compact(Load(series, points, 4), rounds, busy)
 
 
 @bench.command()
-@click.option("--series", default=1000, help="Series; each has a point every ten seconds.")
-@click.option("--hours", default=24, help="How long the day is.")
-@click.option("--only", default="", help="Only engines whose name contains this, as 'embedded'.")
+@click.option("--series", default=1000, help="Series, each with a point every ten seconds.")
+@click.option("--hours", default=24, help="Length of the day.")
+@click.option("--only", default="", help="Only engines with a name that contains this: 'embedded'.")
 def day(series: int, hours: int, only: str) -> None:
-    """A day of a cell a point, compacted: the same points, and how much less they take."""
+    """Compact a day of one cell per point: check the points and report the reduction."""
     day_module.day(Load(series, hours * 360, 1), lambda name: only in name.lower())
 
 
 @bench.command()
-@click.option("--hosts", default=30, help="Hosts of ten series each; a point of each every ten seconds.")
-@click.option("--hours", default=24, help="How long the day is.")
+@click.option("--hosts", default=30, help="Hosts with ten series each, a point every ten seconds.")
+@click.option("--hours", default=24, help="Length of the day.")
 def disk(hosts: int, hours: int) -> None:
-    """Bytes a point on disk after compaction: the embedded store beside VictoriaMetrics."""
+    """Bytes per point on disk after compaction: the embedded store and VictoriaMetrics."""
     disk_module.disk(hosts, hours)
 
 
 @bench.command("query-numbers")
-@click.option("--rounds", default=5, help="How often each is computed.")
+@click.option("--rounds", default=5, help="Computations of each case.")
 def query_numbers(rounds: int) -> None:
-    """What a point costs to downsample and to merge: a query without a store."""
+    """CPU of a query per point for downsampling and merging, without a store."""
     query_numbers_module.query_numbers(rounds)
 
 
@@ -151,38 +151,38 @@ def query_numbers(rounds: int) -> None:
 @click.option("--series", default=100, help="Series.")
 @click.option("--window", "lengths_s", multiple=True, default=[1, 30, 100, 300], help="Seconds; may be repeated.")
 def windows(series: int, lengths_s: tuple[int, ...]) -> None:
-    """Cells and rows to be compacted, by the length of the window: an hour, played in a minute."""
+    """Cells and rows to compact by the length of the window: an hour simulated in a minute."""
     windows_module.windows(series, lengths_s)
 
 
 @bench.command()
 @click.option("--series", default=1000, help="Series.")
-@click.option("--points", default=200, help="Points of each series, each time.")
-@click.option("--batch", "batches", multiple=True, default=[1000, 100], help="Points a request; may be repeated.")
-@click.option("--rounds", default=3, help="How often each way is measured, in turn.")
+@click.option("--points", default=200, help="Points of each series per measurement.")
+@click.option("--batch", "batches", multiple=True, default=[1000, 100], help="Points per request; may be repeated.")
+@click.option("--rounds", default=3, help="Measurements of each way, alternating.")
 def put(series: int, points: int, batches: tuple[int, ...], rounds: int) -> None:
-    """/api/put beside telnet: CPU of the daemon a point."""
+    """CPU of the daemon per point with /api/put and with telnet."""
     put_module.put(Load(series, points, 4), batches, rounds)
 
 
 @bench.command()
-@click.option("--series", default=1000, help="Series of the metric that is read over a day, a point every ten seconds.")
-@click.option("--wide", default=100_000, help="Series of the metric of which one host is read.")
-@click.option("--rounds", default=9, help="How often each question is put to each system, in turn.")
-@click.option("--only", default="", help="Only questions whose name contains this, as '(c)'.")
+@click.option("--series", default=1000, help="Series of the metric queried over a day, a point every ten seconds.")
+@click.option("--wide", default=100_000, help="Series of the metric of which one host is queried.")
+@click.option("--rounds", default=9, help="Repetitions of each query on each system, alternating.")
+@click.option("--only", default="", help="Only queries with a name that contains this: '(c)'.")
 def query(series: int, wide: int, rounds: int, only: str) -> None:
-    """Queries over HTTP: tsd on both engines beside a real OpenTSDB on the same points."""
+    """Queries over HTTP: tsd on both engines and a real OpenTSDB with the same points."""
     query_module.query(query_module.Size(series, wide), rounds, lambda name: only in name)
 
 
-@bench.command()
+@bench.command("mixed-load")
 @click.option("--series", default=1000, help="Series of the query, a day with a point every ten seconds.")
-@click.option("--points", default=200, help="Points of each of 10,000 series that are put, each time.")
-@click.option("--pairs", default=5, help="How often all is measured, in turn without the query and beside it.")
-@click.option("--seconds", default=5.0, help="How long each time a client asks at a small pace.")
-def beside(series: int, points: int, pairs: int, seconds: float) -> None:
-    """Puts beside a heavy query that is asked over and over, and how soon a query ends when it must."""
-    beside_module.beside(series, Load(points=points), pairs, seconds)
+@click.option("--points", default=200, help="Points of each of 10,000 series per measurement.")
+@click.option("--pairs", default=5, help="Pairs of measurements without and with the query.")
+@click.option("--seconds", default=5.0, help="Duration of each measurement of a slow sender.")
+def mixed_load(series: int, points: int, pairs: int, seconds: float) -> None:
+    """Puts during a repeated heavy query, and how fast a query ends when cancelled."""
+    mixed_load_module.mixed_load(series, Load(points=points), pairs, seconds)
 
 
 if __name__ == "__main__":

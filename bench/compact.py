@@ -1,6 +1,6 @@
-"""`tsd compact`: a pass over rows of a cell a point, and what one that runs in a daemon adds to the wait for `sync`.
+"""`tsd compact`: a pass over rows with one cell per point, and the latency that it adds to `sync` in a running daemon.
 
-The points are imported as OpenTSDB writes them. After the pass the table is read and held against what was sent.
+The points are imported in OpenTSDB's format. After the pass the table is compared with the lines sent.
 """
 
 import os
@@ -18,47 +18,48 @@ from bench.daemon import Daemon, serving
 from bench.lines import Load, rounds
 from bench.peers import running_hbase
 from bench.report import machine, publish, spread, table
-from bench.stored import check
 from bench.sync import Figures as SyncFigures
 from bench.sync import Pace, measure
-from tsd.config import Given, read_settings
+from bench.verify import check
+from tsd.config.loader import Given
+from tsd.daemon.wiring import read_config
 
 SINGLE_CELLS = {"tsd.storage.join_points": "false", "tsd.storage.enable_compaction": "false"}
 TOLD = re.compile(r"rows: (\d+), compacted (\d+)\ncells: (\d+) before, (\d+) after\nbytes: (\d+) before, (\d+) after")
 
 AS_ITS_UNIT = ["nice", "--adjustment=10", "ionice", "--class=idle"]  # conf/systemd/tsd-compact.service
-PROBES = 8  # connections that ask for sync: one waits for the next fsync with the others, but asks at its own time
+PROBES = 8  # connections that call sync at different times
 MORE_THAN_IT_TAKES, TOP_SPEED_S = 400_000, 8
 
 
 class Busy(NamedTuple):
-    """How the wait for `sync` is measured."""
+    """How the latency of `sync` is measured."""
 
     pairs: int
-    seconds: int  # each time
-    lines_per_s: int  # 0: half of what the daemon takes
-    points: int  # of each series, for the pass to have enough to do
+    seconds: int  # per measurement
+    lines_per_s: int  # 0: half of the daemon's top speed
+    points: int  # of each series, so that the pass takes long enough
 
 
 class Waits(NamedTuple):
-    """For `sync`, measured in turn."""
+    """Latencies of `sync`, measured alternately."""
 
     alone: list[SyncFigures]
-    beside: list[SyncFigures]
+    busy: list[SyncFigures]
 
 
 class Figures(NamedTuple):
-    """Of one pass."""
+    """Results of one pass."""
 
     rows_per_s: float
     points_per_s: float
-    cpu_us: float  # of the command, a point
-    cells: float  # before, for one after
-    size: float  # bytes before, for one after, not compressed
+    cpu_us: float  # of the command, per point
+    cells: float  # ratio of cells before and after
+    size: float  # ratio of bytes before and after, not compressed
 
 
 def compact(load: Load, count: int, busy: Busy) -> None:
-    """Run all of it and publish the report."""
+    """Run all measurements and publish the report."""
     found: dict[str, list[Figures]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -91,7 +92,7 @@ def _pass(load: Load, lines: Path, settings: Mapping[str, str]) -> Figures:
     before, begun = os.times(), time.monotonic()
     told = _tsd(given, "compact")
     took_s, after = time.monotonic() - begun, os.times()
-    check(read_settings(Given("benchmark", *item) for item in given.items())[0], [load])
+    check(read_config(Given("benchmark", *item) for item in given.items())[0], [load])
     match = TOLD.search(told)
     assert match, told
     assert match[1] == match[2], told
@@ -109,7 +110,7 @@ def _pass(load: Load, lines: Path, settings: Mapping[str, str]) -> Figures:
 
 
 def _waits(home: Path, lines: Path, busy: Busy) -> Waits:
-    """The p99 of `sync`, in ms, while agents send, in turn without a pass and beside one that goes on."""
+    """Measure the p99 of `sync` in ms under load, alternately without and during a pass."""
     given = {**SINGLE_CELLS, "tsd.storage.path": str(home)}
     _tsd(given, "import", str(lines))
     waits = Waits([], [])
@@ -118,15 +119,15 @@ def _waits(home: Path, lines: Path, busy: Busy) -> Waits:
         for _ in range(busy.pairs):
             waits.alone.append(measure(daemon, pace, busy.seconds, PROBES))
             with subprocess.Popen([*AS_ITS_UNIT, *_command(given, "compact")], stdout=subprocess.DEVNULL) as running:
-                waits.beside.append(measure(daemon, pace, busy.seconds, PROBES))
-                assert running.poll() is None, "the pass was over before the measurement was: give it more points"
+                waits.busy.append(measure(daemon, pace, busy.seconds, PROBES))
+                assert running.poll() is None, "the pass ended before the measurement: use more points"
                 running.terminate()
-            print(f"bench: sync alone {waits.alone[-1]}\nbench: beside a pass {waits.beside[-1]}", file=sys.stderr)
+            print(f"bench: sync alone {waits.alone[-1]}\nbench: during a pass {waits.busy[-1]}", file=sys.stderr)
     return waits
 
 
 def _top_speed(daemon: Daemon) -> float:
-    """Lines a second that it takes from senders who send more."""
+    """Return the lines per second that the daemon accepts from faster senders."""
     return measure(daemon, Pace(4, MORE_THAN_IT_TAKES), TOP_SPEED_S).lines_per_s
 
 
@@ -150,9 +151,9 @@ def _report(load: Load, found: Mapping[str, list[Figures]], waits: Waits | None)
             name,
             *(_spread(tuple(getattr(f, of) for f in some)) for of in ("lines_per_s", "cpu_share", "p50_ms", "p99_ms")),
         ]
-        for name, some in (("without a pass", waits.alone), ("beside a pass", waits.beside))
+        for name, some in (("without a pass", waits.alone), ("during a pass", waits.busy))
     ]
-    added = [beside.p99_ms / alone.p99_ms - 1 for alone, beside in zip(*waits, strict=True)]
+    added = [busy.p99_ms / alone.p99_ms - 1 for alone, busy in zip(*waits, strict=True)]
     head = ["embedded, half its top speed", "lines/s", "cores of the daemon", "sync p50 ms", "sync p99 ms"]
     return f"{passes}{table(head, rows)}\nThe pass adds {statistics.median(added):+.0%} to the p99, the median pair.\n"
 

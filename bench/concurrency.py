@@ -1,4 +1,4 @@
-"""Deliveries that begin together, each in a thread of its own."""
+"""Run functions concurrently, each in its own thread."""
 
 import threading
 import time
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 
 class Done(NamedTuple):
-    """When they were made, in seconds of the monotonic clock, and what each came to, in any order."""
+    """Start and end by the monotonic clock, and the results in any order."""
 
     start: float
     end: float
     answers: list[str]
 
 
-def at_once(deliveries: Sequence[Callable[[], str]]) -> Done:
-    """Call them, once all threads are there. One that raises fails all, when the others have ended."""
+def run_concurrently(deliveries: Sequence[Callable[[], str]]) -> Done:
+    """Call the functions once all threads are running. If one raises, fail after the others have ended."""
     ready = threading.Barrier(len(deliveries) + 1)
     answers: list[str] = []
 

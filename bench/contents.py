@@ -1,7 +1,7 @@
-"""What a table holds, row by row, as two readers see it that share nothing with the compactor.
+"""The contents of a table by row, from two readers that are independent of the compactor.
 
-One decodes cells with the code that the conformance tests judge ours by; the other is a real OpenTSDB, which answers a
-query for every metric and hour. Of each row, or series and hour, a digest is kept: equal ones hold equal points.
+One uses the decoder of the conformance tests; the other queries a real OpenTSDB for every metric and hour. Each keeps a
+digest per row, or per series and hour: equal digests mean equal points.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ from typing import NamedTuple
 import trio
 
 from bench.lines import METRICS_A_HOST, ROUND_S, Load, series_text
-from tests.conformance.stored import pieces
-from tsd.assembly import opened_store
-from tsd.config import Config
+from tests.conformance.hbase_points import pieces
+from tsd.config.loader import Config
+from tsd.daemon.wiring import opened_store
 from tsd.store import scan
 
 HOUR_S = 3600
@@ -24,18 +24,18 @@ ANSWER_S = 300
 
 
 class Contents(NamedTuple):
-    """Of a table."""
+    """Contents of a table."""
 
     rows: int
     cells: int
     points: int
-    inner_cells: int  # but for the first and the last of each row
+    inner_cells: int  # without the first and the last of each row
     inner_points: int
     digests: dict[str, str]
 
 
 def stored(config: Config) -> Contents:
-    """Of all rows of the data table. No daemon may have an embedded store open. Fails on points that occur twice."""
+    """Read all rows of the data table. No daemon may have an embedded store open. Fails on duplicate points."""
     return trio.run(_stored, config)
 
 
@@ -55,13 +55,13 @@ async def _stored(config: Config) -> Contents:
 
 
 def _sums(rows: Iterable[list[int]]) -> tuple[int, int]:
-    """Of the points of cells, by row: how many cells, and how many points."""
+    """Return numbers of cells and points of rows."""
     cells = [size for row in rows for size in row]
     return len(cells), sum(cells)
 
 
 def answered(port: int, load: Load) -> Contents:
-    """What the OpenTSDB at `port` answers of a load."""
+    """Read a load through the OpenTSDB at `port`."""
     digests: dict[str, str] = {}
     points = 0
     for metric in sorted({series_text(number)[0] for number in range(min(load.series, METRICS_A_HOST))}):

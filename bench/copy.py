@@ -1,7 +1,7 @@
-"""`tsd copy` of one load, from the embedded store to HBase, back into another folder, and once more with nothing new.
+"""`tsd copy` of one load from the embedded store to HBase, back into another folder, and again without changes.
 
-The points are imported first, in the two shapes that tables have: joined cells, as tsd writes them, and a cell a point,
-as OpenTSDB does. Each table is read and held against what was sent.
+The points are imported in both layouts: joined cells, as tsd writes them, and one cell per point, as OpenTSDB does.
+Each table is compared with the lines sent.
 """
 
 import os
@@ -16,20 +16,21 @@ from typing import NamedTuple
 from bench.lines import Load, rounds
 from bench.peers import running_hbase
 from bench.report import machine, publish, spread, table
-from bench.stored import check
-from tsd.config import Given, read_settings
+from bench.verify import check
+from tsd.config.loader import Given
+from tsd.daemon.wiring import read_config
 
 COPIED = re.compile(r"copied (\d+) rows; (\d+) of (\d+) cells were new")
 TO_HBASE, TO_EMBEDDED, AGAIN = "embedded → HBase", "HBase → embedded", "the same, nothing new"
 
 
 class Figures(NamedTuple):
-    """Of one copy."""
+    """Results of one copy."""
 
     rows_per_s: float
     cells_per_s: float
     points_per_s: float
-    cpu_us: float  # of the command, a point
+    cpu_us: float  # of the command, per point
 
 
 def copy(load: Load, count: int) -> None:
@@ -58,9 +59,9 @@ def copy(load: Load, count: int) -> None:
                         figures = _timed(load, home, *words)
                         found.setdefault(f"{title}, {shape}", []).append(figures)
                         print(f"bench: {title}, {shape}: {figures}", file=sys.stderr)
-                    check(read_settings(Given("benchmark", *item) for item in settings.items())[0], [load])
+                    check(read_config(Given("benchmark", *item) for item in settings.items())[0], [load])
                     named = {**dict(tables), "tsd.storage.path": str(back)}
-                    check(read_settings(Given("benchmark", *item) for item in named.items())[0], [load])
+                    check(read_config(Given("benchmark", *item) for item in named.items())[0], [load])
     publish("copy", _report(load, found), found)
 
 
@@ -86,7 +87,7 @@ def _report(load: Load, found: dict[str, list[Figures]]) -> str:
     head = ["copy", "rows/s", "cells/s", "points/s", "CPU µs/point"]
     return (
         f"{load.lines:,} points of {load.series:,} series, start and reading back included; {machine()}. "
-        "Medians (least–greatest); every point verified in both targets.\n\n" + table(head, rows)
+        "Medians (minimum–maximum); every point verified in both targets.\n\n" + table(head, rows)
     )
 
 

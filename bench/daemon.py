@@ -1,4 +1,4 @@
-"""`tsd serve` as a process that a benchmark starts, asks and ends."""
+"""A `tsd serve` process for benchmarks."""
 
 import json
 import os
@@ -11,18 +11,18 @@ from pathlib import Path
 
 import trio
 
-from bench.processes import Usage, usage
+from bench.process_usage import Usage, usage
 from bench.telnet import Telnet
-from tsd.assembly import control_path
-from tsd.config import Config, Given, read_settings
-from tsd.store.remote import Caller
+from tsd.config.loader import Config, Given
+from tsd.daemon.wiring import control_path, read_config
+from tsd.store.remote import ControlClient
 
 START_S = 60
 STORED_S = 600
 
 
 class Daemon:
-    """A running one."""
+    """A running daemon."""
 
     def __init__(self, process: subprocess.Popen[bytes], config: Config, port: int) -> None:
         self._process = process
@@ -34,42 +34,42 @@ class Daemon:
         return self._process.pid
 
     def stop(self) -> None:
-        """End it as an operator would."""
+        """Stop it cleanly."""
         self._process.terminate()
         self._process.wait()
 
     def usage(self) -> Usage:
-        """What it has used so far."""
+        """Return its resource usage so far."""
         return usage(self.pid)
 
     def stats(self) -> dict[str, int]:
-        """The reply of `stats`, by name and own tag, without the prefix."""
+        """Return the reply of `stats` by name and own tag, without the prefix."""
         with Telnet(self.port) as telnet:
             return telnet.stats()
 
     def flush(self) -> None:
-        """Have it write its open rows now instead of at the end of the window, as `tsd scan` does."""
+        """Write the open rows now instead of at the end of the window, as `tsd scan` does."""
 
         assert self._told("flush")
 
     def forget(self) -> None:
-        """Have it forget the names it knows, and the hours it remembers."""
+        """Drop its caches of names and hours."""
         self._told("drop_caches")
 
     def _told(self, verb: str) -> object:
-        """The answer of its control socket."""
+        """Return the answer of its control socket."""
 
         async def ask() -> object:
-            caller = await Caller.connect(control_path(self.config))
+            caller = await ControlClient.connect(control_path(self.config))
             try:
-                return await caller.ask(verb)
+                return await caller.call(verb)
             finally:
                 await caller.aclose()
 
         return trio.run(ask)
 
     def await_stored(self, lines: int) -> float:
-        """Return once so many lines are in the store, and when that was by the monotonic clock."""
+        """Return once this many lines are in the store: the time by the monotonic clock."""
         deadline = time.monotonic() + STORED_S
         with Telnet(self.port) as telnet:
             while telnet.stats()["ledger.stored"] < lines:
@@ -79,9 +79,9 @@ class Daemon:
 
 @contextmanager
 def serving(folder: Path, settings: Mapping[str, str], *, plain: bool = False) -> Iterator[Daemon]:
-    """A daemon with its state in `folder`, stopped as an operator would at the end; `plain`: nothing of it compiled."""
+    """Run a daemon with its state in `folder`, and stop it cleanly; `plain`: without compiled loops."""
     given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), "tsd.log.format": "json", **settings}
-    config, _ = read_settings(Given("benchmark", key, value) for key, value in given.items())
+    config, _ = read_config(Given("benchmark", key, value) for key, value in given.items())
     words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log"
@@ -107,7 +107,7 @@ def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
         text = log.read_text()
         for line in text[: text.rfind("\n") + 1].splitlines():
             event = json.loads(line)
-            if event["event"] == "ready":
+            if event["event"] == "daemon.ready":
                 return int(event["port"])
         if process.poll() is not None or time.monotonic() > deadline:
             raise SystemExit(f"the daemon did not start:\n{text}")

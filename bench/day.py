@@ -1,7 +1,7 @@
-"""A day of many series, written a cell a point as OpenTSDB writes it, then compacted by `tsd compact` as users run it.
+"""A day of many series in OpenTSDB's format, one cell per point, compacted with `tsd compact`.
 
-The benchmark fails where a point is not the same before and after: by a decoder of the conformance tests, by what was
-sent, and on HBase by a real OpenTSDB, too; and where HBase's files do not become four times smaller.
+The benchmark fails if a point differs before and after, according to the conformance tests' decoder, to the lines sent,
+and on HBase to a real OpenTSDB; or if HBase's files do not shrink by a factor of four.
 """
 
 import os
@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.contents import Contents, answered, stored
-from bench.files import embedded_bytes, hbase_bytes, merge_embedded
 from bench.lines import Load, rounds
 from bench.peers import Opentsdb, running_hbase, running_opentsdb
 from bench.report import machine, publish, table
-from bench.stored import check
-from tsd.config import Config, Given, read_settings
+from bench.table_size import embedded_bytes, hbase_bytes, merge_embedded
+from bench.verify import check
+from tsd.config.loader import Config, Given
+from tsd.daemon.wiring import read_config
 
 EMBEDDED, HBASE = "embedded", "HBase"
 SINGLE_CELLS = {"tsd.storage.join_points": "false"}
-# One region: a split would leave the table in several files.
+# One region: a split would leave several files.
 ONE_REGION = {
     "hbase.regionserver.region.split.policy": "org.apache.hadoop.hbase.regionserver.DisabledRegionSplitPolicy"
 }
@@ -32,21 +33,21 @@ LEAST_SHRINKAGE = 4.0  # of HBase's files
 
 
 class Engine(NamedTuple):
-    """Where the day is written."""
+    """A storage engine."""
 
     name: str
     settings: Mapping[str, str]
-    file_bytes: Callable[[], int]  # what the data table takes, its files merged
+    file_bytes: Callable[[], int]  # size of the data table after merging its files
     opentsdb: Opentsdb | None
 
     @property
     def config(self) -> Config:
-        """As a command reads it."""
-        return read_settings(Given("benchmark", *item) for item in self.settings.items())[0]
+        """The configuration of commands."""
+        return read_config(Given("benchmark", *item) for item in self.settings.items())[0]
 
 
 class Side(NamedTuple):
-    """A table before the pass, or after it."""
+    """A table before or after the pass."""
 
     contents: Contents
     answers: Contents | None
@@ -54,7 +55,7 @@ class Side(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Of `tsd compact`."""
+    """Results of `tsd compact`."""
 
     took_s: float
     cpu_s: float
@@ -62,7 +63,7 @@ class Pass(NamedTuple):
 
 
 def day(load: Load, wanted: Callable[[str], bool]) -> None:
-    """Write, compact and compare it on each engine, and publish the report."""
+    """Write, compact and compare the day on each engine, and publish the report."""
     found: dict[str, tuple[Side, Pass, Side]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -113,7 +114,7 @@ def _compacted(load: Load, engine: Engine, lines: Path) -> tuple[Side, Pass, Sid
 
 
 def _side(load: Load, engine: Engine, before: Side | None = None) -> Side:
-    """What a table holds now; ends the benchmark where it is not what it held `before`, or what was sent."""
+    """Read a table; end the benchmark if it differs from `before`, or from the lines sent."""
     _say(engine, "merging files")
     file_bytes = engine.file_bytes()
     _say(engine, "reading")
@@ -138,7 +139,7 @@ def _say(engine: Engine, what: str) -> None:
 
 
 def say(name: str, what: str) -> None:
-    """Tell who watches how far one of the systems is."""
+    """Print the progress of a system."""
     print(f"bench: {name}: {what}", file=sys.stderr)
 
 
@@ -147,7 +148,7 @@ def _tsd(engine: Engine, *words: str) -> str:
 
 
 def command(settings: Mapping[str, str], *words: str) -> str:
-    """What a command says with these settings."""
+    """Run a command with these settings and return its output."""
     named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     ordered = [sys.executable, "-m", "tsd", *words, *named]
     return subprocess.run(ordered, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -184,7 +185,7 @@ def _report(load: Load, found: Mapping[str, tuple[Side, Pass, Side]]) -> str:
                 f"{figures['CPU us/point']:.1f}",
             ]
         )
-    head = ["store", "cells a point, before / after", "bytes a point on disk, before / after", "× smaller", "rows/s"]
+    head = ["store", "cells a point, before / after", "bytes/point on disk, before / after", "× smaller", "rows/s"]
     return (
         f"{load.lines:,} points of {load.series:,} series, one every ten seconds; {machine()}. Files are those of the "
         "data table after a major compaction, before the pass and after it. Every point is the same before and after: "

@@ -1,8 +1,7 @@
-"""A day of a fleet's metrics on disk: bytes a point of the embedded store, and of VictoriaMetrics on the same lines.
+"""Size on disk of a day of a fleet's metrics: bytes per point of the embedded store and of VictoriaMetrics.
 
-The points are put a cell a point, as an OpenTSDB writes them, and compacted by `tsd compact`; then each system merges
-its files into as few as it can, and the files of its data are counted. The benchmark fails where a point is not the
-same before and after.
+The points are written one cell per point, as OpenTSDB does, and compacted with `tsd compact`. Then each system merges
+its files as far as possible, and the data files are measured. The benchmark fails if a point differs before and after.
 """
 
 import socket
@@ -16,39 +15,40 @@ from numpy.typing import NDArray
 
 from bench.contents import Contents, stored
 from bench.day import SINGLE_CELLS, command, say
-from bench.files import merge_embedded, table_bytes
 from bench.lines import METRICS_A_HOST, ROUND_S, START_S, Load, rounds, series_text
 from bench.report import machine, publish, table
+from bench.table_size import merge_embedded, table_bytes
 from bench.victoria import running_victoria
-from tsd.config import Given, read_settings
+from tsd.config.loader import Given
+from tsd.daemon.wiring import read_config
 
 HOUR_S = 3600
-JITTER = 0.05  # of the rounds of an agent that come a second early or late
+JITTER = 0.05  # fraction of an agent's rounds that come a second early or late
 EMBEDDED, VICTORIA = "tsd, embedded", "VictoriaMetrics"
 DAYS_START_S = START_S - START_S % 86400  # within one of VictoriaMetrics' months
 
 
 class Fleet(NamedTuple):
-    """What is written."""
+    """The data."""
 
     hosts: int
     hours: int
 
     @property
     def rounds(self) -> int:
-        """Points of each series."""
+        """Points per series."""
         return self.hours * HOUR_S // ROUND_S
 
     @property
     def points(self) -> int:
-        """In all."""
+        """Total number of points."""
         return self.hosts * METRICS_A_HOST * self.rounds
 
 
 class Figures(NamedTuple):
-    """Bytes a point."""
+    """Bytes per point."""
 
-    before: float  # compaction
+    before: float  # the compaction
     after: float
     victoria: float
 
@@ -72,9 +72,9 @@ def disk(hosts: int, hours: int) -> None:
 
 
 def fleet_lines(fleet: Fleet) -> Iterator[bytes]:
-    """Put lines, a round at a time. Of each four metrics of a host two are gauges that walk, with two decimals, one is
-    a counter of a rate of its own, and one a small integer that moves now and then. All of a host's have one time,
-    which is a second early or late now and then. The same arguments give the same bytes."""
+    """Yield put lines round by round. Of four metrics of a host, two are random walks with two decimals, one is a
+    counter with its own rate, and one a small integer that changes sometimes. All points of a host have one time,
+    sometimes a second early or late. The same arguments give the same bytes."""
     chance = np.random.default_rng(1)
     count = fleet.hosts * METRICS_A_HOST
     names = [series_text(number) for number in range(count)]
@@ -108,14 +108,14 @@ def fleet_lines(fleet: Fleet) -> Iterator[bytes]:
 
 
 def _jitter(chance: np.random.Generator, hosts: int) -> NDArray[np.int64]:
-    """Seconds by which a round of each host's agent is late."""
+    """Return the delay in seconds of each host's agent."""
     drawn = chance.random(hosts)
     early, late = drawn < JITTER / 2, drawn > 1 - JITTER / 2
     return late.astype(np.int64) - early.astype(np.int64)
 
 
 def _embedded(home: Path, points: int) -> tuple[float, float]:
-    """Bytes a point before the compaction and after it."""
+    """Return bytes per point before and after the compaction."""
     settings = {**SINGLE_CELLS, "tsd.storage.path": str(home)}
     say(EMBEDDED, f"writing {points:,} points")
     command(settings, "import", str(home / "lines"))
@@ -131,14 +131,14 @@ def _embedded(home: Path, points: int) -> tuple[float, float]:
 def _measured(home: Path, settings: Mapping[str, str], points: int) -> tuple[float, Contents]:
     merge_embedded(home, "tsdb")
     size = table_bytes(home)
-    contents = stored(read_settings(Given("benchmark", *item) for item in settings.items())[0])
+    contents = stored(read_config(Given("benchmark", *item) for item in settings.items())[0])
     if contents.points != points:
         raise SystemExit(f"{contents.points} points are stored, {points} were sent: the figures mean nothing")
     return size / points, contents
 
 
 def _victoria(home: Path, fleet: Fleet) -> float:
-    """Bytes a point."""
+    """Return bytes per point."""
     say(VICTORIA, f"writing {fleet.points:,} points")
     with running_victoria(home / "victoria") as victoria:
         with socket.create_connection(("127.0.0.1", victoria.port)) as connection, (home / "lines").open("rb") as file:

@@ -1,6 +1,6 @@
-"""What one client costs the others: how long `sync` takes for small clients, in turn without and beside a bad one.
+"""Latency of `sync` for small clients, alternately without and with a misbehaving client.
 
-Clients are told apart by address, so each has one of its own on the loopback. The bad one is a process of its own.
+Quotas are per address, so each client has its own on the loopback network. The misbehaving client is a process.
 """
 
 import itertools
@@ -25,10 +25,10 @@ from bench.daemon import Daemon, serving
 from bench.lines import START_S, series_text
 from bench.report import machine, publish, spread, table
 
-QUOTA = 2000  # lines/s of one client
-TIMES = 100  # its quota, that the bad one sends
-OTHERS = 20  # small clients, each of which sends ten lines and `sync` over and over
-PAUSE_S = 0.03, 0.12  # of a small client, between an answer and its next lines: no two stay in step
+QUOTA = 2000  # lines/s per client
+TIMES = 100  # times its quota that the misbehaving client sends
+OTHERS = 20  # small clients, each repeatedly sending ten lines and `sync`
+PAUSE_S = 0.03, 0.12  # of a small client between rounds: random, so that clients are not synchronised
 SETTINGS = {
     "tsd.quota.lines_per_second": str(QUOTA),
     "tsd.quota.new_names_per_minute": "1000",
@@ -40,7 +40,7 @@ PIECE_BYTES = 64 << 10
 
 
 class Bad(NamedTuple):
-    """A bad client."""
+    """A misbehaving client."""
 
     kind: str  # of DEEDS
     address: str
@@ -63,16 +63,16 @@ CLIENTS = {
 
 
 class Waits(NamedTuple):
-    """Of `sync`, in ms; and what the daemon did meanwhile."""
+    """Latencies of `sync` in ms, and the daemon's rate."""
 
     p50: float
     p99: float
     asked: int
-    lines_per_s: float  # of all, as received
+    lines_per_s: float  # of all clients, as received
 
 
-def fair(pairs: int, seconds: float, wanted: Callable[[str], bool]) -> None:
-    """Measure beside every bad client and publish the report."""
+def fairness(pairs: int, seconds: float, wanted: Callable[[str], bool]) -> None:
+    """Measure every misbehaving client and publish the report."""
     found: dict[str, list[tuple[Waits, Waits]]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
         for number, (name, bad) in enumerate(CLIENTS.items()):
@@ -86,21 +86,21 @@ def fair(pairs: int, seconds: float, wanted: Callable[[str], bool]) -> None:
     head = [
         "the bad client",
         "p50 without",
-        "p50 beside",
+        "p50 with",
         "p99 without",
-        "p99 beside",
+        "p99 with",
         "ratio of p99",
-        "lines/s beside",
+        "lines/s with",
     ]
     note = (
         f"{OTHERS} small clients, `sync` in ms; embedded store, fsync every 100 ms at most; quota {QUOTA:,} lines/s; "
-        f"pairs in turn, medians (least–greatest); {machine()}.\n\n"
+        f"pairs in turn, medians (minimum–maximum); {machine()}.\n\n"
     )
     publish("fair", note + table(head, [_row(name, some) for name, some in found.items()]), found)
 
 
 def _keys(folder: Path) -> dict[str, str]:
-    """Settings for a port that speaks TLS too, with the key that costs most of those in use."""
+    """Return settings for a port with TLS and the most expensive common kind of key."""
     issued = trustme.CA().issue_cert("127.0.0.1", key_type=trustme.KeyType.RSA)
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
@@ -112,28 +112,28 @@ def _row(name: str, pairs: list[tuple[Waits, Waits]]) -> list[str]:
     return [
         name,
         spread([quiet.p50 for quiet, _ in pairs], 0),
-        spread([beside.p50 for _, beside in pairs], 0),
+        spread([with_bad.p50 for _, with_bad in pairs], 0),
         spread([quiet.p99 for quiet, _ in pairs], 0),
-        spread([beside.p99 for _, beside in pairs], 0),
-        spread([beside.p99 / quiet.p99 for quiet, beside in pairs]),
-        f"{statistics.median(beside.lines_per_s for _, beside in pairs):,.0f}",
+        spread([with_bad.p99 for _, with_bad in pairs], 0),
+        spread([with_bad.p99 / quiet.p99 for quiet, with_bad in pairs]),
+        f"{statistics.median(with_bad.lines_per_s for _, with_bad in pairs):,.0f}",
     ]
 
 
 def _pair(daemon: Daemon, bad: Bad, seconds: float, *, first_bad: bool) -> tuple[Waits, Waits]:
-    """Without and beside, in this order or the other."""
+    """Measure without and with the client, in either order."""
     found: dict[bool, Waits] = {}
-    for beside in (first_bad, not first_bad):
-        if beside:
+    for with_bad in (first_bad, not first_bad):
+        if with_bad:
             with _misbehaving(daemon.port, bad):
-                found[beside] = _waits(daemon, seconds)
+                found[with_bad] = _waits(daemon, seconds)
         else:
-            found[beside] = _waits(daemon, seconds)
+            found[with_bad] = _waits(daemon, seconds)
     return found[False], found[True]
 
 
 def _waits(daemon: Daemon, seconds: float) -> Waits:
-    """What the small clients wait."""
+    """Measure the latencies of the small clients."""
     waits: list[float] = []
     lines, start = daemon.stats()["ledger.received"], time.monotonic()
     threads = [
@@ -150,8 +150,8 @@ def _waits(daemon: Daemon, seconds: float) -> Waits:
 
 
 def _ask(port: int, number: int, end: float, waits: list[float]) -> None:
-    """A small client: lines and `sync`, a short rest, and again. Its first wait does not count: all begin at once, and
-    who was first is answered at once where nobody else sends."""
+    """Run a small client: lines and `sync`, a short pause, and again. Its first latency is ignored, because all clients
+    start at the same time."""
     texts = [series_text(number * 10 + metric) for metric in range(10)]
     rest, chance = threading.Event(), random.Random(number)
     with _connected(port, f"127.0.1.{number + 1}") as connection:
@@ -176,18 +176,20 @@ def _connected(port: int, address: str) -> Iterator[socket.socket]:
 
 @contextmanager
 def _misbehaving(port: int, bad: Bad) -> Iterator[None]:
-    """While the block runs, so does the bad client."""
-    with subprocess.Popen([sys.executable, "-m", "bench.fair", json.dumps([port, bad])], stdout=subprocess.PIPE) as one:
+    """Run the misbehaving client during the block."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.fairness", json.dumps([port, bad])], stdout=subprocess.PIPE
+    ) as one:
         assert one.stdout is not None
         one.stdout.readline()
         try:
             yield
         finally:
-            assert one.poll() is None, "the bad client gave up"
+            assert one.poll() is None, "the misbehaving client exited"
             one.kill()
 
 
-# ---- what the bad client does
+# ---- the misbehaving client
 
 
 def _block(number: int, start: int) -> bytes:
@@ -196,7 +198,7 @@ def _block(number: int, start: int) -> bytes:
 
 
 def _paced(connection: socket.socket, number: int, bad: Bad) -> None:
-    """So many times its quota, as far as it is read."""
+    """Send a multiple of the quota, as far as it is read."""
     block, rest = _block(number, 0), threading.Event()
     due = time.monotonic()
     while True:
@@ -213,7 +215,7 @@ def _flood(connection: socket.socket, number: int, bad: Bad) -> None:
 
 
 def _refused(connection: socket.socket, number: int, bad: Bad) -> None:
-    """Garbage, whose answers are read."""
+    """Send invalid lines and read the replies."""
 
     def read() -> None:
         while connection.recv(PIECE_BYTES):
@@ -231,7 +233,7 @@ def _deaf(connection: socket.socket, number: int, bad: Bad) -> None:
 
 
 def _names(connection: socket.socket, number: int, bad: Bad) -> None:
-    """A tag value of its own on every line."""
+    """Send a new tag value on every line."""
     del bad
     for at in itertools.count():
         names = range(at * BLOCK_LINES, (at + 1) * BLOCK_LINES)
@@ -247,7 +249,7 @@ def _slow(connection: socket.socket, number: int, bad: Bad) -> None:
 
 
 def _handshakes(connection: socket.socket, number: int, bad: Bad) -> None:
-    """One TLS connection after the other, each agreed on and closed."""
+    """Open TLS connections one after the other, and close each after the handshake."""
     del number
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -269,7 +271,7 @@ DEEDS: dict[str, Callable[[socket.socket, int, Bad], None]] = {
 
 
 def main() -> None:
-    """What the bad client's process does."""
+    """Run the misbehaving client's process."""
     port, bad = json.loads(sys.argv[1])
     bad = Bad(*bad)
     ready = threading.Barrier(bad.connections + 1)

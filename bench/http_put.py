@@ -1,4 +1,4 @@
-"""Requests to /api/put, one after the other over one connection: each when the one before was answered."""
+"""Send requests to /api/put over one connection, each after the previous answer."""
 
 import http.client
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ NO_CONTENT = 204
 
 
 def posting(requests: Sequence[bytes], port: int) -> Callable[[], str]:
-    """Connect, and what then delivers the bodies. An answer that is not 204 fails."""
+    """Connect, and return a function that sends the bodies. Answers other than 204 fail."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.connect()
 

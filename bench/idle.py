@@ -1,7 +1,7 @@
-"""What connections cost that do nothing, and those that come and go, read slowly or write slowly.
+"""The cost of idle connections, and of short-lived, slow-reading and slow-writing ones.
 
-Connections are held by processes of their own. `sync` is measured in turn with and without them, beside connections
-that send: what the machine does at the time moves both.
+Separate processes hold the connections. `sync` is measured alternately with and without them on other connections,
+because the machine's load affects both.
 """
 
 import resource
@@ -25,28 +25,28 @@ from bench.telnet import Telnet
 BUSY = Pace(100, 100)
 PROBES = 8
 SLOW = 200  # connections of each slow kind
-FILES = 1000  # beside those of connections
+FILES = 1000  # descriptors for other purposes
 START_S = 1356998400
 OPEN, TOTAL = (f"connectionmgr.connections type={which}" for which in ("open", "total"))
 
 
 class Kind(NamedTuple):
-    """How a connection became idle."""
+    """How a connection becomes idle."""
 
     name: str
-    first: bytes  # what it sends
-    answer: bytes  # the end of what it is told
+    first: bytes  # data sent
+    answer: bytes  # end of the answer
 
 
 class Opens(NamedTuple):
     """Connections that are opened, used and closed."""
 
     per_s: float
-    p50_ms: float  # from the opening to `synced`
+    p50_ms: float  # from connecting to `synced`
     p99_ms: float
     failed: int
-    beside_ms: float  # p99 of `sync` on a connection that stays
-    cpu_us: float  # of the daemon, for one
+    sync_p99_ms: float  # p99 of `sync` on an open connection
+    cpu_us: float  # of the daemon per connection
 
 
 KINDS = {
@@ -60,7 +60,7 @@ KINDS = {
 
 
 def idle(count: int, seconds: int, pairs: int) -> None:
-    """Measure all and publish the report."""
+    """Run all measurements and publish the report."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(count + FILES, hard)), hard))
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
@@ -74,14 +74,17 @@ def idle(count: int, seconds: int, pairs: int) -> None:
     ratio = statistics.median(after / before for before, after in waits_of(waits))
     rows = [
         *([f"memory of an idle connection, {name}", f"{kib:.1f} KiB"] for name, kib in memory.items()),
-        [f"sync p99 beside {BUSY.connections} that send {BUSY.lines_per_s} lines/s each", spread(without, 0) + " ms"],
+        [
+            f"sync p99 with {BUSY.connections} connections that send {BUSY.lines_per_s} lines/s each",
+            spread(without, 0) + " ms",
+        ],
         [f"the same, with {count:,} idle ones", spread(with_idle, 0) + " ms"],
         ["their ratio, of the median pair", f"{ratio:.2f}"],
         ["opened, used and closed a second, of 1,000 wanted", f"{opens.per_s:,.0f} ({opens.failed} failed)"],
         ["from the opening to `synced`, p50 / p99", f"{opens.p50_ms:.0f} / {opens.p99_ms:.0f} ms"],
         ["the daemon's CPU for one", f"{opens.cpu_us:.0f} µs"],
-        ["sync p99 beside them", f"{opens.beside_ms:.0f} ms"],
-        [f"sync p99 beside {SLOW} that read nothing and {SLOW} that send a byte a second", f"{slow[0]:.0f} ms"],
+        ["sync p99 meanwhile", f"{opens.sync_p99_ms:.0f} ms"],
+        [f"sync p99 with {SLOW} clients that read nothing and {SLOW} that send a byte a second", f"{slow[0]:.0f} ms"],
         ["memory that those take", f"{slow[1]:.0f} MiB"],
     ]
     figures = {"memory_kib": memory, "sync": waits, "opens": opens, "slow": slow}
@@ -89,15 +92,15 @@ def idle(count: int, seconds: int, pairs: int) -> None:
 
 
 def waits_of(pairs: list[tuple[Figures, Figures]]) -> Iterator[tuple[float, float]]:
-    """The 99th percentiles of each pair."""
+    """Yield the 99th percentiles of each pair."""
     for before, after in pairs:
         yield before.p99_ms, after.p99_ms
 
 
 def _memory(folder: Path, count: int, kind: Kind) -> float:
-    """KiB that a connection takes which has become idle in this way."""
+    """Return the KiB of memory per idle connection of a kind."""
     with serving(folder, {}) as daemon:
-        with _held(daemon.port, count // 10, kind):  # what is allocated once
+        with _held(daemon.port, count // 10, kind):  # one-time allocations
             pass
         before = daemon.usage().now_mib
         with _held(daemon.port, count, kind):
@@ -105,7 +108,7 @@ def _memory(folder: Path, count: int, kind: Kind) -> float:
 
 
 def _pairs(daemon: Daemon, count: int, seconds: int, pairs: int) -> list[tuple[Figures, Figures]]:
-    """`sync` without idle connections and with them, in turn; half of them have sent something."""
+    """Measure `sync` alternately without and with idle connections; half of them have sent something."""
     found: list[tuple[Figures, Figures]] = []
     measure(daemon, BUSY, 2, PROBES)  # to warm up
     for _ in range(pairs):
@@ -116,7 +119,7 @@ def _pairs(daemon: Daemon, count: int, seconds: int, pairs: int) -> list[tuple[F
 
 
 def _opens(daemon: Daemon, seconds: int) -> Opens:
-    """Open connections at a pace, use each for a line and its `sync`, and close it."""
+    """Open connections at a fixed rate, use each for a line and its `sync`, and close it."""
     words = [sys.executable, "-m", "bench.idle", "open", str(daemon.port), "1000", str(seconds)]
     before_s = daemon.usage().cpu_s
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as opener:
@@ -128,7 +131,7 @@ def _opens(daemon: Daemon, seconds: int) -> Opens:
 
 
 def _slow(daemon: Daemon, seconds: int) -> tuple[float, float]:
-    """p99 of `sync` beside slow readers and slow writers, and the MiB they make the daemon take."""
+    """Return the p99 of `sync` with slow readers and writers, and the MiB of memory that they need."""
     before = daemon.usage().now_mib
     words = [sys.executable, "-m", "bench.idle", "slow", str(daemon.port), str(SLOW)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as slow:
@@ -142,7 +145,7 @@ def _slow(daemon: Daemon, seconds: int) -> tuple[float, float]:
 
 @contextmanager
 def _held(port: int, count: int, kind: Kind) -> Iterator[None]:
-    """So many connections, until the block ends and the daemon has noticed that they are gone."""
+    """Hold connections until the block ends, and wait until the daemon has noticed their end."""
     words = [sys.executable, "-m", "bench.idle", "hold", str(port), str(count), kind.name]
     with Telnet(port) as telnet, subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         before = telnet.stats()
@@ -150,7 +153,7 @@ def _held(port: int, count: int, kind: Kind) -> Iterator[None]:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"ready\n"
         while telnet.stats()[TOTAL] < before[TOTAL] + count:
-            pass  # the kernel connects before the daemon accepts
+            pass  # the kernel completes connections before the daemon accepts them
         yield
         holder.stdin.close()
         while telnet.stats()[OPEN] > before[OPEN]:
@@ -158,7 +161,7 @@ def _held(port: int, count: int, kind: Kind) -> Iterator[None]:
 
 
 def hold(port: int, count: int, kind: Kind) -> None:
-    """What a holding process does."""
+    """Run a process that holds connections."""
     held = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(count)]
     for connection in held:
         connection.sendall(kind.first)
@@ -171,7 +174,7 @@ def hold(port: int, count: int, kind: Kind) -> None:
 
 
 async def open_and_close(port: int, per_s: int, seconds: int) -> None:
-    """Open, use and close connections at a pace; print how many a second that were, and p50 and p99 of one in ms."""
+    """Open, use and close connections at a fixed rate. Print the rate, and p50 and p99 in ms."""
     took: list[float] = []
     failed = 0
 
@@ -200,7 +203,7 @@ async def open_and_close(port: int, per_s: int, seconds: int) -> None:
 
 
 async def be_slow(port: int, count: int) -> None:
-    """Clients that ask and never read, and clients that write a byte a second, until killed."""
+    """Run clients that never read, and clients that write a byte per second, until killed."""
 
     async def deaf() -> None:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
@@ -216,7 +219,7 @@ async def be_slow(port: int, count: int) -> None:
         for _ in range(count):
             nursery.start_soon(deaf)
             nursery.start_soon(stammering)
-        await trio.sleep(3)  # until they have filled what there is to fill
+        await trio.sleep(3)  # until the buffers are full
         print("ready", flush=True)
 
 

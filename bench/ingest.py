@@ -1,10 +1,9 @@
-"""The same lines to the daemon on both engines, a real OpenTSDB and a real VictoriaMetrics, side by side, until every
-point is stored.
+"""Send the same lines to the daemon on both engines, a real OpenTSDB and a real VictoriaMetrics until every point is
+stored.
 
-Each system gets the lines twice: at first with names that nobody knows (every name is given its UID), then the same
-series' next points. A run ends when all is in the store, not when it was read: the daemon is told to write its open
-rows at once (as `tsd scan` does), and an OpenTSDB is done when it has no request to HBase left. Then the tables are
-read and held against what was sent.
+Each system gets the lines twice: first with new names, which need UIDs, then with the next points of the same series. A
+run ends when all points are in the store: the daemon writes its open rows on request (as for `tsd scan`), and an
+OpenTSDB has no request to HBase left. Then the tables are compared with the lines sent.
 """
 
 import shutil
@@ -15,53 +14,54 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.bare_loop import bare_loop_us
 from bench.daemon import Daemon, serving
 from bench.lines import Load
+from bench.parser_loop import parser_loop_us
 from bench.peers import Hbase, running_hbase, running_opentsdb
 from bench.report import machine, publish, spread, table
 from bench.sender import send
-from bench.stored import check
+from bench.verify import check
 from bench.victoria import PROGRAM, running_victoria
-from tsd.config import Given, read_settings
+from tsd.config.loader import Given
+from tsd.daemon.wiring import read_config
 
 EMBEDDED, PLAIN, VICTORIA, JOINED, SINGLE, OPENTSDB = (
     "tsd, embedded",
-    "tsd, embedded, nothing compiled",
+    "tsd, embedded, pure Python",
     "VictoriaMetrics",
     "tsd, HBase",
     "tsd, HBase, a cell a point",
     "OpenTSDB 2.4.1, HBase",
 )
 PASSES = ("new names", "known names")
-WARM_UP = Load(2000, 20)  # who comes first to an HBase pays for its start: several times the CPU, all for compiling
+WARM_UP = Load(2000, 20)  # the first load on an HBase needs several times the CPU for compiling
 
 
 class Figures(NamedTuple):
-    """Of one pass of one system."""
+    """Results of one pass of one system."""
 
     lines_per_s: float
-    cpu_us: float  # of the daemon, a line
-    store_cpu_us: float  # of HBase and its gateway, a line
+    cpu_us: float  # of the daemon, per line
+    store_cpu_us: float  # of HBase and its gateway, per line
     peak_mib: float  # of the daemon, since its start
-    loop_us: float  # of the bare loop, in the same round
+    loop_us: float  # of the parser loop in the same round
 
 
-Passes = list[tuple[float, float, float, float]]  # all but the last of each pass's figures
+Passes = list[tuple[float, float, float, float]]  # all but the last value of each pass
 System = Callable[[Load, Path], Passes]
 
 
 def ingest(load: Load, rounds: int, wanted: Callable[[str], bool]) -> None:
-    """Run it all and publish the report."""
+    """Run all rounds and publish the report."""
     found: dict[tuple[str, str], list[Figures]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
         for number, systems in enumerate(_rounds(Path(folder), rounds, wanted)):
-            loop_us = bare_loop_us(load)
+            loop_us = parser_loop_us(load)
             passes: dict[str, Passes] = {}
             for name, run in systems.items():
                 _say(f"round {number + 1} of {rounds}: {name}")
                 passes[name] = run(load, Path(folder) / f"{number}-{len(passes)}")
-                loop_us = min(loop_us, bare_loop_us(load))
+                loop_us = min(loop_us, parser_loop_us(load))
             for name, figures in passes.items():
                 for which, figure in zip(PASSES, figures, strict=True):
                     found.setdefault((name, which), []).append(Figures(*figure, loop_us))
@@ -69,7 +69,7 @@ def ingest(load: Load, rounds: int, wanted: Callable[[str], bool]) -> None:
 
 
 def _rounds(folder: Path, rounds: int, wanted: Callable[[str], bool]) -> Iterator[Mapping[str, System]]:
-    """What is run in each round; one HBase serves all of them."""
+    """Yield the systems of each round; all rounds share one HBase."""
     if not any(map(wanted, (JOINED, SINGLE, OPENTSDB))):
         yield from [{name: run for name, run in _ALONE.items() if wanted(name)}] * rounds
         return
@@ -146,7 +146,7 @@ def _opentsdb(hbase: Hbase, prefix: str, load: Load, home: Path) -> Passes:
             store_us = (hbase.cpu_s() - store_before) / load.lines * 1e6
             cpu_us = (after.cpu_s - before) / load.lines * 1e6
             passes.append((load.lines / (end - sent.start), cpu_us, store_us, after.peak_mib))
-    check(read_settings(Given("benchmark", *item) for item in settings.items())[0], [load, load.after])
+    check(read_config(Given("benchmark", *item) for item in settings.items())[0], [load, load.after])
     return passes
 
 
@@ -170,11 +170,11 @@ def _report(load: Load, found: dict[tuple[str, str], list[Figures]]) -> str:
                 spread(of_victoria) if of_victoria else "",
             ]
         )
-    head = ["system", "pass", "lines/s until stored", "× OpenTSDB", "CPU µs/line", "× bare loop", "HBase CPU µs/line"]
+    head = ["system", "pass", "lines/s until stored", "× OpenTSDB", "CPU µs/line", "× parser loop", "HBase CPU µs/line"]
     loop = spread([f.loop_us for f in next(iter(found.values()))])
     return (
         f"{load.series:,} series × {load.points:,} points, {load.connections} connections, a pass; {machine()}; "
-        f"bare loop {loop} µs a line. Medians (least–greatest); every point verified in the tables.\n\n"
+        f"parser loop {loop} µs a line. Medians (minimum–maximum); every point verified in the tables.\n\n"
         + table([*head, "peak MiB", "× VictoriaMetrics' CPU"], rows)
     )
 

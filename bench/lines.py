@@ -1,20 +1,19 @@
-"""Lines as a fleet sends them: every series once a round, rounds ten seconds apart.
+"""Lines of a fleet: every series has a point per round, and rounds are ten seconds apart.
 
-The mix is that of a host's metrics: gauges with two decimals, counters, small integers. The same arguments give the
-same bytes.
+The metrics of a host are gauges with two decimals, counters and small integers. The same arguments give the same bytes.
 """
 
 import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-START_S = 1_700_006_400  # the start of an hour
+START_S = 1_700_006_400  # start of an hour
 ROUND_S = 10
 METRICS_A_HOST = 10
 
 
 class Load(NamedTuple):
-    """How much is sent."""
+    """Amount of data."""
 
     series: int = 10_000
     points: int = 100
@@ -24,24 +23,24 @@ class Load(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """In all."""
+        """Total number of lines."""
         return self.series * self.points
 
     @property
     def after(self) -> "Load":
-        """The same series' next points, from the first full hour after these on."""
+        """Return the load with the same series' next points, from the next full hour on."""
         end_s = self.start_s + self.points * ROUND_S
         return self._replace(seed=self.seed + 1, start_s=-(-end_s // 3600) * 3600)
 
 
 def series_text(number: int) -> tuple[str, str]:
-    """Metric and tags of a series."""
+    """Return metric and tags of a series."""
     host, metric = divmod(number, METRICS_A_HOST)
     return f"bench.host.metric{metric}", f"host=web{host:05d} dc=fra{host % 3} cpu={metric}"
 
 
 def rounds(load: Load, connection: int) -> Iterator[bytes]:
-    """One connection's lines, a round in a piece: the series whose number leaves `connection` as its remainder."""
+    """Yield one connection's lines, one round per piece: series with `connection` as remainder of their number."""
     chance = random.Random(load.seed * 1000 + connection)
     mine = [
         (number, metric.encode(), tags.encode())

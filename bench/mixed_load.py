@@ -1,7 +1,7 @@
-"""Writers beside a heavy query: what it costs them, what it costs whoever waits, and how soon it ends when it must.
+"""Writes during a heavy query: cost for writers, latency for other clients, and how fast the query can be ended.
 
-One query over a day of 1,000 series is asked over and over, while lines come in as fast as they are taken. Both ways,
-with the query and without, are measured in turn: what else the machine does meets both.
+One query over a day of 1,000 series is repeated while lines arrive as fast as they are read. Runs with and without the
+query alternate, so that other load of the machine affects both.
 """
 
 import http.client
@@ -27,13 +27,13 @@ from bench.telnet import Telnet
 
 RANGE = f"start={START_S}&end={START_S + DAY_S - 1}"
 HEAVY = f"/api/query?{RANGE}&m=avg:1m-avg:bench.day{{host=*}}"
-PROBE_S = 0.02  # from one question to the next: a small pace
-LOOK_S = 0.01  # from one look at what the event loop waited to the next
-SOON_S = 0.5  # the limit, of the time that a query may take, or that it is given until it is cancelled
-SHORT_MS = 200  # a limit that the same query exceeds on any machine
+PROBE_S = 0.02  # interval of a slow sender's requests
+LOOK_S = 0.01  # sampling interval of the event loop's waiting time
+SOON_S = 0.5  # a query's time limit, or the time until it is cancelled
+SHORT_MS = 200  # a limit that the query exceeds on any machine
 OK, CUT = 200, 0
 
-# What takes longest in each of a query's steps.
+# Queries with one expensive step each.
 LONG = {
     "reading": "sum:1h-sum:bench.day",
     "merging": "p99:bench.day",
@@ -42,30 +42,30 @@ LONG = {
 
 
 class Speed(NamedTuple):
-    """Of one load."""
+    """Results of one load."""
 
     lines_per_s: float  # until stored
-    given_cores: float  # the same, had the event loop never waited for a core that another process had
-    query_ms: float  # of the queries asked meanwhile; 0: none
+    given_cores: float  # the same rate if the event loop had never waited for a core
+    query_ms: float  # latency of the concurrent queries; 0: none
 
 
 class Pair(NamedTuple):
-    """Both ways."""
+    """Results without and with the query."""
 
     alone: Speed
-    beside: Speed
+    busy: Speed
 
 
 class Waits(NamedTuple):
-    """How long a client waited, in ms."""
+    """Latencies of a client in ms."""
 
     p50: float
     p99: float
     longest: float
 
 
-def beside(series: int, load: Load, pairs: int, seconds: float) -> None:
-    """Measure all of it and publish the report."""
+def mixed_load(series: int, load: Load, pairs: int, seconds: float) -> None:
+    """Run all measurements and publish the report."""
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         text = folder / "lines"
@@ -88,10 +88,10 @@ def beside(series: int, load: Load, pairs: int, seconds: float) -> None:
         limited = settings | {"tsd.query.timeout": str(round(SOON_S * 1000))}
         with serving(folder / "state", limited) as daemon:
             ends |= {
-                f"out of time while {step}": [_overdue_ms(daemon, m) for _ in range(pairs)] for step, m in LONG.items()
+                f"out of time while {step}": [_timeout_ms(daemon, m) for _ in range(pairs)] for step, m in LONG.items()
             }
     publish(
-        "beside",
+        "with the query",
         _report(series, load, alone_ms, speeds, over, waits, ends),
         {"speeds": speeds, "over": over, "waits": waits, "ends": ends},
     )
@@ -102,17 +102,19 @@ def _tsd(settings: Mapping[str, str], *words: str) -> None:
     subprocess.run([sys.executable, "-m", "tsd", *words, *named], check=True, stdout=subprocess.DEVNULL)
 
 
-# ---- the query, over and over
+# ---- the repeated query
 
 
 @contextmanager
 def asking(port: int, path: str = HEAVY) -> Iterator[list[tuple[float, float]]]:
-    """While the block runs, a process of its own asks a query again and again: the heavy one must be answered, any
-    other fail. In the end it is known when each was asked and when it was answered, by the monotonic clock."""
+    """Repeat a query in a separate process during the block. The heavy one must be answered, others must fail. Yields
+    start and end of each by the monotonic clock."""
     asked: list[tuple[float, float]] = []
-    with subprocess.Popen([sys.executable, "-m", "bench.beside", str(port), path], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.mixed_load", str(port), path], stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
-        process.stdout.readline()  # it has its first answer
+        process.stdout.readline()  # the first answer has arrived
         try:
             yield asked
         finally:
@@ -122,7 +124,7 @@ def asking(port: int, path: str = HEAVY) -> Iterator[list[tuple[float, float]]]:
 
 
 def main() -> None:
-    """What that process does."""
+    """Run that process."""
     port, path = int(sys.argv[1]), sys.argv[2]
     for number in itertools.count():
         begun = time.monotonic()
@@ -136,28 +138,28 @@ def _alone_ms(daemon: Daemon) -> float:
 
 
 def _asked(port: int, path: str) -> tuple[int, float]:
-    """The status (CUT: of an answer that ended in the middle), and how many seconds it took until it was known."""
+    """Return the status (CUT: of an incomplete answer) and the seconds until it was known."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     begun = time.monotonic()
     connection.request("GET", path)
     answer = connection.getresponse()
     took = time.monotonic() - begun
     status = answer.status
-    if status == OK:  # the end of the answer is the answer's time
+    if status == OK:  # measured to the end of the answer
         try:
             answer.read()
-        except http.client.IncompleteRead:  # it had begun, and was cut off
+        except http.client.IncompleteRead:  # the answer was cut off
             status = CUT
         took = time.monotonic() - begun
     connection.close()
     return status, took
 
 
-# ---- what it costs others
+# ---- cost for others
 
 
 def _speeds(daemon: Daemon, load: Load, pairs: int, path: str = HEAVY) -> list[Pair]:
-    """Puts alone and beside a query, in turn, first the one and then the other."""
+    """Measure puts without and with the query, alternately, in changing order."""
     stored = daemon.stats()["ledger.stored"]
 
     def measured(busy: bool) -> Speed:
@@ -180,7 +182,7 @@ def _speeds(daemon: Daemon, load: Load, pairs: int, path: str = HEAVY) -> list[P
             statistics.median(queries) if queries else 0.0,
         )
 
-    measured(busy=False)  # the names
+    measured(busy=False)  # assigns UIDs
     found = []
     for number in range(pairs):
         first, second = [measured(busy) for busy in (bool(number % 2), not number % 2)]
@@ -191,7 +193,7 @@ def _speeds(daemon: Daemon, load: Load, pairs: int, path: str = HEAVY) -> list[P
 
 @contextmanager
 def _waiting(pid: int) -> Iterator[list[tuple[float, float]]]:
-    """How long the event loop has waited for a core so far, in seconds, at many moments while the block runs."""
+    """Sample the seconds that the event loop has waited for a core so far, during the block."""
     found: list[tuple[float, float]] = []
     over = threading.Event()
 
@@ -210,14 +212,14 @@ def _waiting(pid: int) -> Iterator[list[tuple[float, float]]]:
 
 
 def _waits(daemon: Daemon, kind: str, pairs: int, seconds: float) -> list[tuple[Waits, Waits]]:
-    """What a client waits that asks at a small pace, alone and beside the query, in turn."""
+    """Measure the latency of a slow sender's requests, alternately without and with the query."""
     found = []
     for _ in range(pairs):
         alone = _probed(daemon.port, kind, seconds)
         with asking(daemon.port):
             busy = _probed(daemon.port, kind, seconds)
         found.append((alone, busy))
-        _say(f"{kind}, alone and beside: {alone} {busy}")
+        _say(f"{kind}, without and with the query: {alone} {busy}")
     return found
 
 
@@ -237,16 +239,16 @@ def _probed(port: int, kind: str, seconds: float) -> Waits:
     return Waits(waits[len(waits) // 2], waits[min(len(waits) - 1, int(len(waits) * 0.99))], waits[-1])
 
 
-# ---- how soon it ends
+# ---- how fast it ends
 
 
 def _cancelled_ms(daemon: Daemon, m: str) -> float:
-    """From a DELETE of the running query to the answer that says so; 0 where it was over before."""
+    """Return the time from a DELETE of the running query to its answer; 0 if the query was already over."""
     found: list[tuple[int, float]] = []
     begun = time.monotonic()
-    asker = threading.Thread(target=lambda: found.append(_asked(daemon.port, f"/api/query?{RANGE}&m={m}")))
-    asker.start()
-    asker.join(SOON_S)
+    client = threading.Thread(target=lambda: found.append(_asked(daemon.port, f"/api/query?{RANGE}&m={m}")))
+    client.start()
+    client.join(SOON_S)
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=120)
     connection.request("GET", "/api/stats/query")
     cancelled = time.monotonic()
@@ -254,13 +256,13 @@ def _cancelled_ms(daemon: Daemon, m: str) -> float:
         connection.request("DELETE", f"/api/stats/query?id={one['id']}")
         connection.getresponse().read()
     connection.close()
-    asker.join()
+    client.join()
     [(status, took)] = found
     return 0.0 if status == OK else (begun + took - cancelled) * 1000
 
 
-def _overdue_ms(daemon: Daemon, m: str) -> float:
-    """From the limit to the error that tells of it; 0 where the answer came before."""
+def _timeout_ms(daemon: Daemon, m: str) -> float:
+    """Return the time from the limit to its error; 0 if the answer was earlier."""
     status, took = _asked(daemon.port, f"/api/query?{RANGE}&m={m}")
     return 0.0 if status == OK else (took - SOON_S) * 1000
 
@@ -275,28 +277,28 @@ def _report(
     ends: Mapping[str, list[float]],
 ) -> str:
     head = (
-        f"avg:1m-avg by host over {series:,} series and a day, over and over, beside {load.series:,} series × "
+        f"avg:1m-avg by host over {series:,} series and a day, repeated, during puts of {load.series:,} series × "
         f"{load.points:,} points on {load.connections} connections; embedded store; {machine()}. "
-        "Medians (least–greatest).\n\n"
+        "Medians (minimum–maximum).\n\n"
     )
     rows = []
     for name, pairs, at in (
         ("lines/s until stored", speeds, 0),
         ("lines/s, waits for a core left out", speeds, 1),
-        ("lines/s beside one that exceeds its time", over, 0),
+        ("lines/s with a query over its time limit", over, 0),
     ):
-        alone, busy = [pair.alone[at] for pair in pairs], [pair.beside[at] for pair in pairs]
+        alone, busy = [pair.alone[at] for pair in pairs], [pair.busy[at] for pair in pairs]
         rows.append(
             [name, spread(alone, 0), spread(busy, 0), spread([b / a for a, b in zip(alone, busy, strict=True)])]
         )
-    queries = [pair.beside.query_ms for pair in speeds]
+    queries = [pair.busy.query_ms for pair in speeds]
     rows.append(["the query, ms", f"{alone_ms:,.0f}", spread(queries, 0), spread([ms / alone_ms for ms in queries], 1)])
     for kind, probed in waits.items():
         for at, field in enumerate(Waits._fields):
             one, other = [pair[0][at] for pair in probed], [pair[1][at] for pair in probed]
             more = [b - a for a, b in zip(one, other, strict=True)]
             rows.append([f"{kind}, {field}, ms", spread(one, 1), spread(other, 1), f"{statistics.median(more):+.1f}"])
-    told = table(["", "alone", "beside the query", "ratio, or more"], rows)
+    told = table(["", "alone", "with the query", "ratio or further values"], rows)
     late = table(["a query that is", "ms until its error"], [[name, spread(some, 0)] for name, some in ends.items()])
     return f"{head}{told}\n{late}"
 

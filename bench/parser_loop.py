@@ -1,8 +1,8 @@
-"""The bare loop: the least that plain Python does for a put line, on this machine and at this moment.
+"""The minimum work of plain Python for a put line, measured on this machine at this moment.
 
-For each block of lines: split it, look (metric, tags) up, look the value's encoding up (or make it), append qualifier
-and value to the series' row. No socket, no journal, no checks, nothing is written. It is the yardstick for a daemon's
-whole work, because both get faster and slower with the machine and with its other users.
+For each block of lines: split it, look up (metric, tags), look up or create the value's encoding, and append qualifier
+and value to the series' row. There is no socket, journal, check or write. It is a reference for the daemon's work,
+because other load of the machine affects both.
 """
 
 import gc
@@ -11,19 +11,19 @@ import time
 
 from bench.lines import Load, rounds, series_text
 
-BLOCK_BYTES = 256 << 10  # as the daemon reads from a socket
+BLOCK_BYTES = 256 << 10  # as the daemon's reads
 Row = tuple[list[int], list[bytes]]
 
 
-def bare_loop_us(load: Load) -> float:
-    """CPU µs a line of one pass over the lines of `load`, values unknown at first."""
+def parser_loop_us(load: Load) -> float:
+    """Return the CPU µs/line of one pass over the lines of `load`; values are not cached at first."""
     blocks = _blocks(load)
     rows: dict[tuple[bytes, bytes], Row] = {}
     for number in range(load.series):
         metric, tags = series_text(number)
         rows[metric.encode(), tags.encode()] = ([], [])
     gc.collect()
-    gc.disable()  # as the daemon does in effect: it raises the collector's threshold
+    gc.disable()  # equivalent to the daemon's high threshold
     start = time.process_time()
     count = _absorb(blocks, rows)
     spent = time.process_time() - start

@@ -1,6 +1,6 @@
-"""The real HBase and OpenTSDB that a benchmark runs beside the daemon, started as users start them.
+"""The real HBase and OpenTSDB of a benchmark, started as users start them.
 
-They run as in production: the JVM's optimising compiler on, OpenTSDB with the batches it has by default.
+They run as in production: with the JVM's optimising compiler and OpenTSDB's default batches.
 """
 
 import json
@@ -13,15 +13,15 @@ from pathlib import Path
 
 import trio
 
-from bench.processes import Usage, usage
+from bench.process_usage import Usage, usage
 from scripts.peers import hbase, opentsdb
 from scripts.peers.process import pid_of
-from tsd.assembly import opened_store, tables
-from tsd.config import Config, Given, read_settings
+from tsd.config.loader import Config, Given
+from tsd.daemon.wiring import opened_store, read_config, tables
 
 STORED_S = 600
 BODY_BYTES = 4 << 20
-BUFFERED_MS = 100  # OpenTSDB's longest wait for more of a batch; its default of 1 s would lengthen a short run
+BUFFERED_MS = 100  # OpenTSDB's longest wait for a batch; the default of 1 s would lengthen a short run
 
 
 class Hbase:
@@ -34,7 +34,8 @@ class Hbase:
         self.gateway = f"127.0.0.1:{started.thrift_port}"
 
     def settings(self, prefix: str, **others: str) -> dict[str, str]:
-        """Of a daemon on tables whose names start with `prefix`, and with those others; the tables are made."""
+        """Create tables with names that start with `prefix`. Return a daemon's settings for them, including the
+        others."""
         given = {
             "tsd.storage.backend": "hbase",
             "tsd.storage.hbase.thrift": self.gateway,
@@ -42,11 +43,11 @@ class Hbase:
             **{f"tsd.storage.hbase.{kind}_table": f"{prefix}-{kind}" for kind in ("data", "uid", "meta", "tree")},
             **others,
         }
-        trio.run(_make_tables, read_settings(Given("benchmark", key, value) for key, value in given.items())[0])
+        trio.run(_make_tables, read_config(Given("benchmark", key, value) for key, value in given.items())[0])
         return given
 
     def cpu_s(self) -> float:
-        """Processor time that HBase and its gateway have used."""
+        """Return the CPU time of HBase and its gateway."""
         return sum(_usage(self.home, name).cpu_s for name in (hbase.HBASE, hbase.THRIFT))
 
 
@@ -58,11 +59,11 @@ class Opentsdb:
         self.port = opentsdb.read(home)
 
     def usage(self) -> Usage:
-        """What it has used so far."""
+        """Return its resource usage so far."""
         return _usage(self._home, opentsdb.NAME)
 
     def await_idle(self) -> float:
-        """Return once nothing is on its way to HBase any more, and when that was by the monotonic clock."""
+        """Return once no request to HBase is left: the time by the monotonic clock."""
         deadline = time.monotonic() + STORED_S
         while not self._is_idle():
             assert time.monotonic() < deadline
@@ -73,14 +74,14 @@ class Opentsdb:
             clients = json.load(answer)
         return all(
             client["rpcsInFlight"] == client["pendingRPCs"] == client["pendingBatchedRPCs"] == 0
-            and client["rpcsSent"] == client["rpcid"] + 1  # ids count from 0: none is between gathered and in flight
+            and client["rpcsSent"] == client["rpcid"] + 1  # ids start at 0: no call is between the buffer and the wire
             for client in clients
         )
 
 
 @contextmanager
 def running_hbase(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Hbase]:
-    """Start one in `home` on free ports, with some settings of hbase-site.xml, and end it."""
+    """Start HBase in `home` on free ports with settings of hbase-site.xml, and stop it."""
     options = hbase.Options(
         port=0, zk_port=0, heap="2g", thrift_heap="512m", settings=settings or {}, owner=os.getpid()
     )
@@ -92,18 +93,18 @@ def running_hbase(home: Path, settings: Mapping[str, str] | None = None) -> Iter
 
 
 @contextmanager
-def running_opentsdb(home: Path, beside: Hbase, settings: Mapping[str, str]) -> Iterator[Opentsdb]:
-    """Start one on the tables that `settings` name, and end it."""
+def running_opentsdb(home: Path, base: Hbase, settings: Mapping[str, str]) -> Iterator[Opentsdb]:
+    """Start OpenTSDB on the tables that `settings` name, and stop it."""
     given = {
         **{key: value for key, value in settings.items() if key.endswith("_table")},
         "hbase.rpcs.buffered_flush_interval": str(BUFFERED_MS),
         "tsd.storage.hbase.prefetch_meta": "true",
-        "tsd.http.request.enable_chunked": "true",  # bodies that come in several packets
+        "tsd.http.request.enable_chunked": "true",  # for bodies in several packets
         "tsd.http.request.max_chunk": str(BODY_BYTES),
-        # The lines are of a past hour: it would begin to compact their rows at once, which tsd's cells do not ask for.
+        # The lines are of a past hour, whose rows OpenTSDB would compact at once, unlike tsd's.
         "tsd.storage.enable_compaction": "false",
     }
-    opentsdb.start(home, opentsdb.Options(zk_port=beside.zk_port, port=0, settings=given, owner=os.getpid()))
+    opentsdb.start(home, opentsdb.Options(zk_port=base.zk_port, port=0, settings=given, owner=os.getpid()))
     try:
         yield Opentsdb(home)
     finally:

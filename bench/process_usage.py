@@ -1,4 +1,4 @@
-"""What the system says of a process: its processor time and memory."""
+"""CPU time and memory of a process."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
-    """Of one process, since it began."""
+    """Usage of a process since its start."""
 
     cpu_s: float
     peak_mib: float
@@ -16,7 +16,7 @@ class Usage(NamedTuple):
 
 
 def usage(pid: int) -> Usage:
-    """What a process has used."""
+    """Return the usage of a process."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return Usage(

@@ -1,8 +1,7 @@
-"""/api/put beside telnet: what a data point costs the daemon, until it is stored, by the size of the batches.
+"""/api/put compared with telnet: CPU of the daemon per stored point, by batch size.
 
-One process holds the connections and posts the same points as JSON that the telnet round sends as lines. Batches are
-sent one after the other on each connection, as agents send them: the next one when the last was answered, and so was
-on disk.
+One process posts the points of the telnet round as JSON. Each connection sends the next batch after the previous one is
+acknowledged, and so on disk.
 """
 
 import json
@@ -11,22 +10,22 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.at_once import Done, at_once
+from bench.concurrency import Done, run_concurrently
 from bench.daemon import Daemon, serving
+from bench.http_put import posting
 from bench.lines import Load, rounds
-from bench.posting import posting
 from bench.report import machine, publish, spread, table
 from bench.sender import send
 
 
 def put(load: Load, batches: tuple[int, ...], times: int) -> None:
-    """Measure each way so many times, in turn, and publish the report."""
+    """Measure each way several times, alternately, and publish the report."""
     found: dict[str, list[tuple[float, float]]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder,
         serving(Path(folder), {}) as daemon,
     ):
-        send(load, daemon.port, "sync")  # the names
+        send(load, daemon.port, "sync")  # assigns UIDs
         stored = _await(daemon, load.lines)
         for _ in range(times):
             for batch in (0, *batches):
@@ -59,7 +58,7 @@ def _post(load: Load, port: int, batch: int) -> Done:
 
 
 def bodies(load: Load, connection: int, batch: int) -> list[bytes]:
-    """One connection's points as arrays of `batch`, numbers as they stand in the lines."""
+    """Return one connection's points as arrays of `batch`, with the numbers' text unchanged."""
     points = []
     for line in b"".join(rounds(load, connection)).decode().splitlines():
         _, metric, at, value, *tags = line.split(" ")
@@ -69,12 +68,12 @@ def bodies(load: Load, connection: int, batch: int) -> list[bytes]:
 
 
 def main() -> None:
-    """What the sending process does."""
+    """Run the sending process."""
     arguments, port, batch = json.loads(sys.argv[1])
     load = Load(*arguments)
-    texts = [bodies(load, number, batch) for number in range(load.connections)]  # before the clock starts
+    texts = [bodies(load, number, batch) for number in range(load.connections)]  # before timing starts
 
-    done = at_once([posting(requests, port) for requests in texts])
+    done = run_concurrently([posting(requests, port) for requests in texts])
     print(json.dumps(done))
 
 

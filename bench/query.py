@@ -1,6 +1,6 @@
-"""Queries: tsd on both engines beside a real OpenTSDB on the same HBase, on the same points, in turn.
+"""Queries: tsd on both engines and a real OpenTSDB on the same HBase with the same points, alternately.
 
-Each answer is held against OpenTSDB's before anything is timed: a figure of a wrong answer is none.
+Each answer is compared with OpenTSDB's before timing starts.
 """
 
 import http.client
@@ -22,14 +22,14 @@ from bench.peers import running_hbase, running_opentsdb
 from bench.report import machine, publish, spread, table
 
 DAY_S = 86400
-CPUS = 10  # series of a host of the metric that is read over a day
-WARM_UPS_S = 12.0  # of each question to each system, or
-WARM_UPS = 1500  # so many: the compilers of OpenTSDB and of the gateway want to see a path often
-CLOSE = 1e-12  # of answers, relative: additions in another order are not told from wrong ones otherwise
+CPUS = 10  # series per host of the metric queried over a day
+WARM_UPS_S = 12.0  # per query and system, or
+WARM_UPS = 1500  # repetitions: the compilers of OpenTSDB and of the gateway need many
+CLOSE = 1e-12  # relative tolerance for the order of additions
 
 
 class Size(NamedTuple):
-    """How much there is to read."""
+    """Amount of data."""
 
     series: int  # over a day
     wide: int  # of one metric, an hour of six points
@@ -40,16 +40,16 @@ class Question(NamedTuple):
 
     name: str
     path: str
-    first: bool = False  # whether tsd is to have forgotten what it remembers of earlier ones
+    first: bool = False  # drop tsd's caches before
 
 
 def questions(size: Size) -> list[Question]:
-    """What is asked."""
+    """Return the queries."""
     hour = f"/api/query?start={START_S}&end={START_S + 3599}&m="
     day = f"/api/query?start={START_S}&end={START_S + DAY_S - 1}&m="
     over_day = f"{day}avg:1m-avg:bench.day{{host=*}}"
     return [
-        Question("(a) one series, an hour", f"{hour}sum:bench.day{{host=h000,cpu=0}}"),
+        Question("(a) one series, one hour", f"{hour}sum:bench.day{{host=h000,cpu=0}}"),
         Question("(b) 100 series summed, an hour", f"{hour}sum:bench.day{{}}{{host=wildcard(h00*)}}"),
         Question(f"(c) {size.series:,} series, a day, avg:1m-avg by host, first", over_day, first=True),
         Question(f"(c) {size.series:,} series, a day, avg:1m-avg by host, again", over_day),
@@ -58,7 +58,7 @@ def questions(size: Size) -> list[Question]:
 
 
 def lines(size: Size) -> Iterator[str]:
-    """The points, as an import takes them: series by series."""
+    """Yield points for an import, series by series."""
     chance = random.Random(1)
     for number in range(size.series):
         host, cpu = divmod(number, CPUS)
@@ -72,17 +72,17 @@ def lines(size: Size) -> Iterator[str]:
 
 
 class Asked:
-    """A system that is asked over one connection, as a dashboard does."""
+    """A system queried over one connection, as by a dashboard."""
 
     def __init__(self, name: str, port: int, forget: Callable[[], None] = lambda: None) -> None:
-        """`forget` has it forget what it remembers of names and hours."""
+        """`forget` drops its caches of names and hours."""
         self.name = name
         self._forget = forget
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self.taken: dict[str, list[float]] = {}
 
     def ask(self, question: Question) -> bytes:
-        """The answer's body."""
+        """Return the body of the answer."""
         self._connection.request("GET", question.path)
         answer = self._connection.getresponse()
         body = answer.read()
@@ -91,7 +91,7 @@ class Asked:
         return body
 
     def timed(self, question: Question) -> None:
-        """Ask once more and note how long it took, in ms."""
+        """Query once and record the latency in ms."""
         if question.first:
             self._forget()
         begun = time.perf_counter()
@@ -99,7 +99,7 @@ class Asked:
         self.taken.setdefault(question.name, []).append((time.perf_counter() - begun) * 1000)
 
     def warm_up(self, question: Question) -> None:
-        """Ask until it is as fast as it will be."""
+        """Repeat the query until its latency is stable."""
         until = time.monotonic() + WARM_UPS_S
         for _ in range(WARM_UPS):
             self.timed(question)
@@ -109,7 +109,7 @@ class Asked:
 
 
 def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
-    """Run all of it and publish the report."""
+    """Run all queries and publish the report."""
     asked_for = [question for question in questions(size) if wanted(question.name)]
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
@@ -117,7 +117,7 @@ def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
         with text.open("w") as file:
             file.writelines(lines(size))
         hbase = stack.enter_context(running_hbase(folder / "hbase"))
-        # On HBase the index is the operator's choice: nobody but tsd may bring new series then.
+        # On HBase the index is the operator's choice: only tsd may create new series then.
         index = {"tsd.query.series_index": "true", "tsd.query.series_table": "query-series"}
         tables = {**hbase.settings("query", **index), "tsd.storage.path": str(folder / "on-hbase")}
         embedded = {"tsd.storage.path": str(folder / "embedded")}
@@ -150,7 +150,7 @@ def _tsd(settings: Mapping[str, str], *words: str) -> None:
 
 
 def _check(systems: Sequence[Asked], question: Question) -> None:
-    """Ends the benchmark where two answers differ by more than the order of additions explains."""
+    """End the benchmark if two answers differ by more than the order of additions."""
     answers = [_by_tags(json.loads(system.ask(question))) for system in systems]
     assert answers[0], question
     for system, answer in zip(systems[1:], answers[1:], strict=True):

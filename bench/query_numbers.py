@@ -1,4 +1,4 @@
-"""The numbers of a query alone: what each point costs to downsample and merge, with no store in sight."""
+"""CPU of a query's computation per point: downsampling and merging, without a store."""
 
 import statistics
 import time
@@ -8,35 +8,34 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.report import machine, publish, spread, table
-from tsd.query.downsample import Collector, Downsampler
-from tsd.query.durations import read_downsample
-from tsd.query.merge import merge
+from tsd.codec.points import Batch, Points
+from tsd.query.downsample import Downsampler, PointJoiner
+from tsd.query.merge import merge, rate
 from tsd.query.model import PLAIN_RATE
-from tsd.query.points import Batch, Points
-from tsd.query.ranges import scan_range
-from tsd.query.rate import rate
+from tsd.query.parse.times import read_downsample
+from tsd.query.plan import scan_range
 
 BASE_MS = 1_356_998_400_000
 HOUR_MS = 3_600_000
 
 
 class Case(NamedTuple):
-    """One question about made-up points."""
+    """A query of generated points."""
 
     name: str
     series: int
     hours: int
-    function: str = ""  # downsampling to minutes with it
+    function: str = ""  # of downsampling to minutes
     aggregator: str = "avg"
     groups: int = 1
     step_ms: int = 10_000
-    jitter_ms: int = 0  # so far the times of two series are apart, at most
+    jitter_ms: int = 0  # maximum difference between the times of two series
     integers: bool = False
     rate: bool = False
 
     @property
     def points(self) -> int:
-        """Of all series."""
+        """Total number of points."""
         return self.series * self.hours * HOUR_MS // self.step_ms
 
 
@@ -59,7 +58,7 @@ CASES = (
 
 
 def made(case: Case) -> list[Batch]:
-    """The points of a case as a scan delivers them: hour by hour a row of each series."""
+    """Return the points of a case as a scan does: hour by hour, one row per series."""
     random = np.random.default_rng(1)
     per_row = HOUR_MS // case.step_ms
     late = random.integers(0, case.jitter_ms // 1000 + 1, case.series) * 1000
@@ -85,11 +84,11 @@ def _pages(whole: Batch, per_row: int) -> Iterator[Batch]:
 
 
 def asked(case: Case, batches: list[Batch]) -> list[Points]:
-    """The answer, group by group."""
+    """Return the answer by group."""
     bounds = (BASE_MS, BASE_MS + case.hours * HOUR_MS - 1)
     downsample = read_downsample(f"1m-{case.function}") if case.function else None
     scan = scan_range(*bounds, downsample)
-    taking = Downsampler(downsample, *bounds, scan) if downsample else Collector()
+    taking = Downsampler(downsample, *bounds, scan) if downsample else PointJoiner()
     for batch in batches:
         taking.feed(batch)
     series = taking.finish(case.series)
@@ -100,7 +99,7 @@ def asked(case: Case, batches: list[Batch]) -> list[Points]:
 
 
 def measured(work: Callable[[], object], rounds: int) -> list[float]:
-    """Processor seconds of each of some runs."""
+    """Return the CPU seconds of each run."""
     seconds = []
     for _ in range(rounds):
         begun = time.process_time()
@@ -110,7 +109,7 @@ def measured(work: Callable[[], object], rounds: int) -> list[float]:
 
 
 def query_numbers(rounds: int) -> None:
-    """Print what each case costs."""
+    """Print the cost of each case."""
     rows, figures = [], {}
     for case in CASES:
         batches = made(case)

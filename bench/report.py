@@ -1,4 +1,4 @@
-"""Figures of several rounds → a table, on standard output and in bench/out/."""
+"""Format results of several rounds as a table, print it and write it to bench/out/."""
 
 import json
 import os
@@ -11,7 +11,7 @@ OUT = Path(__file__).parent / "out"
 
 
 def spread(figures: Sequence[float], digits: int = 2) -> str:
-    """Their median, and the least and greatest where there are several.
+    """Format the median, with minimum and maximum of several values.
 
     >>> spread([1.0, 3.0, 2.0], 1), spread([120000.0], 0)
     ('2.0 (1.0–3.0)', '120,000')
@@ -23,12 +23,12 @@ def spread(figures: Sequence[float], digits: int = 2) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """As Markdown."""
+    """Format a Markdown table."""
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ["---"] * len(head), *rows))
 
 
 def machine() -> str:
-    """Where figures were measured, without its name."""
+    """Describe the machine, without its host name."""
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
@@ -37,7 +37,7 @@ def machine() -> str:
 
 
 def publish(name: str, text: str, figures: Mapping[str, object]) -> None:
-    """Print a report and keep it, with the figures it was made of."""
+    """Print a report, and save it with its data."""
     OUT.mkdir(exist_ok=True)
     (OUT / f"{name}.md").write_text(text)
     (OUT / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")

@@ -1,6 +1,6 @@
-"""Sends a load over its connections, as fast as they are read, and waits for each one's answer to a last command.
+"""Send a load over its connections at full speed, and wait for each connection's answer to a last command.
 
-It is a process of its own, so that its work is not counted as anybody's.
+It is a separate process, so that its CPU is not counted.
 """
 
 import json
@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from bench.at_once import Done, at_once
+from bench.concurrency import Done, run_concurrently
 from bench.lines import Load, rounds
 
 
 def send(load: Load, port: int, last: str) -> Done:
-    """Send it to 127.0.0.1 and wait for the answers to `last`: `sync` here, `version` where that is not known, and
-    nothing for who answers nothing: there the end is waited for."""
+    """Send the load to 127.0.0.1 and wait for the answers to `last`: `sync` for tsd, `version` for OpenTSDB. Without
+    it, wait for the end of the connections."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.sender", json.dumps([load, port, last])], check=True, stdout=subprocess.PIPE
     )
@@ -23,10 +23,10 @@ def send(load: Load, port: int, last: str) -> Done:
 
 
 def main() -> None:
-    """What the process does."""
+    """Run the sending process."""
     arguments, port, last = json.loads(sys.argv[1])
     load = Load(*arguments)
-    texts = [b"".join(rounds(load, number)) for number in range(load.connections)]  # before the clock starts
+    texts = [b"".join(rounds(load, number)) for number in range(load.connections)]  # before timing starts
 
     def delivery(text: bytes) -> Callable[[], str]:
         connection = socket.create_connection(("127.0.0.1", port))
@@ -40,7 +40,7 @@ def main() -> None:
 
         return deliver
 
-    print(json.dumps(at_once([delivery(text) for text in texts])))
+    print(json.dumps(run_concurrently([delivery(text) for text in texts])))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""What a series costs: memory while it is held, and time until a new one's point is on disk with its UIDs.
+"""The cost of a series: memory, and time until a new series' point is on disk with its UIDs.
 
-Each series sends one point, so all that is counted beyond the daemon's own is what it keeps for them: texts, UIDs, row
-key parts, the newest point, the row that is watched. It is read once the window that they came in has been written.
-What the embedded store holds of the last writes until they are in a file (128 MiB at most) is no series': as much is
-written before.
+Each series sends one point, so the additional memory is what the daemon keeps per series: texts, UIDs, row key parts,
+the newest point and the watched row. Memory is read after the window is written. The embedded store's memtables (128
+MiB at most) are filled before, so that they do not count.
 
-Processor time is that of the daemon, with the threads of the store: until all is on disk in the journal, its UIDs in
-their table; and until all points, and the entries of the series index, are written too.
+CPU is that of the daemon including the store's threads: until all points are in the journal and all UIDs in their
+table; and until all points and the entries of the series index are written.
 """
 
 import random
@@ -19,26 +18,26 @@ import trio
 from bench.daemon import Daemon, serving
 from bench.lines import Load
 from bench.peers import running_hbase
-from bench.processes import usage
+from bench.process_usage import usage
 from bench.report import machine, publish, spread, table
 from bench.sender import send
-from tsd.assembly import control_path
+from tsd.daemon.wiring import control_path
 from tsd.store import Put
-from tsd.store.remote import Caller, RemoteStore
+from tsd.store.remote import ControlClient, RemoteStore
 
-WINDOW_MS = 600_000  # so that on a busy machine, too, series come in within one, and are written behind it
-WARM_UP = Load(series=1000, points=10, connections=4, seed=3)  # of other times; what is not the series' is there then
+WINDOW_MS = 600_000  # so that all series arrive within one window, even on a busy machine
+WARM_UP = Load(series=1000, points=10, connections=4, seed=3)  # of other times; its memory does not count
 
-MEMTABLES_MIB = 128  # that the embedded store has at most
+MEMTABLES_MIB = 128  # the embedded store's maximum
 
 
 class Figures(NamedTuple):
-    """Of one run."""
+    """Results of one run."""
 
     series_per_s: float
-    cpu_us: float  # a series
-    stored_us: float  # of CPU, a series, until all is stored
-    held_bytes: float  # a series
+    cpu_us: float  # per series
+    stored_us: float  # CPU per series until everything is stored
+    held_bytes: float  # per series
     peak_mib: float
 
 
@@ -80,9 +79,8 @@ def series(counts: list[int], on_hbase: bool) -> None:
 
 
 async def _fill_memtables(daemon: Daemon) -> None:
-    """Have the embedded store hold as much of what was written as it may, a megabyte at a time: of a table that nothing
-    else here is written to or read from."""
-    caller = await Caller.connect(control_path(daemon.config))
+    """Fill the embedded store's memtables, a megabyte at a time, through a table that is not used otherwise."""
+    caller = await ControlClient.connect(control_path(daemon.config))
     store = RemoteStore(caller)
     chance = random.Random(1)
     for at in range(MEMTABLES_MIB * 5 // 4):

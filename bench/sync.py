@@ -1,7 +1,7 @@
-"""How long `sync` takes while others send, and what many small senders cost.
+"""Latency of `sync` under load, and the CPU of many small senders.
 
-One process sends put lines at a steady pace over many connections, as agents do; another connection sends a line and
-`sync` over and over, and waits for each answer.
+One process sends put lines at a fixed rate over many connections, as agents do. Another connection repeatedly sends a
+line and `sync`, and waits for the answer.
 """
 
 import json
@@ -21,29 +21,29 @@ from bench.telnet import Telnet
 
 HOUR_S = 3600
 PIECE_BYTES = 64 << 10
-LEAST_REST_S = 0.001  # of the sender: packets that are due by then go together
+LEAST_REST_S = 0.001  # pause of the sender: packets due within it are sent together
 
 
 class Pace(NamedTuple):
-    """Of all senders."""
+    """Rate of all senders."""
 
     connections: int
-    lines_per_s: int  # of each connection
-    packets_per_s: int = 1  # that they come in
+    lines_per_s: int  # per connection
+    packets_per_s: int = 1  # per connection
 
     @property
     def name(self) -> str:
-        """As the table has it."""
+        """The label in the table."""
         apart = f", in {self.packets_per_s} packets" if self.packets_per_s > 1 else ""
         return f"{self.connections:,} × {self.lines_per_s:,}{apart}"
 
 
 class Figures(NamedTuple):
-    """Of one pace."""
+    """Results of one rate."""
 
-    lines_per_s: float  # in all, as measured
+    lines_per_s: float  # measured total
     cpu_share: float  # of one core
-    cpu_us: float  # a line
+    cpu_us: float  # per line
     p50_ms: float
     p99_ms: float
 
@@ -52,7 +52,7 @@ PACES = [Pace(4, 0), Pace(4, 50_000), Pace(1000, 10), Pace(1000, 10, 10), Pace(1
 
 
 def sync(seconds: int) -> None:
-    """Run every pace for so long and publish the report."""
+    """Run every rate and publish the report."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
         for number, pace in enumerate(PACES):
@@ -76,14 +76,14 @@ def sync(seconds: int) -> None:
 
 
 def measure(daemon: Daemon, pace: Pace, seconds: float, probes: int = 1) -> Figures:
-    """Have agents send at a pace, and so many connections wait for `sync` over and over meanwhile."""
+    """Send at a fixed rate while some connections repeatedly call `sync`."""
     with subprocess.Popen(
         [sys.executable, "-m", "bench.sync", json.dumps([daemon.port, pace])],
         stdout=subprocess.PIPE,
     ) as sender:
         assert sender.stdout is not None
-        sender.stdout.readline()  # all are connected, and have introduced their series
-        daemon.flush()  # what is done once for a series is done
+        sender.stdout.readline()  # all connections have sent their series once
+        daemon.flush()  # ends one-time work per series
         with Telnet(daemon.port) as telnet:
             cpu, lines, start = daemon.usage().cpu_s, telnet.stats()["ledger.received"], time.monotonic()
             waits = _probe(daemon.port, start + seconds, probes)
@@ -97,7 +97,7 @@ def measure(daemon: Daemon, pace: Pace, seconds: float, probes: int = 1) -> Figu
 
 
 def _probe(port: int, end: float, probes: int) -> list[float]:
-    """How long each `sync` took until `end`, in seconds."""
+    """Repeat `sync` until `end`. Return the latencies in seconds."""
     waits: list[float] = []
 
     def probe(number: int) -> None:
@@ -115,10 +115,10 @@ def _probe(port: int, end: float, probes: int) -> list[float]:
 
 
 def _send(port: int, pace: Pace) -> None:
-    """What the sending process does: it staggers its connections over the tick, so that nobody sends in step."""
+    """Run the sending process. Its connections start their ticks at different times."""
     agents = [_Agent(port, number, pace) for number in range(pace.connections)]
     for agent in agents:
-        agent.connection.recv(PIECE_BYTES)  # its names are known
+        agent.connection.recv(PIECE_BYTES)  # its names are assigned
     print("ready", flush=True)
     rest, start, packets_per_s = threading.Event(), time.monotonic(), pace.connections * pace.packets_per_s
     sent = 0
@@ -131,7 +131,7 @@ def _send(port: int, pace: Pace) -> None:
 
 
 class _Agent:
-    """One that sends the same series over and over, each a second later than before."""
+    """An agent that repeatedly sends the same series, each time a second later."""
 
     def __init__(self, port: int, number: int, pace: Pace) -> None:
         self.connection = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -142,7 +142,7 @@ class _Agent:
         self.connection.sendall(b"".join(_line(host, START_S) for host in self._hosts) + b"sync\n")
 
     def send(self) -> None:
-        """Its next packet."""
+        """Return its next packet."""
         numbers = range(self._sent, self._sent + self._lines)
         self.connection.sendall(b"".join([_line(self._hosts[n % 10], START_S + 1 + n // 10) for n in numbers]))
         self._sent += self._lines

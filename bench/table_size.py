@@ -1,4 +1,4 @@
-"""How much a table takes on disk, once its engine has merged its files into as few as it can."""
+"""Size of a table on disk after its engine has merged its files."""
 
 import subprocess
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ import rocksdict  # noqa: TID251 (a benchmark's own order to RocksDB, not the da
 from bench.peers import Hbase
 from scripts.peers.hbase import HBASE, OPENS
 from scripts.peers.java import find_java, jars_of
-from tsd.store.rocks_options import options
+from tsd.store.rocksdb.options import options
 
 MERGE = Path(__file__).parent / "MergeFiles.java"
 
 
 def hbase_bytes(hbase: Hbase, table: str) -> int:
-    """Of the store files of a table, after what was in memory was written out and a major compaction is done."""
+    """Flush and major-compact a table of HBase. Return the size of its store files."""
     classes = f"{hbase.home / 'conf'}:{jars_of(HBASE)}/*"
     subprocess.run([find_java(), *OPENS, "-cp", classes, str(MERGE), table], check=True, stdout=subprocess.DEVNULL)
     files = _store_files(hbase.home / "data" / "data" / "default" / table)
@@ -24,22 +24,22 @@ def hbase_bytes(hbase: Hbase, table: str) -> int:
 
 
 def _store_files(folder: Path) -> set[Path]:
-    """Those that are in use: data/NAMESPACE/TABLE/REGION/FAMILY/FILE."""
+    """Yield the files in use: data/NAMESPACE/TABLE/REGION/FAMILY/FILE."""
     return {path for path in folder.glob("*/t/*") if path.is_file() and not path.name.startswith(".")}
 
 
 def embedded_bytes(home: Path) -> int:
-    """Of the embedded store's folder as it is."""
+    """Return the size of the embedded store's folder."""
     return _sizes(path for path in (home / "store").rglob("*") if path.is_file())
 
 
 def table_bytes(home: Path) -> int:
-    """Of the embedded store's tables alone: without its log and its records of what files there are."""
+    """Return the size of the embedded store's tables, without its log and manifest."""
     return _sizes((home / "store").glob("*.sst"))
 
 
 def merge_embedded(home: Path, table: str) -> None:
-    """Have RocksDB merge all files of a table, as it does bit by bit in the background. Nobody may have it open."""
+    """Make RocksDB merge all files of a table, as it does gradually in the background. No process may have it open."""
     folder = str(home / "store")
     settings = options(64 << 20, 32 << 20)
     families = dict.fromkeys(rocksdict.Rdict.list_cf(folder, settings), settings)

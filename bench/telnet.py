@@ -1,21 +1,21 @@
-"""A telnet connection to a daemon, from a benchmark's point of view."""
+"""A telnet connection to a daemon."""
 
 import socket
 from types import TracebackType
 from typing import Self
 
-MARK = b"benchmark"  # a command that nobody knows: its answer ends one whose length is unknown
+MARK = b"benchmark"  # an unknown command: its answer marks the end of an answer of unknown length
 ECHO = b"unknown command: benchmark.  Try `help'.\n"
 
 
 class Telnet:
-    """Asks and waits."""
+    """A blocking connection."""
 
     def __init__(self, port: int) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port), timeout=600)
 
     def ask(self, command: bytes) -> bytes:
-        """Everything that is answered to a command (or several, or put lines)."""
+        """Send commands or put lines. Return everything that is answered."""
         self._connection.sendall(command + b"\n" + MARK + b"\n")
         answer = b""
         while not answer.endswith(ECHO):
@@ -31,7 +31,7 @@ class Telnet:
         assert answer.startswith(b"synced "), answer
 
     def stats(self) -> dict[str, int]:
-        """The reply of `stats`, by name and own tag, without the prefix `tsd.`."""
+        """Return the reply of `stats` by name and own tag, without the prefix `tsd.`."""
         found = {}
         for line in self.ask(b"stats").decode().splitlines():
             name, _, value, *tags = line.split(" ")

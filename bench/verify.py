@@ -1,4 +1,4 @@
-"""What is in the tables after a run, read cell by cell, against what was sent: a figure of wrong results is none."""
+"""Compare the tables after a run, cell by cell, with the lines sent: results of a wrong run are invalid."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,15 +8,15 @@ from typing import NamedTuple
 import trio
 
 from bench.lines import Load, rounds
-from tsd.assembly import opened_store
-from tsd.codec.row import data_cells, points
-from tsd.codec.rowkey import split_key
-from tsd.config import Backend, Config, layout
+from tsd.codec.opentsdb.row import data_cells, points
+from tsd.codec.opentsdb.rowkey import split_key
+from tsd.config.loader import Backend, Config, layout
+from tsd.daemon.wiring import opened_store
 from tsd.store import scan
 
 
 class Sums(NamedTuple):
-    """Of points: as the sums are exact, two sets of points with equal ones are as good as equal here."""
+    """Number and exact sums of points. Equal sums mean equal points here."""
 
     points: int
     times_s: int
@@ -24,7 +24,7 @@ class Sums(NamedTuple):
 
 
 def sent(loads: Iterable[Load]) -> Sums:
-    """Of the lines of these loads."""
+    """Return the sums of the lines of these loads."""
     times: list[int] = []
     values: list[float] = []
     for load in loads:
@@ -37,12 +37,12 @@ def sent(loads: Iterable[Load]) -> Sums:
 
 
 def stored(config: Config) -> Sums:
-    """Of all rows of the data table. No daemon may have an embedded store open."""
+    """Return the sums of all rows of the data table. No daemon may have an embedded store open."""
     return trio.run(_stored, config)
 
 
 def check(config: Config, loads: Sequence[Load]) -> None:
-    """Ends the benchmark with status 1 where the table does not hold what was sent."""
+    """End the benchmark with status 1 if the table does not have the points sent."""
     was_sent, is_stored = sent(loads), stored(config)
     if was_sent != is_stored:
         where = Path(config.path) if config.backend is Backend.EMBEDDED else config.data_table

@@ -1,4 +1,4 @@
-"""The VictoriaMetrics that a benchmark runs beside the daemon: Debian's, with its OpenTSDB listener."""
+"""The VictoriaMetrics of a benchmark: Debian's, with its OpenTSDB listener."""
 
 import json
 import os
@@ -13,30 +13,29 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from bench.processes import Usage, usage
+from bench.process_usage import Usage, usage
 
 PROGRAM = shutil.which("victoria-metrics", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"]))
 PATIENCE_S = 600
-SHOWN_S = 60  # until what was flushed is found by a query
+SHOWN_S = 60  # until a query finds flushed points
 
 
 class Victoria:
-    """A running one. It keeps nothing durable before it flushes, which it does every second or so."""
+    """A running VictoriaMetrics. It flushes about every second; before that, nothing is durable."""
 
     def __init__(self, process: subprocess.Popen[bytes], home: Path, port: int, web_port: int, http_port: int) -> None:
         self._process = process
         self._home = home
         self.port = port
-        self.http_port = http_port  # of /api/put
+        self.http_port = http_port  # for /api/put
         self._web_port = web_port
 
     def usage(self) -> Usage:
-        """What it has used so far."""
+        """Return its resource usage so far."""
         return usage(self._process.pid)
 
     def await_stored(self, lines: int) -> float:
-        """Return once so many lines came in since its start and all are in its files, and when that was by the
-        monotonic clock."""
+        """Return once this many lines arrived since its start and are in its files: the time by the monotonic clock."""
         deadline = time.monotonic() + PATIENCE_S
         while self._received() < lines:
             assert time.monotonic() < deadline, (self._received(), lines)
@@ -48,22 +47,22 @@ class Victoria:
         return sum(int(line.split()[1]) for line in lines if line.startswith('vm_rows_inserted_total{type="opentsdb'))
 
     def check(self, start_s: int, end_s: int, points: int) -> None:
-        """Ends the benchmark with status 1 where it has not so many points from one time up to another, even later."""
+        """End the benchmark with status 1 if it lacks points of a time range after a while."""
         deadline = time.monotonic() + SHOWN_S
         while (found := self._points(start_s, end_s)) != points:
             if time.monotonic() > deadline:
                 raise SystemExit(f"VictoriaMetrics has {found} points of {points}: the figures mean nothing")
 
     def merged_bytes(self, points: int) -> int:
-        """What its points take, without the index of series, once it has merged its files into as few as it can."""
+        """Return the size of its points after merging files, without the index of series."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             for order in (
                 "force_flush",
                 "force_merge",
-            ):  # again and again: a merge that already runs has one passed over
+            ):  # repeated: a running merge skips its parts
                 self._get(f"/internal/{order}")
-            parts = list(self._home.glob("data/*/*/*_*_*"))  # each name begins with how many points it holds
+            parts = list(self._home.glob("data/*/*/*_*_*"))  # names begin with the number of points
             months = {part.parent.name for part in parts}
             if sum(int(part.name.partition("_")[0]) for part in parts) == points and len(parts) == len(months):
                 return sum(path.stat().st_size for part in parts for path in part.iterdir())
@@ -76,7 +75,7 @@ class Victoria:
         return int(found[0]["value"][1]) if found else 0
 
     def query(self, kind: str, words: Mapping[str, str | int]) -> list[dict[str, Any]]:
-        """What /api/v1/KIND finds."""
+        """Return the result of /api/v1/KIND."""
         found: list[dict[str, Any]] = json.loads(self._get(f"/api/v1/{kind}?{urlencode(words)}"))["data"]["result"]
         return found
 
@@ -87,7 +86,7 @@ class Victoria:
 
 @contextmanager
 def running_victoria(home: Path) -> Iterator[Victoria]:
-    """Start one with its data in `home`, and end it."""
+    """Start VictoriaMetrics with its data in `home`, and stop it."""
     assert PROGRAM is not None, "apt-get install victoria-metrics"
     port, web_port, http_port = _free_ports(3)
     words = [

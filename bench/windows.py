@@ -1,8 +1,8 @@
-"""How many points share a cell, and how many rows of an hour want compaction, by the length of the window.
+"""Points per cell, and rows of an hour that need compaction, by the length of the window.
 
-An hour of agents that send every ten seconds is played in a minute: agents, windows and the times of points are all
-sixty times as fast as they are said to be, so points meet windows as they would. Daemons of all windows write to one
-real HBase at once. Cells are counted in its tables, and the rows that want compaction by the daemons, too.
+An hour of agents that send every ten seconds is simulated in a minute: rates and windows are sixty times as fast.
+Daemons with different windows write to one real HBase at the same time. Cells are counted in its tables, and rows that
+need compaction by the daemons.
 """
 
 import tempfile
@@ -22,29 +22,29 @@ from bench.report import machine, publish, table
 
 HOUR_S = 3600
 SPEED = 60
-GROUPS = 10  # of series: agents do not send in step
-LEAST_JOINED = {100: 10.0}  # points a cell, but for the cells at a row's ends: no cell spans two hours
-ROUNDING = 0.02  # a window that an agent's point came a moment late for
+GROUPS = 10  # of series: agents send at different times
+LEAST_JOINED = {100: 10.0}  # points per cell, except cells at a row's ends: no cell spans two hours
+ROUNDING = 0.02  # tolerance for points that just missed a window
 
 
 class Figures(NamedTuple):
-    """Of one window's length."""
+    """Results of one window length."""
 
     rows: int
     cells: int
     points: int
-    inner_cells: int  # but for the first and the last of each row
+    inner_cells: int  # without the first and the last of each row
     inner_points: int
-    wanting: int  # rows that the daemon's compactor waits with
+    wanting: int  # rows in the queue of the daemon's compactor
 
     @property
     def inner_joined(self) -> float:
-        """Points a cell, but for the cells at a row's ends, of which a window that spans two hours makes two."""
+        """Points per cell, except cells at a row's ends: a window over two hours writes two."""
         return self.inner_points / max(self.inner_cells, 1)
 
 
 def windows(series: int, lengths_s: Sequence[int]) -> None:
-    """Play the hour and publish the report."""
+    """Simulate the hour and publish the report."""
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         hbase = stack.enter_context(running_hbase(folder / "hbase"))
@@ -62,7 +62,7 @@ def windows(series: int, lengths_s: Sequence[int]) -> None:
 
 
 async def _play(daemons: Sequence[Daemon], series: int) -> None:
-    """Send each daemon a point of each series every ten seconds of the played hour."""
+    """Send each daemon a point of each series every ten seconds of simulated time."""
     start_s = (int(time.time()) // HOUR_S + 1) * HOUR_S  # noqa: TID251 (an hour to come: no daemon has seen a part of it)
     begun = trio.current_time()
 

@@ -1,4 +1,4 @@
-"""carbon-cache, Debian's, with whisper files: it takes the plaintext form, PATH VALUE TIME."""
+"""Debian's carbon-cache with whisper files. It reads the plaintext format PATH VALUE TIME."""
 
 import shutil
 import subprocess
@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.comparison.mixes import Sums
+from bench.comparison.systems import Needs, free_ports, listening, wait_until
 from bench.lines import ROUND_S
-from bench.processes import Usage, usage
-from bench.together.mixes import Sums
-from bench.together.systems import Needs, free_ports, listening, wait_until
+from bench.process_usage import Usage, usage
 
 PROGRAM = shutil.which("carbon-cache")
-OWN = "carbon"  # the first part of the paths of its own figures
-FEW = 200  # points that it may hold back when it is called done: its own figures, which it takes every second
-# As Debian ships it, but for its bounds on new files and on updates, and for files that take no more than they hold.
+OWN = "carbon"  # first part of the paths of its internal metrics
+FEW = 200  # points that may be unwritten at the end: its internal metrics arrive every second
+# Debian's configuration without limits on new files and updates, and with sparse files.
 CONFIGURATION = """
 [cache]
 STORAGE_DIR = {home}
@@ -54,8 +54,8 @@ HEAD_BYTES = 28  # of a file with one archive
 
 
 class Carbon:
-    """A running one. It tells senders nothing, and holds points in memory until it has written them; it never asks the
-    system to."""
+    """A running carbon-cache. It acknowledges nothing, keeps points in memory until it writes them, and never calls
+    fsync."""
 
     last = ""
     http_port = 0
@@ -66,20 +66,20 @@ class Carbon:
         self.port = port
 
     def usage(self) -> Usage:
-        """What it has used so far."""
+        """Return its resource usage so far."""
         return usage(self._process.pid)
 
     def store_cpu_s(self) -> float:
-        """It has no other processes."""
+        """Return 0: it has no other processes."""
         return 0.0
 
     def await_stored(self, points: int) -> float:
-        """It counts what it receives and what it holds every second: when that is nothing any more, all is written."""
+        """Wait until its internal metrics report that everything received is written."""
         wait_until("carbon reads", lambda: self._own("metricsReceived")["value"].sum() >= points)
         received = self._own("metricsReceived")
         read_s = int(received["time"][received["value"] > 0].max())
         wait_until("carbon writes", lambda: self._empty_since(read_s) > 0)
-        ago_s = time.time() - self._empty_since(read_s)  # noqa: TID251 (it tells the time by the wall clock)
+        ago_s = time.time() - self._empty_since(read_s)  # noqa: TID251 (its metrics use the wall clock)
         return time.monotonic() - max(0.0, ago_s)
 
     def _empty_since(self, after_s: int) -> int:
@@ -93,7 +93,7 @@ class Carbon:
         return np.zeros(0, POINT)
 
     def found(self, start_s: int, end_s: int) -> Sums:
-        """Of the points of that time, read from its files."""
+        """Read the points of a time range from its files."""
         total = Sums(0, 0.0)
         for path in self._files():
             points = points_of(path)
@@ -107,19 +107,19 @@ class Carbon:
                 yield from folder.rglob("*.wsp")
 
     def merged_bytes(self) -> int:
-        """Of its files as they are: a point has its place from the start."""
+        """Return the size of its files, which are preallocated."""
         return sum(path.stat().st_blocks * 512 for path in self._files())
 
 
 def points_of(path: Path) -> NDArray[np.void]:
-    """Those of a whisper file with one archive: places that were never written have no time."""
+    """Return the points of a whisper file with one archive. Unwritten slots have no time."""
     points = np.frombuffer(path.read_bytes()[HEAD_BYTES:], POINT)
     return points[points["time"] > 0]
 
 
 @contextmanager
 def running_carbon(home: Path, needs: Needs) -> Iterator[Carbon]:
-    """Start one with its state in `home`, and end it."""
+    """Start carbon-cache with its state in `home`, and stop it."""
     assert PROGRAM is not None
     (home / "log").mkdir(parents=True)
     (home / "whisper").mkdir()

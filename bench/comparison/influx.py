@@ -1,4 +1,4 @@
-"""InfluxDB 1.x, Debian's, with its OpenTSDB listener."""
+"""Debian's InfluxDB 1.x with its OpenTSDB listener."""
 
 import json
 import shutil
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.processes import Usage, usage
-from bench.together.mixes import Sums
-from bench.together.systems import Answer, Needs, Question, answer_of, free_ports, listening, wait_until
+from bench.comparison.mixes import Sums
+from bench.comparison.systems import Answer, Needs, Question, answer_of, free_ports, listening, wait_until
+from bench.process_usage import Usage, usage
 
 PROGRAM = shutil.which("influxd")
 PATIENCE_S = 600
 DATABASE = "opentsdb"
-# As Debian ships it, but for its bounds on series and values of a tag, its log of requests, and where it keeps things.
+# Debian's configuration without limits on series and tag values, without a request log, and with its own folders.
 CONFIGURATION = """
 reporting-disabled = true
 bind-address = "127.0.0.1:{own}"
@@ -46,7 +46,7 @@ AT_ONCE = {"snapshot": "5s", "compact": "5s"}
 
 
 class Influx:
-    """A running one. It tells senders of lines nothing; a batch is in its log, fsynced, a second later at most."""
+    """A running InfluxDB. It acknowledges no lines; a batch is in its log, fsynced, within a second."""
 
     last = ""
 
@@ -54,18 +54,18 @@ class Influx:
         self._process = process
         self._home = home
         self._web_port = web_port
-        self.port = self.http_port = port  # it tells lines and HTTP apart
+        self.port = self.http_port = port  # it detects lines and HTTP
 
     def usage(self) -> Usage:
-        """What it has used so far."""
+        """Return its resource usage so far."""
         return usage(self._process.pid)
 
     def store_cpu_s(self) -> float:
-        """It has no other processes."""
+        """Return 0: it has no other processes."""
         return 0.0
 
     def await_stored(self, points: int) -> float:
-        """What its shards were given is in its log."""
+        """Wait until its shards have received the points, which are then in its log."""
         return wait_until("InfluxDB stores", lambda: self._stored() >= points)
 
     def _stored(self) -> int:
@@ -83,7 +83,7 @@ class Influx:
         return Sums(sum(row[1] for row in rows), sum(row[2] for row in rows))
 
     def ask(self, question: Question) -> Answer:
-        """The answer to a query."""
+        """Run a query."""
         times = _times(question.start_s, question.end_s)
         if question.host:
             query = f"SELECT value FROM \"{question.metric}\" WHERE host = '{question.host}' AND {times}"
@@ -100,7 +100,7 @@ class Influx:
         )
 
     def merged_bytes(self) -> int:
-        """It merges a shard's files once nobody has written to it for a while: its settings say how long."""
+        """Wait until it has merged the files of idle shards. Its settings define the delay."""
         wait_until("InfluxDB merges", self._is_merged)
         return sum(path.stat().st_size for path in self._files())
 
@@ -130,7 +130,7 @@ class Influx:
 
 @contextmanager
 def running_influx(home: Path, needs: Needs) -> Iterator[Influx]:
-    """Start one with its state in `home`, and end it."""
+    """Start InfluxDB with its state in `home`, and stop it."""
     assert PROGRAM is not None
     home.mkdir(parents=True)
     own, web, lines = free_ports(3)

@@ -1,5 +1,5 @@
-"""The loads, and how each is put on a system that was just started: measured until all points are stored, and then
-every point is read back and counted, and values are added up."""
+"""The loads, and how each is run on a newly started system: measured until all points are stored; then every point is
+read back, counted and summed."""
 
 import functools
 import itertools
@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.lines import METRICS_A_HOST, ROUND_S, series_text
-from bench.telnet import Telnet
-from bench.together import deliver
-from bench.together.deliver import Pace
-from bench.together.mixes import HOUR_S, Mix, Sums, Written, apart, churn, growing, late, one_metric, steady
-from bench.together.records import Figures
-from bench.together.systems import (
+from bench.comparison import sender
+from bench.comparison.mixes import HOUR_S, Mix, Sums, Written, apart, churn, growing, late, one_metric, steady
+from bench.comparison.records import Figures
+from bench.comparison.sender import Pace
+from bench.comparison.systems import (
     CARBON,
     EMBEDDED,
     HBASE,
@@ -33,39 +31,41 @@ from bench.together.systems import (
     Running,
     System,
 )
+from bench.lines import METRICS_A_HOST, ROUND_S, series_text
+from bench.telnet import Telnet
 
 DAY_HOURS = 24
-BATCH = 1000  # points of a request
-AGAIN = 5  # times a query is asked again
-PROBES = 4  # connections that ask for `sync` beside fast senders; beside small ones it is one, lest it costs more
-SHOWN_S = 60  # until what was flushed is found by a query
-GROWN = 1000  # series that warm up
-SETTLED_S, LOOK_S = 20, 0.5  # after which a system holds what it holds for its series, and not what taking them in took
+BATCH = 1000  # points per request
+AGAIN = 5  # repetitions of a query
+PROBES = 4  # connections that call `sync` during fast loads; one during small loads, to limit their cost
+SHOWN_S = 60  # until a query finds flushed points
+GROWN = 1000  # series for warming up
+SETTLED_S, LOOK_S = 20, 0.5  # time after which memory no longer includes buffers of incoming lines
 
 
 class Load(NamedTuple):
-    """A mix, and what is done with it."""
+    """A mix, and how it is sent."""
 
     mix: Mix
     run: Callable[["Load", System, Running, Written], list[Figures]]
     needs: Needs = Needs()
     pace: Pace | None = None
-    rounds: dict[str, int] = {}  # noqa: RUF012 (of systems that are measured more than once)
+    rounds: dict[str, int] = {}  # noqa: RUF012 (of systems that are measured several times)
     suits: Callable[[System], bool] = lambda _: True
-    shares: dict[str, float] = {}  # noqa: RUF012 (of the points, for systems that get a part only)
+    shares: dict[str, float] = {}  # noqa: RUF012 (fraction of the points, for systems that get a part only)
 
     @property
     def name(self) -> str:
-        """As it is asked for."""
+        """The name on the command line."""
         return self.mix.name
 
     def stop(self, system: System) -> int:
-        """How many pieces that system is given."""
+        """Return the number of pieces for a system."""
         return self.mix.warm + max(2, round(self.mix.measured * self.shares.get(system.name, 1.0)))
 
 
 class Size(NamedTuple):
-    """Of all loads."""
+    """Sizes of all loads."""
 
     series: int
     points: int
@@ -76,7 +76,7 @@ class Size(NamedTuple):
     grown: tuple[int, ...]
     day_series: int
     day_hours: int
-    rounds: int  # of the steady load, of those that are compared
+    rounds: int  # of the steady load, for compared systems
 
 
 SIZES = {
@@ -86,15 +86,15 @@ SIZES = {
 
 
 class Wrong(Exception):
-    """A system does not hold what it was sent: its figures mean nothing."""
+    """A system does not have the points sent, so its results are invalid."""
 
 
 def loads(size: Size) -> list[Load]:
-    """All of them, the most important first. Those that are compared most are run several times: the first one that
-    comes to an HBase pays for its start."""
+    """Return all loads, the most important first. Compared systems run several rounds, because the first one on an
+    HBase includes its warm-up."""
     slow = {PLAIN: 0.4, INFLUX: 0.4, CARBON: 0.1, HBASE: 0.2, OPENTSDB: 0.2, HBASE_PLAIN: 0.2}
     on_hbase = dict.fromkeys((HBASE, OPENTSDB), min(size.rounds, 3))
-    rows_on_hbase = dict.fromkeys((HBASE, OPENTSDB), size.rounds)  # rows by the million: two rounds warm its Java
+    rows_on_hbase = dict.fromkeys((HBASE, OPENTSDB), size.rounds)  # millions of rows: two rounds warm its Java
     warm = max(5, size.points // 25)
     span_s = (size.points + warm) * ROUND_S
     day_s = size.day_hours * HOUR_S
@@ -103,9 +103,9 @@ def loads(size: Size) -> list[Load]:
     late_mix = some._replace(name="late", title="late and unordered points", make=late)
     batches = some._replace(name="http", title=f"HTTP, {BATCH:,} points a request")
     churned = some._replace(name="churn", title="new series in every tenth line", make=churn)
-    worst = Mix("apart", f"every line another series, of {size.apart:,}", size.apart, 11, 1, 4, apart, 11 * HOUR_S)
+    worst = Mix("apart", f"each line of another series, of {size.apart:,}", size.apart, 11, 1, 4, apart, 11 * HOUR_S)
     day = Mix(
-        "day", "a day of few series, one fat connection", size.day_series, size.day_hours, 0, 1, one_metric, day_s
+        "day", "a day of few series on one fast connection", size.day_series, size.day_hours, 0, 1, one_metric, day_s
     )
     grown = Mix("grow", "new series", size.grown[-1], len(size.grown) + 1, 1, 4, growing((GROWN, *size.grown)), HOUR_S)
     small = Pace(size.agents, METRICS_A_HOST, METRICS_A_HOST, 1.0, size.seconds)
@@ -113,7 +113,7 @@ def loads(size: Size) -> list[Load]:
     return [
         Load(few, _flat, rounds={**dict.fromkeys((EMBEDDED, VICTORIA), size.rounds), **on_hbase}, shares=slow),
         Load(
-            few._replace(name="half", title="half of its speed, 4 connections"),
+            few._replace(name="half", title="half of top speed, 4 connections"),
             _half,
             suits=lambda s: s.sync,
             shares=slow,
@@ -132,21 +132,21 @@ def loads(size: Size) -> list[Load]:
 
 
 def _introducing(name: str, title: str, pace: Pace) -> Mix:
-    """A point of each series that agents have."""
+    """A point of each series of the agents."""
     series = pace.connections * pace.series
     ticks_s = (pace.ticks * pace.lines // pace.series + 1) * ROUND_S
     return Mix(name, title, series, 1, 1, 4, steady, ticks_s)
 
 
-# ---- how they are run
+# ---- how loads are run
 
 
 def _flat(load: Load, system: System, running: Running, written: Written) -> list[Figures]:
-    """As fast as they are read."""
+    """Send as fast as the system reads."""
     warm, stop = load.mix.warm, load.stop(system)
     _warm_up(running, written)
     meter = Meter(running)
-    sent = deliver.flat(written.parts(warm, stop), running.port, running.last)
+    sent = sender.flat(written.parts(warm, stop), running.port, running.last)
     end = running.await_stored(written.total(0, stop).points)
     figures = meter.figures(written.total(warm, stop).points, sent.start, end)
     _check(running, written, written.total(0, stop))
@@ -154,18 +154,18 @@ def _flat(load: Load, system: System, running: Running, written: Written) -> lis
 
 
 def _half(load: Load, system: System, running: Running, written: Written) -> list[Figures]:
-    """At half the speed that it has without a pace, while others wait for `sync`."""
+    """Send at half of the top speed while other connections call `sync`."""
     warm, stop = load.mix.warm, load.stop(system)
     middle = (warm + stop) // 2
     _warm_up(running, written)
-    fast = deliver.flat(written.parts(warm, middle), running.port, running.last)
+    fast = sender.flat(written.parts(warm, middle), running.port, running.last)
     seconds = (
         2 * (running.await_stored(written.total(0, middle).points) - fast.start) * (stop - middle) / (middle - warm)
     )
     points = written.total(middle, stop).points
     meter = Meter(running)
     with _probing(running.port, written.start_s, PROBES) as waits:
-        sent = deliver.flat(written.parts(middle, stop), running.port, running.last, seconds)
+        sent = sender.flat(written.parts(middle, stop), running.port, running.last, seconds)
     figures = meter.figures(points, sent.start, sent.end)
     running.await_stored(written.total(0, stop).points + len(waits))
     _check(running, written, written.total(0, stop))
@@ -173,11 +173,11 @@ def _half(load: Load, system: System, running: Running, written: Written) -> lis
 
 
 def _batches(load: Load, system: System, running: Running, written: Written) -> list[Figures]:
-    """The next batch of a connection when the last was answered."""
+    """Send the next batch of a connection after the answer to the previous one."""
     del system
     _warm_up(running, written)
     meter = Meter(running)
-    sent = deliver.http_batches(written.parts(load.mix.warm, load.mix.pieces), running.http_port, BATCH)
+    sent = sender.http_batches(written.parts(load.mix.warm, load.mix.pieces), running.http_port, BATCH)
     total = written.total(0, load.mix.pieces)
     end = running.await_stored(total.points)
     figures = meter.figures(written.total(load.mix.warm, load.mix.pieces).points, sent.start, end)
@@ -186,13 +186,13 @@ def _batches(load: Load, system: System, running: Running, written: Written) -> 
 
 
 def _agents(load: Load, system: System, running: Running, written: Written) -> list[Figures]:
-    """At their own pace; what is still in memory at the end is written and counts."""
+    """Send at a fixed rate. Points still in memory at the end are written and count."""
     assert load.pace is not None
     _warm_up(running, written)
     known = written.total(0, 1)
     meter = Meter(running)
     with _probing(running.port, written.start_s, 1 if system.sync else 0) as waits:
-        sent = deliver.agents(load.pace, running.port, written.start_s + ROUND_S, in_paths=system.form == "path")
+        sent = sender.agents(load.pace, running.port, written.start_s + ROUND_S, in_paths=system.form == "path")
     running.await_stored(known.points + sent.points + len(waits))
     figures = meter.figures(sent.points, sent.start, sent.end)._replace(lines_per_s=None)
     _check(running, written, known + Sums(sent.points, sent.values))
@@ -200,7 +200,7 @@ def _agents(load: Load, system: System, running: Running, written: Written) -> l
 
 
 def _grow(load: Load, system: System, running: Running, written: Written) -> list[Figures]:
-    """Series by series, measured at every step."""
+    """Add series, with a measurement at every step."""
     _warm_up(running, written)
     base_mib = _settled_mib(running)
     found = []
@@ -209,7 +209,7 @@ def _grow(load: Load, system: System, running: Running, written: Written) -> lis
         if count > system.most_series:
             break
         meter = Meter(running)
-        sent = deliver.flat(written.parts(at, at + 1), running.port, running.last)
+        sent = sender.flat(written.parts(at, at + 1), running.port, running.last)
         figures = meter.figures(written.total(at, at + 1).points, sent.start, running.await_stored(count))
         held_bytes = (_settled_mib(running) - base_mib) * 2**20 / (count - GROWN)
         found.append(figures._replace(series=count, held_bytes=held_bytes))
@@ -218,7 +218,7 @@ def _grow(load: Load, system: System, running: Running, written: Written) -> lis
 
 
 def _settled_mib(running: Running) -> float:
-    """The least that it held within some seconds in which nothing came in."""
+    """Return the minimum memory within some seconds without input."""
     end, pause = time.monotonic() + SETTLED_S, threading.Event()
     least = running.usage().now_mib
     while time.monotonic() < end:
@@ -228,26 +228,26 @@ def _settled_mib(running: Running) -> float:
 
 
 def _day(load: Load, system: System, running: Running, written: Written) -> list[Figures]:
-    """Then it is asked, and then its files are merged."""
+    """Send a day, then run queries, then merge files."""
     (figures,) = _flat(load, system, running, written)
-    if isinstance(running, Answering):  # carbon does not: that is another program's
+    if isinstance(running, Answering):  # carbon needs another program for queries
         figures = figures._replace(queries_ms={q.name: _asked(running, written, q) for q in questions(written)})
     return [figures._replace(disk_bytes=running.merged_bytes() / figures.points)]
 
 
 def questions(written: Written) -> list[Question]:
-    """What is asked of the day."""
+    """Return the queries of the day."""
     metric, start_s, end_s = series_text(0)[0], written.start_s, written.end_s
     last_s = end_s - HOUR_S
     return [
-        Question("one series, an hour", metric, last_s, end_s, host="web00003"),
-        Question("all summed, an hour", metric, last_s, end_s),
-        Question("all, a day, means of minutes", metric, start_s, end_s, step_s=60),
+        Question("one series, one hour", metric, last_s, end_s, host="web00003"),
+        Question("sum of all series, one hour", metric, last_s, end_s),
+        Question("all series, one day, 1-minute means", metric, start_s, end_s, step_s=60),
     ]
 
 
 def _asked(running: Answering, written: Written, question: Question) -> list[float]:
-    """How long it took at first, and again and again, in ms. The answer must be what was sent."""
+    """Return the first and the repeated latencies of a query in ms. The answer must match the lines."""
     taken = []
     wanted = expected(written, question)
     for _ in range(1 + AGAIN):
@@ -260,7 +260,7 @@ def _asked(running: Answering, written: Written, question: Question) -> list[flo
 
 
 def expected(written: Written, question: Question) -> Answer:
-    """The answer to a question, from the lines. Means over a step are of equally many points each."""
+    """Compute the answer from the lines. Means over a step are of equally many points each."""
     return _expected(tuple(path.with_suffix(".put") for path in written.paths), question)
 
 
@@ -281,14 +281,14 @@ def _expected(paths: tuple[Path, ...], question: Question) -> Answer:
 
 
 class Meter:
-    """What a system uses from now on."""
+    """Measures resource usage from now on."""
 
     def __init__(self, running: Running) -> None:
         self._running = running
         self._cpu_s, self._store_cpu_s = running.usage().cpu_s, running.store_cpu_s()
 
     def figures(self, points: int, start: float, end: float) -> Figures:
-        """For so many points between these times of the monotonic clock."""
+        """Return results for points between two times of the monotonic clock."""
         used = self._running.usage()
         cpu_s, store_cpu_s = used.cpu_s - self._cpu_s, self._running.store_cpu_s() - self._store_cpu_s
         per_line = points / 1e6
@@ -305,12 +305,12 @@ class Meter:
 def _warm_up(running: Running, written: Written) -> None:
     if not written.mix.warm:
         return
-    deliver.flat(written.parts(0, written.mix.warm), running.port, running.last)
+    sender.flat(written.parts(0, written.mix.warm), running.port, running.last)
     running.await_stored(written.total(0, written.mix.warm).points)
 
 
 def _check(running: Running, written: Written, sent: Sums) -> None:
-    """Points are read back: what was flushed is found by a query a moment later."""
+    """Read points back. Flushed points are found by a query after a moment."""
     deadline = time.monotonic() + SHOWN_S
     while not (found := running.found(written.start_s, written.end_s)).like(sent):
         if time.monotonic() > deadline:
@@ -327,7 +327,7 @@ def _with_waits(figures: Figures, waits: list[float], sent_per_s: float) -> Figu
 
 @contextmanager
 def _probing(port: int, start_s: int, probes: int) -> Iterator[list[float]]:
-    """While the block runs, some connections send a line and `sync`, and wait, over and over: how many seconds."""
+    """While the block runs, some connections repeatedly send a line and `sync`. Yield their latencies in seconds."""
     waits: list[float] = []
     over = threading.Event()
 

@@ -1,7 +1,7 @@
-"""What is sent: lines of put, made once for all systems and kept in files, one for each connection.
+"""The lines of the loads, generated once for all systems into one file per connection.
 
-A mix is cut into pieces. The first ones warm a system up: they bring names and are measured by no one. All series are
-named, and all values chosen, as `bench.lines` does it; the same arguments give the same bytes.
+A mix consists of pieces. The first ones create names to warm up a system and are not measured. `bench.lines` chooses
+names and values; the same arguments give the same bytes.
 """
 
 import math
@@ -14,20 +14,20 @@ from typing import NamedTuple
 from bench.lines import METRICS_A_HOST, ROUND_S, series_text
 
 HOUR_S = 3600
-WORDS = 7  # of a line: put METRIC TIME VALUE host=… dc=… cpu=…
+WORDS = 7  # per line: put METRIC TIME VALUE host=… dc=… cpu=…
 CHURN = 10  # a tenth of the hosts is replaced in every round
-LATE = 0.3  # of the lines
+LATE = 0.3  # fraction of the lines
 LINE = re.compile(rb"put (\S+) (\d+) (\S+) host=(\S+) dc=(\S+) cpu=(\S+)\n")
 PATH = rb"\1.\4.\5.\6 \3 \2\n"
 
 
 class Mix(NamedTuple):
-    """A load whose lines are sent as they are read."""
+    """The lines of a load."""
 
     name: str
     title: str
-    series: int  # at a time
-    pieces: int  # with those that warm up
+    series: int  # at the same time
+    pieces: int  # including those for warming up
     warm: int
     connections: int
     make: Callable[["Mix", int, int], Iterator[bytes]]  # (mix, start_s, connection) → pieces
@@ -35,12 +35,12 @@ class Mix(NamedTuple):
 
     @property
     def measured(self) -> int:
-        """Pieces that are not for warming up."""
+        """Number of measured pieces."""
         return self.pieces - self.warm
 
 
 class Sums(NamedTuple):
-    """Of data points."""
+    """Number and sum of data points."""
 
     points: int
     values: float
@@ -50,7 +50,7 @@ class Sums(NamedTuple):
         return Sums(self.points + other.points, self.values + other.values)
 
     def like(self, other: "Sums") -> bool:
-        """Whether they are equal, but for the order in which values were added."""
+        """Whether they are equal apart from the order of additions."""
         return self.points == other.points and math.isclose(self.values, other.values, rel_tol=1e-9)
 
 
@@ -59,27 +59,27 @@ class Written(NamedTuple):
 
     mix: Mix
     start_s: int
-    paths: list[Path]  # of each connection
-    ends: list[list[int]]  # of each connection, where each piece ends
-    sums: list[Sums]  # of each piece
+    paths: list[Path]  # by connection
+    ends: list[list[int]]  # by connection: the end of each piece
+    sums: list[Sums]  # by piece
 
     @property
     def end_s(self) -> int:
-        """After the last point."""
+        """Time after the last point."""
         return self.start_s + self.mix.span_s
 
     def total(self, first: int, stop: int) -> Sums:
-        """Of some pieces."""
+        """Return the sums of some pieces."""
         return sum(self.sums[first:stop], Sums(0, 0.0))
 
     def parts(self, first: int, stop: int) -> list[tuple[str, int, int]]:
-        """Of each connection, file and bytes of some pieces."""
+        """Return file and byte range of some pieces for each connection."""
         cuts = [[0, *ends] for ends in self.ends]
         return [(str(path), cut[first], cut[stop]) for path, cut in zip(self.paths, cuts, strict=True)]
 
 
 def write(mix: Mix, folder: Path, now_s: int) -> Written:
-    """Make the files. The last point is of the hour before `now_s`, or older."""
+    """Write the files. The last point is in the hour before `now_s`, or older."""
     start_s = (now_s - mix.span_s) // HOUR_S * HOUR_S - HOUR_S
     folder.mkdir(parents=True, exist_ok=True)
     paths, ends = [], []
@@ -97,7 +97,7 @@ def write(mix: Mix, folder: Path, now_s: int) -> Written:
 
 
 def sums_of(text: bytes) -> Sums:
-    """Of lines of put.
+    """Return the sums of put lines.
 
     >>> sums_of(b"put m 1 2.5 host=a dc=b cpu=0" + bytes([10]))
     Sums(points=1, values=2.5)
@@ -107,7 +107,7 @@ def sums_of(text: bytes) -> Sums:
 
 
 def as_paths(written: Written, stop: int) -> Written:
-    """The same points of the first pieces in carbon's form: PATH VALUE TIME, tags' values being parts of the path."""
+    """Write the points of the first pieces in carbon's format PATH VALUE TIME, with tag values as parts of the path."""
     paths, ends = [], []
     for path, whole in zip(written.paths, written.ends, strict=True):
         cut = whole[:stop]
@@ -122,7 +122,7 @@ def as_paths(written: Written, stop: int) -> Written:
 
 
 def plain(text: bytes) -> bytes:
-    """Lines of put in carbon's form."""
+    """Convert put lines to carbon's format."""
     return LINE.sub(PATH, text)
 
 
@@ -130,7 +130,7 @@ def plain(text: bytes) -> bytes:
 
 
 class _Values:
-    """Two-decimal gauges that walk, counters and small integers."""
+    """Random walks with two decimals, counters and small integers."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -151,13 +151,13 @@ class _Values:
 
 
 def line(number: int, time_s: int, value: bytes) -> bytes:
-    """Of the series of this number."""
+    """Return a line of the series with this number."""
     metric, tags = series_text(number)
     return b"put %s %d %s %s\n" % (metric.encode(), time_s, value, tags.encode())
 
 
 def steady(mix: Mix, start_s: int, connection: int, stride: int = 1) -> Iterator[bytes]:
-    """Every series once in ten seconds."""
+    """Every series has a point every ten seconds."""
     values = _Values(connection)
     mine = []
     for number in range(connection, mix.series, mix.connections):
@@ -169,15 +169,14 @@ def steady(mix: Mix, start_s: int, connection: int, stride: int = 1) -> Iterator
 
 
 def one_metric(mix: Mix, start_s: int, connection: int) -> Iterator[bytes]:
-    """The same, of one metric, a series for each host; a piece is an hour."""
+    """Likewise with one metric and a series per host; a piece is an hour."""
     rounds = steady(mix._replace(pieces=mix.pieces * HOUR_S // ROUND_S), start_s, connection, METRICS_A_HOST)
     for _ in range(mix.pieces):
         yield b"".join(next(rounds) for _ in range(HOUR_S // ROUND_S))
 
 
 def churn(mix: Mix, start_s: int, connection: int) -> Iterator[bytes]:
-    """A tenth of the hosts is replaced in every round, each by one that nobody knows, as where containers come and
-    go."""
+    """A tenth of the hosts is replaced by new ones in every round, as in container clusters."""
     values = _Values(connection)
     hosts = list(range(connection, mix.series // METRICS_A_HOST, mix.connections))
     unused = mix.series // METRICS_A_HOST + connection
@@ -191,7 +190,7 @@ def churn(mix: Mix, start_s: int, connection: int) -> Iterator[bytes]:
 
 
 def late(mix: Mix, start_s: int, connection: int) -> Iterator[bytes]:
-    """Three of ten lines come late, by anything up to the whole of it; those of a round are in no order."""
+    """Three of ten lines come late, by up to the whole range; the lines of a round are unordered."""
     chance = random.Random(connection)
     pieces = [text.splitlines(keepends=True) for text in steady(mix, start_s, connection)]
     yield from (b"".join(lines) for lines in pieces[: mix.warm])
@@ -205,7 +204,7 @@ def late(mix: Mix, start_s: int, connection: int) -> Iterator[bytes]:
 
 
 def apart(mix: Mix, start_s: int, connection: int) -> Iterator[bytes]:
-    """Every line is another series', and a series' next one is of another hour: no two points share a row."""
+    """Consecutive lines are of different series, and consecutive points of a series in different hours."""
     values = _Values(connection)
     for at in range(mix.pieces):
         numbers = range(connection, mix.series, mix.connections)
@@ -213,7 +212,7 @@ def apart(mix: Mix, start_s: int, connection: int) -> Iterator[bytes]:
 
 
 def growing(steps: tuple[int, ...]) -> Callable[[Mix, int, int], Iterator[bytes]]:
-    """A point of each series: a piece brings all up to so many."""
+    """A point of each series: each piece brings the total to the next step."""
 
     def make(mix: Mix, start_s: int, connection: int) -> Iterator[bytes]:
         values = _Values(connection)

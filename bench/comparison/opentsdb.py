@@ -1,4 +1,4 @@
-"""The daemon on its two stores, and OpenTSDB: all with OpenTSDB's API."""
+"""The systems with OpenTSDB's API: the daemon on its two stores, and OpenTSDB."""
 
 import subprocess
 import sys
@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.comparison import opentsdb_api
+from bench.comparison.mixes import Sums
+from bench.comparison.systems import Answer, Needs, Question
 from bench.daemon import Daemon, serving
-from bench.files import hbase_bytes, merge_embedded, table_bytes
 from bench.peers import Hbase, running_opentsdb
 from bench.peers import Opentsdb as Peer
-from bench.processes import Usage
-from bench.together import opentsdb_api
-from bench.together.mixes import Sums
-from bench.together.systems import Answer, Needs, Question
+from bench.process_usage import Usage
+from bench.table_size import hbase_bytes, merge_embedded, table_bytes
 
 
 class Tsd:
-    """A running daemon. Its `sync` is answered when all lines before it are on disk."""
+    """A running daemon. Its `sync` is answered when all earlier lines are on disk."""
 
     last = "sync"
 
@@ -28,28 +28,28 @@ class Tsd:
         self.port = self.http_port = daemon.port
 
     def usage(self) -> Usage:
-        """What it has used so far."""
+        """Return its resource usage so far."""
         return self.daemon.usage()
 
     def store_cpu_s(self) -> float:
-        """Of HBase and its gateway."""
+        """Return the CPU time of HBase and its gateway."""
         return self._hbase.cpu_s() if self._hbase else 0.0
 
     def await_stored(self, points: int) -> float:
-        """It is told to write what waits to share a cell with others."""
+        """Make it write its open rows."""
         self.daemon.flush()
         return self.daemon.await_stored(points)
 
     def found(self, start_s: int, end_s: int) -> Sums:
-        """Of the points of that time."""
+        """Read the points of a time range."""
         return opentsdb_api.found(self.port, start_s, end_s)
 
     def ask(self, question: Question) -> Answer:
-        """The answer to a query."""
+        """Run a query."""
         return opentsdb_api.ask(self.port, question)
 
     def merged_bytes(self) -> int:
-        """`tsd compact`, and the store's own compaction."""
+        """Run `tsd compact` and the store's own compaction."""
         self.daemon.stop()
         _tsd(self._settings, "compact")
         if self._hbase:
@@ -60,7 +60,7 @@ class Tsd:
 
 
 class Opentsdb:
-    """A running OpenTSDB. It tells senders of good lines nothing: `version` is answered when they were read."""
+    """A running OpenTSDB. It acknowledges no lines; `version` is answered after they were read."""
 
     last = "version"
 
@@ -71,34 +71,34 @@ class Opentsdb:
         self.port = self.http_port = peer.port
 
     def usage(self) -> Usage:
-        """What it has used so far."""
+        """Return its resource usage so far."""
         return self._peer.usage()
 
     def store_cpu_s(self) -> float:
-        """Of HBase and its gateway."""
+        """Return the CPU time of HBase and its gateway."""
         return self._hbase.cpu_s()
 
     def await_stored(self, points: int) -> float:
-        """Nothing is on its way to HBase any more; what it dropped is missed when points are read back."""
+        """Wait until no request to HBase is left. Dropped points are noticed when points are read back."""
         del points
         return self._peer.await_idle()
 
     def found(self, start_s: int, end_s: int) -> Sums:
-        """Of the points of that time."""
+        """Read the points of a time range."""
         return opentsdb_api.found(self.port, start_s, end_s)
 
     def ask(self, question: Question) -> Answer:
-        """The answer to a query."""
+        """Run a query."""
         return opentsdb_api.ask(self.port, question)
 
     def merged_bytes(self) -> int:
-        """After HBase's major compaction. It joins rows' cells as `tsd compact` does, but nobody can tell it to."""
+        """Run HBase's major compaction. OpenTSDB joins cells as `tsd compact` does, but not on request."""
         return hbase_bytes(self._hbase, self._table)
 
 
 @contextmanager
 def running_tsd(home: Path, needs: Needs, hbase: Hbase | None = None, *, plain: bool = False) -> Iterator[Tsd]:
-    """Start one with its state in `home`, or on new tables, and end it."""
+    """Start a daemon with its state in `home`, or on new tables, and stop it."""
     del needs
     settings = {"tsd.storage.path": str(home), **(hbase.settings(home.name) if hbase else {})}
     with serving(home, settings, plain=plain) as daemon:
@@ -107,7 +107,7 @@ def running_tsd(home: Path, needs: Needs, hbase: Hbase | None = None, *, plain: 
 
 @contextmanager
 def running_peer(home: Path, needs: Needs, hbase: Hbase) -> Iterator[Opentsdb]:
-    """Start an OpenTSDB on new tables, and end it."""
+    """Start an OpenTSDB on new tables, and stop it."""
     del needs
     settings = hbase.settings(home.name)
     with running_opentsdb(home, hbase, settings) as peer:

@@ -1,18 +1,18 @@
-"""The questions in OpenTSDB's HTTP API: for the daemon and for OpenTSDB alike."""
+"""Queries in OpenTSDB's HTTP API, for the daemon and OpenTSDB."""
 
 import json
 import urllib.parse
 import urllib.request
 
+from bench.comparison.mixes import Sums
+from bench.comparison.systems import Answer, Question, answer_of
 from bench.lines import METRICS_A_HOST
-from bench.together.mixes import Sums
-from bench.together.systems import Answer, Question, answer_of
 
 PATIENCE_S = 600
 
 
 def found(port: int, start_s: int, end_s: int) -> Sums:
-    """Points of all the benchmark's metrics, and the sum of their values."""
+    """Return number and sum of all points of the benchmark."""
     names = [f"bench.host.metric{number}" for number in range(METRICS_A_HOST)]
     known = {name for name in _get(port, "/api/suggest?type=metrics&max=1000&q=bench.host") if name in names}
     totals = [
@@ -23,7 +23,7 @@ def found(port: int, start_s: int, end_s: int) -> Sums:
 
 
 def ask(port: int, question: Question) -> Answer:
-    """The answer to a query."""
+    """Run a query."""
     tags = f"{{host={question.host}}}" if question.host else "{host=*}" if question.step_s else ""
     down = f"{question.step_s}s-avg:" if question.step_s else ""
     m = f"sum:{down}{question.metric}{tags}"

@@ -1,4 +1,4 @@
-"""What was measured → pictures, as SVG with text that stays text."""
+"""Plots of the results, as SVG with searchable text."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from bench.together.records import Run
-from bench.together.tables import AT_A_PACE, DAY, GROW, STEADY, Of, cpu_us, median
+from bench.comparison.records import Run
+from bench.comparison.tables import AT_A_PACE, DAY, GROW, STEADY, Of, cpu_us, median
 
 WIDTH, HEIGHT = 7.0, 2.6  # inches
 SMALL, TITLE = 7, 9  # points
@@ -20,7 +20,7 @@ COLOURS = ("#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#00798c", "#7
 
 
 def plots(run: Run) -> dict[str, Callable[[Path], None]]:
-    """Every picture by its name, and how it is written to a file."""
+    """Return a function that writes each plot, by name."""
     return {
         "cpu": lambda file: _saved(_cpu(run), file),
         "loads": lambda file: _saved(_loads(run), file),
@@ -30,7 +30,7 @@ def plots(run: Run) -> dict[str, Callable[[Path], None]]:
 
 
 def draw(run: Run, folder: Path) -> list[Path]:
-    """Write them all."""
+    """Write all plots."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name, write in plots(run).items():
@@ -40,7 +40,7 @@ def draw(run: Run, folder: Path) -> list[Path]:
 
 
 def _saved(figure: Figure, file: Path) -> None:
-    # Nothing in it but figures, so that the same ones give the same file.
+    # No metadata, so that equal results give equal files.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tsd", "font.size": 8}):
         figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
 
@@ -56,7 +56,7 @@ def _axes(columns: int = 1, height: float = HEIGHT) -> tuple[Figure, Sequence[Ax
 
 
 def _bars(axes: Axes, run: Run, load: str, of: Of, title: str, digits: int) -> None:
-    """One for each system, its figure beside it."""
+    """Draw a bar with a number for each system."""
     found = [(name, value) for name in run.systems() if (value := median(run.figures(load, name), of)) is not None]
     found.reverse()
     colours = [OURS if name.startswith("tsd") else OTHERS for name, _ in found]
@@ -67,9 +67,9 @@ def _bars(axes: Axes, run: Run, load: str, of: Of, title: str, digits: int) -> N
 
 
 def _plain(axis: Axis) -> None:
-    """Numbers as people write them, at 1, 2 and 5 of each power of ten."""
+    """Format numbers plainly, at 1, 2 and 5 of each power of ten."""
     if not (axis.axes.patches or axis.axes.lines):
-        return  # nothing was measured
+        return  # no results
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if _decades(axis) < 2 else (1.0,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
@@ -83,7 +83,7 @@ def _decades(axis: Axis) -> float:
 def _cpu(run: Run) -> Figure:
     figure, (speed, cpu) = _axes(2)
     _bars(speed, run, STEADY, lambda f: f.lines_per_s and f.lines_per_s / 1000, "thousand lines/s until stored", 0)
-    _bars(cpu, run, STEADY, cpu_us, "CPU µs a line, with the store's", 2)
+    _bars(cpu, run, STEADY, cpu_us, "CPU µs/line including the store", 2)
     cpu.tick_params(labelleft=False)
     if cpu.patches:
         cpu.set_xscale("log")
@@ -93,12 +93,12 @@ def _cpu(run: Run) -> Figure:
 
 def _disk(run: Run) -> Figure:
     figure, (axes,) = _axes(height=HEIGHT * 0.8)
-    _bars(axes, run, DAY, lambda f: f.disk_bytes, "bytes a point on disk, compacted", 2)
+    _bars(axes, run, DAY, lambda f: f.disk_bytes, "bytes/point on disk, compacted", 2)
     return figure
 
 
 def _loads(run: Run) -> Figure:
-    """CPU of a line under every load, a group of bars for each."""
+    """Draw the CPU per line of every load, as a group of bars."""
     loads = [name for name in run.titles if name not in (*AT_A_PACE, GROW)]
     systems = [s for s in run.systems() if sum(bool(run.figures(load, s)) for load in loads) > 2]
     figure, (axes,) = _axes(height=HEIGHT * 1.3)
@@ -111,14 +111,14 @@ def _loads(run: Run) -> Figure:
     if systems:
         axes.set_yscale("log")
     _plain(axes.yaxis)
-    axes.set_title("CPU µs a line, with the store's", loc="left", fontsize=TITLE)
+    axes.set_title("CPU µs/line including the store", loc="left", fontsize=TITLE)
     if systems:
         figure.legend(frameon=False, ncols=4, loc="outside lower center", fontsize=SMALL)
     return figure
 
 
 def _folded(title: str) -> str:
-    """On two lines."""
+    """Break a title into two lines."""
     words = title.split()
     middle = (len(words) + 1) // 2
     return " ".join(words[:middle]) + "\n" + " ".join(words[middle:])
@@ -133,7 +133,7 @@ def _growth(run: Run) -> Figure:
             style = {"label": system, "color": COLOURS[at % len(COLOURS)], "marker": "o", "markersize": 3.0}
             memory.plot(series, [f.held_bytes or 0.0 for f in steps], **style)  # type: ignore[arg-type]
             speed.plot(series, [f.lines_per_s or 0.0 for f in steps], **style)  # type: ignore[arg-type]
-    for axes, title in ((memory, "bytes held for a series"), (speed, "new series/s until stored")):
+    for axes, title in ((memory, "memory bytes/series"), (speed, "new series/s until stored")):
         if axes.lines:
             axes.set_xscale("log")
             axes.set_yscale("log")

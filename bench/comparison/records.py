@@ -1,33 +1,33 @@
-"""What was measured, kept in a file after every step, so that a run that is ended may go on, or be mended in part."""
+"""Results, saved to a file after every step, so that an interrupted run can continue and parts can be repeated."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.comparison.systems import NAMES
 from bench.report import OUT
-from bench.together.systems import NAMES
 
 FILE = OUT / "all.json"
 
 
 class Figures(NamedTuple):
-    """Of one system under one load. What was not measured is None."""
+    """Results of one system under one load. Unmeasured values are None."""
 
     points: int = 0
     lines_per_s: float | None = None  # until they are stored
-    cpu_us: float | None = None  # a line
-    store_cpu_us: float | None = None  # a line: of HBase and its gateway
+    cpu_us: float | None = None  # per line
+    store_cpu_us: float | None = None  # per line, of HBase and its gateway
     peak_mib: float | None = None
-    cores: float | None = None  # of the system, while agents sent at their own pace
+    cores: float | None = None  # of the system, at the agents' fixed rate
     sync_p50_ms: float | None = None
     sync_p99_ms: float | None = None
-    sent_per_s: float | None = None  # at a pace
-    series: int | None = None  # of the load that grows: so many by then
-    held_bytes: float | None = None  # a series
-    disk_bytes: float | None = None  # a point
-    queries_ms: dict[str, list[float]] | None = None  # first, and again
-    failed: str = ""  # why there are no figures
+    sent_per_s: float | None = None  # at a fixed rate
+    series: int | None = None  # of the growing load: the number at this step
+    held_bytes: float | None = None  # per series
+    disk_bytes: float | None = None  # per point
+    queries_ms: dict[str, list[float]] | None = None  # the first and the repeated ones
+    failed: str = ""  # why there are no results
 
 
 class Record(NamedTuple):
@@ -36,13 +36,13 @@ class Record(NamedTuple):
     load: str
     system: str
     round: int
-    took_s: float  # with starts and checks
+    took_s: float  # including starts and checks
     figures: Figures
     day: str = ""  # as in 2026-11-22
 
 
 class Run(NamedTuple):
-    """All of them, and where they were made."""
+    """All measurements, and the machine."""
 
     scale: str
     machine: str
@@ -51,28 +51,28 @@ class Run(NamedTuple):
     records: list[Record]
 
     def figures(self, load: str, system: str) -> list[Figures]:
-        """Of all rounds that did not fail."""
+        """Return the results of all successful rounds."""
         return [f for f in self.all(load, system) if not f.failed]
 
     def all(self, load: str, system: str) -> list[Figures]:
-        """Of all rounds."""
+        """Return the results of all rounds."""
         return [r.figures for r in self.records if (r.load, r.system) == (load, system)]
 
     def systems(self) -> list[str]:
-        """Those that were measured."""
+        """Return the measured systems."""
         return sorted({record.system for record in self.records}, key=NAMES.index)
 
     def has(self, load: str, system: str, number: int) -> bool:
-        """Whether it was measured, and did not fail."""
+        """Whether a measurement exists and was successful."""
         return any(r[:3] == (load, system, number) and not r.figures.failed for r in self.records)
 
     def without(self, load: str, system: str, number: int) -> "Run":
-        """But for one measurement, which is made anew."""
+        """Return the run without one measurement, which is repeated."""
         return self._replace(records=[r for r in self.records if r[:3] != (load, system, number)])
 
 
 def save(run: Run, file: Path = FILE) -> None:
-    """Write it, whole or not at all."""
+    """Write the file atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     text = run._asdict() | {"records": list(_as_dicts(run))}
     new = file.with_suffix(".new")
@@ -87,7 +87,7 @@ def _as_dicts(run: Run) -> Iterator[dict[str, object]]:
 
 
 def load(file: Path = FILE) -> Run | None:
-    """The one that was saved last."""
+    """Load the last saved run."""
     if not file.exists():
         return None
     text = json.loads(file.read_text())

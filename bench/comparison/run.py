@@ -1,4 +1,4 @@
-"""Runs every system under every load, in turn, and keeps what it finds."""
+"""Run every system under every load, alternately, and save the results."""
 
 import http.client
 import resource
@@ -15,17 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import victoria as victoria_peer
-from bench.day import ONE_REGION
-from bench.peers import Hbase, running_hbase
-from bench.report import machine
-from bench.together import carbon, influx
-from bench.together.carbon import running_carbon
-from bench.together.influx import running_influx
-from bench.together.loads import SIZES, Load, Wrong, loads
-from bench.together.mixes import Written, as_paths, write
-from bench.together.ours import running_peer, running_tsd
-from bench.together.records import Figures, Record, Run, load, save
-from bench.together.systems import (
+from bench.comparison import carbon, influx
+from bench.comparison.carbon import running_carbon
+from bench.comparison.influx import running_influx
+from bench.comparison.loads import SIZES, Load, Wrong, loads
+from bench.comparison.mixes import Written, as_paths, write
+from bench.comparison.opentsdb import running_peer, running_tsd
+from bench.comparison.records import Figures, Record, Run, load, save
+from bench.comparison.systems import (
     CARBON,
     EMBEDDED,
     HBASE,
@@ -36,11 +33,14 @@ from bench.together.systems import (
     VICTORIA,
     System,
 )
-from bench.together.victoria import running_victoria
+from bench.comparison.victoria import running_victoria
+from bench.day import ONE_REGION
+from bench.peers import Hbase, running_hbase
+from bench.report import machine
 from tsd.errors import TsdError
 
 INSTALL = "apt-get install --no-install-recommends"
-# What ends one measurement, not all of them.
+# Errors that end one measurement, not the run.
 FAILURES = (
     Wrong,
     TsdError,
@@ -56,21 +56,21 @@ FAILURES = (
 
 
 class Wanted(NamedTuple):
-    """What is to be run."""
+    """The selection of a run."""
 
     scale: str
     systems: Callable[[str], bool]
     loads: Callable[[str], bool]
-    resume: bool  # what was measured before is left as it is
+    resume: bool  # keep earlier measurements
 
 
 def run(wanted: Wanted) -> Run:
-    """Run it, and keep every figure as soon as it is there. Systems that need HBase come last: it takes part in nobody
-    else's measurement."""
+    """Run the selection, and save each result at once. Systems on HBase come last, so that HBase does not affect the
+    others."""
     size = SIZES[wanted.scale]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a thousand agents: what is started here inherits it
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it ends what it started
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # inherited: a thousand agents need descriptors
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also stops the started processes
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         hbase = cache(lambda: stack.enter_context(running_hbase(folder / "hbase", ONE_REGION)))
@@ -78,18 +78,18 @@ def run(wanted: Wanted) -> Run:
         some = [system for system in systems(hbase) if wanted.systems(system.name)]
         for system in some:
             if system.lacks:
-                _say(f"{system.name} is left out: {system.lacks}")
-        for beside in (False, True):
-            these = [system for system in some if system.hbase is beside and not system.lacks]
+                _say(f"{system.name} is skipped: {system.lacks}")
+        for on_hbase in (False, True):
+            these = [system for system in some if system.hbase is on_hbase and not system.lacks]
             for one in loads(size):
                 if these and wanted.loads(one.name):
                     found = _load(one, these, wanted, found, folder)
-    _say(f"all of it took {(time.monotonic() - begun) / 60:.0f} minutes")
+    _say(f"the run took {(time.monotonic() - begun) / 60:.0f} minutes")
     return found
 
 
 def systems(hbase: Callable[[], Hbase]) -> list[System]:
-    """All that there are, the fastest first."""
+    """Return all systems, the fastest first."""
     return [
         System(EMBEDDED, running_tsd, sync=True),
         System(VICTORIA, running_victoria, lacks=_lacks(victoria_peer.PROGRAM, "victoria-metrics")),
@@ -120,7 +120,7 @@ def _lacks(program: str | None, package: str) -> str:
 
 
 def _begun(wanted: Wanted) -> Run:
-    """What there is of a run of this scale."""
+    """Load the saved results of this scale."""
     titles = {one.name: one.mix.title for one in loads(SIZES[wanted.scale])}
     before = load()
     if before is None or before.scale != wanted.scale:
@@ -129,7 +129,7 @@ def _begun(wanted: Wanted) -> Run:
 
 
 def versions() -> dict[str, str]:
-    """Of the peers that are here."""
+    """Return the versions of the installed systems."""
     packages = {VICTORIA: "victoria-metrics", INFLUX: "influxdb", CARBON: "graphite-carbon"}
     found = {}
     for name, package in packages.items():
@@ -139,7 +139,7 @@ def versions() -> dict[str, str]:
 
 
 def _load(one: Load, these: list[System], wanted: Wanted, found: Run, folder: Path) -> Run:
-    """Every round of a load, systems in turn."""
+    """Run every round of a load, systems alternately."""
     suited = [system for system in these if one.suits(system) and (not system.only or one.name in system.only)]
     written: dict[str, Written] = {}
     for number in range(max(one.rounds.values(), default=1)):
@@ -169,7 +169,7 @@ def _written(one: Load, folder: Path) -> Written:
 
 
 def _measured(one: Load, system: System, written: Written, home: Path) -> list[Figures]:
-    """On a system that is started for it; what failed is told in its place."""
+    """Measure a newly started system. A failure is returned as a result."""
     now_s = int(time.time())  # noqa: TID251 (as above)
     try:
         with system.start(home, one.needs._replace(span_s=now_s - written.start_s)) as running:

@@ -1,7 +1,7 @@
-"""Sends lines, in a process of its own, so that its work is not counted as anybody's.
+"""Send lines from a separate process, so that its CPU is not counted.
 
-`flat`: pieces of files, a connection each, as fast as they are read or at a pace; `http`: the same as /api/put, one
-batch after the other; `agents`: many connections at a small pace, for some seconds.
+`flat`: pieces of files, one connection each, at full speed or a fixed rate; `http`: the same through /api/put, one
+batch after the other; `agents`: many connections at a low rate for some seconds.
 """
 
 import json
@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 
 import trio
 
-from bench.at_once import Done, at_once
+from bench.comparison.mixes import Sums, plain, sums_of
+from bench.concurrency import Done, run_concurrently
+from bench.http_put import posting
 from bench.lines import ROUND_S, series_text
-from bench.posting import posting
-from bench.together.mixes import Sums, plain, sums_of
 
 BLOCK_BYTES = 256 << 10
-STEP_S = 0.02  # of a pace
+STEP_S = 0.02  # interval of rate control
 
 
 class Sent(NamedTuple):
-    """When it was sent, in seconds of the monotonic clock, how much by agents, and the last answers."""
+    """Times of sending by the monotonic clock, number of lines of agents, and the last answers."""
 
     start: float
     end: float
@@ -37,7 +37,7 @@ class Sent(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """Of many agents: each has so many series and sends the next `lines` of them every `tick_s` seconds."""
+    """Rate of many agents: each has some series and sends the next `lines` of them every `tick_s` seconds."""
 
     connections: int
     series: int
@@ -47,35 +47,35 @@ class Pace(NamedTuple):
 
     @property
     def ticks(self) -> int:
-        """Of each agent."""
+        """Number of ticks per agent."""
         return round(self.seconds / self.tick_s)
 
 
-Part = tuple[str, int, int]  # of one connection: file, first byte, stop
+Part = tuple[str, int, int]  # of one connection: file, first byte, end
 
 
 def flat(parts: list[Part], port: int, last: str, seconds: float = 0.0) -> Sent:
-    """Send these parts of files at once, each on its own connection, and wait for the answer to `last` on each; where
-    that is empty, for the end of what is answered. It takes as long as it takes, or is stretched over `seconds`."""
+    """Send parts of files concurrently, each on its own connection, and wait for the answer to `last`; without it, for
+    the end of the answers. With `seconds`, spread the sending over that time."""
     return _run("flat", parts, port, last, seconds)
 
 
 def http_batches(parts: list[Part], port: int, batch: int) -> Sent:
-    """Post these parts as JSON, in batches of so many points."""
+    """Post parts as JSON, in batches of points."""
     return _run("http", parts, port, batch)
 
 
 def agents(pace: Pace, port: int, start_s: int, *, in_paths: bool) -> Sent:
-    """Have agents send points from this time on, as carbon reads them or as put lines."""
+    """Let agents send points from this time on, in carbon's format or as put lines."""
     return _run("agents", pace, port, start_s, in_paths)
 
 
 def _run(*words: object) -> Sent:
-    command = [sys.executable, "-m", "bench.together.deliver", json.dumps(words)]
+    command = [sys.executable, "-m", "bench.comparison.sender", json.dumps(words)]
     return Sent(*json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
 
 
-# ---- what the process does
+# ---- the sending process
 
 
 def _sent(done: Done) -> Sent:
@@ -98,7 +98,7 @@ def _flat(parts: list[Part], port: int, last: str, seconds: float) -> Sent:
 
         return deliver
 
-    return _sent(at_once([delivery(*part) for part in parts]))
+    return _sent(run_concurrently([delivery(*part) for part in parts]))
 
 
 def _text(path: str, begin: int, end: int) -> memoryview:
@@ -107,7 +107,7 @@ def _text(path: str, begin: int, end: int) -> memoryview:
 
 
 def _blocks(text: memoryview, seconds: float) -> Any:
-    """The text in blocks: each when it is due, of a time over which all is to be sent evenly."""
+    """Yield the text in blocks, each at its due time of an even distribution."""
     size = max(1, int(len(text) * STEP_S / seconds)) if seconds else BLOCK_BYTES
     begun, rest = time.monotonic(), threading.Event()
     for at in range(0, len(text), size):
@@ -117,11 +117,11 @@ def _blocks(text: memoryview, seconds: float) -> Any:
 
 
 def _http(parts: list[Part], port: int, batch: int) -> Sent:
-    return _sent(at_once([posting(list(bodies(bytes(_text(*part)), batch)), port) for part in parts]))
+    return _sent(run_concurrently([posting(list(bodies(bytes(_text(*part)), batch)), port) for part in parts]))
 
 
 def bodies(text: bytes, batch: int) -> list[bytes]:
-    """Lines of put as arrays of `batch` points, numbers as they stand in the lines.
+    """Convert put lines to arrays of `batch` points, with the numbers' text unchanged.
 
     >>> bodies(b"put m 1 2.50 host=a", 10)
     [b'[{"metric":"m","timestamp":1,"value":2.50,"tags":{"host":"a"}}]']
@@ -139,7 +139,7 @@ def _agents(pace: Pace, port: int, start_s: int, in_paths: bool) -> Sent:
 
 
 async def _send(pace: Pace, port: int, start_s: int, in_paths: bool) -> Sent:
-    """They stagger over the tick, so that nobody sends in step."""
+    """Start the agents' ticks at different times, so that they do not send in step."""
     totals = Sums(0, 0.0)
     streams = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(pace.connections)]
     begun = trio.current_time()
@@ -163,7 +163,7 @@ async def _send(pace: Pace, port: int, start_s: int, in_paths: bool) -> Sent:
 
 
 def tick_text(pace: Pace, agent: int, tick: int, start_s: int) -> bytes:
-    """What an agent sends in a tick: the next of its series, each ten seconds after its last point."""
+    """Return what an agent sends in a tick: its next series, each ten seconds after its last point."""
     lines = []
     for sent in range(tick * pace.lines, (tick + 1) * pace.lines):
         at, own = divmod(sent, pace.series)
@@ -173,7 +173,7 @@ def tick_text(pace: Pace, agent: int, tick: int, start_s: int) -> bytes:
 
 
 def main() -> None:
-    """What the process does."""
+    """Run the sending process."""
     kind, *words = json.loads(sys.argv[1])
     match kind:
         case "flat":

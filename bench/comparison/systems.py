@@ -1,4 +1,4 @@
-"""What a benchmark asks of every system, whoever made it."""
+"""The interface of a system in the comparison."""
 
 import socket
 import time
@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from bench.processes import Usage
-from bench.together.mixes import Sums
+from bench.comparison.mixes import Sums
+from bench.process_usage import Usage
 
 NAMES = EMBEDDED, PLAIN, VICTORIA, INFLUX, CARBON, HBASE, HBASE_PLAIN, OPENTSDB = (
     "tsd, embedded",
-    "tsd, embedded, nothing compiled",
+    "tsd, embedded, pure Python",
     "VictoriaMetrics",
     "InfluxDB",
     "carbon",
     "tsd, HBase",
-    "tsd, HBase, nothing compiled",
+    "tsd, HBase, pure Python",
     "OpenTSDB 2.4.1, HBase",
 )
 PATIENCE_S = 240
@@ -25,84 +25,84 @@ LOOK_S = 0.02
 
 
 class Question(NamedTuple):
-    """A query over one metric, whose series differ in `host`."""
+    """A query of one metric with series that differ in `host`."""
 
     name: str
     metric: str
     start_s: int
     end_s: int  # after the last point
-    host: str = ""  # of which alone
-    step_s: int = 0  # means over so long for each host; otherwise all series are summed at every time
+    host: str = ""  # only this host
+    step_s: int = 0  # means of this length for each host; otherwise the sum of all series at each time
 
 
 class Answer(NamedTuple):
-    """What systems must agree on."""
+    """The part of an answer on which systems must agree."""
 
     series: int
     points: int
-    values: float  # their sum
+    values: float  # sum
 
 
 class Running(Protocol):
-    """A system with state of its own, just started."""
+    """A newly started system."""
 
-    port: int  # takes lines
-    http_port: int  # takes /api/put; 0 where it does not
-    last: str  # the command whose answer says that all before it was read, if there is one
+    port: int  # for lines
+    http_port: int  # for /api/put; 0 if unsupported
+    last: str  # a command that is answered after all earlier lines were read, if any
 
     def usage(self) -> Usage:
-        """Of all its processes, so far."""
+        """Return the usage of all its processes so far."""
         ...
 
     def store_cpu_s(self) -> float:
-        """Processor time of the store beside it, so far; 0 where it has none."""
+        """Return the CPU time of a separate store so far; 0 without one."""
         ...
 
     def await_stored(self, points: int) -> float:
-        """Return once so many points, counted from the start, are where a query finds them and a restart keeps them;
-        and when that was, by the monotonic clock."""
+        """Wait until so many points, counted from the start, are durable and visible to queries. Return the time by the
+        monotonic clock."""
         ...
 
     def found(self, start_s: int, end_s: int) -> Sums:
-        """Of all points of that time, read back."""
+        """Read back all points of a time range."""
         ...
 
     def merged_bytes(self) -> int:
-        """What points take on disk after all that it does to make that less. Nothing else can be asked afterwards."""
+        """Return the size on disk after all compaction. No other call is allowed afterwards."""
         ...
 
 
 @runtime_checkable
 class Answering(Protocol):
-    """A system that answers queries."""
+    """A system with queries."""
 
     def ask(self, question: Question) -> Answer:
-        """The answer to one."""
+        """Run a query."""
         ...
 
 
 class Needs(NamedTuple):
-    """What a run needs beyond the defaults."""
+    """Special requirements of a run."""
 
     span_s: int = 0  # from the first point to now
-    compacts: bool = False  # whether files are to be merged as soon as nobody writes
+    compacts: bool = False  # merge files as soon as writes stop
 
 
 class System(NamedTuple):
-    """How a kind of system is started, and what it cannot do."""
+    """How a system is started, and its limitations."""
 
     name: str
     start: Callable[[Path, Needs], AbstractContextManager[Running]]
-    form: str = "put"  # of the lines: put or path
-    sync: bool = False  # whether it says when a line is on disk
-    most_series: int = 1_000_000  # in the load that grows
+    form: str = "put"  # format of lines: put or path
+    sync: bool = False  # whether it acknowledges durable lines
+    most_series: int = 1_000_000  # in the growing load
     hbase: bool = False  # whether it runs on HBase
-    only: tuple[str, ...] = ()  # loads; all where empty
-    lacks: str = ""  # what it needs and this machine has not
+    only: tuple[str, ...] = ()  # loads; empty: all
+    lacks: str = ""  # a missing requirement
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Return free ports."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
@@ -111,17 +111,17 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_until(what: str, done: Callable[[], bool], patience_s: float = PATIENCE_S) -> float:
-    """Look until it is done; when that was, by the monotonic clock. RuntimeError after so many seconds."""
+    """Poll until done. Return the time by the monotonic clock. Raises RuntimeError after `patience_s`."""
     deadline = time.monotonic() + patience_s
     while not done():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{what}: not within {patience_s:,.0f} s")
-        time.sleep(LOOK_S)  # noqa: TID251 (a peer tells nobody when it is done)
+            raise RuntimeError(f"{what}: timeout after {patience_s:,.0f} s")
+        time.sleep(LOOK_S)  # noqa: TID251 (other systems do not notify)
     return time.monotonic()
 
 
 def listening(port: int) -> bool:
-    """Whether somebody takes connections there."""
+    """Whether a connection is accepted on the port."""
     try:
         socket.create_connection(("127.0.0.1", port)).close()
     except OSError:
@@ -130,5 +130,5 @@ def listening(port: int) -> bool:
 
 
 def answer_of(series: Mapping[str, list[float]]) -> Answer:
-    """Of the values of each series."""
+    """Return the answer for the values of each series."""
     return Answer(len(series), sum(map(len, series.values())), sum(map(sum, series.values())))

@@ -1,28 +1,28 @@
-"""What was measured → Markdown."""
+"""Results as Markdown tables."""
 
 import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from bench.comparison.records import Figures, Run
+from bench.comparison.systems import CARBON, INFLUX, OPENTSDB, VICTORIA
 from bench.report import table
-from bench.together.records import Figures, Run
-from bench.together.systems import CARBON, INFLUX, OPENTSDB, VICTORIA
 
 STEADY, HALF, DAY, GROW = "steady", "half", "day", "grow"
 AT_A_PACE = ("half", "connections", "paced")
 NONE = ""
-# What stands for `sync` where there is none.
+# How systems without `sync` treat points.
 ACKNOWLEDGES = {
-    VICTORIA: "none: a point is in memory for a second or so",
-    INFLUX: "none for lines: a batch is in a log, fsynced, within a second",
+    VICTORIA: "none: points stay in memory for about one second",
+    INFLUX: "none for lines: batches are logged and fsynced within one second",
     CARBON: "none: points are in memory until written, and are never fsynced",
-    OPENTSDB: "none: points wait for a batch, then they are HBase's",
+    OPENTSDB: "none: points wait for a batch and are then sent to HBase",
 }
 Of = Callable[[Figures], float | None]
 
 
 class Column(NamedTuple):
-    """Of a table of systems."""
+    """A column of a table of systems."""
 
     head: str
     of: Of
@@ -30,13 +30,13 @@ class Column(NamedTuple):
 
 
 def median(figures: Sequence[Figures], of: Of) -> float | None:
-    """Of what was measured."""
+    """Return the median of the measured values."""
     values = [value for value in map(of, figures) if value is not None]
     return statistics.median(values) if values else None
 
 
 def shown(figures: Sequence[Figures], of: Of, digits: int) -> str:
-    """The median, and the least and greatest of three and more; nothing where nothing was measured."""
+    """Format the median, with minimum and maximum of three or more values. Empty without values."""
     values = [value for value in map(of, figures) if value is not None]
     if not values:
         return NONE
@@ -45,13 +45,13 @@ def shown(figures: Sequence[Figures], of: Of, digits: int) -> str:
 
 
 def cpu_us(figures: Figures) -> float | None:
-    """Of the system and its store, a line."""
+    """CPU per line of the system and its store."""
     return None if figures.cpu_us is None else figures.cpu_us + (figures.store_cpu_us or 0.0)
 
 
 def summary(run: Run) -> str:
-    """The steady load, and what belongs to no other: the table for the README."""
-    head = ["", "lines/s", "× OpenTSDB's", "CPU µs a line", "× VictoriaMetrics'", "HBase's CPU µs", "peak MiB"]
+    """The README's table: the steady load, and values that belong to no other load."""
+    head = ["", "lines/s", "× OpenTSDB's", "CPU µs/line", "× VictoriaMetrics'", "HBase's CPU µs", "peak MiB"]
     rows = []
     for system in run.systems():
         some = run.figures(STEADY, system)
@@ -69,23 +69,23 @@ def summary(run: Run) -> str:
                     _held(run, system),
                 ]
             )
-    return table([*head, "bytes a point on disk", "bytes a series"], rows)
+    return table([*head, "bytes/point on disk", "bytes/series"], rows)
 
 
 def _times(run: Run, system: str, other: str, of: Of) -> str:
-    """What a system's median is of another's."""
+    """Return the ratio of two systems' medians."""
     mine, theirs = (median(run.figures(STEADY, name), of) for name in (system, other))
     return f"{mine / theirs:.2f}" if mine and theirs else NONE
 
 
 def _held(run: Run, system: str) -> str:
-    """Bytes a series of the largest number of them."""
+    """Bytes per series at the largest number of series."""
     steps = [f for f in run.figures(GROW, system) if f.series is not None]
     return f"{steps[-1].held_bytes:,.0f}" if steps else NONE
 
 
 def sizes(run: Run) -> str:
-    """How much was measured: data points of most systems, and of those that were given less."""
+    """Number of measured data points, and of systems that got fewer."""
     rows = []
     for load, title in run.titles.items():
         given = {
@@ -99,7 +99,7 @@ def sizes(run: Run) -> str:
 
 
 def by_load(run: Run, of: Of, digits: int, loads: Sequence[str]) -> str:
-    """A figure of every system under some loads."""
+    """A value of every system under some loads."""
     known = [name for name in loads if any(run.all(name, system) for system in run.systems())]
     rows = []
     for system in run.systems():
@@ -116,7 +116,7 @@ def _or_failure(run: Run, load: str, system: str, of: Of, digits: int) -> str:
 
 
 def grown(run: Run) -> str:
-    """How systems take more and more series."""
+    """Results of the growing load."""
     rows = [
         [
             system,
@@ -130,11 +130,11 @@ def grown(run: Run) -> str:
         for f in run.figures(GROW, system)
         if f.series is not None
     ]
-    return table(["", "series", "new series/s", "CPU µs a series", "bytes held for a series", "peak MiB"], rows)
+    return table(["", "series", "new series/s", "CPU µs/series", "memory bytes/series", "peak MiB"], rows)
 
 
 def paced(run: Run) -> str:
-    """What agents cost who send at their own pace, and how long `sync` takes beside them."""
+    """CPU of agents at a fixed rate, and the latency of `sync`."""
     rows = [
         [
             run.titles[load],
@@ -149,12 +149,12 @@ def paced(run: Run) -> str:
         for system in run.systems()
         if (some := run.figures(load, system))
     ]
-    head = ["", "", "lines/s", "% of a core", "CPU µs a line, with the store's", "`sync` p50, ms", "p99, ms"]
+    head = ["", "", "lines/s", "% of a core", "CPU µs/line including the store", "`sync` p50, ms", "p99, ms"]
     return table(head, rows)
 
 
 def queried(run: Run) -> str:
-    """How long queries took: the first time, and the median of those after it."""
+    """Latencies of queries: the first, and the median of the repeated ones."""
     asked = {system: f.queries_ms for system in run.systems() for f in run.figures(DAY, system) if f.queries_ms}
     names = list(dict.fromkeys(name for found in asked.values() for name in found))
     rows = [
@@ -165,26 +165,27 @@ def queried(run: Run) -> str:
 
 
 def failures(run: Run) -> str:
-    """What has no figures, and why."""
+    """Failed measurements with their reasons."""
     found = [record for record in run.records if record.figures.failed]
     return "".join(f"- {record.system}, {run.titles[record.load]}: {record.figures.failed}\n" for record in found)
 
 
 def report(run: Run) -> str:
-    """All of it."""
+    """The whole report."""
     flat = [load for load in run.titles if load not in (*AT_A_PACE, GROW)]
     parts = [
-        f"{run.machine}. {_versions(run)} {_days(run)}Medians, and (least–greatest) of three rounds or more. The same "
-        "lines for all, of some loads slow systems get the first part only. Every point was read back first.",
+        f"{run.machine}. {_versions(run)} {_days(run)}Medians, with (minimum–maximum) of three or more rounds. "
+        "All systems receive the same lines; slow systems receive only the first part of some loads. "
+        "Every point is read back and verified.",
         f"**Loads**{'' if run.scale == 'full' else f', {run.scale}'}\n\n{sizes(run)}",
-        f"**{run.titles.get(STEADY, '')}**, until every point is stored, and the rest in short\n\n{summary(run)}",
+        f"**{run.titles.get(STEADY, '')}**, until every point is stored, with a summary\n\n{summary(run)}",
         f"**Lines/s until stored**\n\n{by_load(run, lambda f: f.lines_per_s, 0, flat)}",
-        f"**CPU µs a line, the system's and its store's**\n\n{by_load(run, cpu_us, 2, flat)}",
+        f"**CPU µs/line including the store**\n\n{by_load(run, cpu_us, 2, flat)}",
         f"**Peak memory, MiB** (without HBase)\n\n{by_load(run, lambda f: f.peak_mib, 0, flat)}",
-        f"**At the agents' own pace**\n\n{paced(run)}",
-        f"**More and more series**\n\n{grown(run)}",
-        f"**Queries** of the day, each answer held against the lines\n\n{queried(run)}",
-        f"**No figures**\n\n{failures(run)}" if failures(run) else "",
+        f"**At a fixed rate**\n\n{paced(run)}",
+        f"**Growing number of series**\n\n{grown(run)}",
+        f"**Queries** of the day, with every answer verified\n\n{queried(run)}",
+        f"**Failed measurements**\n\n{failures(run)}" if failures(run) else "",
     ]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 

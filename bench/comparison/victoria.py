@@ -1,21 +1,21 @@
-"""VictoriaMetrics, Debian's, with its OpenTSDB listeners."""
+"""Debian's VictoriaMetrics with its OpenTSDB listeners."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.comparison.mixes import Sums
+from bench.comparison.systems import Answer, Needs, Question, answer_of
 from bench.lines import ROUND_S
-from bench.processes import Usage
-from bench.together.mixes import Sums
-from bench.together.systems import Answer, Needs, Question, answer_of
+from bench.process_usage import Usage
 from bench.victoria import Victoria as Peer
 from bench.victoria import running_victoria as running_peer
 
-SHOWN_S = 60  # until what was flushed is found by a query
+SHOWN_S = 60  # until a query finds flushed points
 
 
 class Victoria:
-    """A running one. It tells senders of lines nothing, and keeps points in memory for a second or so."""
+    """A running VictoriaMetrics. It acknowledges no lines, and keeps points in memory for about one second."""
 
     last = ""
 
@@ -25,20 +25,20 @@ class Victoria:
         self.port, self.http_port = peer.port, peer.http_port
 
     def usage(self) -> Usage:
-        """What it has used so far."""
+        """Return its resource usage so far."""
         return self._peer.usage()
 
     def store_cpu_s(self) -> float:
-        """It has no other processes."""
+        """Return 0: it has no other processes."""
         return 0.0
 
     def await_stored(self, points: int) -> float:
-        """Its listeners count what came in; then it is told to write it to its files."""
+        """Wait until its listeners have received the points, then make it flush."""
         self._points = points
         return self._peer.await_stored(points)
 
     def found(self, start_s: int, end_s: int) -> Sums:
-        """Of the points of that time."""
+        """Read the points of a time range."""
         counts = [self._over_time(of, start_s, end_s) for of in ("count", "sum")]
         return Sums(round(counts[0]), counts[1])
 
@@ -48,7 +48,7 @@ class Victoria:
         return float(found[0]["value"][1]) if found else 0.0
 
     def ask(self, question: Question) -> Answer:
-        """The answer to a query. Its windows end where those of the others begin."""
+        """Run a query. Its windows end where those of other systems begin."""
         host = f',host="{question.host}"' if question.host else ""
         selector = f'{{__name__="{question.metric}"{host}}}'
         if question.host:
@@ -62,13 +62,13 @@ class Victoria:
         return answer_of({one["metric"].get("host", ""): [float(value) for _, value in one["values"]] for one in found})
 
     def merged_bytes(self) -> int:
-        """Of its parts, merged, without the index of series."""
+        """Return the size of its merged parts without the index of series."""
         return self._peer.merged_bytes(self._points)
 
 
 @contextmanager
 def running_victoria(home: Path, needs: Needs) -> Iterator[Victoria]:
-    """Start one with its state in `home`, and end it."""
+    """Start VictoriaMetrics with its state in `home`, and stop it."""
     del needs
     with running_peer(home) as peer:
         yield Victoria(peer)
