@@ -1,6 +1,7 @@
 """The compiled parts, which are built where there is a C compiler; without them everything works, slower."""
 
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -33,16 +34,7 @@ class Compiled(build_ext):
 setup(
     cmdclass={"build_ext": Compiled},
     ext_modules=[
-        Extension("tsd._bytemap", ["tsd/_bytemap.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("tsd._entries", ["tsd/_entries.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("tsd.api._put_json", ["tsd/api/_put_json.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("tsd.codec._packed", ["tsd/codec/_packed.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("tsd.compaction._noting", ["tsd/compaction/_noting.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("tsd.doors._gather", ["tsd/doors/_gather.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("tsd.ingest._rows", ["tsd/ingest/_rows.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("tsd.query._fast", ["tsd/query/_fast.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("tsd.store._keys", ["tsd/store/_keys.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("tsd.store._requests", ["tsd/store/_requests.pyx"], extra_compile_args=["-O3"], optional=True),
-        Extension("tsd.store._split", ["tsd/store/_split.pyx"], extra_compile_args=["-O3"], optional=True),
+        Extension(".".join(source.with_suffix("").parts), [str(source)], extra_compile_args=["-O3"], optional=True)
+        for source in sorted(Path("tsd").rglob("*.pyx"))
     ],
 )

@@ -1,1 +1,1 @@
-"""What sets up, runs, tests and checks the project. Standard library only: it works before anything is installed."""
+"""Scripts that set up, run, test and check the project. Only the standard library, as they run before installation."""

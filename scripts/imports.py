@@ -1,11 +1,13 @@
-"""Holds the package's imports against the order that the parts stand in: they go down only, and never in a circle.
+"""Check the package's imports: they go down the layers only, and never in a circle.
 
     python -m scripts.imports
 
-Prints one line for each that breaks a rule, and then ends with status 1.
+Points and queries depend on no table layout, and only the configuration and `tsd.daemon.wiring` name an engine. Prints
+one line for each import or name that breaks a rule, and then exits with status 1.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -14,37 +16,37 @@ from typing import NamedTuple
 
 PACKAGE = "tsd"
 
-# The parts of the package, lowest first. A part may import those on lines above its own, and itself.
-ORDER = (
-    ("bytemap", "errors", "heap", "properties", "build", "credentials", "latency", "pattern_cost", "tasks"),
+# The layers of the package, lowest first. A part may import itself and the layers below. Parts of one layer do not
+# import each other.
+LAYERS = (
+    ("errors",),
     ("codec",),
-    ("setting", "opentsdb_keys"),
-    ("access_settings", "limit_settings"),
-    ("settings",),
-    ("access",),
-    ("config", "log", "state", "systemd"),
+    ("config",),
+    ("auth",),
     ("store",),
-    ("uid_flight", "series_entries"),
-    ("uids",),
-    ("metadata", "rollups", "histograms", "series_index"),
-    ("ingest", "query", "compaction", "copying", "fsck", "uid_table", "uid_pace", "uid_recheck", "loop_lag"),
-    ("graphs",),
-    ("assembly", "doors", "series_watch", "canary", "reloads", "signals", "upkeep"),
-    ("deadletters",),
-    ("stats", "watchdog"),
+    ("tables",),
+    ("ingest", "query"),
+    ("server",),
     ("api",),
-    ("serving",),
-    ("daemon", "torture"),
-    ("life",),
+    ("daemon",),
     ("cli",),
-    ("__main__",),
 )
-LEVELS = {part: level for level, parts in enumerate(ORDER) for part in parts}
+LEVELS = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+TOP = "__main__"  # may import every part
 
-# What turns bytes into other bytes neither waits, nor looks at the clock, nor speaks.
-NUMBERS = "aggregators bucketed buckets calendar downsample folds javamath merge merging ranges ranks rate"
+# Pure modules turn values into values: they do not wait, read a clock or log.
+NUMBERS = "aggregate buckets calendar downsample merge plan"
 PURE = ("tsd.codec", *(f"tsd.query.{name}" for name in NUMBERS.split()))
 IMPURE = frozenset({"trio", "asyncio", "threading", "socket", "time", "logging", "structlog"})
+
+# Names that only some parts of the package may contain, in code, compiled code and comments: (pattern, what to write in
+# the message, the parts that must not contain it). Compiled sources import too.
+SOURCES = ("*.py", "*.pyi", "*.pyx", "*.pxd", "*.pxi")
+LAYOUT = re.compile(r"\b(?:codec|tables)\.opentsdb\b")
+ENGINE = re.compile(r"\bBackend\.[A-Z]")
+LAYOUT_FREE = ("ingest", "query", "server", "api")
+ENGINE_FREE = ("errors", "codec", "auth", "store", "tables", "ingest", "query", "server", "api", "daemon", "cli")
+ENGINE_NAMED = frozenset({"tsd/daemon/wiring.py"})
 
 
 class Import(NamedTuple):
@@ -56,19 +58,32 @@ class Import(NamedTuple):
 
 
 def problems(root: Path) -> list[str]:
-    """What breaks a rule in the package under `root`: one sentence each, with file and line."""
+    """Return what breaks a rule in the package under `root`: one sentence each, with file and line."""
     modules = {module_name(file, root): file for file in sorted((root / PACKAGE).rglob("*.py"))}
-    imports = {name: list(imports_of(file.read_text("utf-8"), modules)) for name, file in modules.items()}
+    known = {*modules, *(module_name(file, root) for file in (root / PACKAGE).rglob("*.pyx"))}
+    imports = {name: list(imports_of(file.read_text("utf-8"), known)) for name, file in modules.items()}
     found = []
     for name, file in modules.items():
         for imported in imports[name]:
             where = f"{file.relative_to(root)}:{imported.line}"
             found += [f"{where}: {wrong}" for wrong in wrongs(name, imported)]
-    return found + list(circle(imports))
+    return found + list(circle(imports)) + list(names(root))
+
+
+def names(root: Path) -> Iterator[str]:
+    """Sources that name a table layout or an engine and must not: one sentence for each line."""
+    for file in sorted(found for pattern in SOURCES for found in (root / PACKAGE).rglob(pattern)):
+        path = file.relative_to(root).as_posix()
+        own = part(module_name(file, root))
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+            if own in LAYOUT_FREE and (match := LAYOUT.search(line)):
+                yield f"{path}:{number}: {match[0]}: tsd.{own} depends on no table layout"
+            if own in ENGINE_FREE and path not in ENGINE_NAMED and (match := ENGINE.search(line)):
+                yield f"{path}:{number}: {match[0]}…: only tsd.config and tsd.daemon.wiring name an engine"
 
 
 def wrongs(module: str, imported: Import) -> Iterator[str]:
-    """What is wrong with one import, but for circles."""
+    """Yield what is wrong with one import, except for circles."""
     target = imported.target
     if imported.nested:
         yield f"{target} is imported within a function"
@@ -77,15 +92,16 @@ def wrongs(module: str, imported: Import) -> Iterator[str]:
     if not target.startswith(f"{PACKAGE}."):
         return
     own, other = part(module), part(target)
-    for unknown in {own, other} - {*LEVELS, ""}:
-        yield f"{PACKAGE}.{unknown} has no place in the order of parts (scripts/imports.py)"
-    if own != other and LEVELS.get(own, len(ORDER)) <= LEVELS.get(other, -1):
+    for unknown in {own, other} - {*LEVELS, TOP, ""}:
+        yield f"{PACKAGE}.{unknown} has no layer (scripts/imports.py)"
+    goes_down = own in (other, TOP) or LEVELS.get(own, len(LAYERS)) > LEVELS.get(other, -1)
+    if not goes_down:
         yield f"{module} imports {target}: imports go down only"
 
 
 def imports_of(source: str, modules: Iterable[str]) -> Iterator[Import]:
-    """The imports in a module's text: `from tsd.store import embedded` is one of tsd.store.embedded if that is a
-    module, and of tsd.store if it is not."""
+    """Yield the imports in a module's text. `from tsd.store import memory` imports tsd.store.memory if that is a file,
+    and otherwise tsd.store."""
     known = frozenset(modules)
 
     def walk(node: ast.AST, nested: bool) -> Iterator[Import]:
@@ -104,12 +120,12 @@ def imports_of(source: str, modules: Iterable[str]) -> Iterator[Import]:
 
 
 def deepest(base: str, name: str, known: frozenset[str]) -> str:
-    """The module that `from base import name` reads."""
+    """Return the module that `from base import name` reads."""
     return f"{base}.{name}" if f"{base}.{name}" in known else base
 
 
 def circle(imports: Mapping[str, Iterable[Import]]) -> Iterator[str]:
-    """A circle of modules that import each other, if there is one."""
+    """Yield a circle of modules that import each other, if there is one."""
     graph = {
         name: {i.target for i in found if i.target in imports and i.target != name} for name, found in imports.items()
     }
@@ -120,18 +136,18 @@ def circle(imports: Mapping[str, Iterable[Import]]) -> Iterator[str]:
 
 
 def module_name(file: Path, root: Path) -> str:
-    """The dotted name of a file; a package's `__init__` has the package's."""
+    """Return the dotted name of a file; `__init__` has its package's name."""
     parts = file.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def part(module: str) -> str:
-    """The second word of a module's name: errors, codec, store, …; empty for the package itself."""
+    """Return the second word of a module's name: errors, codec, store, …; empty for the package itself."""
     return module.partition(".")[2].partition(".")[0]
 
 
 def is_pure(module: str) -> bool:
-    """Whether a module is one that only turns bytes into bytes."""
+    """Return whether a module is pure."""
     return any(module == pure or module.startswith(f"{pure}.") for pure in PURE)
 
 

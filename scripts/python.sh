@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the scripts beside it: how they speak, and which Python they take. Wants $root.
+# Sourced by the other scripts: messages, and the choice of a Python. Needs $root.
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
@@ -8,7 +8,7 @@ die() {
     exit 1
 }
 
-# Runs a command and shows what it printed only if it failed; then ends the script.
+# Runs a command. If it fails, prints its output and ends the script.
 quietly() {
     local said
     said=$("$@" 2>&1) || {
@@ -19,7 +19,7 @@ quietly() {
 
 is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
-# Prints the first Python from 3.11 up: $PYTHON, or one of the usual names.
+# Prints the first Python of version 3.11 or newer: $PYTHON, or one with a common name.
 find_python() {
     local name
     for name in "${PYTHON:-}" python3.13 python3.12 python3.11 python3 python; do
@@ -28,6 +28,6 @@ find_python() {
             return
         fi
     done
-    say "needs Python 3.11 or newer; python3 is $(python3 --version 2>/dev/null || echo 'not there')."
-    die "Debian 12, Ubuntu 24.04: apt-get install python3 python3-venv. One elsewhere: PYTHON=/its/path ${0##*/} …"
+    say "needs Python 3.11 or newer; python3 is $(python3 --version 2>/dev/null || echo 'missing')."
+    die "Debian 12, Ubuntu 24.04: apt-get install python3 python3-venv. In another place: PYTHON=/its/path ${0##*/} …"
 }

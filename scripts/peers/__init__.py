@@ -1,4 +1,4 @@
-"""A real HBase and a real OpenTSDB on this machine: fetched, started, watched and ended.
+"""Fetch, start, watch and stop a real HBase and a real OpenTSDB on this machine.
 
-Everything of one of them lies in one folder that the caller names; nothing listens but on 127.0.0.1.
+All files of one are in one folder that the caller names. Everything listens on 127.0.0.1 only.
 """

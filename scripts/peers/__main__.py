@@ -11,11 +11,11 @@ from scripts.peers import hbase, java, opentsdb
 from scripts.peers.ports import HOST
 from scripts.peers.process import PeerError
 
-NOT_RUNNING = 3  # the exit status that init scripts give
+NOT_RUNNING = 3  # exit status as in init scripts
 
 
 def setting(text: str) -> tuple[str, str]:
-    """KEY=VALUE in two."""
+    """Split KEY=VALUE."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise ArgumentTypeError(f"got {text!r}, wanted KEY=VALUE")
@@ -23,13 +23,13 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def hbase_parser() -> ArgumentParser:
-    """What `scripts/hbase` takes."""
+    """Add the options of `scripts/hbase`."""
     parser = ArgumentParser(
         prog="scripts/hbase", description=hbase.__doc__, formatter_class=RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     add_fetch(verbs.add_parser, hbase.HBASE)
-    start = verbs.add_parser("start", help="start it in DIR and wait until it answers; nothing happens if it runs")
+    start = verbs.add_parser("start", help="start it in DIR unless it runs, and wait until it answers")
     start.set_defaults(act=start_hbase)
     start.add_argument("dir", type=Path, metavar="DIR")
     start.add_argument("--port", type=int, help=f"of the Thrift gateway; 0: any free one (default {hbase.THRIFT_PORT})")
@@ -39,13 +39,13 @@ def hbase_parser() -> ArgumentParser:
     start.add_argument("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help="hbase-site.xml")
     add_test_options(start)
     for verb, act, told in (
-        ("stop", hbase.stop, "end it in an orderly way"),
-        ("kill", hbase.kill, "end it as a crash would"),
-        ("thrift-start", hbase.thrift_start, "start the gateway, or let a stalled one go on"),
-        ("thrift-stop", hbase.thrift_stop, "end the gateway in an orderly way"),
-        ("thrift-kill", hbase.thrift_kill, "end the gateway as a crash would"),
-        ("thrift-pause", hbase.thrift_pause, "stall the gateway"),
-        ("thrift-resume", hbase.thrift_resume, "let a stalled gateway go on, and do not wait for an answer"),
+        ("stop", hbase.stop, "stop it cleanly"),
+        ("kill", hbase.kill, "kill it"),
+        ("thrift-start", hbase.thrift_start, "start the gateway, or resume a paused one"),
+        ("thrift-stop", hbase.thrift_stop, "stop the gateway cleanly"),
+        ("thrift-kill", hbase.thrift_kill, "kill the gateway"),
+        ("thrift-pause", hbase.thrift_pause, "pause the gateway"),
+        ("thrift-resume", hbase.thrift_resume, "resume a paused gateway without waiting for an answer"),
     ):
         add_verb(verbs.add_parser, verb, act, told)
     add_status(verbs.add_parser, hbase.status)
@@ -53,13 +53,13 @@ def hbase_parser() -> ArgumentParser:
 
 
 def opentsdb_parser() -> ArgumentParser:
-    """What `scripts/opentsdb` takes."""
+    """Add the options of `scripts/opentsdb`."""
     parser = ArgumentParser(
         prog="scripts/opentsdb", description=opentsdb.__doc__, formatter_class=RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     add_fetch(verbs.add_parser, opentsdb.NAME)
-    start = verbs.add_parser("start", help="start it in DIR and wait until it answers; nothing happens if it runs")
+    start = verbs.add_parser("start", help="start it in DIR unless it runs, and wait until it answers")
     start.set_defaults(act=start_opentsdb)
     start.add_argument("dir", type=Path, metavar="DIR")
     start.add_argument("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help="opentsdb.conf")
@@ -69,48 +69,48 @@ def opentsdb_parser() -> ArgumentParser:
     )
     start.add_argument("--heap", default=opentsdb.Options.heap, help="as -Xmx takes it (default %(default)s)")
     add_test_options(start)
-    add_verb(verbs.add_parser, "stop", opentsdb.stop, "end it in an orderly way")
-    add_verb(verbs.add_parser, "kill", opentsdb.kill, "end it as a crash would")
+    add_verb(verbs.add_parser, "stop", opentsdb.stop, "stop it cleanly")
+    add_verb(verbs.add_parser, "kill", opentsdb.kill, "kill it")
     add_status(verbs.add_parser, opentsdb.status)
     return parser
 
 
 def add_fetch(add: Callable[..., ArgumentParser], name: str) -> None:
-    """The verb `fetch`."""
-    parser = add("fetch", help="look for Java, and fetch the jars if they are not there yet")
-    parser.add_argument("--check", action="store_true", help="fetch nothing: only say what would be missing")
+    """Add the verb `fetch`."""
+    parser = add("fetch", help="check for Java, and fetch missing jars")
+    parser.add_argument("--check", action="store_true", help="fetch nothing, only report what is missing")
     parser.set_defaults(act=lambda asked: fetch(name, check=asked.check))
 
 
 def add_test_options(parser: ArgumentParser) -> None:
-    """What tests want of a start."""
-    parser.add_argument("--quick", action="store_true", help="start sooner and run slower: for tests")
+    """Add the options of `start` for tests."""
+    parser.add_argument("--quick", action="store_true", help="faster start, slower operation: for tests")
     parser.add_argument("--until-exit", type=int, metavar="PID", help="kill it when this process ends")
 
 
 def add_verb(add: Callable[..., ArgumentParser], verb: str, act: Callable[[Path], object], told: str) -> None:
-    """A verb that takes nothing but the folder."""
+    """Add a verb whose only argument is the folder."""
     parser = add(verb, help=told)
     parser.add_argument("dir", type=Path, metavar="DIR")
     parser.set_defaults(act=lambda asked: act(asked.dir))
 
 
 def add_status(add: Callable[..., ArgumentParser], status: Callable[[Path], list[str]]) -> None:
-    """The verb `status`."""
-    parser = add("status", help=f"say what runs; exit status {NOT_RUNNING} if nothing does")
+    """Add the verb `status`."""
+    parser = add("status", help=f"list running processes; exit status {NOT_RUNNING} if there are none")
     parser.add_argument("dir", type=Path, metavar="DIR")
     parser.set_defaults(act=lambda asked: show(status(asked.dir), asked.dir))
 
 
 def fetch(name: str, *, check: bool) -> None:
-    """Look for what the peer needs, and get the jars."""
+    """Check the requirements and fetch the jars."""
     java.check(name)
     if not check:
         java.fetch(name)
 
 
 def start_hbase(asked: Namespace) -> None:
-    """`scripts/hbase start`."""
+    """Run `scripts/hbase start`."""
     started = hbase.start(
         asked.dir,
         hbase.Options(
@@ -127,7 +127,7 @@ def start_hbase(asked: Namespace) -> None:
 
 
 def start_opentsdb(asked: Namespace) -> None:
-    """`scripts/opentsdb start`."""
+    """Run `scripts/opentsdb start`."""
     options = opentsdb.Options(
         zk_port=asked.zk_port,
         port=asked.port,
@@ -140,19 +140,19 @@ def start_opentsdb(asked: Namespace) -> None:
 
 
 def show(lines: list[str], home: Path) -> None:
-    """Print what runs, or leave with NOT_RUNNING."""
+    """Print the running processes, or exit with NOT_RUNNING."""
     print("\n".join(lines) or f"nothing runs in {home}")
     if not lines:
         sys.exit(NOT_RUNNING)
 
 
 def terminated(signum: int, _frame: FrameType | None) -> None:
-    """Leave by an exception, so that a start which is under way clears up."""
+    """Exit by an exception, so that a start in progress cleans up."""
     sys.exit(128 + signum)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`hbase …` or `opentsdb …`."""
+    """Run `hbase …` or `opentsdb …`."""
     signal.signal(signal.SIGTERM, terminated)
     parser = {"hbase": hbase_parser, "opentsdb": opentsdb_parser}[arguments[0]]()
     asked = parser.parse_args(arguments[1:])

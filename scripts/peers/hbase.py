@@ -1,7 +1,7 @@
 """HBase 2.6.1 in one JVM (master, region server, ZooKeeper), and its Thrift gateway in another.
 
-Its folder holds `conf/`, `data/` and `zookeeper/` (what must survive), `log/`, `run/` and `tmp/`. The gateway starts
-beside HBase, not after it, and waits for it: that saves two of six seconds.
+Its folder has `conf/`, `data/` and `zookeeper/` (persistent), `log/`, `run/` and `tmp/`. The gateway starts at the same
+time as HBase and waits for it, which saves two of six seconds.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ from scripts.peers.process import PeerError, await_ready, died, end, kill_all, l
 HBASE, THRIFT = "hbase", "thrift"
 MAIN = {HBASE: "org.apache.hadoop.hbase.master.HMaster", THRIFT: "org.apache.hadoop.hbase.thrift.ThriftServer"}
 THRIFT_PORT, ZK_PORT = 9090, 2181
-STOP_S = 60  # a stop writes what is in memory to files
+STOP_S = 60  # a stop flushes memory to files
 START_S = 180
 
-# What Hadoop and Netty reach into, and Java 17 keeps closed.
+# Packages that Hadoop and Netty access, and that Java 17 closes.
 OPENS = [
     *(
         f"--add-opens=java.base/{package}=ALL-UNNAMED"
@@ -36,7 +36,7 @@ OPENS = [
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
     "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
 ]  # fmt: skip
-QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # up in two thirds of the time; the faster code is never made
+QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # starts in two thirds of the time, without optimised code
 
 LOG4J = """\
 log4j.rootLogger=WARN,out
@@ -44,14 +44,14 @@ log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=%d %-5p [%t] %c{2}: %m%n
 """
-# Warnings of every start that mean nothing here: without them whatever a log holds is news.
+# Irrelevant warnings of every start: without them, everything in a log is relevant.
 USUAL = [
     "hadoop.hbase.ZNodeClearer",
-    "hadoop.hbase.client.ConnectionImplementation",  # the cluster's id, for security tokens, is not there yet
+    "hadoop.hbase.client.ConnectionImplementation",  # the cluster's id, for security tokens, does not exist yet
     "hadoop.hbase.client.ZKConnectionRegistry",
     "hadoop.hbase.master.assignment.AssignmentManager",
     "hadoop.hbase.master.region.MasterRegion",
-    "hadoop.hbase.thrift.ThriftHBaseServiceHandler",  # what it answers with an exception, our question among it
+    "hadoop.hbase.thrift.ThriftHBaseServiceHandler",  # every exception in an answer, including the readiness probe
     "hadoop.metrics2.impl.MetricsConfig",
     "hadoop.util.NativeCodeLoader",
     "zookeeper.server.ServerCnxnFactory",
@@ -60,7 +60,7 @@ USUAL = [
 
 @dataclass(frozen=True)
 class Options:
-    """How to start. A port of None is the usual one, 0 any that is free; heaps as -Xmx takes them."""
+    """Options of a start. Port None is the default port, 0 any free one; heaps are in the format of -Xmx."""
 
     port: int | None = None
     zk_port: int | None = None
@@ -68,11 +68,11 @@ class Options:
     thrift_heap: str = "256m"
     quick: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)  # of hbase-site.xml
-    owner: int | None = None  # the process to end with
+    owner: int | None = None  # stop when this process ends
 
 
 class Started(NamedTuple):
-    """How it was started: kept in `run/hbase.json` for who asks later, and to start the gateway anew."""
+    """Parameters of the last start, saved in `run/hbase.json` for later commands and restarts of the gateway."""
 
     thrift_port: int
     zk_port: int
@@ -82,13 +82,13 @@ class Started(NamedTuple):
 
 
 def start(home: Path, options: Options) -> Started:
-    """Start what does not run yet, and return once tables can be made through the gateway. Raises PeerError."""
+    """Start missing processes, and return once tables can be created through the gateway. Raises PeerError."""
     with locked(home / "run" / "lock"):
         if pid_of(home, HBASE):
             started = _same(read(home), options)
             _start_thrift(home, started)
             return started
-        kill_all(home)  # a gateway whose HBase is gone
+        kill_all(home)  # a gateway without its HBase
         fetch(HBASE)
         started = Started(
             pick(THRIFT_PORT if options.port is None else options.port),
@@ -111,7 +111,7 @@ def start(home: Path, options: Options) -> Started:
 
 
 def stop(home: Path) -> None:
-    """End it all in an orderly way: nothing that was written is lost, nor replayed at the next start. Takes 6 s."""
+    """Stop everything cleanly: nothing is lost, nor replayed at the next start. Takes 6 s."""
     if not (home / "run").exists():
         return
     with locked(home / "run" / "lock"):
@@ -123,12 +123,12 @@ def stop(home: Path) -> None:
 
 
 def kill(home: Path) -> None:
-    """End it all as a crash would. Waits for nobody: a start that is under way fails."""
+    """Kill everything, without waiting: a start in progress fails."""
     kill_all(home)
 
 
 def thrift_start(home: Path) -> Started:
-    """Have the gateway of a running HBase up and answering, also if it was stalled."""
+    """Make the gateway of a running HBase run and answer, also if it was paused."""
     with locked(home / "run" / "lock"):
         if not pid_of(home, HBASE):
             raise PeerError(f"HBase does not run in {home}")
@@ -138,27 +138,27 @@ def thrift_start(home: Path) -> Started:
 
 
 def thrift_stop(home: Path) -> None:
-    """End the gateway in an orderly way."""
+    """Stop the gateway cleanly."""
     end(home, THRIFT, orderly_s=10)
 
 
 def thrift_kill(home: Path) -> None:
-    """End the gateway as a crash would."""
+    """Kill the gateway."""
     end(home, THRIFT)
 
 
 def thrift_pause(home: Path) -> None:
-    """Stall the gateway: its connections stay open, and nothing answers."""
+    """Pause the gateway: its connections stay open without answers."""
     send(home, THRIFT, signal.SIGSTOP)
 
 
 def thrift_resume(home: Path) -> None:
-    """Let a stalled gateway go on."""
+    """Resume a paused gateway."""
     send(home, THRIFT, signal.SIGCONT)
 
 
 def status(home: Path) -> list[str]:
-    """What runs, one line each; empty if nothing does."""
+    """Return a line for each running process."""
     lines = []
     for name in (HBASE, THRIFT):
         if pid := pid_of(home, name):
@@ -169,7 +169,7 @@ def status(home: Path) -> list[str]:
 
 
 def read(home: Path) -> Started:
-    """How the HBase in `home` was started last; raises PeerError if it never was."""
+    """Return the parameters of the last start of the HBase in `home`. Raises PeerError if there was none."""
     try:
         return Started(**json.loads((home / "run" / "hbase.json").read_text()))
     except (OSError, ValueError, TypeError) as exc:
@@ -188,7 +188,7 @@ def _same(started: Started, options: Options) -> Started:
 
 def _start_thrift(home: Path, started: Started) -> None:
     if pid_of(home, THRIFT):
-        send(home, THRIFT, signal.SIGCONT)  # it may be stalled
+        send(home, THRIFT, signal.SIGCONT)  # it may be paused
     else:
         pick(started.thrift_port)
         _launch(home, THRIFT, started)
@@ -200,15 +200,15 @@ def _start_thrift(home: Path, started: Started) -> None:
 
 
 def _await_thrift(home: Path, started: Started) -> None:
-    # 3 s a call: a gateway whose HBase died in between would keep us waiting for much longer.
+    # 3 s per call: a gateway whose HBase has just died would wait much longer.
     await_ready(home, [HBASE, THRIFT], lambda: thrift_answers(started.thrift_port, 3), within_s=START_S)
 
 
 def _shut_down(home: Path) -> bool:
-    """Ask the master to end the cluster, and wait for that; whether there is an end.
+    """Ask the master to shut the cluster down, and wait. Return whether it did.
 
-    A SIGTERM would do, but ends master, region server and ZooKeeper in any order. If ZooKeeper goes first, the others
-    try for 20 s to tell it goodbye, and the next start waits as long for those it believes to be alive.
+    SIGTERM stops master, region server and ZooKeeper in any order. If ZooKeeper stops first, the others retry for 20 s
+    to unregister, and the next start waits as long for servers that seem to be alive.
     """
     pid = pid_of(home, HBASE)
     if pid is None:
@@ -253,12 +253,12 @@ def _properties(home: Path, zk_port: int) -> dict[str, str]:
         "hbase.zookeeper.property.dataDir": str(home / "zookeeper"),
         "hbase.zookeeper.quorum": HOST,
         "hbase.zookeeper.property.clientPort": str(zk_port),
-        "hbase.unsafe.stream.capability.enforce": "false",  # a local file system has no hflush to ask for
-        # One region server is all there is: do not wait for more.
+        "hbase.unsafe.stream.capability.enforce": "false",  # a local file system has no hflush
+        # There is only one region server: do not wait for more.
         "hbase.master.wait.on.regionservers.mintostart": "1",
         "hbase.master.wait.on.regionservers.maxtostart": "1",
-        "hbase.regionserver.msginterval": "500",  # ms until its first report, which all else waits for; usually 3 s
-        # Regions to be opened are gathered for this long (ms) to be sent together: pointless with a few tables.
+        "hbase.regionserver.msginterval": "500",  # ms until its first report, on which the start depends; default 3 s
+        # Time (ms) to collect regions before opening them together: useless with a few tables.
         "hbase.assignment.dispatch.wait.msec": "10",
         "hbase.procedure.remote.dispatcher.delay.msec": "10",
         "hbase.thrift.info.port": "-1",

@@ -1,4 +1,4 @@
-"""Which Java runs the peers, and the jars they are made of: fetched once from Maven Central by Maven, then kept."""
+"""Find a Java for the peers, and fetch their jars once from Maven Central with Maven."""
 
 import functools
 import hashlib
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scripts.peers.process import PeerError, locked
 
-OLDEST, NEWEST = 17, 23  # HBase 2.6 is made for 17; from 24 on Java lacks what its Hadoop libraries log in with
+OLDEST, NEWEST = 17, 23  # HBase 2.6 targets 17; Java 24 removed what its Hadoop libraries need to log in
 INSTALL = "apt-get install openjdk-17-jdk-headless maven"
 COPY_JARS = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 POMS = Path(__file__).parent
@@ -20,8 +20,8 @@ POMS = Path(__file__).parent
 
 @functools.cache
 def find_java() -> Path:
-    """A Java that can run the peers, preferably 17: JAVA_HOME's, the one on PATH, or one in /usr/lib/jvm. Raises
-    PeerError that says what was found instead."""
+    """Return a Java that can run the peers, preferably 17: JAVA_HOME's, the one on PATH, or one in /usr/lib/jvm. Raises
+    PeerError with the versions found."""
     seen: dict[Path, int] = {}
     for java in _javas():
         seen.setdefault(java, _version(java))
@@ -38,16 +38,16 @@ def find_java() -> Path:
 
 
 def jars_of(name: str) -> Path:
-    """The folder that holds, or will hold, the jars which NAME.pom.xml asks for."""
+    """Return the folder for the jars of NAME.pom.xml."""
     pom = POMS / f"{name}.pom.xml"
     digest = hashlib.sha256(pom.read_bytes() + COPY_JARS.encode()).hexdigest()[:12]
     return _cache() / f"{name}-{digest}"
 
 
 def fetch(name: str) -> Path:
-    """The folder of jars, filled if it is not there yet. Several may ask at once: one fetches, the others wait.
+    """Return the folder of jars, and fetch them first if they are missing. Concurrent calls wait for the first one.
 
-    The folder gets its name when all jars are in it, so what has the name is whole. Raises PeerError.
+    The folder is renamed when all jars are in it, so a folder with the final name is complete. Raises PeerError.
     """
     check(name)
     jars = jars_of(name)
@@ -63,7 +63,7 @@ def fetch(name: str) -> Path:
 
 
 def check(name: str) -> None:
-    """Raise PeerError if `name` cannot run here for want of Java, or of Maven where the jars are not there yet."""
+    """Raise PeerError if `name` cannot run here because Java is missing, or Maven while jars are missing."""
     find_java()
     if not jars_of(name).is_dir():
         _find_maven(name)
@@ -71,7 +71,7 @@ def check(name: str) -> None:
 
 def _copy_jars(pom: Path, folder: Path) -> None:
     maven = _find_maven(pom.name.removesuffix(".pom.xml"))
-    java_home = str(find_java().resolve().parent.parent)  # Maven's own search ends at PATH
+    java_home = str(find_java().resolve().parent.parent)  # Maven itself only searches PATH
     options = ["--batch-mode", "--quiet", "--strict-checksums", f"--file={pom}"]
     done = subprocess.run(
         [maven, *options, COPY_JARS, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"],
@@ -110,7 +110,7 @@ def _javas() -> Iterator[Path]:
 
 
 def _version(java: Path) -> int:
-    """The feature release of a Java (8, 11, 17, …); 0 where it does not say."""
+    """Return the feature release of a Java (8, 11, 17, …); 0 if unknown."""
     try:
         said = subprocess.run([java, "-version"], check=False, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):

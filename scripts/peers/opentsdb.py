@@ -1,6 +1,6 @@
-"""OpenTSDB 2.4.1 on a running HBase: what our bytes and answers are compared with.
+"""OpenTSDB 2.4.1 on a running HBase, the reference for tsd's bytes and answers.
 
-Its folder holds the configuration, `log/`, `run/`, and the two folders it asks for. Its tables must be there.
+Its folder has the configuration, `log/`, `run/`, and the two folders that it requires. Its tables must exist.
 """
 
 import json
@@ -32,23 +32,23 @@ LOGBACK = """\
 
 @dataclass(frozen=True)
 class Options:
-    """How to start. A port of None is the usual one, 0 any that is free; `settings` are keys of opentsdb.conf."""
+    """Options of a start. Port None is the default port, 0 any free one; `settings` are keys of opentsdb.conf."""
 
     zk_port: int
     port: int | None = None
     heap: str = "512m"
     quick: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
-    owner: int | None = None  # the process to end with
+    owner: int | None = None  # stop when this process ends
 
 
 def start(home: Path, options: Options) -> int:
-    """Start it if it does not run, and return its port once it answers requests. Raises PeerError."""
+    """Start it unless it runs. Return its port once it answers requests. Raises PeerError."""
     with locked(home / "run" / "lock"):
         if pid_of(home, NAME):
             return _same(read(home), options)
         java, jars = find_java(), fetch(NAME)
-        if not listens(options.zk_port):  # OpenTSDB would try for ever
+        if not listens(options.zk_port):  # OpenTSDB would retry forever
             raise PeerError(f"nothing listens on {HOST}:{options.zk_port}, where ZooKeeper should: start HBase first")
         port = pick(PORT if options.port is None else options.port)
         _configure(home, port, options)
@@ -66,7 +66,7 @@ def start(home: Path, options: Options) -> int:
 
 
 def stop(home: Path) -> None:
-    """End it in an orderly way: it writes out what it has buffered."""
+    """Stop it cleanly: it writes its buffers."""
     if not (home / "run").exists():
         return
     with locked(home / "run" / "lock"):
@@ -77,18 +77,18 @@ def stop(home: Path) -> None:
 
 
 def kill(home: Path) -> None:
-    """End it as a crash would."""
+    """Kill it."""
     kill_all(home)
 
 
 def status(home: Path) -> list[str]:
-    """What runs, one line; empty if nothing does."""
+    """Return a line if it runs."""
     pid = pid_of(home, NAME)
     return [f"{NAME} runs as process {pid} on {HOST}:{read(home)}"] if pid else []
 
 
 def read(home: Path) -> int:
-    """The port of the OpenTSDB in `home`; raises PeerError if none was started there."""
+    """Return the port of the OpenTSDB in `home`. Raises PeerError if none was started there."""
     try:
         port = json.loads((home / "run" / "opentsdb.json").read_text())["port"]
     except (OSError, ValueError, KeyError) as exc:
@@ -97,7 +97,7 @@ def read(home: Path) -> int:
 
 
 def _answers(home: Path, port: int) -> bool:
-    if FATAL in log_of(home, NAME).read_text(errors="replace"):  # it stays, with threads that wait for nothing
+    if FATAL in log_of(home, NAME).read_text(errors="replace"):  # the process stays, with idle threads
         raise PeerError(f"{NAME} failed to start\n{tail(home, NAME)}")
     return http_answers(port, "/api/version", 3)
 

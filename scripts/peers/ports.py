@@ -1,4 +1,4 @@
-"""Ports of this machine: free ones, and whether what listens there really answers."""
+"""Ports of this machine: find free ones, and check whether a service answers."""
 
 import random
 import socket
@@ -8,19 +8,19 @@ from http.client import HTTPConnection, HTTPException
 from scripts.peers.process import PeerError
 
 HOST = "127.0.0.1"
-BELOW_EPHEMERAL = range(20000, 32768)  # Linux gives out ports from 32768 up to whoever just connects somewhere
+BELOW_EPHEMERAL = range(20000, 32768)  # Linux assigns ports from 32768 up to outgoing connections
 # Of Thrift's binary protocol.
 STRICT_CALL = 0x80010001  # version 1, and "a call"
 STRING, STRUCT, STOP = 11, 12, b"\0"
-REFUSED = struct.pack(">BHBH", STRUCT, 1, STRING, 1)  # exception 1 of the call, and in it field 1: what went wrong
+REFUSED = struct.pack(">BHBH", STRUCT, 1, STRING, 1)  # exception 1 of the call, with its message as field 1
 ENABLE = b"enableTable"
 NO_TABLE = b"tsd.no-such-table"
 
 
 def pick(wanted: int) -> int:
-    """`wanted` if it is free, or any free port for 0; raises PeerError.
+    """Return `wanted` if it is free, or any free port for 0. Raises PeerError.
 
-    One in the ephemeral range could be taken by an outgoing connection before the JVM gets round to listening.
+    An outgoing connection could take a port of the ephemeral range before the JVM listens.
     """
     if wanted:
         if not _free(wanted):
@@ -30,11 +30,11 @@ def pick(wanted: int) -> int:
 
 
 def thrift_answers(port: int, timeout_s: float) -> bool:
-    """Whether a Thrift gateway and the HBase behind it are ready for work: it is asked to enable a table that does not
-    exist, and says so.
+    """Whether a Thrift gateway and its HBase are ready: they refuse to enable a table that does not exist, with the
+    right error.
 
-    Names of tables are listed four seconds before the master is ready, and a master that is not ready refuses whatever
-    changes tables: hence this question. It is written out by hand because nothing is installed yet where this runs.
+    Table names are listed four seconds before the master is ready, and until then it refuses changes of tables; hence
+    this probe. It is written by hand because no package is installed yet where this runs.
     """
     call = struct.pack(">II", STRICT_CALL, len(ENABLE)) + ENABLE + struct.pack(">I", 0)
     argument = struct.pack(">BHI", STRING, 1, len(NO_TABLE)) + NO_TABLE + STOP
@@ -42,7 +42,7 @@ def thrift_answers(port: int, timeout_s: float) -> bool:
         with socket.create_connection((HOST, port), timeout=timeout_s) as connection:
             connection.sendall(call + argument)
             with connection.makefile("rb") as stream:
-                stream.read(len(call))  # the same again, but for "an answer" in the place of "a call"
+                stream.read(len(call))  # the same bytes, with "answer" in place of "call"
                 answer = stream.read(struct.calcsize(">BHBHI"))
                 length = int.from_bytes(answer[-4:])
                 text = stream.read(length if answer.startswith(REFUSED) else 0)
@@ -52,7 +52,7 @@ def thrift_answers(port: int, timeout_s: float) -> bool:
 
 
 def http_answers(port: int, path: str, timeout_s: float) -> bool:
-    """Whether a GET is answered with 200."""
+    """Whether a GET is answered with status 200."""
     connection = HTTPConnection(HOST, port, timeout=timeout_s)
     try:
         connection.request("GET", path)
@@ -64,7 +64,7 @@ def http_answers(port: int, path: str, timeout_s: float) -> bool:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody takes connections there."""
+    """Whether a connection is accepted on the port."""
     try:
         socket.create_connection((HOST, port), timeout=3).close()
     except OSError:
@@ -74,7 +74,9 @@ def listens(port: int) -> bool:
 
 def _free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: what lingers closed is no hindrance
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as Java: lingering closed connections do not count
         try:
             probe.bind((HOST, port))
         except OSError:

@@ -1,8 +1,8 @@
-"""Processes that outlive the command which started them, each known by a file in its folder.
+"""Processes that outlive the command that started them, each recorded in a file of its folder.
 
-`run/NAME.pid` holds the process id and when the process started (clock ticks after boot), so that an id which the
-system has given to somebody else since is never taken for ours. Each leads a session of its own: a Ctrl-C meant for
-the command does not reach it, and a kill reaches all it started.
+`run/NAME.pid` has the process id and the start time of the process (clock ticks after boot), so that a reused id is
+detected. Each process leads its own session: it does not receive the command's Ctrl-C, and a kill reaches all its
+children.
 """
 
 import contextlib
@@ -20,11 +20,12 @@ TAIL_LINES = 25
 
 
 class PeerError(Exception):
-    """What went wrong, in words for whoever typed the command."""
+    """An error, with a message for the user of the command."""
 
 
 def spawn(home: Path, name: str, command: Sequence[str | Path]) -> int:
-    """Start `command` under `name`, its output in `log/NAME.log` (the last run's is kept as .1); its process id."""
+    """Start `command` under `name`, with its output in `log/NAME.log` (the previous one is kept as .1). Return its
+    pid."""
     log = log_of(home, name)
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists():
@@ -37,12 +38,12 @@ def spawn(home: Path, name: str, command: Sequence[str | Path]) -> int:
     file = _pid_file(home, name)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{process.pid} {started}\n")
-    process.returncode = 0  # it is no longer this object's to wait for: without this, Python warns that it still runs
+    process.returncode = 0  # this object is not used to wait for it: prevents Python's warning
     return process.pid
 
 
 def pid_of(home: Path, name: str) -> int | None:
-    """The process id of `name` while it lives, or None."""
+    """Return the process id of `name` while it runs, else None."""
     try:
         pid, started = map(int, _pid_file(home, name).read_text().split())
     except (OSError, ValueError):
@@ -51,15 +52,15 @@ def pid_of(home: Path, name: str) -> int | None:
 
 
 def end(home: Path, name: str, *, orderly_s: float = 0) -> bool:
-    """End `name` and return once it is gone: True if it went by itself within `orderly_s` of being asked to, or was
-    not there. 0 asks nothing and kills."""
+    """Stop `name` and return once it has ended: True if it exited within `orderly_s` of SIGTERM, or did not run. 0
+    kills it at once."""
     pid = pid_of(home, name)
     orderly = True
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
             if orderly_s:
                 os.killpg(pid, signal.SIGTERM)
-                os.killpg(pid, signal.SIGCONT)  # one that was stopped hears nothing else
+                os.killpg(pid, signal.SIGCONT)  # a paused process receives no other signal
             orderly = died([pid], within_s=orderly_s)
             os.killpg(pid, signal.SIGKILL)
         died([pid], within_s=60)
@@ -68,7 +69,7 @@ def end(home: Path, name: str, *, orderly_s: float = 0) -> bool:
 
 
 def send(home: Path, name: str, signum: signal.Signals) -> None:
-    """Send `name` a signal; raises PeerError where it is not there."""
+    """Send `name` a signal. Raises PeerError if it does not run."""
     pid = pid_of(home, name)
     if pid is None:
         raise PeerError(f"{name} does not run in {home}")
@@ -76,7 +77,7 @@ def send(home: Path, name: str, signum: signal.Signals) -> None:
 
 
 def died(pids: Sequence[int], *, within_s: float | None) -> bool:
-    """Wait until one of the processes is gone, `within_s` at most (None: for ever); whether one is."""
+    """Wait until one of the processes has ended, at most `within_s` (None: forever). Return whether one has."""
     with contextlib.ExitStack() as handles:
         poll = select.poll()
         for pid in pids:
@@ -90,8 +91,8 @@ def died(pids: Sequence[int], *, within_s: float | None) -> bool:
 
 
 def await_ready(home: Path, names: Sequence[str], ready: Callable[[], bool], *, within_s: float) -> None:
-    """Return once `ready` says so. Raises PeerError with the end of a log as soon as one of `names` has died, or when
-    `within_s` has passed."""
+    """Return once `ready()`. Raises PeerError with the end of a log as soon as one of `names` has ended, or after
+    `within_s`."""
     deadline = time.monotonic() + within_s
     while not ready():
         pids = {name: pid_of(home, name) for name in names}
@@ -104,20 +105,20 @@ def await_ready(home: Path, names: Sequence[str], ready: Callable[[], bool], *, 
 
 
 def kill_all(home: Path, *, but: Sequence[str] = ()) -> None:
-    """Kill everything that was started in `home`."""
+    """Kill all processes that were started in `home`."""
     for file in sorted((home / "run").glob("*.pid")):
         if file.stem not in but:
             end(home, file.stem)
 
 
 def watch(home: Path, owner: int) -> None:
-    """Have everything in `home` killed when the process `owner` ends, however it ends."""
+    """Kill everything in `home` when the process `owner` ends, however it ends."""
     end(home, "watch")
     spawn(home, "watch", [sys.executable, "-m", "scripts.peers.watch", home, str(owner)])
 
 
 def tail(home: Path, name: str) -> str:
-    """The last lines of a log, indented, under its path."""
+    """Return the last lines of a log, indented, under its path."""
     log = log_of(home, name)
     try:
         lines = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
@@ -127,13 +128,13 @@ def tail(home: Path, name: str) -> str:
 
 
 def log_of(home: Path, name: str) -> Path:
-    """Where the output of `name` goes."""
+    """Return the log file of `name`."""
     return home / "log" / f"{name}.log"
 
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold `file` against other processes; waits for its turn."""
+    """Lock `file` against other processes, and wait if necessary."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -145,10 +146,10 @@ def _pid_file(home: Path, name: str) -> Path:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks after boot; None where it is gone, or dead and not yet buried."""
+    """Return the start time of a process in clock ticks after boot; None if it has ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # the name, in brackets, may hold anything
+    fields = stat.rpartition(")")[2].split()  # the name, in brackets, may contain anything
     return None if fields[0] in "ZX" else int(fields[19])

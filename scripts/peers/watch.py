@@ -1,4 +1,4 @@
-"""Waits for one process to end, then kills what was started in a folder: the reason that no test leaves a JVM behind.
+"""Wait for a process to end, then kill everything that was started in a folder, so that no test leaves a JVM behind.
 
 python -m scripts.peers.watch FOLDER PID
 """
@@ -10,10 +10,10 @@ from scripts.peers.process import died, kill_all, locked
 
 
 def main(home: Path, owner: int) -> None:
-    """Outlive `owner`, then clear `home`."""
+    """Wait for the end of `owner`, then clear `home`."""
     died([owner], within_s=None)
     kill_all(home, but=["watch"])
-    with locked(home / "run" / "lock"):  # a start that was under way has failed by now, and has started no more
+    with locked(home / "run" / "lock"):  # a start in progress has failed by now, and starts nothing more
         kill_all(home, but=["watch"])
     (home / "run" / "watch.pid").unlink(missing_ok=True)
 
