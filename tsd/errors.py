@@ -77,6 +77,10 @@ class StoreBusy(StoreError):
     """The store is overloaded: slow down, then repeat the call."""
 
 
+class InvalidCell(StoreError):
+    """A row key, column or counter that no engine accepts. Nothing of the call was applied."""
+
+
 class NoTable(StoreError):
     """The store has no such table; `tsd create-tables` creates it."""
 

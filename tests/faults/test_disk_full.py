@@ -16,6 +16,7 @@ from tests.faults.verification import check_contents, embedded_contents, hbase_c
 from tests.peers.hbase import RunningHbase
 from tsd.cli.torture.process import limit_file_size
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
+from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW
 
 AWAY = "store.unavailable"
 BACK = "store.available"
@@ -44,7 +45,7 @@ async def test_full_journal_during_hbase_outage(hbase: RunningHbase, tmp_path: P
                 await more_confirmed(senders)
                 proxy.mode = ProxyMode.REFUSE
                 event = await daemon.logged(STOPPED)
-                assert event["reason"] == "the journal is full (tsd.journal.max_bytes)"
+                assert event["reason"] == JOURNAL_FULL
                 await standstill(daemon, pushing)
                 assert pushing.unconfirmed < 1_000_000
                 stats = await stats_of(daemon)
@@ -105,7 +106,7 @@ async def test_memory_limit_while_journal_files_cannot_grow(tmp_path: Path) -> N
             await more_confirmed(senders)
             limit_file_size(daemon.pid, 0)
             event = await daemon.logged(STOPPED)
-            assert event["reason"] == "the journal cannot be written fast enough"
+            assert event["reason"] == JOURNAL_SLOW
             await grown_at(daemon, "journal.failures", 2)
             stats = await stats_of(daemon)
             assert 4 << 20 <= stats["journal.pending-bytes"] < (4 << 20) + 8 * READ_BYTES

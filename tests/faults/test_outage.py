@@ -16,7 +16,7 @@ from tests.peers.hbase import RunningHbase
 from tests.peers.needs import run_script
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.codec.names import Kind, Widths
-from tsd.errors import StoreError
+from tsd.errors import UNKNOWN_NAME, StoreError
 from tsd.store import Put
 from tsd.store.hbase.connection import Connection
 from tsd.store.hbase.engine import HBaseStore
@@ -177,8 +177,8 @@ async def test_unknown_metrics_kept_and_reported(hbase: RunningHbase, tmp_path: 
                     event = await daemon.logged(REFUSED)
                     assert event["level"] == "error"
                     assert event["lines"] == 1
-                    assert event["first"] == "unknown metric: No such name for 'metrics': 'typo'"
-                    assert Path(event["path"]).read_text() == f"# {event['first']}\nput typo {outage} 2 a=b\n"
+                    assert event["reason"] == UNKNOWN_NAME
+                    assert Path(event["path"]).read_text() == f"# {event['error']}\nput typo {outage} 2 a=b\n"
                     await all_stored(client)
                     stats = await checked_stats(client)
                     assert (stats["ledger.stored"], stats["ledger.refused reason=unknown_metrics"]) == (1, 1)

@@ -55,6 +55,10 @@ class Taken(NamedTuple):
     position: int  # in the journal: the accepted lines are on disk once `Journal.synced` reaches it
 
 
+JOURNAL_FULL = "the journal is full (tsd.journal.max_bytes)"
+JOURNAL_SLOW = "the journal cannot be written fast enough"
+
+
 class Backpressure:
     """Stops the acceptance of lines while there is any reason. Each component that cannot keep up adds its own."""
 

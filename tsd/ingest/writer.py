@@ -18,7 +18,7 @@ import trio
 
 from tsd.codec.points import Columns
 from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError
-from tsd.ingest.intake import Backpressure, LineCounts, absorb_whole
+from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, LineCounts, absorb_whole
 from tsd.ingest.journal.disk import unused, write_new
 from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.journal.segment import Block, Damage
@@ -237,8 +237,8 @@ class Writer:
             self.seal()
             return
         self._memory.shrink(self._memory_limit // 2 - self._rows.size, but=self.next_window)
-        self._hold(self._journal.size >= self._journal.max_bytes, "the journal is full (tsd.journal.max_bytes)")
-        self._hold(self._journal.pending > self._memory_limit // 4, "the journal cannot be written fast enough")
+        self._hold(self._journal.size >= self._journal.max_bytes, JOURNAL_FULL)
+        self._hold(self._journal.pending > self._memory_limit // 4, JOURNAL_SLOW)
 
     async def watch_journal(self) -> None:
         """Regulate after each successful or failed write of the journal. After a failed one, `flush` may give up."""
@@ -422,7 +422,8 @@ class Writer:
 
         with _as_store_error():
             path = await trio.to_thread.run_sync(write)
-        log.error("journal.lines_refused", lines=len(refused), first=str(refused[0].error), path=str(path))
+        first = refused[0].error
+        log.error("journal.lines_refused", lines=len(refused), reason=first.reason, error=str(first), path=str(path))
 
 
 async def _next_of(pieces: Iterator[Block | Damage], path: Path) -> Block | Damage | None:

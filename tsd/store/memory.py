@@ -7,7 +7,7 @@ from types import MappingProxyType
 import trio
 from sortedcontainers import SortedDict
 
-from tsd.errors import NoTable, StoreError
+from tsd.errors import InvalidCell, NoTable
 from tsd.store import Capabilities, Cell, CellReader, CellSignatures, OnWrite, Page, Put, Row, Table
 from tsd.store.rules import add, bytes_of, check_column, check_row
 from tsd.store.timing import Latency
@@ -188,11 +188,11 @@ class _Table:
         self._rows: SortedDict = SortedDict()
 
     def check(self, row: bytes, column: bytes) -> None:
-        """Raise StoreError for an invalid row key, or a column without a family of the table."""
+        """Raise InvalidCell for an invalid row key, or a column without a family of the table."""
         check_row(row)
         check_column(column)
         if column.partition(b":")[0] not in self._families:
-            raise StoreError(f"table {self._name} has no family for column {column!r}")
+            raise InvalidCell(f"table {self._name} has no family for column {column!r}")
 
     def cell(self, row: bytes, column: bytes) -> Cell:
         """Return a cell. If it is absent, return an empty one with the timestamp -1."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.errors import StoreError
+from tsd.errors import InvalidCell
 from tsd.store import Put
 
 _value = itemgetter(2)
@@ -48,28 +48,28 @@ def _boundary(cells: Sequence[Put], start: int, at: int) -> int:
 
 
 def check_row(row: bytes) -> None:
-    """Raise StoreError for a row key that HBase would refuse."""
+    """Raise InvalidCell for a row key that HBase would refuse."""
     if not 0 < len(row) <= LONGEST_KEY:
-        raise StoreError(f"a row key has 1 to {LONGEST_KEY} bytes, this one {len(row)}: {row[:32].hex()}")
+        raise InvalidCell(f"a row key has 1 to {LONGEST_KEY} bytes, this one {len(row)}: {row[:32].hex()}")
 
 
 def check_column(column: bytes) -> None:
-    """Raise StoreError for a column without a family.
+    """Raise InvalidCell for a column without a family.
 
     HBase's gateway silently drops a put to such a column, and deletes the whole family instead of such a column.
     """
     if b":" not in column:
-        raise StoreError(f"a column is family:qualifier, not {column.hex()}")
+        raise InvalidCell(f"a column is family:qualifier, not {column.hex()}")
 
 
 def add(stored: bytes | None, by: int) -> int:
-    """Return the sum of a counter (None: absent, 0) and `by`. Raise StoreError if the cell is not a counter.
+    """Return the sum of a counter (None: absent, 0) and `by`. Raise InvalidCell if the cell is not a counter.
 
     >>> add(None, 1), add(bytes.fromhex("7fffffffffffffff"), 1) == -(2**63)
     (1, True)
     """
     if stored is not None and len(stored) != 8:
-        raise StoreError(f"a counter has 8 bytes, this cell {len(stored)}: {stored[:32].hex()}")
+        raise InvalidCell(f"a counter has 8 bytes, this cell {len(stored)}: {stored[:32].hex()}")
     total = int.from_bytes(stored or b"", "big", signed=True) + by
     return (total + 2**63) % 2**64 - 2**63
 

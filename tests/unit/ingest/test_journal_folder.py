@@ -1,5 +1,6 @@
-"""The journal's folder: whose it is, and that no lines are forgotten in another one."""
+"""The journal's folder: its owner, and that no lines are forgotten in another folder."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from tsd.config.state_dir import lock_state
 from tsd.errors import DaemonRuns, TsdError
-from tsd.ingest.journal.folder import adopted, held_journal
+from tsd.ingest.journal.folder import Conflict, JournalConflict, adopted, held_journal
 from tsd.ingest.journal.segment import header
 
 SEGMENT = "0000000000000003.journal"
@@ -37,15 +38,16 @@ def both(state: Path, journal: Path) -> Iterator[None]:
         yield
 
 
-def refused(state: Path, journal: Path) -> str:
-    """Why a daemon does not start there."""
-    with pytest.raises(TsdError) as caught, both(state, journal):
+def refused(state: Path, journal: Path) -> tuple[Conflict, Path]:
+    """Return why a daemon does not start there, and the folder that is named."""
+    with pytest.raises(JournalConflict) as caught, both(state, journal):
         raise AssertionError("it is used")
-    return str(caught.value)
+    assert str(caught.value.folder) in str(caught.value)
+    return caught.value.conflict, caught.value.folder
 
 
 def leave_lines(state: Path, journal: Path) -> Path:
-    """A daemon that was killed, or could not write all; the segment that it left."""
+    """Return a segment as a daemon leaves it that was killed or could not write all points."""
     with both(state, journal):
         (journal / SEGMENT).write_bytes(b"lines")
     return journal / SEGMENT
@@ -68,7 +70,7 @@ def test_owner_files_exist_while_the_journal_is_used(places: Places) -> None:
 def test_second_state_folder_is_refused_at_the_same_time(places: Places) -> None:
     with (
         both(places.state, places.journal),
-        pytest.raises(DaemonRuns, match=f"^journal folder {places.journal}: process {os.getpid()} uses it$"),
+        pytest.raises(DaemonRuns, match=rf"{places.journal}\b.*\b{os.getpid()}\b"),
         both(places.other_state, places.journal),
     ):
         raise AssertionError("two have it")
@@ -77,16 +79,12 @@ def test_second_state_folder_is_refused_at_the_same_time(places: Places) -> None
 def test_second_state_folder_is_refused_later(places: Places) -> None:
     segment = leave_lines(places.state, places.journal)
     for _ in range(2):
-        assert refused(places.other_state, places.journal) == (
-            f"journal folder {places.journal}: it belongs to state folder {places.state}, not to {places.other_state}; "
-            f"set another with tsd.journal.path, or, to have its lines stored here, rename "
-            f"{places.journal}/owner to owner.was"
-        )
+        assert refused(places.other_state, places.journal) == (Conflict.OTHER_OWNER, places.journal)
     assert segment.read_bytes() == b"lines"
     (places.journal / "owner").unlink()
     with both(places.other_state, places.journal):
         segment.unlink()
-    assert "it belongs to state folder" in refused(places.state, places.journal)
+    assert refused(places.state, places.journal) == (Conflict.OTHER_OWNER, places.journal)
 
 
 def test_removing_the_owner_file_adopts_segments(places: Places) -> None:
@@ -128,9 +126,9 @@ def test_foreign_segment_alone_adopts_nothing(places: Places) -> None:
 def test_invalid_identity_is_refused(places: Places) -> None:
     places.state.mkdir()
     (places.state / "id").write_text("mine\n")
-    assert refused(places.state, places.journal) == (
-        f"state folder {places.state}: its identity is 'mine', wanted 32 hex digits: {places.state}/id is damaged"
-    )
+    with pytest.raises(JournalConflict, match=f"{places.state}/id") as caught, both(places.state, places.journal):
+        raise AssertionError("it is used")
+    assert caught.value.conflict is Conflict.INVALID_IDENTITY
 
 
 def test_error_in_the_body_releases_the_journal(places: Places) -> None:
@@ -143,10 +141,7 @@ def test_error_in_the_body_releases_the_journal(places: Places) -> None:
 def test_changed_path_is_refused_while_old_lines_wait(places: Places) -> None:
     segment = leave_lines(places.state, places.journal)
     for _ in range(2):
-        assert refused(places.state, places.other_journal) == (
-            f"journal folder {places.journal}: accepted lines wait in it, and tsd.journal.path is "
-            f"{places.other_journal} now; start once with tsd.journal.path={places.journal}"
-        )
+        assert refused(places.state, places.other_journal) == (Conflict.LINES_WAIT, places.journal)
     assert not places.other_journal.exists()
     with both(places.state, places.journal):
         segment.unlink()
@@ -171,8 +166,8 @@ def test_missing_journal_after_a_crash_is_refused(places: Places, moved: bool) -
     places.journal.mkdir()
     known = places.state / "journal-path"
     assert refused(places.state, places.other_journal if moved else places.journal) == (
-        f"journal folder {places.journal}: the last daemon was cut off while it used it, and it is not there now; "
-        f"bring it back, or, if lines that wait in it may be lost, remove {known}"
+        Conflict.MISSING,
+        places.journal,
     )
     places.journal.rmdir()
     away.rename(places.journal)
@@ -217,12 +212,12 @@ def test_empty_files_of_an_interrupted_start_are_written_again(places: Places) -
 
 def test_unusable_folder_is_named_with_the_reason(places: Places, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    wanted = {
-        "/proc/x": "No such file or directory",
-        f"{tmp_path}/file": "File exists",
-        "/proc": "No such file or directory",
-    }
+    wanted = {"/proc/x": errno.ENOENT, f"{tmp_path}/file": errno.EEXIST, "/proc": errno.ENOENT}
     for folder, reason in wanted.items():
-        assert refused(places.state, Path(folder)) == (
-            f"journal folder {folder}: {reason}; set another with tsd.journal.path"
-        )
+        with (
+            pytest.raises(TsdError, match=f"{folder}: {os.strerror(reason)}") as caught,
+            both(places.state, Path(folder)),
+        ):
+            raise AssertionError("it is used")
+        assert isinstance(caught.value.__cause__, OSError)
+        assert caught.value.__cause__.errno == reason

@@ -8,6 +8,7 @@ import trio
 from tests import layouts
 from tests.flaky_store import Fault
 from tests.unit.ingest.parts import BASE, SERIES, Parts, going, line, make_store
+from tsd.ingest.intake import JOURNAL_FULL
 from tsd.tables.writing import SeriesText
 
 pytestmark = layouts.on_all
@@ -133,7 +134,7 @@ async def test_full_journal_holds_lines_until_the_store_works(tmp_path: Path) ->
         while not parts.backpressure.reasons:
             taken += (await parts.take(*(line(taken + o, o) for o in range(10)))).accepted
             parts.writer.seal()
-        assert parts.backpressure.reasons == {"the journal is full (tsd.journal.max_bytes)"}
+        assert parts.backpressure.reasons == {JOURNAL_FULL}
         assert parts.journal.size >= 20_000
         parts.store.always = Fault.NONE
         await parts.backpressure.wait_open()

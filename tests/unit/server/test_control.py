@@ -1,6 +1,5 @@
 """The control socket: its answers, its permissions, and sockets of crashed daemons."""
 
-import errno
 import os
 import stat
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +21,9 @@ from tsd.errors import (
     CorruptJournal,
     CorruptRow,
     DaemonRuns,
+    NewerState,
     NoSuchName,
+    NoTable,
     StoreBusy,
     StoreDown,
     StoreError,
@@ -236,9 +237,9 @@ async def test_client_reconnects_to_restarted_daemon(tmp_path: Path) -> None:
     async with running(tmp_path), calling(tmp_path / "control.sock") as caller:
         assert "tsdb" in await caller.call("tables")
         while_it_ran = caller
-    with pytest.raises(StoreDown, match="the daemon closed the connection"):
+    with pytest.raises(StoreDown):
         await while_it_ran.call("tables")
-    with pytest.raises(StoreDown, match=r"^no daemon answers at .*control\.sock: No such file"):
+    with pytest.raises(StoreDown, match=str(tmp_path / "control.sock")):
         await while_it_ran.call("tables")
     async with running(tmp_path):
         assert "tsdb" in await while_it_ran.call("tables")
@@ -255,7 +256,7 @@ async def test_ending_daemon_is_distinguished(tmp_path: Path) -> None:
         assert sorted(await caller.call("tables")) == ["tsdb", "tsdb-meta", "tsdb-series", "tsdb-tree", "tsdb-uid"]
         daemon.stop.set()
         await daemon.daemon.server.listener.closed.wait()
-        with pytest.raises(StoreDown, match=r"^the daemon closed the connection during the call tables$"):
+        with pytest.raises(StoreDown):
             await ask_on(caller)
 
 
@@ -285,7 +286,7 @@ async def test_store_works_through_the_socket(tmp_path: Path) -> None:
         }
         page = await store.page("tsdb", b"row 00005", b"row 00007", limit=10)
         assert [(row.key, len(row.cells)) for row in page.rows] == [(b"row 00005", 3), (b"row 00006", 3)]
-        with pytest.raises(StoreError, match=r"^there is no table nosuch "):
+        with pytest.raises(NoTable, match="nosuch"):
             await store.get("nosuch", [b"row"])
 
 
@@ -325,11 +326,10 @@ def never(daemon: Daemon, ports: object) -> None:
 async def test_second_daemon_on_a_folder_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         await works(daemon, tmp_path)
-        wanted = f"state folder {tmp_path}: process {os.getpid()} uses it"
-        with pytest.raises(DaemonRuns, match=f"^{wanted}$"):
+        with pytest.raises(DaemonRuns, match=rf"{tmp_path}\b.*\b{os.getpid()}\b") as refused:
             await serve(settings(tmp_path), trio.Event(), never)
         done = await command("serve", "--data", tmp_path, "--port", "0")
-        assert (done.returncode, done.stderr.decode()) == (4, f"tsd: {wanted}\n")
+        assert (done.returncode, done.stderr.decode()) == (4, f"tsd: {refused.value}\n")
         await works(daemon, tmp_path)
 
 
@@ -342,7 +342,7 @@ async def works(daemon: Running, folder: Path) -> None:
 
 async def test_folder_of_newer_daemon_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "format").write_text("99\n")
-    with pytest.raises(TsdError, match=r"its format is 99, this version knows \d+: run the newer one"):
+    with pytest.raises(NewerState, match=r"\b99\b"):
         await serve(settings(tmp_path), trio.Event(), never)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["format", "lock"]
 
@@ -354,9 +354,8 @@ async def test_socket_of_killed_daemon_is_replaced(tmp_path: Path) -> None:
             assert await client.ask(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
         await killed.kill()
     stale = tmp_path / "control.sock"
-    with pytest.raises(OSError, match="refused") as caught:
+    with pytest.raises(ConnectionRefusedError):
         await ControlClient.connect(stale)
-    assert caught.value.errno == errno.ECONNREFUSED
     async with running(tmp_path) as daemon:
         await works(daemon, tmp_path)
         assert stat.S_IMODE(stale.stat().st_mode) == 0o600

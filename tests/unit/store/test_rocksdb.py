@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from tests.unit.store import crashing
-from tsd.errors import DaemonRuns, StoreError
+from tsd.errors import DaemonRuns, NoTable, StoreError
 from tsd.store import Family, Put, Table, scan
 from tsd.store.rocksdb.database import CHUNK_CELLS
 from tsd.store.rocksdb.engine import BATCH_CELLS, EmbeddedStore
@@ -55,16 +55,17 @@ def lines_until_killed(process: subprocess.Popen[str], count: int) -> list[int]:
 
 async def test_second_process_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path):
-        with pytest.raises(DaemonRuns, match=f"{tmp_path} is open in another process"):
+        with pytest.raises(DaemonRuns, match=str(tmp_path)):
             await EmbeddedStore.open(tmp_path, lambda: 0)
         process = await trio.to_thread.run_sync(child, "try_to_open", tmp_path)
         said, _ = await trio.to_thread.run_sync(process.communicate)
-        assert said == f"{tmp_path} is open in another process ({os.getpid()}): is a daemon running on it?\n"
+        assert str(tmp_path) in said
+        assert f"({os.getpid()})" in said
 
 
 async def test_unusable_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="file"):
+    with pytest.raises(StoreError, match=str(tmp_path / "file")):
         await EmbeddedStore.open(tmp_path / "file", lambda: 0)
 
 
@@ -72,7 +73,7 @@ async def test_created_tables_persist(tmp_path: Path) -> None:
     async with opened(tmp_path / "deeper" / "still") as store:
         assert await store.create_tables([CELLS, Table("more", (Family(b"t"),))]) == ["more"]
         await store.put("more", [Put(b"row", b"t:", b"v")])
-        with pytest.raises(StoreError, match="there is no table less"):
+        with pytest.raises(NoTable, match="less"):
             await store.put("less", [])
     async with opened(tmp_path / "deeper" / "still") as store:
         assert await store.tables() == ["cells", "more"]
@@ -82,7 +83,7 @@ async def test_created_tables_persist(tmp_path: Path) -> None:
 async def test_call_after_close_raises(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         pass
-    with pytest.raises(StoreError, match="is closed"):
+    with pytest.raises(StoreError, match=str(tmp_path)):
         await store.get("cells", [b"row"])
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.errors import StoreError
+from tsd.errors import InvalidCell
 from tsd.store import Put
 from tsd.store.rocksdb.keys import HAS_KEY_LOOP, encode_batch, encode_keys, key_column, row_prefix
 
@@ -49,7 +49,7 @@ def test_compiled_and_pure_keys_are_equal(cells: list[Put]) -> None:
 def test_invalid_row_key_is_refused_after_earlier_cells(by_loop: bool, size: int, column: bytes) -> None:
     filled: list[bytes] = []
     cells = [Put(b"a", b"t:", b""), Put(bytes(size), column, b"")]
-    with pytest.raises(StoreError, match="a row key has 1 to"):
+    with pytest.raises(InvalidCell):
         encode_batch(lambda key, _: filled.append(key), cells, 1, by_loop=by_loop)
     assert filled == [row_prefix(b"a") + b"t:"]
 

@@ -21,6 +21,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from pathlib import Path
 
 import structlog
@@ -36,26 +37,45 @@ _SEGMENT = re.compile(r"[0-9]{16}")
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 
 
+class Conflict(Enum):
+    """Why a daemon may not use a journal's folder."""
+
+    OTHER_OWNER = auto()  # it belongs to another state folder
+    OTHER_IDENTITY = auto()  # it belongs to this state folder, which has another identity now
+    INVALID_IDENTITY = auto()  # the state folder's identity is damaged
+    LINES_WAIT = auto()  # accepted lines wait in the folder that the last daemon used
+    MISSING = auto()  # the folder that the last daemon used is not there
+
+
+class JournalConflict(TsdError):
+    """A journal's folder that this daemon may not use: `folder`, and the `conflict`."""
+
+    def __init__(self, conflict: Conflict, folder: Path, message: str) -> None:
+        super().__init__(message)
+        self.conflict = conflict
+        self.folder = folder
+
+
 def segment_path(folder: Path, number: int) -> Path:
-    """Where a segment is."""
+    """Return the path of segment `number`."""
     return folder / f"{number:016d}.journal"
 
 
 def number_of(path: Path) -> int | None:
-    """The number that segment_path was given; None for a file that is not the journal's."""
+    """Return the number in a segment's path, or None for another file."""
     return int(path.stem) if _SEGMENT.fullmatch(path.stem) else None
 
 
 def segment_paths(folder: Path) -> list[Path]:
-    """The segments in a folder, oldest first."""
+    """Return the paths of a folder's segments, oldest first."""
     return [path for path in sorted(folder.glob("*.journal")) if number_of(path) is not None]
 
 
 @contextmanager
 def held_journal(folder: Path, state: Path) -> Iterator[None]:
-    """The journal's folder is ours, made if it is absent; `state`, which must be held, remembers it until nothing waits
-    in it. Raises DaemonRuns where another process has it, TsdError where it belongs to another state folder, where
-    lines wait in an earlier one, and where it cannot be used."""
+    """Lock the journal's folder for the block, and make it if it is absent. `state`, which must be locked, names it
+    until no lines wait in it. Raise DaemonRuns if another process has locked it, JournalConflict if it belongs to
+    another state folder or lines wait in an earlier folder, TsdError if it cannot be used."""
     with folder_errors(state, STATE):
         own = identity(state)
         _check_left(folder, state, own)
@@ -82,7 +102,7 @@ def identity(state: Path) -> str:
 
 
 def adopted(folder: Path) -> frozenset[str]:
-    """Whose segments are stored here although another daemon wrote them."""
+    """Return the identities of other daemons whose segments are stored here."""
     try:
         return frozenset(_adopted(folder).read_text("latin-1").split())
     except FileNotFoundError:
@@ -94,7 +114,7 @@ def _adopted(folder: Path) -> Path:
 
 
 def _adopt(folder: Path, own: str) -> None:
-    """Take what others wrote into a folder without owner for ours, from now on."""
+    """Record the writers of the segments in a folder without owner as adopted."""
     found = {read_header(path).owner for path in segment_paths(folder) if path.is_file()}
     former = _owner(folder, "owner.was")
     if found and former is not None and _IDENTITY.fullmatch(former[0]):
@@ -116,23 +136,29 @@ def _owner(folder: Path, name: str = "owner") -> tuple[str, Path] | None:
 
 
 def _claim(folder: Path, state: Path, own: str) -> None:
-    """Make the folder say that it is ours, unless it is another's."""
+    """Write this daemon into the folder's owner file. Raise JournalConflict if it names another."""
     owner = _owner(folder)
     if owner is not None and owner[0] != own:
         if owner[1] == state:
-            raise TsdError(
+            raise JournalConflict(
+                Conflict.OTHER_IDENTITY,
+                folder,
                 f"state folder {state}: its identity is {own!r}, and {folder / 'owner'} has another one for it: one of "
                 f"the two files is damaged ({state / 'id'} should be the other's first line), or the state folder was "
-                f"made anew. To have the lines there stored here, rename {folder / 'owner'} to owner.was"
+                f"made anew. To have the lines there stored here, rename {folder / 'owner'} to owner.was",
             )
-        raise TsdError(
+        raise JournalConflict(
+            Conflict.OTHER_OWNER,
+            folder,
             f"journal folder {folder}: it belongs to state folder {owner[1]}, not to {state}; set another with "
             f"tsd.journal.path, or, to have its lines stored here, rename {folder / 'owner'} to "
-            "owner.was"
+            "owner.was",
         )
     if not _IDENTITY.fullmatch(own):
-        raise TsdError(
-            f"state folder {state}: its identity is {own!r}, wanted 32 hex digits: {state / 'id'} is damaged"
+        raise JournalConflict(
+            Conflict.INVALID_IDENTITY,
+            folder,
+            f"state folder {state}: its identity is {own!r}, wanted 32 hex digits: {state / 'id'} is damaged",
         )
     if owner is None:
         _adopt(folder, own)  # before the folder is ours, or a crash would have them quarantined
@@ -141,23 +167,27 @@ def _claim(folder: Path, state: Path, own: str) -> None:
 
 
 def _check_left(folder: Path, state: Path, own: str) -> None:
-    """Raise TsdError where lines may wait in the folder that the last daemon used, and `folder` is not that."""
+    """Raise JournalConflict if lines may wait in the folder that the last daemon used, and `folder` is another."""
     record = _path_record(state)
     if not record.exists() or not (text := record.read_bytes()):
         return
     left = state / os.fsdecode(text)
     owner = _owner(left)
     if owner is None:
-        raise TsdError(
-            f"journal folder {left}: the last daemon was cut off while it used it, and it is not there now; bring it "
-            f"back, or, if lines that wait in it may be lost, remove {record}"
+        raise JournalConflict(
+            Conflict.MISSING,
+            left,
+            f"journal folder {left}: it is missing, and the last daemon did not stop cleanly while it used it; bring "
+            f"it back, or, if lines that wait in it may be lost, remove {record}",
         )
     if os.path.realpath(left) == os.path.realpath(folder) or owner[0] != own:
         return
     if segment_paths(left):
-        raise TsdError(
+        raise JournalConflict(
+            Conflict.LINES_WAIT,
+            left,
             f"journal folder {left}: accepted lines wait in it, and tsd.journal.path is {folder} now; start once with "
-            f"tsd.journal.path={left}"
+            f"tsd.journal.path={left}",
         )
 
 
@@ -166,5 +196,5 @@ def _path_record(state: Path) -> Path:
 
 
 def _named(folder: Path, state: Path) -> Path:
-    """The journal's folder, in a way that holds when the state folder is moved with the journal in it."""
+    """Return the journal's folder, relative to a state folder that contains it, so that both can be moved."""
     return folder.relative_to(state) if folder.is_relative_to(state) else folder

@@ -30,6 +30,14 @@ _CORRUPTION = re.compile("^Corruption: ")
 _LOG_MISSING = re.compile("^Corruption: .*(ahead of WALs|Missing WAL|Size mismatch: WAL)")
 
 
+class WritesLost(StoreError):
+    """Writes that a sync had covered are missing. Without the file `record` the database opens without them."""
+
+    def __init__(self, message: str, record: Path) -> None:
+        super().__init__(message)
+        self.record = record
+
+
 class SyncedRecord:
     """The sequence number of the last write that is known to be on disk."""
 
@@ -70,7 +78,7 @@ def _encode(number: int) -> bytes:
 
 
 def open_checked(path: Path, options: Options, families: dict[str, Options], synced: SyncedRecord) -> Rdict:
-    """Open the database in `path`. Raise StoreError if writes covered by `synced` are missing, otherwise rocksdict's
+    """Open the database in `path`. Raise WritesLost if writes covered by `synced` are missing, otherwise rocksdict's
     exceptions. A failed opening changes nothing."""
     options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
     try:
@@ -115,9 +123,10 @@ def _open_with_gaps(
     """Open the database without the unreadable parts of its logs. This may lose writes of one table and keep later ones
     of another table, which are already in its files."""
     if synced.number is not None:
-        raise StoreError(
+        raise WritesLost(
             f"{path}: its write-ahead log is damaged: {reason.rstrip('.')}. Restore a backup; or, to continue "
-            f"without the unreadable writes, remove {synced.path}"
+            f"without the unreadable writes, remove {synced.path}",
+            synced.path,
         )
     kept = _keep_logs(path)
     log.error("store.writes_lost", path=str(path), error=reason, logs_kept_in=str(kept), next_step="tsd fsck")
@@ -145,8 +154,9 @@ def _keep_logs(path: Path) -> Path:
     return folder
 
 
-def _lost(path: Path, reached: int, synced: SyncedRecord) -> StoreError:
-    return StoreError(
+def _lost(path: Path, reached: int, synced: SyncedRecord) -> WritesLost:
+    return WritesLost(
         f"{path}: its write-ahead log is damaged: {synced.number} writes were on disk, {reached} can be read. Restore "
-        f"a backup; or, to continue without the writes after the damage, remove {synced.path}"
+        f"a backup; or, to continue without the writes after the damage, remove {synced.path}",
+        synced.path,
     )

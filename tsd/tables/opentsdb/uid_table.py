@@ -26,6 +26,14 @@ SETTLED_MS = 600_000
 Place = tuple[bytes, bytes]  # row, column
 
 
+class NameTaken(TsdError):
+    """The new name of a UID already has a UID."""
+
+
+class InconsistentName(TsdError):
+    """The two directions of a name contradict each other: `tsd uid fsck` repairs them."""
+
+
 class ChangedMeanwhile(TsdError):
     """Another process changed the table at the same time."""
 
@@ -131,8 +139,8 @@ class UidFsck:
 
 
 async def rename(store: Store, table: str, kind: Kind, old: bytes, new: bytes) -> bytes:
-    """Give the UID of `old` the name `new`, and return the UID. Raises NoSuchName, ChangedMeanwhile, TsdError if `new`
-    has a UID, StoreError.
+    """Give the UID of `old` the name `new`, and return the UID. Raise NoSuchName if `old` has none, NameTaken if
+    `new` has one, InconsistentName, ChangedMeanwhile, StoreError.
 
     Same order as OpenTSDB: UID → name, new name → UID, then the old name is deleted. After a crash in between, `uid
     fsck` or the same rename completes the work.
@@ -143,11 +151,13 @@ async def rename(store: Store, table: str, kind: Kind, old: bytes, new: bytes) -
     uid = rows[old][0].value
     taken = rows[new][0].value if new in rows else None
     if old == new or taken not in (None, uid):
-        raise TsdError(f"An UID with name {_text(new)} for {kind.value} already exists")
+        raise NameTaken(f"An UID with name {_text(new)} for {kind.value} already exists")
     names = await store.get(table, [uid], columns=[name_column(kind)])
     name = names[uid][0].value if uid in names else None
     if name not in (None, old, new):
-        raise TsdError(f"the name of {uid.hex()} is {_text(name or b'')}, not {_text(old)}: run tsd uid fsck first")
+        raise InconsistentName(
+            f"the name of {uid.hex()} is {_text(name or b'')}, not {_text(old)}: run tsd uid fsck first"
+        )
     if name != new and not await store.check_and_put(table, uid, name_column(kind), new, expected=name):
         raise ChangedMeanwhile(f"{uid.hex()} got another name meanwhile")
     if not await _publish(store, table, kind, new, uid):
