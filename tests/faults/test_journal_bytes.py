@@ -1,6 +1,8 @@
 """Change every byte of the journal's files, and truncate them to every length: whole blocks are kept, the rest is
 quarantined and reported, and no line is altered."""
 
+import errno
+import os
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -12,7 +14,7 @@ from structlog.testing import capture_logs
 from tsd.config.state_dir import lock_state
 from tsd.errors import TsdError
 from tsd.ingest.journal.disk import Disk
-from tsd.ingest.journal.folder import held_journal
+from tsd.ingest.journal.folder import Conflict, JournalConflict, held_journal
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.journal.segment import BLOCK_BYTES, HEADER_BYTES, Block, frame, header
 
@@ -54,7 +56,7 @@ def start(folder: Path) -> Found:
         segments = journal.recover()
         lines = b"".join(piece.text for segment in segments for piece in segment.pieces() if isinstance(piece, Block))
     assert sum(segment.lines for segment in segments) == lines.count(b"\n")
-    reported = [str(event["what"]) for event in logs if event["event"] == "journal.segment_damaged"]
+    reported = [str(event["path"]) for event in logs if event["event"] == "journal.segment_damaged"]
     return Found(lines, [path.read_bytes() for path in journal.quarantined], reported)
 
 
@@ -67,7 +69,7 @@ def damaged(folder: Path, text: bytes, number: int = 7) -> Found:
     (folder / f"{number + 1:016d}.journal").write_bytes(header(HEADER_BYTES + len(other), OWN) + other)
     found = start(folder)
     assert found.lines.endswith(OTHER)
-    assert all(reported.startswith(f"{path}: at byte ") for reported in found.reported)
+    assert set(found.reported) <= {str(path)}
     again = start(folder)
     assert (again.lines, again.reported) == (found.lines, [])
     assert sorted(file.read_bytes() for file in (folder / "quarantine").glob("*")) == sorted(found.quarantined)
@@ -135,7 +137,7 @@ def test_other_files_are_kept(tmp_path: Path, name: str) -> None:
 
 def test_segment_that_is_a_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "0000000000000007.journal").mkdir()
-    with pytest.raises(TsdError, match=rf"^journal {tmp_path}/0000000000000007\.journal: .*: Is a directory$"):
+    with pytest.raises(TsdError, match=rf"{tmp_path}/0000000000000007\.journal: .*{os.strerror(errno.EISDIR)}"):
         start(tmp_path)
 
 
@@ -206,9 +208,9 @@ def test_damaged_identity_differs_from_foreign_one(left: Folders) -> None:
     before = identity.read_text()
     for text in (before[:-2] + "x\n", before[:20], ""):
         identity.write_text(text)
-        with pytest.raises(TsdError) as caught:
+        with pytest.raises(JournalConflict) as caught:
             left.replay()
-        assert str(caught.value).startswith(f"state folder {left.state}: its identity is "), text
+        assert caught.value.conflict is Conflict.OTHER_IDENTITY, text
         assert str(left.journal / "owner") in str(caught.value), text
     identity.write_text(before)
     assert left.replay() == b"".join(BLOCKS)

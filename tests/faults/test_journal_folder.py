@@ -29,12 +29,11 @@ async def test_second_daemon_on_same_journal_refused(tmp_path: Path) -> None:
         nursery.start_soon(sender.run, daemon.port)
         await sender.more_confirmed(LINES)
         event = await refused(second, settings, status=4)
-        assert event == f"journal folder {journal}: process {daemon.pid} uses it"
+        assert str(journal) in event
+        assert str(daemon.pid) in event
         await daemon.kill()
-    assert await refused(second, settings) == (
-        f"journal folder {journal}: it belongs to state folder {first}, not to {second}; set another with "
-        f"tsd.journal.path, or, to have its lines stored here, rename {journal}/owner to owner.was"
-    )
+    message = await refused(second, settings)
+    assert all(str(path) in message for path in (first, second, journal / "owner"))
     await run_once(second, LONG, other)
     await run_once(first, settings, sender)
     check_contents(await embedded_contents(first), [sender])
@@ -98,7 +97,7 @@ async def test_empty_segment_is_reported(tmp_path: Path) -> None:
         event = await daemon.logged("journal.segment_damaged")
         await daemon.terminate()
     assert event["level"] == "error"
-    assert event["what"] == f"{segment}: at byte 0: the segment ends before its header does"
+    assert (event["path"], event["offset"]) == (str(segment), 0)
     assert Path(event["kept_in"]).exists()
 
 

@@ -1,5 +1,6 @@
 """Listening sockets, inherited or opened."""
 
+import errno
 import os
 import socket
 import tempfile
@@ -72,9 +73,9 @@ async def test_port_is_opened_without_inherited_sockets() -> None:
 
 async def test_address_in_use_is_an_error(held: socket.socket) -> None:
     port = held.getsockname()[1]
-    with pytest.raises(TsdError, match=rf"^cannot listen on 127.0.0.1:{port}: Address already in use$"):
+    with pytest.raises(TsdError, match=f"127.0.0.1:{port}: {os.strerror(errno.EADDRINUSE)}"):
         await listeners(LOCAL._replace(port=port), {})
-    with pytest.raises(TsdError, match=r"^cannot listen on no\.such\.host\.invalid:0: "):
+    with pytest.raises(TsdError, match=r"no\.such\.host\.invalid:0"):
         await listeners(LOCAL._replace(bind="no.such.host.invalid"), {})
 
 
@@ -83,7 +84,7 @@ async def test_port_is_shared_with_reuse_port() -> None:
     [one] = await listeners(shared, {})
     shared = shared._replace(port=one.socket.getsockname()[1])
     [other] = await listeners(shared, {})
-    with pytest.raises(TsdError, match="Address already in use"):
+    with pytest.raises(TsdError, match=os.strerror(errno.EADDRINUSE)):
         await listeners(shared._replace(reuse_port=False), {})
     await one.aclose()
     await other.aclose()

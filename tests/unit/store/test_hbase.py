@@ -265,16 +265,16 @@ async def test_missing_table_is_named(hbase: RunningHbase, call: str) -> None:
 @pytest.mark.parametrize(
     ("cell", "error", "cause"),
     [
-        (Put(b"", b"t:", b"v"), InvalidCell, ""),
-        (Put(b"r" * 32768, b"t:", b"v"), InvalidCell, ""),
-        (Put(ROW, b"t", b"v"), InvalidCell, ""),
+        (Put(b"", b"t:", b"v"), InvalidCell, None),
+        (Put(b"r" * 32768, b"t:", b"v"), InvalidCell, None),
+        (Put(ROW, b"t", b"v"), InvalidCell, None),
         (Put(ROW, b"absent:", b"v"), StoreError, "NoSuchColumnFamily"),  # HBase's words
         (Put(ROW, b"t:", bytes(11 << 20)), StoreError, "KeyValue size too large"),
     ],
     ids=["no row", "long row", "no family", "absent family", "large value"],
 )
 async def test_invalid_cell_is_refused(
-    hbase: RunningHbase, table: str, cell: Put, error: type[StoreError], cause: str
+    hbase: RunningHbase, table: str, cell: Put, error: type[StoreError], cause: str | None
 ) -> None:
     async with opened(hbase) as store:
         with pytest.raises(error, match=cause):

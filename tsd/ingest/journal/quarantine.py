@@ -112,7 +112,9 @@ def _keep(disk: Disk, damage: Damage) -> _Kept:
     lines = max(_lines_of(damage, offset), 1) if damage.acknowledged else 0
     (log.error if damage.acknowledged else log.warning)(
         "journal.segment_damaged",
-        what=str(damage),
+        path=str(damage.path),
+        offset=damage.offset,
+        error=str(damage),
         lines=lines,
         bytes=size,
         kept_in=str(copy) if copy is not None else None,
