@@ -3,15 +3,36 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_INCREF, PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy
+
+from tsd.codec.opentsdb.cell import MS_MARK
+
+cdef uint32_t MS = <uint32_t> MS_MARK << 24  # high bits of a millisecond qualifier
 
 cdef enum:
     HOUR_S = 3600
     BASE_BYTES = 4
     HEAD_BYTES = 4  # first bytes of salt and metric, used for sorting
     BATCH_CELLS = 2000  # encoded between two releases of the GIL: half a millisecond
+
+
+cdef extern from *:
+    """
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    #define BIG16(x) (x)
+    #define BIG32(x) (x)
+    #define BIG64(x) (x)
+    #else
+    #define BIG16(x) __builtin_bswap16(x)
+    #define BIG32(x) __builtin_bswap32(x)
+    #define BIG64(x) __builtin_bswap64(x)
+    #endif
+    """
+    uint16_t BIG16(uint16_t word) noexcept nogil
+    uint32_t BIG32(uint32_t word) noexcept nogil
+    uint64_t BIG64(uint64_t word) noexcept nogil
 
 
 cdef extern from "Python.h":
@@ -30,30 +51,42 @@ cdef struct Cell:
     char* values
     Py_ssize_t qualifier_bytes
     Py_ssize_t value_bytes
-    Py_ssize_t points
-    Py_ssize_t in_ms
 
 
-cdef inline void append_point(Cell* cell, int64_t offset_ms, bint in_ms, int flags, uint64_t bits) noexcept nogil:
-    """Append a qualifier, and as many low bytes of `bits` as its flags say."""
-    cdef uint32_t word
-    cdef int left = ((flags & 7) + 1) * 8
-    if in_ms:
-        word = <uint32_t> 15 << 28 | <uint32_t> offset_ms << 6 | <uint32_t> flags
-        cell.qualifiers[cell.qualifier_bytes] = <char> (word >> 24)
-        cell.qualifiers[cell.qualifier_bytes + 1] = <char> (word >> 16)
-        cell.qualifier_bytes += 2
-    else:
-        word = <uint32_t> (offset_ms // 1000) << 4 | <uint32_t> flags
-    cell.qualifiers[cell.qualifier_bytes] = <char> (word >> 8)
-    cell.qualifiers[cell.qualifier_bytes + 1] = <char> word
-    cell.qualifier_bytes += 2
-    while left:
-        left -= 8
-        cell.values[cell.value_bytes] = <char> (bits >> left)
-        cell.value_bytes += 1
-    cell.points += 1
-    cell.in_ms += in_ms
+cdef inline void append_points(
+    Cell* cell, const int64_t* instants, const uint8_t* flags, const int64_t* bits, Py_ssize_t count, int64_t hour
+) noexcept nogil:
+    """Append `count` points of an hour to an empty cell: for each a qualifier, and as many low bytes of its bits as its
+    flags say. Eight bytes are written for each value; the next one overwrites those beyond it."""
+    cdef char* qualifier = cell.qualifiers + cell.qualifier_bytes
+    cdef char* value = cell.values
+    cdef int64_t first = hour * (HOUR_S * 2000)
+    cdef Py_ssize_t at, in_ms = 0
+    cdef uint32_t offset, word, flag
+    cdef uint16_t half
+    cdef uint64_t number
+    cdef int size
+    for at in range(count):
+        flag = flags[at] & 15
+        offset = <uint32_t> ((instants[at] - first) >> 1)
+        if instants[at] & 1:
+            word = BIG32(MS | offset << 6 | flag)
+            memcpy(qualifier, &word, 4)
+            qualifier += 4
+            in_ms += 1
+        else:
+            half = BIG16(<uint16_t> (offset // 1000 << 4 | flag))
+            memcpy(qualifier, &half, 2)
+            qualifier += 2
+        size = (flag & 7) + 1
+        number = BIG64(<uint64_t> bits[at] << (64 - 8 * size))
+        memcpy(value, &number, 8)
+        value += size
+    if count > 1:
+        value[0] = 0 < in_ms < count
+        value += 1
+    cell.qualifier_bytes = qualifier - cell.qualifiers
+    cell.value_bytes = value - cell.values
 
 
 cdef bytes row_key(const char* keys, const int64_t* bounds, int64_t base):
@@ -84,6 +117,9 @@ cdef inline uint64_t word_of(const char* text, Py_ssize_t size) noexcept nogil:
     """Return the first eight bytes of a text as a big-endian number, which sorts like the bytes."""
     cdef uint64_t word = 0
     cdef int at
+    if size >= 8:
+        memcpy(&word, text, 8)
+        return BIG64(word)
     for at in range(8):
         word = word << 8 | (<uint8_t> text[at] if at < size else 0)
     return word
@@ -167,15 +203,8 @@ def encode(
                     pass
             at = runs[number].start
             hour = instants[at] // (HOUR_S * 2000)
-            cell.qualifier_bytes, cell.value_bytes, cell.points, cell.in_ms = head, 0, 0, 0
-            for at in range(at, runs[number].end):
-                append_point(
-                    &cell, (instants[at] - hour * (HOUR_S * 2000)) >> 1, instants[at] & 1, flags[at] & 15,
-                    <uint64_t> bits[at],
-                )
-            if cell.points > 1:
-                cell.values[cell.value_bytes] = 0 < cell.in_ms < cell.points
-                cell.value_bytes += 1
+            cell.qualifier_bytes = head
+            append_points(&cell, &instants[at], &flags[at], &bits[at], runs[number].end - at, hour)
             puts.append(
                 triple(
                     put_type,
