@@ -214,8 +214,9 @@ async def test_client_certificate_authenticates(tmp_path: Path, keys: Keys, kind
 
 
 async def test_stalled_handshake_closed_and_others_served(tmp_path: Path, keys: Keys) -> None:
-    settings = {**keys.settings, "tsd.tls.handshake_timeout": "300"}
-    async with running(tmp_path / "state", settings) as daemon, trio.open_nursery() as nursery:
+    async with running(tmp_path / "state", keys.settings) as daemon, trio.open_nursery() as nursery:
+        assert daemon.daemon.access.tls is not None
+        daemon.daemon.access.tls.handshake_s = 0.3
 
         async def begin(hello: bytes) -> None:
             async with daemon.client() as client:

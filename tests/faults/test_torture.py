@@ -42,7 +42,7 @@ SECURED = {  # with files that do not exist: they are not read
     "tsd.tls.required": "true", "tsd.tls.minimum": "1.3", "tsd.tls.client_ca": "ca.pem",
     "tsd.tls.client_certificate": "required", "tsd.quota.lines_per_second": "1",
     "tsd.quota.new_names_per_minute": "1", "tsd.uid.new_per_minute": "1", "tsd.ingest.max_series": "1",
-    "tsd.ingest.reply_buffer": "4K", "tsd.ingest.max_line": "1024", "tsd.http.request.enable_chunked": "false",
+    "tsd.http.request.enable_chunked": "false",
     "tsd.http.request.max_chunk": "4096", "tsd.http.request.memory": "1M", "tsd.http.request.timeout": "1",
     "tsd.http.header_tag": "X-Tag", "tsd.http.staticroot": "static", "tsd.core.enable_api": "false",
     "tsd.core.enable_ui": "false", "tsd.core.auto_create_metrics": "false", "tsd.core.auto_create_tagks": "false",

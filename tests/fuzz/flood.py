@@ -24,7 +24,6 @@ QUIET = {
     "tsd.core.auto_create_metrics": "false",  # otherwise random names fill the memory
     "tsd.core.auto_create_tagks": "false",
     "tsd.core.auto_create_tagvs": "false",
-    "tsd.tls.handshake_timeout": "1000",
 }
 SETTLE_S = 60.0  # for the daemon to end closed connections
 WARM = 10_000  # requests before the first memory measurement

@@ -25,7 +25,7 @@ from tsd.config.loader import Config, Loaded, layout, name_rules
 from tsd.daemon.wiring import auto_create
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.intake import absorb_whole
-from tsd.ingest.lines import LineBuffer, TooLong
+from tsd.ingest.lines import MAX_LINE_BYTES, LineBuffer, TooLong
 from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.series import SeriesTable
 from tsd.store import Put
@@ -162,7 +162,7 @@ def import_lines(
             await importer.flush_daemon()  # first, so that an unavailable store is reported early
             for path in paths:
                 try:
-                    for lines in _read(path, config.max_line):
+                    for lines in _read(path, MAX_LINE_BYTES):
                         await importer.absorb(path, lines)
                 except Unreadable as exc:
                     unreadable.append(exc)  # points read before the error are stored nevertheless

@@ -84,7 +84,8 @@ def _unescape(text: str) -> str:
 # OpenTSDB's keys without effect here. A key that ends with a dot is a prefix.
 OPENTSDB_ONLY = tuple(
     """
-    hbase. tsd.network.async_io tsd.network.worker_threads tsd.network.reuse_address
+    hbase. tsd.network.async_io tsd.network.worker_threads tsd.network.reuse_address tsd.network.tcp_no_delay
+    tsd.network.keep_alive
     tsd.core.plugin_path tsd.core.timezone tsd.core.response.async tsd.core.response.worker.num
     tsd.rpc.telnet.return_errors tsd.core.bulk.allow_out_of_order_timestamps tsd.core.storage_exception_handler.
     tsd.timeseriesfilter. tsd.rtpublisher. tsd.core.preload_uid_cache tsd.core.preload_uid_cache.max_entries

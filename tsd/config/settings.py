@@ -128,9 +128,6 @@ class AccessSettings:
         "PEM file with revocation lists (CRLs), one for each authority that signs client certificates. A "
         "certificate is refused if it is on a list, or if the list of its authority is missing or expired. The "
         "daemon reloads the file as it does the certificate. Empty: no check.")
-    tls_handshake_ms: int = setting(
-        "tsd.tls.handshake_timeout", 10000,
-        "Timeout of the TLS handshake.", "ms", low=100)
     tls_hsts_s: int | None = setting(
         "tsd.tls.hsts", None,
         "How long browsers use only HTTPS with this host, on any port (Strict-Transport-Security). 0: the header is"
@@ -261,8 +258,6 @@ class Config(AccessSettings, LimitSettings):
         "tsd.network.reuse_port", False,
         "Let several daemons listen on the port (SO_REUSEPORT); the kernel distributes connections. For daemons of "
         "one user on HBase, each with its own state folder (tsd@.service). With tsd.socket, set ReusePort= there.")
-    tcp_no_delay: bool = setting("tsd.network.tcp_no_delay", True, "Send replies at once (TCP_NODELAY).")
-    keep_alive: bool = setting("tsd.network.keep_alive", True, "Let the kernel detect dead clients (SO_KEEPALIVE).")
     connections_limit: int = setting(
         "tsd.core.connections.limit", 0,
         "Open connections; further ones are closed at once. 0: the limit of open files (LimitNOFILE), minus a "
@@ -457,9 +452,6 @@ class Config(AccessSettings, LimitSettings):
     max_queries: int = setting(
         "tsd.query.max_concurrent", 16,
         "Queries that run at the same time; further ones wait.", low=1)
-    parallel_scans: int = setting(
-        "tsd.query.parallel_scans", 4,
-        "On HBase, parallel scans of one query.", low=1, high=64)
     cache_memory: int = setting(
         "tsd.query.cache_memory", 64 << 20,
         "Size of the result cache: downsampled values of past hours, kept until a point is written to the hour. On "
@@ -497,17 +489,10 @@ class Config(AccessSettings, LimitSettings):
         "tsd.ingest.memory_limit", 512 << 20,
         "Memory of points that are not written yet, about 21 bytes each; further points are kept in the journal "
         "only. Active series need 300 to 600 bytes each in addition.", "bytes", low=16 << 20)
-    max_line: int = setting(
-        "tsd.ingest.max_line", 16384,
-        "Length of a line; a longer one is rejected and skipped. (OpenTSDB: 1024.)", "bytes", 1024, 32000)
     series_ttl_s: int = setting(
         "tsd.ingest.series_ttl", 7200,
         "Time without points after which a series is dropped from memory. It is looked up again when it returns.",
         "s", low=60)
-    reply_buffer: int = setting(
-        "tsd.ingest.reply_buffer", 1 << 20,
-        "Memory for replies to one client that does not read them (collectd never does). Above it, errors are "
-        "summarized in one line and commands wait.", "bytes", low=4096)
 
     enable_api: bool = setting("tsd.core.enable_api", True, "false: /api/… is answered with 404.")
     enable_ui: bool = setting(

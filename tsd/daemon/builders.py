@@ -24,6 +24,7 @@ from tsd.ingest.intake import Backpressure, Intake, LineCounts
 from tsd.ingest.journal.folder import adopted, identity
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit
+from tsd.ingest.lines import MAX_LINE_BYTES
 from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.rejected.log import RejectedLog
 from tsd.ingest.rollups import Summaries
@@ -59,6 +60,7 @@ class ServerParts:
 UNRESOLVED_BYTES = 1024  # largest size of a series without UIDs
 UNRESOLVED_SHARE = 8  # such series may use 1/8 of the memory for points
 REJECTED_PER_S = 1000  # rejected lines logged per second, with a burst of ten seconds
+REPLY_BUFFER = 1 << 20  # bytes of replies to one client that does not read them
 REPLY_MEMORY = 64 << 20  # bytes of unread replies of all telnet connections
 
 
@@ -169,8 +171,8 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
     options = TelnetOptions(
         config.mode,
         not config.no_diediedie,
-        config.max_line,
-        config.reply_buffer,
+        MAX_LINE_BYTES,
+        REPLY_BUFFER,
         timeout_s=config.socket_timeout_s or math.inf,
     )
     replies = ReplyBudget(REPLY_MEMORY)
@@ -181,7 +183,7 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
         stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], peer: Peer
     ) -> None:
         if authenticator.enabled and not peer.principal.roles:
-            rest = await log_in(stream, first, receive, authenticator, peer, config.max_line)
+            rest = await log_in(stream, first, receive, authenticator, peer, MAX_LINE_BYTES)
             if rest is None:
                 return
             first = rest
@@ -193,8 +195,6 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
     limits = ListenerLimits(
         config.connections_limit,
         config.socket_timeout_s,
-        config.tcp_no_delay,
-        config.keep_alive,
         config.line_timeout_s,
     )
     listener = Listener(

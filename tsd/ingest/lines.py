@@ -9,6 +9,7 @@ from tsd.errors import BadLine
 from tsd.ingest.series import SeriesTable
 from tsd.tables.writing import SeriesText
 
+MAX_LINE_BYTES = 16384  # a longer line is refused and skipped (OpenTSDB: 1024)
 START_BYTES = 300  # of a line that is too long, to recognise it
 
 

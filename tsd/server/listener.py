@@ -103,12 +103,10 @@ Handler = Callable[[trio.abc.Stream, bytes, Receive, Peer], Awaitable[None]]
 
 
 class ListenerLimits(NamedTuple):
-    """Limits and socket options of connections."""
+    """Limits of connections."""
 
     connections: int  # 0: limited by file descriptors only
     idle_timeout_s: int  # 0: unlimited
-    no_delay: bool
-    keep_alive: bool
     line_timeout_s: int = 0  # from a line's first byte to its last; 0: unlimited
 
 
@@ -308,11 +306,7 @@ class Listener:
 
     async def _serve(self, connection: _OpenConnection) -> None:
         stream = connection.stream
-        if self._limits.keep_alive:
-            stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
-        if not self._limits.no_delay:  # trio sets it by default
-            stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 0)
-
+        stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)  # the kernel detects dead clients
         connection.peer.idle_since = trio.current_time()
         if self._tls is not None:  # before the handshake, which may wait for the limiter
             with self._login_timeout(connection):

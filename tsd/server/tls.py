@@ -90,6 +90,7 @@ HANDSHAKE_RECORD = 0x16  # first byte of a TLS record with a handshake
 CAPITALS = frozenset(range(ord("A"), ord("Z") + 1))
 RELOAD_INTERVAL_S = 5
 CLOSE_WAIT = 8  # TCP state, from Linux
+HANDSHAKE_S = 10.0  # timeout of one handshake
 CLOSE_TIMEOUT_S = 2  # for a client to answer close_notify
 EXPIRY_WARNING_S = 14 * 86400  # a certificate that expires within this time is a warning
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # for TLS 1.2: forward secrecy and AEAD; every cipher of TLS 1.3 has both
@@ -125,8 +126,11 @@ class _Keys(NamedTuple):
 class Tls:
     """TLS of the port's connections."""
 
-    def __init__(self, settings: AccessSettings, now_ms: Callable[[], int]) -> None:
-        """Raises TsdError if certificate or key are invalid."""
+    def __init__(
+        self, settings: AccessSettings, now_ms: Callable[[], int], *, handshake_s: float = HANDSHAKE_S
+    ) -> None:
+        """Raises TsdError if certificate or key are invalid. `handshake_s` bounds one handshake."""
+        self.handshake_s = handshake_s
         self._settings = settings
         self._now_ms = now_ms
         self._files = _files_of(settings)
@@ -152,7 +156,7 @@ class Tls:
 
     async def _handshake(self, stream: trio.SocketStream) -> Encrypted | None:
         """Return the encrypted stream; None if the handshake fails."""
-        with trio.move_on_after(self._settings.tls_handshake_ms / 1000) as scope:
+        with trio.move_on_after(self.handshake_s) as scope:
             handshaking: trio.abc.Stream = LimitedHandshake(stream, self._limiter, scope)
             encrypted = trio.SSLStream(handshaking, self._keys.context, server_side=True, https_compatible=True)
             try:

@@ -22,10 +22,10 @@ from tsd.config.loader import Backend, Config, keys
 # No value of these settings can refuse anything to the clients of a run.
 HARMLESS = {
     "how connections are made: all are accepted": (
-        "tsd.network.tcp_no_delay", "tsd.network.keep_alive", "tsd.network.ipv6_prefix",
+        "tsd.network.ipv6_prefix",
     ),
     "bounds on what our clients never send, or do not ask": (
-        "tsd.ingest.max_line", "tsd.tls.minimum", "tsd.tls.handshake_timeout", "tsd.tls.hsts", "tsd.access.health",
+        "tsd.tls.minimum", "tsd.tls.hsts", "tsd.access.health",
         "tsd.access.metrics", "tsd.core.enable_ui", "tsd.http.request.cors_domains", "tsd.http.request.cors_headers",
         "tsd.http.query.allow_delete", "tsd.no_diediedie",
     ),
@@ -44,7 +44,7 @@ HARMLESS = {
         "tsd.core.drain_timeout",
     ),
     "how queries are answered: the same points to ours": (
-        "tsd.query.corrected", "tsd.query.max_concurrent", "tsd.query.parallel_scans", "tsd.query.cache_memory",
+        "tsd.query.corrected", "tsd.query.max_concurrent", "tsd.query.cache_memory",
         "tsd.query.filter.expansion_limit", "tsd.query.skip_unresolved_tagvs", "tsd.query.enable_fuzzy_filter",
         "tsd.query.limits.bytes.allow_override", "tsd.query.limits.data_points.allow_override",
         "tsd.http.show_stack_trace",

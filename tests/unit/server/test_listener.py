@@ -17,7 +17,7 @@ from tsd.server.peer import Peer
 T = 1_500_000_000
 CONNECTIONS = 1000
 DESCRIPTORS = 2 * CONNECTIONS + RESERVED_DESCRIPTORS + 200  # both ends of every connection, and other files
-NO_LIMITS = ListenerLimits(connections=0, idle_timeout_s=0, no_delay=True, keep_alive=True)
+NO_LIMITS = ListenerLimits(connections=0, idle_timeout_s=0)
 OPEN = "connectionmgr.connections type=open"
 
 
@@ -149,7 +149,7 @@ async def test_socket_timeout_disconnects_silent_clients(tmp_path: Path) -> None
 
 async def test_client_that_reads_no_replies_is_disconnected(tmp_path: Path) -> None:
     """Its unread input must not count as activity."""
-    given = {"tsd.core.socket.timeout": "1", "tsd.ingest.reply_buffer": "4096"}
+    given = {"tsd.core.socket.timeout": "1"}
     async with running(tmp_path, given) as daemon, daemon.client() as mute, trio.open_nursery() as nursery:
 
         async def ask_on_and_on() -> None:

@@ -45,7 +45,7 @@ async def test_client_that_never_reads_gets_a_summary(tmp_path: Path) -> None:
     line = b"put m %d 1 %s\n" % (T, b"x" * 900)
     refused = b"put: illegal argument: invalid tag: %s\n" % (b"x" * 900)
     blocked = "rpc.errors type=socket_writes_blocked"
-    async with running(tmp_path, {"tsd.ingest.reply_buffer": "4096"}) as daemon:
+    async with running(tmp_path) as daemon:
         async with reluctant(daemon) as mute, daemon.client() as other:
             turns = 0
             while turns < 1000 and (stats := await other.stats())[blocked] == 0:

@@ -80,7 +80,7 @@ async def serving(
     async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         await HttpConnection(stream, router, limits, memory, stats, peer).run(first, receive)
 
-    listener_limits = ListenerLimits(0, 0, True, True)
+    listener_limits = ListenerLimits(0, 0)
     listener = Listener(http, http, listener_limits, Clients(), None, authenticator, None, partial_input)
     sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:

@@ -48,7 +48,6 @@ FORCED = {
     "tsd.quota.exempt": "",
     "tsd.uid.new_per_minute": "0",
     "tsd.ingest.max_series": "0",
-    "tsd.ingest.reply_buffer": "1048576",  # for an answer to each refused line
     "tsd.core.auto_create_metrics": "true",
     "tsd.core.auto_create_tagks": "true",
     "tsd.core.auto_create_tagvs": "true",

@@ -31,6 +31,7 @@ from tsd.tables.writing import PointWriter, SeriesResolver
 
 LOOKUP_LOOK_BACK_H = 6  # hours of rows that a lookup of series scans without index and meta table
 LAST_LOOK_BACK_H = 2  # hours of rows that query/last scans for series that this daemon has not written
+PARALLEL_SCANS = 4  # of one query, if the engine supports as many
 CACHE_S = 60  # seconds that lookups cache tables that other processes may write
 
 
@@ -178,7 +179,7 @@ def make_reader(
         index=index,
         rollups=rollups,
         histogram_codec=histogram_codec,
-        rules=ReadRules(filters, scans=min(config.parallel_scans, store.capabilities.parallel_scans)),
+        rules=ReadRules(filters, scans=min(PARALLEL_SCANS, store.capabilities.parallel_scans)),
     )
 
 
