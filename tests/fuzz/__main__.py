@@ -18,7 +18,8 @@ from typing import NamedTuple
 import click
 import structlog
 import trio
-from tqdm import tqdm
+from rich.console import Console
+from rich.progress import track
 
 from tests.fuzz.comparison import Comparison, rows_by
 from tests.fuzz.flood import Outcome, flood
@@ -56,8 +57,8 @@ def lines(count: int, seed: int, jobs: int) -> None:
     ]
     totals: dict[bool, Counter[str]] = {way: Counter() for way in ways}
     with ProcessPoolExecutor(jobs) as pool:
-        for part, verdicts in tqdm(
-            zip(parts, pool.map(run_lines, parts), strict=True), total=len(parts), mininterval=10
+        for part, verdicts in track(
+            zip(parts, pool.map(run_lines, parts), strict=True), "lines", total=len(parts), console=Console(stderr=True)
         ):
             totals[part.by_loop].update(verdicts)
     for way in ways:
@@ -75,9 +76,8 @@ def requests(count: int, seed: int, jobs: int) -> None:
     begun = time.monotonic()
     parts = [(seed + at // PART_REQUESTS, min(PART_REQUESTS, count - at)) for at in range(0, count, PART_REQUESTS)]
     sent = connections = answered = grown = 0
-    with ProcessPoolExecutor(jobs) as pool, tqdm(total=count, unit=" requests", mininterval=10) as bar:
-        for outcome in pool.map(run_requests, parts):
-            bar.update(outcome.requests)
+    with ProcessPoolExecutor(jobs) as pool:
+        for outcome in track(pool.map(run_requests, parts), "requests", total=len(parts), console=Console(stderr=True)):
             sent, connections, answered = (
                 sent + outcome.requests,
                 connections + outcome.connections,

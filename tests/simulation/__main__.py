@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import click
-from tqdm import tqdm
+from rich.console import Console
+from rich.progress import track
 
 from tests.simulation.seed import Outcome, simulate
 
@@ -42,7 +43,7 @@ def main() -> int:
     count = steps = crashes = acked = failed = 0
     total = int(last or first) - int(first) + 1
     drawn = outcomes(int(first), int(last or first), given.jobs, silent=not given.verbose)
-    for outcome in tqdm(drawn, total=total, mininterval=10, disable=None):
+    for outcome in track(drawn, "seeds", total=total, console=Console(stderr=True), disable=not sys.stderr.isatty()):
         count += 1
         steps += outcome.steps
         crashes += outcome.crashes

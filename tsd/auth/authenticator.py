@@ -7,13 +7,14 @@ error is logged.
 import hmac
 import os
 from base64 import b64decode
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import structlog
 import trio
+from cachetools import LRUCache
 
 from tsd.auth.accounts import NAME, Account, file_state, parse_roles, read_accounts
 from tsd.auth.credentials import (
@@ -79,8 +80,8 @@ class Authenticator:
         self._throttle = LoginThrottle(settings.ipv6_prefix)
         self.login_queue = LoginQueue(settings.ipv6_prefix)
         self._key = os.urandom(32)
-        self._verified: OrderedDict[bytes, Account] = OrderedDict()
-        self._wrong: OrderedDict[bytes, None] = OrderedDict()
+        self._verified: LRUCache[bytes, Account] = LRUCache(VERIFIED_CACHE)
+        self._wrong: LRUCache[bytes, None] = LRUCache(WRONG_CACHE)
         self._succeeded, self._denied = {"telnet": 0, "http": 0}, {"telnet": 0, "http": 0}
         self._unauthorized, self._forbidden = {"telnet": 0, "http": 0}, {"telnet": 0, "http": 0}
         self._outside = 0
@@ -212,7 +213,6 @@ class Authenticator:
         digest = hmac.digest(self._key, f"{name}\0{secret}".encode("utf-8", "surrogatepass"), "sha256")
         known = verified.get(digest)
         if known is not None:
-            verified.move_to_end(digest)
             return known
         if digest in wrong:
             return None
@@ -220,9 +220,9 @@ class Authenticator:
         async with self.login_queue.slot(address):
             account = await self._verify(name, secret)
         if account is None:
-            _cache(wrong, digest, None, WRONG_CACHE)
+            wrong[digest] = None
         else:
-            _cache(verified, digest, account, VERIFIED_CACHE)
+            verified[digest] = account
             self.login_queue.record_success(address)
         return account
 
@@ -269,7 +269,7 @@ class Authenticator:
             if isinstance(one.secret, Password):
                 self._by_name[one.name].append(one)
         self._by_name = dict(self._by_name)
-        self._verified, self._wrong = OrderedDict(), OrderedDict()
+        self._verified, self._wrong = LRUCache(VERIFIED_CACHE), LRUCache(WRONG_CACHE)
         if self.enabled:
             (log.info if accounts else log.warning)("accounts.loaded", file=str(self._path), accounts=len(accounts))
 
@@ -295,9 +295,3 @@ def anonymous_roles(settings: AccessSettings) -> Role:
 def _loggable(name: str) -> str:
     """Return a name to log; a placeholder for an invalid name, or for a token sent as the name."""
     return name if not name or (NAME.fullmatch(name) and TOKEN_PREFIX not in name) else "(no name)"
-
-
-def _cache(entries: OrderedDict[bytes, T], digest: bytes, value: T, limit: int) -> None:
-    entries[digest] = value
-    if len(entries) > limit:
-        entries.popitem(last=False)

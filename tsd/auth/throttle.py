@@ -7,12 +7,13 @@ before, are never delayed.
 have logged in before go first: wrong passwords from other addresses delay only addresses that never logged in.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import structlog
 import trio
+from cachetools import LRUCache
 
 from tsd.auth.networks import client_prefix
 from tsd.errors import TsdError
@@ -51,7 +52,7 @@ class LoginThrottle:
     def __init__(self, prefix: int) -> None:
         """`prefix`: bits of an IPv6 address that identify one client."""
         self._prefix = prefix
-        self._by_prefix: OrderedDict[str, _Failures] = OrderedDict()
+        self._by_prefix: LRUCache[str, _Failures] = LRUCache(MAX_TRACKED_PREFIXES)
         self._logged = 0
         self._logged_since = -float("inf")
 
@@ -75,10 +76,7 @@ class LoginThrottle:
     async def record_failure(self, address: str, protocol: str, name: str) -> None:
         """Count a failed login and delay its reply. Each failure has its own delay: they do not queue."""
         key = client_prefix(address, self._prefix)
-        failures = self._by_prefix.pop(key, None) or _Failures()
-        self._by_prefix[key] = failures
-        if len(self._by_prefix) > MAX_TRACKED_PREFIXES:
-            self._by_prefix.popitem(last=False)
+        failures = self._by_prefix.setdefault(key, _Failures())
         now = trio.current_time()
         delay_s = _delay_s(self._decayed(failures, now))
         failures.count += 1
@@ -121,18 +119,14 @@ class LoginQueue:
     def __init__(self, prefix: int) -> None:
         """`prefix`: bits of an IPv6 address that identify one client."""
         self._prefix = prefix
-        self._known_addresses: OrderedDict[str, None] = OrderedDict()
+        self._known_addresses: LRUCache[str, None] = LRUCache(MAX_KNOWN_ADDRESSES)
         self._known: deque[trio.Event] = deque()
         self._others: deque[trio.Event] = deque()
         self._busy = False
 
     def record_success(self, address: str) -> None:
         """Remember an address that has logged in."""
-        key = client_prefix(address, self._prefix)
-        self._known_addresses[key] = None
-        self._known_addresses.move_to_end(key)
-        if len(self._known_addresses) > MAX_KNOWN_ADDRESSES:
-            self._known_addresses.popitem(last=False)
+        self._known_addresses[client_prefix(address, self._prefix)] = None
 
     def has_succeeded(self, address: str) -> bool:
         """Return whether an address has logged in before."""

@@ -17,9 +17,10 @@ from typing import BinaryIO, NamedTuple, TypeVar, cast
 
 import click
 import trio
-from tqdm import tqdm
+from rich.progress import DownloadColumn
 
 from tsd.cli.context import Access, access, with_config
+from tsd.cli.output import Bar, write_above_bar
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.config.loader import Config, Loaded, layout, name_rules
 from tsd.daemon.wiring import auto_create
@@ -76,9 +77,9 @@ class ImportStats:
         if self._keep is not None:
             self._keep.write(b"# %s\n" % message.encode() + (b"" if line is None else line + b"\n"))
         elif self.refused.total() <= SHOWN:
-            tqdm.write(message if line is None else f"{message}: {line.decode('latin-1')}", file=sys.stderr)
+            write_above_bar(message if line is None else f"{message}: {line.decode('latin-1')}")
             if self.refused.total() == SHOWN:
-                tqdm.write("more refused lines are only counted: give --rejects FILE to keep them", file=sys.stderr)
+                write_above_bar("more refused lines are only counted: give --rejects FILE to keep them")
 
 
 class Importer:
@@ -181,7 +182,8 @@ def _read(path: str, max_line: int) -> Iterator[Numbered | Skipped]:
     """Yield the lines of a file, with a progress bar on a terminal. Memory is limited to READ_BYTES and a line."""
     number = 1
     buffer = LineBuffer(max_line)
-    with _opened(path) as source, tqdm(total=source.size, unit="B", unit_scale=True, desc=path, disable=None) as bar:
+    done = 0
+    with _opened(path) as source, _shown(Bar(source.size, DownloadColumn(), description=path)) as bar:
         for data in chain(
             iter(lambda: source.text.read(READ_BYTES), b""), [b"\n"]
         ):  # the last line may lack its line end
@@ -193,7 +195,17 @@ def _read(path: str, max_line: int) -> Iterator[Numbered | Skipped]:
                     lines = piece.split(b"\n")[:-1]
                     yield _numbered(lines, number)
                     number += len(lines)
-            bar.update((source.raw.tell() if source.size else bar.n + len(data)) - bar.n)
+            done = source.raw.tell() if source.size else done + len(data)
+            bar.set(done)
+
+
+@contextmanager
+def _shown(bar: Bar) -> Iterator[Bar]:
+    """Show a bar during the block."""
+    try:
+        yield bar
+    finally:
+        bar.hide()
 
 
 def _too_long(piece: TooLong) -> BadLine:
@@ -250,7 +262,7 @@ async def _retried(call: Callable[[], Awaitable[T]]) -> T:
         try:
             return await call()
         except (StoreBusy, StoreDown) as exc:
-            tqdm.write(f"tsd: {exc}; retrying", file=sys.stderr)
+            write_above_bar(f"tsd: {exc}; retrying")
             await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
             pause *= 2
     return await call()

@@ -3,21 +3,58 @@
 Row keys with the names of their UIDs, as commands show them.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import click
 import trio
-from tqdm import tqdm
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
 
 from tsd.cli.context import Access
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rowkey import SplitKey
 from tsd.store import Row
 
-EVERY_S = 10.0  # between two plain lines
+PLAIN_INTERVAL_S = 10.0  # between two plain lines
+STDERR = Console(stderr=True)
+
+
+class Bar:
+    """A progress bar on standard error; nothing if that is no terminal."""
+
+    def __init__(self, total: int | None, *columns: ProgressColumn, description: str = "") -> None:
+        """Show the bar. `total` None: unknown."""
+        self.is_shown = STDERR.is_terminal
+        self._bars = Bars(
+            TextColumn("{task.description}", markup=False), BarColumn(), *columns, TimeElapsedColumn(), console=STDERR,
+            transient=True, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        self._task = self._bars.add_task(description, total=total)
+        self.show()
+
+    def show(self) -> None:
+        """Show the bar again."""
+        if self.is_shown:
+            self._bars.start()
+
+    def hide(self) -> None:
+        """Remove the bar from the terminal."""
+        if self.is_shown:
+            self._bars.stop()
+
+    def set(self, done: int) -> None:
+        """Set how much is done."""
+        if self.is_shown:
+            self._bars.update(self._task, completed=done)
+
+
+def write_above_bar(message: str) -> None:
+    """Print a line on standard error, above a bar that is shown."""
+    STDERR.print(Text(message), soft_wrap=True)
 
 
 class Progress:
@@ -29,26 +66,29 @@ class Progress:
         self._total = total
         self._done = 0
         self._last_s = trio.current_time()
-        self._bar = tqdm(total=total, unit=f" {unit}", disable=None, file=sys.stderr, leave=False)  # None: no terminal
+        self._bar = Bar(total, MofNCompleteColumn(), TextColumn(unit))
 
     def add(self, count: int) -> None:
         """Add to the count."""
         self._done += count
-        self._bar.update(count)
+        self._bar.set(self._done)
         now_s = trio.current_time()
-        if self._bar.disable and now_s - self._last_s >= EVERY_S:
+        if not self._bar.is_shown and now_s - self._last_s >= PLAIN_INTERVAL_S:
             self._last_s = now_s
             click.echo(f"tsd: {self._done}{f' of {self._total}' if self._total else ''} {self._unit}", err=True)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Hide the bar while the block prints."""
-        with tqdm.external_write_mode(file=sys.stdout, nolock=True):
+        self._bar.hide()
+        try:
             yield
+        finally:
+            self._bar.show()
 
     def close(self) -> None:
         """Remove the bar."""
-        self._bar.close()
+        self._bar.hide()
 
 
 class NamedKey(NamedTuple):

@@ -7,12 +7,12 @@ size of the picture are limited.
 import importlib.util
 import os
 import sys
-from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import trio
+from cachetools import LRUCache
 
 from tsd.api.graph.picture import Picture
 from tsd.errors import Refused
@@ -74,31 +74,25 @@ class PictureCache:
     """The most recently used pictures, limited in bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
-        self._pictures: OrderedDict[str, DrawnPicture] = OrderedDict()
-        self.bytes = 0
+        self._pictures: LRUCache[str, DrawnPicture] = LRUCache(limit_bytes, getsizeof=lambda drawn: len(drawn.file))
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of the cached pictures."""
+        return int(self._pictures.currsize)
 
     def get(self, key: str, now_ms: int) -> DrawnPicture | None:
-        """A picture that has not expired."""
+        """Return a picture that has not expired."""
         found = self._pictures.get(key)
         if found is None:
             return None
         if not found.drawn_ms <= now_ms <= found.drawn_ms + found.max_age_s * 1000:
-            self._remove(key)
+            del self._pictures[key]
             return None
-        self._pictures.move_to_end(key)
         return found
 
     def put(self, key: str, drawn: DrawnPicture) -> None:
         """Cache a picture, and remove the least recently used ones above the limit."""
-        self._remove(key)
-        if drawn.max_age_s <= 0 or len(drawn.file) > self._limit:
-            return
-        self._pictures[key] = drawn
-        self.bytes += len(drawn.file)
-        while self.bytes > self._limit:
-            self._remove(next(iter(self._pictures)))
-
-    def _remove(self, key: str) -> None:
-        if (old := self._pictures.pop(key, None)) is not None:
-            self.bytes -= len(old.file)
+        self._pictures.pop(key, None)
+        if drawn.max_age_s > 0 and len(drawn.file) <= self._pictures.maxsize:
+            self._pictures[key] = drawn
