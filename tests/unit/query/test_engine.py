@@ -42,6 +42,12 @@ async def test_groups_are_in_order_of_their_uids(layout: Layout) -> None:
         "sum:sys.cpu{}{host=not_literal_or(web01),dc=lga}",
         "sum:sys.cpu{host=web03,dc=sjc}",
         "sum:explicit_tags:sys.cpu{host=web03,dc=*}",
+        "sum:explicit_tags:sys.cpu{host=regexp(web0[3-5])}",
+        "none:sys.cpu{}{host=regexp(b1[37]$)}",
+        "none:sys.cpu{}{host=iwildcard(*B07)}",
+        "none:sys.cpu{}{host=iliteral_or(WEB03|wEb11)}",
+        "none:sys.cpu{}{host=regexp(web0.),host=not_literal_or(web01|web02|web03|web04|web05|web06|web07|web08)}",
+        "none:sys.cpu{}{dc=not_iliteral_or(LGA),host=wildcard(*3)}",
     ],
 )
 async def test_index_changes_no_answer(m: str, layout: Layout) -> None:
@@ -63,6 +69,38 @@ async def test_index_limits_reads_to_matching_rows() -> None:
     scanned = await (await QueryEnvironment.build(FEW)).run("sum:sys.cpu{host=web07}")
     assert scanned.subs[0].stats["rowsPreFilter"] == 20
     assert values(answer.subs[0].groups[0]) == values(scanned.subs[0].groups[0])
+
+
+@layouts.opentsdb_only
+@pytest.mark.parametrize("test", ["regexp(b07$)", "iliteral_or(WEB07)", "wildcard(*07)", "iwildcard(*B07)"])
+async def test_index_limits_reads_for_filters_by_name(test: str) -> None:
+    env = await QueryEnvironment.build(FEW, indexed=True)
+    for _ in range(2):  # the second time from memory
+        answer = await env.run(f"sum:sys.cpu{{}}{{host={test}}}")
+        assert answer.subs[0].stats["rowsPreFilter"] == 1
+        assert values(answer.subs[0].groups[0])[0] == 700
+
+
+@layouts.opentsdb_only
+async def test_new_series_match_a_filter_that_was_used_before() -> None:
+    env = await QueryEnvironment.build(FEW, indexed=True)
+    for count in range(1, 4):
+        answer = await env.run("none:sys.cpu{}{host=wildcard(*07)}")
+        assert len(answer.subs[0].groups) == count
+        await env.put([f"sys.cpu {START_S} 1 host=new{count}07 dc=sjc"])
+
+
+@layouts.opentsdb_only
+async def test_tag_value_without_a_name_is_reported_each_time() -> None:
+    env = await QueryEnvironment.build(FEW, indexed=True)
+    uid = (await env.uids.find(Kind.TAGV, [b"web07"]))[b"web07"]
+    assert isinstance(uid, bytes)
+    await env.store.delete(UID, {uid: [b"name:tagv"]}, up_to_ms=None)
+    env.uids.drop_caches()
+    for _ in range(2):
+        answer = await env.run("none:sys.cpu{}{host=wildcard(*7)}")
+        assert [dict(group.tags)["host"] for group in answer.subs[0].groups] == ["web17"]
+        assert answer.warnings == [f"UID {uid.hex().upper()} of a tag has no name"]
 
 
 @layouts.opentsdb_only

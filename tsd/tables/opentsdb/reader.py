@@ -32,6 +32,7 @@ from tsd.tables.opentsdb.scan import (
 )
 from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
+from tsd.tables.opentsdb.series_table import TagTests
 from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, decode_histograms, decode_rollups
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import (
@@ -497,6 +498,7 @@ class OpenTsdbReader:
         self._rollups = rollups
         self._histogram_codec = histogram_codec
         self._resolver = FilterResolver(uids, layout.widths, rules.filters)
+        self._tag_tests = TagTests()
         self.changes: ChangeSource | None = None
         if store.cell_signatures is not None:
             self.changes = SignedChanges()
@@ -507,7 +509,7 @@ class OpenTsdbReader:
         """Resolve a request. Raises BadQuery in OpenTSDB's words, StoreError."""
         resolved = await self._resolver.resolve(request)
         table = self._table
-        series = SeriesMatcher(resolved, table.layout, self._uids)
+        series = SeriesMatcher(resolved, table.layout, self._uids, self._tag_tests)
         selection = StoredSelection(table, resolved, series, index=self._index, keeps_rows=request.delete)
         if self._rollups is not None:
             selection.rollups = StoredRollups(table, resolved, selection, self._rollups)

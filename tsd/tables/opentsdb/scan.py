@@ -156,7 +156,6 @@ async def _read(
 
 GET_COST = 6  # rows that a scan reads in the time that one row is read by its key
 FEW_SERIES = 64  # up to this many series, rows are read by key, whatever the size of the metric
-INDEX_HOURS = 2  # for at least this many hours, all series of a metric are read from the index to test their names
 
 
 async def few_series(
@@ -169,20 +168,27 @@ async def few_series(
     most = max_rows // max(hours, 1)
     candidates = await _by_literals(index, resolved.metric, resolved.conditions, most)
     if candidates is None:
-        if hours < INDEX_HOURS or not matcher.tests_names:
-            return None
-        candidates = await index.with_tag(resolved.metric, b"", most * GET_COST)
-        if candidates is None:
-            return None
-        every = len(candidates)
-    else:
-        every = len(candidates) * GET_COST + 1
-        if len(candidates) > FEW_SERIES:  # the limit stops counting as soon as the outcome is clear
-            others = await index.with_tag(resolved.metric, b"", len(candidates) * GET_COST)
-            every = every if others is None else len(others)
+        return await _by_table(index, resolved.metric, matcher, most)
+    every = len(candidates) * GET_COST + 1
+    if len(candidates) > FEW_SERIES:  # the limit stops counting as soon as the outcome is clear
+        others = await index.with_tag(resolved.metric, b"", len(candidates) * GET_COST)
+        every = every if others is None else len(others)
     await matcher.match(candidates)
     wanted = [pairs for pairs in candidates if matcher.numbers[pairs] != UNWANTED]
     return wanted if len(wanted) * GET_COST < every and len(wanted) <= most else None
+
+
+async def _by_table(index: SeriesIndex, metric: bytes, matcher: SeriesMatcher, most: int) -> Sequence[bytes] | None:
+    """Return the matching series of all series of a metric; None if they are too many to read rows by key."""
+    table = await index.table(metric) if matcher.excludes else None
+    if table is None:
+        return None
+    rows = await matcher.find(table)
+    if len(rows) * GET_COST >= table.count or len(rows) > most:
+        return None
+    pairs = table.pairs(rows)
+    matcher.accept(pairs)
+    return pairs
 
 
 async def _by_literals(

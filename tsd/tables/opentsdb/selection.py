@@ -9,19 +9,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import trio
 
 from tsd.codec.names import Kind, Widths, show_uid
 from tsd.codec.opentsdb.rowkey import Layout, Series, salt_of, split_tsuid
+from tsd.codec.points import Bool
 from tsd.codec.text import encode_name
 from tsd.errors import BadLine, BadQuery, NoSuchName, TsdError
 from tsd.tables.filters import LITERAL_OR, Filter, Matcher, matcher_of
+from tsd.tables.opentsdb.series_table import (
+    FAILED,
+    PASSED,
+    UNTESTED,
+    Places,
+    SeriesTable,
+    TagColumn,
+    TagTests,
+    uid_bytes,
+)
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.quirks import Quirks
 from tsd.tables.reading import UNWANTED, SeriesRequest
 
 _HEX = re.compile("[0-9a-fA-F]*")
 YIELD_NAMES = 16  # names tested between two trio checkpoints: a pattern may be slow
+YIELD_S = 0.002  # time for testing names between two trio checkpoints
+NAMES_AT_ONCE = 1000  # looked up without a checkpoint
+LARGE_TABLE = 20_000  # series whose columns are made in a thread
 SHOWN_NAMELESS = 20  # most UIDs without a name in the warnings of one answer
 
 
@@ -226,8 +241,12 @@ def literal_product(conditions: Sequence[Condition]) -> Mapping[bytes, bytes]:
 class SeriesMatcher:
     """Matches the series of one request: by the UIDs in their keys, and by names where filters need names."""
 
-    def __init__(self, resolved: ResolvedRequest, layout: Layout, uids: Uids) -> None:
+    def __init__(
+        self, resolved: ResolvedRequest, layout: Layout, uids: Uids, tag_tests: TagTests | None = None
+    ) -> None:
+        """`tag_tests`: results of earlier requests, used by `find`."""
         self._resolved = resolved
+        self._tag_tests = tag_tests or TagTests()
         self._layout = layout
         self._uids = uids
         self._listed = None if resolved.pairs is None else frozenset(resolved.pairs)
@@ -246,6 +265,90 @@ class SeriesMatcher:
     def tests_names(self) -> bool:
         """Whether some condition tests names."""
         return bool(self._by_name)
+
+    @property
+    def excludes(self) -> bool:
+        """Whether the conditions may exclude a series that has all required tag names."""
+        conditions = self._resolved.conditions
+        return (
+            self.tests_names
+            or self._resolved.explicit
+            or any(one.literals is not None or one.absent for one in conditions)
+        )
+
+    async def find(self, table: SeriesTable) -> Places:
+        """Return the rows of all series of a table that match. Raises BadQuery, StoreError.
+
+        Names are tested once for each distinct tag value, and cached for later requests.
+        """
+        assert self._listed is None  # these are known without a search
+        resolved, generation = self._resolved, self._uids.generation
+        key = resolved.conditions, resolved.explicit, resolved.fuzzy, generation
+        found = table.result(key)
+        if found is None:
+            columns = await self._columns(table)
+            rows = self._by_uids(table, columns)
+            for condition in self._by_name:
+                rows &= await self._by_names(condition, columns[condition.tagk], rows, generation)
+            found = np.flatnonzero(rows)
+            if not self._nameless:  # the next request reports these, too
+                table.remember(key, found)
+        return found
+
+    async def _columns(self, table: SeriesTable) -> dict[bytes, TagColumn]:
+        """Return the values of the conditions' tag names."""
+        tagks = [one.tagk for one in self._resolved.conditions]
+        if table.count > LARGE_TABLE and not all(map(table.has_column, tagks)):
+            return await trio.to_thread.run_sync(lambda: {tagk: table.column(tagk) for tagk in tagks})
+        return {tagk: table.column(tagk) for tagk in tagks}
+
+    def _by_uids(self, table: SeriesTable, columns: Mapping[bytes, TagColumn]) -> Bool:
+        """Return which series match all conditions on UIDs, as `_may_match` does for one."""
+        rows = np.ones(table.count, np.bool_)
+        for one in self._resolved.conditions:
+            codes = columns[one.tagk].codes
+            if one.required:
+                rows &= codes >= 0
+            if one.absent:
+                rows &= codes < 0
+            elif one.literals is not None:
+                allowed = np.zeros(len(columns[one.tagk].values) + 1, np.bool_)
+                allowed[-1] = True  # a series without the name, if that is not required
+                places = [columns[one.tagk].code_of(uid) for uid in one.literals]
+                allowed[[place for place in places if place >= 0]] = True
+                rows &= allowed[codes]
+        if self._resolved.explicit:
+            rows &= table.tag_counts() == sum(not one.absent for one in self._resolved.conditions)
+        if self._product:
+            differing = np.zeros(table.count, np.int64)
+            for tagk, lowest in self._product.items():
+                differing += columns[tagk].codes != columns[tagk].code_of(lowest)
+            rows &= differing < 2
+        return rows
+
+    async def _by_names(self, condition: Condition, column: TagColumn, rows: Bool, generation: int) -> Bool:
+        """Return which series lack a tag name or have a value whose name matches; only `rows` are tested."""
+        key = self._resolved.metric, condition.tagk, condition.matchers, generation
+        states = self._tag_tests.states(key, column.values)
+        wanted = np.zeros(len(states) + 1, np.bool_)
+        wanted[column.codes[rows]] = True
+        places = np.flatnonzero(wanted[:-1] & (states == UNTESTED))
+        for at in range(0, len(places), NAMES_AT_ONCE):
+            part = places[at : at + NAMES_AT_ONCE]
+            uids = uid_bytes(column.values[part], self.widths.tagv)
+            passes = await self._test(condition, uids)
+            named = [uid not in self._nameless for uid in uids]
+            found = np.where([passes[uid] for uid in uids], PASSED, FAILED)
+            states[part] = np.where(named, found, UNTESTED)  # those without a name are looked up each time
+        allowed = np.append(states == PASSED, True)
+        return allowed[column.codes]
+
+    def accept(self, pairs: Iterable[bytes]) -> None:
+        """Number series that match."""
+        for one in pairs:
+            if one not in self.numbers:
+                self.numbers[one] = len(self.pairs)
+                self.pairs.append(one)
 
     async def match(self, pairs: Iterable[bytes]) -> None:
         """Match new series and number those that match. Raises BadQuery, StoreError."""
@@ -300,9 +403,11 @@ class SeriesMatcher:
         if unknown:
             names = await self._uids.names(Kind.TAGV, unknown)
             self.resolved += len(unknown)
+            yielded = trio.current_time()
             for place, uid in enumerate(unknown):
-                if place % YIELD_NAMES == 0:
+                if place % YIELD_NAMES == 0 and trio.current_time() - yielded > YIELD_S:
                     await trio.lowlevel.checkpoint()
+                    yielded = trio.current_time()
                 name = names[uid]
                 if isinstance(name, bytes):
                     text = name.decode("latin-1")

@@ -30,6 +30,7 @@ from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import Layout, after
 from tsd.errors import StoreError
 from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
+from tsd.tables.opentsdb.series_table import SeriesTable
 
 try:
     from tsd.tables.opentsdb import _entries
@@ -118,6 +119,22 @@ def series_in(page: CellPage, prefix_bytes: int) -> Iterator[bytes]:
             yield from (value[at : at + size] for at in range(page.ahead, len(value), size))
 
 
+def _add_series(parts: dict[int, list[bytes]], page: CellPage, prefix_bytes: int) -> int:
+    """Add the series of a page of entries by the length of their tag pairs, several in one bytes object. Return their
+    bytes."""
+    added = 0
+    for key, column, value in zip(page.keys, page.columns, page.values, strict=True):
+        if column in (OWN, ALONE):
+            some = key[prefix_bytes:]
+        elif column.startswith(SHARED):
+            some = value[page.ahead :]
+        else:
+            continue
+        parts.setdefault(len(key) - prefix_bytes, []).append(some)
+        added += len(some)
+    return added
+
+
 STATE_ROW = b"\0"  # shorter than rows of series, and below them: UIDs count from 1
 WANTED, DONE = b"t:wanted", b"t:done"  # equal values: the index is complete
 FIRST = b"0"
@@ -128,6 +145,10 @@ ENTRY_BYTES = 20  # least size of an entry
 CHECK_S = 30.0  # between two checks for completeness
 CACHE_S = 5.0  # how long reads are cached; series added by this process invalidate them at once
 CACHED_SERIES = 200_000  # in all cached reads
+TABLE_BYTES = 64 << 20  # of the series of a metric that are held as arrays
+TABLES_BYTES = 128 << 20  # of all metrics
+MAX_ADDED = 100_000  # new series that a table waits with until it is used
+TOO_LARGE_S = 60.0  # a metric with more is not read again for so long
 
 
 class _CachedRead(NamedTuple):
@@ -135,6 +156,14 @@ class _CachedRead(NamedTuple):
 
     series: list[bytes]
     expires: float
+
+
+class _HeldTable(NamedTuple):
+    """All series of a metric."""
+
+    table: SeriesTable | None  # None: more than TABLE_BYTES
+    expires: float
+    added: set[bytes]  # series since the table was made
 
 
 class SeriesIndex:
@@ -148,6 +177,9 @@ class SeriesIndex:
         self._cache: OrderedDict[bytes, _CachedRead] = OrderedDict()  # by row prefix
         self._cached_series = 0
         self._adds = 0  # calls of add: a read that overlaps one may lack its series
+        self._tables: OrderedDict[bytes, _HeldTable] = OrderedDict()  # by metric UID
+        self._loading: list[tuple[bytes, set[bytes]]] = []  # metrics being read, and series added meanwhile
+        self._follows = False
         self._complete_until = -math.inf
 
     async def add(self, series: dict[bytes, list[bytes]], *, again: bool = False) -> None:
@@ -162,6 +194,8 @@ class SeriesIndex:
         if new:
             await self._store.put(self._table, shared)
             await self._store.put(self._table, own_entries(new))
+        if self._store.change_feed is None:
+            self._note_rows(new)
         self._adds += 1
         self._invalidate(series)  # reads that overlapped may lack these series
 
@@ -178,6 +212,84 @@ class SeriesIndex:
     def _drop(self, prefix: bytes) -> None:
         if prefix in self._cache:
             self._cached_series -= len(self._cache.pop(prefix).series)
+
+    def _note_rows(self, rows: Iterable[bytes] | None) -> None:
+        """Add the series of written entries to the tables of their metrics; None: drop all tables."""
+        if rows is None:
+            self._tables.clear()
+            self._loading.clear()
+            return
+        if not self._tables and not self._loading:
+            return
+        metric_end, pairs_at = self._layout.widths.metric, self._layout.widths.metric + self._layout.widths.pair
+        for row in rows:
+            metric, pairs = row[:metric_end], row[pairs_at:]  # the key of each entry has one series at its end
+            held = self._tables.get(metric)
+            if held is not None and held.table is not None:
+                held.added.add(pairs)
+                if len(held.added) > MAX_ADDED:  # queries do not use it
+                    del self._tables[metric]
+            for loading, added in self._loading:
+                if loading == metric:
+                    added.add(pairs)
+
+    async def table(self, metric: bytes) -> SeriesTable | None:
+        """Return all series of a metric, held in memory; None if they need too much of it. Series that other processes
+        added may be missing for CACHE_S. Raises StoreError."""
+        held = self._tables.get(metric)
+        if held is None or held.expires <= trio.current_time():
+            held = await self._load(metric)
+        if held.table is None:
+            return None
+        if held.added:
+            held = self._hold(metric, held._replace(table=held.table.with_added(held.added), added=set()))
+        self._tables.move_to_end(metric)
+        return held.table
+
+    async def _load(self, metric: bytes) -> _HeldTable:
+        """Read the series of a metric."""
+        feed = self._store.change_feed
+        if feed is not None and not self._follows:
+            feed.subscribe(self._table, self._note_rows)
+            self._follows = True
+        now = trio.current_time()
+        loading = metric, set[bytes]()
+        self._loading.append(loading)
+        try:
+            parts = await self._read_parts(metric)
+            if parts is None:
+                return self._hold(metric, _HeldTable(None, now + TOO_LARGE_S, loading[1]))
+            table = await trio.to_thread.run_sync(SeriesTable.of_parts, parts, self._layout.widths)
+        finally:
+            is_whole = any(one is loading for one in self._loading)
+            self._loading = [one for one in self._loading if one is not loading]
+        held = _HeldTable(table, now + CACHE_S if feed is None else math.inf, loading[1])
+        return self._hold(metric, held if is_whole else held._replace(expires=now))
+
+    async def _read_parts(self, metric: bytes) -> dict[int, list[bytes]] | None:
+        """Return the series of a metric by the length of their tag pairs; None if they exceed TABLE_BYTES."""
+        parts: dict[int, list[bytes]] = {}
+        size = 0
+        prefix = metric + self._all
+        async with aclosing(cell_pages(self._store, self._table, prefix, after(prefix))) as pages:
+            async for page in pages:
+                size += _add_series(parts, page, len(prefix))
+                if size > TABLE_BYTES:
+                    return None
+        return parts
+
+    def _hold(self, metric: bytes, held: _HeldTable) -> _HeldTable:
+        """Keep a table; drop those that were not used for longest."""
+        self._tables[metric] = held
+        self._tables.move_to_end(metric)
+        while len(self._tables) > 1 and self.table_bytes > TABLES_BYTES:
+            self._tables.popitem(last=False)
+        return held
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the series that are held as arrays."""
+        return sum(held.table.nbytes for held in self._tables.values() if held.table is not None)
 
     async def complete(self) -> bool:
         """Whether the index has every series with rows, or had a few seconds ago. Raises StoreError."""
@@ -198,6 +310,7 @@ class SeriesIndex:
         """Mark the index incomplete, because another process stored rows of new series. It is then rebuilt. Raises
         StoreError."""
         self._complete_until = -math.inf
+        self._note_rows(None)
         await self._store.put(self._table, [Put(STATE_ROW, WANTED, secrets.token_bytes(8))])
 
     async def with_tag(self, metric: bytes, pair: bytes, limit: int) -> list[bytes] | None:
