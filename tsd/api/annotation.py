@@ -46,7 +46,7 @@ class SentAnnotation(NamedTuple):
 
 
 def routes(annotations: Annotations | None, catalog: SeriesCatalog, now_ms: Callable[[], int]) -> dict[str, Endpoint]:
-    """The endpoints."""
+    """Return the endpoints."""
     if annotations is None:
         return dict.fromkeys(("api/annotation", "api/annotations"), missing_part("annotations"))
     pages = AnnotationPages(annotations, catalog, now_ms)
@@ -96,7 +96,7 @@ class AnnotationPages:
         return await self._annotations.put(sent.annotation, sent.series, None if replace else sent.fields)
 
     async def listed(self, request: Request) -> Response:
-        """The global annotations of a time range."""
+        """Return the global annotations of a time range."""
         if request.body:
             members = object_of(request)
             start_ms, end_ms = _ms(number_in(members, "startTime")), _ms(number_in(members, "endTime"))
@@ -152,7 +152,7 @@ class AnnotationPages:
         )
 
     def _members(self, request: Request) -> Mapping[str, Any]:
-        """The members of the body. Without a body: the parameters, which allow times in any form."""
+        """Return the members of the body. Without a body: the parameters, which allow times in any form."""
         if request.body:
             return object_of(request)
         found = members_in_url(request, IN_URL)
@@ -165,7 +165,7 @@ class AnnotationPages:
         return found
 
     def _sent(self, members: Mapping[str, Any], *, in_bulk: bool = False) -> SentAnnotation:
-        """An annotation to be stored; raises Refused."""
+        """Return an annotation to be stored. Raise Refused."""
         tsuid = text_in(members, "tsuid")
         start_time, end_time = number_in(members, "startTime"), number_in(members, "endTime")
         changed: dict[str, Any] = {name: text_in(members, name) for name in ("description", "notes")}
@@ -184,7 +184,7 @@ class AnnotationPages:
         return SentAnnotation(annotation, self._series(tsuid), frozenset(changed))
 
     def _series(self, text: str) -> bytes:
-        """The series of an annotation, empty for a global one; raises Refused."""
+        """Return the series of an annotation, empty for a global one. Raise Refused."""
         if not text:
             return b""
         try:
@@ -193,7 +193,7 @@ class AnnotationPages:
             raise Refused(400, str(error)) from error
 
     def _time_ms(self, text: str) -> int | None:
-        """A time in any form in Unix ms; None for an empty text. Raises Refused."""
+        """Return a time in any form in Unix ms; None for an empty text. Raise Refused."""
         if not text:
             return None
         try:
@@ -203,7 +203,7 @@ class AnnotationPages:
 
 
 def _ms(time: int) -> int | None:
-    """A time in seconds or ms as ms; None for 0 or less.
+    """Return a time in seconds or ms as ms; None for 0 or less.
 
     >>> _ms(1356998400), _ms(1356998400500), _ms(0)
     (1356998400000, 1356998400500, None)
@@ -214,7 +214,7 @@ def _ms(time: int) -> int | None:
 
 
 def show(annotation: Annotation) -> dict[str, object]:
-    """The JSON of an annotation, with `custom` only if it has one.
+    """Return the JSON of an annotation, with `custom` only if it has one.
 
     >>> list(show(Annotation(1356998400)))
     ['tsuid', 'description', 'notes', 'startTime', 'endTime']

@@ -68,7 +68,7 @@ class StoreProbe:
         return ProbeResult(OK, OK)
 
     async def result(self) -> ProbeResult:
-        """The result of a recent probe, or of a new one."""
+        """Return the result of a recent probe, or of a new one."""
         if trio.current_time() - self._at < FRESH_S:
             return self._result
         self._wanted.set()
@@ -108,7 +108,7 @@ class Health:
         return {"status": OK if fine else "not ready", **{check: found[check] for check in checks}}
 
     def _write(self) -> str:
-        """The `write` check: points are accepted while the journal can be written, even without the store."""
+        """Return the `write` check: points are accepted while the journal can be written, even without the store."""
         if self._mode is Mode.READ_ONLY:
             return "tsd.mode is ro"
         if self._journal.trouble:

@@ -21,12 +21,12 @@ UNCHANGED = Response(304, b"", None)
 
 
 def answer(value: object, status: int = 200) -> Response:
-    """A JSON response."""
+    """Return a JSON response."""
     return Response(status, msgspec.json.encode(value))
 
 
 def warned(warnings: Sequence[str]) -> list[tuple[str, str]]:
-    """The header with the number of warnings and the first one, which OpenTSDB's clients ignore.
+    """Return the header with the number of warnings and the first one, which OpenTSDB's clients ignore.
 
     >>> warned([]), warned(["row 00 cannot be read", "another"])
     ([], [('X-Tsd-Warnings', '2; row 00 cannot be read')])
@@ -37,7 +37,7 @@ def warned(warnings: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def required(request: Request, name: str) -> str:
-    """A required parameter, not empty; raises Refused."""
+    """Return a required parameter, not empty. Raise Refused."""
     value = request.param(name)
     if not value:
         raise Refused(400, f"Missing parameter <code>{name}</code>")
@@ -45,7 +45,7 @@ def required(request: Request, name: str) -> str:
 
 
 def is_true(value: object) -> bool:
-    """A flag in a parameter or in JSON, where OpenTSDB accepts texts too.
+    """Return a flag in a parameter or in JSON, where OpenTSDB accepts texts too.
 
     >>> is_true(True), is_true("Yes"), is_true("0"), is_true(None)
     (True, True, False, False)
@@ -54,7 +54,7 @@ def is_true(value: object) -> bool:
 
 
 def meant_method(request: Request) -> str:
-    """The method of a request; a GET may override it with `method_override`. Raises Refused."""
+    """Return the method of a request; a GET may override it with `method_override`. Raise Refused."""
     override = request.param("method_override")
     if request.method != "GET" or override is None:
         return request.method
@@ -66,12 +66,12 @@ def meant_method(request: Request) -> str:
 
 
 def not_allowed(method: str) -> Refused:
-    """The error of a method that an endpoint does not support."""
+    """Return the error of a method that an endpoint does not support."""
     return Refused(405, "Method not allowed", f"The HTTP method [{method}] is not permitted for this endpoint")
 
 
 def missing_part(part: str) -> Endpoint:
-    """An endpoint for a feature that the table layout lacks."""
+    """Return an endpoint for a feature that the table layout lacks."""
 
     async def refuse(_request: Request) -> Response:
         raise Refused(501, "Not implemented", f"The configured table layout has no {part}")
@@ -80,12 +80,12 @@ def missing_part(part: str) -> Endpoint:
 
 
 def check_method(request: Request, *methods: str) -> str:
-    """The method of a request, one of `methods`; raises Refused."""
+    """Return the method of a request, one of `methods`. Raise Refused."""
     return _one_of(request.method, methods)
 
 
 def check_meant_method(request: Request, *methods: str) -> str:
-    """The method of a request or its override, one of `methods`. For endpoints that write. Raises Refused."""
+    """Return the method of a request or its override, one of `methods`. For endpoints that write. Raise Refused."""
     return _one_of(meant_method(request), methods)
 
 
@@ -96,12 +96,12 @@ def _one_of(method: str, methods: Sequence[str]) -> str:
 
 
 def members_in_url(request: Request, names: Mapping[str, str]) -> dict[str, Any]:
-    """The members of a request without a body: its parameters in `names`, renamed."""
+    """Return the members of a request without a body: its parameters in `names`, renamed."""
     return {name: request.param(parameter) for parameter, name in names.items() if request.has(parameter)}
 
 
 def json_of(request: Request) -> Any:
-    """The value in a request's body; raises Refused."""
+    """Return the value in a request's body. Raise Refused."""
     if not request.body:
         raise Refused(400, "Missing message content", "Supply valid JSON formatted data in the body of your request")
     if len(request.body) > MAX_JSON_BYTES:
@@ -115,17 +115,17 @@ def json_of(request: Request) -> Any:
 
 
 def unparsable(why: str) -> Refused:
-    """The error of JSON that is invalid or has wrong types."""
+    """Return the error of JSON that is invalid or has wrong types."""
     return Refused(400, "Unable to parse the given JSON", why)
 
 
 def object_of(request: Request) -> dict[str, Any]:
-    """The object in a request's body; raises Refused."""
+    """Return the object in a request's body. Raise Refused."""
     return as_object(json_of(request))
 
 
 def objects_of(request: Request) -> list[dict[str, Any]]:
-    """The list of objects in a request's body; raises Refused."""
+    """Return the list of objects in a request's body. Raise Refused."""
     found = json_of(request)
     if not isinstance(found, list):
         raise unparsable(f"got {type(found).__name__}, wanted an array")
@@ -133,14 +133,14 @@ def objects_of(request: Request) -> list[dict[str, Any]]:
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """A JSON value as an object; raises Refused."""
+    """Return a JSON value as an object. Raise Refused."""
     if not isinstance(value, dict):
         raise unparsable(f"got {type(value).__name__}, wanted an object")
     return value
 
 
 def text_in(members: Mapping[str, Any], name: str) -> str:
-    """A member that is a string, a number or a boolean, as text; empty if absent or null. Raises Refused."""
+    """Return a member that is a string, a number or a boolean, as text; empty if absent or null. Raise Refused."""
     value = members.get(name)
     if value is None:
         return ""
@@ -152,7 +152,7 @@ def text_in(members: Mapping[str, Any], name: str) -> str:
 
 
 def number_in(members: Mapping[str, Any], name: str, default: int = 0) -> int:
-    """A member that is a 64-bit integer, or the text of one. Raises Refused."""
+    """Return a member that is a 64-bit integer, or the text of one. Raise Refused."""
     value = members.get(name)
     if value is None or value == "":
         return default
@@ -168,7 +168,7 @@ def number_in(members: Mapping[str, Any], name: str, default: int = 0) -> int:
 
 
 def texts_in(members: Mapping[str, Any], name: str) -> list[str]:
-    """A member that is a list of strings; empty if absent. Raises Refused."""
+    """Return a member that is a list of strings; empty if absent. Raise Refused."""
     value = members.get(name)
     if value is None:
         return []
@@ -178,7 +178,7 @@ def texts_in(members: Mapping[str, Any], name: str) -> list[str]:
 
 
 def words_of_all(values: Sequence[str]) -> list[str]:
-    """The words of comma-separated, repeated parameters.
+    """Return the words of comma-separated, repeated parameters.
 
     >>> words_of_all(["a,b", "c", ""])
     ['a', 'b', 'c']

@@ -169,7 +169,7 @@ FROM_THE_START = tuple(Stat(f"store.{name}", 0) for name in ("errors", "retries"
 
 
 def metric_type(stat: Stat) -> MetricType | None:
-    """How a number of `stats` is exposed; None if it is not."""
+    """Return how a number of `stats` is exposed; None if it is not."""
     for key in (f"{stat.name} {stat.tag}", stat.name):
         if key in METRICS:
             return METRICS[key]
@@ -310,7 +310,7 @@ def _histograms(name: str, text: str, label: str, latencies: Iterable[tuple[str,
 
 
 def _buckets(latencies: Latency) -> list[tuple[str, float]]:
-    """The cumulative buckets of Prometheus: each bound with the count of shorter durations."""
+    """Return the cumulative buckets of Prometheus: each bound with the count of shorter durations."""
     found, passed = [], 0
     for bound, count in zip(LE, latencies.counts, strict=True):
         passed += count

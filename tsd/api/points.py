@@ -75,7 +75,7 @@ class JsonPoint(NamedTuple):
     tags: Mapping[str, str | None] | None
 
     def echo(self, error: str = "") -> dict[str, Any]:
-        """The point as a response with details shows it."""
+        """Return the point as a response with details shows it."""
         del error
         members = {"metric": self.metric, "timestamp": self.timestamp, "value": self.value, "tags": self.tags}
         return {name: member for name, member in members.items() if member is not None}
@@ -95,7 +95,7 @@ class EchoedPoint(Protocol):
     """A point of any of the endpoints, as responses show it."""
 
     def echo(self, error: str) -> dict[str, Any]:
-        """The point as a response with details shows it next to its error."""
+        """Return the point as a response with details shows it next to its error."""
 
 
 class PutFailure(NamedTuple):
@@ -118,7 +118,7 @@ class PutOutcome(NamedTuple):
 
 
 def parse_flags(request: Request) -> PutFlags:
-    """The flags in a request's parameters. Raises Refused like OpenTSDB, which ignores `method_override` here."""
+    """Return the flags in a request's parameters. Raise Refused like OpenTSDB, which ignores `method_override` here."""
     if request.method != "POST":
         raise not_allowed(request.method)
     text = request.param("sync_timeout")
@@ -132,7 +132,7 @@ def parse_flags(request: Request) -> PutFlags:
 
 
 def parse_header_tag(request: Request, header: str) -> HeaderTag | None:
-    """The tag that a header adds to every point of the request (`tsd.http.header_tag`). Raises Refused."""
+    """Return the tag that a header adds to every point of the request (`tsd.http.header_tag`). Raise Refused."""
     text = request.headers.get(header.lower()) if header else None
     if text is None:
         return None
@@ -193,13 +193,14 @@ def _checked(one: BodySlice, refused: int, limits: BodyLimits) -> BodySlice:
 
 
 def _next_cut(text: bytes, at: int) -> int:
-    """The first comma between two objects from `at` on; the end of `text` if there is none."""
+    """Return the first comma between two objects from `at` on; the end of `text` if there is none."""
     found = _BETWEEN_OBJECTS.search(text, at)
     return found.start(1) if found else len(text)
 
 
 def text_of(raw: msgspec.Raw) -> str | None:
-    """A scalar as text: the content of a string, anything else as written. Raises ValueError for arrays and objects."""
+    """Return a scalar as text: the content of a string, anything else as written. Raise ValueError for arrays and
+    objects."""
     written = bytes(raw)
     if written[:1] == b'"':
         return str(msgspec.json.decode(raw, type=str))
@@ -209,7 +210,7 @@ def text_of(raw: msgspec.Raw) -> str | None:
 
 
 def time_of(raw: msgspec.Raw) -> int:
-    """A timestamp: an integer, a truncated number, or a string of digits; 0 if absent. Raises ValueError."""
+    """Return a timestamp: an integer, a truncated number, or a string of digits; 0 if absent. Raise ValueError."""
     text = text_of(raw)
     if text is None:
         return 0
@@ -228,7 +229,7 @@ def _truncated(raw: msgspec.Raw) -> int:
 
 
 def parse_point(raw: RawPoint) -> JsonPoint:
-    """The members of a point as texts; raises ValueError for a member of a wrong type."""
+    """Return the members of a point as texts. Raise ValueError for a member of a wrong type."""
     tags = raw.tags
     return JsonPoint(
         text_of(raw.metric),
@@ -253,7 +254,7 @@ def check_members(point: JsonPoint | None) -> tuple[bytes, Tags, int, bytes]:
 
 
 def check_metric(point: JsonPoint) -> bytes:
-    """The metric of a point; raises BadLine unless it has a metric and a timestamp."""
+    """Return the metric of a point. Raise BadLine unless it has a metric and a timestamp."""
     if not point.metric:
         raise illegal("Metric name was empty")
     if point.timestamp <= 0:
@@ -272,7 +273,7 @@ def tags_of(tags: Mapping[str, str | None]) -> Tags:
 
 
 def with_tag(point: JsonPoint, tag: HeaderTag | None) -> JsonPoint:
-    """The point with a tag added, unless it has a tag of that name."""
+    """Return the point with a tag added, unless it has a tag of that name."""
     if tag is None or point.tags is None or tag[0] in point.tags:
         return point
     return point._replace(tags={**point.tags, tag[0]: tag[1]})
@@ -293,7 +294,7 @@ def join_tags(tags: Tags) -> bytes:
 
 
 def to_lines(text: bytes, points: Sequence[P], to_line: Callable[[P], bytes]) -> BodySlice:
-    """The lines of points, one by one; `to_line` raises BadLine."""
+    """Return the lines of points, one by one; `to_line` raises BadLine."""
     lines: list[bytes] = []
     at: list[int] = []
     refused: dict[int, BadLine] = {}
@@ -307,7 +308,7 @@ def to_lines(text: bytes, points: Sequence[P], to_line: Callable[[P], bytes]) ->
 
 
 def http_message(error: BadLine) -> str:
-    """The error of a telnet line in the words of the HTTP API."""
+    """Return the error of a telnet line in the words of the HTTP API."""
     text = str(error).removeprefix("HBase error: ")
     if error.reason == "invalid_values":
         return "Unable to parse value to a number"
@@ -317,7 +318,7 @@ def http_message(error: BadLine) -> str:
 
 
 def respond(outcome: PutOutcome, flags: PutFlags, shown_errors: int) -> Response:
-    """The response to a request; raises Refused."""
+    """Return the response to a request. Raise Refused."""
     late = len(outcome.late)
     failed = len(outcome.refused) + len(outcome.unstored)
     good = outcome.accepted - len(outcome.unstored) - late
@@ -443,7 +444,7 @@ class PutHandler:
     def _fail_all(
         self, accepted: Sequence[tuple[BodySlice, Sequence[int]]], error: str, flags: PutFlags, echo: Echo
     ) -> list[PutFailure]:
-        """The accepted points, each with the same error."""
+        """Return the accepted points, each with the same error."""
         found: list[PutFailure] = []
         for one, numbers in accepted:
             if not flags.details or len(found) >= self.limits.shown_errors:
@@ -455,13 +456,14 @@ class PutHandler:
 
 
 def _text(request: Request, point: EchoedPoint | None) -> bytes:
-    """A point without a line, for the log of refused lines: the endpoint's path and JSON, `api/put {"metric":…}`."""
+    """Return a point without a line, for the log of refused lines: the endpoint's path and JSON, `api/put
+    {"metric":…}`."""
     shown = None if point is None else point.echo("")
     return b"api/%s %s" % (request.segments[0].encode(), msgspec.json.encode(shown))
 
 
 def _failures(one: BodySlice, refused: dict[int, BadLine], flags: PutFlags, echo: Echo) -> list[PutFailure]:
-    """The refused points of a slice, in order. Points are shown only with `details`."""
+    """Return the refused points of a slice, in order. Points are shown only with `details`."""
     if not flags.details:
         return [UNSHOWN] * len(refused)
     points = echo(one) if refused else ()

@@ -116,13 +116,13 @@ def parse_any(text: bytes, tag: HeaderTag | None, rules: NameRules) -> BodySlice
 
 
 def parse_points(text: bytes, tag: HeaderTag | None) -> list[JsonPoint | None]:
-    """The points of an array. Raises ValueError or DecodeError."""
+    """Return the points of an array. Raise ValueError or DecodeError."""
     points = [None if raw is None else parse_point(raw) for raw in _any.decode(text)]
     return [point and with_tag(point, tag) for point in points]
 
 
 def put_line(point: JsonPoint | None, rules: NameRules) -> bytes:
-    """The put line of a point; raises BadLine."""
+    """Return the put line of a point. Raise BadLine."""
     metric, tags, time, word = check_members(point)
     check_point(metric, tags, time, word, rules)
     check_separators(metric, tags)
@@ -179,7 +179,8 @@ class PutRollup(NamedTuple):
     tag_key: str  # name of a pre-aggregate's tag
 
     def echo(self, error: str) -> dict[str, Any]:
-        """The rollup as a response shows it, with the pre-aggregate's tag if the error shows that it was added."""
+        """Return the rollup as a response shows it, with the pre-aggregate's tag if the error shows that it was
+        added."""
         shown = self.point.echo(error)
         if self.group_by and f"{self.tag_key}={self.group_by.upper()}" in error:
             shown["tags"] = {**shown["tags"], self.tag_key: self.group_by.upper()}
@@ -221,7 +222,7 @@ class RollupEndpoint:
         )
 
     def _line(self, rollup: PutRollup | None) -> bytes:
-        """The line of a rollup; raises BadLine."""
+        """Return the line of a rollup. Raise BadLine."""
         metric, tags, time, word = check_members(rollup and rollup.point)
         assert rollup is not None
         kind = _kind(rollup)
@@ -235,7 +236,7 @@ class RollupEndpoint:
 
 
 def _kind(rollup: PutRollup) -> RollupKind:
-    """The interval and aggregators of a rollup; raises BadLine."""
+    """Return the interval and aggregators of a rollup. Raise BadLine."""
     if not rollup.group_by:
         if not rollup.interval:
             raise illegal("Missing interval")
@@ -275,7 +276,7 @@ class PutHistogram(NamedTuple):
     overflow: int
 
     def echo(self, error: str) -> dict[str, Any]:
-        """The histogram as a response shows it."""
+        """Return the histogram as a response shows it."""
         buckets = {} if self.buckets is None else {"buckets": self.buckets}
         beyond = {"underflow": self.underflow, "overflow": self.overflow}
         return self.point.echo(error) | {"id": self.id} | buckets | beyond
@@ -300,7 +301,7 @@ class HistogramEndpoint:
         return to_lines(text, parse_histograms(text), self._line)
 
     def _line(self, histogram: PutHistogram | None) -> bytes:
-        """The line of a histogram; raises BadLine."""
+        """Return the line of a histogram. Raise BadLine."""
         if histogram is None:
             raise illegal("Unexpected null datapoint encountered in set.")
         point = histogram.point
@@ -323,7 +324,7 @@ class HistogramEndpoint:
         )
 
     def _payload(self, histogram: PutHistogram) -> bytes:
-        """The payload of a histogram's cell; raises BadLine."""
+        """Return the payload of a histogram's cell. Raise BadLine."""
         if not histogram.point.value:
             return self._histograms.encode(histogram.buckets or {}, histogram.underflow, histogram.overflow)
         if not 0 <= histogram.id <= MAX_ID:
@@ -332,7 +333,7 @@ class HistogramEndpoint:
 
 
 def parse_histograms(text: bytes) -> list[PutHistogram | None]:
-    """The histograms of an array. Raises ValueError or DecodeError."""
+    """Return the histograms of an array. Raise ValueError or DecodeError."""
     return [None if raw is None else _histogram(raw) for raw in _histograms.decode(text)]
 
 
@@ -348,7 +349,7 @@ def _histogram(raw: _RawHistogram) -> PutHistogram:
 
 
 def _integer(raw: msgspec.Raw) -> int:
-    """A count, 0 if absent; raises ValueError."""
+    """Return a count, 0 if absent. Raise ValueError."""
     text = text_of(raw)
     try:
         return 0 if text is None else parse_long(text.encode())

@@ -87,7 +87,7 @@ async def register(
 
 
 def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
-    """The query of a request, by its method; raises Refused."""
+    """Return the query of a request, by its method. Raise Refused."""
     method = check_method(request, "GET", "POST", "DELETE")
     if method == "DELETE":
         _check_enabled(rules)
@@ -111,8 +111,8 @@ def _check_enabled(rules: QueryRules) -> None:
 
 
 def encode_answer(found: Answer, engine: QueryEngine, *, arrays: bool) -> Response:
-    """The response of an answer. A large answer is encoded while it is sent, and until then counts against the
-    engine's memory limit. A header has the warnings. Raises BadQuery for values that JSON cannot express."""
+    """Return the response of an answer. A large answer is encoded while it is sent, and until then counts against the
+    engine's memory limit. A header has the warnings. Raise BadQuery for values that JSON cannot express."""
     size = sum(len(group.points.times) + GROUP_POINTS for sub in found.subs for group in sub.groups)
     if size <= LARGE_POINTS:
         return Response(200, b"".join(write_answer(found, arrays=arrays)), headers=warned(found.warnings))
@@ -178,7 +178,7 @@ class AnswerBody(AsyncIterator[bytes]):
 
 
 def with_details(error: Refused) -> Refused:
-    """The error for an unknown name, which OpenTSDB repeats in the details."""
+    """Return the error for an unknown name, which OpenTSDB repeats in the details."""
     if error.message.startswith("No such name for ") and not error.details:
         return BadQuery(error.message, status=error.status, details=error.message)
     return error
@@ -193,7 +193,7 @@ def cancel(registry: QueryRegistry, request: Request) -> Response:
 
 
 def list_queries(registry: QueryRegistry) -> Mapping[str, Sequence[Mapping[str, object]]]:
-    """The running and the most recent queries in OpenTSDB's form, with an additional `id`."""
+    """Return the running and the most recent queries in OpenTSDB's form, with an additional `id`."""
     return {
         "completed": [_show(one) for one in registry.ended],
         "running": [_show(one) for one in registry.running],
@@ -308,7 +308,7 @@ async def _evaluate(wanted: _ExpQuery, job: QueryJob) -> _ExpAnswer:
 
 
 def _encode_exp(found: _ExpAnswer, engine: QueryEngine) -> Response:
-    """The response. A large one is encoded while it is sent, and until then counts against the engine's memory
+    """Return the response. A large one is encoded while it is sent, and until then counts against the engine's memory
     limit."""
     headers = warned(found.warnings)
     if written_values(found.outputs) <= LARGE_POINTS:

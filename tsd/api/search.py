@@ -52,8 +52,8 @@ class LookupRequest(NamedTuple):
 
 
 def parse_selector(text: str, *, strict: bool = False) -> SeriesSelector:
-    """The series that a text selects; raises BadSelector in OpenTSDB's words. With `strict` a tag needs a name and a
-    value, and `*` is an ordinary name.
+    """Return the series that a text selects. Raise BadSelector in OpenTSDB's words. With `strict` a tag needs a name
+    and a value, and `*` is an ordinary name.
 
     >>> parse_selector("sys.cpu{host=*,=web}")
     SeriesSelector(metric='sys.cpu', tags=[('host', '*'), ('', 'web')], is_literal=False)
@@ -110,7 +110,7 @@ def lookup_routes(catalog: SeriesCatalog, stored: Stored) -> dict[str, Endpoint]
 
 
 def read_lookup(request: Request) -> LookupRequest:
-    """The lookup in a request's body, or without one in its parameters, whatever its method. Raises Refused."""
+    """Return the lookup in a request's body, or without one in its parameters, whatever its method. Raise Refused."""
     if request.body:
         try:
             members = object_of(request)
@@ -138,7 +138,7 @@ def read_lookup(request: Request) -> LookupRequest:
 async def _described(
     catalog: SeriesCatalog, selected: SelectedSeries, limit: int | None
 ) -> AsyncGenerator[list[SeriesName], None]:
-    """The names of selected series, page by page."""
+    """Return the names of selected series, page by page."""
     async with aclosing(selected.pages(limit)) as pages:
         async for page in pages:
             yield await catalog.describe(page)
@@ -171,7 +171,7 @@ async def _lookup_answer(
 
 
 def show_series(series: bytes) -> str:
-    """The TSUID of a series in hex.
+    """Return the TSUID of a series in hex.
 
     >>> show_series(bytes.fromhex("00000a"))
     '00000A'
@@ -231,7 +231,7 @@ def last_routes(catalog: SeriesCatalog, stored: Stored, rules: LastRules) -> dic
 
 
 def read_last_url(request: Request, *, quirks: Quirks = OPENTSDB) -> LastRequest:
-    """The sub queries of a GET; raises Refused."""
+    """Return the sub queries of a GET. Raise Refused."""
     queries = []
     for text in request.params.get("timeseries", ()):
         try:
@@ -248,7 +248,7 @@ def read_last_url(request: Request, *, quirks: Quirks = OPENTSDB) -> LastRequest
 
 
 def read_last_body(request: Request, *, quirks: Quirks = OPENTSDB) -> LastRequest:
-    """The sub queries of a POST; the body may choose other `quirks`. Raises Refused."""
+    """Return the sub queries of a POST; the body may choose other `quirks`. Raise Refused."""
     members = object_of(request)
     _check_members(members, MEMBERS)
     listed = members.get("queries") or []
@@ -286,7 +286,7 @@ class LastAnswer:
         self.warnings: list[str] = []  # grows while chunks are generated
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The JSON, in chunks. Raises BadQuery, Refused, StoreError."""
+        """Return the JSON, in chunks. Raise BadQuery, Refused, StoreError."""
         selections = [await self._select(query) for query in self._wanted.queries]
         await self._wait_stored(selections)
         count = 0
@@ -308,7 +308,7 @@ class LastAnswer:
         yield b"]" if count else b"[]"
 
     async def _select(self, query: LastSubQuery) -> list[bytes] | SelectedSeries:
-        """The series of a sub query; raises BadQuery."""
+        """Return the series of a sub query. Raise BadQuery."""
         if query.selector is None:
             return [self._parse(text) for text in query.tsuids]
         try:
@@ -338,7 +338,7 @@ class LastAnswer:
             await self._stored(metric)
 
     async def _show(self, series: Sequence[bytes]) -> list[dict[str, object]]:
-        """The newest points of series. Series without a point are omitted."""
+        """Return the newest points of series. Series without a point are omitted."""
         found = await self._catalog.last_points(series, self._wanted.back_h or None)
         self.warnings += found.warnings
         points = [(one, point) for one, point in zip(series, found.points, strict=True) if point is not None]
@@ -356,7 +356,7 @@ class LastAnswer:
 
 
 async def _pages(selected: list[bytes] | SelectedSeries) -> AsyncGenerator[list[bytes], None]:
-    """The series of a sub query, page by page."""
+    """Return the series of a sub query, page by page."""
     if isinstance(selected, list):
         yield selected
         return
@@ -366,7 +366,7 @@ async def _pages(selected: list[bytes] | SelectedSeries) -> AsyncGenerator[list[
 
 
 def _text(point: LastPoint) -> str:
-    """A value as a text.
+    """Return a value as a text.
 
     >>> _text(LastPoint(0, 42)), _text(LastPoint(0, 4.5))
     ('42', '4.5')

@@ -62,7 +62,7 @@ class DaemonStats(NamedTuple):
 
 
 def render(stats: Iterable[Stat], now_s: int, host_tags: str) -> bytes:
-    """The reply of the telnet command `stats`.
+    """Return the reply of the telnet command `stats`.
 
     >>> render([Stat("rpc.received", 3, "type=telnet")], 1700000000, "host=a")
     b'tsd.rpc.received 1700000000 3 type=telnet host=a\\n'
@@ -72,7 +72,7 @@ def render(stats: Iterable[Stat], now_s: int, host_tags: str) -> bytes:
 
 
 def as_points(stats: Iterable[Stat], now_s: int, host_tags: str) -> list[dict[str, Any]]:
-    """The answer of /api/stats: data points with texts as values.
+    """Return the answer of /api/stats: data points with texts as values.
 
     >>> as_points([Stat("rpc.received", 3, "type=http")], 1700000000, "host=a")
     [{'metric': 'tsd.rpc.received', 'timestamp': 1700000000, 'value': '3', 'tags': {'type': 'http', 'host': 'a'}}]
@@ -246,7 +246,7 @@ def routes(
 
 
 def _threads() -> list[dict[str, object]]:
-    """The threads of the process, each with its stack."""
+    """Return the threads of the process, each with its stack."""
     frames = sys._current_frames()
     found: list[dict[str, object]] = []
     for thread in threading.enumerate():

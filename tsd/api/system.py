@@ -146,7 +146,7 @@ async def _serializers(request: Request) -> Response:
 
 
 async def _version(request: Request) -> Response:
-    """The fields as an object; at `/version` two lines, unless the URI ends in `json`."""
+    """Return the fields as an object; at `/version` two lines, unless the URI ends in `json`."""
     check_method(request, "GET", "POST")
     as_json = request.split is not None and request.split.geturl().endswith("json")
     if request.is_api or as_json:
@@ -195,7 +195,7 @@ def static_routes(root: str, now_ms: Callable[[], int]) -> dict[str, Endpoint]:
 
 
 def _read(folder: Path, name: str) -> tuple[bytes, int] | None:
-    """The bytes of a file and its modification time in Unix seconds; None if it is not inside the folder."""
+    """Return the bytes of a file and its modification time in Unix seconds; None if it is not inside the folder."""
     try:
         path = (folder / name).resolve(strict=True)
         if not path.is_relative_to(folder.resolve()):

@@ -47,14 +47,14 @@ IN_URL = {
 
 
 def members_of(request: Request) -> Mapping[str, Any]:
-    """The members of a request's body, or its parameters, named as in JSON. Raises Refused."""
+    """Return the members of a request's body, or its parameters, named as in JSON. Raise Refused."""
     if request.body:
         return object_of(request)
     return {IN_URL.get(name, name): request.param(name) for name in request.params}
 
 
 def tree_id_in(members: Mapping[str, Any], *, required: bool) -> int:
-    """The id of a tree; 0 if absent, unless it is required. Raises Refused."""
+    """Return the id of a tree; 0 if absent, unless it is required. Raise Refused."""
     text = text_in(members, "treeId")
     if not text:
         if required:
@@ -67,7 +67,7 @@ def tree_id_in(members: Mapping[str, Any], *, required: bool) -> int:
 
 
 def whole_number(text: str, name: str) -> int:
-    """An integer in a text; raises Refused."""
+    """Return an integer in a text. Raise Refused."""
     try:
         return int(text)
     except ValueError as exc:
@@ -75,7 +75,7 @@ def whole_number(text: str, name: str) -> int:
 
 
 def tree_changes(members: Mapping[str, Any]) -> dict[str, Any]:
-    """The changed fields of a tree; raises Refused."""
+    """Return the changed fields of a tree. Raise Refused."""
     texts = {field: text_in(members, name) for name, field in TREE_TEXTS.items() if members.get(name) is not None}
     flags = {field: is_true(members[name]) for name, field in TREE_FLAGS.items() if members.get(name) is not None}
     return texts | flags
@@ -96,7 +96,7 @@ def rule_position(members: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def changed_rule(members: Mapping[str, Any], stored: Rule | None, position: tuple[int, int, int]) -> Rule:
-    """A rule with the changes of a request; raises Refused."""
+    """Return a rule with the changes of a request. Raise Refused."""
     kind = stored.kind if stored else None
     if word := text_in(members, "type"):
         if word.upper() not in RuleKind.__members__:
@@ -122,7 +122,7 @@ def changed_rule(members: Mapping[str, Any], stored: Rule | None, position: tupl
 
 
 def show_tree(definition: TreeDefinition) -> dict[str, object]:
-    """The JSON of a tree."""
+    """Return the JSON of a tree."""
     tree: Tree = definition.tree
     rules: dict[str, dict[str, Any]] = {}
     for rule in definition.rules:
@@ -141,7 +141,7 @@ def show_tree(definition: TreeDefinition) -> dict[str, object]:
 
 
 def show_rule(rule: Rule) -> dict[str, object]:
-    """The JSON of a rule."""
+    """Return the JSON of a rule."""
     return {
         "type": rule.kind.name,
         "field": rule.field,
@@ -159,7 +159,7 @@ def show_rule(rule: Rule) -> dict[str, object]:
 
 
 def show_contents(contents: BranchContents, leaves: list[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON of a branch with its contents."""
+    """Return the JSON of a branch with its contents."""
     below = [show_branch(branch_id, branch, None, None) for branch_id, branch in contents.branches]
     return show_branch(contents.branch_id, contents.branch, leaves or None, below or None)
 
@@ -167,7 +167,7 @@ def show_contents(contents: BranchContents, leaves: list[dict[str, Any]]) -> dic
 def show_branch(
     branch_id: bytes, branch: Branch, leaves: list[dict[str, Any]] | None, branches: list[dict[str, Any]] | None
 ) -> dict[str, Any]:
-    """The JSON of a branch."""
+    """Return the JSON of a branch."""
     return {
         "leaves": leaves,
         "branches": branches,
@@ -180,7 +180,7 @@ def show_branch(
 
 
 def show_leaf(leaf: Leaf, metric: str, tags: Mapping[str, str]) -> dict[str, object]:
-    """The JSON of a leaf."""
+    """Return the JSON of a leaf."""
     return {"metric": metric, "tags": tags, "tsuid": leaf.tsuid, "displayName": leaf.display_name}
 
 
@@ -391,7 +391,7 @@ class TreePages:
         return answer({show_uid(one): text for one, text in found.items()})
 
     def _series(self, request: Request, members: Mapping[str, Any]) -> list[bytes]:
-        """The series that a request names; raises Refused."""
+        """Return the series that a request names. Raise Refused."""
         listed = members.get("tsuids")
         texts = listed if isinstance(listed, list) else words_of_all(request.params.get("tsuids", ()))
         if len(texts) > MAX_SERIES:
@@ -406,7 +406,7 @@ class TreePages:
 
 
 def _checked(tree_id: int) -> int:
-    """A tree's id; raises NoSuchTree unless it is above 0."""
+    """Return a tree's id. Raise NoSuchTree unless it is above 0."""
     if tree_id < 1:
         raise NoSuchTree(f"Unable to locate tree: {tree_id}")
     return tree_id

@@ -157,7 +157,7 @@ def name_error(word: str, name: str, extra: bytes) -> str | None:
 
 
 def _names_of(request: Request) -> tuple[str, str, str]:
-    """The kind as spelled in the request, the old name and the new name; raises Refused."""
+    """Return the kind as spelled in the request, the old name and the new name. Raise Refused."""
     if request.method == "POST":
         members: Mapping[str, Any] = object_of(request)
     else:
@@ -202,7 +202,7 @@ METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
 def meta_endpoints(metadata: Metadata | None, names: Names | None, catalog: SeriesCatalog) -> dict[str, Endpoint]:
-    """The endpoints by their word after /api/uid/."""
+    """Return the endpoints by their word after /api/uid/."""
     if metadata is None or names is None:
         return dict.fromkeys(("uidmeta", "tsmeta"), missing_part("metadata"))
     return {
@@ -312,7 +312,7 @@ class SeriesMetaPages:
             raise Refused(500, str(error)) from error
 
     async def _exact(self, text: str) -> bytes:
-        """The series with exactly the tags of a selector text; raises Refused."""
+        """Return the series with exactly the tags of a selector text. Raise Refused."""
         try:
             selected = await self._catalog.select(_selector(text))
         except NoSuchName as error:
@@ -330,7 +330,7 @@ class SeriesMetaPages:
 
 
 def show_series_meta(found: SeriesMetadata) -> dict[str, object]:
-    """The JSON of a series' metadata."""
+    """Return the JSON of a series' metadata."""
     meta = found.meta
     return {
         "tsuid": show_uid(found.series),
@@ -352,7 +352,7 @@ def show_series_meta(found: SeriesMetadata) -> dict[str, object]:
 
 
 def show_named(found: NamedUid) -> dict[str, object]:
-    """The JSON of a UID and its metadata."""
+    """Return the JSON of a UID and its metadata."""
     meta = found.meta
     return {
         "uid": show_uid(found.uid),
@@ -367,7 +367,7 @@ def show_named(found: NamedUid) -> dict[str, object]:
 
 
 def show_bound(bound: float) -> float | str:
-    """A bound in JSON, which has no NaN.
+    """Return a bound in JSON, which has no NaN.
 
     >>> show_bound(1.5), show_bound(math.nan)
     (1.5, 'NaN')
@@ -376,7 +376,7 @@ def show_bound(bound: float) -> float | str:
 
 
 def changes_in(members: Mapping[str, Any], fields: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """The changed fields of UidMeta or TsMeta, `custom` among them. Raises Refused."""
+    """Return the changed fields of UidMeta or TsMeta, `custom` among them. Raise Refused."""
     changes: dict[str, Any] = {}
     for field, spellings in fields.items():
         for name in spellings:
@@ -388,7 +388,7 @@ def changes_in(members: Mapping[str, Any], fields: Mapping[str, tuple[str, ...]]
 
 
 def custom_in(members: Mapping[str, Any]) -> dict[str, str | None]:
-    """The custom fields: an object of strings. Raises Refused."""
+    """Return the custom fields: an object of strings. Raise Refused."""
     custom = members["custom"]
     if not isinstance(custom, dict):
         raise unparsable(f"custom: got {type(custom).__name__}, wanted an object of strings")
@@ -396,7 +396,7 @@ def custom_in(members: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def numbers_in(members: Mapping[str, Any]) -> dict[str, Any]:
-    """The changed bounds and retention; raises Refused."""
+    """Return the changed bounds and retention. Raise Refused."""
     changes: dict[str, Any] = {}
     for name, read in (("retention", int), ("max", float), ("min", float)):
         value = members.get(name)

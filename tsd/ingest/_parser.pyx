@@ -77,7 +77,7 @@ cdef inline int read_line(const char* at, const char* end, Line* line) noexcept 
 
 
 cdef class Rules:
-    """What the names of a series may be: `tsd.codec.putline.NameRules`."""
+    """The rules for names of a series: `tsd.codec.putline.NameRules`."""
 
     cdef NameLimits limits
     cdef TagList list

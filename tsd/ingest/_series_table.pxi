@@ -88,7 +88,7 @@ cdef class Texts:
 
     @property
     def count(self):
-        """All numbers ever assigned are below."""
+        """An exclusive upper bound of all assigned numbers."""
         return self.series_count
 
     cdef inline uint32_t hash(self, const char* metric, Py_ssize_t m, const char* tags, Py_ssize_t t) noexcept nogil:
@@ -149,7 +149,7 @@ cdef class Texts:
         return self.entries[self.last].number
 
     cdef inline void follow(self, int32_t at) noexcept nogil:
-        """Note that an entry followed the last one."""
+        """Record that an entry followed the last one."""
         if self.last != NONE:
             self.entries[self.last].follower = at
         self.last = at
@@ -337,7 +337,7 @@ cdef class Texts:
             self.unused = at
 
     def unlink(self, bytes metric not None, bytes tags not None, int32_t number):
-        """Let a text lead to no number, if it leads to this one."""
+        """Unlink a text from a number, if it is linked to it."""
         cdef const char* m = PyBytes_AS_STRING(metric)
         cdef const char* t = PyBytes_AS_STRING(tags)
         cdef Py_ssize_t m_bytes = PyBytes_GET_SIZE(metric), t_bytes = PyBytes_GET_SIZE(tags)
@@ -359,7 +359,7 @@ cdef class Texts:
             remove(&self.sets, <uint32_t> slot)
 
     def unlink_all(self):
-        """Let every text lead to no number. Numbers keep their texts and keys."""
+        """Unlink every text from its number. Numbers keep their texts and keys."""
         cdef Slots texts, sets
         cdef int32_t at
         must(start_slots(&texts))

@@ -53,11 +53,12 @@ class SelectedSeries(Protocol):
     """The series that a selector matches."""
 
     def pages(self, limit: int | None = None) -> AsyncGenerator[list[bytes], None]:
-        """The series in order of their bytes, at most `limit`, page by page. Raises StoreError."""
+        """Return the series in order of their bytes, at most `limit`, page by page. Raise StoreError."""
         ...
 
     def exact(self) -> bytes | None:
-        """The one series with exactly these tags, stored or not; None unless each tag has one name and one value."""
+        """Return the one series with exactly these tags, stored or not; None unless each tag has one name and one
+        value."""
         ...
 
 
@@ -70,28 +71,28 @@ class SeriesCatalog(Protocol):
         ...
 
     async def suggest(self, kind: Kind, prefix: str, limit: int) -> list[str]:
-        """The first names of a kind that begin with `prefix`, in order of their bytes. Raises StoreError."""
+        """Return the first names of a kind that begin with `prefix`, in order of their bytes. Raise StoreError."""
         ...
 
     async def select(self, selector: SeriesSelector) -> SelectedSeries:
-        """The series that a selector matches. Raises NoSuchName, StoreError."""
+        """Return the series that a selector matches. Raise NoSuchName, StoreError."""
         ...
 
     async def describe(self, series: Sequence[bytes]) -> list[SeriesName]:
-        """The names of series, in their order, without those that have lost a name. Raises StoreError."""
+        """Return the names of series, in their order, without those that have lost a name. Raise StoreError."""
         ...
 
     async def metrics_of(self, series: Iterable[bytes]) -> set[bytes]:
-        """The metrics of series, as far as they have names. Raises StoreError."""
+        """Return the metrics of series, as far as they have names. Raise StoreError."""
         ...
 
     async def last_points(self, series: Sequence[bytes], back_h: int | None) -> LastPoints:
-        """The newest point of each series, at most `back_h` hours before the present one (None: the configured range).
-        Raises StoreError."""
+        """Return the newest point of each series, at most `back_h` hours before the present one (None: the configured
+        range). Raise StoreError."""
         ...
 
     def parse_series(self, text: str) -> bytes:
-        """The series that a text in hex names; raises BadLine."""
+        """Return the series that a text in hex names. Raise BadLine."""
         ...
 
 
@@ -107,11 +108,11 @@ class Names(Protocol):
         ...
 
     async def find(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, bytes | TsdError]:
-        """The UID of each name, or NoSuchName. Raises StoreError."""
+        """Return the UID of each name, or NoSuchName. Raise StoreError."""
         ...
 
     async def find_or_assign(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, bytes | TsdError]:
-        """The UID of each name, assigned where it has none, or UidsExhausted. Raises StoreError."""
+        """Return the UID of each name, assigned where it has none, or UidsExhausted. Raise StoreError."""
         ...
 
     async def rename(self, kind: Kind, old: bytes, new: bytes) -> None:
@@ -147,7 +148,7 @@ class Metadata(Protocol):
     """Metadata of names and series. Methods raise StoreError, and CorruptRow for what cannot be decoded."""
 
     async def get_uid(self, kind: Kind, uid: bytes) -> NamedUid:
-        """The metadata of a UID. Raises NoSuchName."""
+        """Return the metadata of a UID. Raise NoSuchName."""
         ...
 
     async def edit_uid(self, kind: Kind, uid: bytes, change: Callable[[UidMeta], UidMeta]) -> NamedUid:
@@ -159,15 +160,15 @@ class Metadata(Protocol):
         ...
 
     async def has_series(self, series: bytes) -> bool:
-        """Whether a series has metadata."""
+        """Return whether a series has metadata."""
         ...
 
     async def get_series(self, series: bytes) -> SeriesMetadata | None:
-        """The metadata of a series. Raises NoSuchName."""
+        """Return the metadata of a series. Raise NoSuchName."""
         ...
 
     def find_series(self, selector: SeriesSelector) -> AsyncGenerator[SeriesMetadata, None]:
-        """The metadata of the series that a selector matches, in order. Raises NoSuchName."""
+        """Return the metadata of the series that a selector matches, in order. Raise NoSuchName."""
         ...
 
     async def edit_series(self, series: bytes, change: Callable[[TsMeta], TsMeta], *, create: bool) -> SeriesMetadata:
@@ -205,11 +206,11 @@ class Trees(Protocol):
     """Trees of series. Methods raise StoreError, and CorruptRow for what cannot be decoded."""
 
     async def ids(self) -> list[int]:
-        """The ids of all trees."""
+        """Return the ids of all trees."""
         ...
 
     async def get(self, tree_id: int) -> TreeDefinition:
-        """A tree. Raises NoSuchTree."""
+        """Return a tree. Raise NoSuchTree."""
         ...
 
     async def create(self, tree: Tree) -> int:
@@ -233,11 +234,11 @@ class Trees(Protocol):
         ...
 
     def branch_id(self, tree_id: int, names: Iterable[str] = ()) -> bytes:
-        """The id of a branch, by the names below the root. The first two bytes are the tree's id."""
+        """Return the id of a branch, by the names below the root. The first two bytes are the tree's id."""
         ...
 
     async def open(self, branch_id: bytes) -> BranchContents:
-        """A branch with its contents. Raises NoSuchTree."""
+        """Return a branch with its contents. Raise NoSuchTree."""
         ...
 
     async def failures(self, tree_id: int, series: Sequence[bytes], *, collisions: bool) -> Mapping[bytes, str]:
@@ -245,7 +246,7 @@ class Trees(Protocol):
         ...
 
     async def describe(self, series: bytes) -> NamedSeries:
-        """The names of a series and their custom metadata, to which rules are applied. Raises NoSuchName."""
+        """Return the names of a series and their custom metadata, to which rules are applied. Raise NoSuchName."""
         ...
 
 
@@ -256,7 +257,7 @@ class Annotations(Protocol):
     """
 
     async def get(self, start_time: int, series: bytes) -> Annotation | None:
-        """The annotation that starts then. Raises CorruptRow."""
+        """Return the annotation that starts then. Raise CorruptRow."""
         ...
 
     async def put(self, annotation: Annotation, series: bytes, fields: Collection[str] | None = None) -> Annotation:
@@ -269,7 +270,7 @@ class Annotations(Protocol):
         ...
 
     async def global_between(self, start_ms: int, end_ms: int) -> list[Annotation]:
-        """The global annotations that start and end between two times, in order."""
+        """Return the global annotations that start and end between two times, in order."""
         ...
 
     async def delete_between(self, start_ms: int, end_ms: int, series: Sequence[bytes], *, global_: bool) -> int:

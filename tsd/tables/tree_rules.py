@@ -28,7 +28,7 @@ class NamedSeries(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where the rules place a series."""
+    """Return where the rules place a series."""
 
     path: tuple[str, ...]  # from the root to the leaf; the root alone: not placed
     messages: tuple[str, ...]  # the result of each rule
@@ -61,7 +61,7 @@ def check_rule(rule: Rule) -> None:
 
 
 def place(series: NamedSeries, rules: Iterable[Rule]) -> Placed:
-    """Where the rules place a series. The first rule that matches names a level, or several levels if it splits.
+    """Return where the rules place a series. The first rule that matches names a level, or several levels if it splits.
 
     >>> rules = [Rule(RuleKind.METRIC, 1, separator=r"\\."), Rule(RuleKind.TAGK, 1, level=1, field="host")]
     >>> place(NamedSeries("", "sys.cpu", [("host", "web01")], {}, {}, {}), rules).path
@@ -87,7 +87,7 @@ def place(series: NamedSeries, rules: Iterable[Rule]) -> Placed:
 
 
 def _apply(series: NamedSeries, rule: Rule) -> tuple[list[str], str]:
-    """The names that a rule gives, none if it does not match, and a message."""
+    """Return the names that a rule gives, none if it does not match, and a message."""
     where = f"rule: [{rule.tree_id}:{rule.level}:{rule.order}:{rule.kind.name}]"
     value = _value(series, rule)
     if not value:
@@ -108,7 +108,7 @@ def _apply(series: NamedSeries, rule: Rule) -> tuple[list[str], str]:
 
 
 def _value(series: NamedSeries, rule: Rule) -> str | None:
-    """The text that a rule is applied to."""
+    """Return the text that a rule is applied to."""
     match rule.kind:
         case RuleKind.METRIC:
             return series.metric
@@ -123,7 +123,7 @@ def _value(series: NamedSeries, rule: Rule) -> str | None:
 
 
 def _shown(series: NamedSeries, rule: Rule, value: str, extracted: str) -> str:
-    """A name in its display format."""
+    """Return a name in its display format."""
     if not rule.display_format:
         return extracted
     tag = rule.field if rule.kind is not RuleKind.METRIC else ""

@@ -202,11 +202,11 @@ class HistogramBodies(Protocol):
         ...
 
     def encode(self, buckets: Mapping[str, int], underflow: int, overflow: int) -> bytes:
-        """The payload of a histogram, its buckets by `lower,upper`. Raises BadLine."""
+        """Return the payload of a histogram, its buckets by `lower,upper`. Raise BadLine."""
         ...
 
     def decode_text(self, codec_id: int, text: bytes) -> bytes:
-        """The payload in base64. Raises BadLine."""
+        """Return the payload in base64. Raise BadLine."""
         ...
 
     def check(self, metric: bytes, tags: Tags, time: int, payload: bytes) -> None:

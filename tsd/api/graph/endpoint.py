@@ -119,7 +119,7 @@ class GraphEndpoint:
 
 
 def parse_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
-    """The query of a request, with start and end truncated to seconds. Raises Refused."""
+    """Return the query of a request, with start and end truncated to seconds. Raise Refused."""
     zone = request.param("tz") or ""
     read_time(required(request, "start"), now_ms, zone)
     if zone and find_zone(zone) is None:
@@ -129,7 +129,7 @@ def parse_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
 
 
 def max_age_s(request: Request, query: Query, now_ms: int) -> int:
-    """How long an answer may be cached: a day for settled ranges, not at all if the end is in the future."""
+    """Return how long an answer may be cached: a day for settled ranges, not at all if the end is in the future."""
     if query.end_ms > now_ms:
         return 0
     relative = any((request.param(name) or "now").lower().endswith(("ago", "now")) for name in ("start", "end"))
@@ -153,7 +153,7 @@ def text_lines(answer: Answer) -> Iterator[bytes]:
 
 
 def with_curves(picture: Picture, answer: Answer, second_axis: list[bool]) -> Picture:
-    """The picture with the curves of an answer. `second_axis` says for each sub query whether it uses the right
+    """Return the picture with the curves of an answer. `second_axis` says for each sub query whether it uses the right
     axis."""
     right = dict(enumerate(second_axis))
     curves = [
@@ -165,7 +165,7 @@ def with_curves(picture: Picture, answer: Answer, second_axis: list[bool]) -> Pi
 
 
 def label(group: Group) -> str:
-    """The label of a curve."""
+    """Return the label of a curve."""
     tags = ", ".join(f"{tagk}={tagv}" for tagk, tagv in group.tags.items())
     return f"{group.metric}{{{tags}}}" if tags else group.metric
 

@@ -67,7 +67,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 def read_picture(params: Mapping[str, Sequence[str]], start_ms: int, end_ms: int) -> Picture:
-    """The picture of a request's parameters, without curves. Raises BadQuery.
+    """Return the picture of a request's parameters, without curves. Raise BadQuery.
 
     >>> read_picture({"wxh": ["800x400"], "yrange": ["[0:]"]}, 0, 60000).left.low
     0.0
@@ -99,8 +99,8 @@ def read_picture(params: Mapping[str, Sequence[str]], start_ms: int, end_ms: int
 
 
 def curve(label: str, times: Int64, values: Float64, picture: Picture, *, second: bool = False) -> Curve:
-    """The curve of a series within a picture. Of the points in one column of pixels only the first, last, lowest and
-    highest are kept, which draws the same."""
+    """Return the curve of a series within a picture. Of the points in one column of pixels only the first, last, lowest
+    and highest are kept, which draws the same."""
     within = (times >= picture.start_s * 1000) & (times <= picture.end_s * 1000) & np.isfinite(values)
     seconds, values = times[within] / 1000, values[within]
     kept = thinned(seconds, values, picture.width * 2)
@@ -108,7 +108,7 @@ def curve(label: str, times: Int64, values: Float64, picture: Picture, *, second
 
 
 def thinned(times: Float64, values: Float64, columns: int) -> Int64:
-    """The indexes of the points that are visible in a picture `columns` pixels wide."""
+    """Return the indexes of the points that are visible in a picture `columns` pixels wide."""
     count = len(times)
     if count <= 4 * columns:
         return np.arange(count)
@@ -190,7 +190,7 @@ def _key(text: str) -> list[str]:
 
 
 def _one_of(text: str, names: Any, what: str, default: str) -> Any:
-    """A word of a Literal, in singular: gnuplot accepts the plural too."""
+    """Return a word of a Literal, in singular: gnuplot accepts the plural too."""
     known = get_args(names)
     word = text if text in known else text.rstrip("s") if text.rstrip("s") in known else None
     if text and word is None:

@@ -23,7 +23,7 @@ MAX_ERROR = 500  # characters
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -34,7 +34,7 @@ def check_can_draw() -> None:
 
 
 async def draw_picture(picture: Picture, fonts: Path) -> bytes:
-    """The PNG or SVG. `fonts` is a folder for matplotlib's font list. Raises Refused."""
+    """Return the PNG or SVG. `fonts` is a folder for matplotlib's font list. Raise Refused."""
     check_can_draw()
     with trio.move_on_after(TIMEOUT_S):
         done = await trio.run_process(
@@ -55,7 +55,7 @@ async def draw_picture(picture: Picture, fonts: Path) -> bytes:
 
 
 def _environment(fonts: Path) -> dict[str, str]:
-    """The environment of the process: only the paths and the locale of the daemon's environment."""
+    """Return the environment of the process: only the paths and the locale of the daemon's environment."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
     root = str(Path(__file__).parents[3])
     return kept | {"MPLBACKEND": "agg", "MPLCONFIGDIR": str(fonts), "PYTHONPATH": root, "OPENBLAS_NUM_THREADS": "1"}

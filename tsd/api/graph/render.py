@@ -29,7 +29,7 @@ _Curve = tuple[Float64, Float64]
 
 
 def smoothed(kind: str, times: Float64, values: Float64) -> _Curve:
-    """A curve for points with ascending times."""
+    """Return a curve for points with ascending times."""
     smooth = _KINDS.get(kind)
     if smooth is None or not len(times):
         return times, values
@@ -47,7 +47,7 @@ def smooth_same(times: Float64, values: Float64, *, mean: bool) -> _Curve:
 
 
 def natural_spline(times: Float64, values: Float64) -> _Curve:
-    """The natural cubic spline through all points."""
+    """Return the natural cubic spline through all points."""
     times, values = _fewer(times, values)
     step, slope = np.diff(times), np.diff(values) / np.diff(times)
     count = len(times)
@@ -70,7 +70,7 @@ def natural_spline(times: Float64, values: Float64) -> _Curve:
 
 
 def smoothing_spline(times: Float64, values: Float64) -> _Curve:
-    """A smoothing spline near the points."""
+    """Return a smoothing spline near the points."""
     times, values = _fewer(times, values)
     second = np.diff(np.eye(len(times)), 2, axis=0)
     near: Float64 = np.linalg.solve(np.eye(len(times)) + _STIFFNESS * second.T @ second, values).astype(np.float64)
@@ -78,7 +78,7 @@ def smoothing_spline(times: Float64, values: Float64) -> _Curve:
 
 
 def bezier(times: Float64, values: Float64) -> _Curve:
-    """The Bézier curve of all points, which passes through the first and the last one."""
+    """Return the Bézier curve of all points, which passes through the first and the last one."""
     times, values = _fewer(times, values)
     degree = len(times) - 1
     index = np.arange(degree + 1)
@@ -128,7 +128,7 @@ _PREFIXES = {-3: "n", -2: "u", -1: "m", 0: " ", 1: "k", 2: "M", 3: "G", 4: "T", 
 
 
 def draw(picture: Picture) -> bytes:
-    """The PNG or SVG of a picture."""
+    """Return the PNG or SVG of a picture."""
     with rc_context(
         {"svg.hashsalt": "tsd", "svg.fonttype": "none", "text.parse_math": False, "axes.formatter.use_mathtext": False}
     ):
@@ -200,7 +200,8 @@ def _style_axis(axes: Axes, axis: Axis, picture: Picture) -> None:
 
 
 def number_writer(form: str) -> Callable[[float, int | None], str]:
-    """A function that formats numbers by a gnuplot format: C's, and `%s %c` for a number below 1000 and its SI prefix.
+    """Return a function that formats numbers by a gnuplot format: C's, and `%s %c` for a number below 1000 and its SI
+    prefix.
 
     >>> number_writer("%.1s %cB")(1_500_000, None)
     '1.5 MB'

@@ -11,7 +11,7 @@ ANNOTATION = b"\x01"  # first byte of the qualifier
 
 
 def encode_annotation(annotation: Annotation) -> bytes:
-    """The cell's value.
+    """Return the cell's value.
 
     >>> encode_annotation(Annotation(1356998400, description="d"))
     b'{"startTime":1356998400,"endTime":0,"description":"d","notes":"","custom":null}'
@@ -30,7 +30,7 @@ def encode_annotation(annotation: Annotation) -> bytes:
 
 
 def decode_annotation(value: bytes) -> Annotation:
-    """The annotation in a cell's value; raises CorruptRow. Unknown members are ignored.
+    """Return the annotation in a cell's value. Raise CorruptRow. Unknown members are ignored.
 
     >>> decode_annotation(b'{"startTime":1356998400,"description":"d"}').description
     'd'
@@ -47,7 +47,7 @@ def decode_annotation(value: bytes) -> Annotation:
 
 
 def annotation_qualifier(start_time: int) -> Qualifier:
-    """The column of an annotation that starts at `start_time` (above 0).
+    """Return the column of an annotation that starts at `start_time` (above 0).
 
     A full second in ms is stored as seconds, so that one second has one column. OpenTSDB divides every time that is a
     multiple of 1000, also seconds, which moves those within the hour. The columns must be the same; the value has the
@@ -64,7 +64,7 @@ def annotation_qualifier(start_time: int) -> Qualifier:
 
 
 def annotation_offset_ms(qualifier: bytes) -> int:
-    """The milliseconds after the row's base time in an annotation's column; raises CorruptRow.
+    """Return the milliseconds after the row's base time in an annotation's column. Raise CorruptRow.
 
     >>> annotation_offset_ms(bytes.fromhex("010001")), annotation_offset_ms(bytes.fromhex("01000001f4"))
     (1000, 500)
@@ -76,7 +76,7 @@ def annotation_offset_ms(qualifier: bytes) -> int:
 
 
 def annotation_row(layout: Layout, start_time: int, tsuid: bytes = b"") -> RowKey:
-    """The row of an annotation that starts at `start_time`, on the series of a TSUID, or global without one.
+    """Return the row of an annotation that starts at `start_time`, on the series of a TSUID, or global without one.
 
     >>> annotation_row(Layout(), 1357000000, bytes.fromhex("000001000001000001")).hex()
     '00000150e22700000001000001'

@@ -76,7 +76,7 @@ def kind_of(qualifier: bytes) -> CellKind:
 
 
 def seconds_qualifier(offset_s: int, flags: int) -> Qualifier:
-    """Column of a point `offset_s` seconds (0..3599) after its base time: 2 bytes.
+    """Return the column of a point `offset_s` seconds (0..3599) after its base time: 2 bytes.
 
     >>> seconds_qualifier(1, FLOAT | 3).hex()
     '001b'
@@ -86,7 +86,7 @@ def seconds_qualifier(offset_s: int, flags: int) -> Qualifier:
 
 
 def ms_qualifier(offset_ms: int, flags: int) -> Qualifier:
-    """Column of a point `offset_ms` milliseconds (0..3599999) after its base time: 4 bytes.
+    """Return the column of a point `offset_ms` milliseconds (0..3599999) after its base time: 4 bytes.
 
     >>> ms_qualifier(500, 0).hex()
     'f0007d00'
@@ -96,7 +96,7 @@ def ms_qualifier(offset_ms: int, flags: int) -> Qualifier:
 
 
 def qualifier_of(instant: int, flags: int) -> Qualifier:
-    """Column of a point at `instant` in the row of its hour.
+    """Return the column of a point at `instant` in the row of its hour.
 
     >>> qualifier_of(1356998401 * 2000, 0).hex(), qualifier_of(1356998400500 << 1 | 1, 0).hex()
     ('0010', 'f0007d00')
@@ -106,7 +106,7 @@ def qualifier_of(instant: int, flags: int) -> Qualifier:
 
 
 def offset_ms(qualifier: bytes) -> int:
-    """Milliseconds after the base time of one point's qualifier; reserved bits are ignored.
+    """Return the milliseconds after the base time of one point's qualifier; reserved bits are ignored.
 
     >>> offset_ms(bytes.fromhex("0010")), offset_ms(bytes.fromhex("f0007d30"))
     (1000, 500)

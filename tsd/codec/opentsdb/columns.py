@@ -30,7 +30,7 @@ class RowCell(NamedTuple):
 
 
 def encode_cells(columns: Columns, *, join: bool, cell_points: int = CELL_POINTS) -> Iterator[RowCell]:
-    """The cells of sorted points: one for each row and at most `cell_points` points, or one a point.
+    """Yield the cells of sorted points: one for each row and at most `cell_points` points, or one a point.
 
     >>> one = Columns(np.array([0, 0], np.int32), np.array([0, 2000]), np.array([0, 0], np.uint8), np.array([42, 43]))
     >>> [(c.qualifier.hex(), c.value.hex()) for c in encode_cells(one, join=True)]
@@ -54,7 +54,7 @@ def encode_cells(columns: Columns, *, join: bool, cell_points: int = CELL_POINTS
 
 
 def _cell_ends(series: Int32, hours: Int64, cell_points: int) -> Int64:
-    """Index after each cell's last point."""
+    """Return the index after each cell's last point."""
     breaks = np.flatnonzero((series[1:] != series[:-1]) | (hours[1:] != hours[:-1])) + 1
     ends = np.append(breaks, len(series))
     if len(ends) * cell_points >= len(series) and int(np.diff(ends, prepend=0).max()) <= cell_points:
@@ -64,7 +64,7 @@ def _cell_ends(series: Int32, hours: Int64, cell_points: int) -> Int64:
 
 
 def _qualifiers(columns: Columns, hours: Int64, in_ms: NDArray[np.bool_], ends: Int64) -> tuple[bytes, list[int]]:
-    """All qualifiers in one string, and where each cell's end."""
+    """Return all qualifiers in one string, and where each cell's end."""
     offsets = (columns.instants - hours * HOUR) >> 1
     if not in_ms.any():
         return ((offsets // 1000 << 4) | columns.flags).astype(">u2").tobytes(), (ends * 2).tolist()
@@ -80,7 +80,7 @@ def _qualifiers(columns: Columns, hours: Int64, in_ms: NDArray[np.bool_], ends: 
 
 
 def _values(columns: Columns, in_ms: NDArray[np.bool_], starts: Int64, ends: Int64) -> tuple[bytes, list[int]]:
-    """All values in one string, joined cells with their last byte, and where each cell's end."""
+    """Return all values in one string, joined cells with their last byte, and where each cell's end."""
     lengths = columns.flags & LENGTH
     joined = ends - starts > 1
     last = ends[joined] - 1

@@ -35,7 +35,7 @@ LAST_ID = 127  # OpenTSDB reads the id as a signed byte, so it never finds a cel
 
 
 def histogram_qualifier(time: int) -> Qualifier:
-    """The column of a histogram at a timestamp.
+    """Return the column of a histogram at a timestamp.
 
     >>> histogram_qualifier(1356998403).hex(), histogram_qualifier(1356998400500).hex()
     ('060003', '06000001f4')
@@ -46,7 +46,7 @@ def histogram_qualifier(time: int) -> Qualifier:
 
 
 def histogram_offset_ms(qualifier: bytes) -> int:
-    """Milliseconds after the row's base time of a histogram's column; raises CorruptRow.
+    """Return the milliseconds after the row's base time of a histogram's column. Raise CorruptRow.
 
     >>> histogram_offset_ms(bytes.fromhex("060003")), histogram_offset_ms(bytes.fromhex("06000001f4"))
     (3000, 500)
@@ -58,7 +58,8 @@ def histogram_offset_ms(qualifier: bytes) -> int:
 
 
 def join_value(codec_id: int, payload: bytes) -> bytes:
-    """The cell's value: which codec, then what that codec made; raises BadLine for a payload that is too short."""
+    """Return the cell's value: which codec, then what that codec made. Raise BadLine for a payload that is too
+    short."""
     assert 0 <= codec_id <= LAST_ID, codec_id
     if len(payload) < SHORTEST:
         shown = ", ".join(str(byte - 256 if byte > 127 else byte) for byte in payload)
@@ -67,14 +68,14 @@ def join_value(codec_id: int, payload: bytes) -> bytes:
 
 
 def split_value(value: bytes) -> tuple[int, bytes]:
-    """Codec id and payload of a cell's value; raises CorruptRow where it is too short for both."""
+    """Return codec id and payload of a cell's value. Raise CorruptRow if it is too short for both."""
     if len(value) < SHORTEST:
         raise CorruptRow(f"histogram {value.hex()}: got {len(value)} bytes, wanted at least {SHORTEST}")
     return value[0], value[1:]
 
 
 def encode_histogram(histogram: Histogram) -> bytes:
-    """The payload of a simple histogram.
+    """Return the payload of a simple histogram.
 
     >>> encode_histogram(Histogram((Bucket(-5.0, 5.0, 128),), underflow=129)).hex()
     '0001c0a0000040a000008001810100'
@@ -90,7 +91,7 @@ def encode_histogram(histogram: Histogram) -> bytes:
 
 
 def decode_histogram(payload: bytes) -> Histogram:
-    """The simple histogram in a payload; raises CorruptRow.
+    """Return the simple histogram in a payload. Raise CorruptRow.
 
     >>> decode_histogram(bytes.fromhex("0001c0a0000040a000008001810100"))
     Histogram(buckets=(Bucket(lower=-5.0, upper=5.0, values=128),), underflow=129, overflow=0)
@@ -113,8 +114,8 @@ def decode_histogram(payload: bytes) -> Histogram:
 
 
 def encode_varint(number: int) -> bytes:
-    """A signed 64-bit integer, seven bits a byte from the lowest up, the top bit set where more follow; the ninth byte
-    holds eight.
+    """Return a signed 64-bit integer, seven bits a byte from the lowest up, the top bit set where more follow; the
+    ninth byte holds eight.
 
     >>> encode_varint(300).hex(), encode_varint(-1).hex()
     ('ac02', 'ffffffffffffffffff')
@@ -129,7 +130,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The integer that starts at `at`, and where it ends; raises CorruptRow where `data` ends first.
+    """Return the integer that starts at `at`, and where it ends. Raise CorruptRow where `data` ends first.
 
     >>> decode_varint(bytes.fromhex("ac02"), 0)
     (300, 2)
@@ -146,7 +147,8 @@ def decode_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def make_histogram(buckets: Iterable[Bucket], underflow: int = 0, overflow: int = 0) -> Histogram:
-    """A histogram of buckets in any order, of equal ones the last; raises BadLine where there is none, or too many."""
+    """Return a histogram of buckets in any order; of equal buckets the last counts. Raise BadLine if there is none, or
+    too many."""
     unique = in_order(buckets)
     if not 0 < len(unique) <= MOST_BUCKETS:
         raise BadLine(ILLEGAL_ARGUMENT, f"a histogram has 1 to {MOST_BUCKETS} buckets, got {len(unique)}")
@@ -154,8 +156,8 @@ def make_histogram(buckets: Iterable[Bucket], underflow: int = 0, overflow: int 
 
 
 def parse_histogram(text: bytes) -> Histogram:
-    """The histogram in a word of a telnet line: `lower,upper=count` and `u=count`, `o=count`, with colons between.
-    Raises BadLine; OpenTSDB drops a malformed one without a reply.
+    """Return the histogram in a word of a telnet line: `lower,upper=count` and `u=count`, `o=count`, with colons
+    between. Raise BadLine; OpenTSDB drops a malformed one without a reply.
 
     >>> parse_histogram(b"1.75,3.5=16:0,1.75=12:u=0:o=2")
     Histogram(buckets=(Bucket(lower=0.0, upper=1.75, values=12), Bucket(lower=1.75, upper=3.5, values=16)), \
@@ -173,7 +175,7 @@ underflow=0, overflow=2)
 
 
 def parse_bounds(text: bytes) -> tuple[float, float]:
-    """`lower,upper` as singles; raises BadLine.
+    """Return the two bounds of `lower,upper` as singles. Raise BadLine.
 
     >>> parse_bounds(b"0,1.75")
     (0.0, 1.75)
@@ -185,7 +187,7 @@ def parse_bounds(text: bytes) -> tuple[float, float]:
 
 
 def parse_payload(word: bytes) -> bytes:
-    """The bytes behind a word of base64; raises BadLine.
+    """Return the bytes behind a word of base64. Raise BadLine.
 
     >>> parse_payload(b"AAEAAAAAP4AAAAUAAA==").hex()
     '0001000000003f800000050000'
@@ -197,7 +199,7 @@ def parse_payload(word: bytes) -> bytes:
 
 
 def single(number: float) -> float:
-    """The nearest number that a single holds, infinite beyond its range."""
+    """Return the nearest number that a single holds, infinite beyond its range."""
     try:
         return float(struct.unpack(">f", struct.pack(">f", number))[0])
     except OverflowError:
@@ -205,7 +207,7 @@ def single(number: float) -> float:
 
 
 def show_histogram(histogram: Histogram) -> str:
-    """A histogram as a telnet line says it, bounds in as few digits as tell them apart.
+    """Return a histogram in the form of a telnet line, with the fewest digits that distinguish its bounds.
 
     >>> show_histogram(Histogram((Bucket(0.0, 1.75, 12),), overflow=2))
     '0,1.75=12:u=0:o=2'
@@ -215,7 +217,7 @@ def show_histogram(histogram: Histogram) -> str:
 
 
 def show_single(number: float) -> str:
-    """The shortest decimal that a single is read back from; an infinite one as a decimal beyond every single.
+    """Return the shortest decimal that a single is read back from; an infinite one as a decimal beyond every single.
 
     >>> show_single(single(0.1)), show_single(5.0), show_single(float("-inf"))
     ('0.1', '5', '-1e39')
@@ -231,7 +233,7 @@ SIMPLE = "net.opentsdb.core.SimpleHistogramDecoder"
 
 
 def read_histogram(line: bytes, simple_id: int | None, rules: NameRules, table: str) -> SummaryCell:
-    """The cell that a histogram line says; raises BadLine."""
+    """Return the cell of a histogram line. Raise BadLine."""
     if simple_id is None:
         raise illegal(HISTOGRAMS_NOT_CONFIGURED)
     words = line.split(b" ", 4)
@@ -256,7 +258,7 @@ def read_histogram(line: bytes, simple_id: int | None, rules: NameRules, table: 
 def histogram_summary(
     metric: bytes, tags: Tags, time: int, simple_id: int, payload: bytes, rules: NameRules, table: str
 ) -> SummaryCell:
-    """The cell of a histogram whose payload was found good; raises BadLine."""
+    """Return the cell of a histogram with a checked payload. Raise BadLine."""
     if time >= FIRST_MS and (time > LAST_MS or not storable(time)):
         raise illegal(
             f"bad timestamp={time} of a histogram of metric={metric.decode('latin-1')}, tags={show_tags(tags)}"
@@ -275,7 +277,7 @@ def _parsed(word: bytes) -> Histogram:
 
 
 def read_payload(codec_id: int, word: bytes, simple_id: int) -> bytes:
-    """The bytes of a payload in base64, which the codec of that id can read; raises BadLine."""
+    """Return the bytes of a payload in base64, which the codec of that id can read. Raise BadLine."""
     if codec_id != simple_id:
         raise BadLine(ILLEGAL_ARGUMENT, f"HBase error: No codec found mapped to ID {codec_id}")
     try:

@@ -109,7 +109,7 @@ class _Run(NamedTuple):
 
 
 def merge(key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT_RULES) -> MergedRow:
-    """The points of a row's cells, given in any order; each column once.
+    """Return the points of a row's cells, given in any order; each column once.
 
     Of several points of one time, the newest cell's counts; of equally new cells the lowest qualifier's; within a cell
     the first. (An append column's last, as it is a log.) Raises DuplicateTimestamp where they differ and `rules` do
@@ -123,7 +123,7 @@ def merge(key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT_R
 
 
 def point_cells(key: bytes, cells: Iterable[StoredCell]) -> list[StoredCell]:
-    """Those of a row's cells that hold points; raises CorruptRow for a column that says so and cannot.
+    """Return the cells of a row that hold points. Raise CorruptRow for an invalid column of points.
 
     >>> point_cells(b"", [StoredCell(b"\\1\\0\\0", b"{}", 0), StoredCell(APPEND, b"", 0)])
     [StoredCell(qualifier=b'\\x05\\x00\\x00', value=b'', time_ms=0)]

@@ -12,7 +12,7 @@ NO_COUNT = (1).to_bytes(8, "big")  # its value while points are not counted
 
 
 def encode_uid_meta(meta: UidMeta) -> bytes:
-    """The value of a UID's `meta_column`.
+    """Return the value of a UID's `meta_column`.
 
     >>> encode_uid_meta(UidMeta(Kind.TAGK, created_s=1795231948))
     b'{"type":"TAGK","displayName":"","description":"","notes":"","created":1795231948,"custom":null}'
@@ -30,7 +30,7 @@ def encode_uid_meta(meta: UidMeta) -> bytes:
 
 
 def decode_uid_meta(value: bytes) -> UidMeta:
-    """The metadata in a UID's `meta_column`; raises CorruptRow.
+    """Return the metadata in a UID's `meta_column`. Raise CorruptRow.
 
     >>> decode_uid_meta(b'{"type":"METRIC","notes":"n"}').notes
     'n'
@@ -50,7 +50,7 @@ def decode_uid_meta(value: bytes) -> UidMeta:
 
 
 def encode_ts_meta(meta: TsMeta) -> bytes:
-    """The value of TS_META.
+    """Return the value of TS_META.
 
     >>> encode_ts_meta(TsMeta("000001000001000001", max=42.0))[-37:]
     b'"retention":0,"max":42.0,"min":"NaN"}'
@@ -73,7 +73,7 @@ def encode_ts_meta(meta: TsMeta) -> bytes:
 
 
 def decode_ts_meta(value: bytes) -> TsMeta:
-    """The metadata in TS_META; raises CorruptRow.
+    """Return the metadata in TS_META. Raise CorruptRow.
 
     >>> decode_ts_meta(b'{"tsuid":"000001000001000001","max":42.0,"min":"NaN"}').max
     42.0
@@ -95,7 +95,7 @@ def decode_ts_meta(value: bytes) -> TsMeta:
 
 
 def encode_count(number: int) -> bytes:
-    """The value of TS_COUNTER: a signed 8-byte number.
+    """Return the value of TS_COUNTER: a signed 8-byte number.
 
     >>> encode_count(2).hex()
     '0000000000000002'
@@ -104,7 +104,7 @@ def encode_count(number: int) -> bytes:
 
 
 def decode_count(value: bytes) -> int:
-    """The number in TS_COUNTER; raises CorruptRow unless it has 8 bytes."""
+    """Return the number in TS_COUNTER. Raise CorruptRow unless it has 8 bytes."""
     if len(value) != 8:
         raise CorruptRow(f"a series' counter has 8 bytes, got {len(value)}: {value.hex()}")
     return int.from_bytes(value, "big", signed=True)

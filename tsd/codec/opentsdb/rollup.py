@@ -53,7 +53,7 @@ class Interval(NamedTuple):
 
     @property
     def per_row(self) -> int:
-        """How many intervals a row has room for; OpenTSDB's count, which is a day or two long for months and years."""
+        """The number of intervals in a row, as OpenTSDB counts: a day or two too many for months and years."""
         return self.span_count * SPANS_S[self.span_unit] // self.seconds
 
     @property
@@ -67,20 +67,20 @@ class Interval(NamedTuple):
 
 
 class RollupConfig(NamedTuple):
-    """What `tsd.rollups.config` says."""
+    """The parsed setting `tsd.rollups.config`."""
 
     ids: dict[str, int]  # aggregator in lower case → 0 to 127
     intervals: tuple[Interval, ...]
 
     def interval(self, name: str) -> Interval:
-        """The interval of that name; raises BadLine with OpenTSDB's words."""
+        """Return the interval of that name. Raise BadLine with OpenTSDB's words."""
         for interval in self.intervals:
             if interval.name == name:
                 return interval
         raise BadLine(ILLEGAL_ARGUMENT, f"No rollups configured for the interval: {name}")
 
     def id_of(self, aggregator: str) -> int:
-        """The id of an aggregator, in any case; raises BadLine with OpenTSDB's words."""
+        """Return the id of an aggregator, in any case. Raise BadLine with OpenTSDB's words."""
         try:
             return self.ids[aggregator.lower()]
         except KeyError:
@@ -97,7 +97,7 @@ class RollupConfig(NamedTuple):
 
 
 class RollupCell(NamedTuple):
-    """What a rollup cell's qualifier says."""
+    """The contents of a rollup cell's qualifier."""
 
     aggregator: str  # in lower case
     offset: int  # intervals after the row's base time
@@ -105,7 +105,7 @@ class RollupCell(NamedTuple):
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of a duration like 10m; raises ValueError.
+    """Return the seconds of a duration like 10m. Raise ValueError.
 
     >>> parse_duration("10m"), parse_duration("1n")
     (600, 2592000)
@@ -117,7 +117,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_config(text: bytes) -> RollupConfig:
-    """The configuration in JSON; raises BadConfig with a sentence for each thing wrong.
+    """Return the configuration in JSON. Raise BadConfig with a sentence for each error.
 
     >>> config = parse_config(b'{"aggregationIds": {"sum": 0}, "intervals": [{"table": "tsdb", "interval": "1m",'
     ...                       b'"preAggregationTable": "tsdb-agg", "rowSpan": "1h", "defaultInterval": true}]}')
@@ -184,7 +184,7 @@ def _parse_interval(entry: object) -> Interval:
 
 
 def rollup_base(time: int, interval: Interval) -> BaseTime:
-    """The base time of the row that holds a rollup at `time` (seconds): the span's start, in UTC.
+    """Return the base time of the row that holds a rollup at `time` (seconds): the span's start, in UTC.
 
     >>> hours = Interval("10m", 600, 6, "h", "r", "p")
     >>> rollup_base(1357020000, hours), rollup_base(1359590400, hours._replace(span_count=1, span_unit="n"))
@@ -199,7 +199,8 @@ def rollup_base(time: int, interval: Interval) -> BaseTime:
 
 
 def rollup_qualifier(aggregator_id: int, time: int, interval: Interval, flags: int) -> Qualifier:
-    """The column of a rollup at `time` (seconds) in the row of `rollup_base`; raises BadLine beyond the row's room.
+    """Return the column of a rollup at `time` (seconds) in the row of `rollup_base`. Raise BadLine beyond the row's
+    room.
 
     >>> rollup_qualifier(1, 1357013400, Interval("10m", 600, 6, "h", "r", "p"), 1).hex()
     '010191'
@@ -215,8 +216,8 @@ def rollup_qualifier(aggregator_id: int, time: int, interval: Interval, flags: i
 
 
 def decode_rollup(config: RollupConfig, qualifier: bytes) -> RollupCell:
-    """What a rollup cell's qualifier says, in today's form or the old one with the aggregator's name; raises
-    CorruptRow.
+    """Return the contents of a rollup cell's qualifier, in the present form or the old one with the aggregator's name.
+    Raise CorruptRow.
 
     >>> config = RollupConfig({"sum": 0, "count": 1}, ())
     >>> decode_rollup(config, bytes.fromhex("010191")), decode_rollup(config, b"sum:\\0\\x10")
@@ -232,12 +233,12 @@ def decode_rollup(config: RollupConfig, qualifier: bytes) -> RollupCell:
 
 
 def rollup_time(base: int, interval: Interval, offset: int) -> int:
-    """The time of a rollup cell, in seconds."""
+    """Return the time of a rollup cell, in seconds."""
     return base + offset * interval.seconds
 
 
 class SummaryCell(NamedTuple):
-    """A cell to be."""
+    """A cell of a rollup or histogram that is not written yet."""
 
     table: str
     metric: bytes
@@ -253,7 +254,7 @@ DERIVED = ("avg", "dev")
 
 
 class Rollups(NamedTuple):
-    """What is written and read of rollups and pre-aggregates."""
+    """The configured rollups and pre-aggregates."""
 
     config: RollupConfig
     tag_key: bytes = b"_aggregate"
@@ -263,13 +264,13 @@ class Rollups(NamedTuple):
     group_bys: frozenset[str] = frozenset()  # aggregators, in lower case
 
     def tables(self) -> list[str]:
-        """Every table that they use, the raw one among them where an interval names it."""
+        """All tables in use, the raw one too if an interval names it."""
         names = (name for one in self.config.intervals for name in (one.table, one.pre_aggregate_table))
         return list(dict.fromkeys(names))
 
 
 class SummaryKind(NamedTuple):
-    """What a point was made of: `1h-sum:max` is sums of an hour of the series' maxima."""
+    """How a point was made: `1h-sum:max` is sums of an hour of the series' maxima."""
 
     interval: str | None
     aggregator: str | None
@@ -277,7 +278,7 @@ class SummaryKind(NamedTuple):
 
 
 def split_kind(word: str) -> SummaryKind:
-    """What the second word of a line says; raises BadLine.
+    """Return the interval and aggregators in the second word of a line. Raise BadLine.
 
     >>> split_kind("1h-sum:max")
     SummaryKind(interval='1h', aggregator='sum', group_by='max')
@@ -294,7 +295,7 @@ def split_kind(word: str) -> SummaryKind:
 
 
 def read_rollup(line: bytes, rollups: Rollups | None, rules: NameRules) -> SummaryCell:
-    """The cell that a rollup line says; raises BadLine."""
+    """Return the cell of a rollup line. Raise BadLine."""
     words = line.split(b" ", 5)
     if len(words) < 6:
         raise illegal(f"not enough arguments (need least 7, got {len(words) - 1})")
@@ -342,7 +343,7 @@ def rollup_summary(
 
 
 def _configured_kind(kind: SummaryKind, name: str, tags: Tags, rollups: Rollups) -> tuple[Interval, int]:
-    """The interval and the aggregator's id of a kind; raises BadLine."""
+    """Return the interval and the aggregator's id of a kind. Raise BadLine."""
     if not kind.interval:
         raise BadLine(ILLEGAL_ARGUMENT, "HBase error: Interval cannot be null for a non-group by point")
     try:
@@ -362,8 +363,7 @@ def _configured_kind(kind: SummaryKind, name: str, tags: Tags, rollups: Rollups)
 
 
 def _with_aggregate(group_by: str | None, name: str, tags: Tags, rollups: Rollups) -> Tags:
-    """The tags with the one that says how series were grouped, where it belongs to them; raises BadLine where there is
-    one that says something else."""
+    """Return the tags, with the aggregator's tag if it belongs to them. Raise BadLine if that tag has another value."""
     given = dict(tags).get(rollups.tag_key)
     if group_by is None and rollups.tag_raw:
         wanted = rollups.raw_value

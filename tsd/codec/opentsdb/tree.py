@@ -18,7 +18,7 @@ NOT_MATCHED_PREFIX = b"t:tree_not_matched:"  # then a TSUID; the value is a mess
 
 
 def tree_row(tree_id: int) -> bytes:
-    """The row of a tree, and of its root branch.
+    """Return the row of a tree, and of its root branch.
 
     >>> tree_row(1).hex()
     '0001'
@@ -28,17 +28,17 @@ def tree_row(tree_id: int) -> bytes:
 
 
 def collision_row(tree_id: int) -> bytes:
-    """The row of series whose leaf is taken by another series."""
+    """Return the row of series whose leaf is taken by another series."""
     return tree_row(tree_id) + b"\x01"
 
 
 def not_matched_row(tree_id: int) -> bytes:
-    """The row of series that no rule places."""
+    """Return the row of series that no rule places."""
     return tree_row(tree_id) + b"\x02"
 
 
 def name_hash(name: str) -> bytes:
-    """The 4 bytes of a branch's or leaf's name: its Java hash.
+    """Return the 4 bytes of a branch's or leaf's name: its Java hash.
 
     >>> name_hash("sys").hex()
     '0001becd'
@@ -47,7 +47,7 @@ def name_hash(name: str) -> bytes:
 
 
 def branch_row(tree_id: int, names: Iterable[str]) -> bytes:
-    """The row of a branch, by the names below the root.
+    """Return the row of a branch, by the names below the root.
 
     >>> branch_row(1, ["sys", "cpu", "user"]).hex()
     '00010001becd000181a80036ebcb'
@@ -56,7 +56,7 @@ def branch_row(tree_id: int, names: Iterable[str]) -> bytes:
 
 
 def leaf_column(display_name: str) -> bytes:
-    """The column of a leaf in its branch's row.
+    """Return the column of a leaf in its branch's row.
 
     >>> leaf_column("web01")[-4:].hex()
     '06bc4c55'
@@ -65,7 +65,7 @@ def leaf_column(display_name: str) -> bytes:
 
 
 def rule_column(level: int, order: int) -> bytes:
-    """The column of a rule in its tree's row.
+    """Return the column of a rule in its tree's row.
 
     >>> rule_column(0, 1)
     b't:tree_rule:0:1'
@@ -74,7 +74,7 @@ def rule_column(level: int, order: int) -> bytes:
 
 
 def split_rule_column(column: bytes) -> tuple[int, int]:
-    """Level and order in a rule's column; raises CorruptRow."""
+    """Return level and order in a rule's column. Raise CorruptRow."""
     level, _, order = column.removeprefix(RULE_PREFIX).partition(b":")
     if not column.startswith(RULE_PREFIX) or not level.isdigit() or not order.isdigit() or len(level + order) > 18:
         raise CorruptRow(f"column {column.hex()}: wanted tree_rule:<level>:<order>")
@@ -82,7 +82,7 @@ def split_rule_column(column: bytes) -> tuple[int, int]:
 
 
 def encode_tree(tree: Tree) -> bytes:
-    """The value of TREE.
+    """Return the value of TREE.
 
     >>> encode_tree(Tree("T1"))[:33]
     b'{"name":"T1","description":"","no'
@@ -101,7 +101,7 @@ def encode_tree(tree: Tree) -> bytes:
 
 
 def decode_tree(value: bytes) -> Tree:
-    """The tree in TREE; raises CorruptRow."""
+    """Return the tree in TREE. Raise CorruptRow."""
     members = decode_object(value)
     return Tree(
         name=text_of(members, "name"),
@@ -115,7 +115,7 @@ def decode_tree(value: bytes) -> Tree:
 
 
 def encode_rule(rule: Rule) -> bytes:
-    """The value of a rule's column.
+    """Return the value of a rule's column.
 
     >>> encode_rule(Rule(RuleKind.TAGK, 1, field="host"))[:42]
     b'{"type":"TAGK","field":"host","regex":"","'
@@ -139,7 +139,7 @@ def encode_rule(rule: Rule) -> bytes:
 
 
 def decode_rule(value: bytes) -> Rule:
-    """The rule in a column; raises CorruptRow."""
+    """Return the rule in a column. Raise CorruptRow."""
     members = decode_object(value)
     name = text_of(members, "type")
     if name not in RuleKind.__members__:
@@ -161,7 +161,7 @@ def decode_rule(value: bytes) -> Rule:
 
 
 def encode_branch(branch: Branch) -> bytes:
-    """The value of BRANCH.
+    """Return the value of BRANCH.
 
     >>> encode_branch(Branch(("ROOT", "sys")))
     b'{"path":{"0":"ROOT","1":"sys"},"displayName":"sys"}'
@@ -171,7 +171,7 @@ def encode_branch(branch: Branch) -> bytes:
 
 
 def decode_branch(value: bytes) -> Branch:
-    """The branch in BRANCH; raises CorruptRow.
+    """Return the branch in BRANCH. Raise CorruptRow.
 
     >>> decode_branch(b'{"path":{"0":"ROOT","1":"sys"},"displayName":"sys"}')
     Branch(path=('ROOT', 'sys'))
@@ -187,7 +187,7 @@ def decode_branch(value: bytes) -> Branch:
 
 
 def encode_leaf(leaf: Leaf) -> bytes:
-    """The value of a leaf's column.
+    """Return the value of a leaf's column.
 
     >>> encode_leaf(Leaf("web01", "000001000001000001"))
     b'{"displayName":"web01","tsuid":"000001000001000001"}'
@@ -196,6 +196,6 @@ def encode_leaf(leaf: Leaf) -> bytes:
 
 
 def decode_leaf(value: bytes) -> Leaf:
-    """The leaf in a column; raises CorruptRow."""
+    """Return the leaf in a column. Raise CorruptRow."""
     members = decode_object(value)
     return Leaf(text_of(members, "displayName"), text_of(members, "tsuid"))

@@ -31,7 +31,7 @@ class UidCell(NamedTuple):
 
 
 class UidFinding(NamedTuple):
-    """One thing found. Only errors count for the exit status."""
+    """One deviation. Only errors count for the exit status."""
 
     kind: Kind | None
     is_error: bool
@@ -49,7 +49,7 @@ class UidCheck(NamedTuple):
 
     @property
     def errors(self) -> int:
-        """How many errors were found."""
+        """The number of errors."""
         return sum(finding.is_error for finding in self.findings)
 
 
@@ -70,7 +70,7 @@ class _Names:
         self.raise_by = 0
 
     def found(self, text: str, *, is_error: bool = True, of_counter: bool = False) -> None:
-        """Take down a finding."""
+        """Record a finding."""
         self.findings.append(UidFinding(self.kind, is_error, text, of_counter))
 
     def name(self, uid: bytes, name: bytes) -> None:
@@ -123,7 +123,7 @@ def check_uids(
 
 
 def _sort_in(cells: Iterable[UidCell], kinds: dict[Kind, _Names]) -> list[UidCell]:
-    """Assign cells to their kinds; return those of unknown columns."""
+    """Assign cells to their kinds. Return those of unknown columns."""
     unknown = []
     columns = {id_column(kind): names for kind, names in kinds.items()}
     columns |= {name_column(kind): names for kind, names in kinds.items()}

@@ -1,14 +1,14 @@
 # Decodes a packed cell, as tsd.codec.packing.cell does. Included by _packing.pyx.
 
 cdef inline uint8_t* put_number(uint8_t* to, int flags, uint64_t bits) noexcept nogil:
-    """The last bytes of a number, as many as the flags say; behind them may be others of no meaning."""
+    """Write the low bytes of a number, as many as the flags say. Up to eight bytes are written."""
     bits = SWAP64(bits << 8 * (7 - (flags & 7)))
     memcpy(to, &bits, 8)
     return to + (flags & 7) + 1
 
 
 cdef Py_ssize_t put_integers(uint8_t* to, Scratch* room, Cell* cell) noexcept nogil:
-    """Flags of integers, and their bytes; how many these are, -1 where one breaks the rule."""
+    """Write the flags and bytes of integers. Return the number of bytes, or -1 if an integer breaks the rule."""
     cdef uint8_t* start = to
     cdef int flags
     cdef Py_ssize_t i
@@ -33,7 +33,7 @@ cdef inline double as_double(int64_t number, int kind, double power) noexcept no
 
 
 cdef Py_ssize_t put_floats(uint8_t* to, Scratch* room, Cell* cell, int kind, int rule) noexcept nogil:
-    """The same of numbers some of which are floats. `kind` and `rule` are the cell's, known where this is built in."""
+    """Do the same for numbers of which some are floats. `kind` and `rule` are the cell's, constants where inlined."""
     cdef uint8_t* start = to
     cdef double power = POWERS[cell.decimals], number
     cdef float single
@@ -58,7 +58,7 @@ cdef Py_ssize_t put_floats(uint8_t* to, Scratch* room, Cell* cell, int kind, int
 
 
 cdef Py_ssize_t put_singles(uint8_t* to, Scratch* room, Cell* cell) noexcept nogil:
-    """The same of the bits of singles."""
+    """Do the same for the bits of singles."""
     cdef uint8_t* start = to
     cdef int64_t bits
     cdef Py_ssize_t i
@@ -70,8 +70,8 @@ cdef Py_ssize_t put_singles(uint8_t* to, Scratch* room, Cell* cell) noexcept nog
 
 
 cdef Py_ssize_t put_values(uint8_t* to, Scratch* room, Cell* cell) noexcept nogil:
-    """Flags and value of a cell; how many bytes the value has, -1 where its numbers break the rule. There is room for
-    eight bytes a number and eight more."""
+    """Write the flags and the value of a cell. Return the size of the value in bytes, or -1 if its numbers break the
+    rule. There is room for eight bytes a number and eight more."""
     cdef Py_ssize_t size
     if cell.kind == INTEGER:
         size = put_integers(to, room, cell)
@@ -88,7 +88,7 @@ cdef Py_ssize_t put_values(uint8_t* to, Scratch* room, Cell* cell) noexcept nogi
 
 
 cdef int write_qualifier(uint8_t* to, Scratch* room, Cell* cell) noexcept nogil:
-    """Whether a time is none of an hour's row."""
+    """Return whether a time is outside of an hour's row."""
     cdef Py_ssize_t i
     cdef uint32_t word, high = 0
     cdef uint64_t beyond = 0

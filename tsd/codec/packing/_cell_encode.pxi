@@ -13,7 +13,7 @@ cdef inline bint is_whole(double number) noexcept nogil:
 
 
 cdef int read_times(const uint8_t* qualifier, Py_ssize_t size, Scratch* room, Cell* cell) noexcept nogil:
-    """Times and flags; whether they are all of one width, and have no odd bits."""
+    """Read times and flags. Return whether all qualifiers have one width and no reserved bits."""
     cdef Py_ssize_t i
     cdef const uint8_t* at = qualifier
     cdef uint32_t word
@@ -37,7 +37,7 @@ cdef int read_times(const uint8_t* qualifier, Py_ssize_t size, Scratch* room, Ce
 
 
 cdef int read_values(const uint8_t* value, Py_ssize_t size, Scratch* room, Cell* cell) noexcept nogil:
-    """Numbers, as integers and doubles, and the rule that their flags follow; whether there is one."""
+    """Read numbers as integers and doubles, and find the rule of their flags. Return whether there is one."""
     cdef Py_ssize_t i, at = 0
     cdef int seen = 0, flags
     cdef bint shortest = True, wholes = True
@@ -105,7 +105,7 @@ cdef int read_values(const uint8_t* value, Py_ssize_t size, Scratch* room, Cell*
 
 
 cdef inline bint try_decimal(double number, double power, bint single, int64_t* found) noexcept nogil:
-    """Whether a number is a whole one divided by a power of ten, to the last bit."""
+    """Return whether a number is exactly an integer divided by a power of ten."""
     cdef double scaled = number * power, back
     cdef float short_back, short_number
     if not fabs(scaled) < BEYOND:
@@ -119,7 +119,7 @@ cdef inline bint try_decimal(double number, double power, bint single, int64_t* 
 
 
 cdef bint to_decimals(Scratch* room, Cell* cell) noexcept nogil:
-    """Have the integers be the numbers times a power of ten, the least that will do; whether one does."""
+    """Set the integers to the numbers times the least power of ten that is exact. Return whether there is one."""
     cdef bint single = cell.rule == SINGLE_FLAGS
     cdef int decimals = 0
     cdef Py_ssize_t i = 0, since = 0
@@ -146,7 +146,7 @@ cdef bint to_decimals(Scratch* room, Cell* cell) noexcept nogil:
 
 
 cdef void to_bits(Scratch* room, Cell* cell) noexcept nogil:
-    """Have the integers be the numbers' bits, in the order of the numbers."""
+    """Set the integers to the numbers' bits, which sort like the numbers."""
     cdef Py_ssize_t i
     cdef int64_t bits
     cdef double number
@@ -170,7 +170,7 @@ cdef Py_ssize_t pack_into(
     uint8_t* to, const uint8_t* qualifier, Py_ssize_t size, const uint8_t* value, Py_ssize_t value_size,
     Scratch* room, Cell* cell,
 ) noexcept nogil:
-    """How many bytes a cell takes, -1 where it has no packed form."""
+    """Return the size of a packed cell in bytes, or -1 if it has no packed form."""
     cdef int[2] of_times
     cdef int[3] of_numbers
     cdef uint8_t* start = to

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled twin of tsd.codec.packing.cell and tsd.codec.packing.sequence, which say what the bytes mean: the same bytes from the
-same cell, and the same cell from the same bytes."""
+"""The compiled twin of `tsd.codec.packing.cell` and `tsd.codec.packing.sequence`, which define the format: both make
+the same bytes of a cell, and the same cell of bytes."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.math cimport fabs

@@ -20,7 +20,7 @@ cdef inline int take_varint(Source* source, uint64_t* number) noexcept nogil:
 
 
 cdef inline uint64_t word_at(const uint8_t* at, const uint8_t* end) noexcept nogil:
-    """Eight bytes, or those that there are."""
+    """Return the next eight bytes, or those before the end."""
     cdef uint64_t word = 0
     if end - at >= 8:
         memcpy(&word, at, 8)
@@ -30,7 +30,7 @@ cdef inline uint64_t word_at(const uint8_t* at, const uint8_t* end) noexcept nog
 
 
 cdef int take_bits(Source* source, uint64_t* numbers, Py_ssize_t count, int width, bint add) noexcept nogil:
-    """Numbers of `width` bits; with `add` they are the low bits of what is there."""
+    """Read numbers of `width` bits. With `add` they are the low bits of the present numbers."""
     cdef uint64_t bit = 0, number, mask = (<uint64_t> 1 << width) - 1 if width < 64 else <uint64_t> -1
     cdef const uint8_t* at
     cdef Py_ssize_t i, near = 0, size = (count * width + 7) // 8
@@ -139,7 +139,7 @@ cdef int take_rests_back(Source* source, Scratch* room, int coder, int64_t* rest
 
 
 cdef int take_sequence(Source* source, Scratch* room, int64_t* numbers, Py_ssize_t count) noexcept nogil:
-    """A sequence of `count` numbers, at least LEAST_POINTS; whether its bytes are none."""
+    """Read a sequence of `count` numbers, at least LEAST_POINTS. Return whether its bytes are invalid."""
     cdef int order, coder
     cdef uint64_t first = 0, step = 0, value
     cdef uint64_t* out = <uint64_t*> numbers

@@ -23,7 +23,7 @@ cdef inline uint8_t* put_varint(uint8_t* to, uint64_t number) noexcept nogil:
 
 
 cdef inline uint8_t* put_bits(uint8_t* to, const uint64_t* numbers, Py_ssize_t count, int width) noexcept nogil:
-    """Numbers of `width` bits at most, from the lowest bit of the first byte on."""
+    """Write numbers of at most `width` bits, from the lowest bit of the first byte on."""
     cdef uint64_t held = 0, number
     cdef int have = 0
     cdef uint64_t mask = (<uint64_t> 1 << width) - 1 if width < 64 else <uint64_t> -1
@@ -45,7 +45,7 @@ cdef inline uint8_t* put_bits(uint8_t* to, const uint64_t* numbers, Py_ssize_t c
 
 
 cdef Py_ssize_t take_rests(const int64_t* of, Py_ssize_t count, int order, int64_t step, int64_t* to) noexcept nogil:
-    """What an order leaves of numbers; how many they are."""
+    """Compute the remainders of an order. Return their number."""
     cdef Py_ssize_t i
     cdef const uint64_t* from_ = <const uint64_t*> of
     cdef uint64_t* out = <uint64_t*> to
@@ -73,7 +73,7 @@ cdef int64_t step_of(const int64_t* of, Py_ssize_t count) noexcept nogil:
 
 
 cdef int64_t reference(const int64_t* of, Py_ssize_t count, int order) noexcept nogil:
-    """About what the rests of an order are around."""
+    """Return the approximate centre of an order's remainders."""
     cdef uint64_t total = 0
     cdef Py_ssize_t i
     if order == 0:
@@ -86,7 +86,7 @@ cdef int64_t reference(const int64_t* of, Py_ssize_t count, int order) noexcept 
 
 
 cdef uint64_t cost_of(const int64_t* rests, Py_ssize_t count, int64_t around) noexcept nogil:
-    """About how many bits rests take, of every so many."""
+    """Estimate the bits of remainders from a sample."""
     cdef Py_ssize_t i = 0, stride = 1 + count // 128
     cdef uint64_t bits = 0, number
     cdef int64_t off
@@ -109,7 +109,7 @@ cdef uint64_t quotients(const uint64_t* numbers, Py_ssize_t count, int k) noexce
 
 
 cdef int best_k(const uint64_t* numbers, Py_ssize_t count, uint64_t* total) noexcept nogil:
-    """The parameter by which numbers take the fewest bits, and the sum of their quotients."""
+    """Find the parameter by which numbers take the fewest bits, and the sum of their quotients."""
     cdef uint64_t whole = quotients(numbers, count, 0), found, cost, least = 0
     cdef int k, best = -1, around = BITS(whole // count) if count else 0
     total[0] = 0
@@ -139,7 +139,7 @@ cdef uint8_t* put_rice(uint8_t* to, const uint64_t* numbers, Py_ssize_t count, i
 
 
 cdef int majority(const int64_t* rests, Py_ssize_t count, int64_t* value) noexcept nogil:
-    """How many of the rests are not the value that most have; -1 where they are more than a quarter."""
+    """Return the number of remainders that differ from the most frequent one, or -1 if they are more than a quarter."""
     cdef Py_ssize_t i, alike = 0, others = 0
     cdef int64_t held = 0, votes = 0
     for i in range(count - 1):
@@ -162,7 +162,7 @@ cdef int majority(const int64_t* rests, Py_ssize_t count, int64_t* value) noexce
 cdef uint8_t* put_sequence(
     uint8_t* to, Scratch* room, const int64_t* of, Py_ssize_t count, const int* orders, int choices
 ) noexcept nogil:
-    """A sequence in the order that leaves least, each `count` at least LEAST_POINTS."""
+    """Write a sequence in the order that takes the fewest bytes. `count` is at least LEAST_POINTS."""
     cdef int order = -1, i, k, k_mean, k_gaps = 0, k_steps = 0, coder = FIXED, others
     cdef int64_t step = step_of(of, count), least, most, mean, common = 0
     cdef uint64_t cost, lowest = 0, span, total = 0, total_mean = 0, total_gaps = 0, total_steps = 0, size, best

@@ -162,7 +162,7 @@ def _places(flags: UInt8) -> list[tuple[int, NDArray[np.intp]]]:
 
 
 def _rule(points: _Points) -> int | None:
-    """By which rule the flags follow from the numbers, None where by none."""
+    """Return the rule by which the flags follow from the numbers; None if there is none."""
     flags, numbers = points.flags, points.numbers
     if (flags == flags[0]).all():
         return int(flags[0])
@@ -177,7 +177,7 @@ def _rule(points: _Points) -> int | None:
 
 
 def _doubles(points: _Points) -> Doubles:
-    """The numbers as doubles, those with the bits of one as they are."""
+    """Return the numbers as doubles; numbers that are bits of a double are unchanged."""
     doubles = points.numbers.astype(np.float64)
     for flag, at in _places(points.flags):
         if flag == _SINGLE:
@@ -188,7 +188,7 @@ def _doubles(points: _Points) -> Doubles:
 
 
 def _integer_flags(numbers: Int64) -> UInt8:
-    """Of the fewest bytes."""
+    """Return the flags of integers in the fewest bytes."""
     flags = np.full(len(numbers), 7, np.uint8)
     for flag, kind in ((3, np.int32), (1, np.int16), (0, np.int8)):
         flags[numbers.astype(kind) == numbers] = flag
@@ -219,7 +219,7 @@ def _whole_numbers(points: _Points, rule: int) -> tuple[int, int, Int64]:
 
 
 def _decimals(doubles: Doubles, *, single: bool) -> tuple[int, Int64] | None:
-    """How many decimals all numbers have, and whole numbers that are them then; None where that is not exact."""
+    """Return the number of decimals of all numbers, and the scaled integers; None if scaling is not exact."""
     decimals = at = 0
     whole, exact = _try_decimals(doubles, 0, single=single)
     while len(failing := np.flatnonzero(~exact[at:])):
@@ -245,7 +245,7 @@ def _try_decimals(doubles: Doubles, decimals: int, *, single: bool) -> tuple[Int
 
 
 def _flags_and_bits(kind: int, rule: int, decimals: int, numbers: Int64) -> tuple[UInt8, Int64]:
-    """The flags of each number, and its bits."""
+    """Return the flags of each number, and its bits."""
     if kind == INTEGERS:
         flags = _integer_flags(numbers)
         if rule < SHORTEST:

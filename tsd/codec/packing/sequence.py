@@ -24,7 +24,7 @@ _FAR = np.uint64(1 << 48)
 
 
 class Coder(IntEnum):
-    """How what is above the base is written."""
+    """The code of the differences from the base."""
 
     FIXED = 0  # fixed width; the base is the lowest
     FROM_LEAST = 1  # Rice's code; the base is the lowest
@@ -47,7 +47,7 @@ class _Rice(NamedTuple):
 
 
 def encode_sequence(numbers: Int64, orders: Sequence[int]) -> bytes:
-    """The bytes of four numbers or more, by the one of some orders that leaves least."""
+    """Return the bytes of four numbers or more, in the order of differences that takes the fewest bytes."""
     step = _step(numbers)
     rests_of = [(order, _rests(numbers, order, step)) for order in orders]
     order, rests = min(rests_of, key=lambda found: _cost(found[1], _around(numbers, found[0])))
@@ -78,7 +78,7 @@ def _step(numbers: Int64) -> int:
 
 
 def _around(numbers: Int64, order: int) -> int:
-    """About what the rests of an order are around."""
+    """Return the approximate centre of an order's remainders."""
     first = int(numbers[0])
     if order == NUMBERS:
         return _wrapped(first + int((numbers - numbers[0]).sum()) // len(numbers))
@@ -132,7 +132,7 @@ def _rice_bytes(rice: _Rice) -> bytes:
 
 
 def _bits(numbers: UInt64, width: int) -> bytes:
-    """The low `width` bits of each, lowest first."""
+    """Return the low `width` bits of each, lowest first."""
     bits = np.unpackbits(numbers.astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
     return np.packbits(bits[:, :width], bitorder="little").tobytes()
 
@@ -145,7 +145,7 @@ class Reader:
         self.at = at
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
+        """Return the next `size` bytes."""
         part = self.data[self.at : self.at + size]
         if len(part) < size:
             raise CorruptRow(f"a sequence ends {size - len(part)} bytes short")
@@ -153,7 +153,7 @@ class Reader:
         return part
 
     def varint(self) -> int:
-        """A number of up to 64 bits, seven a byte, lowest first."""
+        """Return a number of up to 64 bits, seven a byte, lowest first."""
         number = shift = 0
         while shift < 64:
             [byte] = self.take(1)
@@ -164,7 +164,7 @@ class Reader:
         raise CorruptRow("a varint is too long")
 
     def bits(self, count: int, width: int) -> UInt64:
-        """Numbers of `width` bits."""
+        """Return numbers of `width` bits."""
         if width > 64:
             raise CorruptRow(f"numbers of {width} bits")
         found = np.zeros((count, 64), np.uint8)
@@ -173,7 +173,7 @@ class Reader:
         return np.packbits(found, axis=1, bitorder="little").view("<u8").reshape(count).astype(np.uint64)
 
     def rice(self, count: int) -> UInt64:
-        """Numbers in Rice's code."""
+        """Return numbers in Rice's code."""
         [k] = self.take(1)
         total = self.varint()
         if k > 47 or total > 1 << 32 or (total and not count):
@@ -255,7 +255,7 @@ def zigzag(number: int) -> int:
 
 
 def unzigzag(number: int) -> int:
-    """The number that `zigzag` made one of."""
+    """Return the number that `zigzag` encoded as `number`."""
     return -(number >> 1) - 1 if number & 1 else number >> 1
 
 

@@ -97,7 +97,7 @@ class Outcome(NamedTuple):
 def refused(
     time_ms: int, reason: str, message: str, peer: str, account: str, line: bytes, cut: int = 0
 ) -> RejectedLine:
-    """The record of a line, which lacks `cut` bytes at its end."""
+    """Return the record of a line, which lacks `cut` bytes at its end."""
     told = message[:MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()  # half a surrogate pair is no text
     return RejectedLine(time_ms, reason, told, peer, account, line.decode("latin-1"), cut)
 
@@ -108,7 +108,7 @@ def encode_records(records: list[Record]) -> bytes:
 
 
 def decode_record(line: bytes) -> Record:
-    """The record that a line of JSON says; raises NoRecord.
+    """Return the record that a line of JSON says. Raise NoRecord.
 
     >>> decode_record(encode_records([refused(1, "r", "m", "p:1", "", b"put \\xff")])).bytes
     b'put \\xff'
@@ -157,12 +157,12 @@ class Entry(NamedTuple):
 
 
 def file_path(folder: Path, number: int) -> Path:
-    """Where the file of that number is."""
+    """Return the path of the file with this number."""
     return folder / f"{number:08}{SUFFIX}"
 
 
 def files(folder: Path) -> list[tuple[int, Path]]:
-    """The files by number, oldest first."""
+    """Return the files by number, oldest first."""
     found = ((path.stem, path) for path in folder.glob(f"*{SUFFIX}"))
     return sorted((int(stem), path) for stem, path in found if stem.isascii() and stem.isdigit())
 
@@ -211,7 +211,7 @@ def read_entries(folder: Path, unstored: Path) -> Iterator[Entry]:
 
 
 def is_unstored(name: str) -> bool:
-    """Whether the record of that name is a line of one of the writer's files."""
+    """Return whether the record of that name is a line of one of the writer's files."""
     return Path(name.rpartition("-")[0]).suffix == UNSTORED
 
 
@@ -234,8 +234,8 @@ def mark_unstored(unstored: Path, marks: Sequence[Replayed]) -> None:
 
 
 def _marks_of(path: Path) -> Path:
-    """Where the marks of one of the writer's files are. Its number may be given again once it was taken away: what came
-    of other lines says nothing of these."""
+    """Return the path of the marks of a file. The name has a checksum of the file's start, because a number may be
+    reused after its file was removed: marks of other lines do not apply."""
     with path.open("rb") as file:
         return path.with_name(f"{path.stem}-{crc32(file.read(KNOWN_BYTES)):08x}{MARKS}")
 
@@ -275,7 +275,7 @@ class RejectedFilter(NamedTuple):
     taken: bool | None = False
 
     def has(self, entry: Entry) -> bool:
-        """Whether it is wanted."""
+        """Return whether it is wanted."""
         refused = entry.refused
         return (
             (self.taken is None or entry.taken == self.taken)
@@ -295,7 +295,7 @@ def _sources(entry: Entry) -> tuple[str, str, str, str]:
 
 
 def metric_of(line: str) -> str:
-    """The metric that a refused line seems to name; empty where none can be told.
+    """Return the metric that a refused line seems to name; empty where none can be told.
 
     >>> metric_of("put sys.cpu 1 x"), metric_of("rollup 1h-sum m 1"), metric_of('api/put {"metric":"m"}')
     ('sys.cpu', 'm', 'm')

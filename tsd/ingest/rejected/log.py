@@ -269,12 +269,12 @@ class RejectedLog:
                 os.close(fd)
 
     def statistics(self) -> RejectedStats:
-        """The numbers of this moment."""
+        """Return the numbers of this moment."""
         return RejectedStats(self._kept, self._left_out_total, sum(self._sizes.values()), self._failures)
 
 
 def _whole(fd: int) -> int:
-    """How many bytes of a file are whole records: what a crash cut off at its end is none."""
+    """Return how many bytes of a file are whole records: what a crash cut off at its end is none."""
     end = os.fstat(fd).st_size
     while end:
         start = max(0, end - LINE_BYTES)

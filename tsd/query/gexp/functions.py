@@ -438,7 +438,7 @@ def average(operands: Sequence[Groups], words: Sequence[str], context: FunctionC
 
 
 def highest_max(operands: Sequence[Groups], words: Sequence[str], context: FunctionContext) -> list[Group]:
-    """The series with the highest maxima, highest first."""
+    """Return the series with the highest maxima, highest first."""
     count = _top(words)
     groups = _with_some(operands, context)
     series = [group.points for group in groups]
@@ -447,7 +447,7 @@ def highest_max(operands: Sequence[Groups], words: Sequence[str], context: Funct
 
 
 def highest_current(operands: Sequence[Groups], words: Sequence[str], context: FunctionContext) -> list[Group]:
-    """The series with the highest last values, highest first."""
+    """Return the series with the highest last values, highest first."""
     count = _top(words)
     groups = _with_some(operands, context)
     series = [group.points for group in groups]

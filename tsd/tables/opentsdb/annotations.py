@@ -30,7 +30,7 @@ class AnnotationRows:
         self._layout = layout
 
     async def get(self, start_time: int, series: bytes) -> Annotation | None:
-        """The annotation with this start time, of a series or (empty TSUID) a global one. Raises StoreError,
+        """Return the annotation with this start time, of a series or (empty TSUID) a global one. Raise StoreError,
         CorruptRow."""
         cell = await read(self._store, self._table, *self._place(start_time, series))
         return decode_annotation(cell.value) if cell else None
@@ -64,7 +64,7 @@ class AnnotationRows:
             await self._store.sync()
 
     async def global_between(self, start_ms: int, end_ms: int) -> list[Annotation]:
-        """The global annotations that start and end between two times, in order. Raises StoreError."""
+        """Return the global annotations that start and end between two times, in order. Raise StoreError."""
         found = []
         async for row in self._global_rows(start_ms, end_ms):
             for cell in row.cells:
@@ -115,7 +115,7 @@ class AnnotationRows:
 
 
 def _decode(column: bytes, value: bytes) -> Annotation | None:
-    """The annotation in a cell; None for a cell of another kind, or one that cannot be decoded."""
+    """Return the annotation in a cell; None for a cell of another kind, or one that cannot be decoded."""
     if not column.startswith(ANNOTATION_COLUMN) or len(column) - len(COLUMN) not in (3, 5):
         return None
     try:

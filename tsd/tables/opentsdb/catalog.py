@@ -33,7 +33,7 @@ class SelectedTsuids:
                 yield [metric + pairs for metric, pairs in page]
 
     def exact(self) -> bytes | None:
-        """The TSUID with exactly these tags; None unless each tag has one name and one value."""
+        """Return the TSUID with exactly these tags; None unless each tag has one name and one value."""
         return self._selector.exact()
 
 
@@ -56,7 +56,7 @@ class OpentsdbCatalog:
         return self._points.warnings
 
     async def suggest(self, kind: Kind, prefix: str, limit: int) -> list[str]:
-        """The first names of a kind that begin with `prefix`, in order of their bytes. Raises StoreError."""
+        """Return the first names of a kind that begin with `prefix`, in order of their bytes. Raise StoreError."""
         try:
             text = encode_name(prefix)
         except BadLine:
@@ -73,11 +73,11 @@ class OpentsdbCatalog:
         return names
 
     async def select(self, selector: SeriesSelector) -> SelectedTsuids:
-        """The series that a selector matches. Raises NoSuchName, StoreError."""
+        """Return the series that a selector matches. Raise NoSuchName, StoreError."""
         return SelectedTsuids(self._finder, await resolve(self._uids, selector))
 
     async def describe(self, series: Sequence[bytes]) -> list[SeriesName]:
-        """The names of series, in the given order. Series with a nameless UID are omitted. Raises StoreError."""
+        """Return the names of series, in the given order. Series with a nameless UID are omitted. Raise StoreError."""
         width = self._widths.metric
         split = [split_pairs(self._widths, one[width:]) for one in series]
         metrics = await self._names(Kind.METRIC, {one[:width] for one in series})
@@ -97,20 +97,20 @@ class OpentsdbCatalog:
         return {uid: name.decode("latin-1") for uid, name in names.items() if isinstance(name, bytes)}
 
     async def metrics_of(self, series: Iterable[bytes]) -> set[bytes]:
-        """The names of the series' metrics; metrics without a name are omitted. Raises StoreError."""
+        """Return the names of the series' metrics; metrics without a name are omitted. Raise StoreError."""
         names = await self._uids.names(Kind.METRIC, {one[: self._widths.metric] for one in series})
         return {name for name in names.values() if isinstance(name, bytes)}
 
     async def last_points(self, series: Sequence[bytes], back_h: int | None) -> LastPoints:
-        """The newest point of each series, at most `back_h` hours before the current hour (None: the configured range).
-        Raises StoreError."""
+        """Return the newest point of each series, at most `back_h` hours before the current hour (None: the configured
+        range). Raise StoreError."""
         width = self._widths.metric
         split = [(one[:width], one[width:]) for one in series]
         points = await self._points.of(split, back_h)
         return LastPoints(points, self._points.unreadable(split, points, back_h))
 
     def parse_series(self, text: str) -> bytes:
-        """The TSUID in hex; raises BadLine."""
+        """Return the TSUID in hex. Raise BadLine."""
         tsuid = parse_uid(text)
         split_tsuid(self._widths, tsuid)
         return tsuid
@@ -130,11 +130,11 @@ class UidNames:
         return self._widths.of(kind)
 
     async def find(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, bytes | TsdError]:
-        """The UID of each name, or NoSuchName. Raises StoreError."""
+        """Return the UID of each name, or NoSuchName. Raise StoreError."""
         return await self._uids.find(kind, names)
 
     async def find_or_assign(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, bytes | TsdError]:
-        """The UID of each name, assigned where it has none, or UidsExhausted. Raises StoreError."""
+        """Return the UID of each name, assigned where it has none, or UidsExhausted. Raise StoreError."""
         return await self._uids.find_or_assign(kind, names)
 
     async def rename(self, kind: Kind, old: bytes, new: bytes) -> None:
@@ -154,7 +154,7 @@ class UidNames:
 
 
 def uid_stats(uids: Uids) -> list[Stat]:
-    """The statistics of a UID table and its caches, as OpenTSDB names them."""
+    """Return the statistics of a UID table and its caches, as OpenTSDB names them."""
     found = []
     for kind, counts in uids.statistics().items():
         tag = f"kind={kind.value}"

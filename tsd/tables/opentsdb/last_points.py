@@ -124,7 +124,7 @@ class LastPointCache:
         self._generations[numbers] = generations
 
     def _slots_for(self, metric: bytes, pairs: list[bytes]) -> list[int]:
-        """The slots of a metric's series, new ones for new series."""
+        """Return the slots of a metric's series, new ones for new series."""
         if not pairs:
             return []
         series = self._slots.get(metric)
@@ -136,7 +136,7 @@ class LastPointCache:
         return slots
 
     def slot(self, metric: bytes, pairs: bytes) -> int:
-        """The slot of a series, a new one for a new series."""
+        """Return the slot of a series, a new one for a new series."""
         return self._slots_for(metric, [pairs])[0]
 
     def _grow(self, size: int) -> None:
@@ -147,23 +147,23 @@ class LastPointCache:
             self._checks = _grown(self.checked_ms, size), np.concatenate((self.depth_h, more))
 
     def metrics(self) -> Collection[bytes]:
-        """The metrics with series."""
+        """Return the metrics with series."""
         return self._slots.keys()
 
     def pairs_of(self, metric: bytes) -> Collection[bytes]:
-        """The tag pairs of a metric's series."""
+        """Return the tag pairs of a metric's series."""
         return self._slots[metric].keys() if metric in self._slots else ()
 
     def slots_of(self, metric: bytes, pairs: Iterable[bytes]) -> Slots:
-        """The slots of some series of a metric, new ones for new series."""
+        """Return the slots of some series of a metric, new ones for new series."""
         return np.array(self._slots_for(metric, [*pairs]), np.intp)
 
     def times_ms(self, slots: Slots) -> NDArray[np.int64]:
-        """The times of the newest points; NO_TIME if there is none."""
+        """Return the times of the newest points; NO_TIME if there is none."""
         return self._times[slots]
 
     def points(self, slots: Sequence[int]) -> list[LastPoint]:
-        """The newest points."""
+        """Return the newest points."""
         times, bits, floats = self._times[slots], self._bits[slots], self._floats[slots]
         numbers: list[int | float] = [
             double if is_float else integer
@@ -212,7 +212,7 @@ class LastPointCache:
 
 
 def _moved(series: ByteMap, moved: NDArray[np.int64]) -> ByteMap:
-    """The series of a metric that are kept, with their new slots."""
+    """Return the series of a metric that are kept, with their new slots."""
     left = ByteMap()
     for pairs in series.keys():  # noqa: SIM118 - it is no dict
         slot = int(moved[series.number(pairs)])
@@ -232,7 +232,7 @@ def _as_doubles(flags: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[np
 
 
 def _grown(array: NDArray[_T], size: int) -> NDArray[_T]:
-    """The array extended by zeros, which use no memory until they are written."""
+    """Return the array extended by zeros, which use no memory until they are written."""
     grown = np.zeros(size, array.dtype)
     grown[: len(array)] = array
     return grown
@@ -299,8 +299,8 @@ class LastPointReader:
         self.warnings = 0  # about unreadable rows, since the start
 
     async def of(self, series: Sequence[Series], back_h: int | None) -> list[LastPoint | None]:
-        """The newest point of each series, no older than `back_h` hours before the current hour (None: of any known
-        age). Raises StoreError."""
+        """Return the newest point of each series, no older than `back_h` hours before the current hour (None: of any
+        known age). Raise StoreError."""
         span = self._span(back_h)
         slots = self._slots(series)
         await self._read_unknown(series, slots, span)
@@ -349,7 +349,7 @@ class LastPointReader:
                 self._cache.set_read(self._cache.slot(*one), found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
 
     async def _newest(self, wanted: Sequence[Series], span: LookBack) -> dict[Series, LastPoint]:
-        """The newest points in rows, read hour by hour, the current one first."""
+        """Return the newest points in rows, read hour by hour, the current one first."""
         found: dict[Series, LastPoint] = {}
         left = {metric + pairs: (metric, pairs) for metric, pairs in wanted}
         unreadable: dict[bytes, UnreadableRow] = {}
@@ -382,14 +382,15 @@ class LastPointReader:
                 del self._unreadable[one]
 
     def _is_out_of_range(self, row: UnreadableRow, one: Series, span: LookBack) -> bool:
-        """Whether a known unreadable row was outside the range of this read, but inside that of an earlier one."""
+        """Return whether a known unreadable row was outside the range of this read, but inside that of an earlier
+        one."""
         deepest = span._replace(hours=max(span.hours, int(self._cache.depth_h[self._cache.slot(*one)])))
         return deepest.start_ms <= row.base_s * 1000 < span.start_ms
 
     def _last_of_rows(
         self, rows: Mapping[bytes, list[Cell]], unreadable: dict[bytes, UnreadableRow]
     ) -> dict[bytes, LastPoint]:
-        """The newest point of each series in rows, by TSUID. The newest unreadable rows go into `broken`."""
+        """Return the newest point of each series in rows, by TSUID. The newest unreadable rows go into `broken`."""
         found: dict[bytes, LastPoint] = {}
         for key in sorted(rows, reverse=True):  # the newest hour of a series first
             name = tsuid(self._layout, key)
@@ -407,7 +408,7 @@ class LastPointReader:
 
 
 def last_of(row: MergedRow) -> Point | None:
-    """The last point of a row; None if it has none.
+    """Return the last point of a row; None if it has none.
 
     >>> from tsd.codec.opentsdb.merge import StoredCell
     >>> last_of(merge(b"", [StoredCell(b"\\0\\0", b"\\x2a", 7), StoredCell(b"\\0\\x10", b"\\x2b", 8)]))

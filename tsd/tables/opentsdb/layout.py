@@ -169,7 +169,7 @@ def make_reader(
     rollups: Rollups | None,
     histogram_codec: int | None,
 ) -> OpenTsdbReader:
-    """The reader of the data table."""
+    """Return the reader of the data table."""
     filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
     return OpenTsdbReader(
         store,
@@ -184,7 +184,7 @@ def make_reader(
 
 
 def make_uids(config: Config, store: Store, now_ms: Callable[[], int]) -> Uids:
-    """The UID table."""
+    """Return the UID table."""
 
     def new_meta(kind: Kind) -> bytes:
         return encode_uid_meta(UidMeta(kind, created_s=now_ms() // 1000))
@@ -201,13 +201,13 @@ def make_uids(config: Config, store: Store, now_ms: Callable[[], int]) -> Uids:
 
 
 def make_index(config: Config, store: Store) -> SeriesIndex | None:
-    """The index of the data table's series; None if it is switched off."""
+    """Return the index of the data table's series; None if it is switched off."""
     return SeriesIndex(store, config.series_table, layout(config)) if config.indexes_series else None
 
 
 def compaction_stats(compactor: CompactionScheduler | None) -> list[Stat]:
-    """The statistics of compaction, OpenTSDB's names first. Without a compactor: only the counters that OpenTSDB always
-    reports."""
+    """Return the statistics of compaction, OpenTSDB's names first. Without a compactor: only the counters that OpenTSDB
+    always reports."""
     if compactor is None:
         return [
             Stat("compaction.count", 0),

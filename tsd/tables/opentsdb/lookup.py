@@ -31,7 +31,7 @@ class ResolvedSelector(NamedTuple):
     ]  # by tag name UID; a name of None is any tag, values of None are any value
 
     def fixed_pairs(self) -> list[bytes]:
-        """The tag pairs, as row keys have them, that every matching series has."""
+        """Return the tag pairs, as row keys have them, that every matching series has."""
         return [
             tagk + next(iter(tagvs))
             for tagk, tagvs in self.values.items()
@@ -39,7 +39,7 @@ class ResolvedSelector(NamedTuple):
         ]
 
     def exact(self) -> bytes | None:
-        """The TSUID of the series with exactly these tags; None unless each tag has one name and one value."""
+        """Return the TSUID of the series with exactly these tags; None unless each tag has one name and one value."""
         pairs = []
         for tagk, tagvs in self.values.items():
             if tagk is None or (tagvs is not None and len(tagvs) > 1):
@@ -48,7 +48,7 @@ class ResolvedSelector(NamedTuple):
         return self.metric + join_pairs(pairs) if self.metric is not None and pairs else None
 
     def matches(self, pairs: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether a series with these pairs (tagk, tagv) matches."""
+        """Return whether a series with these pairs (tagk, tagv) matches."""
         tags = dict(pairs)
         for tagk, tagvs in self.values.items():
             if tagk is None:
@@ -60,7 +60,7 @@ class ResolvedSelector(NamedTuple):
 
 
 async def resolve(uids: Uids, selector: SeriesSelector) -> ResolvedSelector:
-    """The UIDs of a selector's names. Raises NoSuchName, StoreError."""
+    """Return the UIDs of a selector's names. Raise NoSuchName, StoreError."""
     any_name = () if selector.is_literal else ANY
     metric = None
     if selector.metric not in (*any_name, ""):
@@ -102,11 +102,11 @@ class RecentSeries(Protocol):
     """Series that this daemon wrote recently: joined tag pairs by metric UID."""
 
     def metrics(self) -> Collection[bytes]:
-        """The metrics with series."""
+        """Return the metrics with series."""
         ...
 
     def pairs_of(self, metric: bytes) -> Collection[bytes]:
-        """The joined tag pairs of a metric's series."""
+        """Return the joined tag pairs of a metric's series."""
         ...
 
 
@@ -114,8 +114,8 @@ class TagIndex(Protocol):
     """An index of series by tag."""
 
     async def series_of(self, metric: bytes, pairs: Iterable[bytes]) -> Collection[bytes] | None:
-        """The joined tag pairs of a metric's series that have all given pairs; None if the index is incomplete. Raises
-        StoreError."""
+        """Return the joined tag pairs of a metric's series that have all given pairs; None if the index is incomplete.
+        Raise StoreError."""
         ...
 
 
@@ -210,7 +210,7 @@ class SeriesFinder:
         return {*self._recent.pairs_of(metric), *await self._in_rows(metric, wanted, limit)}
 
     async def _in_meta_table(self, table: str, metric: bytes) -> set[bytes]:
-        """The series of a metric in the meta table."""
+        """Return the series of a metric in the meta table."""
         width, pair = self._layout.widths.metric, self._layout.widths.pair
         found: set[bytes] = set()
         async for rows in scan(self._store, table, metric, after(metric), limit=PAGE_ROWS):
@@ -218,7 +218,8 @@ class SeriesFinder:
         return found
 
     async def _in_rows(self, metric: bytes, wanted: ResolvedSelector, limit: int | None) -> set[bytes]:
-        """The series of a metric with rows in the last hours, newest hour first; at least `limit` matching ones."""
+        """Return the series of a metric with rows in the last hours, newest hour first; at least `limit` matching
+        ones."""
         now = self._now_s()
         this_hour = now - now % HOUR_S
         since = this_hour - self._look_back_h * HOUR_S

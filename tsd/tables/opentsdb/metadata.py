@@ -68,7 +68,7 @@ class UidMetas:
         self._table = table
 
     async def get(self, kind: Kind, uids: list[bytes]) -> dict[bytes, UidMeta]:
-        """The metadata of each UID; empty where nothing is stored. Raises StoreError, CorruptRow."""
+        """Return the metadata of each UID; empty where nothing is stored. Raise StoreError, CorruptRow."""
         rows = await self._store.get(self._table, uids, columns=[meta_column(kind)])
         return {uid: decode_uid_meta(rows[uid][0].value) if uid in rows else UidMeta(kind) for uid in uids}
 
@@ -96,12 +96,12 @@ class MetaTable:
         self._now_s = now_s
 
     async def get(self, tsuid: bytes) -> StoredTsMeta | None:
-        """The metadata of a series. Raises StoreError, CorruptRow."""
+        """Return the metadata of a series. Raise StoreError, CorruptRow."""
         rows = await self._store.get(self._table, [tsuid], columns=[TS_META, TS_COUNTER])
         return _ts_meta(rows.get(tsuid, []))
 
     async def of_metric(self, metric: bytes) -> AsyncGenerator[tuple[bytes, Series, StoredTsMeta], None]:
-        """The metadata of a metric's series, in order of their TSUIDs. Raises StoreError, CorruptRow."""
+        """Return the metadata of a metric's series, in order of their TSUIDs. Raise StoreError, CorruptRow."""
         async with aclosing(scan(self._store, self._table, metric, after(metric))) as pages:
             async for rows in pages:
                 for key, cells in rows:
@@ -132,7 +132,7 @@ class MetaTable:
 
 
 def _ts_meta(cells: list[Cell]) -> StoredTsMeta | None:
-    """The metadata in a row's cells; None for a counter alone."""
+    """Return the metadata in a row's cells; None for a counter alone."""
     found = {cell.column: cell for cell in cells}
     if TS_META not in found:
         return None
@@ -172,7 +172,7 @@ class MetadataTables:
         self._widths = widths
 
     async def get_uid(self, kind: Kind, uid: bytes) -> NamedUid:
-        """The metadata of a UID. Raises NoSuchName, StoreError, CorruptRow."""
+        """Return the metadata of a UID. Raise NoSuchName, StoreError, CorruptRow."""
         return (await named(self._uids, self._names, kind, [uid]))[0]
 
     async def edit_uid(self, kind: Kind, uid: bytes, change: Callable[[UidMeta], UidMeta]) -> NamedUid:
@@ -185,16 +185,16 @@ class MetadataTables:
         await self._names.delete(kind, uid)
 
     async def has_series(self, series: bytes) -> bool:
-        """Whether a series has metadata. Raises StoreError, CorruptRow."""
+        """Return whether a series has metadata. Raise StoreError, CorruptRow."""
         return await self._series.get(series) is not None
 
     async def get_series(self, series: bytes) -> SeriesMetadata | None:
-        """The metadata of a series. Raises NoSuchName, StoreError, CorruptRow."""
+        """Return the metadata of a series. Raise NoSuchName, StoreError, CorruptRow."""
         found = await self._series.get(series)
         return None if found is None else await self._with_names(series, split_tsuid(self._widths, series), found)
 
     async def find_series(self, selector: SeriesSelector) -> AsyncGenerator[SeriesMetadata, None]:
-        """The metadata of a metric's series that a selector matches, in order of their TSUIDs. Raises NoSuchName,
+        """Return the metadata of a metric's series that a selector matches, in order of their TSUIDs. Raise NoSuchName,
         StoreError, CorruptRow."""
         wanted = await resolve(self._uids, selector)
         async with aclosing(self._series.of_metric(wanted.metric or b"")) as all_of_metric:

@@ -50,7 +50,7 @@ _HASH_BYTES = 8  # hash of a shared entry's value in its column, so that a row c
 
 
 def own_rows(series: dict[bytes, list[bytes]], widths: Widths, *, by_loop: bool = HAS_LOOP) -> list[bytes]:
-    """The row of each series' own entry. `series` has joined tag pairs by metric UID.
+    """Return the row of each series' own entry. `series` has joined tag pairs by metric UID.
 
     >>> host, dc = b"\\0\\0\\1\\0\\0\\7", b"\\0\\0\\2\\0\\0\\3"
     >>> own_rows({b"met": [dc + host]}, Widths()) == [b"met" + host + dc + host]
@@ -63,7 +63,7 @@ def own_rows(series: dict[bytes, list[bytes]], widths: Widths, *, by_loop: bool 
 
 
 def _rarest_pair(pairs: bytes, tagk: int, width: int) -> bytes:
-    """The tag pair with the highest tag value UID."""
+    """Return the tag pair with the highest tag value UID."""
     best = pairs[:width]
     for at in range(width, len(pairs), width):
         if pairs[at + tagk : at + width] > best[tagk:]:
@@ -72,12 +72,12 @@ def _rarest_pair(pairs: bytes, tagk: int, width: int) -> bytes:
 
 
 def own_entries(rows: Iterable[bytes]) -> list[Put]:
-    """The own entries of rows, sorted: neighbouring keys are written faster."""
+    """Return the own entries of rows, sorted: neighbouring keys are written faster."""
     return [Put(row, OWN, PRESENT) for row in sorted(rows)]
 
 
 def other_entries(rows: list[bytes], widths: Widths, *, by_loop: bool = HAS_LOOP) -> list[Put]:
-    """All other entries of series that are added together, given the rows of their own entries."""
+    """Return all other entries of series that are added together, given the rows of their own entries."""
     found = (_entries.alike if by_loop else _by_prefix)(rows, widths.metric, widths.pair)
     return sorted(entry for prefix, some in found.items() for entry in _entries_of(prefix, some))
 
@@ -292,7 +292,7 @@ class SeriesIndex:
         return sum(held.table.nbytes for held in self._tables.values() if held.table is not None)
 
     async def complete(self) -> bool:
-        """Whether the index has every series with rows, or had a few seconds ago. Raises StoreError."""
+        """Return whether the index has every series with rows, or had a few seconds ago. Raise StoreError."""
         now = trio.current_time()
         if now < self._complete_until:
             return True
@@ -314,8 +314,8 @@ class SeriesIndex:
         await self._store.put(self._table, [Put(STATE_ROW, WANTED, secrets.token_bytes(8))])
 
     async def with_tag(self, metric: bytes, pair: bytes, limit: int) -> list[bytes] | None:
-        """The series of a metric with one tag (a pair of UIDs; empty: all series), as joined tag pairs in order; None
-        if there are more than `limit`. Series that other processes added may be missing for CACHE_S. Raises
+        """Return the series of a metric with one tag (a pair of UIDs; empty: all series), as joined tag pairs in order;
+        None if there are more than `limit`. Series that other processes added may be missing for CACHE_S. Raise
         StoreError."""
         prefix = metric + (pair or self._all)
         if (cached := self._cache.get(prefix)) and cached.expires > trio.current_time():
@@ -343,7 +343,8 @@ class SeriesIndex:
             self._cached_series -= len(self._cache.popitem(last=False)[1].series)
 
     async def series_of(self, metric: bytes, pairs: Iterable[bytes]) -> Collection[bytes] | None:
-        """The series of a metric that have all given tag pairs; None if the index is incomplete. Raises StoreError."""
+        """Return the series of a metric that have all given tag pairs; None if the index is incomplete. Raise
+        StoreError."""
         if not await self.complete():
             return None
         first, *others = [*pairs] or [b""]

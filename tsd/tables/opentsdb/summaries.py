@@ -118,7 +118,7 @@ class HistogramChecker:
         return self._codec_id
 
     def encode(self, buckets: Mapping[str, int], underflow: int, overflow: int) -> bytes:
-        """The payload of a histogram, its buckets by `lower,upper`. Raises BadLine."""
+        """Return the payload of a histogram, its buckets by `lower,upper`. Raise BadLine."""
         parsed = []
         for bounds, count in buckets.items():
             try:
@@ -128,7 +128,7 @@ class HistogramChecker:
         return encode_histogram(make_histogram(parsed, underflow, overflow))
 
     def decode_text(self, codec_id: int, text: bytes) -> bytes:
-        """The payload in base64. Raises BadLine."""
+        """Return the payload in base64. Raise BadLine."""
         return read_payload(codec_id, text, self._codec_id)
 
     def check(self, metric: bytes, tags: Tags, time: int, payload: bytes) -> None:

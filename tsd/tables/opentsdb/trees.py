@@ -56,7 +56,7 @@ class TreeTable:
         self._now_s = now_s
 
     async def ids(self) -> list[int]:
-        """The ids of all trees. Raises StoreError."""
+        """Return the ids of all trees. Raise StoreError."""
         return [
             int.from_bytes(row.key, "big")
             async for rows in scan(self._store, self._table, columns=[TREE])
@@ -65,7 +65,7 @@ class TreeTable:
         ]
 
     async def get(self, tree_id: int) -> TreeDefinition:
-        """A tree. Raises NoSuchTree, StoreError, CorruptRow."""
+        """Return a tree. Raise NoSuchTree, StoreError, CorruptRow."""
         row = tree_row(tree_id)
         cells = (await self._store.get(self._table, [row])).get(row, [])
         tree = [decode_tree(cell.value) for cell in cells if cell.column == TREE]
@@ -140,11 +140,11 @@ class TreeTable:
             await self._store.delete(self._table, {row: [cell.column]}, up_to_ms=cell.time_ms)
 
     def branch_id(self, tree_id: int, names: Iterable[str] = ()) -> bytes:
-        """The row of a branch, by the names below the root."""
+        """Return the row of a branch, by the names below the root."""
         return branch_row(tree_id, names)
 
     async def open(self, branch_id: bytes) -> BranchContents:
-        """A branch, its leaves and the branches right below it. Raises NoSuchTree, StoreError."""
+        """Return a branch, its leaves and the branches right below it. Raise NoSuchTree, StoreError."""
         row = branch_id
         branch: Branch | None = None
         leaves: list[Leaf] = []
@@ -214,8 +214,8 @@ class TreeTable:
             await self._store.put(self._table, [taken])
 
     async def describe(self, series: bytes) -> NamedSeries:
-        """The names of a series and their custom metadata. Raises BadLine for an invalid TSUID, NoSuchName, StoreError,
-        CorruptRow."""
+        """Return the names of a series and their custom metadata. Raise BadLine for an invalid TSUID, NoSuchName,
+        StoreError, CorruptRow."""
         split = split_tsuid(self._widths, series)
         [metric] = await named(self._uids, self._metas, Kind.METRIC, [split.metric])
         tagks = await named(self._uids, self._metas, Kind.TAGK, [tagk for tagk, _ in split.pairs])
@@ -260,7 +260,7 @@ class TreeBuilder:
                 log.warning("tree.series_skipped", tsuid=tsuid.hex(), error=str(error))
 
     async def _enabled(self) -> list[TreeDefinition]:
-        """The enabled trees. Raises StoreError."""
+        """Return the enabled trees. Raise StoreError."""
         now = self._now_s()
         if self._loaded_s is None or now - self._loaded_s >= RELOAD_S:
             found = []

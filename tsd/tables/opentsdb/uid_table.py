@@ -295,7 +295,7 @@ async def usages(
     random_metrics: bool = False,
     on_rows: Callable[[int], None] = lambda _: None,
 ) -> list[UidUsage]:
-    """The use of every kind. Raises StoreError, and CorruptRow for a damaged counter."""
+    """Return the use of every kind. Raise StoreError, and CorruptRow for a damaged counter."""
     columns = {name_column(kind): kind for kind in Kind}
     named = dict.fromkeys(Kind, 0)
     first: dict[Kind, int] = {}

@@ -133,18 +133,18 @@ class Uids:
         }
 
     async def find(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, Found]:
-        """The UID of each name, or NoSuchName. Raises StoreError."""
+        """Return the UID of each name, or NoSuchName. Raise StoreError."""
         return await self._kinds[kind].resolve(names, create=False)
 
     async def find_or_assign(
         self, kind: Kind, names: Iterable[bytes], admission: Admission | None = None
     ) -> Mapping[bytes, Found]:
-        """The UID of each name, new ones assigned in the order given; or UidsExhausted, or the error of `admission`.
-        Raises StoreError."""
+        """Return the UID of each name, new ones assigned in the order given; or UidsExhausted, or the error of
+        `admission`. Raise StoreError."""
         return await self._kinds[kind].resolve(names, create=True, admission=admission)
 
     async def names(self, kind: Kind, uids: Iterable[bytes]) -> Mapping[bytes, bytes | NoSuchName]:
-        """The name of each UID, or NoSuchName. Raises StoreError."""
+        """Return the name of each UID, or NoSuchName. Raise StoreError."""
         return await self._kinds[kind].names(uids)
 
     @property
@@ -158,7 +158,7 @@ class Uids:
             table.drop_caches()
 
     def by_name(self, kind: Kind) -> ByteMap:
-        """The cache of a kind's UIDs by name."""
+        """Return the cache of a kind's UIDs by name."""
         return self._kinds[kind].by_name
 
     def cached(self) -> Iterator[CachedCells]:
@@ -172,7 +172,7 @@ class Uids:
         return sum(table.chunks for table in self._kinds.values())
 
     async def changed(self, cells: CachedCells) -> list[bytes]:
-        """The rows (names or UIDs) of cached cells that the store does not have any more. Raises StoreError."""
+        """Return the rows (names or UIDs) of cached cells that the store does not have any more. Raise StoreError."""
         stored = await self._store.get(self._table, list(cells.values), columns=[cells.column])
         return [row for row, value in cells.values.items() if row not in stored or stored[row][0].value != value]
 
@@ -194,7 +194,7 @@ class Uids:
             raise broken
 
     def statistics(self) -> dict[Kind, UidStatistics]:
-        """The present statistics."""
+        """Return the present statistics."""
         return {kind: table.statistics() for kind, table in self._kinds.items()}
 
 
@@ -230,7 +230,7 @@ class _KindTable:
     async def resolve(
         self, names: Iterable[bytes], *, create: bool, admission: Admission | None = None
     ) -> dict[bytes, Found]:
-        """The UID of each name, or why it has none."""
+        """Return the UID of each name, or why it has none."""
         found: dict[bytes, Found] = {}
         wanted: dict[bytes, None] = {}
         for name in names:
@@ -287,7 +287,7 @@ class _KindTable:
                 batch.found[name] = NoSuchName(f"No such name for '{self._kind.value}': '{name.decode('latin-1')}'")
 
     def _is_admitted(self, name: bytes, batch: NameBatch) -> bool:
-        """Whether a new name may get a UID. If not, the batch gets the error."""
+        """Return whether a new name may get a UID. If not, the batch gets the error."""
         for admission in batch.names[name]:
             why = admission.admit_name(self._kind, name) if admission is not None else None
             if why is None:
@@ -297,7 +297,7 @@ class _KindTable:
         return False
 
     async def _read_uids(self, names: Sequence[bytes]) -> dict[bytes, Found]:
-        """The UIDs in the store of those names that have one."""
+        """Return the UIDs in the store of those names that have one."""
         column = id_column(self._kind)
         found: dict[bytes, Found] = {}
         for at in range(0, len(names), LOOKUP_ROWS):
@@ -383,7 +383,7 @@ class _KindTable:
             raise StoreDown(f"{lost}; it is unknown whether {len(puts)} UIDs were assigned") from lost
 
     async def names(self, uids: Iterable[bytes]) -> dict[bytes, bytes | NoSuchName]:
-        """The name of each UID, or why it has none."""
+        """Return the name of each UID, or why it has none."""
         found: dict[bytes, bytes | NoSuchName] = {}
         wanted = []
         for uid in dict.fromkeys(uids):
@@ -464,7 +464,7 @@ class _KindTable:
         return self._uid_of.overflows + self._name_of.overflows
 
     def statistics(self) -> UidStatistics:
-        """The present statistics."""
+        """Return the present statistics."""
         used = 0 if self._random else min(self._used, capacity(self._width))
         available = 0 if self._random else capacity(self._width) - used
         cached = len(self._uid_of) + len(self._name_of)
