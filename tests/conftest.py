@@ -1,6 +1,7 @@
-"""Fixtures for all tests: a real HBase, real OpenTSDBs and installed agents.
+"""Fixtures for all tests: a real HBase, a real Cassandra, real OpenTSDBs and installed agents.
 
-`hbase` is shared by the whole run; each user creates its own tables. `opentsdb(…)` starts an OpenTSDB for one test.
+`hbase` is shared by the whole run; each user creates its own tables. `cassandra` is shared, too; each
+user has a keyspace. `opentsdb(…)` starts an OpenTSDB for one test.
 `opentsdb_shared(…)` returns an OpenTSDB that other tests with the same tables and settings use too.
 `program("collectd")` is the path of an installed agent.
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import layouts, timeouts
+from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run, need_peer, need_program
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
@@ -26,8 +28,14 @@ settings.register_profile("full", UNTIMED, derandomize=True)
 # so that results are reproducible. For many new examples: scripts/test --full --hypothesis-profile=default.
 settings.load_profile("full" if full_run() else "quick")
 
-MARKED_BY = {"hbase": "hbase", "opentsdb": "opentsdb", "opentsdb_shared": "opentsdb", "program": "clients"}
-LONG_FIRST = ("opentsdb", "hbase", "clients", "slow")
+MARKED_BY = {
+    "hbase": "hbase",
+    "cassandra": "cassandra",
+    "opentsdb": "opentsdb",
+    "opentsdb_shared": "opentsdb",
+    "program": "clients",
+}
+LONG_FIRST = ("opentsdb", "hbase", "cassandra", "clients", "slow")
 WORKER_BYTES = 3 << 30  # memory of one worker's HBase and OpenTSDBs
 
 
@@ -64,7 +72,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.hookimpl(tryfirst=True)  # before fixtures are created
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests that cannot run here. In a full run, fail them."""
-    for name in ("hbase", "opentsdb"):
+    for name in ("hbase", "opentsdb", "cassandra"):
         if item.get_closest_marker(name):
             need_peer(name)
 
@@ -81,6 +89,15 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHbase]:
     """The HBase of the test run."""
     need_peer("hbase")
     running = RunningHbase(tmp_path_factory.mktemp("hbase"))
+    yield running
+    running.kill()
+
+
+@pytest.fixture(scope="session")
+def cassandra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCassandra]:
+    """The Cassandra of the test run."""
+    need_peer("cassandra")
+    running = RunningCassandra(tmp_path_factory.mktemp("cassandra"))
     yield running
     running.kill()
 

@@ -1,4 +1,4 @@
-"""The commands `scripts/hbase` and `scripts/opentsdb`."""
+"""The commands `scripts/hbase`, `scripts/opentsdb` and `scripts/cassandra`."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from scripts.peers import hbase, java, opentsdb
+from scripts.peers import cassandra, hbase, java, opentsdb
 from scripts.peers.ports import HOST
 from scripts.peers.process import PeerError
 
@@ -75,6 +75,34 @@ def opentsdb_parser() -> ArgumentParser:
     return parser
 
 
+def cassandra_parser() -> ArgumentParser:
+    """Add the options of `scripts/cassandra`."""
+    parser = ArgumentParser(
+        prog="scripts/cassandra", description=cassandra.__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    add_fetch(verbs.add_parser, cassandra.NAME)
+    start = verbs.add_parser("start", help="start it in DIR unless it runs, and wait until it answers")
+    start.set_defaults(act=start_cassandra)
+    start.add_argument("dir", type=Path, metavar="DIR")
+    start.add_argument("--port", type=int, help=f"of CQL; 0: any free one (default {cassandra.PORT})")
+    start.add_argument(
+        "--storage-port", type=int, help=f"between nodes; 0: any free one (default {cassandra.STORAGE_PORT})"
+    )
+    start.add_argument("--heap", default=cassandra.Options.heap, help="as -Xmx takes it (default %(default)s)")
+    start.add_argument("--password", action="store_true", help="ask clients for user and password")
+    add_test_options(start)
+    for verb, act, told in (
+        ("stop", cassandra.stop, "stop it cleanly"),
+        ("kill", cassandra.kill, "kill it"),
+        ("pause", cassandra.pause, "pause it"),
+        ("resume", cassandra.resume, "resume a paused one without waiting for an answer"),
+    ):
+        add_verb(verbs.add_parser, verb, act, told)
+    add_status(verbs.add_parser, cassandra.status)
+    return parser
+
+
 def add_fetch(add: Callable[..., ArgumentParser], name: str) -> None:
     """Add the verb `fetch`."""
     parser = add("fetch", help="check for Java, and fetch missing jars")
@@ -139,6 +167,19 @@ def start_opentsdb(asked: Namespace) -> None:
     print(f"OpenTSDB answers on {HOST}:{opentsdb.start(asked.dir, options)}")
 
 
+def start_cassandra(asked: Namespace) -> None:
+    """Run `scripts/cassandra start`."""
+    options = cassandra.Options(
+        port=asked.port,
+        storage_port=asked.storage_port,
+        heap=asked.heap,
+        password=asked.password,
+        quick=asked.quick,
+        owner=asked.until_exit,
+    )
+    print(f"Cassandra answers on {HOST}:{cassandra.start(asked.dir, options).port}")
+
+
 def show(lines: list[str], home: Path) -> None:
     """Print the running processes, or exit with NOT_RUNNING."""
     print("\n".join(lines) or f"nothing runs in {home}")
@@ -152,9 +193,10 @@ def terminated(signum: int, _frame: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run `hbase …` or `opentsdb …`."""
+    """Run `hbase …`, `opentsdb …` or `cassandra …`."""
     signal.signal(signal.SIGTERM, terminated)
-    parser = {"hbase": hbase_parser, "opentsdb": opentsdb_parser}[arguments[0]]()
+    parsers = {"hbase": hbase_parser, "opentsdb": opentsdb_parser, "cassandra": cassandra_parser}
+    parser = parsers[arguments[0]]()
     asked = parser.parse_args(arguments[1:])
     if "dir" in asked:
         asked.dir = asked.dir.absolute()

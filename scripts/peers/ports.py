@@ -15,6 +15,8 @@ STRING, STRUCT, STOP = 11, 12, b"\0"
 REFUSED = struct.pack(">BHBH", STRUCT, 1, STRING, 1)  # exception 1 of the call, with its message as field 1
 ENABLE = b"enableTable"
 NO_TABLE = b"tsd.no-such-table"
+# Of Cassandra's protocol, version 4: a request with opcode 5 and no body, and the opcode of its answer.
+CQL_OPTIONS, CQL_SUPPORTED = bytes.fromhex("04 00 0000 05 00000000"), b"\x06"
 
 
 def pick(wanted: int) -> int:
@@ -49,6 +51,18 @@ def thrift_answers(port: int, timeout_s: float) -> bool:
     except OSError:
         return False
     return b"TableNotFound" in text
+
+
+def cql_answers(port: int, timeout_s: float) -> bool:
+    """Whether a Cassandra node says which protocols it speaks, which it does once it accepts clients."""
+    try:
+        with socket.create_connection((HOST, port), timeout=timeout_s) as connection:
+            connection.sendall(CQL_OPTIONS)
+            with connection.makefile("rb") as stream:
+                answer = stream.read(len(CQL_OPTIONS))
+    except OSError:
+        return False
+    return answer[4:5] == CQL_SUPPORTED
 
 
 def http_answers(port: int, path: str, timeout_s: float) -> bool:

@@ -1,0 +1,217 @@
+"""Cassandra 5.0.2, one node on loopback, which tsd uses as a storage engine.
+
+Its folder has `conf/`, `data/`, `commitlog/` and other folders of Cassandra (persistent), `log/`, `run/` and `tmp/`.
+With `--password` it asks for user cassandra, password cassandra.
+"""
+
+import json
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from scripts.peers.java import fetch, find_java
+from scripts.peers.ports import HOST, cql_answers, pick
+from scripts.peers.process import PeerError, await_ready, end, kill_all, locked, pid_of, send, spawn, watch
+
+NAME = "cassandra"
+MAIN = "org.apache.cassandra.service.CassandraDaemon"
+PORT, STORAGE_PORT = 9042, 7000
+STOP_S = 60  # a stop flushes memory to files
+START_S = 180
+
+# Packages that Cassandra accesses, and that Java 17 closes. From its own jvm17-server.options.
+OPENS = [
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            "java.lang", "java.lang.module", "java.lang.reflect", "java.io", "java.math", "java.net", "java.nio",
+            "java.nio.charset", "java.util", "java.util.concurrent", "java.util.concurrent.atomic",
+            "jdk.internal.loader", "jdk.internal.math", "jdk.internal.module", "jdk.internal.ref",
+            "jdk.internal.reflect", "jdk.internal.util.jar", "sun.nio.ch",
+        )
+    ),
+    *(
+        f"--add-exports=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            "java.lang.ref", "java.util.zip", "jdk.internal.misc", "jdk.internal.ref", "jdk.internal.util",
+            "sun.nio.ch",
+        )
+    ),
+    "--add-opens=jdk.management/com.sun.management.internal=ALL-UNNAMED",
+    "--add-opens=jdk.compiler/com.sun.tools.javac=ALL-UNNAMED",
+    "--add-exports=java.management.rmi/com.sun.jmx.remote.internal.rmi=ALL-UNNAMED",
+    "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
+    "--add-exports=java.rmi/sun.rmi.server=ALL-UNNAMED",
+    "--add-exports=java.rmi/sun.rmi.transport.tcp=ALL-UNNAMED",
+    "--add-exports=java.sql/java.sql=ALL-UNNAMED",
+    "--add-exports=jdk.attach/sun.tools.attach=ALL-UNNAMED",
+    "--add-exports=jdk.naming.dns/com.sun.jndi.dns=java.naming",
+]  # fmt: skip
+QUICK = ["-XX:TieredStopAtLevel=1"]
+
+LOGBACK = """\
+<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %-5level %logger{0}: %msg%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
+YAML = """\
+cluster_name: tsd
+num_tokens: 1
+partitioner: org.apache.cassandra.dht.Murmur3Partitioner
+endpoint_snitch: SimpleSnitch
+listen_address: {host}
+rpc_address: {host}
+start_native_transport: true
+native_transport_port: {port}
+storage_port: {storage_port}
+seed_provider:
+  - class_name: org.apache.cassandra.locator.SimpleSeedProvider
+    parameters: [{{seeds: "{host}:{storage_port}"}}]
+data_file_directories: ["{home}/data"]
+commitlog_directory: "{home}/commitlog"
+hints_directory: "{home}/hints"
+saved_caches_directory: "{home}/saved_caches"
+cdc_raw_directory: "{home}/cdc_raw"
+commitlog_sync: periodic
+commitlog_sync_period: 1000ms
+commitlog_segment_size: 16MiB
+disk_failure_policy: die
+auto_snapshot: false
+memtable_heap_space: 192MiB
+memtable_offheap_space: 192MiB
+memtable_allocation_type: offheap_objects
+file_cache_size: 64MiB
+networking_cache_size: 32MiB
+concurrent_reads: 8
+concurrent_writes: 16
+concurrent_compactors: 1
+authenticator: {authenticator}
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a start. Port None is the default port, 0 any free one; `heap` is in the format of -Xmx."""
+
+    port: int | None = None
+    storage_port: int | None = None
+    heap: str = "768m"
+    password: bool = False
+    quick: bool = False
+    owner: int | None = None  # stop when this process ends
+
+
+class Started(NamedTuple):
+    """Ports of the last start, saved in `run/cassandra.json`."""
+
+    port: int
+    storage_port: int
+
+
+def start(home: Path, options: Options) -> Started:
+    """Start it unless it runs, resume it if it is paused, and return once it answers. Raises PeerError."""
+    with locked(home / "run" / "lock"):
+        if pid_of(home, NAME):
+            started = _same(read(home), options)
+            send(home, NAME, signal.SIGCONT)
+        else:
+            started = Started(
+                pick(PORT if options.port is None else options.port),
+                pick(STORAGE_PORT if options.storage_port is None else options.storage_port),
+            )
+            _configure(home, started, options)
+        try:
+            if not pid_of(home, NAME):
+                if options.owner:
+                    watch(home, options.owner)
+                spawn(home, NAME, _command(home, options))
+            await_ready(home, [NAME], lambda: cql_answers(started.port, 3), within_s=START_S)
+        except BaseException:
+            kill_all(home)
+            raise
+        return started
+
+
+def stop(home: Path) -> None:
+    """Stop it cleanly: it writes its memory to files."""
+    if not (home / "run").exists():
+        return
+    with locked(home / "run" / "lock"):
+        orderly = end(home, NAME, orderly_s=STOP_S)
+        kill_all(home)
+    if not orderly:
+        raise PeerError(f"Cassandra was killed: it did not stop within {STOP_S} s. Its next start replays its log")
+
+
+def kill(home: Path) -> None:
+    """Kill it, without waiting: a start in progress fails."""
+    kill_all(home)
+
+
+def pause(home: Path) -> None:
+    """Pause it: its connections stay open without answers."""
+    send(home, NAME, signal.SIGSTOP)
+
+
+def resume(home: Path) -> None:
+    """Resume it if it is paused."""
+    send(home, NAME, signal.SIGCONT)
+
+
+def status(home: Path) -> list[str]:
+    """Return a line if it runs."""
+    pid = pid_of(home, NAME)
+    return [f"{NAME} runs as process {pid}, CQL on {HOST}:{read(home).port}"] if pid else []
+
+
+def read(home: Path) -> Started:
+    """Return the ports of the last start in `home`. Raises PeerError if there was none."""
+    try:
+        return Started(**json.loads((home / "run" / "cassandra.json").read_text()))
+    except (OSError, ValueError, TypeError) as exc:
+        raise PeerError(f"no Cassandra was started in {home}") from exc
+
+
+def _same(started: Started, options: Options) -> Started:
+    if options.port and options.port != started.port:
+        raise PeerError(f"it runs already, with --port {started.port}: stop it first")
+    return started
+
+
+def _command(home: Path, options: Options) -> list[str | Path]:
+    """Return the command of the JVM."""
+    flags = [
+        "-Xms256m", f"-Xmx{options.heap}", "-XX:+UseSerialGC", "-Xss512k", "-XX:+ExitOnOutOfMemoryError",
+        *(QUICK if options.quick else []),
+        f"-Djava.io.tmpdir={home / 'tmp'}",
+        "-Djava.net.preferIPv4Stack=true",
+        "-Djdk.attach.allowAttachSelf=true",
+        f"-Dcassandra.config=file://{home / 'conf' / 'cassandra.yaml'}",
+        f"-Dcassandra.storagedir={home}",
+        f"-Dcassandra.logdir={home / 'log'}",
+        f"-Dlogback.configurationFile={home / 'conf' / 'logback.xml'}",
+        "-Dcassandra-foreground=yes",
+        # A single node waits for no others.
+        "-Dcassandra.ring_delay_ms=0",
+        "-Dcassandra.skip_wait_for_gossip_to_settle=0",
+        "-Dcassandra.superuser_setup_delay_ms=0",
+    ]  # fmt: skip
+    return [find_java(), *OPENS, *flags, "-cp", f"{home / 'conf'}:{fetch(NAME)}/*", MAIN]
+
+
+def _configure(home: Path, started: Started, options: Options) -> None:
+    for folder in ("conf", "run", "tmp"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    yaml = YAML.format(
+        host=HOST,
+        home=home,
+        authenticator="PasswordAuthenticator" if options.password else "AllowAllAuthenticator",
+        **started._asdict(),
+    )
+    (home / "conf" / "cassandra.yaml").write_text(yaml)
+    (home / "conf" / "logback.xml").write_text(LOGBACK)
+    (home / "run" / "cassandra.json").write_text(json.dumps(started._asdict()) + "\n")
