@@ -15,15 +15,18 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tsd.store import Cell, Family, Put, Row, Store, Table
+from tsd.store.cassandra.engine import CassandraStore
+from tsd.store.cassandra.keys import Widths
 from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 
 FAMILIES = (Family(b"t"), Family(b"u"))
 NOW_MS = 10**15  # later than what calls bring along, but for one:
-AHEAD_MS = 10**16
+AHEAD_MS = 9 * 10**15
 
 # ---- What is called
 
@@ -334,3 +337,44 @@ prefixes = itertools.count(1)
 def test_hbase_store(hbase: RunningHbase, hbase_table: str, program: list[Call]) -> None:
     prefix = b"%06d/" % next(prefixes)
     trio.run(check, program, Model(hbase=True), in_hbase(hbase, hbase_table, prefix))
+
+
+def in_cassandra(cassandra: RunningCassandra, table: str, prefix: bytes) -> Opened:
+    @asynccontextmanager
+    async def opened(model: Model) -> AsyncIterator[Under]:
+        store = cassandra.store(widths=PREFIXES)
+        try:
+            yield Under(store, table, prefix)
+        finally:
+            await store.aclose()
+
+    return opened
+
+
+PREFIXES = Widths(7, 8)  # a directory for each program, a partition for each first byte
+
+
+@pytest.fixture(scope="module")
+def cassandra_table(cassandra: RunningCassandra) -> str:
+    """A table for all programs: each has rows of its own."""
+
+    async def make() -> None:
+        store: CassandraStore = cassandra.store(widths=PREFIXES)
+        assert await store.create_tables([Table("cells", FAMILIES)]) == ["cells"]
+        await store.aclose()
+
+    trio.run(make)
+    return "cells"
+
+
+def without_future(call: Call) -> Call:
+    """A call that stores no cell with a timestamp of the future: conditional writes cannot replace it there, which
+    tests/unit/store/test_cassandra.py pins."""
+    return call._replace(time_ms=None) if isinstance(call, Write) and call.time_ms == AHEAD_MS else call
+
+
+@given(program=st.lists(calls.map(without_future), max_size=30))
+@settings(deadline=None, max_examples=25)
+def test_cassandra_store(cassandra: RunningCassandra, cassandra_table: str, program: list[Call]) -> None:
+    prefix = b"%06d/" % next(prefixes)
+    trio.run(check, program, Model(hbase=True), in_cassandra(cassandra, cassandra_table, prefix))

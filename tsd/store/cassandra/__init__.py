@@ -1,0 +1,1 @@
+"""Cassandra as an engine: cells in tables of its own, whose partitions are listed in order."""

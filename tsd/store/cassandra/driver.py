@@ -1,0 +1,186 @@
+"""cassandra-driver: connections, prepared statements, and its errors as StoreErrors. Only this module imports it."""
+
+import logging
+import re
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    DriverException,
+    InvalidRequest,
+    OperationTimedOut,
+    ReadTimeout,
+    Unauthorized,
+    Unavailable,
+    WriteTimeout,
+)
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture
+from cassandra.connection import ConnectionException
+from cassandra.policies import (
+    ConstantReconnectionPolicy,
+    DCAwareRoundRobinPolicy,
+    FallthroughRetryPolicy,
+    RetryPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage, OverloadedErrorMessage, SyntaxException
+from cassandra.query import BatchStatement, BatchType, PreparedStatement, tuple_factory
+
+from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
+from tsd.store.cassandra.session import Contact, Done, Parameters, Rows
+
+PROTOCOL = 4  # from Cassandra 2.2 on
+RECONNECT_S = 1.0
+CONDITIONAL = "conditional"  # profile of statements with IF
+_ABSENT = re.compile(r"(unconfigured table|[Kk]eyspace '?\"?\w+'?\"? does not exist|does not exist)")
+
+
+class DriverSession:
+    """A session of the driver. See Session."""
+
+    def __init__(self, contact: Contact) -> None:
+        """Connect. Raises StoreError."""
+        level = ConsistencyLevel.name_to_value[contact.consistency]
+        local = contact.consistency.startswith("LOCAL_")
+        serial = ConsistencyLevel.LOCAL_SERIAL if local else ConsistencyLevel.SERIAL
+        profiles = {
+            name: ExecutionProfile(
+                load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy()),
+                retry_policy=retries,
+                consistency_level=level,
+                serial_consistency_level=serial,
+                request_timeout=contact.timeout_s,
+                row_factory=tuple_factory,
+            )
+            for name, retries in ((EXEC_PROFILE_DEFAULT, RetryPolicy()), (CONDITIONAL, FallthroughRetryPolicy()))
+        }
+        logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # its errors reach the caller
+        try:
+            self._cluster = Cluster(
+                contact_points=list(contact.hosts),
+                port=contact.hosts[0][1],
+                protocol_version=PROTOCOL,
+                execution_profiles=profiles,
+                auth_provider=_credentials(contact),
+                ssl_context=_tls(contact),
+                connect_timeout=contact.timeout_s,
+                control_connection_timeout=contact.timeout_s,
+                reconnection_policy=ConstantReconnectionPolicy(RECONNECT_S, max_attempts=None),
+                idle_heartbeat_interval=10,
+                idle_heartbeat_timeout=contact.timeout_s,
+                allow_beta_protocol_version=False,
+            )
+        except (OSError, ValueError) as exc:
+            raise StoreError(f"Cassandra cannot be reached: {exc}") from exc
+        try:
+            self._session = self._cluster.connect()
+        except Exception as exc:
+            self._cluster.shutdown()
+            raise translated(exc) from None
+        self._session.default_fetch_size = None  # statements have limits of their own
+
+    def prepare(self, cql: str, *, conditional: bool) -> PreparedStatement:
+        """See Session."""
+        try:
+            statement = self._session.prepare(cql)
+        except Exception as exc:
+            raise translated(exc) from None
+        statement.is_idempotent = not conditional
+        return statement
+
+    def command(self, cql: str, parameters: Parameters = ()) -> Rows:
+        """See Session."""
+        try:
+            return list(self._session.execute(cql, parameters or None))
+        except Exception as exc:
+            raise translated(exc) from None
+
+    def submit(self, statement: PreparedStatement, parameters: Parameters, done: Done) -> None:
+        """See Session."""
+        profile = EXEC_PROFILE_DEFAULT if statement.is_idempotent else CONDITIONAL
+        self._submit(statement, parameters, profile, done)
+
+    def submit_batch(self, statement: PreparedStatement, rows: Sequence[Parameters], done: Done) -> None:
+        """See Session."""
+        batch = BatchStatement(BatchType.UNLOGGED)
+        for row in rows:
+            batch.add(statement, row)
+        batch.is_idempotent = True
+        self._submit(batch, None, EXEC_PROFILE_DEFAULT, done)
+
+    def _submit(self, statement: Any, parameters: Parameters | None, profile: object, done: Done) -> None:
+        try:
+            future: ResponseFuture = self._session.execute_async(statement, parameters, execution_profile=profile)
+        except Exception as exc:  # also what the driver raises for values that it cannot encode
+            done([], translated(exc))
+            return
+        future.add_callbacks(lambda rows: done(rows or [], None), lambda exc: done([], translated(exc)))
+
+    def close(self) -> None:
+        """See Session."""
+        self._cluster.shutdown()
+
+
+def connect(contact: Contact) -> DriverSession:
+    """See Driver."""
+    return DriverSession(contact)
+
+
+def translated(error: BaseException) -> StoreError:
+    """Return an error of the driver as a StoreError, with its message in one line."""
+    said = " ".join(str(error).split())[:500]
+    match error:
+        case NoHostAvailable():
+            return _no_host(error)
+        case AuthenticationFailed() | Unauthorized():
+            return StoreError(f"Cassandra refuses the user or the password: {said}")
+        case InvalidRequest() if _ABSENT.search(said):
+            return NoTable(f"{said}: `tsd create-tables` creates keyspace and tables")
+        case OverloadedErrorMessage():
+            return StoreBusy(f"Cassandra is overloaded: {said}")
+        case Unavailable() | IsBootstrappingErrorMessage():
+            return StoreDown(f"Cassandra: too few replicas are up: {said}")
+        case ReadTimeout() | WriteTimeout() | OperationTimedOut():
+            return StoreDown(f"Cassandra: no answer in time: {said}")
+        case ConnectionException() | OSError():
+            return StoreDown(f"Cassandra: connection lost: {said}")
+        case InvalidRequest() | SyntaxException() | ErrorMessage() | DriverException():
+            return StoreError(f"Cassandra: {said}")
+        case _:
+            return StoreError(f"Cassandra: {type(error).__name__}: {said}")
+
+
+def _no_host(error: NoHostAvailable) -> StoreError:
+    """Return the errors of all tried nodes as one StoreError."""
+    errors = dict(error.errors)
+    said = "; ".join(f"{host}: {' '.join(str(cause).split())}" for host, cause in errors.items())[:500]
+    causes = list(errors.values())
+    if causes and all(isinstance(cause, OverloadedErrorMessage) for cause in causes):
+        return StoreBusy(f"Cassandra is overloaded: {said}")
+    if causes and all(isinstance(cause, AuthenticationFailed) for cause in causes):
+        return StoreError(f"Cassandra refuses the user or the password: {said}")
+    return StoreDown(f"Cassandra: no node answers: {said or error}")
+
+
+def _credentials(contact: Contact) -> PlainTextAuthProvider | None:
+    """Return the user and the password. Raises OSError."""
+    if not contact.user:
+        return None
+    password = Path(contact.password_file).read_text("utf-8").rstrip("\r\n") if contact.password_file else ""
+    return PlainTextAuthProvider(contact.user, password)
+
+
+def _tls(contact: Contact) -> ssl.SSLContext | None:
+    """Return the TLS settings, None without TLS. Raises OSError."""
+    if not contact.ca_file:
+        return None
+    context = ssl.create_default_context(cafile=contact.ca_file)
+    context.check_hostname = False  # nodes are found by address; the CA of the cluster vouches for them
+    if contact.certificate_file:
+        context.load_cert_chain(contact.certificate_file, contact.key_file or None)
+    return context

@@ -1,0 +1,539 @@
+"""The Cassandra engine: cells in tables of its own, ordered by directories of partitions (see keys, directory).
+
+Write timestamps are microseconds of this process's clock, which never fall here; those of conditional writes are of a
+node's clock. A conditional write may be hidden by a later timestamp of a process whose clock is ahead. It is read back,
+and repeated until it shows.
+
+Of two values with the same timestamp Cassandra keeps the larger one. A put with a timestamp of its caller therefore
+reads the cells first, and takes one of the 1,000 microseconds of its millisecond that is later than theirs.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from types import MappingProxyType
+from typing import TypeVar
+
+import trio
+
+from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError, bare
+from tsd.store import Capabilities, Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Row, Table
+from tsd.store.cassandra import schema
+from tsd.store.cassandra.directory import Directory
+from tsd.store.cassandra.keys import Shape, Widths, bounds, cassandra_name, parse_comment
+from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Value
+from tsd.store.retry import backoff, run_bounded
+from tsd.store.rules import add, bytes_of, check_column, check_row, whole_rows
+from tsd.store.timing import new_latencies, timed
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+IN_FLIGHT = 64  # requests without an answer
+CONCURRENT = 16  # requests of one call
+BATCH_CELLS = 400  # larger batches of one partition are not faster
+BATCH_BYTES = 1 << 20  # of values: a batch must fit into half a segment of the commit log, 16 MiB by default
+GET_ROWS = 50  # per request
+PAGE_CELLS = 1000  # per request
+PAGE_LEAST_CELLS = 8  # per row of the wanted page
+PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
+MOST_AHEAD = 8  # partitions that a page reads at once
+MS, LAST_US = 1000, 999  # microseconds of a millisecond
+LATEST_MS = (2**63 - 1) // MS - 1
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.1, 2.0, 5  # while Cassandra is overloaded: 3 to 5 s in all
+FIRST_HIDDEN_S, LONGEST_HIDDEN_S, HIDDEN_TRIES = 0.002, 0.5, 12  # until a conditional write shows: 2 to 3 s in all
+MOST_AHEAD_US = 60_000_000  # a clock that is further ahead is wrong, and is not followed
+CONTENDED_TRIES = 50  # of an increment that others overtake
+
+
+class CassandraStore:
+    """Store on Cassandra. The cluster need not be up yet: the first call connects.
+
+    A delete leaves a marker, which hides later puts with timestamps up to its own until Cassandra drops it.
+    """
+
+    change_feed: ChangeFeed | None = None
+    cell_reader: CellReader | None = None
+    cell_signatures: CellSignatures | None = None
+
+    def __init__(
+        self, contact: Contact, keyspace: str, clock_ms: Callable[[], int], widths: Callable[[str], Widths]
+    ) -> None:
+        """`clock_ms` is the wall clock in Unix milliseconds. `widths` has the prefix lengths of a table by its name;
+        it is asked when a table is created."""
+        self.capabilities = Capabilities(
+            ascending_timestamps=False,
+            shared=True,
+            filters_rows=False,
+            parallel_scans=4,
+            keeps_versions=True,
+            call_timeout_s=contact.timeout_s,
+            endpoints=contact.endpoints,
+        )
+        self.latencies = new_latencies()
+        self._keyspace = keyspace
+        self._connector = Connector(contact, in_flight=IN_FLIGHT)
+        self._directory = Directory(keyspace, self._connector)
+        self._clock_ms = clock_ms
+        self._last_us = 0
+        self._widths = widths
+        self._shapes: dict[str, Shape] = {}
+        self._cql: dict[str, schema.Statements] = {}
+        self._increments = trio.Lock()
+        self._count: Counter[str] = Counter()
+
+    # ---- Tables
+
+    async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
+        """See Store. Creates the keyspace, too, if it is missing."""
+        if not await self._connector.command(schema.KEYSPACES, (self._keyspace,)):
+            local = await self._connector.command(schema.VERSION)
+            nodes = [str(row[-1]) for row in [*local, *await self._connector.command(schema.PEERS)]]
+            await self._connector.command(schema.create_keyspace(self._keyspace, nodes))
+        [(version, _)] = await self._connector.command(schema.VERSION)
+        existing = await self._read_shapes()
+        await self._connector.command(schema.create_directory(self._keyspace))
+        made = []
+        for name, families in tables:
+            if name not in existing:
+                await self._check_name(name)
+                shape = Shape(name, tuple(family.name for family in families), self._widths(name))
+                await self._connector.command(
+                    schema.create_table(self._keyspace, shape, compression.upper(), str(version))
+                )
+                made.append(name)
+        return made
+
+    async def drop_tables(self, tables: Iterable[str]) -> None:
+        """Delete these tables and their contents. Not part of Store: for temporary tables of tests."""
+        for table in tables:
+            await self._connector.command(f'DROP TABLE "{self._keyspace}"."{cassandra_name(table)}"')
+            self._shapes.pop(table, None)
+
+    async def tables(self) -> list[str]:
+        """See Store. Raise NoTable if the keyspace is missing."""
+        if not await self._connector.command(schema.KEYSPACES, (self._keyspace,)):
+            raise NoTable(f"there is no keyspace {self._keyspace}: `tsd create-tables` creates it")
+        return sorted(await self._read_shapes())
+
+    async def _read_shapes(self) -> dict[str, Shape]:
+        """Return all tables of the keyspace that belong to a store."""
+        rows = await self._connector.command(schema.LIST_TABLES, (self._keyspace,))
+        shapes = [shape for _, text in rows if (shape := parse_comment(str(text or ""))) is not None]
+        return {shape.name: shape for shape in shapes}
+
+    async def _check_name(self, name: str) -> None:
+        """Raise StoreError if a table that is not this one has its name in Cassandra."""
+        rows = await self._connector.command(schema.LIST_TABLES, (self._keyspace,))
+        for own, text in rows:
+            if own == cassandra_name(name):
+                what = f"it belongs to table {shape.name}" if (shape := parse_comment(str(text))) else "it is not tsd's"
+                raise StoreError(f"table {own} of keyspace {self._keyspace} is taken: {what}. Choose another name")
+
+    async def _shape(self, table: str) -> Shape:
+        """Return the shape of a table. Raise NoTable, or StoreError for a table of another shape."""
+        if table not in self._shapes:
+            shape = (await self._read_shapes()).get(table)
+            if shape is None:
+                await self.tables()  # names a missing keyspace
+                await self._check_name(table)
+                raise NoTable(f"there is no table {table} in keyspace {self._keyspace}")
+            rows = await self._connector.command(schema.LIST_COLUMNS, (self._keyspace, cassandra_name(table)))
+            columns = {str(name): str(kind) for name, kind, _ in rows}
+            if columns != schema.COLUMNS or any(kind != "blob" for _, _, kind in rows):
+                raise StoreError(
+                    f"table {cassandra_name(table)} of keyspace {self._keyspace} has other columns than tsd's: "
+                    f"got {', '.join(sorted(columns))}, wanted {', '.join(sorted(schema.COLUMNS))}, all of type blob"
+                )
+            self._shapes[table] = shape
+            self._cql[table] = schema.statements(self._keyspace, table)
+        return self._shapes[table]
+
+    async def _checked(self, table: str, cells: Iterable[tuple[bytes, bytes]]) -> Shape:
+        """Return the shape of a table. Raise StoreError for (row, column) that it cannot hold."""
+        shape = await self._shape(table)
+        for row, column in cells:
+            check_row(row)
+            check_column(column)
+            if column.partition(b":")[0] not in shape.families:
+                raise StoreError(f"table {table} has no family for column {column!r}")
+        return shape
+
+    # ---- Reading
+
+    @timed
+    async def get(
+        self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
+    ) -> dict[bytes, list[Cell]]:
+        """See Store."""
+        shape = await self._shape(table)
+        cql = self._cql[table]
+        wanted = None if columns is None else sorted(set(columns))
+        if wanted is not None and not wanted:
+            return {}
+        groups = grouped((shape.partition(row), row) for row in dict.fromkeys(rows) if 0 < len(row) <= LONGEST_KEY)
+        found: dict[bytes, list[Cell]] = {}
+
+        async def read(part: tuple[bytes, list[bytes]]) -> None:
+            partition, keys = part
+            rests = [key[len(partition) :] for key in keys]
+            if wanted is None:
+                answer = await self._ask(cql.rows, (partition, rests))
+            else:
+                answer = await self._ask(cql.columns, (partition, rests, wanted))
+            found.update((row.key, row.cells) for row in rows_of(partition, answer))
+
+        await run_bounded(sliced(groups, GET_ROWS), read, limit=CONCURRENT)
+        return found
+
+    @timed
+    async def page(
+        self,
+        table: str,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        limit: int,
+        columns: Collection[bytes] | None = None,
+    ) -> Page:
+        """See Store."""
+        shape = await self._shape(table)
+        if (stop is not None and start >= stop) or (columns is not None and not columns):
+            return Page([], None)
+        found = PageRows(limit, None if columns is None else frozenset(columns))
+        waiting: list[bytes] = []
+        ahead = 1
+        async with aclosing(self._directory.partitions(shape, start, stop)) as partitions:
+            async for partition in partitions:
+                if found.is_full:
+                    return Page(found.rows, partition)
+                waiting.append(partition)
+                if len(waiting) >= ahead:
+                    next_start = await self._take(table, waiting, start, stop, found)
+                    if next_start is not None:
+                        return Page(found.rows, next_start)
+                    waiting = []
+                    ahead = min(2 * ahead, MOST_AHEAD)
+        return Page(found.rows, await self._take(table, waiting, start, stop, found))
+
+    async def _take(
+        self, table: str, partitions: Sequence[bytes], start: bytes, stop: bytes | None, found: "PageRows"
+    ) -> bytes | None:
+        """Read partitions and add their rows to a page. Return the first row key that does not fit, None if all do."""
+        cells = min(PAGE_CELLS, PAGE_LEAST_CELLS * found.limit)
+        answers: dict[bytes, tuple[list[Row], bytes | None]] = {}
+
+        async def read(partition: bytes) -> None:
+            answers[partition] = await self._read_part(table, partition, bounds(partition, start, stop), cells)
+
+        await run_bounded(partitions, read, limit=MOST_AHEAD)
+        for partition in partitions:
+            rows, next_start = answers[partition]
+            for row in rows:
+                if found.is_full:
+                    return row.key
+                found.add(row)
+            if next_start is not None:
+                return next_start
+        return None
+
+    async def _read_part(
+        self, table: str, partition: bytes, part: tuple[bytes, bytes | None], cells: int
+    ) -> tuple[list[Row], bytes | None]:
+        """Return the rows of the first `cells` cells of a part of a partition, all whole, and the next row key."""
+        low, high = part
+        cql = self._cql[table]
+        if high is None:
+            answer = await self._ask(cql.from_key, (partition, low, cells))
+        else:
+            answer = await self._ask(cql.between, (partition, low, high, cells))
+        rows = rows_of(partition, answer)
+        if len(answer) < cells:
+            return rows, None
+        last = rows.pop()  # may have more cells
+        if rows:
+            return rows, last.key
+        rows = rows_of(partition, await self._ask(cql.rows, (partition, [last.key[len(partition) :]])))
+        return rows, last.key + b"\0"
+
+    # ---- Writing
+
+    @timed
+    async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
+        """See Store. Partitions are written in parallel, in any order."""
+        shape = await self._checked(table, ((cell.row, cell.column) for cell in cells))
+        if time_ms is not None and not 0 <= time_ms <= LATEST_MS:
+            raise StoreError(f"write timestamp: got {time_ms} ms, wanted 0 to {LATEST_MS}")
+        if not cells:
+            return
+        stamp = self._stamp() if time_ms is None else time_ms * MS
+        latest = {(cell.row, cell.column): cell for cell in cells}  # of several puts to one cell the last one counts
+        kept = cells if len(latest) == len(cells) else sorted(latest.values())
+        groups = grouped((shape.partition(cell.row), cell) for cell in kept)
+        await self._directory.enter(shape, groups)
+        cql = self._cql[table]
+
+        async def write(part: tuple[bytes, Sequence[Put]]) -> None:
+            partition, puts = part
+            ends = len(partition)
+            stamps = {} if time_ms is None else await self._later_stamps(table, partition, puts, stamp)
+            rows: list[Parameters] = [
+                (stamps.get((row, column), stamp), value, partition, row[ends:], column) for row, column, value in puts
+            ]
+            await self._batch(cql.put, rows)
+
+        parts = (
+            (partition, slice_)
+            for partition, puts in groups.items()
+            for slice_ in whole_rows(puts, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES)
+        )
+        await run_bounded(parts, write, limit=CONCURRENT)
+        self._count["cells_put"] += len(cells)
+
+    async def _later_stamps(
+        self, table: str, partition: bytes, puts: Sequence[Put], stamp: int
+    ) -> dict[tuple[bytes, bytes], int]:
+        """Return the timestamps of puts over other values of the same millisecond: later ones than the values have."""
+        found: dict[tuple[bytes, bytes], int] = {}
+        values = {(row, column): value for row, column, value in puts}
+        rows = grouped((row, column) for row, column, _ in puts)
+
+        async def read(row: tuple[bytes, list[bytes]]) -> None:
+            key, columns = row
+            for column, value, stamped in cells_of(
+                await self._ask(self._cql[table].stored, (partition, key[len(partition) :], columns))
+            ):
+                place = key, column
+                if stamped // MS == stamp // MS:
+                    found[place] = stamped if value == values[place] else stamped + 1
+                    if found[place] // MS > stamp // MS:
+                        raise StoreError(
+                            f"table {table}: row {key.hex()} column {column.hex()} was written {MS} times with the "
+                            f"write timestamp {stamp // MS} ms: no later one is left in it"
+                        )
+
+        await run_bounded(rows.items(), read, limit=CONCURRENT)
+        return found
+
+    @timed
+    async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
+        """See Store."""
+        shape = await self._checked(table, ((row, column) for row, names in columns.items() for column in names))
+        stamp = self._stamp() if up_to_ms is None else min(up_to_ms, LATEST_MS) * MS + LAST_US
+        groups = grouped((shape.partition(row), (row, name)) for row, names in columns.items() for name in names)
+        cql = self._cql[table]
+
+        async def write(part: tuple[bytes, list[tuple[bytes, bytes]]]) -> None:
+            partition, places = part
+            await self._batch(cql.delete, [(stamp, partition, row[len(partition) :], name) for row, name in places])
+
+        await run_bounded(sliced(groups, BATCH_CELLS), write, limit=CONCURRENT)
+
+    async def check_and_put(
+        self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None
+    ) -> bool:
+        """See Store. Raise StoreError if later timestamps hide the write for seconds: the clocks differ too much."""
+        shape = await self._checked(table, [(row, column)])
+        await self._directory.enter(shape, [shape.partition(row)])
+        return await self._check_and_put(shape, Put(row, column, value), expected or b"")
+
+    @timed
+    async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
+        """See Store."""
+        shape = await self._checked(table, ((cell.row, cell.column) for cell in cells))
+        await self._directory.enter(shape, dict.fromkeys(shape.partition(cell.row) for cell in cells))
+        written: dict[bytes, bool] = {}
+
+        async def write(cell: Put) -> None:
+            written[cell.row] = await self._check_and_put(shape, cell, b"")
+
+        await run_bounded(cells, write, limit=CONCURRENT)
+        return [written[cell.row] for cell in cells]
+
+    async def _check_and_put(self, shape: Shape, cell: Put, expected: bytes) -> bool:
+        """Write a cell if its value is `expected` (empty: or if it is absent)."""
+        before: bytes | None = expected or None
+        for wait_s in backoff(FIRST_HIDDEN_S, LONGEST_HIDDEN_S, HIDDEN_TRIES):
+            stored = await self._replace(shape, cell, before)
+            if stored is not before and stored != before:
+                if (stored or b"") != expected:
+                    return False
+                before = stored  # absent and empty are the same to the caller, but not to Cassandra
+                continue
+            if await self._shows(shape, cell, before):
+                self._count["cells_put"] += 1
+                return True
+            await trio.sleep(wait_s)
+        raise self._hidden(shape, cell)
+
+    async def _replace(self, shape: Shape, cell: Put, before: bytes | None) -> bytes | None:
+        """Write a cell if its value is `before` (None: absent). Return the value that it had."""
+        partition = shape.partition(cell.row)
+        rest = cell.row[len(partition) :]
+        cql = self._cql[shape.name].replace
+        try:
+            [(applied, *found)] = await self._connector.ask(
+                cql, (cell.value, partition, rest, cell.column, before), conditional=True
+            )
+        except StoreBusy as exc:
+            raise StoreDown(f"a conditional write may or may not have been executed: {exc}") from bare(exc)
+        if applied:
+            return before
+        value = found[-1] if found else None
+        assert value is None or isinstance(value, bytes)
+        return value
+
+    async def _shows(self, shape: Shape, cell: Put, before: bytes | None) -> bool:
+        """Return whether a conditional write that was applied shows. If it does, follow the node's clock."""
+        partition = shape.partition(cell.row)
+        answer = await self._ask(self._cql[shape.name].stored, (partition, cell.row[len(partition) :], [cell.column]))
+        for _, value, stamp in cells_of(answer):
+            if stamp < self._clock_ms() * MS + MOST_AHEAD_US:
+                self._last_us = max(self._last_us, stamp)
+            return value != before or value == cell.value
+        return before is not None  # deleted by another process meanwhile
+
+    def _hidden(self, shape: Shape, cell: Put) -> StoreError:
+        """Return the error of a write that does not show."""
+        return StoreError(
+            f"table {shape.name}: a write to row {cell.row.hex()} column {cell.column.hex()} is hidden by a write or "
+            "delete with a later timestamp: check the clocks of all daemons and Cassandra nodes"
+        )
+
+    @timed
+    async def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
+        """See Store. The value is read, and replaced if it is still the same."""
+        shape = await self._checked(table, [(row, column)])
+        partition = shape.partition(row)
+        await self._directory.enter(shape, [partition])
+        async with self._increments:  # others of this process would only fail
+            answer = await self._ask(self._cql[table].stored, (partition, row[len(partition) :], [column]))
+            before = next((value for _, value, _ in cells_of(answer)), None)
+            hidden = 0
+            waits = list(backoff(FIRST_HIDDEN_S, LONGEST_HIDDEN_S, HIDDEN_TRIES))
+            for _ in range(CONTENDED_TRIES):
+                total = add(before, by)
+                cell = Put(row, column, bytes_of(total))
+                stored = await self._replace(shape, cell, before)
+                if stored != before:
+                    before = stored
+                elif await self._shows(shape, cell, before):
+                    return total
+                elif hidden == len(waits):
+                    raise self._hidden(shape, cell)
+                else:
+                    await trio.sleep(waits[hidden])
+                    hidden += 1
+        raise StoreDown(f"table {table}: others incremented {row.hex()} {CONTENDED_TRIES} times in between")
+
+    @timed
+    async def sync(self) -> None:
+        """See Store. This does nothing: Cassandra acknowledges a write after enough replicas have logged it."""
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        """See Store."""
+        await self._connector.aclose()
+
+    def statistics(self) -> Mapping[str, int]:
+        """See Store."""
+        return MappingProxyType(dict(self._count))
+
+    def _stamp(self) -> int:
+        """Return a write timestamp in microseconds, later than all before."""
+        self._last_us = max(self._last_us + 1, self._clock_ms() * MS)
+        return self._last_us
+
+    async def _ask(self, cql: str, parameters: Parameters) -> Rows:
+        """Execute a statement that may be repeated."""
+        return await self._patiently(lambda: self._connector.ask(cql, parameters))
+
+    async def _batch(self, cql: str, rows: Sequence[Parameters]) -> None:
+        """Execute a statement for rows of one partition."""
+        await self._patiently(lambda: self._connector.batch(cql, rows))
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Execute a request, again while Cassandra is overloaded."""
+        self._count["requests"] += 1
+        for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
+            try:
+                return await call()
+            except StoreBusy:
+                self._count["retries"] += 1
+            except StoreError:
+                self._count["errors"] += 1
+                raise
+            await trio.sleep(wait_s)
+        return await call()
+
+
+class PageRows:
+    """The rows of a page as they are found."""
+
+    def __init__(self, limit: int, columns: frozenset[bytes] | None) -> None:
+        self.limit = limit
+        self.rows: list[Row] = []
+        self._columns = columns
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no row may be added."""
+        return len(self.rows) >= self.limit or self._size >= PAGE_BYTES
+
+    def add(self, row: Row) -> None:
+        """Add a row with the wanted columns, if it has any."""
+        if self._columns is not None:
+            row = Row(row.key, [cell for cell in row.cells if cell.column in self._columns])
+        if row.cells:
+            self.rows.append(row)
+            self._size += sum(len(cell.value) for cell in row.cells)
+
+
+def grouped(items: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """Return values by key, in order.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    groups: dict[K, list[T]] = {}
+    for key, item in items:
+        groups.setdefault(key, []).append(item)
+    return groups
+
+
+def sliced(groups: Mapping[K, Sequence[T]], most: int) -> Iterator[tuple[K, list[T]]]:
+    """Yield each group in slices of at most `most` values.
+
+    >>> list(sliced({"a": [1, 2, 3]}, 2))
+    [('a', [1, 2]), ('a', [3])]
+    """
+    for key, items in groups.items():
+        for at in range(0, len(items), most):
+            yield key, list(items[at : at + most])
+
+
+def cells_of(answer: Rows) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield column, value and timestamp in microseconds of the cells in an answer."""
+    for _, column, value, stamp in answer:
+        assert isinstance(column, bytes)
+        assert isinstance(value, bytes)
+        assert isinstance(stamp, int)
+        yield column, value, stamp
+
+
+def rows_of(partition: bytes, answer: Rows) -> list[Row]:
+    """Return the rows of an answer, in its order."""
+    rows: list[Row] = []
+    last: Value = None
+    for key, column, value, stamp in answer:
+        assert isinstance(key, bytes)
+        assert isinstance(column, bytes)
+        assert isinstance(value, bytes)
+        assert isinstance(stamp, int)
+        if not rows or key != last:
+            rows.append(Row(partition + key, []))
+            last = key
+        rows[-1].cells.append(Cell(column, value, stamp // MS))
+    return rows

@@ -1,0 +1,180 @@
+"""What the engine needs of a driver, and how answers that arrive in the driver's thread reach trio.
+
+`tsd.store.cassandra.driver` implements `Session` with cassandra-driver, which is an optional dependency.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, cast
+
+import trio
+
+from tsd.errors import StoreDown, StoreError, bare
+
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 4.0  # between attempts to connect; meanwhile calls fail at once
+DRIVER = "tsd.store.cassandra.driver"
+
+Value: TypeAlias = bytes | int | str | bool | Sequence[bytes] | None
+Parameters: TypeAlias = tuple[Value, ...]
+Rows: TypeAlias = list[tuple[Value, ...]]
+Done: TypeAlias = Callable[[Rows, StoreError | None], None]
+
+
+@dataclass(frozen=True)
+class Contact:
+    """How to reach a cluster."""
+
+    hosts: tuple[tuple[str, int], ...]
+    consistency: str = "QUORUM"
+    user: str = ""
+    password_file: str = ""
+    ca_file: str = ""  # empty: without TLS
+    certificate_file: str = ""
+    key_file: str = ""
+    timeout_s: float = 12.0
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """host:port of each contact point."""
+        return tuple(f"{host}:{port}" for host, port in self.hosts)
+
+
+class Statement(Protocol):
+    """A prepared statement."""
+
+
+class Session(Protocol):
+    """A connected driver. `prepare`, `command` and `close` block; the others return at once and call `done` later, in
+    any thread. Errors are StoreErrors."""
+
+    def prepare(self, cql: str, *, conditional: bool) -> Statement:
+        """Prepare a statement; `conditional` for one with IF, which must not be sent twice."""
+        ...
+
+    def command(self, cql: str, parameters: Parameters = ()) -> Rows:
+        """Execute a statement and return its rows."""
+        ...
+
+    def submit(self, statement: Statement, parameters: Parameters, done: Done) -> None:
+        """Execute a prepared statement."""
+        ...
+
+    def submit_batch(self, statement: Statement, rows: Sequence[Parameters], done: Done) -> None:
+        """Execute a prepared statement for each of `rows`, which are in one partition, as one unlogged batch."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+class Driver(Protocol):
+    """The module DRIVER."""
+
+    def connect(self, contact: Contact) -> Session:
+        """Connect. Raises StoreError."""
+        ...
+
+
+class Connector:
+    """Connects at the first call, and passes calls to the session. The cluster need not be up when it is created."""
+
+    def __init__(self, contact: Contact, *, in_flight: int) -> None:
+        """`in_flight` is the greatest number of requests without an answer."""
+        self._contact = contact
+        self._session: Session | None = None
+        self._statements: dict[str, Statement] = {}
+        self._lock = trio.Lock()
+        self._slots = trio.Semaphore(in_flight, max_value=in_flight)
+        self._retry_at = 0.0
+        self._backoff_s = FIRST_BACKOFF_S
+        self._failure = ""
+
+    async def session(self) -> Session:
+        """Return the session. Raise StoreError if there is none and it cannot be opened now."""
+        if self._session is not None:
+            return self._session
+        async with self._lock:
+            if self._session is not None:
+                return self._session
+            if trio.current_time() < self._retry_at:
+                raise StoreDown(self._failure)
+            try:
+                self._session = await trio.to_thread.run_sync(_connect, self._contact)
+            except StoreError as exc:
+                self._failure = str(exc)
+                self._retry_at = trio.current_time() + self._backoff_s
+                self._backoff_s = min(2 * self._backoff_s, LONGEST_BACKOFF_S)
+                raise bare(exc) from None
+            self._backoff_s = FIRST_BACKOFF_S
+            return self._session
+
+    async def prepared(self, cql: str, *, conditional: bool = False) -> Statement:
+        """Return a prepared statement."""
+        session = await self.session()
+        async with self._lock:
+            if cql not in self._statements:
+                self._statements[cql] = await trio.to_thread.run_sync(
+                    lambda: session.prepare(cql, conditional=conditional)
+                )
+            return self._statements[cql]
+
+    async def command(self, cql: str, parameters: Parameters = ()) -> Rows:
+        """Execute a rare statement in a thread."""
+        session = await self.session()
+        return await trio.to_thread.run_sync(lambda: session.command(cql, parameters))
+
+    async def ask(self, cql: str, parameters: Parameters, *, conditional: bool = False) -> Rows:
+        """Execute a statement and return its rows. A cancelled one goes on in the background and keeps its slot."""
+        statement = self._statements.get(cql) or await self.prepared(cql, conditional=conditional)
+        session = await self.session()
+        return await self._answer(lambda done: session.submit(statement, parameters, done))
+
+    async def batch(self, cql: str, rows: Sequence[Parameters]) -> None:
+        """Execute a statement for each of `rows`, in one partition, atomically."""
+        statement = self._statements.get(cql) or await self.prepared(cql)
+        session = await self.session()
+        await self._answer(lambda done: session.submit_batch(statement, rows, done))
+
+    async def _answer(self, submit: Callable[[Done], None]) -> Rows:
+        """Submit a request and wait for its answer, which another thread hands over."""
+        await self._slots.acquire()
+        token = trio.lowlevel.current_trio_token()
+        answered = trio.Event()
+        answers: list[tuple[Rows, StoreError | None]] = []
+
+        def finish() -> None:
+            self._slots.release()
+            answered.set()
+
+        def done(rows: Rows, error: StoreError | None) -> None:
+            answers.append((rows, error))
+            with suppress(trio.RunFinishedError):  # the caller is gone
+                token.run_sync_soon(finish)
+
+        submit(done)
+        await answered.wait()
+        [(rows, error)] = answers
+        answers.clear()
+        if error is not None:
+            raise bare(error)
+        return rows
+
+    async def aclose(self) -> None:
+        """Disconnect."""
+        session, self._session = self._session, None
+        if session is not None:
+            await trio.to_thread.run_sync(session.close)
+        else:
+            await trio.lowlevel.checkpoint()
+
+
+def _connect(contact: Contact) -> Session:
+    """Load the driver, which takes 0.2 s and which other engines do not need, and connect."""
+    try:
+        driver = importlib.import_module(DRIVER)
+    except ImportError as exc:
+        raise StoreError(f"the engine cassandra needs cassandra-driver (pip install 'tsd[cassandra]'): {exc}") from exc
+    return cast(Driver, driver).connect(contact)
