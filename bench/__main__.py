@@ -13,6 +13,7 @@ from bench import mixed_load as mixed_load_module
 from bench import put as put_module
 from bench import query as query_module
 from bench import query_numbers as query_numbers_module
+from bench import reads as reads_module
 from bench import series as series_module
 from bench import sync as sync_module
 from bench import windows as windows_module
@@ -173,6 +174,19 @@ def put(series: int, points: int, batches: tuple[int, ...], rounds: int) -> None
 def query(series: int, wide: int, rounds: int, only: str) -> None:
     """Queries over HTTP: tsd on both engines and a real OpenTSDB with the same points."""
     query_module.query(query_module.Size(series, wide), rounds, lambda name: only in name)
+
+
+@bench.command()
+@click.option("--series", default=100_000, help="Series of an hour at 60 s.")
+@click.option("--day-series", default=1_000, help="Series of a day at 60 s.")
+@click.option("--days", default=30, help="Days of one series at 10 s.")
+@click.option("--open-series", default=20_000, help="Series with 30 points in the open hour.")
+@click.option("--rounds", default=7, help="Repetitions of each query on each system, alternating.")
+@click.option("--only", default="", help="Only queries with a name that contains this: 'regexp'.")
+def reads(series: int, day_series: int, days: int, open_series: int, rounds: int, only: str) -> None:
+    """Latency of queries: tsd with and without its cache, and VictoriaMetrics with the same points."""
+    size = reads_module.Size(series, day_series, days, open_series)
+    reads_module.reads(size, rounds, lambda name: only in name)
 
 
 @bench.command("mixed-load")

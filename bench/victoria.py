@@ -30,6 +30,11 @@ class Victoria:
         self.http_port = http_port  # for /api/put
         self._web_port = web_port
 
+    @property
+    def web_port(self) -> int:
+        """The port for queries."""
+        return self._web_port
+
     def usage(self) -> Usage:
         """Return its resource usage so far."""
         return usage(self._process.pid)

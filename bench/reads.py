@@ -1,0 +1,352 @@
+"""Latency of queries over HTTP: tsd on the embedded store and VictoriaMetrics with the same points, in turn.
+
+Answers are compared before anything is timed. `first` is the first query after a start, or after tsd's caches of names
+and hours were dropped. The points of past hours are compacted; those of the open hour were just sent.
+"""
+
+import http.client
+import json
+import re
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, urlencode
+
+import numpy as np
+
+from bench.daemon import Daemon, serving
+from bench.report import machine, publish, spread, table
+from bench.victoria import running_victoria
+from tsd.daemon.wiring import now_ms
+
+DAY_S, HOUR_S = 86400, 3600
+START_S = 1_700_006_400  # start of an hour
+CPUS = 8  # series of a host
+CLOSE = 1e-9  # relative tolerance for the order of additions and for VictoriaMetrics' precision
+REQUEST_S = 2.0  # duration of a measurement of requests per second
+NO_CACHE = {"tsd.query.cache_memory": "0"}
+
+
+class Size(NamedTuple):
+    """Amount of data."""
+
+    wide: int = 100_000  # series with a point every 60 s, for an hour
+    day: int = 1_000  # series with a point every 60 s, for a day
+    days: int = 30  # of one series with a point every 10 s
+    fresh: int = 20_000  # series with 30 points in the open hour
+
+
+class Question(NamedTuple):
+    """One query, as each system understands it."""
+
+    name: str
+    path: str  # of tsd
+    victoria: str  # the path of VictoriaMetrics
+
+
+class Rows(NamedTuple):
+    """Series of one metric, all with the same times."""
+
+    metric: str
+    series: int
+    start_s: int
+    step_s: int
+    points: int
+
+    def lines(self) -> Iterator[str]:
+        """Yield lines for an import, some series at a time. The same arguments give the same text."""
+        chance = np.random.default_rng(self.series)
+        times = [self.start_s + at * self.step_s for at in range(self.points)]
+        for number in range(self.series):
+            host, cpu = divmod(number, CPUS)
+            tags = f"host=h{host:05d} cpu={cpu} dc=d{host % 4}"
+            values = np.cumsum(chance.integers(-100, 101, self.points)).tolist()
+            yield "".join(
+                f"{self.metric} {at} {value / 100:.2f} {tags}\n" for at, value in zip(times, values, strict=True)
+            )
+
+
+def past(size: Size) -> list[Rows]:
+    """Return the points of hours that are over. Times are amid their steps: so both systems' buckets are the same."""
+    return [
+        Rows("reads.wide", size.wide, START_S + 30, 60, 60),
+        Rows("reads.day", size.day, START_S + 30, 60, DAY_S // 60),
+        Rows("reads.month", 1, START_S + 5, 10, size.days * DAY_S // 10),
+    ]
+
+
+def open_hour(size: Size, now_s: int) -> Rows:
+    """Return points of the hour of `now_s`."""
+    return Rows("reads.open", size.fresh, now_s - now_s % HOUR_S, 2, 30)
+
+
+def questions(size: Size, fresh: Rows) -> list[Question]:
+    """Return the queries."""
+    hour, day, month = HOUR_S, DAY_S, size.days * DAY_S
+    wide, by_day, by_month = '{__name__="reads.wide"}', '{__name__="reads.day"}', '{__name__="reads.month"}'
+    some = '{__name__="reads.wide",host=~"h0000.*"}'
+    middle = f"h{size.wide // CPUS // 2:05d}"
+    one = f'{{__name__="reads.wide",host="{middle}",cpu="3"}}'
+    found = 10 * CPUS
+    return [
+        Question(
+            f"sum of {size.wide:,} series, an hour", _ask("sum:reads.wide", hour), _grid(f"sum({wide})", hour, 60)
+        ),
+        Question(
+            "the same by a tag of 4 values",
+            _ask("sum:reads.wide{dc=*}", hour),
+            _grid(f"sum({wide}) by (dc)", hour, 60),
+        ),
+        Question(
+            f"regexp that finds {found} of them",
+            _ask("sum:reads.wide{}{host=regexp(h0000.*)}", hour),
+            _grid(f"sum({some})", hour, 60),
+        ),
+        Question("one of them", _ask(f"sum:reads.wide{{host={middle},cpu=3}}", hour), _grid(one, hour, 60)),
+        Question(
+            f"{size.day:,} series, a day, hourly means, summed",
+            _ask("sum:1h-avg:reads.day", day),
+            _buckets(f"sum(avg_over_time({by_day}[1h]))", day, 3600),
+        ),
+        Question(
+            f"{size.day:,} series, a day, 5-minute means, by host",
+            _ask("sum:5m-avg:reads.day{host=*}", day),
+            _buckets(f"sum(avg_over_time({by_day}[5m])) by (host)", day, 300),
+        ),
+        Question(
+            f"one series, {size.days} days at 10 s, hourly means",
+            _ask("sum:1h-avg:reads.month", month),
+            _buckets(f"avg_over_time({by_month}[1h])", month, 3600),
+        ),
+        Question("the same, raw", _ask("sum:reads.month", month), _raw(by_month, month)),
+        Question("one series, an hour, raw", _ask("sum:reads.month", hour), _raw(by_month, hour)),
+        Question(
+            f"{fresh.series:,} series × {fresh.points} points of the open hour, summed",
+            _ask(f"sum:{fresh.metric}", hour, fresh.start_s),
+            _path(
+                "query_range",
+                query=f'sum({{__name__="{fresh.metric}"}})',
+                start=fresh.start_s,
+                end=fresh.start_s + (fresh.points - 1) * fresh.step_s,
+                step=fresh.step_s,
+            ),
+        ),
+    ]
+
+
+def _ask(m: str, length_s: int, start_s: int = START_S) -> str:
+    return f"/api/query?start={start_s}&end={start_s + length_s - 1}&m={quote(m)}"
+
+
+def _path(kind: str, **words: str | int) -> str:
+    return f"/api/v1/{kind}?{urlencode({**words, 'nocache': 1})}"
+
+
+def _grid(query: str, length_s: int, step_s: int) -> str:
+    """Ask for the values at the times of the points."""
+    first = START_S + step_s // 2
+    return _path("query_range", query=query, start=first, end=first + length_s - step_s, step=step_s)
+
+
+def _buckets(query: str, length_s: int, step_s: int) -> str:
+    """Ask for the values of windows, each at its end."""
+    return _path("query_range", query=query, start=START_S + step_s, end=START_S + length_s, step=step_s)
+
+
+def _raw(series: str, length_s: int) -> str:
+    return _path("query", query=f"{series}[{length_s}s]", time=START_S + length_s)
+
+
+class System:
+    """A system that is asked over one connection."""
+
+    def __init__(self, name: str, port: int, path_of: Callable[[Question], str]) -> None:
+        self.name = name
+        self.port = port
+        self.path_of = path_of
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        self.first: dict[str, float] = {}
+        self.taken: dict[str, list[float]] = {}
+        self.rates: dict[int, float] = {}
+
+    def ask(self, question: Question) -> bytes:
+        """Return the body of the answer."""
+        self._connection.request("GET", self.path_of(question))
+        answer = self._connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise SystemExit(f"{self.name}: {question.name}: {answer.status} {body[:500]!r}")
+        return body
+
+    def timed(self, question: Question) -> float:
+        """Query once and return the latency in ms."""
+        begun = time.perf_counter()
+        self.ask(question)
+        return (time.perf_counter() - begun) * 1000
+
+
+def reads(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
+    """Run all queries and publish the report."""
+    fresh = open_hour(size, now_ms() // 1000)
+    asked_for = [question for question in questions(size, fresh) if wanted(question.name)]
+    with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
+        folder = Path(name)
+        victoria = stack.enter_context(running_victoria(folder / "victoria"))
+        settings = {"tsd.storage.path": str(folder / "tsd")}
+        lines = 0
+        for rows in past(size):
+            text = folder / rows.metric
+            with text.open("w") as file:
+                file.writelines(rows.lines())
+            _tsd(settings, "import", str(text))
+            lines += _send(victoria.port, text)
+            text.unlink()
+        _tsd(settings, "compact", "--until", str(START_S + (size.days + 1) * DAY_S))
+        text = folder / "fresh"
+        with text.open("w") as file:
+            file.writelines(fresh.lines())
+        victoria.await_stored(lines + _send(victoria.port, text))
+        peer = System("VictoriaMetrics", victoria.web_port, lambda question: question.victoria)
+        found: list[System] = []
+        for title, extra in (("tsd", NO_CACHE), ("tsd, result cache", {})):
+            with serving(folder / "tsd", {**settings, **extra}) as daemon:
+                if title == "tsd":
+                    daemon.await_stored(_send(daemon.port, text))
+                mine = System(title, daemon.port, lambda question: question.path)
+                _measure(mine, peer, daemon, asked_for, rounds)
+                found.append(mine)
+        systems = [*found, peer]
+    publish("reads", _report(systems, asked_for), {one.name: [one.first, one.taken, one.rates] for one in systems})
+
+
+def _measure(mine: System, peer: System, daemon: Daemon, asked_for: Sequence[Question], rounds: int) -> None:
+    """Time all queries in turn."""
+    for question in asked_for:
+        daemon.forget()
+        mine.first[question.name] = mine.timed(question)
+        peer.first.setdefault(question.name, peer.timed(question))
+        _check(question, mine, peer)
+        for _ in range(rounds):
+            for system in (mine, peer):
+                system.taken.setdefault(question.name, []).append(system.timed(question))
+        shown = [round(statistics.median(system.taken[question.name]), 1) for system in (mine, peer)]
+        print(f"bench: {mine.name}: {question.name}: {shown} ms", file=sys.stderr)
+        if question.name == "one series, an hour, raw":
+            for clients in (1, 8):
+                for system in (mine, peer):
+                    system.rates[clients] = _requests_per_s(system, question, clients)
+
+
+def _requests_per_s(system: System, question: Question, clients: int) -> float:
+    """Return the rate at which some clients, each with one connection, get answers."""
+    request = f"GET {system.path_of(question)} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
+    connections = {one.fileno(): one for one in (_connected(system.port) for _ in range(clients))}
+    got = dict.fromkeys(connections, b"")
+    poller = select.epoll()
+    for number, connection in connections.items():
+        poller.register(number, select.EPOLLIN)
+        connection.sendall(request)
+    count, begun = 0, time.perf_counter()
+    while time.perf_counter() < begun + REQUEST_S:
+        for number, _ in poller.poll():
+            got[number] += connections[number].recv(1 << 20)
+            if _is_whole(got[number]):
+                assert b" 200 " in got[number][:15], got[number][:500]
+                count, got[number] = count + 1, b""
+                connections[number].sendall(request)
+    taken = time.perf_counter() - begun
+    poller.close()
+    for connection in connections.values():
+        connection.close()
+    return count / taken
+
+
+def _connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
+
+
+def _is_whole(answer: bytes) -> bool:
+    """Return whether an HTTP answer is complete.
+
+    >>> _is_whole(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\n[]")
+    True
+    """
+    head, end, body = answer.partition(b"\r\n\r\n")
+    if not end:
+        return False
+    length = re.search(rb"(?i)content-length: *(\d+)", head)
+    return len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")
+
+
+def _tsd(settings: Mapping[str, str], *words: str) -> None:
+    named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    subprocess.run([sys.executable, "-m", "tsd", *words, *named], check=True, stdout=subprocess.DEVNULL)
+
+
+def _send(port: int, text: Path) -> int:
+    """Send lines as put commands, and return how many."""
+    count = 0
+    with _connected(port) as connection, text.open() as file:
+        connection.settimeout(600)
+        while part := file.readlines(1 << 22):
+            connection.sendall("".join([f"put {line}" for line in part]).encode())
+            count += len(part)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):  # until everything is read
+            continue
+    return count
+
+
+def _check(question: Question, mine: System, peer: System) -> None:
+    """End the benchmark if two answers differ by more than the order of additions."""
+    ours = {
+        tuple(sorted(group["tags"].items())): list(group["dps"].values()) for group in json.loads(mine.ask(question))
+    }
+    theirs = {
+        tuple(sorted((name, text) for name, text in series["metric"].items() if name != "__name__")): [
+            float(value) for _, value in series["values"]
+        ]
+        for series in json.loads(peer.ask(question))["data"]["result"]
+    }
+    assert ours, question
+    groups = list(zip(_in_order(ours), _in_order(theirs), strict=True)) if len(ours) == len(theirs) else []
+    if not groups or not all(len(a) == len(b) and np.allclose(a, b, rtol=CLOSE, atol=1e-6) for a, b in groups):
+        raise SystemExit(f"{mine.name}: {question.name}: another answer than VictoriaMetrics': no figure")
+
+
+def _in_order(groups: Mapping[tuple[tuple[str, str], ...], list[float]]) -> list[list[float]]:
+    """Return the values of groups in order of their tags. Of one group tsd tells the common tags, too."""
+    if len(groups) == 1:
+        return list(groups.values())
+    grouping = set.intersection(*(({name for name, _ in key}) for key in groups))
+    varying = sorted(name for name in grouping if len({dict(key)[name] for key in groups}) == len(groups))
+    return [groups[key] for key in sorted(groups, key=lambda key: dict(key)[varying[0]])]
+
+
+def _report(systems: Sequence[System], asked_for: Sequence[Question]) -> str:
+    *ours, peer = systems
+    head = ["ms", *(f"{one.name}: {kind}" for one in systems for kind in ("first", "again"))]
+    head += [f"{one.name} / {peer.name}" for one in ours]
+    rows = []
+    for question in asked_for:
+        times = [figure for one in systems for figure in _times(one, question.name)]
+        theirs = statistics.median(peer.taken[question.name])
+        ratios = [f"{statistics.median(one.taken[question.name]) / theirs:.2f}" for one in ours]
+        rows.append([question.name, *times, *ratios])
+    for clients in sorted(peer.rates):
+        rates = [figure for one in systems for figure in ("", f"{one.rates[clients]:,.0f}")]
+        ratios = [f"{one.rates[clients] / peer.rates[clients]:.2f}" for one in ours]
+        rows.append([f"requests/s for one series and hour, {clients} clients", *rates, *ratios])
+    return f"One connection unless said otherwise; {machine()}.\n\n{table(head, rows)}"
+
+
+def _times(system: System, name: str) -> tuple[str, str]:
+    return f"{system.first[name]:.1f}", spread(system.taken[name], 1)
