@@ -117,14 +117,26 @@ async def absorb(
     """
     refusals: dict[SeriesText, BadLine | None] = {}
     while True:  # a third pass only if series were evicted during the insertion
-        before = len(rows.table)
-        room = admission.room if admission is not None else sys.maxsize
-        absorbed = rows.absorb(block, refusals, resolver.composer, room)
-        if admission is not None:
-            admission.count_series(len(rows.table) - before)
+        absorbed = _absorb_once(rows, resolver, block, refusals, admission)
         if not absorbed.unknown:
             return absorbed
         refusals |= await _insert_unknown(rows, resolver, absorbed.unknown, max_unresolved, admission)
+
+
+def _absorb_once(
+    rows: OpenRows,
+    resolver: SeriesResolver,
+    block: bytes,
+    refusals: dict[SeriesText, BadLine | None],
+    admission: OriginAdmission | None,
+) -> Absorbed:
+    """Absorb a block in one pass, with series whose names are all cached. If others are unknown, absorb nothing."""
+    before = len(rows.table)
+    room = admission.room if admission is not None else sys.maxsize
+    absorbed = rows.absorb(block, refusals, resolver.composer, room)
+    if admission is not None:
+        admission.count_series(len(rows.table) - before)
+    return absorbed
 
 
 async def _insert_unknown(
@@ -240,8 +252,8 @@ class Intake:
         return self._journal_and_count(absorbed, block, origin)
 
     def try_take(self, block: bytes, origin: Origin) -> Taken | None:
-        """Do what `take` does, without waiting. Return None, and take nothing, if a series is unknown."""
-        absorbed = self._rows.absorb(block, {})
+        """Do what `take` does, without waiting. Return None, and take nothing, if a name of a series is not cached."""
+        absorbed = _absorb_once(self._rows, self._resolver, block, {}, OriginAdmission(self._name_limit, origin))
         return None if absorbed.unknown else self._journal_and_count(absorbed, block, origin)
 
     def try_take_plain(self, block: bytes) -> Taken | None:
