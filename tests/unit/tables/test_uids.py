@@ -212,7 +212,44 @@ async def test_lost_race_uses_the_winners_uid() -> None:
     assert await ours.find_or_assign(Kind.METRIC, [b"a"]) == {b"a": b"\0\0\2"}
     forward, reverse = await mapping(store, Kind.METRIC)
     assert forward == {b"a": b"\0\0\2"}
-    assert reverse == {b"\0\0\1": b"a", b"\0\0\2": b"a"}
+    assert reverse == {b"\0\0\2": b"a"}
+    assert await check_table(store, Kind.METRIC) == forward
+
+
+async def test_lost_race_keeps_an_entry_that_a_repair_renamed() -> None:
+    store = await make_store()
+    ours, theirs = make_uids(store), make_uids(store)
+    create, got = store.store.create, store.store.get
+
+    async def first_theirs(table: str, cells: list[Put]) -> list[bool]:
+        if cells[0].column == id_column(Kind.METRIC):
+            store.store.create = create  # type: ignore[method-assign]
+            await theirs.find_or_assign(Kind.METRIC, [b"a"])
+            await store.store.put(table, [Put(b"\0\0\1", name_column(Kind.METRIC), b"b")])
+        return await create(table, cells)
+
+    store.store.create = first_theirs  # type: ignore[method-assign, assignment]
+    assert await ours.find_or_assign(Kind.METRIC, [b"a"]) == {b"a": b"\0\0\2"}
+    rows = await got(TABLE, [b"\0\0\1"])
+    assert rows[b"\0\0\1"][0].value == b"b"
+
+
+async def test_lost_race_gives_the_winners_uid_if_its_own_entry_cannot_be_deleted() -> None:
+    store = await make_store()
+    ours, theirs = make_uids(store), make_uids(store)
+    create = store.store.create
+
+    async def first_theirs(table: str, cells: list[Put]) -> list[bool]:
+        if cells[0].column == id_column(Kind.METRIC):
+            store.store.create = create  # type: ignore[method-assign]
+            await theirs.find_or_assign(Kind.METRIC, [b"a"])
+            store.plan = [Fault.NONE] * 2 + [Fault.REFUSED]  # both reads, delete
+        return await create(table, cells)
+
+    store.store.create = first_theirs  # type: ignore[method-assign, assignment]
+    assert await ours.find_or_assign(Kind.METRIC, [b"a"]) == {b"a": b"\0\0\2"}
+    assert store.calls[-1] == "delete"
+    assert await mapping(store, Kind.METRIC) == ({b"a": b"\0\0\2"}, {b"\0\0\1": b"a", b"\0\0\2": b"a"})
 
 
 async def test_number_used_without_the_counter_is_skipped() -> None:

@@ -2,7 +2,7 @@
 
 A UID is assigned in three steps that several daemons, OpenTSDB among them, may take concurrently: increment the kind's
 counter, create UID → name, create name → UID. Each create succeeds for one daemon only. The loser of the last step uses
-the winner's UID, and its own number stays unused.
+the winner's UID, and deletes its own UID → name, which nothing refers to. Its number stays unused.
 
 Concurrent look-ups of one kind share a batch (single flight): names that arrive while a batch is running wait for the
 next one.
@@ -28,7 +28,7 @@ from tsd.codec.opentsdb.uid import (
     meta_column,
     name_column,
 )
-from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted
+from tsd.errors import CorruptRow, NoSuchName, StoreDown, StoreError, TsdError, UidsExhausted
 from tsd.store import Put, Store
 from tsd.tables.writing import Admission
 
@@ -198,6 +198,11 @@ class Uids:
         return {kind: table.statistics() for kind, table in self._kinds.items()}
 
 
+def _names_another(found: Found, uid: Uid) -> bool:
+    """Whether a name was found with a UID other than this one."""
+    return isinstance(found, bytes) and found != uid
+
+
 class _KindTable:
     """The names and UIDs of one kind."""
 
@@ -314,6 +319,7 @@ class _KindTable:
     async def _assign(self, names: Sequence[bytes], found: dict[bytes, Found]) -> None:
         """Assign each name a UID. `found` gets the UID, or UidsExhausted."""
         left = list(names)
+        named: list[tuple[bytes, Uid]] = []  # UID → name entries that this call created
         id_of_name, name_of_id = id_column(self._kind), name_column(self._kind)
         for _ in range(MAX_ATTEMPTS):
             numbers = await self._numbers(len(left))
@@ -328,6 +334,7 @@ class _KindTable:
             self._collisions += created.count(False)
             left = [name for (name, _), won in zip(pairs, created, strict=True) if not won]
             pairs = [pair for pair, won in zip(pairs, created, strict=True) if won]
+            named += pairs
             forward = [Put(name, id_of_name, uid) for name, uid in pairs]
             created = await self._create(forward)
             if self._describe is not None:
@@ -341,10 +348,32 @@ class _KindTable:
                 self._cache(name, uid)
             left += [name for name in lost if name not in winners]  # deleted meanwhile
             if not left:
+                await self._remove_unused([(name, uid) for name, uid in named if _names_another(found[name], uid)])
                 return
         raise StoreDown(
             f"no UID for {left[0]!r} of '{self._kind.value}' after {MAX_ATTEMPTS} numbers that other processes use"
         )
+
+    async def _remove_unused(self, pairs: Sequence[tuple[bytes, Uid]]) -> None:
+        """Delete UID → name entries of this daemon, after name → UID was read with another UID.
+
+        An entry with another name is kept: a repair has changed it. If the store fails, the entries stay: they do no
+        harm, and `uid fsck` reports them.
+        """
+        column = name_column(self._kind)
+        try:
+            for at in range(0, len(pairs), LOOKUP_ROWS):
+                chunk = pairs[at : at + LOOKUP_ROWS]
+                stored = await self._store.get(self._table, [uid for _, uid in chunk], columns=[column])
+                by_time: dict[int, dict[bytes, list[bytes]]] = {}
+                for name, uid in chunk:
+                    for cell in stored.get(uid, ()):
+                        if cell.value == name:
+                            by_time.setdefault(cell.time_ms, {})[uid] = [column]
+                for time_ms, columns in by_time.items():
+                    await self._store.delete(self._table, columns, up_to_ms=time_ms)
+        except StoreError as error:
+            log.warning("uids.unused_left", kind=self._kind.value, count=len(pairs), error=str(error))
 
     async def _numbers(self, count: int) -> list[int]:
         """Numbers reserved for this daemon: `count`, or fewer if the kind is nearly exhausted."""
