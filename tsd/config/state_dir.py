@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import NamedTuple
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
 FORMAT = 1  # written to the folder's file `format`; folders of other formats are refused
+STATE_FOLDERS = ("store", "journal", "refused")  # of files that may be older than their folder's permissions
+OTHERS = 0o027  # permissions that no file of a state folder has
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _SHOWN_CHARS = 60  # characters of a damaged file in an error
 
@@ -32,10 +35,53 @@ def lock_state(folder: Path) -> Iterator[None]:
     Raises DaemonRuns if another process has locked it, NewerState if its format is newer, TsdError if it cannot be
     used.
     """
-    with lock_folder(folder, "lock", STATE):
+    with _private_files(), lock_folder(folder, "lock", STATE):
         with folder_errors(folder, STATE):
+            _restrict(folder)
             _check_format(folder)
         yield
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """Make files of the block without permissions of other users, and without the group's to write."""
+    before = os.umask(0o077)
+    os.umask(before | OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _restrict(folder: Path) -> None:
+    """Take permissions of other users from a state folder that existed before, and from its files.
+
+    Only the folder and what is in STATE_FOLDERS: with a wrong --data, the folder may have other content.
+    """
+    if (folder / "format").exists() or {path.name for path in folder.iterdir()} <= {"lock"}:
+        _restrict_one(folder)
+    for name in STATE_FOLDERS:
+        for parent, _, files in os.walk(folder / name):  # does not follow links
+            _restrict_one(Path(parent))
+            for file in files:
+                _restrict_one(Path(parent, file))
+
+
+def _restrict_one(path: Path) -> None:
+    """Restrict a file or folder of this user. Links, and what belongs to another user, are left as they are."""
+    status = path.lstat()
+    mode = _restricted(status.st_mode)
+    if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and mode != stat.S_IMODE(status.st_mode):
+        path.chmod(mode)
+
+
+def _restricted(mode: int) -> int:
+    """Return permissions without those of other users, and without the group's to write.
+
+    >>> oct(_restricted(0o100664)), oct(_restricted(0o40777))
+    ('0o640', '0o750')
+    """
+    return stat.S_IMODE(mode) & ~OTHERS
 
 
 @contextmanager

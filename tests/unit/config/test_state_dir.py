@@ -39,6 +39,26 @@ def test_new_folder_is_for_user_and_group_only(tmp_path: Path, no_mask: None) ->
         assert sorted(path.name for path in folder.iterdir()) == ["format", "lock"]
 
 
+def test_folder_that_existed_is_restricted_with_its_files(tmp_path: Path, no_mask: None) -> None:
+    folder = tmp_path / "state"
+    log = folder / "store" / "000001.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    (folder / "format").write_text(f"{FORMAT}\n")
+    with lock_state(folder):
+        (log.parent / "000002.log").touch()
+    found = {path.name: mode(path) for path in (folder, log.parent, *log.parent.iterdir())}
+    assert found == {"state": 0o750, "store": 0o750, "000001.log": 0o640, "000002.log": 0o640}
+
+
+def test_folder_with_other_content_keeps_its_permissions(tmp_path: Path, no_mask: None) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "mine").touch()
+    (tmp_path / "store").symlink_to(tmp_path / "mine")
+    with lock_state(tmp_path):
+        assert (mode(tmp_path), mode(tmp_path / "mine")) == (0o755, 0o666)
+
+
 def test_second_lock_fails_and_names_the_first_process(tmp_path: Path) -> None:
     with lock_state(tmp_path):
         for _ in range(2):
