@@ -139,11 +139,14 @@ async def test_running_queries_are_listed_and_can_be_cancelled() -> None:
     engine = await engine_that_waits(hold)
     async with serving(query.routes(engine, QueryRegistry(lambda: 1), query.QueryRules(), lambda: 1)) as served:
         async with served.client() as client:
-            await client.send(get(URI, "Authorization: Basic c2VjcmV0"))
+            await client.send(
+                get(URI, "Authorization: Basic c2VjcmV0", "X-Jwt-Assertion: s", "X-Session: s", "User-Agent: a")
+            )
             await held.wait()
             [one] = (await served.ask(get("/api/stats/query"))).json["running"]
             assert one["query"]["queries"][0]["metric"] == "a.b"
-            assert "authorization" not in one["requestHeaders"]
+            assert one["requestHeaders"]["user-agent"] == "a"
+            assert not {"authorization", "x-jwt-assertion", "x-session"} & one["requestHeaders"].keys()
             path = f"/api/stats/query?id={one['id']}"
             assert (await served.ask(get(path + "0", method="DELETE"))).status == 404
             assert (await served.ask(get(path, method="DELETE"))).status == 204
