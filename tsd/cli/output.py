@@ -60,8 +60,9 @@ def write_above_bar(message: str) -> None:
 class Progress:
     """Counts and shows progress. `total` None: unknown."""
 
-    def __init__(self, unit: str, total: int | None = None) -> None:
-        """`unit` is what is counted, e.g. "rows"."""
+    def __init__(self, unit: str, total: int | None = None, *, plain_interval_s: float = PLAIN_INTERVAL_S) -> None:
+        """`unit` is what is counted, e.g. "rows". `plain_interval_s` is the time between two plain lines."""
+        self._plain_interval_s = plain_interval_s
         self._unit = unit
         self._total = total
         self._done = 0
@@ -73,7 +74,7 @@ class Progress:
         self._done += count
         self._bar.set(self._done)
         now_s = trio.current_time()
-        if not self._bar.is_shown and now_s - self._last_s >= PLAIN_INTERVAL_S:
+        if not self._bar.is_shown and now_s - self._last_s >= self._plain_interval_s:
             self._last_s = now_s
             click.echo(f"tsd: {self._done}{f' of {self._total}' if self._total else ''} {self._unit}", err=True)
 

@@ -4,20 +4,20 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tsd.cli.output import PLAIN_INTERVAL_S, Progress
+from tsd.cli.output import Progress
 
 
 @pytest.mark.parametrize(("total", "line"), [(None, "30 rows"), (40, "30 of 40 rows")])
 async def test_progress_lines_are_limited_in_rate(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str], total: int | None, line: str
 ) -> None:
-    progress = Progress("rows", total)
+    progress = Progress("rows", total, plain_interval_s=10)
     for _ in range(3):
         progress.add(10)
         with progress.paused():
             print("other text")  # noqa: T201
         assert capsys.readouterr() == ("other text\n", "")
-        await trio.sleep(PLAIN_INTERVAL_S / 2.5)
+        await trio.sleep(4)
     progress.add(0)
     assert capsys.readouterr() == ("", f"tsd: {line}\n")
     progress.add(5)

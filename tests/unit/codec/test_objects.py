@@ -208,7 +208,7 @@ GOOD = {"interval": "1h", "rowSpan": "1d", "table": "t", "preAggregationTable": 
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"interval": "1"}, "got '1', wanted a count"),
         ({"interval": "0h"}, "got '0h', wanted a count"),
@@ -224,8 +224,8 @@ GOOD = {"interval": "1h", "rowSpan": "1d", "table": "t", "preAggregationTable": 
         ({"defaultInterval": False}, "exactly one must have defaultInterval true"),
     ],
 )
-def test_invalid_intervals_are_refused(change: dict[str, object], told: str) -> None:
-    with pytest.raises(BadConfig, match=f"^tsd.rollups.config: intervals: .*{told}"):
+def test_invalid_intervals_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(BadConfig, match=f"^tsd.rollups.config: intervals: .*{message}"):
         parse_config(json.dumps({"aggregationIds": {"sum": 0}, "intervals": [GOOD | change]}).encode())
 
 

@@ -49,10 +49,10 @@ def test_checks_run_in_opentsdbs_order() -> None:
         b"put : 1 1 a=:": 'illegal argument: Invalid metric name (":"): illegal character: :',
         b"put m 1 1 a=:": 'illegal argument: Invalid tag value with key [a] (":"): illegal character: :',
     }
-    for line, told in lines.items():
+    for line, message in lines.items():
         with pytest.raises(BadLine) as refused:
             parse_put(line, NameRules())
-        assert str(refused.value) == told
+        assert str(refused.value) == message
 
 
 def test_rules_allow_more_characters_and_fewer_tags() -> None:

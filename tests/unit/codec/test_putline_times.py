@@ -32,7 +32,7 @@ def test_valid_times_are_parsed(word: bytes, time: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "reason", "told"),
+    ("word", "reason", "message"),
     [
         (b"0", ILLEGAL_ARGUMENT, "illegal argument: invalid timestamp: 0"),
         (b"-1356998400.5", ILLEGAL_ARGUMENT, "illegal argument: invalid timestamp: -13569984005"),
@@ -47,10 +47,10 @@ def test_valid_times_are_parsed(word: bytes, time: int) -> None:
         ),
     ],
 )
-def test_invalid_times_are_refused(word: bytes, reason: str, told: str) -> None:
+def test_invalid_times_are_refused(word: bytes, reason: str, message: str) -> None:
     with pytest.raises(BadLine) as refused:
         parse_time(word)
-    assert (refused.value.reason, str(refused.value)) == (reason, told)
+    assert (refused.value.reason, str(refused.value)) == (reason, message)
 
 
 @pytest.mark.difference(

@@ -64,7 +64,7 @@ def test_simple_rows_are_joined_without_decoding_points(name: str) -> None:
         "00000020=2a2c00@1 0010=2b@2",  # between the points of another cell
         "00100000=2b2a00@1",  # out of order
         "0000=2a@1 f0000000=2a@2",  # one time in two forms
-        "f0007d00=2a@1 f0007d30=2b@2",  # one time, told apart by bits that mean nothing
+        "f0007d00=2a@1 f0007d30=2b@2",  # one time, distinguished by bits without a meaning
         "0007=2a@1 0010=2b@2",  # an old encoding
         "050000=00002a@1",
     ],
@@ -149,7 +149,7 @@ def test_choice_by_value_ignores_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ("0000=", "got 0 bytes, wanted 1"),
         ("0000=010203", "got 3 bytes, wanted 1"),
@@ -168,9 +168,9 @@ def test_choice_by_value_ignores_nan() -> None:
         ("0500000000=00002a", "an append column has 3 bytes, got 0500000000"),
     ],
 )
-def test_unreadable_cell_makes_the_row_corrupt(row: str, told: str) -> None:
+def test_unreadable_cell_makes_the_row_corrupt(row: str, message: str) -> None:
     for others in ("", " 0030=01", " 0030=01 f0000000=02"):
-        with pytest.raises(CorruptRow, match=f"^row {KEY.hex()}: .*{told}"):
+        with pytest.raises(CorruptRow, match=f"^row {KEY.hex()}: .*{message}"):
             compact(KEY, cells(row + others), FIX)
 
 

@@ -71,7 +71,7 @@ def test_integers(word: bytes, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         (b"", "Empty string"),
         (b"+", "Just a sign, no value: +"),
@@ -86,10 +86,10 @@ def test_integers(word: bytes, number: int) -> None:
         (b"-9223372036854775809", "Overflow in -9223372036854775809"),
     ],
 )
-def test_invalid_integers_are_refused(word: bytes, told: str) -> None:
+def test_invalid_integers_are_refused(word: bytes, message: str) -> None:
     with pytest.raises(BadLine) as refused:
         parse_long(word)
-    assert (refused.value.reason, str(refused.value)) == (INVALID_VALUE, f"invalid value: {told}")
+    assert (refused.value.reason, str(refused.value)) == (INVALID_VALUE, f"invalid value: {message}")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_floats(word: bytes, number: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         (b"  ", "empty String"),
         (b"1..5", "multiple points"),
@@ -128,10 +128,10 @@ def test_floats(word: bytes, number: float) -> None:
         ("１.5".encode(), 'For input string: "ï¼\x91.5"'),
     ],
 )
-def test_invalid_floats_are_refused(word: bytes, told: str) -> None:
+def test_invalid_floats_are_refused(word: bytes, message: str) -> None:
     with pytest.raises(BadLine) as refused:
         parse_double(word)
-    assert (refused.value.reason, str(refused.value)) == (INVALID_VALUE, f"invalid value: {told}")
+    assert (refused.value.reason, str(refused.value)) == (INVALID_VALUE, f"invalid value: {message}")
 
 
 @pytest.mark.parametrize("length", [1, 2, 4])

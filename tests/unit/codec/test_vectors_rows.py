@@ -126,11 +126,11 @@ def test_row_is_compacted_as_by_opentsdb(vector: Vector) -> None:
         after = compacted(key, before, MergeRules(fix_duplicates=vector["fix_duplicates"]))
         here = f"read, {show(after)}"
     except CorruptRow as exc:
-        told = f" ({exc})" if "Duplicate" in str(exc) else ""
-        here = f"refused{told}, {show(before)}"
+        message = f" ({exc})" if "Duplicate" in str(exc) else ""
+        here = f"refused{message}, {show(before)}"
     error = vector.get("error", "")
-    told = f" ({error})" if "Duplicate" in error else ""
-    verdict = "read" if vector["read_status"] == 200 else f"refused{told}"
+    message = f" ({error})" if "Duplicate" in error else ""
+    verdict = "read" if vector["read_status"] == 200 else f"refused{message}"
     check(COMPACTION_DEPARTURES, name_of(vector), f"{verdict}, {show(cells_of(vector['after']))}", here)
 
 
