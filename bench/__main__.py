@@ -10,6 +10,7 @@ from bench import fairness as fairness_module
 from bench import idle as idle_module
 from bench import ingest as ingest_module
 from bench import mixed_load as mixed_load_module
+from bench import pace as pace_module
 from bench import put as put_module
 from bench import query as query_module
 from bench import query_numbers as query_numbers_module
@@ -17,6 +18,7 @@ from bench import reads as reads_module
 from bench import series as series_module
 from bench import sync as sync_module
 from bench import windows as windows_module
+from bench.agents import Fleet
 from bench.comparison.publish import publish as publish_comparison
 from bench.comparison.publish import show as show_comparison
 from bench.comparison.records import load as load_comparison
@@ -164,6 +166,20 @@ def windows(series: int, lengths_s: tuple[int, ...]) -> None:
 def put(series: int, points: int, batches: tuple[int, ...], rounds: int) -> None:
     """CPU of the daemon per point with /api/put and with telnet."""
     put_module.put(Load(series, points, 4), batches, rounds)
+
+
+@bench.command()
+@click.option("--series", default=5_000, help="Series.")
+@click.option("--round", "round_s", default=10, help="Seconds from point to point.")
+@click.option("--hours", default=2.0, help="Simulated time with points.")
+@click.option("--speed", default=0.0, help="Times as fast as real time; 0: 40,000 lines/s, 60 times at most.")
+@click.option("--pairs", default=1, help="Runs of each system, alternating.")
+@click.option("--only", default="", help="Only systems with a name that contains one of these: 'embedded;Victoria'.")
+def pace(series: int, round_s: int, hours: float, speed: float, pairs: int, only: str) -> None:
+    """Lines at the agents' pace until all is quiet: CPU, memory and disks of tsd and VictoriaMetrics."""
+    words = only.split(";")
+    fleet = Fleet(series, round_s, hours, pace_module.next_hour_s())
+    pace_module.pace(fleet, speed, pairs, lambda name: any(word in name for word in words))
 
 
 @bench.command()

@@ -90,7 +90,7 @@ def serving(folder: Path, settings: Mapping[str, str], *, plain: bool = False) -
             [sys.executable, "-m", "tsd", "serve", *words], stderr=stream, env=_environment(plain)
         )
     try:
-        yield Daemon(process, config, _await_port(process, log))
+        yield Daemon(process, config, await_port(process, log))
     finally:
         process.terminate()
         process.wait()
@@ -101,13 +101,14 @@ def _environment(plain: bool) -> dict[str, str]:
     return others | ({"TSD_PURE": "1"} if plain else {})
 
 
-def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
+def await_port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Return the port once the daemon serves. `log` has its standard error, as JSON."""
     deadline = time.monotonic() + START_S
     while True:
         text = log.read_text()
         for line in text[: text.rfind("\n") + 1].splitlines():
-            event = json.loads(line)
-            if event["event"] == "daemon.ready":
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("event") == "daemon.ready":
                 return int(event["port"])
         if process.poll() is not None or time.monotonic() > deadline:
             raise SystemExit(f"the daemon did not start:\n{text}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from bench.process_usage import Usage, usage
+from bench.process_usage import Usage, usage, written_bytes
 from scripts.peers import hbase, opentsdb
 from scripts.peers.process import pid_of
 from tsd.config.loader import Config, Given
@@ -49,6 +49,10 @@ class Hbase:
     def cpu_s(self) -> float:
         """Return the CPU time of HBase and its gateway."""
         return sum(_usage(self.home, name).cpu_s for name in (hbase.HBASE, hbase.THRIFT))
+
+    def written_bytes(self) -> int:
+        """Return what HBase and its gateway have caused to be written to disks."""
+        return sum(written_bytes(_pid(self.home, name)) for name in (hbase.HBASE, hbase.THRIFT))
 
 
 class Opentsdb:
@@ -117,6 +121,10 @@ async def _make_tables(config: Config) -> None:
 
 
 def _usage(home: Path, name: str) -> Usage:
+    return usage(_pid(home, name))
+
+
+def _pid(home: Path, name: str) -> int:
     pid = pid_of(home, name)
     assert pid is not None, f"{name} has died"
-    return usage(pid)
+    return pid

@@ -24,3 +24,9 @@ def usage(pid: int) -> Usage:
         int(status["VmHWM"].split()[0]) / 1024,
         int(status["VmRSS"].split()[0]) / 1024,
     )
+
+
+def written_bytes(pid: int) -> int:
+    """Return the bytes that a process caused to be written to disks since its start. Raises OSError if it has ended."""
+    counts = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+    return int(counts["write_bytes"])

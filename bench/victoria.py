@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -35,6 +35,11 @@ class Victoria:
         """The port for queries."""
         return self._web_port
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
     def usage(self) -> Usage:
         """Return its resource usage so far."""
         return usage(self._process.pid)
@@ -57,6 +62,23 @@ class Victoria:
         while (found := self._points(start_s, end_s)) != points:
             if time.monotonic() > deadline:
                 raise SystemExit(f"VictoriaMetrics has {found} points of {points}: the figures mean nothing")
+
+    def stop(self) -> None:
+        """Stop it cleanly: it writes what it holds in memory."""
+        self._process.terminate()
+        self._process.wait()
+
+    def await_merged(self, quiet_s: float = 5.0) -> None:
+        """Return once it has not merged files for a while, which it does by its own choice."""
+        deadline = time.monotonic() + PATIENCE_S
+        quiet = time.monotonic()
+        while time.monotonic() < quiet + quiet_s:
+            assert time.monotonic() < deadline, "it does not stop merging"
+            lines = self._get("/metrics").splitlines()
+            if any(line.startswith("vm_active_merges") and line.split()[1] != "0" for line in lines):
+                quiet = time.monotonic()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.2)
 
     def merged_bytes(self, points: int) -> int:
         """Return the size of its points after merging files, without the index of series."""

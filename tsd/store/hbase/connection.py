@@ -92,6 +92,11 @@ class Connection:
         poll.register(self._happybase.transport.sock, select.POLLIN)
         return bool(poll.poll(0))
 
+    @property
+    def requests(self) -> int:
+        """Requests sent since it was opened."""
+        return int(self._coded.requests)
+
     def tables(self) -> list[str]:
         """Return the names of all tables, in order."""
         return sorted(name.decode("utf-8", "replace") for name in self._call("getTableNames", ""))

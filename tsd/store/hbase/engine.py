@@ -274,7 +274,11 @@ class HBaseStore:
             try:
                 async with self._slots:
                     with self._pool.lease(fresh=fresh, near=near) as lease:
-                        return await trio.to_thread.run_sync(self._run, lease, call, limiter=self._threads)
+                        before = lease.connection.requests if lease.connection else 0
+                        try:
+                            return await trio.to_thread.run_sync(self._run, lease, call, limiter=self._threads)
+                        finally:
+                            self._count["requests"] += (lease.connection.requests if lease.connection else 0) - before
             except NoAnswer as exc:
                 self._count["errors"] += 1
                 lost = exc.with_traceback(None)  # breaks a reference cycle with this frame

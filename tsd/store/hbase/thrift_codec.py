@@ -15,7 +15,7 @@ import os
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count, groupby
+from itertools import groupby
 from operator import itemgetter, lt
 from typing import Any, NamedTuple
 
@@ -44,10 +44,12 @@ class _CheckedProtocol:
     Otherwise a later call could get the answer of an earlier one. thriftpy2 numbers every message 0 and checks neither.
     """
 
+    requests = 0  # numbered since the start
+
     def number(self, name: str) -> int:
         """Return the number for a request; the next answer must have the same."""
-        self.numbers = getattr(self, "numbers", None) or count(1)
-        number: int = next(self.numbers) & 0x7FFFFFFF
+        self.requests += 1
+        number = self.requests & 0x7FFFFFFF
         self.sent = name, number
         return number
 

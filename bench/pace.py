@@ -1,0 +1,332 @@
+"""The agents' pace: one point of every series per round of 10 or 60 s, scaled in time, until all is quiet.
+
+tsd's clocks run at the same speed as the lines come, so no window holds more points than in real time. The clock of
+VictoriaMetrics cannot be scaled: its buffers and merges get the points of more time than in reality, which favours it.
+
+Every system is restarted halfway. All points are read back before a figure counts.
+"""
+
+import math
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from bench.agents import GROUPS, HOUR_S, METRICS, Batch, Fleet, batches
+from bench.daemon import Daemon, await_port
+from bench.peers import Hbase, running_hbase
+from bench.process_usage import usage, written_bytes
+from bench.report import machine, publish, spread, table
+from bench.scaled import Timeline, words_of
+from bench.verify import stored
+from bench.victoria import PROGRAM, Victoria, running_victoria
+from tsd.config.loader import Config, Given
+from tsd.daemon.wiring import read_config
+
+EMBEDDED, VICTORIA, HBASE = "tsd, embedded", "VictoriaMetrics", "tsd, HBase"
+QUIET_ROWS = 100  # tsd.storage.compaction.min_flush_threshold: fewer rows are left to `tsd compact`
+QUIET_S = 1800  # simulated time after the last hour for the first rows to be compacted
+POLL_S = 0.5
+CONNECTIONS = 4
+
+
+class Sums(NamedTuple):
+    """Points and the sums of their times and values."""
+
+    points: int = 0
+    times_s: int = 0
+    cents: int = 0
+
+    def plus(self, batch: Batch) -> "Sums":
+        """Return the sums with a batch."""
+        return Sums(self.points + batch.points, self.times_s + batch.times_s, self.cents + batch.cents)
+
+
+class Figures(NamedTuple):
+    """Results of one run, per point unless said otherwise."""
+
+    cpu_us: float
+    store_cpu_us: float  # HBase and its gateway
+    idle_us: float  # part of `cpu_us` that a daemon without points would take in the same time
+    peak_mib: float  # of the system's process, in all
+    written: float  # bytes that went to disks, of HBase too
+    kept: float  # bytes on disk after all is quiet; 0: not measured
+    most: float  # bytes on disk at the worst time
+    calls_per_s: float  # to HBase, compaction included, per simulated second in which lines came
+
+
+class Disk:
+    """Largest size of a folder while lines come."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.most = 0
+
+    def look(self) -> int:
+        """Measure."""
+        size = 0
+        for path in self._home.rglob("*"):
+            with suppress(FileNotFoundError):  # files come and go
+                size += path.stat().st_blocks * 512 if path.is_file() else 0
+        self.most = max(self.most, size)
+        return size
+
+
+def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) -> None:
+    """Run all systems alternately and publish the report. Speed 0 chooses 40,000 lines a second, 60 times at most."""
+    speed = speed or min(60.0, 40_000 * fleet.round_s / fleet.series)
+    found: dict[str, list[Figures]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name,
+        _hbase(Path(name), needed=wanted(HBASE)) as hbase,
+    ):
+        for number in range(pairs):
+            for system in (EMBEDDED, VICTORIA, HBASE):
+                if not wanted(system) or (system == VICTORIA and PROGRAM is None):
+                    continue
+                print(f"bench: pair {number + 1} of {pairs}: {system}", file=sys.stderr)
+                home = Path(name) / f"{number}-{system.partition(' ')[2] or 'victoria'}"
+                if system == VICTORIA:
+                    figures = _victoria(fleet, speed, home)
+                else:
+                    figures = _tsd(fleet, speed, home, hbase if system == HBASE else None, f"pace{number}")
+                print(f"bench: {figures}", file=sys.stderr)
+                found.setdefault(system, []).append(figures)
+    publish("pace", _report(fleet, speed, found), found)
+
+
+@contextmanager
+def _hbase(folder: Path, *, needed: bool) -> Iterator[Hbase | None]:
+    if not needed:
+        yield None
+        return
+    with running_hbase(folder / "hbase") as hbase:
+        yield hbase
+
+
+def halves(fleet: Fleet) -> tuple[Iterator[Batch], Iterator[Batch]]:
+    """Return the lines before and after the restart."""
+    every = batches(fleet)
+    count = fleet.rounds // 2 * min(GROUPS, fleet.hosts)
+    return islice(every, count), every
+
+
+async def play(
+    lines: Iterator[Batch], timeline: Timeline, port: int, end: bytes, on_wait: Callable[[], object]
+) -> Sums:
+    """Send lines at their times. Then send `end` on each connection and wait for an answer."""
+    sums = Sums()
+    streams = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS)]
+    looked = 0.0
+    for batch in lines:
+        if (delay_s := timeline.real_delay_s(batch.due_s)) > 0:
+            if trio.current_time() - looked > POLL_S:
+                on_wait()
+                looked = trio.current_time()
+            await trio.sleep(delay_s)
+        await streams[batch.group % CONNECTIONS].send_all(batch.text)
+        sums = sums.plus(batch)
+    for stream in streams:
+        if end:
+            await stream.send_all(end)
+            assert (answer := await stream.receive_some()).startswith(b"synced "), answer
+        await stream.aclose()
+    return sums
+
+
+class _Spent:
+    """Resources of the processes of one run."""
+
+    def __init__(self, hbase: Hbase | None) -> None:
+        self._hbase = hbase
+        self._store_s = hbase.cpu_s() if hbase else 0.0
+        self._store_bytes = hbase.written_bytes() if hbase else 0
+        self._ended_s = _ended_s()
+        self.peak_mib = 0.0
+        self.written = 0
+
+    def cpu_s(self) -> float:
+        """Return the CPU of processes that have ended since the start."""
+        return _ended_s() - self._ended_s
+
+    def store_cpu_s(self) -> float:
+        """Return the CPU of HBase since the start."""
+        return self._hbase.cpu_s() - self._store_s if self._hbase else 0.0
+
+    def store_bytes(self) -> int:
+        """Return what HBase has written since the start."""
+        return self._hbase.written_bytes() - self._store_bytes if self._hbase else 0
+
+    def add(self, pid: int) -> None:
+        """Note the memory and writes of a process that is about to end."""
+        self.peak_mib = max(self.peak_mib, usage(pid).peak_mib)
+
+
+def _ended_s() -> float:
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
+
+
+@contextmanager
+def scaled(home: Path, settings: dict[str, str], timeline: Timeline, spent: _Spent) -> Iterator[Daemon]:
+    """Run a daemon on a timeline, stop it cleanly, and note what it took."""
+    given = {
+        "tsd.network.port": "0", "tsd.storage.path": str(home), "tsd.log.format": "json",
+        "tsd.core.drain_timeout": str(round(600_000 * timeline.speed)), **settings,
+    }  # fmt: skip
+    config, _ = read_config(Given("benchmark", key, value) for key, value in given.items())
+    home.mkdir(parents=True, exist_ok=True)
+    log = home.with_suffix(".log")
+    with log.open("wb") as stream:
+        process = subprocess.Popen(words_of(timeline, given), stderr=stream)
+    written = 0
+    try:
+        yield Daemon(process, config, await_port(process, log))
+        spent.add(process.pid)
+    finally:
+        process.terminate()
+        while process.poll() is None:
+            with suppress(OSError, ValueError):
+                written = written_bytes(process.pid)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.01)
+        spent.written += written
+    if process.returncode:
+        raise SystemExit(f"the daemon ended with status {process.returncode}:\n{log.read_text()[-4000:]}")
+
+
+def _tsd(fleet: Fleet, speed: float, home: Path, hbase: Hbase | None, prefix: str) -> Figures:
+    settings = {"tsd.core.auto_create_metrics": "true"}
+    if hbase:
+        settings = hbase.settings(prefix)
+    spent, disk, sums = _Spent(hbase), Disk(home), Sums()
+    timeline = Timeline(speed, time.monotonic() + 3, fleet.start_s)
+    first, second = halves(fleet)
+    calls = calls_s = idle_s = 0.0
+    for number, lines in enumerate((first, second)):
+        with scaled(home, settings, timeline, spent) as daemon:
+            began_s = timeline.now_s()
+            got = trio.run(play, lines, timeline, daemon.port, b"sync\n", disk.look)
+            sums = Sums(*(a + b for a, b in zip(sums, got, strict=True)))
+            calls_s += timeline.now_s() - began_s
+            if number == 1:
+                _say_calls(daemon, "until the last line")
+                trio.run(_await_quiet, daemon, timeline, fleet, disk)
+                _say_calls(daemon, "until all was quiet")
+                idle_s = _idle_share(daemon) * (timeline.now_s() - fleet.start_s) / speed
+            calls += daemon.stats().get("store.requests", 0)
+        timeline = timeline.resumed()
+    config = daemon.config
+    kept = disk.look() if not hbase else 0
+    _check(home.name, sums, config)
+    n = sums.points
+    return Figures(
+        spent.cpu_s() / n * 1e6, spent.store_cpu_s() / n * 1e6, idle_s / n * 1e6, spent.peak_mib,
+        (spent.written + spent.store_bytes()) / n, kept / n, disk.most / n, calls / calls_s,
+    )  # fmt: skip
+
+
+def _say_calls(daemon: Daemon, when: str) -> None:
+    """Print the calls of a store by name."""
+    calls = {name: count for name, count in daemon.stats().items() if name.startswith("store.")}
+    print(f"bench: since the restart {when}: {calls}", file=sys.stderr)
+
+
+async def _await_quiet(daemon: Daemon, timeline: Timeline, fleet: Fleet, disk: Disk) -> None:
+    """Wait until all hours are over, all points are stored and no row waits for compaction."""
+    while True:
+        stats = daemon.stats()
+        done = stats["ledger.stored"] == stats["ledger.received"] and (
+            stats.get("compaction.queue.size", 0) <= QUIET_ROWS
+        )
+        disk.look()
+        if done and timeline.now_s() > fleet.end_s + QUIET_S:
+            return
+        await trio.sleep(POLL_S)
+
+
+def _idle_share(daemon: Daemon, seconds: float = 3.0) -> float:
+    """Return the CPU seconds a real second of a daemon that has nothing to do."""
+    before = daemon.usage().cpu_s
+    trio.run(trio.sleep, seconds)
+    return (daemon.usage().cpu_s - before) / seconds
+
+
+def _check(name: str, sent: Sums, config: Config) -> None:
+    """End the benchmark unless the tables have exactly the points sent."""
+    found = stored(config)
+    same = math.isclose(found.values, sent.cents / 100, rel_tol=1e-9)
+    if (found.points, found.times_s) != (sent.points, sent.times_s) or not same:
+        raise SystemExit(f"{name}: {sent} were sent, {found} are stored: the figures mean nothing")
+
+
+def _victoria(fleet: Fleet, speed: float, home: Path) -> Figures:
+    spent, disk, sums = _Spent(None), Disk(home), Sums()
+    timeline = Timeline(speed, time.monotonic() + 1, fleet.start_s)
+    for number, lines in enumerate(halves(fleet)):
+        with running_victoria(home) as peer:
+            got = trio.run(play, lines, timeline, peer.port, b"", disk.look)
+            sums = Sums(*(a + b for a, b in zip(sums, got, strict=True)))
+            peer.await_stored(got.points)
+            if number == 1:
+                _check_victoria(peer, fleet, sums)
+                peer.await_merged()
+                disk.look()
+            spent.add(peer.pid)
+            spent.written += written_bytes(peer.pid)
+            peer.stop()
+        timeline = timeline.resumed()
+    kept, n = disk.look(), sums.points
+    return Figures(spent.cpu_s() / n * 1e6, 0, 0, spent.peak_mib, spent.written / n, kept / n, disk.most / n, 0)
+
+
+def _check_victoria(peer: Victoria, fleet: Fleet, sent: Sums) -> None:
+    peer.check(fleet.start_s, fleet.end_s, sent.points)
+    query = f'sum(sum_over_time({{__name__=~".+"}}[{fleet.end_s - fleet.start_s}s]))'
+    found = float(peer.query("query", {"query": query, "time": fleet.end_s - 1, "nocache": 1})[0]["value"][1])
+    if not math.isclose(found, sent.cents / 100, rel_tol=1e-9):
+        raise SystemExit(f"VictoriaMetrics: the sum is {found}, sent {sent}: the figures mean nothing")
+
+
+def _report(fleet: Fleet, speed: float, found: dict[str, list[Figures]]) -> str:
+    peers = found.get(VICTORIA, [])
+    rows = []
+    for name, figures in found.items():
+        ratios = [a.cpu_us / b.cpu_us for a, b in zip(figures, peers, strict=False)]
+        rows.append(
+            [
+                name,
+                spread([f.cpu_us for f in figures]),
+                spread(ratios) if ratios else "",
+                spread([f.store_cpu_us for f in figures]) if any(f.store_cpu_us for f in figures) else "",
+                spread([f.idle_us for f in figures]) if name != VICTORIA else "",
+                spread([f.peak_mib for f in figures], 0),
+                spread([f.written for f in figures], 1),
+                spread([f.kept for f in figures]) if any(f.kept for f in figures) else "",
+                spread([f.most for f in figures]) if any(f.kept for f in figures) else "",
+                spread([f.calls_per_s for f in figures], 0) if any(f.calls_per_s for f in figures) else "",
+            ]
+        )
+    head = [
+        "system", "CPU µs/point", "× VictoriaMetrics", "HBase CPU µs/point", "of it when idle", "peak MiB",
+        "bytes written/point", "bytes kept/point", "most bytes/point", "HBase calls/s",
+    ]  # fmt: skip
+    return (
+        f"{fleet.points:,} points of {fleet.hosts * METRICS:,} series, one per {fleet.round_s} s for "
+        f"{fleet.hours:g} h, {fleet.late:.0%} of them late, {fleet.churn:.0%} of the hosts replaced per hour, a "
+        f"restart halfway; {speed:g} times as fast as in reality; {machine()}. All points were read back.\n\n"
+        + table(head, rows)
+    )
+
+
+def next_hour_s() -> int:
+    """Return the start of the next full hour: no daemon has seen a part of it, and no peer refuses its points."""
+    return (int(time.time()) // HOUR_S + 1) * HOUR_S  # noqa: TID251 (the benchmark's own clock)

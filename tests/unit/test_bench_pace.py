@@ -1,0 +1,76 @@
+"""Lines at the agents' pace, and clocks that run faster; a run of the systems themselves is no test's."""
+
+import math
+import time
+
+import pytest
+import trio
+
+from bench.agents import LATE_S, Batch, Fleet, batches
+from bench.pace import halves
+from bench.scaled import ScaledClock, Timeline
+
+FLEET = Fleet(1000, 60, 2, 1_700_006_400, late=0.05)
+
+
+def lines(some: list[Batch]) -> list[list[bytes]]:
+    return [line.split(b" ", 4) for batch in some for line in batch.text.splitlines()]
+
+
+def test_each_host_has_one_point_of_each_metric_a_round() -> None:
+    found = lines(list(batches(FLEET)))
+    assert len(found) == FLEET.points == len({(metric, when, tags) for _, metric, when, _, tags in found})
+
+
+def test_batches_are_due_in_order_and_tell_the_sums_of_their_lines() -> None:
+    every = list(batches(FLEET))
+    due = [batch.due_s for batch in every]
+    assert due == sorted(due)
+    for batch in every:
+        own = lines([batch])
+        assert batch.points == len(own)
+        assert batch.times_s == sum(int(when) for _, _, when, _, _ in own)
+        assert batch.cents == sum(round(float(value) * 100) for _, _, _, value, _ in own)
+
+
+def test_late_points_come_after_their_time() -> None:
+    late = [batch for batch in batches(FLEET) if batch.due_s > int(lines([batch])[0][2])]
+    share = sum(batch.points for batch in late) / FLEET.points
+    assert 0 < share < 2 * FLEET.late
+    assert all(batch.due_s - int(when) <= LATE_S for batch in late for _, _, when, _, _ in lines([batch]))
+
+
+def test_some_hosts_are_replaced_by_new_ones() -> None:
+    fleet = FLEET._replace(series=20_000, round_s=600)
+    names = {tags for *_, tags in lines(list(batches(fleet)))}
+    assert fleet.hosts < len(names) < fleet.hosts * 1.2
+
+
+def test_halves_have_all_lines() -> None:
+    first, second = halves(FLEET)
+    assert [*first, *second] == list(batches(FLEET))
+
+
+def test_scaled_clock_sleeps_shorter_and_tells_scaled_times() -> None:
+    timeline = Timeline(1000.0, time.monotonic(), 1_700_006_400.0)
+
+    async def sleeping() -> float:
+        begun = trio.current_time()
+        await trio.sleep(100)
+        return trio.current_time() - begun
+
+    begun = timeline.now_s()
+    slept = trio.run(sleeping, clock=ScaledClock(timeline))
+    assert 100 <= slept <= timeline.now_s() - begun
+
+
+@pytest.mark.parametrize("speed", [1.0, 60.0])
+def test_infinite_deadline_stays_infinite(speed: float) -> None:
+    clock = ScaledClock(Timeline(speed, time.monotonic(), 0.0))
+    assert clock.deadline_to_sleep_time(math.inf) == math.inf
+
+
+def test_timeline_goes_on_after_a_restart() -> None:
+    timeline = Timeline(60.0, time.monotonic() - 1, 1000.0)
+    resumed = timeline.resumed()
+    assert resumed.now_s() == pytest.approx(timeline.now_s(), abs=1)
