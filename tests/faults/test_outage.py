@@ -148,7 +148,7 @@ async def test_tables_created_while_running(hbase: RunningHbase, tmp_path: Path)
             assert "tsd create-tables" in event["next_step"]
             await sender.more_confirmed(100)
             away = await daemon.logged(AWAY)
-            assert away["error"] == f"there is no table {tables.uid} in HBase: create it with `tsd create-tables`"
+            assert tables.uid in away["error"]
             assert away["level"] == "warning"
             done = await command("create-tables", *words_of(settings))
             assert done.returncode == 0, done.stderr
