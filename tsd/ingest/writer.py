@@ -106,7 +106,7 @@ class WindowMemory:
 
 
 MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
-MAX_READ = 1_000_000  # points that are searched for one query; if more wait, they are written before it reads
+MAX_READ = 200_000  # points that are searched for one query; if more wait, they are written before it reads
 RETRY_S = 0.2, 5.0  # the first and the longest pause after an error of the store
 
 
