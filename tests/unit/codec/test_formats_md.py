@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tsd
+import tsd.codec.blocks
 import tsd.codec.opentsdb
 from tests.unit.codec.codec_rows import KEY, cells
 from tsd.codec.opentsdb.cell import Point
@@ -16,10 +17,12 @@ from tsd.errors import TsdError
 from tsd.tables.opentsdb import series_index
 
 PAGE = Path(tsd.codec.opentsdb.__file__).with_name("FORMATS.md")
+PAGES = (PAGE, Path(tsd.codec.blocks.__file__).with_name("FORMATS.md"))
 
 
 def examples() -> list[tuple[str, str]]:
-    blocks = re.findall(r"^```formats\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    text = "".join(page.read_text("utf-8") for page in PAGES)
+    blocks = re.findall(r"^```formats\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     return [(left.strip(), right.strip()) for left, _, right in (line.rpartition("→") for line in lines)]
 

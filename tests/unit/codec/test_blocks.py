@@ -1,0 +1,55 @@
+"""Blocks of many chunks, and the errors of blocks that cannot be read."""
+
+import numpy as np
+import pytest
+
+from tsd.codec.blocks.block import CHUNK_POINTS, Block, Rows, encode_block
+from tsd.errors import CorruptRow
+
+PLACE = b"place"
+
+
+def many_rows() -> Rows:
+    """Rows of gauges, counters and small integers in turn, for many chunks; every fifth one has times of its own."""
+    series, points = 300, CHUNK_POINTS // 40
+    rng = np.random.default_rng(7)
+    gauges = np.round(np.cumsum(rng.normal(0, 1, (series, points)), axis=1), 2)
+    bits = np.cumsum(rng.integers(0, 500, (series, points)), axis=1)
+    bits[::3] = gauges.view(np.int64)[::3]
+    bits[1::3] = rng.integers(0, 9, (series, points))[1::3]
+    offsets = np.tile(np.arange(points) * 10_000, (series, 1))
+    offsets[::5] += rng.integers(0, 9000, (series, points))[::5]
+    return Rows(
+        [b"%06d" % number for number in range(series)],
+        np.arange(series) % 5 == 0,
+        np.arange(series) + 10**12,
+        np.arange(series + 1) * points,
+        offsets.ravel(),
+        bits.ravel(),
+        np.repeat(np.arange(series) % 3 == 0, points),
+    )
+
+
+def test_every_row_of_many_chunks_is_decoded_alone() -> None:
+    rows = many_rows()
+    block = Block(encode_block(rows, PLACE), PLACE)
+    every = block.decode()
+    assert (every.bits == rows.bits).all()
+    assert (every.offsets == rows.offsets).all()
+    assert (every.floats == rows.floats).all()
+    for row in range(0, block.rows, 7):
+        part, found = slice(*rows.starts[row : row + 2].tolist()), block.decode(np.arange(block.rows) == row)
+        assert (found.bits == rows.bits[part]).all()
+        assert (found.offsets == rows.offsets[part]).all()
+
+
+def test_no_wanted_row_gives_no_points() -> None:
+    block = Block(encode_block(many_rows(), PLACE), PLACE)
+    found = block.decode(np.zeros(block.rows, np.bool_))
+    assert (len(found.rows), len(found.offsets), found.starts.tolist()) == (0, 0, [0])
+
+
+def test_unknown_format_is_an_error() -> None:
+    stored = encode_block(many_rows(), PLACE)
+    with pytest.raises(CorruptRow, match="format 2"):
+        Block(b"\2" + stored[1:], PLACE)

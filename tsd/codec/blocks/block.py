@@ -1,0 +1,338 @@
+"""A block: points of many series of one metric and hour as columns, and back (FORMATS.md in this folder).
+
+A block consists of a directory and chunks. A chunk has the values of some rows, or some of the times; it is decoded
+alone, so a reader of few series decodes few chunks. Directory and chunks have checksums. The directory's includes the
+place of the block: a block under the key of another one is damaged.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsd.codec.blocks.numbers import INTEGERS, MIXED, UInt8, choose_forms, cuts, decode_numbers, encode_numbers, spread
+from tsd.codec.points import Bool, Int64
+from tsd.errors import CorruptRow
+
+FORMAT = 1
+HOUR_MS = 3_600_000
+MOST_ROWS = 1 << 16
+CHUNK_POINTS = 8192  # about; a chunk has whole rows
+_TIMES = 255  # form of a chunk of times
+_HEAD = struct.Struct("<BHIIIqII")
+_CHUNK = np.dtype(
+    [("form", "u1"), ("decimals", "u1"), ("rows", "<u4"), ("points", "<u4"), ("size", "<u4"), ("crc", "<u4")]
+)
+
+
+class Rows(NamedTuple):
+    """Rows of one metric and hour, ascending by their pairs. Each has at least one point, in ascending order of times,
+    each time once."""
+
+    pairs: Sequence[bytes]  # joined tag pairs of each row's series
+    in_ms: Bool  # of each row: its times have milliseconds
+    stamps: Int64  # write timestamp of each row's cell, in ms
+    starts: Int64  # (rows + 1,): index of each row's first point, then the number of points
+    offsets: Int64  # of each point: ms after the base time
+    bits: Int64  # of each point: the integer, or the raw bits of a double
+    floats: Bool  # of each point
+
+
+class BlockPoints(NamedTuple):
+    """Points of chosen rows, row after row."""
+
+    rows: NDArray[np.intp]  # their indexes in the block, ascending
+    starts: Int64
+    offsets: Int64
+    bits: Int64
+    floats: Bool
+
+
+class _Head(NamedTuple):
+    """The fixed part of a block."""
+
+    format: int
+    width: int  # of all pairs; 0 if they differ
+    rows: int
+    vectors: int
+    chunks: int
+    first_stamp: int
+    size: int  # of the packed directory
+    crc: int
+
+
+class _Times(NamedTuple):
+    """The distinct times of rows: each vector of times once."""
+
+    vector_of: Int64  # of each row
+    counts: Int64  # of each vector
+    offsets: Int64
+
+
+def encode_block(rows: Rows, place: bytes) -> bytes:
+    """Return the block of 1 to MOST_ROWS rows. `place` identifies the block, such as its key: reading needs it too."""
+    assert 0 < len(rows.pairs) <= MOST_ROWS, len(rows.pairs)
+    assert (np.diff(rows.starts) > 0).all(), "a row without points"
+    times = _distinct_times(rows)
+    table: list[tuple[int, int, int, int, int, int]] = []
+    parts: list[bytes] = []
+
+    def add(form: int, decimals: int, count: int, points: int, stored: bytes) -> None:
+        table.append((form, decimals, count, points, len(stored), zlib.crc32(stored)))
+        parts.append(stored)
+
+    for count, some in _time_chunks(times):
+        add(_TIMES, 0, count, len(some), encode_numbers(some, INTEGERS, steps=False))
+    chunk_of = np.zeros(len(rows.pairs), np.uint16)
+    for form, decimals, steps, members, numbers in _value_chunks(rows):
+        chunk_of[members] = len(table)
+        stored = encode_numbers(numbers, form, steps=steps)
+        if form == MIXED:
+            flags = np.packbits(rows.floats[_points_of(rows.starts, members)]).tobytes()
+            stored = flags + stored
+        add(form, decimals, len(members), len(numbers), stored)
+    width = len(rows.pairs[0]) if len(set(map(len, rows.pairs))) == 1 else 0
+    first_stamp = int(rows.stamps.min())
+    directory = zlib.compress(
+        b"".join(
+            (
+                _transposed(np.frombuffer(b"".join(rows.pairs), np.uint8).reshape(-1, width))
+                if width
+                else _column(np.fromiter(map(len, rows.pairs), np.uint16, len(rows.pairs))) + b"".join(rows.pairs),
+                np.packbits(rows.in_ms).tobytes(),
+                _column(rows.stamps - first_stamp),
+                _column(chunk_of),
+                _column(times.vector_of.astype(np.uint32)),
+                _column(times.counts.astype(np.uint32)),
+                np.array(table, _CHUNK).tobytes(),
+            )
+        )
+    )
+    head = _Head(FORMAT, width, len(rows.pairs), len(times.counts), len(table), first_stamp, len(directory), 0)
+    head = head._replace(crc=_directory_crc(head, directory, place))
+    return b"".join((_HEAD.pack(*head), directory, *parts))
+
+
+def _directory_crc(head: _Head, directory: bytes, place: bytes) -> int:
+    return zlib.crc32(directory, zlib.crc32(_HEAD.pack(*head._replace(crc=0)), zlib.crc32(place)))
+
+
+def _column(numbers: NDArray[np.generic]) -> bytes:
+    """Return numbers with all their lowest bytes first, then all second bytes, and so on."""
+    little = np.ascontiguousarray(numbers.astype(numbers.dtype.newbyteorder("<")))
+    return _transposed(little.view(np.uint8).reshape(len(numbers), -1))
+
+
+def _transposed(table: UInt8) -> bytes:
+    return table.T.tobytes()
+
+
+def _points_of(starts: Int64, members: NDArray[np.intp]) -> slice | Int64:
+    """Return the index of the points of ascending rows."""
+    if len(members) == int(members[-1] - members[0]) + 1:
+        return slice(int(starts[members[0]]), int(starts[members[-1] + 1]))
+    return spread(starts[members], starts[members + 1] - starts[members])
+
+
+def _distinct_times(rows: Rows) -> _Times:
+    text, bounds = rows.offsets.astype(np.uint32).tobytes(), (rows.starts * 4).tolist()
+    known: dict[bytes, int] = {}
+    numbers = [known.setdefault(text[start:end], len(known)) for start, end in pairwise(bounds)]
+    vectors = list(known)
+    offsets = np.frombuffer(b"".join(vectors), np.uint32).astype(np.int64)
+    return _Times(np.array(numbers, np.int64), np.array([len(vector) // 4 for vector in vectors], np.int64), offsets)
+
+
+def _time_chunks(times: _Times) -> Iterator[tuple[int, Int64]]:
+    """Yield the number of vectors of each chunk, and what is stored: the first offset and the differences."""
+    ends = np.cumsum(times.counts)
+    steps = np.diff(times.offsets, prepend=0)
+    firsts = ends - times.counts
+    steps[firsts] = times.offsets[firsts]
+    for start, end in cuts(times.counts, CHUNK_POINTS):
+        yield end - start, steps[int(firsts[start]) : int(ends[end - 1])]
+
+
+def _value_chunks(rows: Rows) -> Iterator[tuple[int, int, bool, NDArray[np.intp], Int64]]:
+    """Yield form, decimals, whether steps are small, rows and numbers of each chunk."""
+    forms = choose_forms(rows.bits, rows.floats, rows.starts)
+    counts = np.diff(rows.starts)
+    kinds = forms.form.astype(np.int64) << 16 | forms.decimals.astype(np.int64) << 8 | forms.steps
+    for kind in np.unique(kinds).tolist():
+        members = np.flatnonzero(kinds == kind)
+        for start, end in cuts(counts[members], CHUNK_POINTS):
+            some = members[start:end]
+            numbers = np.ascontiguousarray(forms.numbers[_points_of(rows.starts, some)])
+            yield kind >> 16, kind >> 8 & 0xFF, bool(kind & 1), some, numbers
+
+
+class Block:
+    """A block that was read: its directory is decoded, its points are decoded on demand. Safe to use in threads."""
+
+    def __init__(self, stored: bytes, place: bytes) -> None:
+        """`place` is that given to `encode_block`. Raise CorruptRow for damage, or a format that is unknown."""
+        if len(stored) < _HEAD.size:
+            raise CorruptRow(f"a block has {_HEAD.size} bytes or more, this one {len(stored)}")
+        if stored[0] != FORMAT:
+            raise CorruptRow(f"a block of format {stored[0]}; this version reads format {FORMAT}")
+        head = _Head(*_HEAD.unpack_from(stored))
+        end = _HEAD.size + head.size
+        directory = stored[_HEAD.size : end]
+        if len(directory) != head.size or _directory_crc(head, directory, place) != head.crc:
+            raise CorruptRow(f"the directory of a block is damaged: {len(stored)} bytes, {stored[:40].hex()}")
+        self._stored = stored
+        self._read_directory(head, _Fields(zlib.decompress(directory)))
+        sizes = self._table["size"].astype(np.int64)
+        self._ends = (end + np.cumsum(sizes)).tolist()
+        self._starts = [end, *self._ends[:-1]]
+        if self._ends[-1] != len(stored):
+            raise CorruptRow(f"a block has {self._ends[-1]} bytes, this one {len(stored)}")
+
+    def _read_directory(self, head: _Head, fields: "_Fields") -> None:
+        rows = head.rows
+        self.rows = rows
+        self.pair_array: UInt8 | None = None  # (rows, width), if all pairs have one width
+        self._pairs: list[bytes] = []
+        if head.width:
+            self.pair_array = np.ascontiguousarray(fields.take(rows * head.width).reshape(head.width, rows).T)
+        else:
+            ends = np.cumsum(fields.column(np.uint16, rows), dtype=np.int64)
+            joined = fields.take(int(ends[-1])).tobytes()
+            bounds = [0, *ends.tolist()]
+            self._pairs = [joined[at:to] for at, to in pairwise(bounds)]
+        self.in_ms: Bool = np.unpackbits(fields.take((rows + 7) // 8), count=rows).view(np.bool_)
+        self.stamps: Int64 = fields.column(np.int64, rows) + head.first_stamp
+        self._chunk_of = fields.column(np.uint16, rows)
+        self._vector_of = fields.column(np.uint32, rows).astype(np.int64)
+        self._vector_counts = fields.column(np.uint32, head.vectors).astype(np.int64)
+        self._table = fields.take(head.chunks * _CHUNK.itemsize).view(_CHUNK)
+        self.counts: Int64 = self._vector_counts[self._vector_of]  # points of each row
+
+    def pairs(self) -> list[bytes]:
+        """Return the joined tag pairs of each row, ascending."""
+        if self.pair_array is not None:
+            width, joined = self.pair_array.shape[1], self.pair_array.tobytes()
+            return [joined[at : at + width] for at in range(0, len(joined), width)]
+        return list(self._pairs)
+
+    def decode(self, wanted: Bool | None = None) -> BlockPoints:
+        """Return the points of the rows that are `wanted`, of all rows without it. Raise CorruptRow if one of their
+        chunks is damaged."""
+        rows = np.arange(self.rows) if wanted is None else np.flatnonzero(wanted)
+        counts = self.counts[rows]
+        starts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(counts, out=starts[1:])
+        bits, floats = np.empty(starts[-1], np.int64), np.empty(starts[-1], np.bool_)
+        chosen = self._chunk_of[rows]
+        for chunk in np.unique(chosen).tolist():
+            self._decode_values(chunk, rows, np.flatnonzero(chosen == chunk), starts, bits, floats)
+        return BlockPoints(rows, starts, self._offsets(rows, counts), bits, floats)
+
+    def _decode_values(
+        self, chunk: int, rows: NDArray[np.intp], places: NDArray[np.intp], starts: Int64, bits: Int64, floats: Bool
+    ) -> None:
+        """Decode the values of a chunk for the chosen rows at `places` of `rows`."""
+        form, decimals, count, points, _, _ = self._table[chunk].item()
+        stored = self._chunk(chunk)
+        to = _points_of(starts, places)
+        if count == len(places) and isinstance(to, slice):
+            self._decode_chunk(stored, form, decimals, bits[to], floats[to])
+            return
+        all_bits, all_floats = np.empty(points, np.int64), np.empty(points, np.bool_)
+        self._decode_chunk(stored, form, decimals, all_bits, all_floats)
+        members = np.flatnonzero(self._chunk_of == chunk)
+        ends = np.cumsum(self.counts[members])
+        at = np.searchsorted(members, rows[places])
+        source = spread((ends - self.counts[members])[at], self.counts[members[at]])
+        bits[to], floats[to] = all_bits[source], all_floats[source]
+
+    def _decode_chunk(self, stored: bytes, form: int, decimals: int, bits: Int64, floats: Bool) -> None:
+        if form == MIXED:
+            size = (len(bits) + 7) // 8
+            floats[:] = np.unpackbits(np.frombuffer(stored[:size], np.uint8), count=len(bits)).view(np.bool_)
+            stored = stored[size:]
+        else:
+            floats[:] = form != INTEGERS
+        decode_numbers(stored, form, decimals, bits)
+
+    def _chunk(self, chunk: int) -> bytes:
+        """Return the bytes of a chunk. Raise CorruptRow if they are damaged."""
+        stored = self._stored[self._starts[chunk] : self._ends[chunk]]
+        if zlib.crc32(stored) != int(self._table["crc"][chunk]):
+            raise CorruptRow(f"chunk {chunk} of a block of {self.rows} rows is damaged: {stored[:40].hex()}")
+        return stored
+
+    def _offsets(self, rows: NDArray[np.intp], counts: Int64) -> Int64:
+        """Return the offsets of the points of rows."""
+        if not len(rows):
+            return np.empty(0, np.int64)
+        vectors = self._vector_of[rows]
+        needed = np.zeros(len(self._vector_counts), np.bool_)
+        needed[vectors] = True
+        if needed.sum() == 1:
+            some, _ = self._time_vectors(needed)
+            return np.tile(some, len(rows))
+        offsets, firsts = self._time_vectors(needed)
+        if len(rows) == self.rows == len(self._vector_counts):
+            return offsets
+        return offsets[spread(firsts[vectors], counts)]
+
+    def _time_vectors(self, needed: Bool) -> tuple[Int64, Int64]:
+        """Return the offsets of the chunks with needed vectors, and the index of each vector's first offset. If only
+        one vector is needed, return its offsets alone."""
+        firsts = np.zeros(len(needed), np.int64)
+        found: list[Int64] = []
+        size = vector = 0
+        for chunk in np.flatnonzero(self._table["form"] == _TIMES).tolist():
+            count, points = int(self._table["rows"][chunk]), int(self._table["points"][chunk])
+            part = slice(vector, vector + count)
+            vector += count
+            if needed[part].any():
+                inner = np.cumsum(self._vector_counts[part]) - self._vector_counts[part]
+                firsts[part] = size + inner
+                found.append(_running(self._steps(chunk, points), inner))
+                size += points
+        offsets = found[0] if len(found) == 1 else np.concatenate(found)
+        if needed.sum() == 1:
+            [one] = np.flatnonzero(needed).tolist()
+            offsets = offsets[int(firsts[one]) : int(firsts[one] + self._vector_counts[one])]
+        return offsets, firsts
+
+    def _steps(self, chunk: int, points: int) -> Int64:
+        steps = np.empty(points, np.int64)
+        decode_numbers(self._chunk(chunk), INTEGERS, 0, steps)
+        return steps
+
+
+def _running(steps: Int64, firsts: Int64) -> Int64:
+    """Return the running sums of each vector; `firsts` has the index of each one's first step."""
+    sums = np.cumsum(steps)
+    before = sums[firsts] - steps[firsts]
+    found: Int64 = sums - np.repeat(before, np.diff(firsts, append=len(steps)))
+    return found
+
+
+class _Fields:
+    """Reads the columns of a directory one after the other."""
+
+    def __init__(self, directory: bytes) -> None:
+        self._bytes = np.frombuffer(directory, np.uint8)
+        self._at = 0
+
+    def take(self, size: int) -> UInt8:
+        """Return the next bytes. Raise CorruptRow if there are fewer."""
+        found = self._bytes[self._at : self._at + size]
+        if len(found) != size:
+            raise CorruptRow(f"the directory of a block has {len(self._bytes)} bytes, wanted {self._at + size}")
+        self._at += size
+        return found
+
+    def column(self, kind: type[np.generic], count: int) -> NDArray[np.int64]:
+        """Return the next column of numbers."""
+        dtype = np.dtype(kind).newbyteorder("<")
+        table = self.take(count * dtype.itemsize).reshape(dtype.itemsize, count)
+        return np.ascontiguousarray(table.T).reshape(-1).view(dtype).astype(np.int64)
