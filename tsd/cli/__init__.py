@@ -1,30 +1,106 @@
 """The command `tsd`: one module per command, each a thin wrapper."""
 
+import importlib
+import os
 import sys
+from typing import Any, NamedTuple
 
 import click
 
-from tsd.cli.compact import compact
-from tsd.cli.context import config_options
-from tsd.cli.copy import copy, create_tables
-from tsd.cli.delete import delete
-from tsd.cli.fsck import fsck
-from tsd.cli.importer import import_lines, send
-from tsd.cli.query import query
-from tsd.cli.rejected import rejected
-from tsd.cli.scan import scan
-from tsd.cli.serve import check_config, health, serve, version
-from tsd.cli.token import token
-from tsd.cli.top import top
-from tsd.cli.torture.command import torture
-from tsd.cli.uid import mkmetric, uid
+from tsd import __version__
+from tsd.cli.options import config_options
 from tsd.errors import BadConfig, DaemonRuns, NewerState, StoreError, TsdError
 
 STORE_FAILED = 3  # exit status if HBase or the embedded store failed
 FOLDER_TAKEN = 4  # exit status if another process or a newer version uses the state folder
+INTERRUPTED = 130  # exit status after Ctrl-C, as of a shell
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+class CommandEntry(NamedTuple):
+    """A command: where it is defined, and its line in the help."""
+
+    place: str  # module:object
+    summary: str
+
+
+SECTIONS = {
+    "Daemon": {
+        "serve": CommandEntry("tsd.cli.serve:serve", "Run the daemon until SIGTERM or Ctrl-C."),
+        "health": CommandEntry("tsd.cli.serve:health", "Print whether the running daemon is healthy."),
+        "top": CommandEntry("tsd.cli.top:top", "Show the busiest clients of the running daemon."),
+        "rejected": CommandEntry("tsd.cli.rejected:rejected", "List refused lines, and send them again."),
+        "check-config": CommandEntry("tsd.cli.serve:check_config", "Report every problem of a configuration."),
+        "token": CommandEntry("tsd.cli.token:token", "Manage the accounts of tsd.auth.file."),
+        "version": CommandEntry("tsd.cli.serve:version", "Print the version, like the telnet command."),
+    },
+    "Points": {
+        "send": CommandEntry("tsd.cli.importer:send", "Send lines to a daemon and print its replies."),
+        "import": CommandEntry("tsd.cli.importer:import_lines", "Store the lines of files."),
+        "query": CommandEntry("tsd.cli.query:query", "Print or draw the points of a query."),
+        "scan": CommandEntry("tsd.cli.scan:scan", "Print rows, or their points as lines to import."),
+        "delete": CommandEntry("tsd.cli.delete:delete", "Show the points of a range, and delete them."),
+    },
+    "Names": {
+        "uid": CommandEntry("tsd.cli.uid:uid", "Look up, assign, rename, delete and check names."),
+        "mkmetric": CommandEntry("tsd.cli.uid:mkmetric", "Assign UIDs to metrics."),
+    },
+    "Store": {
+        "create-tables": CommandEntry("tsd.cli.copy:create_tables", "Create the tables that are absent."),
+        "compact": CommandEntry("tsd.cli.compact:compact", "Make one cell of each row of past hours."),
+        "copy": CommandEntry("tsd.cli.copy:copy", "Copy all tables to another store."),
+        "fsck": CommandEntry("tsd.cli.fsck:fsck", "Find and repair broken rows."),
+        "torture": CommandEntry("tsd.cli.torture.command:torture", "Inject faults, and check that nothing is lost."),
+    },
+}
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+class LazyGroup(click.Group):
+    """Imports the module of a command when the command runs, and lists commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command. None: there is no such command."""
+        return find_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the sections of the help."""
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(max(map(len, COMMANDS))), entry.summary) for name, entry in commands.items()]
+                )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. If the reader of its output is gone, for example `head`, exit with status 0."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered goes nowhere
+            sys.exit(0)
+
+
+def find_command(name: str) -> click.Command:
+    """Import a command."""
+    module, _, attribute = COMMANDS[name].place.partition(":")
+    command: click.Command = getattr(importlib.import_module(module), attribute)
+    return command
+
+
+def import_all() -> None:
+    """Import every command: a server that forks commands does it once."""
+    for name in COMMANDS:
+        find_command(name)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, message="tsd %(version)s")
 @config_options
 def tsd(**_: object) -> None:
     """An OpenTSDB-compatible time-series daemon, on an embedded RocksDB or on HBase.
@@ -33,17 +109,16 @@ def tsd(**_: object) -> None:
     """
 
 
-for _command in (
-    serve, check_config, create_tables, mkmetric, uid, import_lines, query, scan, compact, delete, fsck, copy, send,
-    health, rejected, top, token, torture, version,
-):  # fmt: skip
-    tsd.add_command(_command)
-
-
 def main() -> None:
     """Run a command. Print errors to standard error and exit with their status."""
     try:
-        tsd(prog_name="tsd")
+        status = tsd.main(prog_name="tsd", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except click.ClickException as exc:
+        exc.show()
+        sys.exit(exc.exit_code)
+    except click.Abort:
+        sys.exit(INTERRUPTED)
     except BadConfig as exc:
         for problem in exc.problems:
             click.echo(f"tsd: {problem}", err=True)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import click
 import trio
 
+from tsd.cli.options import config_options
 from tsd.config.loader import Config, Given, Loaded, journal_folder, state_folder
 from tsd.config.state_dir import lock_state
 from tsd.daemon.wiring import control_path, has_local_store, load_config, make_uids, opened_store
@@ -93,17 +94,6 @@ def _lock(config: Config) -> Iterator[None]:
         raise DaemonRuns(
             f"{exc} and does not answer at {control_path(config)}: wait until it has started or ended"
         ) from exc
-
-
-def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options --config, --data and --set to a command or group."""
-    for option in (
-        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key. Repeatable."),
-        click.option("--data", type=click.Path(path_type=Path), help="State folder (tsd.storage.path)."),
-        click.option("--config", type=click.Path(path_type=Path), help="Configuration file."),
-    ):
-        command = option(command)
-    return command
 
 
 def with_config(command: Callable[..., Any]) -> Callable[..., Any]:

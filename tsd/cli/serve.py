@@ -17,7 +17,8 @@ import trio
 
 from tsd import version_reply
 from tsd.api.health import CHECKS, OK
-from tsd.cli.context import config_options, loaded, shown, with_config
+from tsd.cli.context import loaded, shown, with_config
+from tsd.cli.options import config_options
 from tsd.config import log
 from tsd.config.loader import Config, Given, Loaded, keys
 from tsd.daemon import lifecycle

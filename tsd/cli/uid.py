@@ -14,7 +14,8 @@ from typing import Any
 import click
 import trio
 
-from tsd.cli.context import Access, access, config_options, with_config
+from tsd.cli.context import Access, access, with_config
+from tsd.cli.options import config_options
 from tsd.cli.output import Progress
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_uid, id_column

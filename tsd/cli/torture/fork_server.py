@@ -256,7 +256,7 @@ def _go_by(clock: Path) -> None:
 
 
 if __name__ == "__main__":
-    importlib.import_module(COMMANDS)
+    importlib.import_module(COMMANDS).import_all()
     gc.freeze()  # otherwise each exit collects all imported objects, which takes longer than the command
     _serve(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module("tsd", run_name="__main__", alter_sys=True)
