@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.peers.tables import Tables
 from tsd.cli.torture.fork_server import Forked
@@ -271,6 +272,17 @@ def on_hbase(hbase: RunningHbase, tables: Tables, settings: Mapping[str, str] | 
         "tsd.storage.hbase.thrift": hbase.gateway,
         "tsd.core.auto_create_metrics": "true",
         **named,
+        **(settings or {}),
+    }
+
+
+def on_cassandra(cassandra: RunningCassandra, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Settings of a daemon on a keyspace of its own, which is not created yet."""
+    return {
+        "tsd.storage.backend": "cassandra",
+        "tsd.storage.cassandra.hosts": cassandra.address,
+        "tsd.storage.cassandra.keyspace": cassandra.unused_keyspace(),
+        "tsd.core.auto_create_metrics": "true",
         **(settings or {}),
     }
 

@@ -14,7 +14,7 @@ from tsd.codec.names import Kind
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import encode_name
 from tsd.config.loader import Config, Loaded, layout, state_folder
-from tsd.daemon.wiring import has_local_store, now_ms, row_compactor
+from tsd.daemon.wiring import has_local_store, now_ms, row_compactor, store_address
 from tsd.errors import BadLine, CorruptRow, NoSuchName, StoreError, TsdError
 from tsd.query.parse.times import BadDate, parse_date
 from tsd.tables.opentsdb.checkpoint import Checkpoint
@@ -75,8 +75,7 @@ def compact(
     for longer than a minute.
     """
     config = loaded.config
-    store = "" if has_local_store(config) else config.thrift
-    job = [config.backend.value, store, config.data_table, since, until, *sorted(set(metrics))]
+    job = [config.backend.value, store_address(config), config.data_table, since, until, *sorted(set(metrics))]
     file = Checkpoint(checkpoint or state_folder(config) / "compact.json", job)
     stats = trio.run(_run, config, None if dry_run else file, (since, until, metrics), rate)
     click.echo("\n".join(summary(stats)))

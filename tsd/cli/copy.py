@@ -17,6 +17,7 @@ from tsd.cli.context import access, overrides, with_config
 from tsd.cli.output import Progress
 from tsd.config.loader import Config, Loaded, keys, layout, state_folder
 from tsd.daemon.wiring import (
+    default_compression,
     has_local_store,
     load_config,
     read_config,
@@ -36,7 +37,8 @@ from tsd.tables.opentsdb.series_index import SeriesIndex
 @click.command()
 @click.option(
     "--to", required=True, metavar="TARGET",
-    help="embedded:FOLDER (a state folder), hbase:HOST:PORT[,HOST:PORT] (Thrift gateways), or a configuration file.",
+    help="embedded:FOLDER (a state folder), hbase:HOST:PORT[,HOST:PORT] (Thrift gateways), "
+    "cassandra:HOST:PORT[,HOST:PORT] (nodes), or a configuration file.",
 )  # fmt: skip
 @click.option(
     "--to-set", multiple=True, metavar="KEY=VALUE", help="Set any key of the target, for example the name of a table."
@@ -74,7 +76,7 @@ async def _copy(source: Config, target: Config, file: Checkpoint) -> CopyStats:
     async with access(source, must_exist=True) as own, access(target) as other:
         if reason := await own.flush_daemon():
             raise StoreError(f"{reason}. They would not be copied: copy later")
-        if made := await other.store.create_tables(tables(target)):
+        if made := await other.store.create_tables(tables(target), compression=default_compression(target)):
             click.echo(f"created {' '.join(made)}", err=True)
         job = CopyJob(
             own.store,
@@ -150,17 +152,17 @@ def _checkpoint(source: Config, target: Config) -> Path:
 @click.command("create-tables")
 @click.option(
     "--compression",
-    default="NONE",
     type=click.Choice(["NONE", "GZ", "SNAPPY", "LZO", "LZ4", "ZSTD"], case_sensitive=False),
-    help="HBase's compression. Except NONE and GZ, it must be installed on every region server.",
+    help="Compression of HBase (NONE; others than GZ must be installed on every region server) or Cassandra (ZSTD).",
 )
 @with_config
-def create_tables(loaded: Loaded, compression: str) -> None:
+def create_tables(loaded: Loaded, compression: str | None) -> None:
     """Create OpenTSDB's tables if they are absent. Existing ones stay as they are."""
 
     async def run() -> None:
         async with access(loaded.config) as opened:
-            made = await opened.store.create_tables(tables(loaded.config), compression=compression.upper())
+            wanted = (compression or default_compression(loaded.config)).upper()
+            made = await opened.store.create_tables(tables(loaded.config), compression=wanted)
         for table in tables(loaded.config):
             click.echo(f"{table.name}: {'created' if table.name in made else 'exists'}")
         if made and uses_hbase(loaded.config):

@@ -128,7 +128,8 @@ CREDENTIAL_PREFIXES = ("credential:", "%d/")
 CREDENTIAL_KEYS = frozenset(  # settings that may name a credential
     """
     tsd.auth.file tsd.tls.certificate tsd.tls.key tsd.tls.client_ca tsd.tls.client_crl tsd.query.limits.overrides.config
-    tsd.rollups.config tsd.core.histograms.config
+    tsd.storage.cassandra.password tsd.storage.cassandra.tls.ca tsd.storage.cassandra.tls.certificate
+    tsd.storage.cassandra.tls.key tsd.rollups.config tsd.core.histograms.config
     """.split()
 )
 
@@ -159,6 +160,7 @@ def credential_name(text: str) -> str | None:
 
 __all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "keys", "layout", "load", "read_settings"]
 
+KEYSPACE = re.compile("[a-zA-Z][a-zA-Z0-9_]{0,47}")  # of Cassandra
 SEARCHED = (Path("tsd.conf"), Path("/etc/tsd/tsd.conf"))
 _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no")
@@ -166,6 +168,7 @@ _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _CHOICES = {
     "tsd.storage.hbase.thrift.transport": ("buffered", "framed"),
     "tsd.storage.hbase.thrift.protocol": ("binary", "compact"),
+    "tsd.storage.cassandra.consistency": ("QUORUM", "LOCAL_QUORUM", "ALL"),
     "tsd.access.health": AUDIENCES,
     "tsd.access.metrics": AUDIENCES,
     "tsd.tls.minimum": ("1.2", "1.3"),
@@ -325,6 +328,13 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
     except ValueError as exc:
         yield set(), f"tsd.storage.hbase.thrift: {exc}"
     try:
+        cassandra_hosts(config)
+    except ValueError as exc:
+        yield set(), f"tsd.storage.cassandra.hosts: {exc}"
+    if not KEYSPACE.fullmatch(config.cassandra_keyspace):
+        wanted = f"got {config.cassandra_keyspace!r}, wanted a letter and up to 47 letters, digits and underscores"
+        yield set(), f"tsd.storage.cassandra.keyspace: {wanted}"
+    try:
         config.allow_specialchars.encode("latin-1")
     except UnicodeEncodeError:
         got = config.allow_specialchars
@@ -356,8 +366,22 @@ def gateways(config: Config) -> list[tuple[str, int]]:
     >>> gateways(Config(thrift="a:9090, [::1]:9091"))
     [('a', 9090), ('::1', 9091)]
     """
+    return _addresses(config.thrift)
+
+
+def cassandra_hosts(config: Config) -> list[tuple[str, int]]:
+    """Return host and port of each contact point of Cassandra. Raises ValueError.
+
+    >>> cassandra_hosts(Config(cassandra_hosts="a:9042"))
+    [('a', 9042)]
+    """
+    return _addresses(config.cassandra_hosts)
+
+
+def _addresses(text: str) -> list[tuple[str, int]]:
+    """Return the addresses of a list. Raises ValueError."""
     found = []
-    for word in filter(None, (part.strip() for part in config.thrift.split(","))):
+    for word in filter(None, (part.strip() for part in text.split(","))):
         host, colon, port = word.rpartition(":")
         if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
             raise ValueError(f"got {word!r}, wanted host:port")

@@ -230,6 +230,7 @@ class Backend(Enum):
 
     EMBEDDED = "embedded"
     HBASE = "hbase"
+    CASSANDRA = "cassandra"
 
 
 class Mode(Enum):
@@ -314,7 +315,8 @@ class Config(AccessSettings, LimitSettings):
 
     backend: Backend = setting(
         "tsd.storage.backend", Backend.EMBEDDED,
-        "embedded: RocksDB in the state folder. hbase: HBase through its Thrift gateway.")
+        "embedded: RocksDB in the state folder. hbase: HBase through its Thrift gateway. cassandra: Cassandra, in "
+        "tables of its own; needs `pip install 'tsd[cassandra]'`.")
     path: str = setting(
         "tsd.storage.path", "var",
         "State folder: journal, embedded store, control socket. Each daemon needs its own.")
@@ -338,12 +340,36 @@ class Config(AccessSettings, LimitSettings):
     thrift_protocol: str = setting(
         "tsd.storage.hbase.thrift.protocol", "binary",
         "Protocol of the gateways: binary or compact.")
-    data_table: str = setting("tsd.storage.hbase.data_table", "tsdb", "Table of points, on both engines.")
-    uid_table: str = setting("tsd.storage.hbase.uid_table", "tsdb-uid", "Table of names and UIDs, on both engines.")
-    tree_table: str = setting("tsd.storage.hbase.tree_table", "tsdb-tree", "Table of trees, on both engines.")
+    cassandra_hosts: str = setting(
+        "tsd.storage.cassandra.hosts", "127.0.0.1:9042",
+        "Nodes of Cassandra to begin with, host:port separated by commas. The others are found through them.")
+    cassandra_keyspace: str = setting(
+        "tsd.storage.cassandra.keyspace", "tsd",
+        "Keyspace of all tables. `tsd create-tables` creates it with up to three replicas in each data centre.")
+    cassandra_consistency: str = setting(
+        "tsd.storage.cassandra.consistency", "QUORUM",
+        "QUORUM, LOCAL_QUORUM or ALL, for reads and writes. With fewer replicas a daemon would not read what it wrote. "
+        "LOCAL_QUORUM: only for daemons of one data centre, because others could assign the same UID.")
+    cassandra_user: str = setting("tsd.storage.cassandra.user", "", "User. Empty: no authentication.")
+    cassandra_password: str = setting(
+        "tsd.storage.cassandra.password", "",
+        "File with the user's password, for example credential:cassandra.password.")
+    cassandra_ca: str = setting(
+        "tsd.storage.cassandra.tls.ca", "",
+        "Certificates of the authorities that sign the nodes' certificates. Names in these are not compared with "
+        "addresses: use an authority of the cluster's own. Empty: no TLS.")
+    cassandra_certificate: str = setting(
+        "tsd.storage.cassandra.tls.certificate", "", "Certificate of this client, if the nodes ask for one.")
+    cassandra_key: str = setting("tsd.storage.cassandra.tls.key", "", "Key of this client's certificate.")
+    cassandra_timeout_ms: int = setting(
+        "tsd.storage.cassandra.timeout", 12000,
+        "Timeout of one request. Keep it above the timeouts in cassandra.yaml.", "ms", low=100)
+    data_table: str = setting("tsd.storage.hbase.data_table", "tsdb", "Table of points, on all engines.")
+    uid_table: str = setting("tsd.storage.hbase.uid_table", "tsdb-uid", "Table of names and UIDs, on all engines.")
+    tree_table: str = setting("tsd.storage.hbase.tree_table", "tsdb-tree", "Table of trees, on all engines.")
     meta_table: str = setting(
         "tsd.storage.hbase.meta_table", "tsdb-meta",
-        "Table of series metadata, on both engines.")
+        "Table of series metadata, on all engines.")
     salt_width: int = setting(
         "tsd.storage.salt.width", 0,
         "Width of the salt before each row key, which spreads one metric over HBase's regions. 0: no salt. Never "

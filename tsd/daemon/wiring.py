@@ -26,6 +26,7 @@ from tsd.config.loader import (
     Given,
     Ignored,
     Loaded,
+    cassandra_hosts,
     gateways,
     layout,
     load,
@@ -43,6 +44,9 @@ from tsd.ingest.series import SeriesTable
 from tsd.query.engine import QueryEngine
 from tsd.query.model import AGGREGATORS
 from tsd.store import Family, Store, Table
+from tsd.store.cassandra.engine import CassandraStore
+from tsd.store.cassandra.keys import Widths
+from tsd.store.cassandra.session import Contact
 from tsd.store.hbase.engine import HBaseStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.scheduling import IngestLoad
@@ -154,7 +158,8 @@ def summary_rules(config: Config) -> SummaryRules:
 async def opened_store(
     config: Config, on_loss: Callable[[str], None] = lambda _: None, load: IngestLoad | None = None
 ) -> AsyncIterator[Store]:
-    """Open the configured store for the block. Tables of the embedded store are created; HBase may be unavailable.
+    """Open the configured store for the block. Tables of the embedded store are created; servers may be
+    unavailable.
 
     `on_loss` is called when accepted writes that were not synced are lost; later writes are refused. Scans are
     throttled by the ingest `load`.
@@ -166,6 +171,10 @@ async def opened_store(
             state_folder(config) / "store", now_ms, cache_bytes=config.cache_bytes, on_loss=on_loss, load=load
         )
         may_lack_writes = store.may_lack_writes
+    elif config.backend is Backend.CASSANDRA:
+        store = CassandraStore(
+            cassandra_contact(config), config.cassandra_keyspace, now_ms, lambda table: cassandra_widths(config, table)
+        )
     else:
         store = HBaseStore(
             gateways(config),
@@ -183,6 +192,44 @@ async def opened_store(
     finally:
         with trio.CancelScope(shield=True):
             await store.aclose()
+
+
+def cassandra_contact(config: Config) -> Contact:
+    """Return how to reach Cassandra."""
+    return Contact(
+        tuple(cassandra_hosts(config)),
+        config.cassandra_consistency,
+        config.cassandra_user,
+        config.cassandra_password,
+        config.cassandra_ca,
+        config.cassandra_certificate,
+        config.cassandra_key,
+        config.cassandra_timeout_ms / 1000,
+    )
+
+
+def cassandra_widths(config: Config, table: str) -> Widths:
+    """Return the prefixes of row keys that name directories and partitions of a table on Cassandra.
+
+    A partition has the rows of one metric and salt in 18 hours (two of the four bytes of a base time). In other tables
+    it has the rows that share two bytes, or a metric in tables of series.
+    """
+    metric = config.width_metric
+    if table == config.data_table or table in rollup_tables(config):
+        return Widths(config.salt_width + metric, config.salt_width + metric + 2)
+    return Widths(0, metric if table in (config.meta_table, config.series_table) else 2)
+
+
+def default_compression(config: Config) -> str:
+    """Return the compression of new tables where none is named."""
+    return "ZSTD" if config.backend is Backend.CASSANDRA else "NONE"
+
+
+def store_address(config: Config) -> str:
+    """Return the setting that says where the store is, empty for a local one."""
+    if has_local_store(config):
+        return ""
+    return config.thrift if uses_hbase(config) else f"{config.cassandra_hosts} {config.cassandra_keyspace}"
 
 
 def make_uids(config: Config, store: Store) -> Uids:
@@ -209,21 +256,30 @@ def store_name(config: Config) -> str:
     """Return a text that is the same for two configurations only if they use the same tables."""
     if has_local_store(config):
         return f"embedded:{os.path.realpath(state_folder(config))}"
+    if config.backend is Backend.CASSANDRA:
+        hosts = ",".join(f"{host}:{port}" for host, port in sorted(cassandra_hosts(config)))
+        return f"cassandra:{hosts} {config.cassandra_keyspace} {config.data_table} {config.uid_table}"
     addresses = ",".join(f"{host}:{port}" for host, port in sorted(gateways(config)))
     return f"hbase:{addresses} {config.data_table} {config.uid_table}"
 
 
 def store_settings(target: str, option: str) -> list[Given] | None:
-    """Return the settings of a store embedded:FOLDER or hbase:HOST:PORT[,HOST:PORT], None for another text.
+    """Return the settings of a store embedded:FOLDER hbase:HOST:PORT[,HOST:PORT] or cassandra:HOST:PORT[,…], None for
+    another text.
 
     `option` is the command-line option with the text. Raises BadConfig.
     """
     kind, colon, place = target.partition(":")
-    keys = {Backend.EMBEDDED.value: "tsd.storage.path", Backend.HBASE.value: "tsd.storage.hbase.thrift"}
+    keys = {
+        Backend.EMBEDDED.value: "tsd.storage.path",
+        Backend.HBASE.value: "tsd.storage.hbase.thrift",
+        Backend.CASSANDRA.value: "tsd.storage.cassandra.hosts",
+    }
     if kind not in keys:
         return None
     if not colon or not place:
-        raise BadConfig([f"{option} {target}: wanted embedded:FOLDER, hbase:HOST:PORT or a configuration file"])
+        wanted = "embedded:FOLDER, hbase:HOST:PORT, cassandra:HOST:PORT or a configuration file"
+        raise BadConfig([f"{option} {target}: wanted {wanted}"])
     return [Given(option, "tsd.storage.backend", kind), Given(option, keys[kind], place)]
 
 

@@ -49,6 +49,11 @@ HARMLESS = {
         "tsd.query.limits.bytes.allow_override", "tsd.query.limits.data_points.allow_override",
         "tsd.http.show_stack_trace",
     ),
+    "an engine on which torture does not run": (
+        "tsd.storage.cassandra.hosts", "tsd.storage.cassandra.keyspace", "tsd.storage.cassandra.consistency",
+        "tsd.storage.cassandra.user", "tsd.storage.cassandra.password", "tsd.storage.cassandra.tls.ca",
+        "tsd.storage.cassandra.tls.certificate", "tsd.storage.cassandra.tls.key", "tsd.storage.cassandra.timeout",
+    ),
     "what is told and kept of lines that are refused for good reason": (
         "tsd.rejected.max_bytes", "tsd.stats.canonical", "tsd.core.stats_with_port",
     ),

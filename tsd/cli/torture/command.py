@@ -22,7 +22,7 @@ from tsd.cli.torture.report import TortureReport, table
 from tsd.cli.torture.run import Run, TorturePlan
 from tsd.cli.torture.settings import config_of, daemon_settings
 from tsd.config.loader import Config, Loaded, state_folder
-from tsd.daemon.wiring import opened_store, tables, uses_hbase
+from tsd.daemon.wiring import has_local_store, opened_store, tables, uses_hbase
 from tsd.errors import TsdError
 from tsd.store.hbase.engine import HBaseStore
 
@@ -89,6 +89,8 @@ def torture(
     1: a check failed, and folder and tables are kept; or no round was completed.
     """
     config = loaded.config
+    if not has_local_store(config) and not uses_hbase(config):
+        raise TsdError(f"got the engine {config.backend.value}: torture runs on the embedded store and on HBase")
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     wanted = _wanted(faults, rounds, config)
     plan = TorturePlan(wanted, seed, daemons, Options(outage_s=outage, full_load=warm_up), duration or math.inf)

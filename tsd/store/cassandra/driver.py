@@ -127,7 +127,7 @@ class DriverSession:
 
 
 def connect(contact: Contact) -> DriverSession:
-    """See Driver."""
+    """Connect to a cluster. Raises StoreError."""
     return DriverSession(contact)
 
 

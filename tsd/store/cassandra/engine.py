@@ -22,10 +22,17 @@ from tsd.store import Capabilities, Cell, CellReader, CellSignatures, ChangeFeed
 from tsd.store.cassandra import schema
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Shape, Widths, bounds, cassandra_name, parse_comment
-from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Value
+from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Session, Value
 from tsd.store.retry import backoff, run_bounded
 from tsd.store.rules import add, bytes_of, check_column, check_row, whole_rows
 from tsd.store.timing import new_latencies, timed
+
+try:
+    from tsd.store.cassandra import driver
+except ImportError:  # installed without the extra `cassandra`
+    HAS_DRIVER = False
+else:
+    HAS_DRIVER = True
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -73,7 +80,7 @@ class CassandraStore:
         )
         self.latencies = new_latencies()
         self._keyspace = keyspace
-        self._connector = Connector(contact, in_flight=IN_FLIGHT)
+        self._connector = Connector(lambda: connect(contact), in_flight=IN_FLIGHT)
         self._directory = Directory(keyspace, self._connector)
         self._clock_ms = clock_ms
         self._last_us = 0
@@ -466,6 +473,13 @@ class CassandraStore:
                 raise
             await trio.sleep(wait_s)
         return await call()
+
+
+def connect(contact: Contact) -> Session:
+    """Connect to a cluster. Raise StoreError, also if the driver is not installed."""
+    if not HAS_DRIVER:
+        raise StoreError("the engine cassandra needs cassandra-driver: pip install 'tsd[cassandra]'")
+    return driver.connect(contact)
 
 
 class PageRows:

@@ -4,7 +4,6 @@ A table of cells has a row for each cell. `key` is what a row key has after its 
 with its family. Only the column `value` is written, never a row marker, so that a deleted value leaves no row.
 """
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,22 +22,12 @@ COMPRESSIONS = {
     "GZ": "DeflateCompressor",
 }
 CHUNK_KIB = 64  # larger chunks than the default 16: half the bytes for rows that are alike
-_NAME = re.compile("[a-zA-Z][a-zA-Z0-9_]{0,47}")
 
 LIST_TABLES = "SELECT table_name, comment FROM system_schema.tables WHERE keyspace_name = %s"
 LIST_COLUMNS = "SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
 VERSION = "SELECT release_version, data_center FROM system.local"
 PEERS = "SELECT data_center FROM system.peers"
 KEYSPACES = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s"
-
-
-def is_keyspace_name(name: str) -> bool:
-    """Return whether a text can name a keyspace.
-
-    >>> is_keyspace_name("tsd"), is_keyspace_name("my-tsd")
-    (True, False)
-    """
-    return bool(_NAME.fullmatch(name))
 
 
 def create_keyspace(keyspace: str, datacenters: Sequence[str]) -> str:

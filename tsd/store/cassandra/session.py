@@ -3,18 +3,16 @@
 `tsd.store.cassandra.driver` implements `Session` with cassandra-driver, which is an optional dependency.
 """
 
-import importlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias
 
 import trio
 
 from tsd.errors import StoreDown, StoreError, bare
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 4.0  # between attempts to connect; meanwhile calls fail at once
-DRIVER = "tsd.store.cassandra.driver"
 
 Value: TypeAlias = bytes | int | str | bool | Sequence[bytes] | None
 Parameters: TypeAlias = tuple[Value, ...]
@@ -70,20 +68,12 @@ class Session(Protocol):
         ...
 
 
-class Driver(Protocol):
-    """The module DRIVER."""
-
-    def connect(self, contact: Contact) -> Session:
-        """Connect. Raises StoreError."""
-        ...
-
-
 class Connector:
     """Connects at the first call, and passes calls to the session. The cluster need not be up when it is created."""
 
-    def __init__(self, contact: Contact, *, in_flight: int) -> None:
-        """`in_flight` is the greatest number of requests without an answer."""
-        self._contact = contact
+    def __init__(self, connect: Callable[[], Session], *, in_flight: int) -> None:
+        """`connect` blocks, and raises StoreError. `in_flight` is the greatest number of requests without an answer."""
+        self._connect = connect
         self._session: Session | None = None
         self._statements: dict[str, Statement] = {}
         self._lock = trio.Lock()
@@ -102,7 +92,7 @@ class Connector:
             if trio.current_time() < self._retry_at:
                 raise StoreDown(self._failure)
             try:
-                self._session = await trio.to_thread.run_sync(_connect, self._contact)
+                self._session = await trio.to_thread.run_sync(self._connect)
             except StoreError as exc:
                 self._failure = str(exc)
                 self._retry_at = trio.current_time() + self._backoff_s
@@ -169,12 +159,3 @@ class Connector:
             await trio.to_thread.run_sync(session.close)
         else:
             await trio.lowlevel.checkpoint()
-
-
-def _connect(contact: Contact) -> Session:
-    """Load the driver, which takes 0.2 s and which other engines do not need, and connect."""
-    try:
-        driver = importlib.import_module(DRIVER)
-    except ImportError as exc:
-        raise StoreError(f"the engine cassandra needs cassandra-driver (pip install 'tsd[cassandra]'): {exc}") from exc
-    return cast(Driver, driver).connect(contact)

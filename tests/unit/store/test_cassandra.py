@@ -1,0 +1,105 @@
+"""Cassandra through a proxy that misbehaves, and its timestamps. What calls do is held against a model in
+tests/property/test_stores.py."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from tests.peers.cassandra import RunningCassandra
+from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
+from tsd.daemon.wiring import now_ms
+from tsd.errors import NoTable, StoreDown, StoreError
+from tsd.store import Family, Put, Table, scan
+from tsd.store.cassandra.engine import CassandraStore
+from tsd.store.cassandra.keys import Widths
+
+pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
+TABLE = Table("some-cells", (Family(b"t"),))
+ROW, COLUMN = b"row", b"t:"
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def store(cassandra: RunningCassandra) -> AsyncIterator[CassandraStore]:
+    """A store with one table in a keyspace of its own."""
+    store = cassandra.store(cassandra.unused_keyspace(), widths=Widths(1, 2))
+    assert await store.create_tables([TABLE], compression="ZSTD") == [TABLE.name]
+    yield store
+    await store.aclose()
+
+
+async def test_rows_of_many_partitions_come_in_order(store: CassandraStore) -> None:
+    rows = [bytes([a, b, c]) for a in range(3) for b in range(100) for c in (0, 255)]
+    await store.put(TABLE.name, [Put(row, COLUMN, b"v") for row in reversed(rows)])
+    found = [row.key async for page in scan(store, TABLE.name, limit=7) for row in page]
+    assert found == rows
+    within = [row.key async for page in scan(store, TABLE.name, b"\0\x50", b"\2\1\1") for row in page]
+    assert within == [row for row in rows if b"\0\x50" <= row < b"\2\1\1"]
+
+
+async def test_later_of_two_puts_with_one_timestamp_wins(store: CassandraStore) -> None:
+    for value in (b"zz", b"a", b"m", b"m"):
+        await store.put(TABLE.name, [Put(ROW, COLUMN, value)], time_ms=1500)
+        [cell] = (await store.get(TABLE.name, [ROW]))[ROW]
+        assert (cell.value, cell.time_ms) == (value, 1500)
+
+
+async def test_conditional_write_under_a_future_timestamp_is_an_error(store: CassandraStore) -> None:
+    await store.put(TABLE.name, [Put(ROW, COLUMN, b"ahead")], time_ms=now_ms() + HOUR_MS)
+    with pytest.raises(StoreError, match="check the clocks"):
+        await store.check_and_put(TABLE.name, ROW, COLUMN, b"new", expected=b"ahead")
+    assert not await store.check_and_put(TABLE.name, ROW, COLUMN, b"new", expected=b"other")
+
+
+async def test_increments_of_two_stores_are_all_counted(cassandra: RunningCassandra) -> None:
+    keyspace = cassandra.unused_keyspace()
+    stores = [cassandra.store(keyspace) for _ in range(2)]
+    counted: list[int] = []
+
+    async def count(store: CassandraStore) -> None:
+        for _ in range(10):
+            counted.append(await store.increment(TABLE.name, ROW, COLUMN, 1))  # noqa: PERF401 (two tasks append)
+
+    await stores[0].create_tables([TABLE])
+    async with trio.open_nursery() as nursery:
+        for store in stores:
+            nursery.start_soon(count, store)
+    for store in stores:
+        await store.aclose()
+    assert sorted(counted) == list(range(1, 21))
+
+
+async def test_missing_table_is_named(store: CassandraStore) -> None:
+    with pytest.raises(NoTable, match="no table other"):
+        await store.get("other", [ROW])
+
+
+async def test_table_name_that_is_taken_is_refused(store: CassandraStore) -> None:
+    with pytest.raises(StoreError, match="belongs to table some-cells"):
+        await store.create_tables([Table("some_cells", (Family(b"t"),))])
+
+
+async def test_silent_node_is_a_timeout_and_is_used_again(cassandra: RunningCassandra) -> None:
+    keyspace = cassandra.unused_keyspace()
+    own = cassandra.store(keyspace)
+    await own.create_tables([TABLE])
+    await own.aclose()
+    with FaultyProxy(cassandra.host, cassandra.port) as proxy:
+        store = cassandra.store(keyspace, port=proxy.port, timeout_s=2.0)
+        try:
+            await store.put(TABLE.name, [Put(ROW, COLUMN, b"before")])
+            proxy.mode = ProxyMode.STALL
+            with pytest.raises(StoreDown):
+                await store.put(TABLE.name, [Put(ROW, COLUMN, b"lost")])
+            proxy.mode = ProxyMode.PASS
+            while True:
+                try:
+                    await store.put(TABLE.name, [Put(ROW, COLUMN, b"after")])
+                    break
+                except StoreDown:
+                    pass  # until the driver has connected again
+            [cell] = (await store.get(TABLE.name, [ROW]))[ROW]
+            assert cell.value == b"after"
+        finally:
+            await store.aclose()
