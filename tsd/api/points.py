@@ -24,6 +24,10 @@ from tsd.server.http.messages import Request, Response
 from tsd.server.peer import Peer
 
 P = TypeVar("P")
+STEP_S = 0.002  # a slice that takes longer to parse is followed by a smaller one
+SMALLEST_BYTES = 4 << 10  # of a slice
+YIELD_POINTS = 100  # refused points between two checkpoints
+LARGE_FAILURES = 500  # more are written in a thread
 HeaderTag = tuple[str, str]
 MAX_WAIT_S = 10.0  # how long a request waits while the journal is full or the disk does not respond
 HIGHEST_INT = (1 << 31) - 1
@@ -38,9 +42,10 @@ _ABSENT = msgspec.Raw(b"null")
 class BodyLimits(NamedTuple):
     """Limits of a request body with points."""
 
-    slice_bytes: int = 128 << 10  # parsed at once: about 2 ms
-    slice_points: int = 6000  # a slice with more closing braces is shortened: each point has a fixed cost
-    whole_bytes: int = 1 << 20  # parsed at once if the body cannot be cut: about 100 ms
+    first_bytes: int = 16 << 10  # of the first slice: the time that it takes decides the size of the next ones
+    slice_bytes: int = 128 << 10  # most parsed at once: about 2 ms for usual points
+    bytes_per_point: int = 20  # a slice with more points is shortened: each point has a fixed cost
+    whole_bytes: int = 1 << 20  # parsed at once, in a thread, if the body cannot be cut: about 100 ms
     errors: int = 50_000  # most points without a line; with more the request is refused
     shown_errors: int = 10_000  # in a response
 
@@ -159,25 +164,28 @@ async def parse_slices(
     elif text[:1] != b"[":
         raise Refused(400, "The JSON must start as an object or an array")
     try:
-        if len(text) > 2 * limits.slice_bytes:
-            with suppress(*_BAD_JSON_ERRORS) if len(text) <= limits.whole_bytes else nullcontext():
-                return await _parse_cut(text, parse, limits)
-        return [_checked(parse(text), 0, limits)]
+        if len(text) <= min(limits.first_bytes, limits.slice_bytes):
+            return [_checked(parse(text), 0, limits)]
+        with suppress(*_BAD_JSON_ERRORS) if len(text) <= limits.whole_bytes else nullcontext():
+            return await _parse_cut(text, parse, limits)
+        return [_checked(await trio.to_thread.run_sync(parse, text), 0, limits)]
     except _BAD_JSON_ERRORS as exc:
         raise Refused(400, BAD_JSON, str(exc)) from exc
 
 
 async def _parse_cut(text: bytes, parse: Callable[[bytes], BodySlice], limits: BodyLimits) -> list[BodySlice]:
     found: list[BodySlice] = []
-    start, refused = 1, 0
+    start, refused, size = 1, 0, min(limits.first_bytes, limits.slice_bytes)
     while start < len(text):
-        size = limits.slice_bytes
-        if text.count(b"}", start, start + size) > limits.slice_points:
-            size //= 8
-        cut = _next_cut(text, start + size)
+        is_dense = text.count(b"}", start, start + size) > size // limits.bytes_per_point
+        cut = _next_cut(text, start + (size // 8 if is_dense else size))
         if cut - start > limits.whole_bytes:
             raise ValueError(f"no end of a data point within {limits.whole_bytes} bytes")
-        one = parse(b"[" + text[start:cut] + (b"]" if cut < len(text) else b""))
+        part = b"[" + text[start:cut] + (b"]" if cut < len(text) else b"")
+        begun = trio.current_time()
+        one = parse(part) if len(part) <= 2 * size else await trio.to_thread.run_sync(parse, part)
+        took_s = trio.current_time() - begun
+        size = min(2 * size, limits.slice_bytes) if took_s < STEP_S else max(size // 2, SMALLEST_BYTES)
         found.append(_checked(one, refused, limits))
         refused += len(one.refused)
         start = cut + 1
@@ -394,7 +402,7 @@ class PutHandler:
             refused, reached = await self._ingest(one, ingest, echo, request)
             position = max(position, reached)  # 0 for a slice without lines
             is_shown = len(failures) < self.limits.shown_errors
-            failures += _failures(one, refused, flags, echo) if is_shown else [UNSHOWN] * len(refused)
+            failures += await _failures(one, refused, flags, echo) if is_shown else [UNSHOWN] * len(refused)
             numbers = [number for number in one.points if number not in refused] if refused else one.points
             accepted.append((one, numbers))
         on_disk = partial(self._intake.wait_synced, position, hurry=True)
@@ -402,7 +410,9 @@ class PutHandler:
         outcome = PutOutcome(sum(len(numbers) for _, numbers in accepted), failures)
         if flags.sync and outcome.accepted:
             outcome = await self._flush(outcome, flags, lambda error: self._fail_all(accepted, error, flags, echo))
-        return respond(outcome, flags, self.limits.shown_errors)
+        if len(failures) <= LARGE_FAILURES:
+            return respond(outcome, flags, self.limits.shown_errors)
+        return await trio.to_thread.run_sync(respond, outcome, flags, self.limits.shown_errors)
 
     async def _wait(self, until: Callable[[], Awaitable[None]], message: str) -> None:
         """Wait for a limited time, because clients have a timeout. Raises Refused."""
@@ -416,8 +426,10 @@ class PutHandler:
     ) -> tuple[dict[int, BadLine], int]:
         """Ingest the lines of a slice. Return the refused points, and the journal's position (0 without lines)."""
         refused = dict(one.refused)
-        points = echo(one) if refused else ()
-        for number, error in refused.items():
+        points = await _points_of(one, echo) if refused else ()
+        for place, (number, error) in enumerate(refused.items()):
+            if place % YIELD_POINTS == YIELD_POINTS - 1:
+                await trio.lowlevel.checkpoint()
             self._intake.refuse(error, _text(request, points[number]), request.peer)
         block, done, position = one.lines, 0, 0
         while block:
@@ -462,12 +474,22 @@ def _text(request: Request, point: EchoedPoint | None) -> bytes:
     return b"api/%s %s" % (request.segments[0].encode(), msgspec.json.encode(shown))
 
 
-def _failures(one: BodySlice, refused: dict[int, BadLine], flags: PutFlags, echo: Echo) -> list[PutFailure]:
-    """Return the refused points of a slice, in order. Points are shown only with `details`."""
+async def _points_of(one: BodySlice, echo: Echo) -> Sequence[EchoedPoint | None]:
+    """Return the points of a slice; those of a long one are parsed in a thread."""
+    return echo(one) if len(one.text) <= SMALLEST_BYTES else await trio.to_thread.run_sync(echo, one)
+
+
+async def _failures(one: BodySlice, refused: dict[int, BadLine], flags: PutFlags, echo: Echo) -> list[PutFailure]:
+    """The refused points of a slice, in order. Points are shown only with `details`."""
     if not flags.details:
         return [UNSHOWN] * len(refused)
-    points = echo(one) if refused else ()
-    return [_failure(points[number], http_message(refused[number])) for number in sorted(refused)]
+    points = await _points_of(one, echo) if refused else ()
+    found = []
+    for place, number in enumerate(sorted(refused)):
+        if place % YIELD_POINTS == YIELD_POINTS - 1:
+            await trio.lowlevel.checkpoint()
+        found.append(_failure(points[number], http_message(refused[number])))
+    return found
 
 
 def _failure(point: EchoedPoint | None, error: str) -> PutFailure:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterat
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tsd.api.messages import answer, check_method, meant_method, not_allowed, warned
 from tsd.errors import BadQuery, Refused
@@ -26,6 +26,7 @@ from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.security import check_deletion
 from tsd.tables.quirks import OPENTSDB, Quirks
 
+LONG_QUERY = 2_000  # bytes of a body or target: a longer one is parsed in a thread
 LARGE_POINTS = 5_000  # a larger answer is encoded in a thread, in chunks
 GROUP_POINTS = 50  # encoding a group's head takes as long as this many points
 # Of a request; any other header may carry a credential.
@@ -34,6 +35,9 @@ SHOWN_HEADERS = frozenset((
     "content-length", "content-type", "host", "transfer-encoding", "user-agent",
 ))  # fmt: skip
 DISABLED = "Deleting data is not enabled (tsd.http.query.allow_delete=false)"
+
+
+T = TypeVar("T")
 
 
 class QueryRules(NamedTuple):
@@ -49,7 +53,7 @@ def routes(
     """/api/query and /api/stats/query. `now_ms` is the wall clock."""
 
     async def query(request: Request) -> Response:
-        wanted = read_query(request, rules, now_ms())
+        wanted = await parsed(request, engine.workers, partial(read_query, request, rules, now_ms()))
 
         async def run(running: RunningQuery) -> Response:
             found = await engine.run(wanted, running=running)
@@ -60,9 +64,15 @@ def routes(
     async def queries(request: Request) -> Response:
         if check_method(request, "GET", "POST", "DELETE") == "DELETE":
             return cancel(registry, request)
-        return answer(list_queries(registry))
+        return await engine.workers.run(lambda: answer(list_queries(registry)))  # queries may have 2,000 parts each
 
     return {"api/query": query, "api/stats/query": queries}
+
+
+async def parsed(request: Request, workers: WorkerPool, parse: Callable[[], T]) -> T:
+    """Return what `parse` returns for a request; in a thread for a long one. Raises what `parse` raises."""
+    size = len(request.body) + (0 if request.split is None else len(request.split.query))
+    return await workers.run(parse) if size > LONG_QUERY else parse()
 
 
 async def register(
@@ -233,9 +243,6 @@ def _show(one: RunningQuery) -> dict[str, object]:
     return shown
 
 
-LONG_BODY = 10_000  # bytes: a longer body is parsed in a thread
-
-
 def exp_routes(
     engine: QueryEngine, registry: QueryRegistry, rules: QueryRules, now_ms: Callable[[], int]
 ) -> dict[str, Endpoint]:
@@ -243,8 +250,7 @@ def exp_routes(
 
     async def exp(request: Request) -> Response:
         check_method(request, "GET", "POST", "DELETE")
-        parse = partial(_parse_exp, request, rules, now_ms())
-        wanted = await engine.workers.run(parse) if len(request.body) > LONG_BODY else parse()
+        wanted = await parsed(request, engine.workers, partial(_parse_exp, request, rules, now_ms()))
 
         async def run(running: RunningQuery) -> Response:
             found = await engine.work(partial(_evaluate, wanted), running=running)
@@ -255,7 +261,8 @@ def exp_routes(
     async def gexp(request: Request) -> Response:
         if check_method(request, "GET", "POST", "DELETE") != "GET":
             raise not_allowed(request.method)
-        wanted = read_gexp(request.params, now_ms(), quirks=rules.quirks)
+        parse = partial(read_gexp, request.params, now_ms(), quirks=rules.quirks)
+        wanted = await parsed(request, engine.workers, parse)
         if meant_method(request) == "DELETE":
             raise not_allowed("DELETE")
 

@@ -180,6 +180,7 @@ def show_series(series: bytes) -> str:
 
 
 HEAD_BYTES = 256 << 10  # built before the headers are sent; most answers are smaller
+MAX_SUB_QUERIES = 1000  # of a request: each takes 10 us to parse
 MAX_ROWS = 10_000_000  # series times hours that a request may read
 MEMBERS = {"queries", "resolveNames", "backScan", *CORRECTED_KEYS}
 SUB_MEMBERS = {"metric", "tags", "tsuids"}
@@ -254,6 +255,8 @@ def read_last_body(request: Request, *, quirks: Quirks = OPENTSDB) -> LastReques
     listed = members.get("queries") or []
     if not isinstance(listed, list):
         raise unparsable(f"queries: got {type(listed).__name__}, wanted an array")
+    if len(listed) > MAX_SUB_QUERIES:
+        raise Refused(413, f"got {len(listed)} queries, wanted at most {MAX_SUB_QUERIES}")
     queries = [_last_sub_query(as_object(one)) for one in listed]
     quirks = quirks_in_body(members, is_true, quirks)
     return LastRequest(queries, is_true(members.get("resolveNames")), number_in(members, "backScan"), quirks)

@@ -10,8 +10,8 @@ iteration can match in two ways. It is a high power of the text's length if seve
 follow each other. Both are detected from the pattern's structure. A few harmless patterns are refused as well, such as
 `(?:web1|web2|w\\d)*`, whose alternatives may start with the same character.
 
-google-re2, which matches in linear time, was tried instead: it fails on 14 of the 24 patterns in the tests. It has no
-backreferences, lookbehind, possessive quantifiers, atomic groups, class intersections or Java's names of classes.
+Patterns that pass are matched by re2 in linear time if their translation needs none of what re2 lacks: references to
+groups, assertions, possessive quantifiers and atomic groups. Of the others each search is bounded (`is_costly_on`).
 """
 
 import math
@@ -23,12 +23,15 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple, TypeAlias
 
+from tsd.codec.linear_regex import linear_search
+
 Item: TypeAlias = tuple[Any, Any]  # of Python's own regex parser: an operation and its argument
 ALL = frozenset(range(256))
 MOST_REPEATS = 8  # unbounded repetitions in a pattern
 USUAL = 64  # characters of a usual name
-MOST_WORK = 1e6  # ways to match a usual name: about 10 ms
-MOST_WORK_LONG = 1e7  # ways to match a longer name
+MOST_WORK = 1e6  # ways to match a usual name: a pattern with more is refused
+MOST_WORK_OF_SEARCH = 1e4  # ways to match one text without re2: about 1 ms
+LINEAR_FROM = 1e3  # ways to match a usual name from which re2 is faster in the worst case
 FEW = 4  # a repetition with at most this many iterations is never ambiguous
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)
 _POSSESSIVE = getattr(op, "POSSESSIVE_REPEAT", None)
@@ -59,8 +62,12 @@ def is_costly(pattern: str) -> bool:
 
 
 def is_costly_on(pattern: str, length: int) -> bool:
-    """Return whether a pattern for which `is_costly` is false may still be costly for a text of this length."""
-    return length > USUAL and work(pattern, 1 << (length - 1).bit_length()) > MOST_WORK_LONG
+    """Return whether a pattern for which `is_costly` is false may still be costly for a text of this length.
+
+    >>> is_costly_on("a+a+b", 64), is_costly_on("a+a+b", 1000), is_costly_on("^a+b", 1000)
+    (False, True, False)
+    """
+    return work(pattern, 1 << max(length - 1, 1).bit_length()) > MOST_WORK_OF_SEARCH
 
 
 @lru_cache(1024)
@@ -325,11 +332,34 @@ class _ClassPart(NamedTuple):
     is_single: bool
 
 
+class TooLong(ValueError):
+    """A search in a text may take too long."""
+
+
+class Searcher:
+    """A compiled pattern."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self._linear = linear_search(pattern.pattern)
+        self._is_quick = work(pattern.pattern, USUAL) <= LINEAR_FROM
+
+    def search(self, text: str) -> bool:
+        """Return whether the pattern is in a text. Raises TooLong: a search without re2 cannot be interrupted."""
+        if self._is_quick and len(text) <= USUAL:
+            return self._pattern.search(text) is not None
+        if self._linear is not None and "\n" not in text:
+            return self._linear(text.encode("latin-1", "replace"))
+        if is_costly_on(self._pattern.pattern, len(text)):
+            raise TooLong(f"May take too long on a value of {len(text)} characters: {self._pattern.pattern}")
+        return self._pattern.search(text) is not None
+
+
 @lru_cache(256)
-def compile_pattern(java: str) -> re.Pattern[str]:
+def compile_pattern(java: str) -> Searcher:
     """Compile a Java pattern for searching. Raise BadPattern.
 
-    >>> bool(compile_pattern("^[a-z&&[^b]]++$").search("aca")), bool(compile_pattern("^[a-z&&[^b]]++$").search("abc"))
+    >>> compile_pattern("^[a-z&&[^b]]++$").search("aca"), compile_pattern("^[a-z&&[^b]]++$").search("abc")
     (True, False)
     >>> compile_pattern("(a+)+$")
     Traceback (most recent call last):
@@ -344,7 +374,7 @@ def compile_pattern(java: str) -> re.Pattern[str]:
             raise BadPattern(f"may take exponential time: {java}")
     except (re.error, OverflowError, RecursionError) as exc:
         raise BadPattern(f"{exc}: {java}") from exc
-    return pattern
+    return Searcher(pattern)
 
 
 def _listed(characters: frozenset[str]) -> str:

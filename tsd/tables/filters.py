@@ -4,13 +4,12 @@ How several filters on one tag name combine, and whether a series must have the 
 resolved.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from tsd.codec.regex import BadPattern, compile_pattern, is_costly_on
+from tsd.codec.regex import BadPattern, Searcher, TooLong, compile_pattern
 from tsd.errors import BadQuery
 from tsd.tables.quirks import OPENTSDB, Quirks
 
@@ -121,12 +120,12 @@ def matcher_of(found: Filter, *, loose_wildcards: bool = True) -> Matcher:
     return _literal(found)
 
 
-def _found(pattern: re.Pattern[str], value: str) -> bool:
-    """Return whether a pattern is in a value. Raises BadQuery if the search could take too long, as it cannot be
-    interrupted."""
-    if is_costly_on(pattern.pattern, len(value)):
-        raise BadQuery(f"May take too long on a value of {len(value)} characters: {pattern.pattern}")
-    return pattern.search(value) is not None
+def _found(pattern: Searcher, value: str) -> bool:
+    """Return whether a pattern is in a value. Raises BadQuery if the search could take too long."""
+    try:
+        return pattern.search(value)
+    except TooLong as exc:
+        raise BadQuery(str(exc)) from exc
 
 
 def _literal(found: Filter) -> Matcher:

@@ -300,10 +300,10 @@ async def test_corrected_expression_error_is_a_client_error() -> None:
 
 async def test_long_body_is_parsed_in_a_thread() -> None:
     async with place() as there:
-        assert (await there.exp(WANTED | {"name": "n" * query.LONG_BODY})).json["query"][
+        assert (await there.exp(WANTED | {"name": "n" * query.LONG_QUERY})).json["query"][
             "name"
-        ] == "n" * query.LONG_BODY
-        assert (await there.exp(WANTED | {"name": "n" * query.LONG_BODY, "time": None})).status == 500
+        ] == "n" * query.LONG_QUERY
+        assert (await there.exp(WANTED | {"name": "n" * query.LONG_QUERY, "time": None})).status == 500
 
 
 async def test_lone_surrogate_is_a_client_error() -> None:

@@ -5,6 +5,7 @@ import pytest
 from tsd.errors import BadQuery
 from tsd.query.model import NO_COUNTER_MAX, Calendar, Fill, Query, RateOptions
 from tsd.query.parse.uri import read_drafts, read_m, read_metric, read_sub_query, read_tsuid, read_uri
+from tsd.query.parse.validate import MAX_FILTERS
 from tsd.tables.filters import Filter
 from tsd.tables.quirks import quirks_for
 
@@ -14,6 +15,20 @@ NOW_MS = 1_700_000_000_000
 def read(*m: str, corrected: bool = False, **params: str) -> Query:
     given = {"start": ["1600000000"], "m": list(m)} | {name: [value] for name, value in params.items()}
     return read_uri(given, NOW_MS, quirks=quirks_for(corrected))
+
+
+@pytest.mark.difference(
+    "filter-limit",
+    topic="queries",
+    theirs="A sub query may have any number of filters",
+    ours="It may have 1,000; 413 beyond",
+)
+def test_number_of_filters_is_bounded() -> None:
+    names = [f"k{n}" for n in range(MAX_FILTERS)]
+    assert len(read_metric("m{" + ",".join(f"{name}=v" for name in names) + "}")[1]) == MAX_FILTERS
+    for text in ("m{%s}", "m{}{%s}"):
+        with pytest.raises(BadQuery, match=f"wanted at most {MAX_FILTERS}"):
+            read_metric(text % ",".join(f"{name}=v" for name in [*names, "more"]))
 
 
 def test_whole_sub_query_is_parsed() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -12,7 +13,7 @@ import trio
 from tsd.api.graph.picture import Picture, axis_options, curve, read_picture
 from tsd.api.graph.process import DrawnPicture, PictureCache, check_can_draw, draw_picture
 from tsd.api.messages import required, warned
-from tsd.api.query import QueryRules
+from tsd.api.query import QueryRules, parsed
 from tsd.errors import BadQuery, Refused
 from tsd.query.engine import QueryEngine
 from tsd.query.model import Query
@@ -60,7 +61,8 @@ class GraphEndpoint:
         if not any(map(request.has, _FORMS)):
             location = f"/#{request.split.query if request.split else ''}"
             return Response(200, pages.moved(location), HTML, [("Location", location)])
-        query = parse_query(request, self._rules, self._now_ms())
+        parse = partial(parse_query, request, self._rules, self._now_ms())
+        query = await parsed(request, self._engine.workers, parse)
         age = max_age_s(request, query, self._now_ms())
         if request.has("ascii"):
             found = await self._run(query, request)

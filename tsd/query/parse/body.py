@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 from tsd.errors import BadQuery
 from tsd.query.model import NO_COUNTER_MAX, Query, RateOptions, SubQuery
 from tsd.query.parse.uri import Params, quirks_in, quirks_in_body, read_float, rollup_usage, shortest_float
-from tsd.query.parse.validate import Draft, as_client_error, check, deduplicated
+from tsd.query.parse.validate import Draft, as_client_error, check, check_filters, deduplicated
 from tsd.tables.filters import Filter, make_filter, read_filter
 from tsd.tables.quirks import OPENTSDB, Quirks
 
 MISSING = "Missing message content"
 SUPPLY = "Supply valid JSON formatted data in the body of your request"
-LARGEST = 1 << 20  # bytes; more would block the event loop for over a sixth of a second
+LARGEST = 1 << 20  # bytes; more would take over a sixth of a second
 UNPARSABLE = "Unable to parse the given JSON"
 NULL = "An internal null pointer exception was thrown"
 NO_PARAMS: Params = {}
@@ -163,7 +163,9 @@ def _draft(members: _Object, *, quirks: Quirks) -> Draft:
 
 def _tags(value: Value, *, quirks: Quirks) -> tuple[Filter, ...]:
     """Parse the old form of filters: a map of values, all of which group."""
-    texts = {tagk: _text(each) for tagk, each in _object(value, "tags")}
+    members = _object(value, "tags")
+    check_filters(len(members))
+    texts = {tagk: _text(each) for tagk, each in members}
     return tuple(_checked(read_filter, tagk, text or "", group_by=True, quirks=quirks) for tagk, text in texts.items())
 
 
@@ -172,6 +174,7 @@ def _filters(value: Value, *, quirks: Quirks) -> tuple[Filter, ...] | None:
         return None
     if not isinstance(value, list) or isinstance(value, _Object):
         raise _Wrong("filters: wanted a list")
+    check_filters(len(value))
     return tuple(_filter(each, quirks=quirks) for each in value)
 
 

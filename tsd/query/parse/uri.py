@@ -15,7 +15,7 @@ from tsd.codec.text import parse_double
 from tsd.errors import BadLine, BadQuery
 from tsd.query.model import AGGREGATORS, NO_COUNTER_MAX, PLAIN_RATE, Query, RateOptions, SubQuery
 from tsd.query.parse.times import MOST_DIGITS
-from tsd.query.parse.validate import Draft, as_client_error, check, check_sub, deduplicated
+from tsd.query.parse.validate import Draft, as_client_error, check, check_filters, check_sub, deduplicated
 from tsd.tables.filters import Filter, identity, read_filter
 from tsd.tables.quirks import OPENTSDB, Quirks, quirks_for
 
@@ -253,17 +253,27 @@ def read_metric(text: str, *, quirks: Quirks = OPENTSDB) -> tuple[str, tuple[Fil
     close = text.index("}")
     behind = close < len(text) - 1
     filters: list[Filter] = []
+    check_filters(text.count(",") + 1)
     if behind:
         for word in text[text.rindex("{") + 1 : -1].split(","):
             if not word:
                 break
             filters.append(_read_pair(word, "filter", group_by=False, quirks=quirks))
+    places: dict[object, int] = {}
+    for place, one in enumerate(filters):
+        places.setdefault(identity(one), place)
     if close <= len(metric):
         raise BadQuery(f"begin {len(metric) + 1}, end {close}, length {len(text)}", status=500)  # Java's words
     for word in text[len(metric) + 1 : close].split(","):
         if not word and behind:
             break
-        _group_by(filters, _read_pair(word, "tag", group_by=True, quirks=quirks))
+        found = _read_pair(word, "tag", group_by=True, quirks=quirks)
+        place = places.setdefault(identity(found), len(filters))
+        if place == len(filters):
+            filters.append(found)
+        else:  # an equal filter groups, too
+            other = filters[place]
+            filters[place] = Filter(other.tagk, other.type, other.expression, True, other.ignore_case)
     return metric, tuple(filters)
 
 
@@ -275,15 +285,6 @@ def _read_pair(word: str, what: str, *, group_by: bool, quirks: Quirks) -> Filte
         return read_filter(tagk, values[0], group_by=group_by, quirks=quirks)
     except BadQuery as exc:
         raise BadQuery(f"When parsing {what} '{word}': {exc.message}", status=500) from exc
-
-
-def _group_by(filters: list[Filter], found: Filter) -> None:
-    """Add a filter that groups, or make an equal one group."""
-    for at, other in enumerate(filters):
-        if identity(other) == identity(found):
-            filters[at] = Filter(other.tagk, other.type, other.expression, True, other.ignore_case)
-            return
-    filters.append(found)
 
 
 def _last(params: Params, name: str) -> str:

@@ -11,7 +11,8 @@ from tsd.query.parse.times import LAST_MS, find_zone, read_downsample, read_time
 from tsd.tables.filters import identity
 from tsd.tables.quirks import OPENTSDB, Quirks
 
-MAX_SUB_QUERIES = 2000  # of a request: each takes 50 us of the event loop to check
+MAX_SUB_QUERIES = 2000  # of a request: each takes 50 us to check
+MAX_FILTERS = 1000  # of a sub query: each takes 20 us to check
 NO_START = "Missing start time"
 _KNOWN = frozenset(AGGREGATORS)
 _FOR_HISTOGRAMS = (NONE, "sum")
@@ -96,6 +97,12 @@ def deduplicated(drafts: Sequence[Draft], *, quirks: Quirks = OPENTSDB) -> list[
     for draft in drafts:
         found.setdefault(identity_of(draft, quirks=quirks), draft)
     return list(found.values())
+
+
+def check_filters(count: int) -> None:
+    """Raise BadQuery for too many filters in one sub query."""
+    if count > MAX_FILTERS:
+        raise BadQuery(f"{count} filters in one sub query, wanted at most {MAX_FILTERS}", status=413)
 
 
 def identity_of(draft: Draft, *, quirks: Quirks) -> object:

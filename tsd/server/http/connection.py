@@ -26,15 +26,16 @@ from tsd.server.telnet import LOGIN_TIMEOUT_S
 from tsd.server.tls import has_disconnected, socket_of
 
 MAX_HEAD_BYTES = 64 << 10  # of a request line with its headers
+MAX_HEADERS = 256  # of a request: h11 takes about 5 us for each
+SHORT_HEAD_BYTES = 4096  # headers of a shorter head are not counted
 UNCHUNKED_BYTES = 8192  # OpenTSDB's limit of a body if `tsd.http.request.enable_chunked` is off
 SEND_BYTES = 64 << 10  # sent at once; a client must read them before the timeout
 CHUNKS_PER_CHECKPOINT = 100  # of one request body
 HEADER_OVERHEAD = 250  # bytes of memory that a header takes in addition to its text
 RESERVE_BYTES = 64 << 10  # reserved at once for a body of unknown length
-DISCONNECT_GRACE_S = (
-    2  # how long a query continues after the end of input: the client may have closed only its sending side
-)
-BAD_REQUEST, TIMED_OUT = 400, 408
+PROBE_S = 1  # between probes of a client whose input has ended: it may have closed only its sending side
+TCP_CLOSE = 7  # Linux's state of a connection that was reset
+BAD_REQUEST, TIMED_OUT, TOO_MANY_HEADERS = 400, 408, 431
 BODILESS = (204, 304)
 _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
 _NOT_HTTP = ("illegal request line", "no request line", "unsupported HTTP version")  # beginnings of h11's errors
@@ -132,6 +133,8 @@ class HttpConnection:
             if error.error_status_hint != BAD_REQUEST or str(error).startswith(_NOT_HTTP):
                 return False
             await self._send_last(Refused(BAD_REQUEST, "Bad request", str(error)))
+        except Refused as error:
+            await self._send_last(error)
         except trio.TooSlowError:
             await self._send_last(TOO_SLOW)
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
@@ -182,6 +185,7 @@ class HttpConnection:
     # ---- receiving
 
     async def _next_event(self) -> object:
+        self._check_head()
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 proceed = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
@@ -193,7 +197,16 @@ class HttpConnection:
             if not data:
                 raise _ConnectionEnded
             self._http.receive_data(data)
+            self._check_head()
         return event
+
+    def _check_head(self) -> None:
+        """Raise Refused for a head with too many headers, before h11 parses each of them."""
+        if self._http.their_state is h11.IDLE and len(unread := self._http.trailing_data[0]) > SHORT_HEAD_BYTES:
+            end = unread.find(b"\r\n\r\n")
+            if (lines := unread.count(b"\n", 0, end if end >= 0 else len(unread))) > MAX_HEADERS:
+                details = f"got {lines} headers, wanted at most {MAX_HEADERS}"
+                raise Refused(TOO_MANY_HEADERS, "Request Header Fields Too Large", details)
 
     async def _receive_next_request(self) -> bytes:
         """Return the first bytes of the next request; b"" if the connection ends or is closed for being idle.
@@ -308,12 +321,32 @@ class HttpConnection:
             sent_more = await sock.recv(1, trio.socket.MSG_PEEK)
             if sent_more and not self._peer.is_encrypted:
                 return
-            await trio.sleep(DISCONNECT_GRACE_S)
-            if sent_more and not has_disconnected(stream):  # TLS sends close_notify first
-                return
-        except OSError:  # reset
+            await trio.sleep(PROBE_S)
+            if self._peer.is_encrypted:
+                if sent_more and not has_disconnected(stream):  # TLS sends close_notify first
+                    return
+            else:
+                await self._probe_until_reset(sock)
+        except (OSError, trio.BrokenResourceError):  # reset
             pass
         query.cancel()
+
+    async def _probe_until_reset(self, sock: trio.socket.SocketType) -> None:
+        """Return once the kernel of a client whose input has ended resets the connection. A process that has closed
+        its socket answers any byte with a reset; one that has closed only its sending side ignores the probes.
+
+        HTTP/1.0 has no interim responses: there the kernel's keep-alive finds the closed socket after a minute.
+        """
+        sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPIDLE, PROBE_S)
+        sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPINTVL, PROBE_S)
+        state = 0
+        while state != TCP_CLOSE:
+            if self._http.their_http_version == b"1.1":
+                proceed = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+                await self._send_bytes(self._http.send(proceed) or b"")
+            await trio.sleep(PROBE_S)
+            state = sock.getsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_INFO, 1)[0]
 
     async def _send_last(self, error: Refused) -> None:
         """Send an error for an incomplete request. Raises _ConnectionEnded."""

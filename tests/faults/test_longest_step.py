@@ -1,0 +1,174 @@
+"""The longest step of the event loop in CPU time, under requests made to be slow."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.running import Running, running
+from tests.unit.server.web_parts import Heard, hear
+
+LONGEST_MS = 20.0
+ROUNDS = 3  # the best one counts: a collection of garbage may fall into any step
+BASE = 1_356_998_400
+TIMES = f"start={BASE}&end={BASE + 600}"
+
+
+class StepClock(trio.abc.Instrument):
+    """Measures the CPU time of each step of the daemon's tasks."""
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+        self.longest_s = 0.0
+        self.task = ""
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._begun = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        took_s = time.thread_time() - self._begun
+        if took_s > self.longest_s and task.name.startswith("tsd."):
+            self.longest_s, self.task = took_s, task.name
+
+
+@asynccontextmanager
+async def timed() -> AsyncIterator[StepClock]:
+    clock = StepClock()
+    trio.lowlevel.add_instrument(clock)
+    try:
+        yield clock
+    finally:
+        trio.lowlevel.remove_instrument(clock)
+
+
+def _get(target: str) -> bytes:
+    return f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+
+
+def _post(path: str, body: bytes) -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _json(path: str, value: object) -> bytes:
+    return _post(path, json.dumps(value).encode())
+
+
+def _query(filters: object, **more: object) -> bytes:
+    sub = {"aggregator": "sum", "metric": "m", "filters": filters, **more}
+    return _json("/api/query", {"start": BASE, "end": BASE + 600, "queries": [sub]})
+
+
+def _requests() -> Iterator[tuple[str, bytes]]:
+    """Yield names and bytes of requests that take long to parse or check."""
+    tags = ",".join(f"{n}=v" for n in range(7000))
+    for path in ("/api/query", "/q"):
+        yield f"{path} many tags", _get(f"{path}?{TIMES}&m=sum:x{{{tags}}}")
+        yield f"{path} many others", _get(f"{path}?{TIMES}&m=sum:x{{}}{{{tags}}}")
+        yield f"{path} many m", _get(f"{path}?{TIMES}" + "".join(f"&m=sum:m{n}" for n in range(5000)))
+        yield f"{path} few filters of each m", _get(f"{path}?{TIMES}" + "&m=sum:m{a=*,b=*,c=*}" * 1900)
+        yield f"{path} many parameters", _get(f"{path}?{TIMES}" + "&a" * 30_000)
+        yield f"{path} many escapes", _get(f"{path}?{TIMES}&m=sum:" + "%41%C3" * 10_000)
+        yield f"{path} long literal", _get(f"{path}?{TIMES}&m=sum:m{{a=literal_or({'a|' * 30_000})}}")
+        yield f"{path} many percentiles", _get(f"{path}?{TIMES}&m=sum:percentiles[{'1.5,' * 12_000}1]:m")
+    yield "many headers", b"GET /api/version HTTP/1.1\r\nHost: x\r\n" + b"a:b\r\n" * 12_000 + b"\r\n"
+    yield (
+        "many equal headers",
+        b"GET /api/version HTTP/1.1\r\nHost: x\r\n" + b"Accept-Encoding: a,b\r\n" * 2800 + b"\r\n",
+    )
+    yield "many codings", b"GET /api/version HTTP/1.1\r\nHost: x\r\nAccept-Encoding: " + b"a," * 30_000 + b"\r\n\r\n"
+    yield "tags of a body", _query([], tags={str(n): "v" for n in range(40_000)})
+    one = {"type": "wildcard", "tagk": "a", "filter": "*a*"}
+    yield "filters of a body", _query([{**one, "tagk": str(n)} for n in range(12_000)])
+    sub = {"aggregator": "sum", "metric": "m", "filters": [one] * 4}
+    subs = [{**sub, "metric": f"m{n}"} for n in range(1999)]
+    yield "sub queries", _json("/api/query", {"start": BASE, "queries": subs})
+    yield "patterns", _query([{**one, "type": "regexp", "filter": f"(a|b{n}+)+c[a-z]{{3}}"} for n in range(300)])
+    yield "nested lists", _post("/api/query", b"[" * 500_000)
+    yield "small objects", _post("/api/query", b'{"queries":[' + b"{}," * 340_000 + b"{}]}")
+    metric = {"id": "a", "metric": "m", "filter": "f"}
+    exp = {
+        "time": {"start": str(BASE), "end": str(BASE + 600), "aggregator": "sum"},
+        "filters": [{"id": "f", "tags": [one] * 3000}],
+        "metrics": [{**metric, "id": f"a{n}"} for n in range(1000)],
+        "expressions": [{"id": "e", "expr": "+".join(f"a{n}" for n in range(1000))}],
+    }
+    yield "expressions", _json("/api/query/exp", exp)
+    yield "functions", _get(f"/api/query/gexp?{TIMES}&exp=" + "scale(sum:m,2" + ",2" * 4900 + ")")
+    yield "many functions", _get(f"/api/query/gexp?{TIMES}" + "&exp=scale(sum:m,2)" * 3000)
+    yield "uid names", _json("/api/uid/assign", {"metric": [f"n{n}=" for n in range(9_000)]})
+    yield "uid names in a target", _get("/api/uid/assign?metric=" + "=," * 30_000)
+    rule = {"treeId": 1, "level": 0, "type": "TAGK", "field": "host", "regex": "(a|b)*c.*d"}
+    yield "tree rules", _json("/api/tree/rules", [{**rule, "order": n} for n in range(1000)])
+    yield "last", _json("/api/query/last", {"queries": [{"metric": "m", "tags": {"host": "a"}}] * 10_000})
+    yield "lookup", _get("/api/search/lookup?m=m{" + "a=b," * 15_000 + "a=b}")
+    yield "annotations", _json("/api/annotation/bulk", [{"tsuid": "00", "description": "x", "custom": {}}] * 9000)
+    bad = {"metric": "m", "timestamp": BASE, "value": "x", "tags": {"host": "a"}}
+    for flag in ("details", "summary"):
+        yield f"bad points with {flag}", _json(f"/api/put?{flag}", [bad] * 40_000)
+    yield (
+        "point with many tags",
+        _json("/api/put?details", {**bad, "value": 1, "tags": {str(n): "v" for n in range(60_000)}}),
+    )
+    yield "points without tags", _json("/api/put?details", [{**bad, "value": 1, "tags": {}}] * 15_000)
+    yield "many registered queries", _get("/api/stats/query")
+
+
+def _lines() -> Iterator[tuple[str, bytes]]:
+    yield "1500 tags", (b"put m %d 1 " % BASE + b" ".join(b"%d=v" % n for n in range(150)) + b"\n") * 300
+    yield "bad values", b"put m %d x a=b\n" % BASE * 20_000
+    yield "empty lines", b"\n" * 200_000
+    yield "unknown commands", b"nosuch\n" * 20_000
+
+
+REQUESTS = dict(_requests())
+LINES = dict(_lines())
+SETTINGS = {"tsd.core.auto_create_metrics": "true", "tsd.http.request.max_chunk": str(16 << 20)}
+
+
+async def _ask(daemon: Running, data: bytes) -> Heard:
+    async with daemon.client() as client:
+        await client.send(data)
+        return await hear(client)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_no_request_holds_the_event_loop(name: str, tmp_path: Path) -> None:
+    async with running(tmp_path, SETTINGS) as daemon:
+        await daemon.tell(b"put m %d 1 host=a\n" % BASE)
+        steps = []
+        for _ in range(ROUNDS):
+            async with timed() as clock:
+                assert (await _ask(daemon, REQUESTS[name])).status
+            steps.append((clock.longest_s * 1000, clock.task))
+        assert min(steps)[0] <= LONGEST_MS, min(steps)
+
+
+@pytest.mark.parametrize("name", LINES)
+async def test_no_lines_hold_the_event_loop(name: str, tmp_path: Path) -> None:
+    async with running(tmp_path, SETTINGS) as daemon:
+        steps = []
+        for _ in range(ROUNDS):
+            async with timed() as clock, daemon.client() as client, trio.open_nursery() as nursery:
+                nursery.start_soon(client.send, LINES[name] + b"sync\n")
+                await client.read_until(b"synced ")
+            steps.append((clock.longest_s * 1000, clock.task))
+        assert min(steps)[0] <= LONGEST_MS, min(steps)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)(a+)(a+)!", r"^(\w+)(\w+)(\w+)!", "(?!b)a+a+!", r"(a+)\1b"])
+async def test_no_pattern_holds_the_event_loop(pattern: str, tmp_path: Path) -> None:
+    values = ["a" * (64 if n % 2 else 200) + str(n) for n in range(2000)]
+    lines = "".join(f"put m {BASE} 1 host={value}\n" for value in values).encode()
+    asked = _query([{"type": "regexp", "tagk": "host", "filter": pattern, "groupBy": True}])
+    async with running(tmp_path, SETTINGS) as daemon:
+        await daemon.tell(lines)
+        steps = []
+        for _ in range(ROUNDS):
+            async with timed() as clock:
+                assert (await _ask(daemon, asked)).status in (200, 400)
+            steps.append((clock.longest_s * 1000, clock.task))
+        assert min(steps)[0] <= LONGEST_MS, min(steps)
