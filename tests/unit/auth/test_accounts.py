@@ -1,5 +1,6 @@
 """The file of accounts: valid and invalid lines, and unsafe files."""
 
+import errno
 import os
 import re
 from collections.abc import Callable
@@ -34,24 +35,24 @@ def test_empty_line_is_no_account() -> None:
 
 
 BAD = {
-    "agent write": "wanted NAME ROLES SECRET",
-    f"a:b write {TOKEN}": "got the name 'a:b'",
-    f"-a write {TOKEN}": "got the name '-a'",
-    f"{'a' * 65} write {TOKEN}": "got the name",
-    f"a writer {TOKEN}": "got 'writer', wanted read, write, admin",
-    "a write sha256:abc": "wanted sha256:…",
-    "a write hunter2": "wanted sha256:…",
-    "a write scrypt:30:8:1:AAAA:AAAA": "wanted sha256:…",
-    f"a write {TOKEN} expires=tomorrow": "Invalid isoformat",
-    f"a write {TOKEN} networks=": "got 'networks='",
-    f"a write {TOKEN} networks=10.0.0.1/8": "has host bits set",
-    f"a write {TOKEN} colour=red": "got 'colour=red'",
+    "agent write": "NAME ROLES SECRET",
+    f"a:b write {TOKEN}": "'a:b'",
+    f"-a write {TOKEN}": "'-a'",
+    f"{'a' * 65} write {TOKEN}": "a" * 65,
+    f"a writer {TOKEN}": "'writer'",
+    "a write sha256:abc": "sha256:",
+    "a write hunter2": "sha256:",
+    "a write scrypt:30:8:1:AAAA:AAAA": "sha256:",
+    f"a write {TOKEN} expires=tomorrow": "tomorrow",
+    f"a write {TOKEN} networks=": "'networks='",
+    f"a write {TOKEN} networks=10.0.0.1/8": "10.0.0.1/8",
+    f"a write {TOKEN} colour=red": "'colour=red'",
 }
 
 
-@pytest.mark.parametrize(("line", "why"), BAD.items(), ids=range(len(BAD)))
-def test_invalid_line_is_refused(line: str, why: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(why)):
+@pytest.mark.parametrize(("line", "named"), BAD.items(), ids=range(len(BAD)))
+def test_invalid_line_is_refused(line: str, named: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(named)):
         parse_account(line)
 
 
@@ -81,14 +82,14 @@ def _as_folder(path: Path) -> None:
 
 
 UNSAFE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "others read it": (lambda path: path.chmod(0o604), "its mode is 604"),
-    "others write it": (lambda path: path.chmod(0o602), "its mode is 602"),
-    "the group writes it": (lambda path: path.chmod(0o660), "its mode is 660"),
-    "nothing is there": (lambda path: path.unlink(), "No such file"),
-    "it is a folder": (_as_folder, "Is a directory"),
-    "it is a pipe": (_as_pipe, "not a file"),
-    "it leads nowhere": (_as_link_to_nowhere, "No such file"),
-    "it is too large": (lambda path: os.truncate(path, 17 << 20), "more than"),
+    "others read it": (lambda path: path.chmod(0o604), r"\b604\b"),
+    "others write it": (lambda path: path.chmod(0o602), r"\b602\b"),
+    "the group writes it": (lambda path: path.chmod(0o660), r"\b660\b"),
+    "nothing is there": (lambda path: path.unlink(), os.strerror(errno.ENOENT)),
+    "it is a folder": (_as_folder, os.strerror(errno.EISDIR)),
+    "it is a pipe": (_as_pipe, "accounts"),
+    "it leads nowhere": (_as_link_to_nowhere, os.strerror(errno.ENOENT)),
+    "it is too large": (lambda path: os.truncate(path, 17 << 20), rf"\b{16 << 20}\b"),
 }
 
 

@@ -85,7 +85,7 @@ async def test_revoked_session_is_invalid(tmp_path: Path) -> None:
     await subject.reload()
     assert [session is not None and subject.is_valid(session) for session in sessions] == [False, True]
     (tmp_path / "accounts").chmod(0o644)
-    with pytest.raises(TsdError, match="its mode is 644"):
+    with pytest.raises(TsdError, match=r"\b644\b"):
         await subject.reload()
     assert await subject.authenticate_command([other], LOCAL) is not None  # the accounts stay as they were
 
@@ -263,7 +263,7 @@ def test_missing_file_of_accounts_is_an_error(tmp_path: Path) -> None:
     config, _ = read_config(
         [Given("test", "tsd.core.authentication.enable", "true"), Given("test", "tsd.auth.file", str(tmp_path / "no"))]
     )
-    with pytest.raises(TsdError, match="No such file"):
+    with pytest.raises(TsdError, match=str(tmp_path / "no")):
         Authenticator(config, lambda: NOW_MS)
 
 

@@ -55,7 +55,7 @@ def test_duplicate_certificate_extension_is_skipped() -> None:
 
 @pytest.mark.parametrize("pem", [b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
 def test_invalid_certificate_is_refused(pem: bytes) -> None:
-    with pytest.raises(TsdError, match="invalid PEM"):
+    with pytest.raises(TsdError):
         read_certificate(pem)
 
 

@@ -32,30 +32,31 @@ def test_last_untrusted_hop_is_the_client(headers: dict[str, str], wanted: str) 
 
 
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "named"),
     [
-        {"x-forwarded-for": ""},
-        {"x-forwarded-for": "unknown"},
-        {"x-forwarded-for": "192.0.2.7, "},
-        {"x-forwarded-for": "192.0.2.256"},
-        {"x-forwarded-for": "192.0.2.7:port"},
-        {"x-forwarded-for": "fe80::1%eth0"},
-        {"x-forwarded-for": "host.example"},
-        {"x-forwarded-for": ", ".join(["10.0.0.2"] * 100)},
-        {"forwarded": ""},
-        {"forwarded": "192.0.2.7"},
-        {"forwarded": "for=unknown"},
-        {"forwarded": "for=_hidden"},
-        {"forwarded": "proto=http"},
-        {"forwarded": "for=192.0.2.7;for=192.0.2.8"},
-        {"forwarded": "for=192.0.2.7;"},
-        {"forwarded": 'for="192.0.2.7'},
-        {"forwarded": "for=192.0.2.7 for=192.0.2.8"},
-        {"forwarded": "for=127.0.0.1", "x-forwarded-for": "192.0.2.7"},  # written by the client, and forwarded
+        ({"x-forwarded-for": ""}, "''"),
+        ({"x-forwarded-for": "unknown"}, "'unknown'"),
+        ({"x-forwarded-for": "192.0.2.7, "}, "''"),
+        ({"x-forwarded-for": "192.0.2.256"}, "'192.0.2.256'"),
+        ({"x-forwarded-for": "192.0.2.7:port"}, "'192.0.2.7:port'"),
+        ({"x-forwarded-for": "fe80::1%eth0"}, "'fe80::1%eth0'"),
+        ({"x-forwarded-for": "host.example"}, "'host.example'"),
+        ({"x-forwarded-for": ", ".join(["10.0.0.2"] * 100)}, r"\b\d+\b"),  # the most that are allowed
+        ({"forwarded": ""}, "Forwarded"),
+        ({"forwarded": "192.0.2.7"}, "Forwarded"),
+        ({"forwarded": "for=unknown"}, "'unknown'"),
+        ({"forwarded": "for=_hidden"}, "'_hidden'"),
+        ({"forwarded": "proto=http"}, "Forwarded"),
+        ({"forwarded": "for=192.0.2.7;for=192.0.2.8"}, "Forwarded"),
+        ({"forwarded": "for=192.0.2.7;"}, "Forwarded"),
+        ({"forwarded": 'for="192.0.2.7'}, "Forwarded"),
+        ({"forwarded": "for=192.0.2.7 for=192.0.2.8"}, "Forwarded"),
+        # written by the client, and forwarded
+        ({"forwarded": "for=127.0.0.1", "x-forwarded-for": "192.0.2.7"}, r"127\.0\.0\.1.*192\.0\.2\.7"),
     ],
 )
-def test_invalid_forwarded_header_is_refused(headers: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"address|Forwarded|hops"):
+def test_invalid_forwarded_header_is_refused(headers: dict[str, str], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
         forwarded_client(headers, PEER, TRUSTED)
 
 

@@ -119,7 +119,7 @@ def test_rounds_are_divided_among_lanes() -> None:
 def test_faults_are_named_with_their_rounds() -> None:
     assert parse_faults("", 3, hbase=False) == dict.fromkeys(ANYWHERE, 3)
     assert parse_faults("", 3, hbase=True) == dict.fromkeys([*ANYWHERE, *ON_HBASE], 3)
-    with pytest.raises(BadFaults, match="got fault 'refuse', wanted some of kill, full, clock"):
+    with pytest.raises(BadFaults, match=r"'refuse'.*\bkill\b"):
         parse_faults("refuse", 3, hbase=False)
-    with pytest.raises(BadFaults, match="got 'kill=0', wanted kill=ROUNDS"):
+    with pytest.raises(BadFaults, match="'kill=0'"):
         parse_faults("kill=0", 3, hbase=False)

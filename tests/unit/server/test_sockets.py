@@ -59,7 +59,7 @@ def test_unusable_inherited_socket_is_refused(kind: str) -> None:
             fd = os.dup(one.fileno())
     else:
         fd = socket.socket().detach()
-    with pytest.raises(TsdError, match=rf"inherited descriptor {fd} \(unknown\)"):
+    with pytest.raises(TsdError, match=rf"\b{fd}\b.*\bunknown\b"):
         inherited(handed(names=""), fd)
     if kind == "a file":
         os.close(fd)
@@ -73,7 +73,7 @@ async def test_port_is_opened_without_inherited_sockets() -> None:
 
 async def test_address_in_use_is_an_error(held: socket.socket) -> None:
     port = held.getsockname()[1]
-    with pytest.raises(TsdError, match=f"127.0.0.1:{port}: {os.strerror(errno.EADDRINUSE)}"):
+    with pytest.raises(TsdError, match=rf"127\.0\.0\.1:{port}\b.*{os.strerror(errno.EADDRINUSE)}"):
         await listeners(LOCAL._replace(port=port), {})
     with pytest.raises(TsdError, match=r"no\.such\.host\.invalid:0"):
         await listeners(LOCAL._replace(bind="no.such.host.invalid"), {})

@@ -1,5 +1,6 @@
 """Reloading of certificate files, and revocation."""
 
+import errno
 import os
 import ssl
 from contextlib import suppress
@@ -121,7 +122,7 @@ async def test_revoked_certificate_is_refused(tmp_path: Path) -> None:
     await tls.reload()
     assert [await lets_in(tls, leaf) for leaf in (good, None)] == [False, True]
     (tmp_path / "crl").write_bytes(b"nonsense")
-    with pytest.raises(TsdError, match="/crl: "):
+    with pytest.raises(TsdError, match=str(tmp_path / "crl")):
         await tls.reload()
 
 
@@ -133,12 +134,12 @@ def test_certificate_in_revocation_file_is_refused(tmp_path: Path) -> None:
     trusted = other.replace(b" CERTIFICATE", b" TRUSTED CERTIFICATE")
     for among in (revoked() + other, other + revoked(), revoked() + b"x" * 254 + other, revoked() + trusted, other):
         (tmp_path / "crl").write_bytes(among)
-        with pytest.raises(TsdError, match=r"/crl: .*nothing else"):
+        with pytest.raises(TsdError, match=rf"{tmp_path}/crl\b.*\btsd\.tls\.client_crl\b"):
             made(tmp_path, tls_client_ca=str(tmp_path / "ca"), tls_client_crl=str(tmp_path / "crl"))
 
 
 def test_error_names_the_invalid_file(tmp_path: Path) -> None:
     issue(tmp_path, "one.test", "cert", "key")
     (tmp_path / "key").unlink()
-    with pytest.raises(TsdError, match="/key: No such file"):
+    with pytest.raises(TsdError, match=rf"{tmp_path}/key\b.*{os.strerror(errno.ENOENT)}"):
         made(tmp_path)

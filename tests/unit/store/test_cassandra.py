@@ -47,7 +47,7 @@ async def test_later_of_two_puts_with_one_timestamp_wins(store: CassandraStore) 
 
 async def test_conditional_write_under_a_future_timestamp_is_an_error(store: CassandraStore) -> None:
     await store.put(TABLE.name, [Put(ROW, COLUMN, b"ahead")], time_ms=now_ms() + HOUR_MS)
-    with pytest.raises(StoreError, match="check the clocks"):
+    with pytest.raises(StoreError, match=rf"\b{ROW.hex()}\b.*\b{COLUMN.hex()}\b"):
         await store.check_and_put(TABLE.name, ROW, COLUMN, b"new", expected=b"ahead")
     assert not await store.check_and_put(TABLE.name, ROW, COLUMN, b"new", expected=b"other")
 
@@ -71,12 +71,12 @@ async def test_increments_of_two_stores_are_all_counted(cassandra: RunningCassan
 
 
 async def test_missing_table_is_named(store: CassandraStore) -> None:
-    with pytest.raises(NoTable, match="no table other"):
+    with pytest.raises(NoTable, match=r"\bother\b"):
         await store.get("other", [ROW])
 
 
 async def test_table_name_that_is_taken_is_refused(store: CassandraStore) -> None:
-    with pytest.raises(StoreError, match="belongs to table some-cells"):
+    with pytest.raises(StoreError, match=rf"\b{TABLE.name}\b"):
         await store.create_tables([Table("some_cells", (Family(b"t"),))])
 
 

@@ -77,20 +77,20 @@ def test_creates_are_encoded(number: int, table: str, cells: list[Put]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "why"),
+    ("cell", "got"),
     [
-        (Put(b"", b"t:", b"v"), "a row key has 1 to 32767 bytes"),
-        (Put(bytes(LONGEST_KEY + 1), b"t:", b"v"), "this one 32768"),
-        (Put(b"r", b"t", b"v"), "a column is family:qualifier"),
+        (Put(b"", b"t:", b"v"), r"\b0\b"),
+        (Put(bytes(LONGEST_KEY + 1), b"t:", b"v"), r"\b32768\b"),
+        (Put(b"r", b"t", b"v"), b"t".hex()),
     ],
     ids=["no row", "a long row", "no family"],
 )
-def test_cells_that_hbase_refuses_are_refused(cell: Put, why: str) -> None:
+def test_cells_that_hbase_refuses_are_refused(cell: Put, got: str) -> None:
     fine = Put(bytes(LONGEST_KEY), b"t:", b"")
-    with pytest.raises(StoreError, match=why):
+    with pytest.raises(StoreError, match=got):
         create_requests([1, 2], "tsdb", [fine, cell])
     if HAS_ENCODE_LOOP:
-        with pytest.raises(StoreError, match=why):
+        with pytest.raises(StoreError, match=got):
             put_request(1, "tsdb", [fine, cell], None)
 
 

@@ -106,7 +106,7 @@ def test_other_answer_is_returned_with_its_bytes(data: bytes) -> None:
     ids=["another type", "more than it"],
 )
 def test_invalid_rows_raise_no_answer(data: bytes) -> None:
-    with pytest.raises(NoAnswer, match=r"wanted a list of rows in order, got [0-9a-f]+ at byte"):
+    with pytest.raises(NoAnswer, match=rf"\b{len(data)}\b"):
         RowReader(pieces(data, 1 << 20)).read(NAME.encode(), 7)
 
 

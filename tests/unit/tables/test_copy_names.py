@@ -39,7 +39,7 @@ async def test_names_keep_their_uids() -> None:
 async def test_target_with_conflicting_names_is_refused(theirs: list[bytes]) -> None:
     source, target = await place(b"a", b"b", b"c"), await place(*theirs)
     before = await target.store.page(UIDS, b"", None, limit=100)
-    with pytest.raises(NamesDiffer, match=r"metrics (a|b|\[0, 0, 1\]) is "):
+    with pytest.raises(NamesDiffer, match=r"\bmetrics\b.*(\ba\b|\bb\b|\[0, 0, 1\])"):
         await copy_names(source, target)
     assert await target.store.page(UIDS, b"", None, limit=100) == before
 
@@ -63,7 +63,7 @@ async def test_metadata_of_names_is_copied_and_may_differ() -> None:
 async def test_invalid_counter_raises() -> None:
     source, target = await place(b"a"), await place()
     await source.store.put(UIDS, [Put(COUNTER_ROW, id_column(Kind.TAGK), b"\7")])
-    with pytest.raises(CorruptRow, match="8 bytes"):
+    with pytest.raises(CorruptRow, match=r"\b8\b.*\b07\b"):
         await copy_names(source, target)
     await source.store.put(UIDS, [Put(COUNTER_ROW, id_column(Kind.TAGK), encode_counter(7))])
     assert (await copy_names(source, target)).put == 2
