@@ -179,7 +179,7 @@ class Odd(NamedTuple):
 
     method: str
     path: str
-    told: Any
+    wanted: Any
     body: Any = None
 
 
@@ -291,10 +291,10 @@ def check_odd(port: int, odd: Odd) -> None:
         text = response.read()
     finally:
         connection.close()
-    assert response.status == (304 if odd.told is None else 200), (odd, text)
-    told = json.loads(text) if odd.told is not None else None
-    shown = {name: told[name] for name in odd.told} if isinstance(told, dict) else told
-    assert shown == odd.told, odd
+    assert response.status == (304 if odd.wanted is None else 200), (odd, text)
+    body = json.loads(text) if odd.wanted is not None else None
+    shown = {name: body[name] for name in odd.wanted} if isinstance(body, dict) else body
+    assert shown == odd.wanted, odd
 
 
 def asked(port: int, bad: Bad) -> tuple[int, Any]:

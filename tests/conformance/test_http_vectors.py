@@ -194,8 +194,8 @@ async def judge(folder: Path, vectors: list[dict[str, Any]], settings: dict[str,
         for vector in vectors:
             answer = await trio.to_thread.run_sync(ask, daemon.port, vector)
             sent = json.dumps(vector["body"], ensure_ascii=False)[:200]
-            told = [f"{vector['method']} {vector['path']} {sent}\n  {wrong}" for wrong in wrongs(vector, answer)]
-            bad += told
+            errors = [f"{vector['method']} {vector['path']} {sent}\n  {wrong}" for wrong in wrongs(vector, answer)]
+            bad += errors
     assert not bad, f"{len(bad)} wrong:\n" + "\n".join(bad)
 
 

@@ -138,8 +138,8 @@ def test_waiting_client_does_not_restart_failed_service(tmp_path: Path, status: 
     assert unit["StartLimitIntervalSec"] == "0"  # otherwise systemd closes the port for good
     (tmp_path / "sleep").write_text(f"#!/bin/sh\necho $1 >{tmp_path}/slept\n")
     (tmp_path / "sleep").chmod(0o755)
-    told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "EXIT_STATUS": status}
-    subprocess.run(shlex.split(command), check=True, env=told)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "EXIT_STATUS": status}
+    subprocess.run(shlex.split(command), check=True, env=environment)
     slept = (tmp_path / "slept").read_text().strip() if (tmp_path / "slept").exists() else None
     assert slept == ("10" if status in unit["RestartPreventExitStatus"].split() else None)
     assert int(unit["TimeoutStopSec"]) > 10

@@ -95,8 +95,8 @@ def test_uid_fsck_checks_and_repairs(engine: Tsd) -> None:
     assert "WARN metrics: 000005 -> leak, which has no UID" in said
     assert stored(engine, "uid_table") == before
 
-    told = json.loads(engine.run("uid", "fsck", "fix", "delete_unknown", "--json").out)
-    assert (told["errors"], told["raised"], told["left"]) == (8, {"metrics": 4}, [])
+    report = json.loads(engine.run("uid", "fsck", "fix", "delete_unknown", "--json").out)
+    assert (report["errors"], report["raised"], report["left"]) == (8, {"metrics": 4}, [])
     again = json.loads(engine.run("uid", "fsck", "--json").out)
     assert [one["detail"] for one in again["findings"] if one["error"]] == [  # only repairable by hand
         "short -> 07: a UID has 3 bytes",
@@ -148,8 +148,8 @@ def test_uid_report(engine: Tsd) -> None:
         metrics,
     )
     assert tagk.endswith("new: 0 in 1 day, 0 in 7 days, 0 in 30 days; no new UIDs")
-    told = json.loads(engine.run("uid", "report", "--json").out)
-    assert (told["metrics"]["used"], told["metrics"]["left"], told["metrics"]["per_day"]) == (3, 16777212, 3.0)
+    report = json.loads(engine.run("uid", "report", "--json").out)
+    assert (report["metrics"]["used"], report["metrics"]["left"], report["metrics"]["per_day"]) == (3, 16777212, 3.0)
 
 
 def test_uid_report_warns_of_exhaustion(tmp_path: Path) -> None:

@@ -166,8 +166,8 @@ class Schedule:
         """Hold every row against what was written."""
         found = await self._store.get(self._table, self._keys)
         for key, truth in self._truth.items():
-            told = {point.offset_ms: point.number for point in points(key, data_cells(found.get(key, ())), RULES)}
-            assert told == truth
+            stored = {point.offset_ms: point.number for point in points(key, data_cells(found.get(key, ())), RULES)}
+            assert stored == truth
 
     async def _write(self) -> None:
         for _ in range(PUTS):

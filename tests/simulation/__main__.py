@@ -53,7 +53,7 @@ def main() -> int:
         if given.keep_going and last and outcome.error is not None:
             click.echo(f"{outcome.seed}: {type(outcome.error).__name__}: {str(outcome.error)[:200]}")
         elif outcome.error is not None or not last:
-            tell(outcome)
+            print_outcome(outcome)
         if outcome.error is not None:
             failed += 1
             if not given.keep_going:
@@ -75,7 +75,7 @@ def outcomes(first: int, last: int, jobs: int, *, silent: bool) -> Iterator[Outc
         yield from pool.map(simulate, seeds, chunksize=CHUNK)
 
 
-def tell(outcome: Outcome) -> None:
+def print_outcome(outcome: Outcome) -> None:
     """Print the result of a seed."""
     click.echo(outcome.plan)
     click.echo("\n".join(outcome.events))

@@ -85,8 +85,8 @@ class SentPoints:
                 sent: [late.value for late in lines if late.acked and _supersedes(late, sent)] for sent in winners
             }
             if all(beaten.values()):
-                told = ", ".join(f"{sent.value} after {later}" for sent, later in beaten.items())
-                raise Violation(f"older value stored: {key} = {told} was acknowledged")
+                overwritten = ", ".join(f"{sent.value} after {later}" for sent, later in beaten.items())
+                raise Violation(f"older value stored: {key} = {overwritten} was acknowledged")
 
 
 def _supersedes(later: Sent, earlier: Sent) -> bool:

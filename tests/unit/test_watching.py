@@ -32,15 +32,15 @@ async def test_every_mentioned_metric_exists(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.canary.enable": "true"}) as daemon:
         await daemon.tell(b"put a 1500000000 1 b=c\n")
         text = (await ask(daemon, "/metrics")).body.decode()
-    told = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
-    told |= {
+    exported = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    exported |= {
         f"tsd_{how.name}{'_total' if how.is_counter else ''}" for how in METRICS.values() if how
     }  # by the settings
     expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
     for where, spoken in {"rules": RULES, "dashboard": "\n".join(expressions), "operations.md": OPERATIONS}.items():
         names = set(METRIC.findall(spoken))
         assert len(names) > 8
-        missing = {name for name in names if name not in told and f"{name}_count" not in told}
+        missing = {name for name in names if name not in exported and f"{name}_count" not in exported}
         assert missing == set(), where
 
 

@@ -18,7 +18,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
         yield daemon
 
 
-async def told(daemon: Running, path: str, body: bytes | Any) -> Heard:
+async def post_body(daemon: Running, path: str, body: bytes | Any) -> Heard:
     async with daemon.client() as client:
         await client.send(post(path, body if isinstance(body, bytes) else json.dumps(body).encode()))
         return await hear(client)
@@ -26,33 +26,33 @@ async def told(daemon: Running, path: str, body: bytes | Any) -> Heard:
 
 @pytest.mark.parametrize("tags", [5, "host", {"key": "host"}, True])
 async def test_lookup_tags_must_be_a_list(tags: object, daemon: Running) -> None:
-    heard = await told(daemon, "/api/search/lookup", {"metric": "m", "tags": tags})
+    heard = await post_body(daemon, "/api/search/lookup", {"metric": "m", "tags": tags})
     assert (heard.status, heard.json["error"]["message"]) == (400, "Unable to parse the given JSON")
 
 
 @pytest.mark.parametrize("text", ["1" + "0" * 400, "2147483648", "-2147483649", "x", ""])
 async def test_sync_timeout_must_be_a_java_int(text: str, daemon: Running) -> None:
     point = {"metric": "m", "timestamp": 1356998400, "value": 1, "tags": {"host": "a"}}
-    heard = await told(daemon, f"/api/put?sync&sync_timeout={text}", point)
+    heard = await post_body(daemon, f"/api/put?sync&sync_timeout={text}", point)
     assert (heard.status, heard.json["error"]["message"]) == (500, f'For input string: "{text}"')
 
 
 @pytest.mark.parametrize("member", ["regex", "separator"])
 async def test_rule_with_exponential_time_is_refused(member: str, daemon: Running) -> None:
-    await told(daemon, "/api/tree", {"name": "t"})
+    await post_body(daemon, "/api/tree", {"name": "t"})
     rule = {"treeId": 1, "level": 0, "order": 0, "type": "METRIC", member: "(a+)+$"}
     for path, body in (("/api/tree/rule", rule), ("/api/tree/rules", [rule])):
-        heard = await told(daemon, path, body)
+        heard = await post_body(daemon, path, body)
         assert heard.status == 400
         assert "(a+)+$" in heard.json["error"]["message"]
-    assert (await told(daemon, "/api/tree/rule", {**rule, member: "a+"})).status == 200
+    assert (await post_body(daemon, "/api/tree/rule", {**rule, member: "a+"})).status == 200
 
 
 @pytest.mark.parametrize("path", ["/api/annotation/bulk", "/api/uid/assign", "/api/tree/rules", "/api/suggest"])
 async def test_huge_json_body_is_refused(path: str, daemon: Running) -> None:
-    assert (await told(daemon, path, b"[" + b" " * MAX_JSON_BYTES)).status == 413
+    assert (await post_body(daemon, path, b"[" + b" " * MAX_JSON_BYTES)).status == 413
 
 
 async def test_bound_beyond_a_double_is_refused(daemon: Running) -> None:
-    heard = await told(daemon, "/api/uid/tsmeta", {"tsuid": "000001000001000001", "max": 10**400})
+    heard = await post_body(daemon, "/api/uid/tsmeta", {"tsuid": "000001000001000001", "max": 10**400})
     assert (heard.status, heard.json["error"]["message"]) == (400, "Unable to parse 'max' value")

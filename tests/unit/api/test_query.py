@@ -87,10 +87,10 @@ async def test_only_a_delete_override_changes_a_query(daemon: Running, override:
         assert plain == overridden
 
 
-@pytest.mark.parametrize(("override", "told"), [("", "Missing"), ("patch", "Unknown or unsupported")])
-async def test_unknown_method_override_is_refused(daemon: Running, override: str, told: str) -> None:
+@pytest.mark.parametrize(("override", "reason"), [("", "Missing"), ("patch", "Unknown or unsupported")])
+async def test_unknown_method_override_is_refused(daemon: Running, override: str, reason: str) -> None:
     heard = await ask(daemon, f"{URI}&method_override={override}")
-    assert (heard.status, heard.json["error"]["message"]) == (405, f"{told} method override value")
+    assert (heard.status, heard.json["error"]["message"]) == (405, f"{reason} method override value")
 
 
 @pytest.mark.difference(

@@ -51,24 +51,24 @@ async def test_version_is_json_or_two_lines(daemon: Running) -> None:
 async def test_settings_are_texts_in_order_and_secrets_are_hidden(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = (await ask(daemon, "/api/config")).json
-    assert list(told) == sorted(keys())
-    assert told["tsd.mode"] == Mode.READ_WRITE.value
-    assert told["tsd.network.port"] == "0"
-    assert told["tsd.core.auto_create_metrics"] == "true"
+    body = (await ask(daemon, "/api/config")).json
+    assert list(body) == sorted(keys())
+    assert body["tsd.mode"] == Mode.READ_WRITE.value
+    assert body["tsd.network.port"] == "0"
+    assert body["tsd.core.auto_create_metrics"] == "true"
     field = keys()["tsd.http.staticroot"]
     monkeypatch.setattr("tsd.api.system.keys", lambda: {"tsd.my.passphrase": field})
     assert in_force(Config(staticroot="x"))["tsd.my.passphrase"] == "********"
 
 
 async def test_filters_are_those_of_queries(daemon: Running) -> None:
-    told = (await ask(daemon, "/api/config/Filters")).json
-    assert sorted(told) == sorted(
+    body = (await ask(daemon, "/api/config/Filters")).json
+    assert sorted(body) == sorted(
         "regexp iwildcard wildcard iliteral_or literal_or not_iliteral_or not_literal_or".split()
     )
-    assert all(sorted(help_) == ["description", "examples"] for help_ in told.values())
-    assert sorted(told) == sorted(filters.TYPES)
-    for kind, help_ in told.items():
+    assert all(sorted(help_) == ["description", "examples"] for help_ in body.values())
+    assert sorted(body) == sorted(filters.TYPES)
+    for kind, help_ in body.items():
         for example in help_["examples"].split(", "):
             tagk, _, value = example.partition("=")
             assert filters.read_filter(tagk, value, group_by=False).type == kind
@@ -77,8 +77,8 @@ async def test_filters_are_those_of_queries(daemon: Running) -> None:
 async def test_not_key_filter_is_listed_when_corrected(tmp_path: Path) -> None:
     """Menus of dashboards are made of this list."""
     async with running(tmp_path, {"tsd.query.corrected": "true"}) as daemon:
-        told = (await ask(daemon, "/api/config/filters")).json
-    example = told["not_key"]["examples"].partition("=")[2]
+        body = (await ask(daemon, "/api/config/filters")).json
+    example = body["not_key"]["examples"].partition("=")[2]
     assert filters.read_filter("host", example, group_by=False, quirks=CORRECTED).type == "not_key"
 
 
@@ -105,8 +105,8 @@ def test_filters_match_as_described(kind: str, expression: str, passing: list[st
 async def test_stats_are_points_and_lines(daemon: Running) -> None:
     await daemon.tell(b"put m 1500000000 1 a=b\n")
     await ask(daemon, "/nowhere")
-    told = (await ask(daemon, "/api/stats")).json
-    points = {(point["metric"], point["tags"].get("type")): int(point["value"]) for point in told}
+    body = (await ask(daemon, "/api/stats")).json
+    points = {(point["metric"], point["tags"].get("type")): int(point["value"]) for point in body}
     assert points["tsd.rpc.received", "http"] == 2
     assert points["tsd.ledger.received", None] == 1
     lines = (await ask(daemon, "/stats")).body.decode().splitlines()
@@ -117,11 +117,11 @@ async def test_stats_are_points_and_lines(daemon: Running) -> None:
 
 @pytest.mark.parametrize("what", ["jvm", "threads", "region_clients", "anything"])
 async def test_other_stats_are_json(daemon: Running, what: str) -> None:
-    told = (await ask(daemon, f"/api/stats/{what}")).json
+    body = (await ask(daemon, f"/api/stats/{what}")).json
     kinds = {"jvm": dict, "threads": list, "region_clients": list, "anything": list}
-    assert isinstance(told, kinds[what])
+    assert isinstance(body, kinds[what])
     if what == "threads":
-        assert any(thread["name"] == "MainThread" and thread["stack"] for thread in told)
+        assert any(thread["name"] == "MainThread" and thread["stack"] for thread in body)
 
 
 async def test_log_is_newest_first_and_its_level_can_change() -> None:

@@ -14,23 +14,23 @@ async def test_waiting_work_is_reported(tmp_path: Path, autojump_clock: MockCloc
 
     others: list[str] = []
 
-    async def tell() -> None:
+    async def report_others() -> None:
         await trio.lowlevel.checkpoint()
-        others.append("told")
+        others.append("reported")
 
-    told = tmp_path / "hang.txt"
-    async with hang_watchdog(5, told, tell) as scope, trio.open_nursery() as nursery:
+    report = tmp_path / "hang.txt"
+    async with hang_watchdog(5, report, report_others) as scope, trio.open_nursery() as nursery:
         nursery.start_soon(wait_for_nothing)
     assert scope.cancel_called
     assert trio.current_time() >= 5
-    assert "wait_for_nothing" in told.read_text()
-    assert "sleep_forever" in told.read_text()
-    assert others == ["told"]
+    assert "wait_for_nothing" in report.read_text()
+    assert "sleep_forever" in report.read_text()
+    assert others == ["reported"]
 
 
 async def test_work_that_ends_in_time_is_not_reported(tmp_path: Path, autojump_clock: MockClock) -> None:
-    told = tmp_path / "hang.txt"
-    async with hang_watchdog(5, told) as scope:
+    report = tmp_path / "hang.txt"
+    async with hang_watchdog(5, report) as scope:
         await trio.sleep(1)
     assert not scope.cancel_called
-    assert not told.exists()
+    assert not report.exists()

@@ -167,14 +167,14 @@ def test_invalid_row_key_is_found() -> None:
 
 
 def test_row_with_unnamed_uids_is_an_orphan() -> None:
-    asked: list[tuple[Kind, str]] = []
+    lookups: list[tuple[Kind, str]] = []
 
     def only_the_metric(kind: Kind, uid: bytes) -> bool:
-        asked.append((kind, uid.hex()))
+        lookups.append((kind, uid.hex()))
         return kind is Kind.METRIC
 
     found = check_row(KEY, cells("0000=010203"), ALL, only_the_metric)
-    assert asked == [(Kind.METRIC, "000001"), (Kind.TAGK, "000001"), (Kind.TAGV, "000001")]
+    assert lookups == [(Kind.METRIC, "000001"), (Kind.TAGK, "000001"), (Kind.TAGV, "000001")]
     assert (found.delete_row, found.counts[FsckLine.ORPHAN], found.counts[FsckLine.ORPHAN_DELETED]) == (True, 1, 1)
     assert "tagk 000001, tagv 000001" in found.findings[0].problem.detail
     assert not check_row(KEY, [], replace(ALL, delete_orphans=False), only_the_metric).delete_row

@@ -1,4 +1,4 @@
-"""The way in without a socket: intake, journal and writer on a store that fails when it is told to."""
+"""Ingest without a socket: intake, journal and writer on a store that fails on demand."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Lines that come in are told to those who read very much: they leave the event loop to writers."""
+"""Ingest pace: incoming lines slow down large reads, which leave the event loop to writers."""
 
 from pathlib import Path
 

@@ -136,13 +136,13 @@ def test_damage_before_an_intact_block_is_acknowledged(tmp_path: Path) -> None:
 def test_forged_block_in_a_damaged_one_is_ignored(tmp_path: Path) -> None:
     """Forged by a client that knows all but the state folder's identity, or copied from another place."""
     inner = HEADER_BYTES + BLOCK_BYTES + len(b"put a 1 1 b=c\n")  # where it stands
-    evil = [b"put evil 1 1 b=c\n"]
+    hostile = [b"put hostile 1 1 b=c\n"]
     forged = {
-        "of another": frame(evil, 1, inner, OTHER),
-        "of another place": frame(evil, 1, HEADER_BYTES, OWN),
-        "without lines": frame(evil, 0, inner, OTHER),
+        "of another": frame(hostile, 1, inner, OTHER),
+        "of another place": frame(hostile, 1, HEADER_BYTES, OWN),
+        "without lines": frame(hostile, 0, inner, OTHER),
     }
-    real = b"".join(frame(evil, 1, inner, OWN))
+    real = b"".join(frame(hostile, 1, inner, OWN))
     path = tmp_path / "s"
     for how, parts in {**forged, "with the identity": [real]}.items():
         whole = segment([([b"put a 1 1 b=c\n", *parts], 2), *GROUPS])
@@ -151,7 +151,7 @@ def test_forged_block_in_a_damaged_one_is_ignored(tmp_path: Path) -> None:
         path.write_bytes(whole.text.replace(b"put a 1 1", b"put a 9 1", 1))
         found, damages = read(path)
         if how == "with the identity":  # so the others are looked at in the right place
-            assert found == [*evil, *TEXTS]
+            assert found == [*hostile, *TEXTS]
             continue
         assert found == TEXTS, how
         assert [(damage.offset, damage.end) for damage in damages] == [(whole.starts[0], whole.starts[1])], how

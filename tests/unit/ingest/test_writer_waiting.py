@@ -1,4 +1,4 @@
-"""For how long the oldest point has been waiting: what an operator is told first."""
+"""Waiting time of the oldest point: the first figure that an operator reads."""
 
 from pathlib import Path
 

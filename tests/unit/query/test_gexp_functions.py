@@ -248,9 +248,9 @@ def test_expression_texts_are_bounded() -> None:
     ],
 )
 def test_invalid_expression_is_refused(text: str, message: str) -> None:
-    with pytest.raises(BadQuery) as told:
+    with pytest.raises(BadQuery) as caught:
         parse([text], FUNCTIONS.__contains__)
-    assert (told.value.status, told.value.message) == (500, message)
+    assert (caught.value.status, caught.value.message) == (500, message)
 
 
 @pytest.mark.parametrize(
@@ -279,9 +279,9 @@ def test_invalid_expression_is_refused(text: str, message: str) -> None:
     ],
 )
 def test_wrong_words_have_opentsdbs_errors(text: str, message: str) -> None:
-    with pytest.raises(BadQuery) as told:
+    with pytest.raises(BadQuery) as caught:
         answer([text], UNEVEN)
-    assert (told.value.status, told.value.message) == (400, message)
+    assert (caught.value.status, caught.value.message) == (400, message)
 
 
 def test_largest_window_is_accepted() -> None:

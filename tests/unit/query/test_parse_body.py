@@ -60,11 +60,11 @@ def test_all_fields_are_parsed() -> None:
 
 
 def test_number_as_text_is_a_plain_text() -> None:
-    """The list of queries could not be told in JSON while one with such a text was in it."""
+    """The list of queries could not be encoded as JSON while one with such a text was in it."""
     query = read({"metric": 5, "tags": {"host": 1.5}, "aggregator": "sum"}, timezone="UTC")
-    told = msgspec.json.encode(echo(SubAnswer(query.queries[0], [])))
-    assert b'"metric":"5"' in told
-    assert b'"filter":"1.5"' in told
+    encoded = msgspec.json.encode(echo(SubAnswer(query.queries[0], [])))
+    assert b'"metric":"5"' in encoded
+    assert b'"filter":"1.5"' in encoded
 
 
 @pytest.mark.parametrize(

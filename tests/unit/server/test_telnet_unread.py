@@ -18,11 +18,11 @@ async def test_commands_of_disconnected_client_are_skipped(daemon: Running) -> N
     """`stats` of a disconnected client must not keep the connection open for minutes."""
     ours, theirs = memory_stream_pair()
     await theirs.aclose()
-    asked = 0
+    reads = 0
 
     async def stats() -> bytes:
-        nonlocal asked
-        asked += 1
+        nonlocal reads
+        reads += 1
         return b"tsd.stat 1 1\n"
 
     async def receive() -> bytes:
@@ -37,7 +37,7 @@ async def test_commands_of_disconnected_client_are_skipped(daemon: Running) -> N
     with pytest.raises(ExceptionGroup) as caught:
         await talk.run(b"version\n", receive)
     assert caught.group_contains(trio.BrokenResourceError)
-    assert asked == 0
+    assert reads == 0
     assert daemon.daemon.ingest.ledger.received == 2
 
 

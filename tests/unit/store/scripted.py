@@ -1,4 +1,4 @@
-"""A Thrift gateway that says no as often as it is told to, and passes on nothing.
+"""A Thrift gateway that refuses a given number of calls and passes on none.
 
 What HBase says while a region moves or a server is full cannot be had from a real one on demand: its own client in the
 gateway hides it for a minute. So here is that one answer, as HBase 2.6.1 words it. All else is tested on a real one.

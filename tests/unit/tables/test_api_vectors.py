@@ -44,9 +44,9 @@ async def test_answers_are_opentsdbs(vectors: list[dict[str, Any]]) -> None:
     for vector in vectors:
         said = await world.ask(vector["method"], vector["path"], vector["body"])
         loose = vector.get("loose", [])
-        told = f"{vector['method']} {vector['path']} {vector['body']}"
-        assert (said.status, told) == (vector["status"], told)
-        assert loosened(said.body, loose) == loosened(vector["response"], loose), told
+        request = f"{vector['method']} {vector['path']} {vector['body']}"
+        assert (said.status, request) == (vector["status"], request)
+        assert loosened(said.body, loose) == loosened(vector["response"], loose), request
 
 
 async def test_parameters_are_read_if_there_is_no_body() -> None:
@@ -55,25 +55,25 @@ async def test_parameters_are_read_if_there_is_no_body() -> None:
     tsuid = (await world.series("wire.p", a="b")).hex().upper()
     world.endpoints = endpoints(world)
 
-    async def told(method: str, path: str, *names: str) -> list[Any]:
+    async def ask_members(method: str, path: str, *names: str) -> list[Any]:
         said = await world.ask(method, path)
         assert said.status == 200, said
         return [said.body[name] for name in names]
 
     note = f"/api/annotation?start_time=1500000000&tsuid={tsuid}"
     texts = ("description", "notes")
-    assert await told("POST", f"{note}&description=x&endTime=5", *texts, "endTime") == ["x", "", 0]
-    assert await told("POST", f"{note}&notes=y&end_time=1500000001", *texts, "endTime") == ["x", "y", 1500000001]
-    assert await told("PUT", f"{note}&notes=z", *texts, "endTime") == ["", "z", 0]
+    assert await ask_members("POST", f"{note}&description=x&endTime=5", *texts, "endTime") == ["x", "", 0]
+    assert await ask_members("POST", f"{note}&notes=y&end_time=1500000001", *texts, "endTime") == ["x", "y", 1500000001]
+    assert await ask_members("PUT", f"{note}&notes=z", *texts, "endTime") == ["", "z", 0]
     name = "/api/uid/uidmeta?uid=000001&type=metric"
-    assert await told("POST", f"{name}&description=d&custom=c", "description", "custom") == ["d", None]
-    assert await told("PUT", f"{name}&display_name=n", "description", "displayName") == ["", "n"]
+    assert await ask_members("POST", f"{name}&description=d&custom=c", "description", "custom") == ["d", None]
+    assert await ask_members("PUT", f"{name}&display_name=n", "description", "displayName") == ["", "n"]
     made = "/api/uid/tsmeta?m=wire.p{a=b}&create=true&units=s&retention=5&max=1.5"
-    assert await told("POST", made, "tsuid", "units", "retention", "max", "min") == [tsuid, "s", 5, 1.5, "NaN"]
-    assert await told("PUT", f"/api/uid/tsmeta?tsuid={tsuid}&notes=n", "units", "notes") == ["", "n"]
-    assert await told("POST", "/api/tree?name=T&strict_match=true", "treeId", "strictMatch") == [1, True]
+    assert await ask_members("POST", made, "tsuid", "units", "retention", "max", "min") == [tsuid, "s", 5, 1.5, "NaN"]
+    assert await ask_members("PUT", f"/api/uid/tsmeta?tsuid={tsuid}&notes=n", "units", "notes") == ["", "n"]
+    assert await ask_members("POST", "/api/tree?name=T&strict_match=true", "treeId", "strictMatch") == [1, True]
     rule = "/api/tree/rule?treeid=1&level=0&order=0&type=tagk&field=a"
-    assert await told("PUT", rule, "type", "field") == ["TAGK", "a"]
+    assert await ask_members("PUT", rule, "type", "field") == ["TAGK", "a"]
     assert (await world.ask("POST", "/api/annotation")).body["error"]["message"] == "Missing start time"
     missing = (await world.ask("PUT", "/api/uid/uidmeta?uid=000001")).body["error"]["message"]
     assert missing == "Missing parameter <code>type</code>"

@@ -113,11 +113,11 @@ async def markers(store: Store) -> dict[bytes, dict[bytes, bytes]]:
 async def test_series_is_marked_hourly_and_described_once() -> None:
     world = await make_world()
     clock = [NOW_S]
-    told: list[bytes] = []
+    received: list[bytes] = []
 
     async def note(tsuids: object) -> None:
         assert isinstance(tsuids, list)
-        told.extend(tsuids)
+        received.extend(tsuids)
 
     tracker = MetaWriter(world.store, "tsdb-meta", 0, lambda: clock[0], with_meta=True, on_new=note)
     table = SeriesTable()
@@ -133,7 +133,7 @@ async def test_series_is_marked_hourly_and_described_once() -> None:
     assert (row, cells[TS_COUNTER]) == (tsuid, (1).to_bytes(8, "big"))
     meta = decode_ts_meta(cells[TS_META])
     assert (meta.tsuid, meta.created_s, math.isnan(meta.max)) == (tsuid.hex().upper(), NOW_S, True)
-    assert told == [tsuid]
+    assert received == [tsuid]
 
 
 async def test_failed_marker_is_written_on_retry() -> None:
@@ -165,16 +165,16 @@ class Refusing:
 async def test_cancelled_writer_still_reports_new_series() -> None:
     """The next try finds their metadata and would report nothing."""
     world = await make_world()
-    told: list[bytes] = []
+    received: list[bytes] = []
     with trio.CancelScope() as scope:
 
         async def note(tsuids: Sequence[bytes]) -> None:
             scope.cancel()
             await trio.lowlevel.checkpoint()
-            told.extend(tsuids)
+            received.extend(tsuids)
 
         tracker = MetaWriter(world.store, "tsdb-meta", 0, lambda: NOW_S, with_meta=True, on_new=note)
         table = SeriesTable()
         one = table.insert(SeriesText(b"m", b"a=b"), SeriesKey(b"\0\0\1", b"\0\0\1\0\0\1"))
         await tracker.record(np.array([one], np.int32), table)
-    assert told == [b"\0\0\1\0\0\1\0\0\1"]
+    assert received == [b"\0\0\1\0\0\1\0\0\1"]

@@ -103,8 +103,8 @@ async def test_deleted_tree_is_emptied_first() -> None:
     await planted(world)
     assert (await world.ask("DELETE", "/api/tree?treeid=1")).status == 204
     assert (await world.ask("GET", "/api/tree/branch?treeid=1")).status == 404
-    told = (await world.ask("GET", "/api/tree?treeid=1")).body
-    assert (told["name"], sorted(told["rules"])) == ("T", ["0", "1"])
+    tree_body = (await world.ask("GET", "/api/tree?treeid=1")).body
+    assert (tree_body["name"], sorted(tree_body["rules"])) == ("T", ["0", "1"])
     assert (await world.ask("DELETE", "/api/tree?treeid=1&definition=true")).status == 204
     assert (await world.ask("GET", "/api/tree")).body == []
 

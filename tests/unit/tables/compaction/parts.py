@@ -42,8 +42,8 @@ def compactor(
     layout: Layout = Layout(),  # noqa: B008
 ) -> RowCompactor:
     """One whose wall clock stands."""
-    told = [] if corrupt is None else corrupt
-    return RowCompactor(store, TABLE, layout, rules, lambda: NOW_MS, told.append, settle_ms=settle_ms, dry=dry)
+    errors = [] if corrupt is None else corrupt
+    return RowCompactor(store, TABLE, layout, rules, lambda: NOW_MS, errors.append, settle_ms=settle_ms, dry=dry)
 
 
 async def shown(store: Store, rows: Iterable[bytes]) -> list[str]:

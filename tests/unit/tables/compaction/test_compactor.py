@@ -61,13 +61,13 @@ async def test_corrupt_row_is_reported_and_unchanged() -> None:
     }
     store = await made(rows)
     before = await shown(store, rows)
-    told: list[CorruptRow] = []
-    did = compactor(store, rules=MergeRules(fix_duplicates=False), corrupt=told)
+    errors: list[CorruptRow] = []
+    did = compactor(store, rules=MergeRules(fix_duplicates=False), corrupt=errors)
     await did.compact_keys(list(rows))
     assert await shown(store, rows) == before
     assert (did.stats.corrupt, did.stats.undecided, did.stats.writes) == (2, 1, 0)
-    assert [isinstance(error, DuplicateTimestamp) for error in told] == [False, True, False]
-    assert all(row.hex() in str(error) for row, error in zip([key(0), key(0)[:9]], told[::2], strict=True))
+    assert [isinstance(error, DuplicateTimestamp) for error in errors] == [False, True, False]
+    assert all(row.hex() in str(error) for row, error in zip([key(0), key(0)[:9]], errors[::2], strict=True))
 
 
 async def test_newest_duplicate_is_kept_and_counted() -> None:

@@ -123,19 +123,19 @@ async def test_store_errors_are_retried(autojump_clock: MockClock, calls: int) -
     rows = [key(hour) for hour in HOURS]
     store = FlakyStore(await made(dict.fromkeys(rows, TWO)))
     store.plan = [Fault.NONE] * calls + [Fault.REFUSED, Fault.ANSWER_LOST]
-    told: list[StoreError] = []
+    retried: list[StoreError] = []
     by = compactor(store)
-    await run(sweep(store, by, on_retry=told.append))
+    await run(sweep(store, by, on_retry=retried.append))
     assert set(await shown(store.store, rows)) == {ONE}
     assert (by.stats.rows, by.stats.compacted) == (5, 5)
-    assert 1 <= len(told) <= 2  # two deletes may be under way at once
+    assert 1 <= len(retried) <= 2  # two deletes may be under way at once
 
 
 async def test_permanent_store_error_ends_the_sweep(autojump_clock: MockClock) -> None:
     store = FlakyStore(await made({key(0): TWO}))
     store.always = Fault.REFUSED
-    told: list[StoreError] = []
+    retried: list[StoreError] = []
     with pytest.raises(StoreDown):
-        await run(sweep(store, on_retry=told.append))
-    assert len(told) == RETRIES
+        await run(sweep(store, on_retry=retried.append))
+    assert len(retried) == RETRIES
     assert 30 <= trio.current_time() <= 120
