@@ -12,7 +12,18 @@ from typing import NamedTuple
 
 from scripts.peers.java import fetch, find_java
 from scripts.peers.ports import HOST, cql_answers, pick
-from scripts.peers.process import PeerError, await_ready, end, kill_all, locked, pid_of, send, spawn, watch
+from scripts.peers.process import (
+    PeerError,
+    await_ready,
+    end,
+    kill_all,
+    killed_on_error,
+    locked,
+    pid_of,
+    send,
+    spawn,
+    watch,
+)
 
 NAME = "cassandra"
 MAIN = "org.apache.cassandra.service.CassandraDaemon"
@@ -124,15 +135,12 @@ def start(home: Path, options: Options) -> Started:
                 pick(STORAGE_PORT if options.storage_port is None else options.storage_port),
             )
             _configure(home, started, options)
-        try:
+        with killed_on_error(home):
             if not pid_of(home, NAME):
                 if options.owner:
                     watch(home, options.owner)
                 spawn(home, NAME, _command(home, options))
             await_ready(home, [NAME], lambda: cql_answers(started.port, 3), within_s=START_S)
-        except BaseException:
-            kill_all(home)
-            raise
         return started
 
 

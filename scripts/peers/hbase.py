@@ -16,7 +16,19 @@ from xml.sax.saxutils import escape
 
 from scripts.peers.java import fetch, find_java
 from scripts.peers.ports import HOST, pick, thrift_answers
-from scripts.peers.process import PeerError, await_ready, died, end, kill_all, locked, pid_of, send, spawn, watch
+from scripts.peers.process import (
+    PeerError,
+    await_ready,
+    died,
+    end,
+    kill_all,
+    killed_on_error,
+    locked,
+    pid_of,
+    send,
+    spawn,
+    watch,
+)
 
 HBASE, THRIFT = "hbase", "thrift"
 MAIN = {HBASE: "org.apache.hadoop.hbase.master.HMaster", THRIFT: "org.apache.hadoop.hbase.thrift.ThriftServer"}
@@ -98,15 +110,12 @@ def start(home: Path, options: Options) -> Started:
             options.quick,
         )
         _configure(home, started, options.settings)
-        try:
+        with killed_on_error(home):
             if options.owner:
                 watch(home, options.owner)
             _launch(home, HBASE, started)
             _launch(home, THRIFT, started)
             _await_thrift(home, started)
-        except BaseException:
-            kill_all(home)
-            raise
         return started
 
 

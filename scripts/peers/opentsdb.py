@@ -10,7 +10,19 @@ from pathlib import Path
 
 from scripts.peers.java import fetch, find_java
 from scripts.peers.ports import HOST, http_answers, listens, pick
-from scripts.peers.process import PeerError, await_ready, end, kill_all, locked, log_of, pid_of, spawn, tail, watch
+from scripts.peers.process import (
+    PeerError,
+    await_ready,
+    end,
+    kill_all,
+    killed_on_error,
+    locked,
+    log_of,
+    pid_of,
+    spawn,
+    tail,
+    watch,
+)
 
 NAME = "opentsdb"
 PORT = 4242
@@ -54,14 +66,11 @@ def start(home: Path, options: Options) -> int:
         _configure(home, port, options)
         flags = [*OPENS, f"-Xmx{options.heap}", f"-Djava.io.tmpdir={home / 'tmp'}", "-XX:+ExitOnOutOfMemoryError"]
         program = ["net.opentsdb.tools.TSDMain", f"--config={home / 'opentsdb.conf'}"]
-        try:
+        with killed_on_error(home):
             if options.owner:
                 watch(home, options.owner)
             spawn(home, NAME, [java, *flags, *(QUICK if options.quick else []), "-cp", f"{home}:{jars}/*", *program])
             await_ready(home, [NAME], lambda: _answers(home, port), within_s=START_S)
-        except BaseException:
-            kill_all(home)
-            raise
         return port
 
 

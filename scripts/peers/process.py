@@ -111,6 +111,16 @@ def kill_all(home: Path, *, but: Sequence[str] = ()) -> None:
             end(home, file.stem)
 
 
+@contextlib.contextmanager
+def killed_on_error(home: Path) -> Iterator[None]:
+    """Kill all processes of `home` if the block fails or is interrupted: no half-started peer stays."""
+    try:
+        yield
+    except BaseException:
+        kill_all(home)
+        raise
+
+
 def watch(home: Path, owner: int) -> None:
     """Kill everything in `home` when the process `owner` ends, however it ends."""
     end(home, "watch")

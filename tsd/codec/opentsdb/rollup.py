@@ -145,7 +145,7 @@ def _parse_ids(found: object, problems: list[str]) -> dict[str, int]:
             problems.append(f"aggregationIds: {name}: got {number!r}, wanted 0 to 127")
     ids = {name.lower(): number for name, number in found.items()}
     if len(ids) < len(found) or len({json.dumps(number) for number in ids.values()}) < len(ids):
-        problems.append("aggregationIds: an aggregator or an id stands there twice")
+        problems.append("aggregationIds: an aggregator or an id is repeated")
     return ids
 
 
@@ -159,7 +159,7 @@ def _parse_intervals(found: object, problems: list[str]) -> tuple[Interval, ...]
     if sum(interval.is_default for interval in intervals) != 1 and not problems:
         problems.append("intervals: exactly one must have defaultInterval true")
     if len({interval.name for interval in intervals}) < len(intervals):
-        problems.append("intervals: one stands there twice")
+        problems.append("intervals: an interval is repeated")
     return tuple(intervals)
 
 
