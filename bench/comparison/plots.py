@@ -82,8 +82,15 @@ def _decades(axis: Axis) -> float:
 
 def _cpu(run: Run) -> Figure:
     figure, (speed, cpu) = _axes(2)
-    _bars(speed, run, STEADY, lambda f: f.lines_per_s and f.lines_per_s / 1000, "thousand lines/s until stored", 0)
-    _bars(cpu, run, STEADY, cpu_us, "CPU µs/line including the store", 2)
+    _bars(
+        speed,
+        run,
+        STEADY,
+        lambda f: f.lines_per_s and f.lines_per_s / 1000,
+        "thousand lines/s (more is better)",
+        0,
+    )
+    _bars(cpu, run, STEADY, cpu_us, "CPU µs/line (less is better, log)", 2)
     cpu.tick_params(labelleft=False)
     if cpu.patches:
         cpu.set_xscale("log")
@@ -93,7 +100,7 @@ def _cpu(run: Run) -> Figure:
 
 def _disk(run: Run) -> Figure:
     figure, (axes,) = _axes(height=HEIGHT * 0.8)
-    _bars(axes, run, DAY, lambda f: f.disk_bytes, "bytes/point on disk, compacted", 2)
+    _bars(axes, run, DAY, lambda f: f.disk_bytes, "bytes/point on disk, compacted (less is better)", 2)
     return figure
 
 
@@ -111,7 +118,7 @@ def _loads(run: Run) -> Figure:
     if systems:
         axes.set_yscale("log")
     _plain(axes.yaxis)
-    axes.set_title("CPU µs/line including the store", loc="left", fontsize=TITLE)
+    axes.set_title("CPU µs/line including the store (less is better, log scale)", loc="left", fontsize=TITLE)
     if systems:
         figure.legend(frameon=False, ncols=4, loc="outside lower center", fontsize=SMALL)
     return figure
@@ -133,7 +140,10 @@ def _growth(run: Run) -> Figure:
             style = {"label": system, "color": COLOURS[at % len(COLOURS)], "marker": "o", "markersize": 3.0}
             memory.plot(series, [f.held_bytes or 0.0 for f in steps], **style)  # type: ignore[arg-type]
             speed.plot(series, [f.lines_per_s or 0.0 for f in steps], **style)  # type: ignore[arg-type]
-    for axes, title in ((memory, "memory bytes/series"), (speed, "new series/s until stored")):
+    for axes, title in (
+        (memory, "memory bytes/series (less is better)"),
+        (speed, "new series/s (more is better)"),
+    ):
         if axes.lines:
             axes.set_xscale("log")
             axes.set_yscale("log")

@@ -1,5 +1,6 @@
 """Graphs: their options, thinning and smoothing of curves, drawn files, and the cache."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tsd.api.graph import process
 from tsd.api.graph.picture import Axis, Picture, axis_options, curve, read_picture, thinned
 from tsd.api.graph.process import DrawnPicture, PictureCache
-from tsd.api.graph.render import SAMPLES, smoothed
+from tsd.api.graph.render import SAMPLES, draw, smoothed
 from tsd.errors import BadQuery, Refused
 
 HOUR = (1356998400000, 1357002000000)
@@ -89,6 +90,53 @@ def test_natural_spline_passes_through_its_points() -> None:
     values = np.array([1.0, -2, 5, 5, 0])
     x, y = smoothed("csplines", times, values)
     assert np.interp(times, x, y) == pytest.approx(values, abs=0.01)
+
+
+def drawn_svg(count: int, points: int, **params: str) -> str:
+    """Return the SVG of `count` curves of `points` points."""
+    empty = picture(svg="", **params)
+    times = np.linspace(*HOUR, points).astype(np.int64)
+    curves = [curve(f"m{{host=h{n}}}", times, np.full(points, float(n)), empty) for n in range(count)]
+    return draw(msgspec.structs.replace(empty, curves=curves)).decode()
+
+
+def box(svg: str) -> tuple[float, float, float, float]:
+    """Return left, top, width and height of the rectangle that curves are clipped to."""
+    found = re.search(r'<clipPath[^>]*>\s*<rect x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', svg)
+    assert found is not None
+    left, top, width, height = map(float, found.groups())
+    return left, top, width, height
+
+
+@pytest.mark.parametrize("key", ["", "out right top", "top left", "inside bottom right", "horiz box", "center"])
+@pytest.mark.parametrize("count", [1, 12, 90])
+def test_key_covers_no_curve(key: str, count: int) -> None:
+    svg = drawn_svg(count, 5, key=key)
+    left, top, width, height = box(svg)
+    key_texts = re.findall(r'<text[^>]* x="(.*?)" y="(.*?)"', svg[svg.index('<g id="legend_1">') :])
+    assert len(key_texts) > count / 3
+    assert not [(x, y) for x, y in key_texts if 0 < float(x) - left < width and 0 < float(y) - top < height]
+    assert width * height > 0.3 * (1024 * 0.72) * (768 * 0.72)  # an SVG's unit is 1/72 inch, a pixel 1/100 inch
+
+
+def test_key_names_as_many_curves_as_fit() -> None:
+    assert all(f"m{{host=h{n}}}" in drawn_svg(20, 5) for n in range(20))
+    svg = drawn_svg(500, 5)
+    named = len(re.findall(r"m\{host=h\d+\}", re.sub(r"<!--.*?-->", "", svg)))
+    assert 20 < named < 500
+    assert f"{500 - named} more" in svg
+
+
+def test_twenty_curves_have_twenty_colours() -> None:
+    svg = drawn_svg(20, 5, style="line")
+    curves = re.findall(r'clip-path="[^"]*" style="fill: none; stroke: (#[0-9a-f]{6}); stroke-(?!opacity)', svg)
+    assert len(curves) == len(set(curves)) == 20
+
+
+@pytest.mark.parametrize(("points", "has_markers"), [(20, True), (1000, False)])
+def test_only_sparse_curves_have_markers(points: int, has_markers: bool) -> None:
+    svg = drawn_svg(1, points, nokey="")
+    assert bool(re.search(r'<g clip-path="[^"]*">\s*<use', svg)) is has_markers
 
 
 @pytest.mark.difference("graphs")

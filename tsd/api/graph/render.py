@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
@@ -115,7 +116,10 @@ _KINDS: dict[str, Callable[[Float64, Float64], _Curve]] = {
 _dates: Any = dates  # matplotlib.dates has no types
 _DOTS_PER_INCH = 100
 _DAY_S = 86_400
-_MAX_KEY = 40  # most curves in a legend
+_KEY_SHARE = 0.35  # most of a picture's height, or width, that the key takes
+_KEY_ROW, _KEY_LETTER, _KEY_SAMPLE = 20, 7, 65  # pixels of a key's row, of a letter, of a line's sample with its gaps
+_DENSE = 8  # pixels a point below which a curve has no markers
+_LIGHT = 0.15  # opacity of a fill
 _LINE_STYLES: dict[str, dict[str, Any]] = {
     "line": {"linewidth": 1.2},
     "linespoint": {"linewidth": 1.0, "marker": "+", "markersize": 4},
@@ -124,6 +128,11 @@ _LINE_STYLES: dict[str, dict[str, Any]] = {
     "dots": {"linestyle": "none", "marker": ",", "markersize": 1},
     "filled": {"linewidth": 1.0},
 }
+# 20 colours, each at least 0.13 from any other in the OKLab colour space, readable on white and on black.
+COLOURS = (
+    "#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#694b00", "#00b4ff", "#f00096", "#c3c300", "#5a2da5",
+    "#a5c3c3", "#ff87c3", "#96875a", "#0000ff", "#00e100", "#960069", "#b4a5ff", "#ff00ff", "#8700ff", "#b400c3",
+)  # fmt: skip
 _PREFIXES = {-3: "n", -2: "u", -1: "m", 0: " ", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 
 
@@ -136,7 +145,7 @@ def draw(picture: Picture) -> bytes:
             figsize=(picture.width / _DOTS_PER_INCH, picture.height / _DOTS_PER_INCH),
             dpi=_DOTS_PER_INCH,
             facecolor=picture.background,
-            layout="tight",
+            layout="constrained",
         )
         canvas = FigureCanvasSVG(figure) if picture.kind == "svg" else FigureCanvasAgg(figure)
         _fill(figure, picture)
@@ -166,21 +175,24 @@ def _fill(figure: Figure, picture: Picture) -> None:
         _style_axis(right, picture.right, picture)
     lines = []
     for number, curve in enumerate(picture.curves):
-        lines.append(_plot(right if curve.second and right else left, curve, picture, f"C{number % 10}"))
+        lines.append(_plot(right if curve.second and right else left, curve, picture, COLOURS[number % len(COLOURS)]))
     for axes, axis in ((left, picture.left), (right, picture.right)):
         if axes is not None and (axis.low is not None or axis.high is not None):
             axes.set_ylim(axis.low, axis.high)
-    if picture.has_key and 0 < len(lines) <= _MAX_KEY:
-        _add_key(left, lines, picture)
+    if picture.has_key and lines:
+        _add_key(figure, lines, picture)
 
 
 def _plot(axes: Axes, curve: Curve, picture: Picture, color: str) -> Any:
     times, values = np.frombuffer(curve.times), np.frombuffer(curve.values)
     times, values = smoothed(picture.smooth, times, values)
     days = times / _DAY_S
-    (line,) = axes.plot(days, values, color=color, **_LINE_STYLES[picture.style])
+    style = _LINE_STYLES[picture.style]
+    if picture.style == "linespoint" and len(days) * _DENSE > picture.width:
+        style = _LINE_STYLES["line"]
+    (line,) = axes.plot(days, values, color=color, **style)
     if picture.style == "filled":
-        axes.fill_between(days, values, color=color, alpha=0.3)
+        axes.fill_between(days, values, color=color, alpha=_LIGHT, linewidth=0)
     return line
 
 
@@ -227,25 +239,34 @@ def _time_formatter(locator: Any, zone: tzinfo, form: str) -> Any:
     return _dates.DateFormatter(form, tz=zone) if form else _dates.ConciseDateFormatter(locator, tz=zone)
 
 
-def _add_key(axes: Axes, lines: Sequence[Any], picture: Picture) -> None:
+def _add_key(figure: Figure, lines: Sequence[Any], picture: Picture) -> None:
+    """Add the key outside the axes, so that it covers no curve: below, above or at the right of them.
+
+    Of more curves than fit, the first are named, and a last entry says how many follow.
+    """
     words = set(picture.key)
-    across = "left" if "left" in words else "center" if "center" in words else "right"
-    up = "lower" if "bottom" in words else "upper"
-    where: dict[str, Any] = {"loc": f"{up} {across}"}
-    if words & {"out", "outside"}:
-        where = {
-            "loc": "upper left",
-            "bbox_to_anchor": (1.12 if any(curve.second for curve in picture.curves) else 1.02, 1.0),
-            "borderaxespad": 0,
-        }
-    key = axes.legend(
+    at_right = bool(words & {"out", "outside"}) and not words & {"bottom", "horiz", "horizontal"}
+    labels = [" " + curve.label for curve in picture.curves]  # matplotlib omits labels that start with _
+    widest = _KEY_SAMPLE + _KEY_LETTER * max(map(len, labels))
+    if at_right and widest <= _KEY_SHARE * picture.width:
+        columns, rows = 1, picture.height / _KEY_ROW
+        where: Any = f"outside right {'lower' if 'bottom' in words else 'upper'}"
+    else:
+        columns, rows = max(1, int(picture.width / widest)), _KEY_SHARE * picture.height / _KEY_ROW
+        across = "left" if "left" in words else "right" if "right" in words else "center"
+        where = f"outside {'upper' if 'top' in words else 'lower'} {across}"
+    room = max(2, int(rows) * columns)
+    if len(lines) > room:
+        labels = [*labels[: room - 1], f" and {len(lines) - room + 1:,} more"]
+        lines = [*lines[: room - 1], Line2D([], [], linestyle="none")]
+    key = figure.legend(
         lines,
-        [" " + curve.label for curve in picture.curves],  # matplotlib omits labels that start with _
+        labels,
+        loc=where,
         frameon="box" in words,
-        ncols=min(len(lines), 4) if words & {"horiz", "horizontal"} else 1,
+        ncols=min(len(lines), columns),
         fontsize="small",
         labelcolor=picture.foreground,
-        **where,
     )
     for text in key.get_texts():
         _plain(text)
