@@ -9,6 +9,7 @@ import pytest
 
 import tsd
 import tsd.codec.blocks
+import tsd.codec.kairosdb
 import tsd.codec.opentsdb
 from tests.unit.codec.codec_rows import KEY, cells
 from tsd.codec.opentsdb.cell import Point
@@ -17,7 +18,7 @@ from tsd.errors import TsdError
 from tsd.tables.opentsdb import series_index
 
 PAGE = Path(tsd.codec.opentsdb.__file__).with_name("FORMATS.md")
-PAGES = (PAGE, Path(tsd.codec.blocks.__file__).with_name("FORMATS.md"))
+PAGES = (PAGE, *(Path(one.__file__).with_name("FORMATS.md") for one in (tsd.codec.blocks, tsd.codec.kairosdb)))
 
 
 def examples() -> list[tuple[str, str]]:
