@@ -25,7 +25,7 @@ from tsd.config.loader import Given
 from tsd.daemon.wiring import read_config
 
 SINGLE_CELLS = {"tsd.storage.join_points": "false", "tsd.storage.enable_compaction": "false"}
-TOLD = re.compile(r"rows: (\d+), compacted (\d+)\ncells: (\d+) before, (\d+) after\nbytes: (\d+) before, (\d+) after")
+REPORT = re.compile(r"rows: (\d+), compacted (\d+)\ncells: (\d+) before, (\d+) after\nbytes: (\d+) before, (\d+) after")
 
 AS_ITS_UNIT = ["nice", "--adjustment=10", "ionice", "--class=idle"]  # conf/systemd/tsd-compact.service
 PROBES = 8  # connections that call sync at different times
@@ -90,12 +90,12 @@ def _pass(load: Load, lines: Path, settings: Mapping[str, str]) -> Figures:
     given = {**SINGLE_CELLS, **settings}
     _tsd(given, "import", str(lines))
     before, begun = os.times(), time.monotonic()
-    told = _tsd(given, "compact")
+    report = _tsd(given, "compact")
     took_s, after = time.monotonic() - begun, os.times()
     check(read_config(Given("benchmark", *item) for item in given.items())[0], [load])
-    match = TOLD.search(told)
-    assert match, told
-    assert match[1] == match[2], told
+    match = REPORT.search(report)
+    assert match, report
+    assert match[1] == match[2], report
     row_count, _, cells_before, cells_after, bytes_before, bytes_after = map(int, match.groups())
     cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
     figures = Figures(

@@ -66,7 +66,7 @@ def answered(port: int, load: Load) -> Contents:
     points = 0
     for metric in sorted({series_text(number)[0] for number in range(min(load.series, METRICS_A_HOST))}):
         for start_s in range(load.start_s, load.start_s + load.points * ROUND_S, HOUR_S):
-            for result in _ask(port, metric, start_s):
+            for result in _query(port, metric, start_s):
                 name = f"{metric} {start_s} {sorted(result['tags'].items())}"
                 assert name not in digests, name
                 digests[name] = _digest(f"{time} {number}" for time, number in sorted(result["dps"].items()))
@@ -74,7 +74,7 @@ def answered(port: int, load: Load) -> Contents:
     return Contents(len(digests), 0, points, 0, 0, digests)
 
 
-def _ask(port: int, metric: str, start_s: int) -> list[dict[str, dict[str, str | float]]]:
+def _query(port: int, metric: str, start_s: int) -> list[dict[str, dict[str, str | float]]]:
     words = urllib.parse.urlencode({"start": start_s, "end": start_s + HOUR_S - 1, "m": f"none:{metric}"})
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/query?{words}", timeout=ANSWER_S) as answer:
         found: list[dict[str, dict[str, str | float]]] = json.load(answer)

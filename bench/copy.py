@@ -67,10 +67,10 @@ def copy(load: Load, count: int) -> None:
 
 def _timed(load: Load, home: Path, *words: str) -> Figures:
     before, begun = os.times(), time.monotonic()
-    told = _tsd(home, "copy", *words)
+    report = _tsd(home, "copy", *words)
     took_s, after = time.monotonic() - begun, os.times()
-    match = COPIED.search(told)
-    assert match, told
+    match = COPIED.search(report)
+    assert match, report
     cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
     return Figures(int(match[1]) / took_s, int(match[3]) / took_s, load.lines / took_s, cpu_s / load.lines * 1e6)
 

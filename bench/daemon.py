@@ -50,23 +50,23 @@ class Daemon:
     def flush(self) -> None:
         """Write the open rows now instead of at the end of the window, as `tsd scan` does."""
 
-        assert self._told("flush")
+        assert self._call("flush")
 
     def forget(self) -> None:
         """Drop its caches of names and hours."""
-        self._told("drop_caches")
+        self._call("drop_caches")
 
-    def _told(self, verb: str) -> object:
+    def _call(self, verb: str) -> object:
         """Return the answer of its control socket."""
 
-        async def ask() -> object:
+        async def call() -> object:
             caller = await ControlClient.connect(control_path(self.config))
             try:
                 return await caller.call(verb)
             finally:
                 await caller.aclose()
 
-        return trio.run(ask)
+        return trio.run(call)
 
     def await_stored(self, lines: int) -> float:
         """Return once this many lines are in the store: the time by the monotonic clock."""

@@ -59,7 +59,7 @@ class Pass(NamedTuple):
 
     took_s: float
     cpu_s: float
-    said: str
+    report: str
 
 
 def day(load: Load, wanted: Callable[[str], bool]) -> None:
@@ -98,47 +98,47 @@ def _hbase(home: Path) -> Iterator[Engine]:
 
 
 def _compacted(load: Load, engine: Engine, lines: Path) -> tuple[Side, Pass, Side]:
-    _say(engine, f"writing {load.lines:,} points")
+    _log(engine, f"writing {load.lines:,} points")
     _tsd(engine, "import", str(lines))
     before = _side(load, engine)
     assert before.contents.cells == load.lines, f"{before.contents.cells} cells, {load.lines} points were sent"
-    _say(engine, "compacting")
+    _log(engine, "compacting")
     usage, begun = os.times(), time.monotonic()
-    said = _tsd(engine, "compact")
+    report = _tsd(engine, "compact")
     took_s, after = time.monotonic() - begun, os.times()
     cpu_s = after.children_user + after.children_system - usage.children_user - usage.children_system
-    print(said, file=sys.stderr)
-    parts = before, Pass(took_s, cpu_s, said), _side(load, engine, before)
-    _say(engine, str(_figures(load, *parts)))
+    print(report, file=sys.stderr)
+    parts = before, Pass(took_s, cpu_s, report), _side(load, engine, before)
+    _log(engine, str(_figures(load, *parts)))
     return parts
 
 
 def _side(load: Load, engine: Engine, before: Side | None = None) -> Side:
     """Read a table; end the benchmark if it differs from `before`, or from the lines sent."""
-    _say(engine, "merging files")
+    _log(engine, "merging files")
     file_bytes = engine.file_bytes()
-    _say(engine, "reading")
+    _log(engine, "reading")
     if before:  # what was sent, and so what was stored before, or the digests would not be equal
         check(engine.config, [load])
     contents = stored(engine.config)
     answers = answered(engine.opentsdb.port, load) if engine.opentsdb else None
-    for reader, said, said_before in (
+    for reader, report, report_before in (
         ("the decoder", contents, before and before.contents),
         ("OpenTSDB", answers, before and before.answers),
     ):
-        if said is not None and said.points != load.lines:
-            raise SystemExit(f"{engine.name}: {reader} finds {said.points} points, {load.lines} were sent")
-        if said is not None and said_before is not None and said.digests != said_before.digests:
-            names = [name for name, digest in said.digests.items() if said_before.digests.get(name) != digest]
+        if report is not None and report.points != load.lines:
+            raise SystemExit(f"{engine.name}: {reader} finds {report.points} points, {load.lines} were sent")
+        if report is not None and report_before is not None and report.digests != report_before.digests:
+            names = [name for name, digest in report.digests.items() if report_before.digests.get(name) != digest]
             raise SystemExit(f"{engine.name}: {reader} finds other points than before in {len(names)}: {names[:3]}")
     return Side(contents, answers, file_bytes)
 
 
-def _say(engine: Engine, what: str) -> None:
-    say(engine.name, what)
+def _log(engine: Engine, what: str) -> None:
+    log_progress(engine.name, what)
 
 
-def say(name: str, what: str) -> None:
+def log_progress(name: str, what: str) -> None:
     """Print the progress of a system."""
     print(f"bench: {name}: {what}", file=sys.stderr)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.contents import Contents, stored
-from bench.day import SINGLE_CELLS, command, say
+from bench.day import SINGLE_CELLS, command, log_progress
 from bench.lines import METRICS_A_HOST, ROUND_S, START_S, Load, rounds, series_text
 from bench.report import machine, publish, table
 from bench.table_size import merge_embedded, table_bytes
@@ -67,7 +67,7 @@ def disk(hosts: int, hours: int) -> None:
                 file.writelines(lines)
             before, after = _embedded(home, fleet.points)
             found[mix] = Figures(before, after, _victoria(home, fleet))
-            say(mix, str(found[mix]))
+            log_progress(mix, str(found[mix]))
     publish("disk", _report(fleet, found), {mix: figures._asdict() for mix, figures in found.items()})
 
 
@@ -117,10 +117,10 @@ def _jitter(chance: np.random.Generator, hosts: int) -> NDArray[np.int64]:
 def _embedded(home: Path, points: int) -> tuple[float, float]:
     """Return bytes per point before and after the compaction."""
     settings = {**SINGLE_CELLS, "tsd.storage.path": str(home)}
-    say(EMBEDDED, f"writing {points:,} points")
+    log_progress(EMBEDDED, f"writing {points:,} points")
     command(settings, "import", str(home / "lines"))
     before, contents = _measured(home, settings, points)
-    say(EMBEDDED, "compacting")
+    log_progress(EMBEDDED, "compacting")
     command(settings, "compact")
     after, contents_after = _measured(home, settings, points)
     if contents.digests != contents_after.digests:
@@ -139,7 +139,7 @@ def _measured(home: Path, settings: Mapping[str, str], points: int) -> tuple[flo
 
 def _victoria(home: Path, fleet: Fleet) -> float:
     """Return bytes per point."""
-    say(VICTORIA, f"writing {fleet.points:,} points")
+    log_progress(VICTORIA, f"writing {fleet.points:,} points")
     with running_victoria(home / "victoria") as victoria:
         with socket.create_connection(("127.0.0.1", victoria.port)) as connection, (home / "lines").open("rb") as file:
             connection.sendfile(file)

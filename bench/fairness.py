@@ -67,7 +67,7 @@ class Waits(NamedTuple):
 
     p50: float
     p99: float
-    asked: int
+    syncs: int
     lines_per_s: float  # of all clients, as received
 
 
@@ -137,7 +137,8 @@ def _waits(daemon: Daemon, seconds: float) -> Waits:
     waits: list[float] = []
     lines, start = daemon.stats()["ledger.received"], time.monotonic()
     threads = [
-        threading.Thread(target=_ask, args=(daemon.port, number, start + seconds, waits)) for number in range(OTHERS)
+        threading.Thread(target=_measure_sync, args=(daemon.port, number, start + seconds, waits))
+        for number in range(OTHERS)
     ]
     for thread in threads:
         thread.start()
@@ -149,7 +150,7 @@ def _waits(daemon: Daemon, seconds: float) -> Waits:
     return Waits(waits[len(waits) // 2], waits[min(len(waits) - 1, int(len(waits) * 0.99))], len(waits), rate)
 
 
-def _ask(port: int, number: int, end: float, waits: list[float]) -> None:
+def _measure_sync(port: int, number: int, end: float, waits: list[float]) -> None:
     """Run a small client: lines and `sync`, a short pause, and again. Its first latency is ignored, because all clients
     start at the same time."""
     texts = [series_text(number * 10 + metric) for metric in range(10)]
@@ -157,14 +158,14 @@ def _ask(port: int, number: int, end: float, waits: list[float]) -> None:
     with _connected(port, f"127.0.1.{number + 1}") as connection:
         for at in itertools.count():
             lines = "".join(f"put {metric} {START_S + at % 3600} {at}.5 {tags}\n" for metric, tags in texts)
-            asked = time.monotonic()
-            if asked >= end:
+            syncs = time.monotonic()
+            if syncs >= end:
                 return
             connection.sendall(lines.encode() + b"sync\n")
             answer = connection.recv(PIECE_BYTES)
             assert answer.startswith(b"synced "), answer
             if at:
-                waits.append((time.monotonic() - asked) * 1000)
+                waits.append((time.monotonic() - syncs) * 1000)
             rest.wait(chance.uniform(*PAUSE_S))
 
 

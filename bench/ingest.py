@@ -59,7 +59,7 @@ def ingest(load: Load, rounds: int, wanted: Callable[[str], bool]) -> None:
             loop_us = parser_loop_us(load)
             passes: dict[str, Passes] = {}
             for name, run in systems.items():
-                _say(f"round {number + 1} of {rounds}: {name}")
+                _log(f"round {number + 1} of {rounds}: {name}")
                 passes[name] = run(load, Path(folder) / f"{number}-{len(passes)}")
                 loop_us = min(loop_us, parser_loop_us(load))
             for name, figures in passes.items():
@@ -73,7 +73,7 @@ def _rounds(folder: Path, rounds: int, wanted: Callable[[str], bool]) -> Iterato
     if not any(map(wanted, (JOINED, SINGLE, OPENTSDB))):
         yield from [{name: run for name, run in _ALONE.items() if wanted(name)}] * rounds
         return
-    _say("starting HBase")
+    _log("starting HBase")
     with running_hbase(folder / "hbase") as hbase:
         _on_hbase(hbase, "warm-up", "false", WARM_UP, folder / "warm-up")
         for number in range(rounds):
@@ -179,5 +179,5 @@ def _report(load: Load, found: dict[tuple[str, str], list[Figures]]) -> str:
     )
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr)

@@ -106,21 +106,21 @@ def _tsd(settings: Mapping[str, str], *words: str) -> None:
 
 
 @contextmanager
-def asking(port: int, path: str = HEAVY) -> Iterator[list[tuple[float, float]]]:
+def repeated_query(port: int, path: str = HEAVY) -> Iterator[list[tuple[float, float]]]:
     """Repeat a query in a separate process during the block. The heavy one must be answered, others must fail. Yields
     start and end of each by the monotonic clock."""
-    asked: list[tuple[float, float]] = []
+    spans: list[tuple[float, float]] = []
     with subprocess.Popen(
         [sys.executable, "-m", "bench.mixed_load", str(port), path], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()  # the first answer has arrived
         try:
-            yield asked
+            yield spans
         finally:
             assert process.poll() is None, "the queries ended"
             process.terminate()
-            asked += [tuple(json.loads(line)) for line in process.stdout if line.endswith(b"]\n")]
+            spans += [tuple(json.loads(line)) for line in process.stdout if line.endswith(b"]\n")]
 
 
 def main() -> None:
@@ -128,16 +128,16 @@ def main() -> None:
     port, path = int(sys.argv[1]), sys.argv[2]
     for number in itertools.count():
         begun = time.monotonic()
-        status, _ = _asked(port, path)
+        status, _ = _timed_query(port, path)
         assert (status == OK) == (path == HEAVY), f"{path}: {status}"
-        print(json.dumps([begun, time.monotonic()]) if number else "asking", flush=True)
+        print(json.dumps([begun, time.monotonic()]) if number else "repeating", flush=True)
 
 
 def _alone_ms(daemon: Daemon) -> float:
-    return statistics.median(_asked(daemon.port, HEAVY)[1] * 1000 for _ in range(5))
+    return statistics.median(_timed_query(daemon.port, HEAVY)[1] * 1000 for _ in range(5))
 
 
-def _asked(port: int, path: str) -> tuple[int, float]:
+def _timed_query(port: int, path: str) -> tuple[int, float]:
     """Return the status (CUT: of an incomplete answer) and the seconds until it was known."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     begun = time.monotonic()
@@ -165,17 +165,17 @@ def _speeds(daemon: Daemon, load: Load, pairs: int, path: str = HEAVY) -> list[P
     def measured(busy: bool) -> Speed:
         nonlocal load, stored
         load, stored = load.after, stored + load.lines
-        asked: list[tuple[float, float]] = []
+        spans: list[tuple[float, float]] = []
         with ExitStack() as stack:
             if busy:
-                asked = stack.enter_context(asking(daemon.port, path))
+                spans = stack.enter_context(repeated_query(daemon.port, path))
             waited = stack.enter_context(_waiting(daemon.pid))
             sent = send(load, daemon.port, "sync")
             daemon.flush()
             end = daemon.await_stored(stored)
         took = end - sent.start
         for_cores = [wait for at, wait in waited if sent.start <= at <= end]
-        queries = [(b - a) * 1000 for a, b in asked if b > sent.start and a < end]
+        queries = [(b - a) * 1000 for a, b in spans if b > sent.start and a < end]
         return Speed(
             load.lines / took,
             load.lines / (took - (for_cores[-1] - for_cores[0])),
@@ -187,7 +187,7 @@ def _speeds(daemon: Daemon, load: Load, pairs: int, path: str = HEAVY) -> list[P
     for number in range(pairs):
         first, second = [measured(busy) for busy in (bool(number % 2), not number % 2)]
         found.append(Pair(second, first) if number % 2 else Pair(first, second))
-        _say(f"{found[-1]}")
+        _log(f"{found[-1]}")
     return found
 
 
@@ -216,10 +216,10 @@ def _waits(daemon: Daemon, kind: str, pairs: int, seconds: float) -> list[tuple[
     found = []
     for _ in range(pairs):
         alone = _probed(daemon.port, kind, seconds)
-        with asking(daemon.port):
+        with repeated_query(daemon.port):
             busy = _probed(daemon.port, kind, seconds)
         found.append((alone, busy))
-        _say(f"{kind}, without and with the query: {alone} {busy}")
+        _log(f"{kind}, without and with the query: {alone} {busy}")
     return found
 
 
@@ -228,12 +228,12 @@ def _probed(port: int, kind: str, seconds: float) -> Waits:
     pause = threading.Event()
     with Telnet(port) as telnet:
         end = time.monotonic() + seconds
-        while (asked := time.monotonic()) < end:
+        while (spans := time.monotonic()) < end:
             if kind == "sync":
                 telnet.sync(b"put bench.probe %d 1 host=probe" % (START_S + len(waits)))
             else:
-                telnet.ask(b"version")
-            waits.append((time.monotonic() - asked) * 1000)
+                telnet.request(b"version")
+            waits.append((time.monotonic() - spans) * 1000)
             pause.wait(PROBE_S)
     waits.sort()
     return Waits(waits[len(waits) // 2], waits[min(len(waits) - 1, int(len(waits) * 0.99))], waits[-1])
@@ -246,7 +246,7 @@ def _cancelled_ms(daemon: Daemon, m: str) -> float:
     """Return the time from a DELETE of the running query to its answer; 0 if the query was already over."""
     found: list[tuple[int, float]] = []
     begun = time.monotonic()
-    client = threading.Thread(target=lambda: found.append(_asked(daemon.port, f"/api/query?{RANGE}&m={m}")))
+    client = threading.Thread(target=lambda: found.append(_timed_query(daemon.port, f"/api/query?{RANGE}&m={m}")))
     client.start()
     client.join(SOON_S)
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=120)
@@ -263,7 +263,7 @@ def _cancelled_ms(daemon: Daemon, m: str) -> float:
 
 def _timeout_ms(daemon: Daemon, m: str) -> float:
     """Return the time from the limit to its error; 0 if the answer was earlier."""
-    status, took = _asked(daemon.port, f"/api/query?{RANGE}&m={m}")
+    status, took = _timed_query(daemon.port, f"/api/query?{RANGE}&m={m}")
     return 0.0 if status == OK else (took - SOON_S) * 1000
 
 
@@ -298,12 +298,12 @@ def _report(
             one, other = [pair[0][at] for pair in probed], [pair[1][at] for pair in probed]
             more = [b - a for a, b in zip(one, other, strict=True)]
             rows.append([f"{kind}, {field}, ms", spread(one, 1), spread(other, 1), f"{statistics.median(more):+.1f}"])
-    told = table(["", "alone", "with the query", "ratio or further values"], rows)
+    shown = table(["", "alone", "with the query", "ratio or further values"], rows)
     late = table(["a query that is", "ms until its error"], [[name, spread(some, 0)] for name, some in ends.items()])
-    return f"{head}{told}\n{late}"
+    return f"{head}{shown}\n{late}"
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr)
 
 

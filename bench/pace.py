@@ -218,9 +218,9 @@ def _tsd(fleet: Fleet, speed: float, home: Path, hbase: Hbase | None, prefix: st
             sums = Sums(*(a + b for a, b in zip(sums, got, strict=True)))
             calls_s += timeline.now_s() - began_s
             if number == 1:
-                _say_calls(daemon, "until the last line")
+                _log_calls(daemon, "until the last line")
                 trio.run(_await_quiet, daemon, timeline, fleet, disk)
-                _say_calls(daemon, "until all was quiet")
+                _log_calls(daemon, "until all was quiet")
                 idle_s = _idle_share(daemon) * (timeline.now_s() - fleet.start_s) / speed
             calls += daemon.stats().get("store.requests", 0)
         timeline = timeline.resumed()
@@ -234,7 +234,7 @@ def _tsd(fleet: Fleet, speed: float, home: Path, hbase: Hbase | None, prefix: st
     )  # fmt: skip
 
 
-def _say_calls(daemon: Daemon, when: str) -> None:
+def _log_calls(daemon: Daemon, when: str) -> None:
     """Print the calls of a store by name."""
     calls = {name: count for name, count in daemon.stats().items() if name.startswith("store.")}
     print(f"bench: since the restart {when}: {calls}", file=sys.stderr)

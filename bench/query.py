@@ -71,7 +71,7 @@ def lines(size: Size) -> Iterator[str]:
         )
 
 
-class Asked:
+class System:
     """A system queried over one connection, as by a dashboard."""
 
     def __init__(self, name: str, port: int, forget: Callable[[], None] = lambda: None) -> None:
@@ -81,7 +81,7 @@ class Asked:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self.taken: dict[str, list[float]] = {}
 
-    def ask(self, question: Question) -> bytes:
+    def query(self, question: Question) -> bytes:
         """Return the body of the answer."""
         self._connection.request("GET", question.path)
         answer = self._connection.getresponse()
@@ -95,7 +95,7 @@ class Asked:
         if question.first:
             self._forget()
         begun = time.perf_counter()
-        self.ask(question)
+        self.query(question)
         self.taken.setdefault(question.name, []).append((time.perf_counter() - begun) * 1000)
 
     def warm_up(self, question: Question) -> None:
@@ -110,7 +110,7 @@ class Asked:
 
 def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
     """Run all queries and publish the report."""
-    asked_for = [question for question in questions(size) if wanted(question.name)]
+    chosen = [question for question in questions(size) if wanted(question.name)]
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         text = folder / "lines"
@@ -128,11 +128,11 @@ def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
         on_hbase = stack.enter_context(serving(folder / "on-hbase", tables))
         in_folder = stack.enter_context(serving(folder / "embedded", embedded))
         systems = [
-            Asked("OpenTSDB", peer.port),
-            Asked("tsd, HBase", on_hbase.port, on_hbase.forget),
-            Asked("tsd, embedded", in_folder.port, in_folder.forget),
+            System("OpenTSDB", peer.port),
+            System("tsd, HBase", on_hbase.port, on_hbase.forget),
+            System("tsd, embedded", in_folder.port, in_folder.forget),
         ]
-        for question in asked_for:
+        for question in chosen:
             _check(systems, question)
             for system in systems:
                 system.warm_up(question)
@@ -141,7 +141,7 @@ def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
                     system.timed(question)
             shown = {system.name: round(statistics.median(system.taken[question.name]), 1) for system in systems}
             print(f"bench: {question.name}: {shown} ms", file=sys.stderr)
-    publish("query", _report(systems, asked_for), {system.name: system.taken for system in systems})
+    publish("query", _report(systems, chosen), {system.name: system.taken for system in systems})
 
 
 def _tsd(settings: Mapping[str, str], *words: str) -> None:
@@ -149,9 +149,9 @@ def _tsd(settings: Mapping[str, str], *words: str) -> None:
     subprocess.run([sys.executable, "-m", "tsd", *words, *named], check=True, stdout=subprocess.DEVNULL)
 
 
-def _check(systems: Sequence[Asked], question: Question) -> None:
+def _check(systems: Sequence[System], question: Question) -> None:
     """End the benchmark if two answers differ by more than the order of additions."""
-    answers = [_by_tags(json.loads(system.ask(question))) for system in systems]
+    answers = [_by_tags(json.loads(system.query(question))) for system in systems]
     assert answers[0], question
     for system, answer in zip(systems[1:], answers[1:], strict=True):
         if answer.keys() != answers[0].keys() or not all(_alike(answers[0][key], answer[key]) for key in answer):
@@ -166,10 +166,10 @@ def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     return one.keys() == other.keys() and all(abs(one[t] - other[t]) <= CLOSE * abs(one[t]) for t in one)
 
 
-def _report(systems: Sequence[Asked], asked_for: Sequence[Question]) -> str:
+def _report(systems: Sequence[System], chosen: Sequence[Question]) -> str:
     head = ["ms", *(system.name for system in systems), *(f"{s.name}: times faster" for s in systems[1:])]
     rows = []
-    for question in asked_for:
+    for question in chosen:
         taken = [system.taken[question.name] for system in systems]
         ratios = [[a / b for a, b in zip(taken[0], mine, strict=True)] for mine in taken[1:]]
         rows.append([question.name, *(spread(some, 1) for some in taken), *(spread(some, 1) for some in ratios)])

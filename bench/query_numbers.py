@@ -83,7 +83,7 @@ def _pages(whole: Batch, per_row: int) -> Iterator[Batch]:
         )
 
 
-def asked(case: Case, batches: list[Batch]) -> list[Points]:
+def computed(case: Case, batches: list[Batch]) -> list[Points]:
     """Return the answer by group."""
     bounds = (BASE_MS, BASE_MS + case.hours * HOUR_MS - 1)
     downsample = read_downsample(f"1m-{case.function}") if case.function else None
@@ -113,13 +113,13 @@ def query_numbers(rounds: int) -> None:
     rows, figures = [], {}
     for case in CASES:
         batches = made(case)
-        spent = measured(lambda: asked(case, batches), rounds)  # noqa: B023 - called before the next one
+        spent = measured(lambda: computed(case, batches), rounds)  # noqa: B023 - called before the next one
         figures[case.name] = spent
         in_ms = [seconds * 1000 for seconds in spent]
         rows.append(
             [case.name, f"{case.points:,}", spread(in_ms), f"{statistics.median(in_ms) * 1e6 / case.points:,.1f}"]
         )
-    text = f"{machine()}\n\n" + table(["asked", "points", "ms", "ns a point"], rows)
+    text = f"{machine()}\n\n" + table(["case", "points", "ms", "ns a point"], rows)
     publish("query-numbers", text, figures)
 
 

@@ -98,39 +98,41 @@ def questions(size: Size, fresh: Rows) -> list[Question]:
     found = 10 * CPUS
     return [
         Question(
-            f"sum of {size.wide:,} series, an hour", _ask("sum:reads.wide", hour), _grid(f"sum({wide})", hour, 60)
+            f"sum of {size.wide:,} series, an hour",
+            _query_path("sum:reads.wide", hour),
+            _grid(f"sum({wide})", hour, 60),
         ),
         Question(
             "the same by a tag of 4 values",
-            _ask("sum:reads.wide{dc=*}", hour),
+            _query_path("sum:reads.wide{dc=*}", hour),
             _grid(f"sum({wide}) by (dc)", hour, 60),
         ),
         Question(
             f"regexp that finds {found} of them",
-            _ask("sum:reads.wide{}{host=regexp(h0000.*)}", hour),
+            _query_path("sum:reads.wide{}{host=regexp(h0000.*)}", hour),
             _grid(f"sum({some})", hour, 60),
         ),
-        Question("one of them", _ask(f"sum:reads.wide{{host={middle},cpu=3}}", hour), _grid(one, hour, 60)),
+        Question("one of them", _query_path(f"sum:reads.wide{{host={middle},cpu=3}}", hour), _grid(one, hour, 60)),
         Question(
             f"{size.day:,} series, a day, hourly means, summed",
-            _ask("sum:1h-avg:reads.day", day),
+            _query_path("sum:1h-avg:reads.day", day),
             _buckets(f"sum(avg_over_time({by_day}[1h]))", day, 3600),
         ),
         Question(
             f"{size.day:,} series, a day, 5-minute means, by host",
-            _ask("sum:5m-avg:reads.day{host=*}", day),
+            _query_path("sum:5m-avg:reads.day{host=*}", day),
             _buckets(f"sum(avg_over_time({by_day}[5m])) by (host)", day, 300),
         ),
         Question(
             f"one series, {size.days} days at 10 s, hourly means",
-            _ask("sum:1h-avg:reads.month", month),
+            _query_path("sum:1h-avg:reads.month", month),
             _buckets(f"avg_over_time({by_month}[1h])", month, 3600),
         ),
-        Question("the same, raw", _ask("sum:reads.month", month), _raw(by_month, month)),
-        Question("one series, an hour, raw", _ask("sum:reads.month", hour), _raw(by_month, hour)),
+        Question("the same, raw", _query_path("sum:reads.month", month), _raw(by_month, month)),
+        Question("one series, an hour, raw", _query_path("sum:reads.month", hour), _raw(by_month, hour)),
         Question(
             f"{fresh.series:,} series × {fresh.points} points of the open hour, summed",
-            _ask(f"sum:{fresh.metric}", hour, fresh.start_s),
+            _query_path(f"sum:{fresh.metric}", hour, fresh.start_s),
             _path(
                 "query_range",
                 query=f'sum({{__name__="{fresh.metric}"}})',
@@ -142,7 +144,7 @@ def questions(size: Size, fresh: Rows) -> list[Question]:
     ]
 
 
-def _ask(m: str, length_s: int, start_s: int = START_S) -> str:
+def _query_path(m: str, length_s: int, start_s: int = START_S) -> str:
     return f"/api/query?start={start_s}&end={start_s + length_s - 1}&m={quote(m)}"
 
 
@@ -177,7 +179,7 @@ class System:
         self.taken: dict[str, list[float]] = {}
         self.rates: dict[int, float] = {}
 
-    def ask(self, question: Question) -> bytes:
+    def query(self, question: Question) -> bytes:
         """Return the body of the answer."""
         self._connection.request("GET", self.path_of(question))
         answer = self._connection.getresponse()
@@ -189,14 +191,14 @@ class System:
     def timed(self, question: Question) -> float:
         """Query once and return the latency in ms."""
         begun = time.perf_counter()
-        self.ask(question)
+        self.query(question)
         return (time.perf_counter() - begun) * 1000
 
 
 def reads(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
     """Run all queries and publish the report."""
     fresh = open_hour(size, now_ms() // 1000)
-    asked_for = [question for question in questions(size, fresh) if wanted(question.name)]
+    chosen = [question for question in questions(size, fresh) if wanted(question.name)]
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         victoria = stack.enter_context(running_victoria(folder / "victoria"))
@@ -221,15 +223,15 @@ def reads(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
                 if title == "tsd":
                     daemon.await_stored(_send(daemon.port, text))
                 mine = System(title, daemon.port, lambda question: question.path)
-                _measure(mine, peer, daemon, asked_for, rounds)
+                _measure(mine, peer, daemon, chosen, rounds)
                 found.append(mine)
         systems = [*found, peer]
-    publish("reads", _report(systems, asked_for), {one.name: [one.first, one.taken, one.rates] for one in systems})
+    publish("reads", _report(systems, chosen), {one.name: [one.first, one.taken, one.rates] for one in systems})
 
 
-def _measure(mine: System, peer: System, daemon: Daemon, asked_for: Sequence[Question], rounds: int) -> None:
+def _measure(mine: System, peer: System, daemon: Daemon, chosen: Sequence[Question], rounds: int) -> None:
     """Time all queries in turn."""
-    for question in asked_for:
+    for question in chosen:
         daemon.forget()
         mine.first[question.name] = mine.timed(question)
         peer.first.setdefault(question.name, peer.timed(question))
@@ -308,13 +310,13 @@ def _send(port: int, text: Path) -> int:
 def _check(question: Question, mine: System, peer: System) -> None:
     """End the benchmark if two answers differ by more than the order of additions."""
     ours = {
-        tuple(sorted(group["tags"].items())): list(group["dps"].values()) for group in json.loads(mine.ask(question))
+        tuple(sorted(group["tags"].items())): list(group["dps"].values()) for group in json.loads(mine.query(question))
     }
     theirs = {
         tuple(sorted((name, text) for name, text in series["metric"].items() if name != "__name__")): [
             float(value) for _, value in series["values"]
         ]
-        for series in json.loads(peer.ask(question))["data"]["result"]
+        for series in json.loads(peer.query(question))["data"]["result"]
     }
     assert ours, question
     groups = list(zip(_in_order(ours), _in_order(theirs), strict=True)) if len(ours) == len(theirs) else []
@@ -331,12 +333,12 @@ def _in_order(groups: Mapping[tuple[tuple[str, str], ...], list[float]]) -> list
     return [groups[key] for key in sorted(groups, key=lambda key: dict(key)[varying[0]])]
 
 
-def _report(systems: Sequence[System], asked_for: Sequence[Question]) -> str:
+def _report(systems: Sequence[System], chosen: Sequence[Question]) -> str:
     *ours, peer = systems
     head = ["ms", *(f"{one.name}: {kind}" for one in systems for kind in ("first", "again"))]
     head += [f"{one.name} / {peer.name}" for one in ours]
     rows = []
-    for question in asked_for:
+    for question in chosen:
         times = [figure for one in systems for figure in _times(one, question.name)]
         theirs = statistics.median(peer.taken[question.name])
         ratios = [f"{statistics.median(one.taken[question.name]) / theirs:.2f}" for one in ours]

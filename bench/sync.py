@@ -70,8 +70,8 @@ def sync(seconds: int) -> None:
         for name, f in found.items()
     ]
     head = ["connections × lines/s", "lines/s in all", "CPU of one core", "CPU µs/line", "sync p50 ms", "sync p99 ms"]
-    told = "Embedded store, fsync every 100 ms at most; each connection sends once a second where nothing else is said"
-    note = f"{told}; {machine()}.\n\n"
+    setup = "Embedded store, fsync every 100 ms at most; each connection sends once a second where nothing else is said"
+    note = f"{setup}; {machine()}.\n\n"
     publish("sync", note + table(head, rows), found)
 
 
@@ -102,9 +102,9 @@ def _probe(port: int, end: float, probes: int) -> list[float]:
 
     def probe(number: int) -> None:
         with Telnet(port) as telnet:
-            while (asked := time.monotonic()) < end:
+            while (started := time.monotonic()) < end:
                 telnet.sync(b"put bench.probe %d 1 host=probe%d" % (START_S + len(waits) % HOUR_S, number))
-                waits.append(time.monotonic() - asked)
+                waits.append(time.monotonic() - started)
 
     threads = [threading.Thread(target=probe, args=(number,)) for number in range(probes)]
     for thread in threads:

@@ -14,7 +14,7 @@ class Telnet:
     def __init__(self, port: int) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port), timeout=600)
 
-    def ask(self, command: bytes) -> bytes:
+    def request(self, command: bytes) -> bytes:
         """Send commands or put lines. Return everything that is answered."""
         self._connection.sendall(command + b"\n" + MARK + b"\n")
         answer = b""
@@ -33,7 +33,7 @@ class Telnet:
     def stats(self) -> dict[str, int]:
         """Return the reply of `stats` by name and own tag, without the prefix `tsd.`."""
         found = {}
-        for line in self.ask(b"stats").decode().splitlines():
+        for line in self.request(b"stats").decode().splitlines():
             name, _, value, *tags = line.split(" ")
             found[" ".join([name.removeprefix("tsd."), *tags[:-1]])] = int(value)
         return found

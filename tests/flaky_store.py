@@ -33,12 +33,12 @@ class FlakyStore:
         self.change_feed: ChangeFeed | None = None
         self.cell_signatures: CellSignatures | None = None
 
-    async def _call(self, name: str, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(name)
         fault = self.plan.pop(0) if self.plan else self.always
         if fault is Fault.REFUSED:
             raise StoreDown("refused by the test")
-        answer = await ask()
+        answer = await call()
         if fault is Fault.ANSWER_LOST:
             raise StoreDown("answer lost by the test")
         return answer

@@ -16,7 +16,7 @@ class InterferingStore(FlakyStore):
         super().__init__(store)
         self.before: dict[str, Callable[[], Awaitable[None]]] = {}
 
-    async def _call(self, name: str, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         if interfere := self.before.pop(name, None):
             await interfere()
-        return await super()._call(name, ask)
+        return await super()._call(name, call)

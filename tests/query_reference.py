@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from tests.query_vectors import Asked, Value
+from tests.query_vectors import QueryRequest, Value
 from tsd.query import calendar
 from tsd.query.model import Calendar, Downsample, Fill, RateOptions
 from tsd.query.plan import output_range, scan_range
@@ -17,20 +17,20 @@ LARGEST = 1.7976931348623157e308
 ZIM = {"zimsum", "squareSum", "count", "first", "last", "none"}
 
 
-def reference(series: Sequence[Series], asked: Asked) -> dict[int, Value]:
+def reference(series: Sequence[Series], query: QueryRequest) -> dict[int, Value]:
     """The answer of one group."""
-    bounds = (asked.start_ms, asked.end_ms)
-    scan = scan_range(*bounds, asked.downsample)
+    bounds = (query.start_ms, query.end_ms)
+    scan = scan_range(*bounds, query.downsample)
     read: list[Series] = [{t: v for t, v in sorted(one.items()) if scan.start_ms <= t < scan.stop_ms} for one in series]
-    if asked.downsample:
-        read = [downsampled(one, asked.downsample, bounds, scan) for one in read]
+    if query.downsample:
+        read = [downsampled(one, query.downsample, bounds, scan) for one in read]
     firsts: list[float | None] = [None] * len(read)
-    if asked.rate is not None:
+    if query.rate is not None:
         for number, one in enumerate(read):
-            firsts[number], read[number] = rated(one, asked.rate, scan)
+            firsts[number], read[number] = rated(one, query.rate, scan)
     read = [{t: v for t, v in one.items() if t >= scan.start_ms} for one in read]
-    merged = merged_series(read, firsts, asked.aggregator, scan, asked.rate is not None)
-    shown = output_range(*bounds, asked.downsample)
+    merged = merged_series(read, firsts, query.aggregator, scan, query.rate is not None)
+    shown = output_range(*bounds, query.downsample)
     return {time: value for time, value in merged.items() if time in shown}
 
 

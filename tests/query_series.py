@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from tests.query_vectors import Asked, Value
+from tests.query_vectors import QueryRequest, Value
 from tsd.query.model import AGGREGATORS, NO_COUNTER_MAX, NONE, RateOptions
 from tsd.query.parse.times import read_downsample
 
@@ -22,7 +22,7 @@ class Question(NamedTuple):
     """One group of series, and what is asked of it."""
 
     series: Sequence[Mapping[int, Value]]
-    asked: Asked
+    query: QueryRequest
 
 
 def values(nan: bool) -> st.SearchStrategy[Value]:
@@ -59,7 +59,7 @@ def questions(draw: st.DrawFn, *, by_calendar: bool = False, nan: bool = False) 
 
 
 @st.composite
-def requests(draw: st.DrawFn, first_s: int, span_s: int, by_calendar: bool) -> Asked:
+def requests(draw: st.DrawFn, first_s: int, span_s: int, by_calendar: bool) -> QueryRequest:
     """A sub query over the span, or near it."""
     start_ms = first_s * 1000 + draw(st.sampled_from([0, 0, 1000, 61_000, 90_500, -600_000]))
     end_ms = start_ms + draw(st.sampled_from([span_s * 1000, span_s * 1000 - 1, 60_000, 777_000]))
@@ -75,7 +75,7 @@ def requests(draw: st.DrawFn, first_s: int, span_s: int, by_calendar: bool) -> A
         downsample = read_downsample(text, zone=draw(st.sampled_from(ZONES)), use_calendar=by_calendar)
     rate = draw(st.none() | rates()) if draw(st.booleans()) else None
     aggregator = draw(st.sampled_from(AGGREGATORS))
-    return Asked("m", aggregator, start_ms, end_ms, downsample, rate, {}, {}, True)
+    return QueryRequest("m", aggregator, start_ms, end_ms, downsample, rate, {}, {}, True)
 
 
 def rates() -> st.SearchStrategy[RateOptions]:

@@ -32,7 +32,7 @@ class Series(NamedTuple):
     points: dict[int, Value]
 
 
-class Asked(NamedTuple):
+class QueryRequest(NamedTuple):
     """One sub query whose groups and numbers are judged."""
 
     metric: str
@@ -107,38 +107,38 @@ def batches(series: Sequence[Mapping[int, Value]], scan: ScanRange, rows: int) -
 def answer(
     series: Sequence[Mapping[int, Value]],
     groups: Sequence[Sequence[int]],
-    asked: Asked,
+    query: QueryRequest,
     *,
     rows: int = 7,
     quirks: Quirks = OPENTSDB,
     by_loop: bool = HAS_LOOP,
 ) -> list[dict[int, Value]]:
     """What the engine makes of series, group by group, in the answered range."""
-    bounds = (asked.start_ms, asked.end_ms)
-    scan = scan_range(*bounds, asked.downsample, quirks=quirks)
+    bounds = (query.start_ms, query.end_ms)
+    scan = scan_range(*bounds, query.downsample, quirks=quirks)
     taking = (
-        Downsampler(asked.downsample, *bounds, scan, quirks=quirks, by_loop=by_loop)
-        if asked.downsample
+        Downsampler(query.downsample, *bounds, scan, quirks=quirks, by_loop=by_loop)
+        if query.downsample
         else PointJoiner()
     )
     for batch in batches(series, scan, rows):
         taking.feed(batch)
     points: list[Any] = taking.finish(len(series))
-    if asked.rate is not None:
-        points = [rate_of(own, asked.rate, scan.start_ms, quirks=quirks) for own in points]
-    shown = output_range(*bounds, asked.downsample, quirks=quirks)
+    if query.rate is not None:
+        points = [rate_of(own, query.rate, scan.start_ms, quirks=quirks) for own in points]
+    shown = output_range(*bounds, query.downsample, quirks=quirks)
     answers = []
     for group in groups:
         chosen = [points[number] for number in group]
-        merged = merge(chosen, asked.aggregator, scan, rate=asked.rate is not None, quirks=quirks)
+        merged = merge(chosen, query.aggregator, scan, rate=query.rate is not None, quirks=quirks)
         answers.append({time: value for time, value in from_points(merged.points).items() if time in shown})
     return answers
 
 
-def chosen_groups(series: Sequence[Series], asked: Asked) -> list[list[int]]:
+def chosen_groups(series: Sequence[Series], query: QueryRequest) -> list[list[int]]:
     """The places of the series that pass, group by group."""
-    scan = scan_range(asked.start_ms, asked.end_ms, asked.downsample)
-    wanted = {**asked.also, **asked.group_by}
+    scan = scan_range(query.start_ms, query.end_ms, query.downsample)
+    wanted = {**query.also, **query.group_by}
     passing = [
         number
         for number, one in enumerate(series)
@@ -148,15 +148,15 @@ def chosen_groups(series: Sequence[Series], asked: Asked) -> list[list[int]]:
             for key, expected in wanted.items()
         )
     ]
-    if asked.aggregator == "none":
+    if query.aggregator == "none":
         return [[number] for number in passing]
     found: dict[tuple[str, ...], list[int]] = {}
     for number in passing:
-        found.setdefault(tuple(series[number].tags[key] for key in asked.group_by), []).append(number)
+        found.setdefault(tuple(series[number].tags[key] for key in query.group_by), []).append(number)
     return list(found.values())
 
 
-def read_request(request: Mapping[str, Any]) -> Asked | None:
+def read_request(request: Mapping[str, Any]) -> QueryRequest | None:
     """The one sub query of a request of numbers; None if there is more to it than this file knows."""
     split = urlsplit(request["path"])
     if split.path != "/api/query":
@@ -167,7 +167,7 @@ def read_request(request: Mapping[str, Any]) -> Asked | None:
     return _read_body(body) if isinstance(body, dict) else None
 
 
-def _read_uri(params: Mapping[str, list[str]]) -> Asked | None:
+def _read_uri(params: Mapping[str, list[str]]) -> QueryRequest | None:
     if len(params.get("m", ())) != 1 or "tsuid" in params or params.keys() & {"arrays"} or "end" not in params:
         return None
     aggregator, *between, named = params["m"][0].split(":")
@@ -180,7 +180,7 @@ def _read_uri(params: Mapping[str, list[str]]) -> Asked | None:
         return None
     group_by, also = (dict(part) for part in (*lists, [], [])[:2])
     start, end = (read_time(params[name][0], 0) for name in ("start", "end"))
-    return Asked(metric, aggregator, start, end, downsample, rate, group_by, also, "ms" in params)
+    return QueryRequest(metric, aggregator, start, end, downsample, rate, group_by, also, "ms" in params)
 
 
 def read_rate(text: str) -> RateOptions:
@@ -192,7 +192,7 @@ def read_rate(text: str) -> RateOptions:
     )
 
 
-def _read_body(body: Mapping[str, Any]) -> Asked | None:
+def _read_body(body: Mapping[str, Any]) -> QueryRequest | None:
     if len(body.get("queries", ())) != 1 or body.get("delete") or "rateOptions" in body["queries"][0]:
         return None
     sub = body["queries"][0]
@@ -205,4 +205,6 @@ def _read_body(body: Mapping[str, Any]) -> Asked | None:
         read_downsample(sub["downsample"], zone=zone, use_calendar=by_calendar) if "downsample" in sub else None
     )
     group_by = {f["tagk"]: "*" for f in filters if f.get("groupBy")}
-    return Asked(sub["metric"], sub["aggregator"], start, end, downsample, None, group_by, {}, "msResolution" in body)
+    return QueryRequest(
+        sub["metric"], sub["aggregator"], start, end, downsample, None, group_by, {}, "msResolution" in body
+    )

@@ -66,7 +66,7 @@ class Client:
         text, self.received = self.received, b""
         return text
 
-    async def ask(self, lines: bytes) -> bytes:
+    async def send_lines(self, lines: bytes) -> bytes:
         """Send whole lines and `sync`. Return everything up to its answer."""
         await self.send(lines + b"sync\n")
         return await self.read_until(b"synced ") + await self.read_until(b"\n")
@@ -96,10 +96,10 @@ class Running:
         async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
             yield Client(stream)
 
-    async def tell(self, lines: bytes) -> bytes:
+    async def send_lines(self, lines: bytes) -> bytes:
         """Send lines over a new connection. Return the answers, including that of `sync`."""
         async with self.client() as client:
-            return await client.ask(lines)
+            return await client.send_lines(lines)
 
 
 @asynccontextmanager

@@ -82,7 +82,7 @@ class Influx:
         rows = [row for one in series for row in one["values"]]
         return Sums(sum(row[1] for row in rows), sum(row[2] for row in rows))
 
-    def ask(self, question: Question) -> Answer:
+    def query(self, question: Question) -> Answer:
         """Run a query."""
         times = _times(question.start_s, question.end_s)
         if question.host:

@@ -231,7 +231,7 @@ def _day(load: Load, system: System, running: Running, written: Written) -> list
     """Send a day, then run queries, then merge files."""
     (figures,) = _flat(load, system, running, written)
     if isinstance(running, Answering):  # carbon needs another program for queries
-        figures = figures._replace(queries_ms={q.name: _asked(running, written, q) for q in questions(written)})
+        figures = figures._replace(queries_ms={q.name: _timed_query(running, written, q) for q in questions(written)})
     return [figures._replace(disk_bytes=running.merged_bytes() / figures.points)]
 
 
@@ -246,13 +246,13 @@ def questions(written: Written) -> list[Question]:
     ]
 
 
-def _asked(running: Answering, written: Written, question: Question) -> list[float]:
+def _timed_query(running: Answering, written: Written, question: Question) -> list[float]:
     """Return the first and the repeated latencies of a query in ms. The answer must match the lines."""
     taken = []
     wanted = expected(written, question)
     for _ in range(1 + AGAIN):
         begun = time.perf_counter()
-        answer = running.ask(question)
+        answer = running.query(question)
         taken.append((time.perf_counter() - begun) * 1000)
         if answer[:2] != wanted[:2] or not math.isclose(answer.values, wanted.values, rel_tol=1e-9):
             raise Wrong(f"{question.name}: {answer}, wanted {wanted}")
@@ -334,9 +334,9 @@ def _probing(port: int, start_s: int, probes: int) -> Iterator[list[float]]:
     def probe(number: int) -> None:
         with Telnet(port) as telnet:
             for at in itertools.count():
-                asked = time.monotonic()
+                started = time.monotonic()
                 telnet.sync(b"put bench.probe %d 1 host=probe%d" % (start_s + at % HOUR_S, number))
-                waits.append(time.monotonic() - asked)
+                waits.append(time.monotonic() - started)
                 if over.is_set():
                     return
 

@@ -44,9 +44,9 @@ class Tsd:
         """Read the points of a time range."""
         return opentsdb_api.found(self.port, start_s, end_s)
 
-    def ask(self, question: Question) -> Answer:
+    def query(self, question: Question) -> Answer:
         """Run a query."""
-        return opentsdb_api.ask(self.port, question)
+        return opentsdb_api.query(self.port, question)
 
     def merged_bytes(self) -> int:
         """Run `tsd compact` and the store's own compaction."""
@@ -87,9 +87,9 @@ class Opentsdb:
         """Read the points of a time range."""
         return opentsdb_api.found(self.port, start_s, end_s)
 
-    def ask(self, question: Question) -> Answer:
+    def query(self, question: Question) -> Answer:
         """Run a query."""
-        return opentsdb_api.ask(self.port, question)
+        return opentsdb_api.query(self.port, question)
 
     def merged_bytes(self) -> int:
         """Run HBase's major compaction. OpenTSDB joins cells as `tsd compact` does, but not on request."""

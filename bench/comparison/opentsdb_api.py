@@ -22,7 +22,7 @@ def found(port: int, start_s: int, end_s: int) -> Sums:
     return Sums(round(totals[0]), totals[1])
 
 
-def ask(port: int, question: Question) -> Answer:
+def query(port: int, question: Question) -> Answer:
     """Run a query."""
     tags = f"{{host={question.host}}}" if question.host else "{host=*}" if question.step_s else ""
     down = f"{question.step_s}s-avg:" if question.step_s else ""

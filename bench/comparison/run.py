@@ -78,13 +78,13 @@ def run(wanted: Wanted) -> Run:
         some = [system for system in systems(hbase) if wanted.systems(system.name)]
         for system in some:
             if system.lacks:
-                _say(f"{system.name} is skipped: {system.lacks}")
+                _log(f"{system.name} is skipped: {system.lacks}")
         for on_hbase in (False, True):
             these = [system for system in some if system.hbase is on_hbase and not system.lacks]
             for one in loads(size):
                 if these and wanted.loads(one.name):
                     found = _load(one, these, wanted, found, folder)
-    _say(f"the run took {(time.monotonic() - begun) / 60:.0f} minutes")
+    _log(f"the run took {(time.monotonic() - begun) / 60:.0f} minutes")
     return found
 
 
@@ -158,13 +158,13 @@ def _load(one: Load, these: list[System], wanted: Wanted, found: Run, folder: Pa
             day = time.strftime("%Y-%m-%d")
             found.records.extend(Record(one.name, system.name, number, took_s, f, day) for f in figures)
             save(found)
-            _say(f"{one.name}, {system.name}, round {number + 1}: {took_s:.0f} s: {_told(figures)}")
+            _log(f"{one.name}, {system.name}, round {number + 1}: {took_s:.0f} s: {_report(figures)}")
     shutil.rmtree(folder / one.name, ignore_errors=True)
     return found
 
 
 def _written(one: Load, folder: Path) -> Written:
-    _say(f"{one.name}: writing lines")
+    _log(f"{one.name}: writing lines")
     return write(one.mix, folder / one.name, int(time.time()))  # noqa: TID251 (carbon keeps points for a time)
 
 
@@ -180,12 +180,12 @@ def _measured(one: Load, system: System, written: Written, home: Path) -> list[F
     return figures
 
 
-def _told(figures: list[Figures]) -> str:
+def _report(figures: list[Figures]) -> str:
     return "; ".join(
         " ".join(f"{n}={v:.4g}" if isinstance(v, float) else f"{n}={v}" for n, v in f._asdict().items() if v)
         for f in figures
     )
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -76,7 +76,7 @@ class Running(Protocol):
 class Answering(Protocol):
     """A system with queries."""
 
-    def ask(self, question: Question) -> Answer:
+    def query(self, question: Question) -> Answer:
         """Run a query."""
         ...
 

@@ -155,13 +155,13 @@ def paced(run: Run) -> str:
 
 def queried(run: Run) -> str:
     """Latencies of queries: the first, and the median of the repeated ones."""
-    asked = {system: f.queries_ms for system in run.systems() for f in run.figures(DAY, system) if f.queries_ms}
-    names = list(dict.fromkeys(name for found in asked.values() for name in found))
+    latencies = {system: f.queries_ms for system in run.systems() for f in run.figures(DAY, system) if f.queries_ms}
+    names = list(dict.fromkeys(name for found in latencies.values() for name in found))
     rows = [
-        [name, *(f"{ms[0]:,.1f} / {statistics.median(ms[1:]):,.1f}" for ms in (asked[s][name] for s in asked))]
+        [name, *(f"{ms[0]:,.1f} / {statistics.median(ms[1:]):,.1f}" for ms in (latencies[s][name] for s in latencies))]
         for name in names
     ]
-    return table(["ms, first / again", *asked], rows)
+    return table(["ms, first / again", *latencies], rows)
 
 
 def failures(run: Run) -> str:

@@ -47,7 +47,7 @@ class Victoria:
         found = self._peer.query("query", {"query": query, "time": end_s - 1, "nocache": 1})
         return float(found[0]["value"][1]) if found else 0.0
 
-    def ask(self, question: Question) -> Answer:
+    def query(self, question: Question) -> Answer:
         """Run a query. Its windows end where those of other systems begin."""
         host = f',host="{question.host}"' if question.host else ""
         selector = f'{{__name__="{question.metric}"{host}}}'

@@ -38,7 +38,7 @@ def hbase_parser() -> ArgumentParser:
     start.add_argument("--thrift-heap", default=hbase.Options.thrift_heap, help="of the gateway (default %(default)s)")
     start.add_argument("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help="hbase-site.xml")
     add_test_options(start)
-    for verb, act, told in (
+    for verb, act, help_text in (
         ("stop", hbase.stop, "stop it cleanly"),
         ("kill", hbase.kill, "kill it"),
         ("thrift-start", hbase.thrift_start, "start the gateway, or resume a paused one"),
@@ -47,7 +47,7 @@ def hbase_parser() -> ArgumentParser:
         ("thrift-pause", hbase.thrift_pause, "pause the gateway"),
         ("thrift-resume", hbase.thrift_resume, "resume a paused gateway without waiting for an answer"),
     ):
-        add_verb(verbs.add_parser, verb, act, told)
+        add_verb(verbs.add_parser, verb, act, help_text)
     add_status(verbs.add_parser, hbase.status)
     return parser
 
@@ -92,13 +92,13 @@ def cassandra_parser() -> ArgumentParser:
     start.add_argument("--heap", default=cassandra.Options.heap, help="as -Xmx takes it (default %(default)s)")
     start.add_argument("--password", action="store_true", help="ask clients for user and password")
     add_test_options(start)
-    for verb, act, told in (
+    for verb, act, help_text in (
         ("stop", cassandra.stop, "stop it cleanly"),
         ("kill", cassandra.kill, "kill it"),
         ("pause", cassandra.pause, "pause it"),
         ("resume", cassandra.resume, "resume a paused one without waiting for an answer"),
     ):
-        add_verb(verbs.add_parser, verb, act, told)
+        add_verb(verbs.add_parser, verb, act, help_text)
     add_status(verbs.add_parser, cassandra.status)
     return parser
 
@@ -107,7 +107,7 @@ def add_fetch(add: Callable[..., ArgumentParser], name: str) -> None:
     """Add the verb `fetch`."""
     parser = add("fetch", help="check for Java, and fetch missing jars")
     parser.add_argument("--check", action="store_true", help="fetch nothing, only report what is missing")
-    parser.set_defaults(act=lambda asked: fetch(name, check=asked.check))
+    parser.set_defaults(act=lambda arguments: fetch(name, check=arguments.check))
 
 
 def add_test_options(parser: ArgumentParser) -> None:
@@ -116,18 +116,18 @@ def add_test_options(parser: ArgumentParser) -> None:
     parser.add_argument("--until-exit", type=int, metavar="PID", help="kill it when this process ends")
 
 
-def add_verb(add: Callable[..., ArgumentParser], verb: str, act: Callable[[Path], object], told: str) -> None:
+def add_verb(add: Callable[..., ArgumentParser], verb: str, act: Callable[[Path], object], help_text: str) -> None:
     """Add a verb whose only argument is the folder."""
-    parser = add(verb, help=told)
+    parser = add(verb, help=help_text)
     parser.add_argument("dir", type=Path, metavar="DIR")
-    parser.set_defaults(act=lambda asked: act(asked.dir))
+    parser.set_defaults(act=lambda arguments: act(arguments.dir))
 
 
 def add_status(add: Callable[..., ArgumentParser], status: Callable[[Path], list[str]]) -> None:
     """Add the verb `status`."""
     parser = add("status", help=f"list running processes; exit status {NOT_RUNNING} if there are none")
     parser.add_argument("dir", type=Path, metavar="DIR")
-    parser.set_defaults(act=lambda asked: show(status(asked.dir), asked.dir))
+    parser.set_defaults(act=lambda arguments: show(status(arguments.dir), arguments.dir))
 
 
 def fetch(name: str, *, check: bool) -> None:
@@ -137,47 +137,47 @@ def fetch(name: str, *, check: bool) -> None:
         java.fetch(name)
 
 
-def start_hbase(asked: Namespace) -> None:
+def start_hbase(arguments: Namespace) -> None:
     """Run `scripts/hbase start`."""
     started = hbase.start(
-        asked.dir,
+        arguments.dir,
         hbase.Options(
-            port=asked.port,
-            zk_port=asked.zk_port,
-            heap=asked.heap,
-            thrift_heap=asked.thrift_heap,
-            quick=asked.quick,
-            settings=dict(asked.set),
-            owner=asked.until_exit,
+            port=arguments.port,
+            zk_port=arguments.zk_port,
+            heap=arguments.heap,
+            thrift_heap=arguments.thrift_heap,
+            quick=arguments.quick,
+            settings=dict(arguments.set),
+            owner=arguments.until_exit,
         ),
     )
     print(f"HBase answers: Thrift on {HOST}:{started.thrift_port}, ZooKeeper on {HOST}:{started.zk_port}")
 
 
-def start_opentsdb(asked: Namespace) -> None:
+def start_opentsdb(arguments: Namespace) -> None:
     """Run `scripts/opentsdb start`."""
     options = opentsdb.Options(
-        zk_port=asked.zk_port,
-        port=asked.port,
-        heap=asked.heap,
-        quick=asked.quick,
-        settings=dict(asked.set),
-        owner=asked.until_exit,
+        zk_port=arguments.zk_port,
+        port=arguments.port,
+        heap=arguments.heap,
+        quick=arguments.quick,
+        settings=dict(arguments.set),
+        owner=arguments.until_exit,
     )
-    print(f"OpenTSDB answers on {HOST}:{opentsdb.start(asked.dir, options)}")
+    print(f"OpenTSDB answers on {HOST}:{opentsdb.start(arguments.dir, options)}")
 
 
-def start_cassandra(asked: Namespace) -> None:
+def start_cassandra(arguments: Namespace) -> None:
     """Run `scripts/cassandra start`."""
     options = cassandra.Options(
-        port=asked.port,
-        storage_port=asked.storage_port,
-        heap=asked.heap,
-        password=asked.password,
-        quick=asked.quick,
-        owner=asked.until_exit,
+        port=arguments.port,
+        storage_port=arguments.storage_port,
+        heap=arguments.heap,
+        password=arguments.password,
+        quick=arguments.quick,
+        owner=arguments.until_exit,
     )
-    print(f"Cassandra answers on {HOST}:{cassandra.start(asked.dir, options).port}")
+    print(f"Cassandra answers on {HOST}:{cassandra.start(arguments.dir, options).port}")
 
 
 def show(lines: list[str], home: Path) -> None:
@@ -197,11 +197,11 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, terminated)
     parsers = {"hbase": hbase_parser, "opentsdb": opentsdb_parser, "cassandra": cassandra_parser}
     parser = parsers[arguments[0]]()
-    asked = parser.parse_args(arguments[1:])
-    if "dir" in asked:
-        asked.dir = asked.dir.absolute()
+    options = parser.parse_args(arguments[1:])
+    if "dir" in options:
+        options.dir = options.dir.absolute()
     try:
-        asked.act(asked)
+        options.act(options)
     except PeerError as exc:
         sys.exit(f"{parser.prog}: {exc}")
     except KeyboardInterrupt:

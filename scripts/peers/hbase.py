@@ -222,10 +222,10 @@ def _shut_down(home: Path) -> bool:
     pid = pid_of(home, HBASE)
     if pid is None:
         return True
-    asking = [*_java(home, "128m", quick=True), MAIN[HBASE], "stop", "--shutDownCluster"]
+    command = [*_java(home, "128m", quick=True), MAIN[HBASE], "stop", "--shutDownCluster"]
     with contextlib.suppress(subprocess.TimeoutExpired):
-        asked = subprocess.run(asking, check=False, capture_output=True, timeout=STOP_S)
-        return asked.returncode == 0 and died([pid], within_s=STOP_S)
+        done = subprocess.run(command, check=False, capture_output=True, timeout=STOP_S)
+        return done.returncode == 0 and died([pid], within_s=STOP_S)
     return False
 
 

@@ -82,8 +82,10 @@ def _copy_jars(pom: Path, folder: Path) -> None:
         env=os.environ | {"JAVA_HOME": java_home},
     )
     if done.returncode or not any(folder.glob("*.jar")):
-        said = "\n".join(f"  {line}" for line in done.stdout.splitlines()[-25:])
-        raise PeerError(f"Maven could not fetch the jars of {pom} (it needs Maven Central or a mirror of it):\n{said}")
+        output = "\n".join(f"  {line}" for line in done.stdout.splitlines()[-25:])
+        raise PeerError(
+            f"Maven could not fetch the jars of {pom} (it needs Maven Central or a mirror of it):\n{output}"
+        )
 
 
 def _find_maven(name: str) -> str:
@@ -112,8 +114,8 @@ def _javas() -> Iterator[Path]:
 def _version(java: Path) -> int:
     """Return the feature release of a Java (8, 11, 17, …); 0 if unknown."""
     try:
-        said = subprocess.run([java, "-version"], check=False, capture_output=True, text=True, timeout=60)
+        output = subprocess.run([java, "-version"], check=False, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
+    match = re.search(r'version "(?:1\.)?(\d+)', output.stderr)
     return int(match[1]) if match else 0

@@ -14,7 +14,7 @@ class JavaProcess:
         command = [find_java(), *options, "-cp", f"{fetch('opentsdb')}/*", Path(__file__).with_name(source)]
         self._java = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
-    def ask(self, question: str, *words: str | int) -> str:
+    def call(self, question: str, *words: str | int) -> str:
         """Return the result, `= …`, or the error, `! …`. Texts are passed in hex."""
         assert self._java.stdin
         assert self._java.stdout

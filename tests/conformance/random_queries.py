@@ -25,7 +25,7 @@ FILLS = ["", "", "-none", "-nan", "-null", "-zero"]
 HOSTS, DCS = ["web01", "web02", "Web03", "db01", "DB02", "xwebx"], ["fra", "ams", "lax"]
 
 
-class Asking(NamedTuple):
+class QueryCase(NamedTuple):
     """One request."""
 
     method: str
@@ -88,14 +88,14 @@ def _points(metric: str, rng: random.Random, start_s: int, span_s: int, number: 
                 at += rng.choice([10, 15, 30, 60, 61, 119, 600 if rng.random() < 0.1 else 45])
 
 
-def warming() -> list[Asking]:
+def warming() -> list[QueryCase]:
     """Return requests that make OpenTSDB look up every name once: before that its filters may miss series."""
     metrics = "int float mixed counter even ms sparse clock".split()
     path = "/api/query?start=1356998400&end=1365000000&show_tsuids&m=none:dq."
-    return [Asking("GET", f"{path}{metric}") for metric in metrics] * 2
+    return [QueryCase("GET", f"{path}{metric}") for metric in metrics] * 2
 
 
-def asking(seed: int) -> Asking:
+def query_case(seed: int) -> QueryCase:
     """Return the request of a seed."""
     rng = random.Random(seed)
     subs = [_sub(rng) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
@@ -115,7 +115,7 @@ def asking(seed: int) -> Asking:
     path = "/api/query?arrays" if rng.random() < 0.3 else "/api/query"
     if rng.random() < 0.4 and not body.get("timezone"):
         return _as_uri(path, body)
-    return Asking("POST", path, body)
+    return QueryCase("POST", path, body)
 
 
 def notes(tsuids: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ def notes(tsuids: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     return drawn
 
 
-def odd_asking(seed: int, tsuids: Mapping[str, Sequence[str]]) -> Asking:
+def odd_query_case(seed: int, tsuids: Mapping[str, Sequence[str]]) -> QueryCase:
     """Return a request of a rarer kind: for single series, with explicit tags, with several filters on one key, in
     milliseconds, or up to the end of an hour. `tsuids` are those of each metric."""
     rng = random.Random(f"odd {seed}")
@@ -161,7 +161,7 @@ def odd_asking(seed: int, tsuids: Mapping[str, Sequence[str]]) -> Asking:
             body = {"start": start_ms, "end": start_ms + rng.randrange(1, 400_000)}
     flags = {"msResolution": 0.4, "showTSUIDs": 0.3, "showQuery": 0.3, "globalAnnotations": 0.4}
     shown = {flag: True for flag, share in flags.items() if rng.random() < share}
-    return Asking("POST", "/api/query", body | shown | {"queries": [sub]})
+    return QueryCase("POST", "/api/query", body | shown | {"queries": [sub]})
 
 
 def _any_of(rng: random.Random, key: str) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _filter(rng: random.Random, key: str) -> dict[str, Any]:
     return {"type": kind, "tagk": key, "filter": expression, "groupBy": rng.random() < 0.6}
 
 
-def _as_uri(path: str, body: dict[str, Any]) -> Asking:
+def _as_uri(path: str, body: dict[str, Any]) -> QueryCase:
     words = [f"start={body['start']}", f"end={body['end']}"]
     flags = {"msResolution": "ms", "showTSUIDs": "show_tsuids", "showQuery": "show_query"}
     words += [name for flag, name in flags.items() if body.get(flag)]
@@ -235,7 +235,7 @@ def _as_uri(path: str, body: dict[str, Any]) -> Asking:
         words.append("no_annotations")
     for sub in body["queries"]:
         words.append("m=" + quote(_as_m(sub), safe=":{}=,|*()"))
-    return Asking("GET", path + ("&" if "?" in path else "?") + "&".join(words))
+    return QueryCase("GET", path + ("&" if "?" in path else "?") + "&".join(words))
 
 
 def _as_m(sub: dict[str, Any]) -> str:

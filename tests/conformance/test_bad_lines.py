@@ -190,7 +190,7 @@ async def test_bad_line_refused_and_neighbours_stored(tmp_path: Path, around: in
 
 
 async def converse(client: Client, before: list[bytes], case: Case, after: list[bytes]) -> str:
-    return (await client.ask(b"".join([*before, case.line + b"\n", *after]))).decode("utf-8")
+    return (await client.send_lines(b"".join([*before, case.line + b"\n", *after]))).decode("utf-8")
 
 
 async def points_of(daemon: Running) -> int:

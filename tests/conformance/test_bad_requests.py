@@ -228,7 +228,7 @@ def names() -> list[str]:
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with Tsd(tmp_path_factory.mktemp("bad") / "state").serve() as serving:
-        serving.tell(LINES)
+        serving.send_lines(LINES)
         yield serving.port
 
 
@@ -238,7 +238,7 @@ def peer(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> Itera
     peers = Opentsdbs(hbase, tmp_path_factory.mktemp)
     try:
         with Tsd(tmp_path_factory.mktemp("bad-lines") / "state", on_hbase(hbase, tables)).serve() as serving:
-            serving.tell(LINES)
+            serving.send_lines(LINES)
         yield peers.start(tables, **{"tsd.http.show_stack_trace": "false"})
     finally:
         peers.close()
@@ -251,20 +251,20 @@ def test_table_has_enough_cases() -> None:
 
 @pytest.mark.parametrize("bad", TABLE, ids=names())
 def test_bad_request_has_status_and_message(port: int, bad: Bad) -> None:
-    status, error = asked(port, bad)
+    status, error = fetch(port, bad)
     assert (status, error["message"]) == (bad.ours or (bad.status, bad.message))
     assert error["code"] == status
     assert "trace" not in error
-    assert asked(port, Bad("/api/version", 200, ""))[0] == 200
+    assert fetch(port, Bad("/api/version", 200, ""))[0] == 200
 
 
 @pytest.mark.opentsdb
 @pytest.mark.hbase
 def test_bad_request_same_in_opentsdb(peer: Opentsdb) -> None:
-    said = [asked(peer.port, bad) for bad in TABLE]
+    answers = [fetch(peer.port, bad) for bad in TABLE]
     others = [
         (bad.path, bad.body, status, error)
-        for bad, (status, error) in zip(TABLE, said, strict=True)
+        for bad, (status, error) in zip(TABLE, answers, strict=True)
         if (status, error["message"] if isinstance(error, dict) else error) != (bad.status, bad.message)
     ]
     assert not others, "\n".join(map(str, others))
@@ -297,7 +297,7 @@ def check_odd(port: int, odd: Odd) -> None:
     assert shown == odd.wanted, odd
 
 
-def asked(port: int, bad: Bad) -> tuple[int, Any]:
+def fetch(port: int, bad: Bad) -> tuple[int, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         body = bad.body if bad.body is None or isinstance(bad.body, bytes) else json.dumps(bad.body)

@@ -77,9 +77,9 @@ def test_calendar_buckets_start_as_in_opentsdb(seed: int) -> None:
     need_peer("opentsdb")
     questions = random_questions(seed, 20_000)
     source = Path(__file__).with_name("OpentsdbCalendar.java")
-    asked = "".join(f"{time} {span.number} {span.unit} {span.zone}\n" for time, span in questions)
+    lines = "".join(f"{time} {span.number} {span.unit} {span.zone}\n" for time, span in questions)
     command = [str(find_java()), "-cp", f"{fetch('opentsdb')}/*", str(source)]
-    done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=300, check=True)
     theirs = list(map(int, done.stdout.split()))
     assert len(theirs) == len(questions)
     assert [q for q, start in zip(questions, theirs, strict=True) if base(*q) != start] == []

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.hbase_points import NamedRow, named_rows, pieces
 from tests.conformance.put_lines import Generator, Sent, Series, block, flags_of, last_of_each_instant, series, waves
-from tests.e2e.command import Tsd, ask, on_hbase
+from tests.e2e.command import Tsd, on_hbase, send_lines
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tests.peers.tables import Cells, Tables
@@ -73,7 +73,7 @@ def ours(hbase: RunningHbase, tmp_path: Path) -> Callable[..., Tables]:
                 connection.sendall(block(part))
                 sent += len(part)
                 daemon.await_stat("ledger.received", sent)
-            assert ask(connection, b"") == b"synced %d\n" % sent
+            assert send_lines(connection, b"") == b"synced %d\n" % sent
         return tables
 
     return store

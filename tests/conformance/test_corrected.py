@@ -80,19 +80,21 @@ ROLLUPS = json.dumps(
 )
 
 
-def ask(port: int, asked: Example) -> str:
+def fetch(port: int, one_example: Example) -> str:
     """Return the answer in the page's format."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        body = None if asked.body is None else json.dumps(asked.body)
-        connection.request(asked.method, quote(asked.target, safe="/?=&:,*()'"), body, {"Connection": "close"})
+        body = None if one_example.body is None else json.dumps(one_example.body)
+        connection.request(
+            one_example.method, quote(one_example.target, safe="/?=&:,*()'"), body, {"Connection": "close"}
+        )
         response = connection.getresponse()
         text = response.read().decode()
     finally:
         connection.close()
     if response.status != 200:
         return f"{response.status} {json.loads(text)['error']['message']}"
-    if asked.target == EXP:
+    if one_example.target == EXP:
         text = json.dumps(json.loads(text)["outputs"][0]["dps"], separators=(",", ":"))
     return f"{response.status} {text}".replace(NOW, "NOW")
 
@@ -108,9 +110,9 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def filled(folder: Path, settings: Mapping[str, str]) -> Iterator[int]:
     """Run a daemon with the page's points and annotations. Yield its port."""
     with Tsd(folder / "state", settings).serve() as serving:
-        assert serving.tell(POINTS) == b"synced %d\n" % POINTS.count(b"\n")
+        assert serving.send_lines(POINTS) == b"synced %d\n" % POINTS.count(b"\n")
         for note in NOTES:
-            assert ask(serving.port, note).startswith("200 ")
+            assert fetch(serving.port, note).startswith("200 ")
         yield serving.port
 
 
@@ -129,9 +131,9 @@ def test_rollup_example_answered_as_documented(tmp_path: Path, corrected: str) -
 
 def check(port: int, is_corrected: bool, example: Example) -> None:
     """Assert that the answer is the documented one, whatever the setting."""
-    assert ask(port, example) == (example.corrected if is_corrected else example.theirs)
-    assert ask(port, example.but(True)) == example.corrected
-    assert ask(port, example.but(False)) == example.theirs
+    assert fetch(port, example) == (example.corrected if is_corrected else example.theirs)
+    assert fetch(port, example.but(True)) == example.corrected
+    assert fetch(port, example.but(False)) == example.theirs
 
 
 def test_each_corrected_difference_has_an_example() -> None:
@@ -152,10 +154,10 @@ def test_example_answered_by_opentsdb_as_documented(
     peers = Opentsdbs(hbase, tmp_path_factory.mktemp)
     try:
         port = peers.start(tables, **{"tsd.http.show_stack_trace": "false"}).port
-        said = [(example, ask(port, example)) for example in PLAIN]
+        results = [(example, fetch(port, example)) for example in PLAIN]
     finally:
         peers.close()
-    others = [f"{one.method} {one.target}\n{answer}" for one, answer in said if parsed(answer) != parsed(one.theirs)]
+    others = [f"{one.method} {one.target}\n{answer}" for one, answer in results if parsed(answer) != parsed(one.theirs)]
     assert not others, "\n".join(others)
 
 

@@ -111,7 +111,7 @@ def settings_of(vectors: list[dict[str, Any]], folder: Path) -> dict[str, str]:
     return {**DEFAULTS, **own}
 
 
-def ask(port: int, vector: dict[str, Any]) -> Answer:
+def fetch(port: int, vector: dict[str, Any]) -> Answer:
     """Send a vector as recorded."""
     body = vector["body"]
     data = body if body is None or isinstance(body, str) else json.dumps(body, ensure_ascii=False)
@@ -190,9 +190,9 @@ async def judge(folder: Path, vectors: list[dict[str, Any]], settings: dict[str,
         if vectors[0].get("seq") != "put" and settings_of(vectors, folder).get("tsd.mode") != "ro":
             body = [FIRST, {**FIRST, "tags": {"a": "c"}}] if vectors[0].get("seq") == "uid" else FIRST
             first = {"method": "POST", "path": "/api/put?sync", "body": body}
-            await trio.to_thread.run_sync(ask, daemon.port, first)
+            await trio.to_thread.run_sync(fetch, daemon.port, first)
         for vector in vectors:
-            answer = await trio.to_thread.run_sync(ask, daemon.port, vector)
+            answer = await trio.to_thread.run_sync(fetch, daemon.port, vector)
             sent = json.dumps(vector["body"], ensure_ascii=False)[:200]
             errors = [f"{vector['method']} {vector['path']} {sent}\n  {wrong}" for wrong in wrongs(vector, answer)]
             bad += errors

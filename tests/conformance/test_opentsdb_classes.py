@@ -34,7 +34,7 @@ class Classes:
         command = [find_java(), "-cp", f"{fetch('opentsdb')}/*", Path(__file__).with_name("OpentsdbClasses.java")]
         self._java = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
-    def ask(self, *words: object) -> str:
+    def call(self, *words: object) -> str:
         """Return the result, `= …`, or the error's text, `! …`. Bytes are passed in hex."""
         assert self._java.stdin
         assert self._java.stdout
@@ -50,9 +50,9 @@ class Classes:
 @pytest.fixture(scope="module")
 def classes() -> Iterator[Classes]:
     need_peer("opentsdb")
-    asked = Classes()
-    yield asked
-    asked.close()
+    process = Classes()
+    yield process
+    process.close()
 
 
 number_words = st.one_of(
@@ -71,7 +71,7 @@ def test_integers_parse_as_in_opentsdb(classes: Classes, word: bytes) -> None:
         here = f"= {parse_long(word)}"
     except BadLine as exc:
         here = f"! {exc}".replace("! invalid value: ", "! ")
-    assert here == classes.ask("long", word)
+    assert here == classes.call("long", word)
 
 
 @law
@@ -82,13 +82,13 @@ def test_floats_parse_as_in_opentsdb(classes: Classes, word: bytes) -> None:
         here = f"= {struct.unpack('>Q', struct.pack('>d', number))[0]:x}"
     except BadLine as exc:
         here = f"! {exc}".replace("! invalid value: ", "! ")
-    assert here == classes.ask("double", word)
+    assert here == classes.call("double", word)
     if here.startswith("=") and math.isfinite(number):
-        assert f"= {str(len(encode_float(number)[1]) == 4).lower()}" == classes.ask("fits", word)
+        assert f"= {str(len(encode_float(number)[1]) == 4).lower()}" == classes.call("fits", word)
 
 
 def test_name_characters_are_those_of_opentsdb(classes: Classes) -> None:
-    legal = [code for code in range(256) if classes.ask("name", bytes((code,))) == "= "]
+    legal = [code for code in range(256) if classes.call("name", bytes((code,))) == "= "]
     assert legal == [code for code in range(256) if illegal_character(bytes((code,))) is None]
 
 
@@ -99,13 +99,13 @@ full_texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 @law
 @given(st.lists(full_texts.filter(lambda text: "\n" not in text), min_size=1, max_size=60))
 def test_hash_map_order_is_that_of_java(classes: Classes, names: list[str]) -> None:
-    assert "= " + "\n".join(java_map_order(names)) == classes.ask("order", "\n".join(names).encode())
+    assert "= " + "\n".join(java_map_order(names)) == classes.call("order", "\n".join(names).encode())
 
 
 @law
 @given(st.one_of(texts, st.text(st.sampled_from('\0\1\x1b\x1f\x7f\x9f\u2028\ufeff\uffff😀"\\/\b\t\n\f\r'))))
 def test_json_strings_are_those_of_opentsdb(classes: Classes, text: str) -> None:
-    assert f"= {show(text).encode().hex()}" == classes.ask("string", json.dumps(text).encode())
+    assert f"= {show(text).encode().hex()}" == classes.call("string", json.dumps(text).encode())
 
 
 times = st.one_of(
@@ -120,7 +120,7 @@ customs = st.none() | st.dictionaries(texts, texts, max_size=20)
 @law
 @given(times)
 def test_annotation_columns_are_those_of_opentsdb(classes: Classes, start: int) -> None:
-    assert f"= {annotation_qualifier(start).hex()}" == classes.ask("notequalifier", start)
+    assert f"= {annotation_qualifier(start).hex()}" == classes.call("notequalifier", start)
 
 
 @law
@@ -134,14 +134,14 @@ def test_annotations_are_those_of_opentsdb(classes: Classes, note: Annotation) -
         "tsuid": note.tsuid,
         "custom": note.custom,
     }
-    assert f"= {encode_annotation(note).hex()}" == classes.ask("note", json.dumps(body).encode())
+    assert f"= {encode_annotation(note).hex()}" == classes.call("note", json.dumps(body).encode())
 
 
 @law
 @given(st.builds(UidMeta, st.sampled_from(Kind), texts, texts, texts, longs, customs))
 def test_uid_metas_are_those_of_opentsdb(classes: Classes, meta: UidMeta) -> None:
     stored = encode_uid_meta(meta)
-    assert f"= {stored.hex()}" == classes.ask("uidmeta", stored)
+    assert f"= {stored.hex()}" == classes.call("uidmeta", stored)
 
 
 # Doubles that every Java prints alike: before 19 some others have an unnecessary digit.
@@ -153,7 +153,7 @@ plain_doubles = st.one_of(st.just(math.nan), st.integers(-(10**9), 10**9).map(la
                  plain_doubles, plain_doubles))  # fmt: skip
 def test_ts_metas_are_those_of_opentsdb(classes: Classes, meta: TsMeta) -> None:
     stored = encode_ts_meta(meta)
-    assert f"= {stored.hex()}" == classes.ask("tsmeta", stored)
+    assert f"= {stored.hex()}" == classes.call("tsmeta", stored)
 
 
 bounds = st.one_of(st.integers(-5, 5).map(float), st.sampled_from([-0.0, 0.1, 1e39, 1e-50]), st.floats(allow_nan=False))
@@ -173,8 +173,8 @@ def test_histograms_are_those_of_opentsdb(
     made = make_histogram((Bucket(single(low), single(high), values) for low, high, values in raw), under, over)
     stored = join_value(42, encode_histogram(made))
     words = [word for low, high, values in raw for word in (java(low), java(high), values)]
-    assert f"= {stored.hex()}" == classes.ask("histogram", under, over, *words)
-    assert f"= {stored.hex()}" == classes.ask("readhistogram", stored)
+    assert f"= {stored.hex()}" == classes.call("histogram", under, over, *words)
+    assert f"= {stored.hex()}" == classes.call("readhistogram", stored)
 
 
 SPANS = "1s/1h 1m/1h 5m/2h 10m/6h 1h/1d 1d/1n 30m/1n 7d/1y 1w/1y 1n/1y 1d/1y".split()
@@ -190,4 +190,4 @@ def test_rollup_cells_are_those_of_opentsdb(classes: Classes, how: str, time: in
         here = f"= {interval.per_row} {rollup_base(time, interval)} {qualifier.hex()}"
     except BadLine as exc:
         here = f"! {exc}"
-    assert here == classes.ask("rollup", name, span, time, flags)
+    assert here == classes.call("rollup", name, span, time, flags)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from scripts.peers.java import fetch, find_java
 from tests.peers.needs import need_peer
 from tests.query_series import Question, questions
-from tests.query_vectors import Asked, Value, answer
+from tests.query_vectors import QueryRequest, Value, answer
 from tsd.query.plan import output_range, scan_range
 
 pytestmark = pytest.mark.opentsdb
@@ -29,7 +29,7 @@ class Iterators:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
 
-    def ask(self, question: Question) -> dict[int, Value] | None:
+    def call(self, question: Question) -> dict[int, Value] | None:
         """Return the merged points over the scan range; None if OpenTSDB fails."""
         assert self._java.stdin
         assert self._java.stdout
@@ -45,21 +45,21 @@ class Iterators:
 @pytest.fixture(scope="module")
 def iterators() -> Iterator[Iterators]:
     need_peer("opentsdb")
-    asked = Iterators()
-    yield asked
-    asked.close()
+    process = Iterators()
+    yield process
+    process.close()
 
 
 def spelled(question: Question) -> Iterator[str]:
     """Format a question."""
-    asked = question.asked
-    scan = scan_range(asked.start_ms, asked.end_ms, asked.downsample)
-    yield from map(str, (scan.start_ms, scan.stop_ms, asked.start_ms, asked.end_ms))
-    yield asked.aggregator
-    yield asked.downsample.text if asked.downsample else "-"
-    calendar = asked.downsample.calendar if asked.downsample else None
+    query = question.query
+    scan = scan_range(query.start_ms, query.end_ms, query.downsample)
+    yield from map(str, (scan.start_ms, scan.stop_ms, query.start_ms, query.end_ms))
+    yield query.aggregator
+    yield query.downsample.text if query.downsample else "-"
+    calendar = query.downsample.calendar if query.downsample else None
     yield from (calendar.zone, "calendar") if calendar else ("-", "-")
-    rate = asked.rate
+    rate = query.rate
     yield f"{rate.counter},{rate.counter_max},{rate.reset_value},{rate.drop_resets}".lower() if rate else "-"
     for series in question.series:
         inside = {time: v for time, v in series.items() if scan.start_ms <= time < scan.stop_ms}
@@ -77,9 +77,9 @@ def read_point(word: str) -> tuple[int, Value]:
     return int(time), float(struct.unpack(">d", bytes.fromhex(value[1:].rjust(16, "0")))[0])
 
 
-def shown(points: Mapping[int, Value], asked: Asked) -> dict[int, str]:
+def shown(points: Mapping[int, Value], query: QueryRequest) -> dict[int, str]:
     """Format an answer bit by bit, except NaNs."""
-    inside = output_range(asked.start_ms, asked.end_ms, asked.downsample)
+    inside = output_range(query.start_ms, query.end_ms, query.downsample)
     return {
         time: "NaN" if isinstance(v, float) and math.isnan(v) else spell_value(v)
         for time, v in points.items()
@@ -88,11 +88,11 @@ def shown(points: Mapping[int, Value], asked: Asked) -> dict[int, str]:
 
 
 def compare(iterators: Iterators, question: Question) -> None:
-    theirs = iterators.ask(question)
+    theirs = iterators.call(question)
     if theirs is None:
         return
-    [ours] = answer(question.series, [range(len(question.series))], question.asked)
-    assert shown(ours, question.asked) == shown(theirs, question.asked)
+    [ours] = answer(question.series, [range(len(question.series))], question.query)
+    assert shown(ours, question.query) == shown(theirs, question.query)
 
 
 @pytest.mark.slow

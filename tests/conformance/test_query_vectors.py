@@ -39,12 +39,12 @@ for _vector in vectors()["queries"]:
 async def filled(folder: Path, settings: dict[str, str]) -> AsyncIterator[Running]:
     """Run a daemon with the vectors' lines in their order."""
     async with running(folder, {**SETTINGS, **settings}) as daemon:
-        reply = await daemon.tell("".join(f"{line}\n" for line in vectors()["lines"]).encode())
+        reply = await daemon.send_lines("".join(f"{line}\n" for line in vectors()["lines"]).encode())
         assert reply == b"synced %d\n" % len(vectors()["lines"]), reply
         yield daemon
 
 
-def ask(port: int, vector: Vector) -> tuple[int, Any]:
+def fetch(port: int, vector: Vector) -> tuple[int, Any]:
     """Return status and answer as JSON or text."""
     request = vector["request"]
     body = request.get("body")
@@ -96,8 +96,8 @@ async def judge(topics: Iterable[str], folder: Path, settings: dict[str, str], *
     bad = []
     async with filled(folder, settings) as daemon:
         for vector in (vector for topic in topics for vector in TOPICS[topic]):
-            asked = json.dumps(vector["request"])
-            status, answer = await trio.to_thread.run_sync(ask, daemon.port, vector)
+            request_text = json.dumps(vector["request"])
+            status, answer = await trio.to_thread.run_sync(fetch, daemon.port, vector)
             if vector["request"]["path"] in DEPARTURES:
                 continue
             wished = vector["response"]
@@ -105,7 +105,7 @@ async def judge(topics: Iterable[str], folder: Path, settings: dict[str, str], *
                 answer, wished = (sorted(groups, key=_tags) for groups in (answer, wished))
             if status != vector["status"] or differs(answer, wished):
                 got, wanted = (json.dumps(one)[:1500] for one in (answer, wished))
-                bad.append(f"{asked}\n  got    {status} {got}\n  wanted {vector['status']} {wanted}")
+                bad.append(f"{request_text}\n  got    {status} {got}\n  wanted {vector['status']} {wanted}")
     assert not bad, f"{len(bad)} wrong:\n" + "\n".join(bad)
 
 

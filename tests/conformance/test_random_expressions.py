@@ -31,18 +31,18 @@ def test_random_expressions_answered_as_by_opentsdb(
     peer = opentsdb(tables)
     with Tsd(tmp_path / "state", {**on_hbase(hbase, tables), "tsd.core.auto_create_metrics": "true"}).serve() as served:
         lines = vectors()["lines"]
-        assert served.tell("".join(f"{line}\n" for line in lines).encode()) == b"synced %d\n" % len(lines)
+        assert served.send_lines("".join(f"{line}\n" for line in lines).encode()) == b"synced %d\n" % len(lines)
         for metric in METRICS:  # makes tsd write the points, and OpenTSDB look up the names
             request = Request("GET", f"/api/query?start={START_S}&m=none:{metric}")
-            assert ask(served.port, request)[0] == ask(peer.port, request)[0] == 200
+            assert fetch(served.port, request)[0] == fetch(peer.port, request)[0] == 200
         answered = 0
         for seed in range(DRAWN):
             request = random_request(seed)
-            theirs = ask(peer.port, request)
+            theirs = fetch(peer.port, request)
             if theirs[0] != 200 or is_refused(theirs[1]):
                 continue
             answered += 1
-            mine = ask(served.port, request)
+            mine = fetch(served.port, request)
             assert (mine[0], plain(mine[1])) == (200, plain(theirs[1])), (seed, request)
         assert answered > DRAWN // 2
 
@@ -61,7 +61,7 @@ def plain(value: Any) -> Any:
     return repr(value) if isinstance(value, int | float) else value
 
 
-def ask(port: int, request: Request) -> tuple[int, Any]:
+def fetch(port: int, request: Request) -> tuple[int, Any]:
     """Return status and JSON."""
     connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE_S)
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.random_queries import Asking, asking, lines, notes, odd_asking, warming
+from tests.conformance.random_queries import QueryCase, lines, notes, odd_query_case, query_case, warming
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
@@ -28,17 +28,17 @@ class Pair:
 
     def warm_up(self) -> None:
         """Make OpenTSDB look up every name, read the TSUIDs, and write annotations."""
-        for asked in warming():
-            mine, theirs = self.both(asked)
-            assert mine[0] == theirs[0] == 200, (asked, mine, theirs)
+        for case in warming():
+            mine, theirs = self.both(case)
+            assert mine[0] == theirs[0] == 200, (case, mine, theirs)
             groups = [dict(group) for group in theirs[1]]
             self.tsuids[groups[0]["metric"]] = [group["tsuids"][0] for group in groups]
         for note in notes(self.tsuids):
-            assert _ask(self._peer.port, Asking("POST", "/api/annotation", note))[0] == 200
+            assert _fetch(self._peer.port, QueryCase("POST", "/api/annotation", note))[0] == 200
 
-    def both(self, asked: Asking) -> tuple[tuple[int, Any], tuple[int, Any]]:
+    def both(self, case: QueryCase) -> tuple[tuple[int, Any], tuple[int, Any]]:
         """Return status and answer of tsd and of OpenTSDB."""
-        return _ask(self._port, asked), _ask(self._peer.port, asked)
+        return _fetch(self._port, case), _fetch(self._peer.port, case)
 
 
 @pytest.fixture(scope="module", params=[{}, SALTED], ids=["plain", "salted"])
@@ -57,7 +57,7 @@ def pair(
 
 def _served(tsd: Tsd, peer: Opentsdb) -> Iterator[Pair]:
     with tsd.serve() as serving:
-        assert serving.tell(b"".join(lines(1))).startswith(b"synced ")
+        assert serving.send_lines(b"".join(lines(1))).startswith(b"synced ")
         pair = Pair(serving.port, peer)
         pair.warm_up()
         yield pair
@@ -67,35 +67,35 @@ def _served(tsd: Tsd, peer: Opentsdb) -> Iterator[Pair]:
 @pytest.mark.hbase
 @pytest.mark.parametrize("number", range(TESTS))
 def test_random_queries_answered_as_by_opentsdb(pair: Pair, number: int) -> None:
-    assert _answered(pair, {seed: asking(seed) for seed in _seeds(number)}) > PER_TEST // 2
+    assert _answered(pair, {seed: query_case(seed) for seed in _seeds(number)}) > PER_TEST // 2
 
 
 @pytest.mark.opentsdb
 @pytest.mark.hbase
 @pytest.mark.parametrize("number", range(ODD_TESTS))
 def test_odd_queries_answered_as_by_opentsdb(pair: Pair, number: int) -> None:
-    assert _answered(pair, {seed: odd_asking(seed, pair.tsuids) for seed in _seeds(number)}) > PER_TEST // 3
+    assert _answered(pair, {seed: odd_query_case(seed, pair.tsuids) for seed in _seeds(number)}) > PER_TEST // 3
 
 
 def _seeds(number: int) -> range:
     return range(number * PER_TEST, (number + 1) * PER_TEST)
 
 
-def _answered(pair: Pair, asked: dict[int, Asking]) -> int:
+def _answered(pair: Pair, cases: dict[int, QueryCase]) -> int:
     """Send requests to both and assert equal answers. Return how many found something."""
     answered = 0
-    for seed, one in asked.items():
+    for seed, one in cases.items():
         mine, theirs = pair.both(one)
         assert mine == theirs, f"seed {seed}: {one}\n{_difference(mine[1], theirs[1])}"
         answered += theirs[0] == 200 and bool(theirs[1])
     return answered
 
 
-def _ask(port: int, asked: Asking) -> tuple[int, Any]:
+def _fetch(port: int, case: QueryCase) -> tuple[int, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        body = None if asked.body is None else json.dumps(asked.body)
-        connection.request(asked.method, asked.path, body)
+        body = None if case.body is None else json.dumps(case.body)
+        connection.request(case.method, case.path, body)
         response = connection.getresponse()
         return response.status, _plain(json.loads(response.read(), object_pairs_hook=_pairs))
     finally:

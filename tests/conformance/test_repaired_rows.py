@@ -51,8 +51,8 @@ def test_opentsdb_reads_rows_repaired_by_fsck(
     assert "xception" not in peer.log()
 
     hbase.tables.delete(tables.data, GLOBAL_NOTES)  # OpenTSDB's fsck stops at such a row
-    said = peer.tool("Fsck", "--full-scan", "--threads=1").decode()  # exit status 0: no errors
+    output = peer.tool("Fsck", "--full-scan", "--threads=1").decode()  # exit status 0: no errors
     columns = [cell.column.removeprefix(b"t:") for row in stored(tsd).values() for cell in row.cells]
     objects = [column for column in columns if len(column) % 2 and column[0] not in (1, 5)]
-    assert said.count("possibly from a future version of OpenTSDB") == len(objects) > 5  # the scan was complete
-    assert "ERROR" not in said
+    assert output.count("possibly from a future version of OpenTSDB") == len(objects) > 5  # the scan was complete
+    assert "ERROR" not in output

@@ -49,9 +49,9 @@ NOT_SHOWN = ("index", "filterTagKs", "rollupTable", "histogramQuery")
 @pytest.fixture(scope="module")
 def java() -> Iterator[JavaProcess]:
     need_peer("opentsdb")
-    asked = JavaProcess("OpentsdbRequests.java", "-Duser.timezone=UTC", "-Duser.language=en")
-    yield asked
-    asked.close()
+    process = JavaProcess("OpentsdbRequests.java", "-Duser.timezone=UTC", "-Duser.language=en")
+    yield process
+    process.close()
 
 
 def shown(sub: SubQuery) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def verdict(error: BadQuery) -> str:
 
 def read(text: str, java: JavaProcess, question: str) -> None:
     """Compare the parsing of one `m` or `tsuid`."""
-    there = java.ask(question, text)
+    there = java.call(question, text)
     try:
         draft = read_m(text) if question == "m" else read_tsuid(text)
         here = same(shown(check_sub(draft, Query(0, 0, ()))))
@@ -127,7 +127,7 @@ def test_split_pieces_are_those_of_opentsdb(java: JavaProcess, text: str) -> Non
 @example("sum:m{h=wildcard(a*)}", "sum:m{h=a*}")
 @example("sum:m{h=regexp(a)}", "sum:m{}{h=regexp(a)}")
 def test_sub_queries_equal_as_in_opentsdb(java: JavaProcess, one: str, other: str) -> None:
-    there = java.ask("equal", one, other)
+    there = java.call("equal", one, other)
     try:
         drafts: list[Draft] = [read_m(one), read_m(other)]
     except BadQuery:
@@ -144,7 +144,7 @@ def test_sub_queries_equal_as_in_opentsdb(java: JavaProcess, one: str, other: st
 def test_time_parsed_as_by_opentsdb(java: JavaProcess, text: str, zone: str) -> None:
     if not text or text.lower() == "now" or text.lower().endswith("-ago"):
         return
-    there = java.ask("time", text, zone)
+    there = java.call("time", text, zone)
     try:
         here = f"= {read_time(text, 0, zone, local=UTC)}"
     except BadQuery as exc:
@@ -158,7 +158,7 @@ def test_time_parsed_as_by_opentsdb(java: JavaProcess, text: str, zone: str) -> 
 @given(bodies)
 def test_body_parsed_as_by_opentsdb(java: JavaProcess, body: dict[str, Any]) -> None:
     text = json.dumps(body)
-    there = java.ask("body", text)
+    there = java.call("body", text)
     try:
         query = read_body(text.encode(), 1_600_000_000_000, local=UTC)
     except BadQuery as exc:
@@ -190,7 +190,7 @@ def test_filter_matches_as_in_opentsdb(java: JavaProcess, kind: str, expression:
         here = f"= {matcher_of(make_filter('k', kind, expression)).matches(value)}".lower()
     except BadQuery as exc:
         here = f"! 500 {exc.message}"
-    assert here == java.ask("filter", kind, expression, value)
+    assert here == java.call("filter", kind, expression, value)
 
 
 @law
@@ -198,7 +198,7 @@ def test_filter_matches_as_in_opentsdb(java: JavaProcess, kind: str, expression:
 @example("a(?i)b|c", "C")
 @example("x*", "")
 def test_pattern_matches_as_in_java(java: JavaProcess, pattern: str, value: str) -> None:
-    there = java.ask("regex", pattern, value)
+    there = java.call("regex", pattern, value)
     try:
         here = f"= {compile_pattern(pattern).search(value)}".lower()
     except BadPattern as exc:
@@ -217,7 +217,7 @@ def test_pattern_matches_as_in_java(java: JavaProcess, pattern: str, value: str)
 @given(doubles)
 def test_double_formatted_as_by_opentsdb(java: JavaProcess, number: float) -> None:
     here = double_texts(np.array([number]))[0].decode()
-    there = java.ask("number", struct.unpack("<q", struct.pack("<d", number))[0])[2:]
+    there = java.call("number", struct.unpack("<q", struct.pack("<d", number))[0])[2:]
     assert math.copysign(1, float(there)) == math.copysign(1, float(here))
     assert float(there) == float(here) == number
     assert re.sub("[0-9]+", "9", there) == re.sub("[0-9]+", "9", here)

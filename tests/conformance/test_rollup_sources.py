@@ -131,7 +131,7 @@ def test_rollups_answered_as_by_opentsdb(
     assert peer.send(b"".join(whole[::2])) == b""
     differing = []
     with tsd.serve() as daemon:
-        daemon.tell(b"".join(whole[1::2]))
+        daemon.send_lines(b"".join(whole[1::2]))
         daemon.flush()
         for start, end in RANGES:
             for query in QUERIES + OF_HISTOGRAMS:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import running
-from tests.unit.server.web_parts import get, hear
+from tests.unit.server.web_parts import get, read_response
 
 # Method, path, and the modes that have it: rw, ro, wo. tsd's own endpoints come last and exist in all modes.
 TABLE = """
@@ -62,15 +62,15 @@ async def test_mode_offers_its_endpoints_and_commands(tmp_path: Path, mode: str)
         for line in TABLE.strip().splitlines():
             method, path, *modes = line.split()
             await client.send(get(path, "Content-Length: 0", method=method))
-            heard = await hear(client)
-            nowhere = heard.status == 404 and any(words.encode() in heard.body for words in NOWHERE)
+            response = await read_response(client)
+            nowhere = response.status == 404 and any(words.encode() in response.body for words in NOWHERE)
             if nowhere == (mode in modes):
-                wrong.append(f"{line}: {heard.status} {heard.body[:80]!r}")
+                wrong.append(f"{line}: {response.status} {response.body[:80]!r}")
         async with daemon.client() as telnet:
             await telnet.send(b"help\nput a.b 1500000000 1 host=a\nsync\nexit\n")
-            said = await telnet.read_to_end()
+            replies = await telnet.read_to_end()
     assert wrong == []
-    commands, rest = said.split(b"\n", 1)
+    commands, rest = replies.split(b"\n", 1)
     assert commands.decode() == f"available commands: {COMMANDS[mode]} "
     unknown = b"unknown command: put.  Try `help'.\nunknown command: sync.  Try `help'.\n"
     assert rest == (unknown if mode == "ro" else b"synced 1\n")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import running
-from tests.unit.api.asking import ask
+from tests.unit.api.http_requests import http_request
 
 QUERY = "/api/query?start=1h-ago&m=sum"
 TARGETS = [
@@ -23,10 +23,10 @@ TARGETS = [
 @pytest.mark.parametrize("digits", ["9" * 5000, "0" * 5000 + "1"], ids=["large", "long"])
 async def test_extreme_numbers_cause_no_internal_error(tmp_path: Path, digits: str) -> None:
     async with running(tmp_path) as daemon:
-        await daemon.tell(b"put a.b 1500000000 1 host=a\n")
+        await daemon.send_lines(b"put a.b 1500000000 1 host=a\n")
         for target in TARGETS:
             method, path = target.format(digits, digits).split(" ")
-            heard = await ask(daemon, path, method=method)
-            assert heard.status >= 400
-            assert b"integer string conversion" not in heard.body
+            response = await http_request(daemon, path, method=method)
+            assert response.status >= 400
+            assert b"integer string conversion" not in response.body
         assert daemon.daemon.server.http.statistics().failures == 0

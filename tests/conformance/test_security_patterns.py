@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.running import running
-from tests.unit.api.asking import ask, tell
+from tests.unit.api.http_requests import http_post, http_request
 
 PATTERNS = ("a*a*a*a*a*a*a*a*b", "a?" * 30 + "a" * 30, "(?:a|aa)" * 30 + "b", "a{0,60}" * 9 + "b", "((a+){2})*b")
 
@@ -17,10 +17,10 @@ async def test_expensive_patterns_do_not_block_the_daemon(tmp_path: Path, patter
     """By default, any client may write names and query them."""
     wanted = quote(f"{{host=regexp({pattern})}}")
     async with running(tmp_path, access={}) as daemon:
-        await daemon.tell(b"put a.b 1500000000 1 host=%b\n" % (b"a" * 60))
+        await daemon.send_lines(b"put a.b 1500000000 1 host=%b\n" % (b"a" * 60))
         with trio.fail_after(30):
-            heard = await ask(daemon, f"/api/query?start=1400000000&end=1600000000&m=sum:a.b{wanted}")
-            assert heard.status in (400, 500), heard.body
-            assert (await tell(daemon, "/api/tree", b'{"name":"t"}')).status == 200
+            response = await http_request(daemon, f"/api/query?start=1400000000&end=1600000000&m=sum:a.b{wanted}")
+            assert response.status in (400, 500), response.body
+            assert (await http_post(daemon, "/api/tree", b'{"name":"t"}')).status == 200
             rule = b'{"treeId":1,"type":"METRIC","regex":"%b"}' % pattern.encode()
-            assert (await tell(daemon, "/api/tree/rule", rule)).status == 400
+            assert (await http_post(daemon, "/api/tree/rule", rule)).status == 400

@@ -13,8 +13,8 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from tests.running import Running, running
-from tests.unit.api.asking import ask, tell
-from tests.unit.server.web_parts import Heard
+from tests.unit.api.http_requests import http_post, http_request
+from tests.unit.server.web_parts import HttpResponse
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
     (tmp_path / "secret").write_text(SECRET)
     (files / "link").symlink_to(tmp_path / "secret")
     async with running(tmp_path / "state", {"tsd.http.staticroot": str(files)}) as daemon:
-        await daemon.tell(b"put a.b %d 1 host=a\n" % BASE)
+        await daemon.send_lines(b"put a.b %d 1 host=a\n" % BASE)
         yield daemon
 
 
@@ -71,8 +71,8 @@ async def test_graph_parameter_is_not_executed(daemon: Running, tmp_path: Path, 
     mark = tmp_path / "mark"
     text = COMMANDS[command].format(mark=mark)
     for names in (PARAMETERS, *((name,) for name in ("yrange", "y2range", "key", "o", "wxh", "style"))):
-        heard = await ask(daemon, f"{Q}&{form}&{urlencode(dict.fromkeys(names, text))}")
-        assert heard.status in (200, 400), heard.body
+        response = await http_request(daemon, f"{Q}&{form}&{urlencode(dict.fromkeys(names, text))}")
+        assert response.status in (200, 400), response.body
         assert not mark.exists()
 
 
@@ -82,13 +82,13 @@ async def test_graph_text_is_not_executed(daemon: Running, tmp_path: Path, comma
     mark = tmp_path / "mark"
     text = COMMANDS[command].format(mark=mark)
     if command in (0, 5):  # each starts a process
-        await ask(daemon, f"{Q}&png&{urlencode(dict.fromkeys(('title', 'ylabel', 'y2label'), text))}")
-    await ask(daemon, f"/api/query/gexp?start=1h-ago&exp={quote(text)}")
+        await http_request(daemon, f"{Q}&png&{urlencode(dict.fromkeys(('title', 'ylabel', 'y2label'), text))}")
+    await http_request(daemon, f"/api/query/gexp?start=1h-ago&exp={quote(text)}")
     for member in ("expr", "id"):
         expression = {"id": "e", "expr": "a+b", member: text}
         time = {"start": "1h-ago", "aggregator": "sum"}
         body = {"time": time, "filters": [], "metrics": [], "expressions": [expression]}
-        await tell(daemon, "/api/query/exp", json.dumps(body).encode())
+        await http_post(daemon, "/api/query/exp", json.dumps(body).encode())
     assert not mark.exists()
 
 
@@ -131,33 +131,33 @@ REFLECTING = [
 ]
 
 
-def is_harmless(heard: Heard, script: str) -> bool:
+def is_harmless(response: HttpResponse, script: str) -> bool:
     """Whether a browser executes nothing of an answer: it is no page, or the script is escaped."""
-    assert heard.headers.get("x-content-type-options") == "nosniff"
-    assert "default-src 'none'" in heard.headers["content-security-policy"]
-    if not heard.headers["content-type"].startswith("text/html"):
-        return heard.headers["content-type"].partition(";")[0] in ("application/json", "text/plain", "image/png")
-    return script.encode() not in heard.body or script == html.escape(script)
+    assert response.headers.get("x-content-type-options") == "nosniff"
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    if not response.headers["content-type"].startswith("text/html"):
+        return response.headers["content-type"].partition(";")[0] in ("application/json", "text/plain", "image/png")
+    return script.encode() not in response.body or script == html.escape(script)
 
 
 @pytest.mark.parametrize("target", REFLECTING)
 async def test_answer_contains_no_script_of_the_request(daemon: Running, target: str) -> None:
     for script in SCRIPTS:
         for text in {quote(script), quote(script, safe="<>/'\"()=").replace(" ", "+")}:
-            heard = await ask(daemon, target.format(text))
-            assert is_harmless(heard, script), (target, script, heard.body)
+            response = await http_request(daemon, target.format(text))
+            assert is_harmless(response, script), (target, script, response.body)
 
 
 async def test_names_in_answers_are_not_scripts(daemon: Running) -> None:
     """Names have no such characters. Other stored text is returned as JSON only."""
-    assert b"illegal character: <" in await daemon.tell(b"put <script> 1 1 a=b\n")
+    assert b"illegal character: <" in await daemon.send_lines(b"put <script> 1 1 a=b\n")
     note = {"startTime": BASE, "description": SCRIPT, "notes": SCRIPT, "custom": {SCRIPT: SCRIPT}}
-    heard = await tell(daemon, "/api/annotation", json.dumps(note).encode())
-    assert heard.status == 200
-    assert is_harmless(await ask(daemon, f"/api/annotation?start_time={BASE}"), SCRIPT)
-    await ask(daemon, f"/api/nosuch{quote(SCRIPT)}", f"User-Agent: {SCRIPT}")
+    response = await http_post(daemon, "/api/annotation", json.dumps(note).encode())
+    assert response.status == 200
+    assert is_harmless(await http_request(daemon, f"/api/annotation?start_time={BASE}"), SCRIPT)
+    await http_request(daemon, f"/api/nosuch{quote(SCRIPT)}", f"User-Agent: {SCRIPT}")
     for path in ("/logs", "/logs?json", "/api/stats/query", "/api/stats/clients", "/stats", "/metrics", "/api/config"):
-        assert is_harmless(await ask(daemon, path), SCRIPT)
+        assert is_harmless(await http_request(daemon, path), SCRIPT)
 
 
 CALLBACKS = [
@@ -169,10 +169,10 @@ CALLBACKS = [
 @pytest.mark.parametrize("callback", CALLBACKS, ids=range(len(CALLBACKS)))
 async def test_jsonp_callback_must_be_a_function_name(daemon: Running, callback: str) -> None:
     raw = callback if "%" in callback else quote(callback)
-    heard = await ask(daemon, f"/api/version?jsonp={raw}")
-    assert heard.status == 400
-    assert heard.json["error"]["message"] == "Invalid callback name"
-    assert "x-evil" not in heard.headers
+    response = await http_request(daemon, f"/api/version?jsonp={raw}")
+    assert response.status == 400
+    assert response.json["error"]["message"] == "Invalid callback name"
+    assert "x-evil" not in response.headers
 
 
 BEYOND = [
@@ -186,17 +186,17 @@ BEYOND = [
 @pytest.mark.parametrize("path", BEYOND, ids=range(len(BEYOND)))
 async def test_path_outside_static_root_is_refused(daemon: Running, path: str) -> None:
     for root in ("/s/", "/S/", "/favicon.ico/", "/s//", "/"):
-        heard = await ask(daemon, root + (path if path.isascii() else quote(path)).replace("\\", "%5C"))
-        assert SECRET.encode() not in heard.body
-        assert b"root:" not in heard.body
-        assert heard.status in (200, 400, 404)
-        assert heard.status != 200 or path in ("", ".", "./") or root == "/" or heard.body == b"<p>ours</p>"
+        response = await http_request(daemon, root + (path if path.isascii() else quote(path)).replace("\\", "%5C"))
+        assert SECRET.encode() not in response.body
+        assert b"root:" not in response.body
+        assert response.status in (200, 400, 404)
+        assert response.status != 200 or path in ("", ".", "./") or root == "/" or response.body == b"<p>ours</p>"
 
 
 async def test_static_files_are_served(daemon: Running) -> None:
-    heard = await ask(daemon, "/s/a.html")
-    assert heard.body == b"<p>ours</p>"
-    assert heard.headers["content-security-policy"] == "frame-ancestors 'self'"
+    response = await http_request(daemon, "/s/a.html")
+    assert response.body == b"<p>ours</p>"
+    assert response.headers["content-security-policy"] == "frame-ancestors 'self'"
 
 
 INJECTED = "x%0d%0aSet-Cookie:%20a=b%0d%0a%0d%0a<script>"
@@ -208,18 +208,18 @@ INJECTED = "x%0d%0aSet-Cookie:%20a=b%0d%0a%0d%0a<script>"
 )
 async def test_request_cannot_inject_response_headers(daemon: Running, target: str) -> None:
     for text in (INJECTED, INJECTED.replace("%0d%0a", "%0a"), INJECTED.replace("%0d%0a", "%E5%98%8D%E5%98%8A")):
-        heard = await ask(daemon, target.format(text))
-        assert "set-cookie" not in heard.headers
+        response = await http_request(daemon, target.format(text))
+        assert "set-cookie" not in response.headers
 
 
 async def test_origin_returned_only_if_allowed(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.http.request.cors_domains": "http://a.example"}) as daemon:
-        heard = await ask(daemon, "/api/version", "Origin: http://a.example")
-        assert heard.headers["access-control-allow-origin"] == "http://a.example"
-        assert "access-control-allow-credentials" not in heard.headers
+        response = await http_request(daemon, "/api/version", "Origin: http://a.example")
+        assert response.headers["access-control-allow-origin"] == "http://a.example"
+        assert "access-control-allow-credentials" not in response.headers
         for origin in ("http://b.example", "http://a.example.b", "null", "http://a.example\tx", "*"):
-            heard = await ask(daemon, "/api/version", f"Origin: {origin}")
-            assert "access-control-allow-origin" not in heard.headers
+            response = await http_request(daemon, "/api/version", f"Origin: {origin}")
+            assert "access-control-allow-origin" not in response.headers
 
 
 SMUGGLED = [
@@ -256,10 +256,10 @@ async def test_request_smuggling_is_refused(daemon: Running, rest: bytes) -> Non
     async with daemon.client() as client:
         await client.send(b"POST /api/put HTTP/1.1\r\n" + host + rest + hidden)
         await client.stream.send_eof()
-        heard = await client.read_to_end()
-    assert b"Caches dropped" not in heard
-    assert heard.count(b"HTTP/1.1 ") <= 1
-    assert not heard or heard.split(b" ")[1] in (b"400", b"413", b"501")
+        response = await client.read_to_end()
+    assert b"Caches dropped" not in response
+    assert response.count(b"HTTP/1.1 ") <= 1
+    assert not response or response.split(b" ")[1] in (b"400", b"413", b"501")
 
 
 FOREIGN = [
@@ -290,16 +290,16 @@ async def test_cross_site_requests_change_nothing(tmp_path: Path, headers: tuple
     async with running(tmp_path, {"tsd.no_diediedie": "false"}) as daemon:
         for method, target in CHANGING:
             if method == "POST":
-                heard = await tell(daemon, target, point, "Content-Type: text/plain", *headers)
+                response = await http_post(daemon, target, point, "Content-Type: text/plain", *headers)
             else:
-                heard = await ask(daemon, target, *headers)
-            assert heard.status == 403, (method, target)
-            assert "cors_domains" in heard.body.decode()
+                response = await http_request(daemon, target, *headers)
+            assert response.status == 403, (method, target)
+            assert "cors_domains" in response.body.decode()
         assert daemon.daemon.ingest.ledger.received == 0
         assert not daemon.stop.is_set()
         own = ("Sec-Fetch-Site: same-origin", "Origin: http://tsd")
-        assert (await tell(daemon, "/api/put", point, *own)).status == 204
-        assert (await tell(daemon, "/api/put", point, "Origin: http://tsd")).status == 204
+        assert (await http_post(daemon, "/api/put", point, *own)).status == 204
+        assert (await http_post(daemon, "/api/put", point, "Origin: http://tsd")).status == 204
 
 
 @pytest.mark.difference(
@@ -310,7 +310,7 @@ async def test_cross_site_requests_change_nothing(tmp_path: Path, headers: tuple
 )
 async def test_every_answer_has_security_headers(daemon: Running) -> None:
     for path in ("/", "/api/version", "/version", "/nosuch", "/api/nosuch", "/api/query", "/q", "/metrics", "/health"):
-        headers = (await ask(daemon, path)).headers
+        headers = (await http_request(daemon, path)).headers
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["x-frame-options"] == "DENY"
         assert headers["referrer-policy"] == "no-referrer"
@@ -323,10 +323,12 @@ async def test_every_answer_has_security_headers(daemon: Running) -> None:
 
 async def test_query_list_hides_credentials(daemon: Running) -> None:
     names = ("Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X-Auth-Token", "X-Forwarded-Access-Token")
-    await ask(daemon, f"/api/query?start={BASE}&m=sum:a.b", "User-Agent: us", *(f"{name}: {SECRET}" for name in names))
-    heard = await ask(daemon, "/api/stats/query")
-    assert [one["requestHeaders"]["user-agent"] for one in heard.json["completed"]] == ["us"]
-    assert SECRET.encode() not in heard.body
+    await http_request(
+        daemon, f"/api/query?start={BASE}&m=sum:a.b", "User-Agent: us", *(f"{name}: {SECRET}" for name in names)
+    )
+    response = await http_request(daemon, "/api/stats/query")
+    assert [one["requestHeaders"]["user-agent"] for one in response.json["completed"]] == ["us"]
+    assert SECRET.encode() not in response.body
 
 
 @pytest.mark.difference("stack-traces")
@@ -334,7 +336,7 @@ async def test_stack_trace_not_shown_to_anonymous_clients(tmp_path: Path) -> Non
     """Anonymous clients get no trace even if the setting is on."""
     async with running(tmp_path, {"tsd.http.show_stack_trace": "true"}, access={}) as daemon:
         for path in ("/api/query", "/q?start=x&m=y&json", "/api/annotation?start_time=x", "/api/search/x"):
-            heard = await ask(daemon, path)
-            assert heard.status >= 400
-            assert b"Traceback" not in heard.body
-            assert b".py" not in heard.body
+            response = await http_request(daemon, path)
+            assert response.status >= 400
+            assert b"Traceback" not in response.body
+            assert b".py" not in response.body

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tests.running import Client, Running, running
-from tests.unit.server.web_parts import get, hear, post
+from tests.unit.server.web_parts import get, post, read_response
 from tsd.auth.accounts import Account, write_lines
 from tsd.auth.credentials import hash_token, new_token
 from tsd.auth.roles import COMMAND_PERMISSIONS, Role, endpoint_permissions
@@ -130,7 +130,7 @@ ENDS = ("/diediedie", "diediedie")  # tested separately for permitted roles
 class Case(NamedTuple):
     """One line of a table."""
 
-    asked: str
+    action: str
     who: str
 
     def allows(self, roles: str | None) -> bool:
@@ -139,8 +139,8 @@ class Case(NamedTuple):
 
 def cases(table: str) -> Iterator[Case]:
     for line in table.strip().splitlines():
-        asked, _, who = line.rpartition(" ")
-        yield Case(" ".join(asked.split()), who)
+        action, _, who = line.rpartition(" ")
+        yield Case(" ".join(action.split()), who)
 
 
 class Everybody:
@@ -150,14 +150,14 @@ class Everybody:
         self.daemon = daemon
         self.tokens = tokens
 
-    async def status(self, client: Client, who: str, asked: str) -> int:
-        method, target = asked.split(" ")
+    async def status(self, client: Client, who: str, action: str) -> int:
+        method, target = action.split(" ")
         headers = [f"Authorization: Bearer {self.tokens[who]}"] if who in self.tokens else []
         request = get(target, *headers, method=method) if method in ("GET", "DELETE", "OPTIONS") else b""
         if not request:
             request = post(target, b"[]", *headers).replace(b"POST ", f"{method} ".encode(), 1)
         await client.send(request)
-        return (await hear(client)).status
+        return (await read_response(client)).status
 
 
 @pytest.fixture
@@ -187,12 +187,12 @@ async def test_endpoint_requires_its_role(everybody: Everybody) -> None:
             continue
         async with everybody.daemon.client() as client:
             for case in cases(HTTP):
-                if case.asked.endswith(ENDS) and case.allows(roles):
+                if case.action.endswith(ENDS) and case.allows(roles):
                     continue
-                status = await everybody.status(client, who, case.asked)
+                status = await everybody.status(client, who, case.action)
                 wanted = None if case.allows(roles) else 401 if roles is None else 403
                 if (status if status in (401, 403) else None) != wanted:
-                    wrong.append(f"{who}: {case.asked}: {status}, wanted {wanted or 'another'}")
+                    wrong.append(f"{who}: {case.action}: {status}, wanted {wanted or 'another'}")
     assert wrong == []
 
 
@@ -203,22 +203,22 @@ async def test_command_requires_its_role(everybody: Everybody) -> None:
             await client.send(f"auth {token}\n".encode())
             assert await client.read_until(b"\n") == b"AUTH_SUCCESS\r\n"
             for case in cases(TELNET):
-                if case.asked in ENDS and case.allows(WHO[who]):
+                if case.action in ENDS and case.allows(WHO[who]):
                     continue
-                await client.send(case.asked.encode() + b"\nnosuchcommand\n")
-                heard = await client.read_until(b"unknown command: nosuchcommand.  Try `help'.\n")
-                name = case.asked.partition(" ")[0].encode()
-                refused = name + b": illegal argument: Unauthorized command: " + name in heard
+                await client.send(case.action.encode() + b"\nnosuchcommand\n")
+                reply = await client.read_until(b"unknown command: nosuchcommand.  Try `help'.\n")
+                name = case.action.partition(" ")[0].encode()
+                refused = name + b": illegal argument: Unauthorized command: " + name in reply
                 if refused == case.allows(WHO[who]):
-                    wrong.append(f"{who}: {case.asked}: {heard!r}")
+                    wrong.append(f"{who}: {case.action}: {reply!r}")
     assert wrong == []
 
 
-@pytest.mark.parametrize("asked", ENDS)
-async def test_admin_can_stop_the_daemon(everybody: Everybody, asked: str) -> None:
+@pytest.mark.parametrize("action", ENDS)
+async def test_admin_can_stop_the_daemon(everybody: Everybody, action: str) -> None:
     async with everybody.daemon.client() as client:
-        if asked.startswith("/"):
-            assert await everybody.status(client, "admin", f"GET {asked}") == 200
+        if action.startswith("/"):
+            assert await everybody.status(client, "admin", f"GET {action}") == 200
         else:
             await client.send(f"auth {everybody.tokens['admin']}\ndiediedie\n".encode())
         with trio.fail_after(60):
@@ -241,22 +241,22 @@ async def test_administration_is_off_by_default(tmp_path: Path) -> None:
     async with running(tmp_path, settings, access={}) as daemon, daemon.client() as client:
         everybody = Everybody(daemon, {})
         for case in cases(HTTP):
-            status = await everybody.status(client, "-", case.asked)
+            status = await everybody.status(client, "-", case.action)
             if (status in (401, 403)) == case.allows("rw"):
-                wrong.append(f"{case.asked}: {status}")
-        heard = await daemon.tell(b"dropcaches\ndiediedie\n")
+                wrong.append(f"{case.action}: {status}")
+        reply = await daemon.send_lines(b"dropcaches\ndiediedie\n")
     assert wrong == []
-    assert heard.count(b"Unauthorized command") == 2
+    assert reply.count(b"Unauthorized command") == 2
 
 
 async def test_every_endpoint_and_command_has_a_permission(tmp_path: Path) -> None:
     """New endpoints and commands need an entry in tsd.auth.roles and in these tables."""
     async with running(tmp_path, {"tsd.no_diediedie": "false"}) as daemon:
         routes = set(daemon.daemon.server.http.endpoints)
-        heard = await daemon.tell(b"help\n")
+        reply = await daemon.send_lines(b"help\n")
     known = set(endpoint_permissions("all", "read", may_delete=True))
     assert routes == known
-    asked = {case.asked.split(" ")[1].partition("?")[0].lower().lstrip("/") for case in cases(HTTP)}
-    assert {route for route in routes if not any(f"{path}/".startswith(f"{route}/") for path in asked)} == set()
-    commands = heard.split(b"\n")[0].decode().partition(": ")[2].split()
+    action = {case.action.split(" ")[1].partition("?")[0].lower().lstrip("/") for case in cases(HTTP)}
+    assert {route for route in routes if not any(f"{path}/".startswith(f"{route}/") for path in action)} == set()
+    commands = reply.split(b"\n")[0].decode().partition(": ")[2].split()
     assert set(commands) | {"sync"} == set(COMMAND_PERMISSIONS)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conformance.hbase_points import COUNTERS, KINDS, NamedRow, named_rows, names_of, pieces
 from tests.conformance.put_lines import series
-from tests.e2e.command import PATIENCE_S, Tsd, ask, on_hbase, until
+from tests.e2e.command import PATIENCE_S, Tsd, on_hbase, send_lines, until
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tests.peers.tables import Tables
@@ -88,7 +88,7 @@ def feed_daemon(tsd: Tsd, who: int, start: threading.Barrier, kills: Sequence[in
             if len(left) == total:
                 start.wait()
             while left and total - len(left) < kill:
-                assert ask(connection, left[0]).startswith(b"synced "), left[0]
+                assert send_lines(connection, left[0]).startswith(b"synced "), left[0]
                 left.pop(0)
             if left:
                 connection.sendall(left[0])

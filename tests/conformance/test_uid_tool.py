@@ -48,6 +48,6 @@ def test_opentsdb_accepts_repaired_uid_table(sides: tuple[Tsd, Tsd, Opentsdb], h
     lay_uids(theirs, NAMES)
     assert theirs.run("uid", "fsck", "fix").status > 0
     rows = uid_rows(hbase, theirs)
-    said = peer.tool("UidManager", "-v", "fsck", "fix").decode()  # exit status 0: no errors
-    assert "ERROR" not in said
+    output = peer.tool("UidManager", "-v", "fsck", "fix").decode()  # exit status 0: no errors
+    assert "ERROR" not in output
     assert uid_rows(hbase, theirs) == rows

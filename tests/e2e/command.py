@@ -106,7 +106,7 @@ class Tsd:
         try:
             yield served
             if served.alive:
-                assert served.stop() == 0, served.said()
+                assert served.stop() == 0, served.log_text()
         finally:
             served.close()
 
@@ -122,7 +122,7 @@ class Served:
         self._folder = folder
         self._process = Forked(["serve", *options], folder=folder.parent, env=env)
         self._process.stdin.close()
-        self._heard = threading.Condition()
+        self._log_changed = threading.Condition()
         self._lines: list[str] = []
         self._silent = False
         self._reader = threading.Thread(target=self._listen)
@@ -153,17 +153,17 @@ class Served:
         def found() -> bool:
             return self._silent or len(self.events(name)) >= count
 
-        with self._heard:
-            in_time = self._heard.wait_for(found, PATIENCE_S)
+        with self._log_changed:
+            in_time = self._log_changed.wait_for(found, PATIENCE_S)
         events = self.events(name)
-        assert len(events) >= count, f"{'daemon exited' if in_time else 'timeout'}, wanted {name!r}:\n{self.said()}"
+        assert len(events) >= count, f"{'daemon exited' if in_time else 'timeout'}, wanted {name!r}:\n{self.log_text()}"
         return events[count - 1]
 
     def events(self, name: str) -> list[Event]:
         """Return the logged events with this name."""
         return [event for event in map(_event, list(self._lines)) if event.get("event") == name]
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return the whole standard error."""
         return "".join(self._lines)
 
@@ -187,10 +187,10 @@ class Served:
         self._reader.join()
         return status
 
-    def tell(self, lines: bytes) -> bytes:
+    def send_lines(self, lines: bytes) -> bytes:
         """Send whole lines over a new connection. Return the replies up to that of `sync`."""
         with self.connect() as connection:
-            return ask(connection, lines)
+            return send_lines(connection, lines)
 
     def connect(self) -> socket.socket:
         """Connect to the daemon."""
@@ -218,14 +218,14 @@ class Served:
     def request(self, verb: str) -> object:
         """Send a request to the control socket and return its answer."""
 
-        async def asking() -> object:
+        async def call() -> object:
             caller = await ControlClient.connect(self._folder / "control.sock")
             try:
                 return await caller.call(verb)
             finally:
                 await caller.aclose()
 
-        return trio.run(asking)
+        return trio.run(call)
 
     def close(self) -> None:
         """Kill the process and join its threads."""
@@ -236,15 +236,15 @@ class Served:
 
     def _listen(self) -> None:
         for line in self._process.stderr:
-            with self._heard:
+            with self._log_changed:
                 self._lines.append(line.decode(errors="replace"))
-                self._heard.notify_all()
-        with self._heard:
+                self._log_changed.notify_all()
+        with self._log_changed:
             self._silent = True
-            self._heard.notify_all()
+            self._log_changed.notify_all()
 
 
-def ask(connection: socket.socket, lines: bytes) -> bytes:
+def send_lines(connection: socket.socket, lines: bytes) -> bytes:
     """Send whole lines and `sync`. Return everything up to the reply of `sync`."""
     sender = threading.Thread(target=connection.sendall, args=(lines + b"sync\n",))
     sender.start()  # a daemon with many replies may stop reading until they are read

@@ -53,8 +53,8 @@ class InheritingDaemon:
 
     def wait(self) -> tuple[int, str]:
         """Return exit status and standard error."""
-        _, said = self._process.communicate(timeout=PATIENCE_S)
-        return self._process.returncode, re.sub(r"\x1b\[[0-9;]*m", "", said.decode())
+        _, errors = self._process.communicate(timeout=PATIENCE_S)
+        return self._process.returncode, re.sub(r"\x1b\[[0-9;]*m", "", errors.decode())
 
     def close(self) -> None:
         """Kill the process."""

@@ -57,7 +57,7 @@ class SandboxedDaemon:
         self._notify_socket.close()
         self._folder.cleanup()
 
-    def ask(self, lines: bytes, *, until: bytes) -> bytes:
+    def send_lines(self, lines: bytes, *, until: bytes) -> bytes:
         """Send lines. Return the replies once they end with `until`."""
         answer = b""
         with socket.create_connection((HOST, self._port), timeout=PATIENCE_S) as connection:

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.running import Running, running
-from tests.unit.api.asking import ask, tell
+from tests.unit.api.http_requests import http_post, http_request
 from tsd.auth.accounts import Account, write_lines
 from tsd.auth.credentials import hash_password, hash_token, new_token
 from tsd.auth.roles import Role
@@ -44,7 +44,7 @@ def accounts(tmp_path: Path) -> Accounts:
     return Accounts(tmp_path, agent=Role.WRITE, grafana=Role.READ, root=Role.READ | Role.WRITE | Role.ADMIN)
 
 
-async def said(daemon: Running, lines: bytes) -> bytes:
+async def replies_to(daemon: Running, lines: bytes) -> bytes:
     """Return all replies to lines up to the end of the connection."""
     async with daemon.client() as client:
         await client.send(lines)
@@ -54,10 +54,12 @@ async def said(daemon: Running, lines: bytes) -> bytes:
 async def test_telnet_auth_command_as_in_opentsdb(tmp_path: Path, accounts: Accounts) -> None:
     async with running(tmp_path / "state", access=accounts.access) as daemon:
         token = accounts.tokens["agent"].encode()
-        heard = await said(daemon, b"version\n" + PUT + b"auth " + token + b"\r\n" + PUT + b"auth x\nsync\nexit\n")
-        assert heard == (b"AUTH_FAIL\r\nAUTH_FAIL\r\nAUTH_SUCCESS\r\nunknown command: auth.  Try `help'.\nsynced 1\n")
-        heard = await said(daemon, b"auth basic agent " + token + b"\nhelp\nexit\n")
-        assert heard == b"AUTH_SUCCESS\r\navailable commands: version exit help put rollup histogram \n"
+        replies = await replies_to(
+            daemon, b"version\n" + PUT + b"auth " + token + b"\r\n" + PUT + b"auth x\nsync\nexit\n"
+        )
+        assert replies == (b"AUTH_FAIL\r\nAUTH_FAIL\r\nAUTH_SUCCESS\r\nunknown command: auth.  Try `help'.\nsynced 1\n")
+        replies = await replies_to(daemon, b"auth basic agent " + token + b"\nhelp\nexit\n")
+        assert replies == b"AUTH_SUCCESS\r\navailable commands: version exit help put rollup histogram \n"
 
 
 @pytest.mark.difference(
@@ -68,8 +70,8 @@ async def test_telnet_auth_command_as_in_opentsdb(tmp_path: Path, accounts: Acco
 )
 async def test_telnet_closed_after_failed_logins(tmp_path: Path, accounts: Accounts) -> None:
     async with running(tmp_path / "state", access=accounts.access) as daemon:
-        assert await said(daemon, PUT * 1000) == b"AUTH_FAIL\r\n" * MAX_LOGIN_ATTEMPTS
-        assert await said(daemon, b"x" * 100_000) == b""
+        assert await replies_to(daemon, PUT * 1000) == b"AUTH_FAIL\r\n" * MAX_LOGIN_ATTEMPTS
+        assert await replies_to(daemon, b"x" * 100_000) == b""
         assert "accounts" in [name for name, _ in daemon.daemon.reloads]  # of SIGHUP
         assert daemon.daemon.ingest.ledger.received == 0
 
@@ -77,8 +79,10 @@ async def test_telnet_closed_after_failed_logins(tmp_path: Path, accounts: Accou
 async def test_missing_role_refused_with_opentsdb_message(tmp_path: Path, accounts: Accounts) -> None:
     async with running(tmp_path / "state", access=accounts.access) as daemon:
         log_in = b"auth " + accounts.tokens["grafana"].encode() + b"\n"
-        heard = await said(daemon, log_in + PUT * 2 + b"rollup 1h-sum a 1 1 a=b\nsync\ndropcaches\nversion\nexit\n")
-        refused = [line for line in heard.split(b"\n") if b"Unauthorized" in line]
+        replies = await replies_to(
+            daemon, log_in + PUT * 2 + b"rollup 1h-sum a 1 1 a=b\nsync\ndropcaches\nversion\nexit\n"
+        )
+        refused = [line for line in replies.split(b"\n") if b"Unauthorized" in line]
         assert refused == [
             b"put: illegal argument: Unauthorized command: put",
             b"put: illegal argument: Unauthorized command: put",
@@ -86,8 +90,8 @@ async def test_missing_role_refused_with_opentsdb_message(tmp_path: Path, accoun
             b"sync: illegal argument: Unauthorized command: sync",
             b"dropcaches: illegal argument: Unauthorized command: dropcaches",
         ]
-        heard = await said(daemon, b"auth " + accounts.tokens["agent"].encode() + b"\nstats\nexit\n")
-        assert heard.endswith(b"stats: illegal argument: Unauthorized command: stats\n")
+        replies = await replies_to(daemon, b"auth " + accounts.tokens["agent"].encode() + b"\nstats\nexit\n")
+        assert replies.endswith(b"stats: illegal argument: Unauthorized command: stats\n")
         assert daemon.daemon.ingest.ledger.received == 0
 
 
@@ -95,8 +99,10 @@ async def test_anonymous_client_with_role_can_log_in(tmp_path: Path, accounts: A
     access = {**accounts.access, "tsd.access.anonymous": "read"}
     async with running(tmp_path / "state", access=access) as daemon:
         token = accounts.tokens["agent"].encode()
-        heard = await said(daemon, PUT + b"auth nonsense\nauth " + token + b"\n" + PUT + b"sync\nauth x\nexit\n")
-        assert heard == (
+        replies = await replies_to(
+            daemon, PUT + b"auth nonsense\nauth " + token + b"\n" + PUT + b"sync\nauth x\nexit\n"
+        )
+        assert replies == (
             b"put: illegal argument: Unauthenticated command: put\nAUTH_FAIL\r\nAUTH_SUCCESS\r\nsynced 1\n"
             b"unknown command: auth.  Try `help'.\n"
         )
@@ -130,19 +136,19 @@ async def test_http_requires_and_accepts_credentials(tmp_path: Path, accounts: A
     accounts.lines["alice"] = str(Account("alice", Role.READ, hash_password("correct horse: battery")))
     accounts.write()
     async with running(tmp_path / "state", access=accounts.access) as daemon:
-        heard = await ask(daemon, "/api/suggest?type=metrics")
-        assert heard.status == 401
-        assert heard.headers["www-authenticate"].startswith("B")
-        assert heard.json["error"]["message"] == "Unauthorized"
+        replies = await http_request(daemon, "/api/suggest?type=metrics")
+        assert replies.status == 401
+        assert replies.headers["www-authenticate"].startswith("B")
+        assert replies.json["error"]["message"] == "Unauthorized"
         token = accounts.tokens["grafana"]
         basic = [b64encode(text.encode()).decode() for text in (f"grafana:{token}", "alice:correct horse: battery")]
         for header in (accounts.bearer("grafana"), *(f"Authorization: Basic {one}" for one in basic)):
-            assert (await ask(daemon, "/api/suggest?type=metrics", header)).status == 200
-            assert (await tell(daemon, "/api/put", JSON, header)).status == 403
-        assert (await tell(daemon, "/api/put", JSON, accounts.bearer("agent"))).status == 204
-        assert (await ask(daemon, "/api/suggest?type=metrics", accounts.bearer("agent"))).status == 403
-        assert (await ask(daemon, "/q?start=1h-ago&m=sum:a&ascii")).status == 401
-        assert (await ask(daemon, "/api/suggest?type=metrics", "Authorization: Bearer nonsense")).status == 401
+            assert (await http_request(daemon, "/api/suggest?type=metrics", header)).status == 200
+            assert (await http_post(daemon, "/api/put", JSON, header)).status == 403
+        assert (await http_post(daemon, "/api/put", JSON, accounts.bearer("agent"))).status == 204
+        assert (await http_request(daemon, "/api/suggest?type=metrics", accounts.bearer("agent"))).status == 403
+        assert (await http_request(daemon, "/q?start=1h-ago&m=sum:a&ascii")).status == 401
+        assert (await http_request(daemon, "/api/suggest?type=metrics", "Authorization: Bearer nonsense")).status == 401
 
 
 @pytest.mark.difference(
@@ -179,22 +185,22 @@ async def test_only_allowed_networks_connect(tmp_path: Path) -> None:
     async with running(tmp_path / "a", access={"tsd.network.allow": "10.0.0.0/8"}) as daemon:
         async with daemon.client() as client:
             with pytest.raises((AssertionError, trio.BrokenResourceError)):
-                await client.ask(PUT)
+                await client.send_lines(PUT)
         assert daemon.daemon.access.authenticator.statistics().outside == 1
     async with running(tmp_path / "b", access={"tsd.network.allow": "10.0.0.0/8,127.0.0.0/8"}) as daemon:
-        assert await daemon.tell(PUT) == b"synced 1\n"
+        assert await daemon.send_lines(PUT) == b"synced 1\n"
 
 
 @pytest.mark.difference("administration")
 async def test_administration_is_off_without_authentication(tmp_path: Path) -> None:
     async with running(tmp_path / "a", access={}) as daemon:
-        heard = await said(daemon, PUT + b"dropcaches\nhelp\nsync\nexit\n")
-        assert heard == (
+        replies = await replies_to(daemon, PUT + b"dropcaches\nhelp\nsync\nexit\n")
+        assert replies == (
             b"dropcaches: illegal argument: Unauthorized command: dropcaches\n"
             b"available commands: stats version exit help put rollup histogram \nsynced 1\n"
         )
-        heard_http = await ask(daemon, "/api/dropcaches")
-        assert heard_http.status == 403
-        assert "tsd.access.anonymous" in heard_http.json["error"]["details"]
+        http_response = await http_request(daemon, "/api/dropcaches")
+        assert http_response.status == 403
+        assert "tsd.access.anonymous" in http_response.json["error"]["details"]
     async with running(tmp_path / "b", access={"tsd.access.anonymous": "read,write,admin"}) as daemon:
-        assert (await ask(daemon, "/api/dropcaches")).status == 200
+        assert (await http_request(daemon, "/api/dropcaches")).status == 200

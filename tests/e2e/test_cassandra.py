@@ -65,11 +65,11 @@ def test_daemon_keeps_acknowledged_points_while_cassandra_is_down(tmp_path: Path
     try:
         assert tsd.run("create-tables").status == 0
         with tsd.serve() as served:
-            assert served.tell(text([f"put {line}" for line in LINES[:8]])) == b"synced 8\n"
+            assert served.send_lines(text([f"put {line}" for line in LINES[:8]])) == b"synced 8\n"
             served.flush()
             assert sorted(tsd.lines("a.b")) == sorted(LINES[:8])
             own.kill()
-            assert served.tell(text([f"put {line}" for line in LINES[8:16]])) == b"synced 8\n"
+            assert served.send_lines(text([f"put {line}" for line in LINES[8:16]])) == b"synced 8\n"
             served.await_event("store.unavailable")
             own.start()
             served.await_event("store.available")

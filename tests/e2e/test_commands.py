@@ -126,9 +126,9 @@ def test_daemon_knows_metric_made_by_mkmetric(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "false"})
     with tsd.serve() as daemon:
         refused = b"put: unknown metric: No such name for 'metrics': 'sys.cpu'\nsynced 0\n"
-        assert daemon.tell(b"put sys.cpu 1356998400 1 host=web01\n") == refused
+        assert daemon.send_lines(b"put sys.cpu 1356998400 1 host=web01\n") == refused
         assert tsd.run("mkmetric", "sys.cpu").status == 0
-        assert daemon.tell(b"put sys.cpu 1356998400 1 host=web01\n") == b"synced 1\n"
+        assert daemon.send_lines(b"put sys.cpu 1356998400 1 host=web01\n") == b"synced 1\n"
     assert tsd.lines("sys.cpu") == ["sys.cpu 1356998400 1 host=web01"]
 
 
@@ -161,7 +161,7 @@ def test_version_equals_the_daemons_answer(tmp_path: Path) -> None:
     assert (done.status, done.err) == (0, "")
     assert VERSION.fullmatch(done.out)
     with tsd.serve() as daemon:
-        assert daemon.tell(b"version\n").decode() == done.out + "synced 0\n"
+        assert daemon.send_lines(b"version\n").decode() == done.out + "synced 0\n"
 
 
 @pytest.mark.difference(
@@ -215,7 +215,7 @@ def test_existing_opentsdb_conf_is_accepted(tmp_path: Path) -> None:
         str(tsd.folder),
     )
     with tsd.serve("--config", str(file), "--port", "0") as daemon:
-        assert daemon.tell(b"put a:b 1356998400 1 user=me@home\n") == b"synced 1\n"
+        assert daemon.send_lines(b"put a:b 1356998400 1 user=me@home\n") == b"synced 1\n"
         ignored = daemon.await_event("settings.ignored")
         assert ignored["keys"] == " ".join(IGNORED.split())
 
@@ -232,7 +232,7 @@ def test_unsupported_opentsdb_features_are_reported(tmp_path: Path) -> None:
         ["ignored: tsd.search.enable", f"{key} is not supported: {consequence}"],
     )
     with tsd.serve() as daemon:
-        daemon.tell(b"version\n")
+        daemon.send_lines(b"version\n")
         event = daemon.await_event("setting.unsupported")
         assert (event["level"], event["key"], event["consequence"]) == ("warning", key, consequence)
 
@@ -252,8 +252,8 @@ def test_state_folder_has_one_owner(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     with tsd.serve() as daemon, tsd.spawn() as second:
         assert second.wait() == 4
-        assert second.said() == f"tsd: state folder {tsd.folder}: process {daemon.pid} uses it\n"
-        assert daemon.tell(b"put a.b 1356998400 1 host=web01\n") == b"synced 1\n"
+        assert second.log_text() == f"tsd: state folder {tsd.folder}: process {daemon.pid} uses it\n"
+        assert daemon.send_lines(b"put a.b 1356998400 1 host=web01\n") == b"synced 1\n"
     with lock_state(tsd.folder):  # as a starting daemon does
         busy = tsd.run("uid", "a.b")
     assert (busy.status, busy.out) == (4, "")
@@ -270,14 +270,14 @@ def test_port_in_use_is_reported(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with Tsd(tmp_path / "state").spawn("--port", str(port)) as daemon:
             assert daemon.wait() == 1
-            assert f"{HOST}:{port}: {os.strerror(errno.EADDRINUSE)}" in daemon.said()
+            assert f"{HOST}:{port}: {os.strerror(errno.EADDRINUSE)}" in daemon.log_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_stops_the_daemon_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
     with tsd.serve() as daemon:
-        assert daemon.tell(b"put a.b 1356998400 1 host=web01\n") == b"synced 1\n"
+        assert daemon.send_lines(b"put a.b 1356998400 1 host=web01\n") == b"synced 1\n"
         daemon.signal(number)
         assert daemon.wait() == 0
         event = daemon.events("daemon.stopping")[0]

@@ -83,7 +83,7 @@ def test_compact_joins_rows_and_keeps_points(tsd: Tsd) -> None:
 @pytest.mark.slow
 def test_compact_runs_in_the_daemon(tsd: Tsd) -> None:
     with tsd.serve() as daemon:
-        daemon.tell("".join(f"put {line}\n" for line in lines("a.load")).encode())
+        daemon.send_lines("".join(f"put {line}\n" for line in lines("a.load")).encode())
         daemon.flush()
         before = tsd.lines("a.load")
         done = tsd.run("compact")
@@ -175,8 +175,8 @@ def test_compact_survives_daemon_restart(tsd: Tsd) -> None:
 
 def await_trouble(process: Forked) -> None:
     """Return once the command reports that its store does not answer."""
-    said = process.stderr.readline().decode()
-    assert said.startswith("tsd: retrying: "), said
+    output = process.stderr.readline().decode()
+    assert output.startswith("tsd: retrying: "), output
 
 
 def test_compact_survives_hbase_outage(tmp_path: Path, hbase: RunningHbase) -> None:

@@ -115,13 +115,13 @@ def test_next_copy_includes_points_sent_meanwhile(tmp_path: Path) -> None:
     home, other = Tsd(tmp_path / "home", settings), Tsd(tmp_path / "other", settings)
     with home.serve() as daemon, other.serve() as theirs:
         first = Generator(1, SERIES, HOURS).lines(100)
-        daemon.tell(block(first))
+        daemon.send_lines(block(first))
         assert home.run("copy", *to(other)).status == 0
         wanted = home.lines(*METRICS)
         assert len(wanted) > 50
         assert other.lines(*METRICS) == wanted
-        daemon.tell(block(Generator(2, [*SERIES, series(b"new", b"host=new")], HOURS).lines(100)))
-        theirs.tell(b"put sys.cpu %d 1 host=web01 cpu=0\n" % (T + 7200))
+        daemon.send_lines(block(Generator(2, [*SERIES, series(b"new", b"host=new")], HOURS).lines(100)))
+        theirs.send_lines(b"put sys.cpu %d 1 host=web01 cpu=0\n" % (T + 7200))
     assert home.run("copy", *to(other)).status == 0
     wanted = [*home.lines(*METRICS, "new"), f"sys.cpu {T + 7200} 1 host=web01 cpu=0"]
     assert sorted(other.lines(*METRICS, "new")) == sorted(wanted)

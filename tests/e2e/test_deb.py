@@ -81,11 +81,11 @@ def test_install_works_and_removal_keeps_data(package: Path, tmp_path: Path) -> 
     command: list[str | Path] = ["/bin/sh", "-c", script, "sh", root, package]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=5 * PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    user, first, module, *said = done.stdout.splitlines()
+    user, first, module, *output = done.stdout.splitlines()
     assert user.startswith("tsd:x:")
     assert first == "#!/usr/lib/tsd/bin/python -I"
     assert Path(module).is_relative_to(root / "usr" / "lib" / "tsd")
-    assert f"sys.cpu {T} 42 host=web01" in said
+    assert f"sys.cpu {T} 42 host=web01" in output
     assert not Path("/usr/lib/tsd").exists()
 
 
@@ -129,9 +129,9 @@ class Machine:
         """Run dpkg. Return its output and the calls of systemctl."""
         self._calls.write_text("")
         as_here = (f"--root={self.root}", "--force-script-chrootless", "--force-not-root", "--force-bad-path")
-        said = self._run("dpkg", *as_here, f"--log={self.root}/var/log/dpkg.log", *words)
+        output = self._run("dpkg", *as_here, f"--log={self.root}/var/log/dpkg.log", *words)
         root = f"--root={self.root} "
-        return said, [line.removeprefix(root) for line in self._calls.read_text().splitlines()]
+        return output, [line.removeprefix(root) for line in self._calls.read_text().splitlines()]
 
     def _run(self, *words: str | Path) -> str:
         path = f"{self._folder}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -143,9 +143,9 @@ class Machine:
 def test_upgrade_restarts_and_removal_stops_the_service(tmp_path: Path, program: Callable[[str], Path]) -> None:
     program("dpkg-deb")
     machine = Machine(tmp_path)
-    said, calls = machine.dpkg("--install", machine.package("1"))
+    output, calls = machine.dpkg("--install", machine.package("1"))
     assert calls == ["daemon-reload"]
-    assert "then: systemctl enable --now tsd" in said
+    assert "then: systemctl enable --now tsd" in output
 
     # Files at this time: a changed configuration, data, Python's caches, and one of several daemons.
     config, data = machine.root / "etc/tsd/tsd.conf", machine.root / "var/lib/tsd/journal/1.journal"
@@ -178,9 +178,9 @@ def test_upgrade_restarts_and_removal_stops_the_service(tmp_path: Path, program:
     assert not (machine.root / "usr/lib/tsd").exists()
     assert config.read_text() == "tsd.mode = ro\n"
 
-    said, calls = machine.dpkg("--purge", "tsd")
+    output, calls = machine.dpkg("--purge", "tsd")
     assert calls == ["daemon-reload"]
-    assert "the data in /var/lib/tsd stays" in said
+    assert "the data in /var/lib/tsd stays" in output
     assert not config.exists()
     assert {data.read_text(), config.with_name("accounts").read_text()} == {"ours"}
 

@@ -83,7 +83,7 @@ def test_delete_refused_if_daemon_cannot_flush(tmp_path: Path) -> None:
     away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": f"{HOST}:1"}
     tsd = Tsd(tmp_path / "state", {**away, "tsd.storage.flush_interval": "3600000"})
     with tsd.serve("--port", "0", "--set", "tsd.core.drain_timeout=0") as daemon:
-        assert daemon.tell(f"put {WEB01[0]}\n".encode()) == b"synced 1\n"
+        assert daemon.send_lines(f"put {WEB01[0]}\n".encode()) == b"synced 1\n"
         for words in (("delete", "sys.cpu", *SPAN, "--yes"), ("scan", "--delete", "1", "sum", "sys.cpu")):
             done = tsd.run(*words)
             assert (done.status, done.out) == (3, "")
@@ -95,7 +95,7 @@ def test_delete_handles_lines_left_in_journal(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
     assert tsd.run("import", "-", stdin=WEB01[0].encode()).status == 0
     with tsd.serve() as daemon:
-        assert daemon.tell(f"put {WEB01[1]}\n".encode()) == b"synced 1\n"
+        assert daemon.send_lines(f"put {WEB01[1]}\n".encode()) == b"synced 1\n"
         daemon.kill()
     warning = f"tsd: no daemon runs, and the journal {tsd.folder / 'journal'} "
     scanned = tsd.run("scan", "--import", "1", "sum", "sys.cpu")

@@ -122,15 +122,15 @@ def test_fsck_reports_without_changing(engine: Tsd) -> None:
     before = stored(engine)
     done = engine.run("fsck", "--full-scan")
     assert (done.status, done.err) == (1, "")
-    said = done.out.splitlines()
-    assert any(line.endswith("broken 1357005600 {host=a} column 0007: old encoding: value 2a") for line in said)
-    assert "ERROR row 000001: row key: row key 000001: got 3 bytes, wanted 7 and a multiple of 6" in said
-    summary = dict(line.rsplit(": ", 1) for line in said[said.index(f"Rows Processed: {len(before)}") - 1 : -1])
+    output = done.out.splitlines()
+    assert any(line.endswith("broken 1357005600 {host=a} column 0007: old encoding: value 2a") for line in output)
+    assert "ERROR row 000001: row key: row key 000001: got 3 bytes, wanted 7 and a multiple of 6" in output
+    summary = dict(line.rsplit(": ", 1) for line in output[output.index(f"Rows Processed: {len(before)}") - 1 : -1])
     assert list(summary)[: len(FsckLine)] == [line.value for line in FsckLine]
     assert int(summary["Key Values Processed"]) == sum(len(row.cells) for row in before.values())
     assert int(summary["Total Errors"]) > 40
     assert summary["Total Errors Fixed"] == "0"
-    assert said[-1].startswith("Completed fsck in [")
+    assert output[-1].startswith("Completed fsck in [")
 
     *findings, totals = map(json.loads, engine.run("fsck", "--full-scan", "--json").out.splitlines())
     assert totals["errors"] == sum(one["error"] for one in findings) == int(summary["Total Errors"])

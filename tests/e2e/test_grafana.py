@@ -27,7 +27,7 @@ class Grafana:
 
     def get(self, path: str) -> Any:
         """Return the JSON of an answer with status 200."""
-        return self._ask("GET", path)
+        return self._request("GET", path)
 
     def query(self, version: str, sub: Mapping[str, Any], start: int = START_S, end: int = START_S + 3600) -> Any:
         """Send the query of one panel: a request has one sub query."""
@@ -48,9 +48,9 @@ class Grafana:
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Return the JSON of an answer with status 200."""
-        return self._ask("POST", path, body)
+        return self._request("POST", path, body)
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         connection = http.client.HTTPConnection(HOST, self._port, timeout=PATIENCE_S)
         try:
             connection.request(
@@ -78,7 +78,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ]
     lines += [f"put noted.cpu {START_S + 10 * i} {i} host=web00\n" for i in range(3)]
     with Tsd(folder, settings).serve() as served:
-        assert served.tell("".join(lines).encode()) == b"synced 93\n"
+        assert served.send_lines("".join(lines).encode()) == b"synced 93\n"
         yield served
 
 
@@ -217,7 +217,7 @@ class TestFromTheBrowser:
         assert {1000 * time: value for time, value in points(seconds, OLD).items()} == points(in_ms, OLD)
 
     def test_missing_end_means_now(self, grafana: Grafana, served: Served) -> None:
-        assert served.tell(b"put now.cpu %d 42 host=web00\n" % (now_ms() // 1000 - 60)).startswith(b"synced")
+        assert served.send_lines(b"put now.cpu %d 42 host=web00\n" % (now_ms() // 1000 - 60)).startswith(b"synced")
         [found] = grafana.from_browser([{"aggregator": "sum", "metric": "now.cpu"}], start="1h-ago")
         assert [*found["dps"].values()] == [42]
         [found] = grafana.from_browser([{"aggregator": "sum", "metric": "now.cpu"}], start=now_ms() - 3_600_000)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import Served, Tsd, ask
+from tests.e2e.command import Served, Tsd, send_lines
 
 WARM, MANY = 100, 400
 MOST_BYTES = 20 << 10  # per connection
@@ -23,7 +23,7 @@ def resident(served: Served) -> int:
 def become_idle(connection: socket.socket, kind: str) -> None:
     """Use a connection as an agent does before it waits for the next interval."""
     if kind == "telnet":
-        assert ask(connection, LINE) == b"synced 1\n"
+        assert send_lines(connection, LINE) == b"synced 1\n"
     elif kind == "http":
         connection.sendall(REQUEST)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.running import Running, running
-from tests.unit.server.web_parts import get, hear
+from tests.unit.server.web_parts import get, read_response
 
 BASE = 1700000040  # a whole minute: a query does not show a partial first bucket
 WRITERS, CLIENTS, ROUNDS, POINTS = 100, 200, 3, 60
@@ -22,20 +22,20 @@ async def send(daemon: Running, host: int) -> None:
         for part in range(ROUNDS):
             first = BASE + part * POINTS * 10
             lines = b"".join(b"put m %d 1.5 host=%d\n" % (first + 10 * at, host) for at in range(POINTS))
-            assert await client.ask(lines) == b"synced %d\n" % (POINTS * (part + 1))
+            assert await client.send_lines(lines) == b"synced %d\n" % (POINTS * (part + 1))
 
 
-async def ask(daemon: Running) -> None:
+async def run_queries(daemon: Running) -> None:
     """Repeat a query. The number of points never decreases."""
     found = 0.0
     async with daemon.client() as client:
         for _ in range(ROUNDS):
             await client.send(get(URI))
-            heard = await hear(client)
-            if heard.status == 400 and b"No such name for 'metrics'" in heard.body:
+            response = await read_response(client)
+            if response.status == 400 and b"No such name for 'metrics'" in response.body:
                 continue  # queried before the first point
-            assert heard.status == 200, heard.body
-            total = sum(sum(group["dps"].values()) for group in json.loads(heard.body))
+            assert response.status == 200, response.body
+            total = sum(sum(group["dps"].values()) for group in json.loads(response.body))
             assert total >= found
             found = total
 
@@ -47,10 +47,10 @@ async def test_200_query_clients_with_100_senders(tmp_path: Path) -> None:
                 for host in range(WRITERS):
                     nursery.start_soon(send, daemon, host)
                 for _ in range(CLIENTS):
-                    nursery.start_soon(ask, daemon)
+                    nursery.start_soon(run_queries, daemon)
         async with daemon.client() as client:
             await client.send(get(URI))
-            groups = (await hear(client)).json
+            groups = (await read_response(client)).json
             stats = await client_stats(daemon)
         assert len(groups) == WRITERS
         assert sum(sum(group["dps"].values()) for group in groups) == 1.5 * WRITERS * ROUNDS * POINTS

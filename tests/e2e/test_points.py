@@ -196,14 +196,14 @@ def test_scan_shows_the_daemons_newest_points(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
     with tsd.serve() as daemon:
         for turn in range(3):
-            assert daemon.tell(f"put sys.cpu {T + turn} {turn} host=web01\n".encode()) == b"synced 1\n"
+            assert daemon.send_lines(f"put sys.cpu {T + turn} {turn} host=web01\n".encode()) == b"synced 1\n"
             assert tsd.lines("sys.cpu")[turn:] == [f"sys.cpu {T + turn} {turn} host=web01"]
 
 
 def test_import_adds_to_rows_of_running_daemon(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
     with tsd.serve() as daemon:
-        daemon.tell(f"put sys.cpu {T} 1 host=web01\nput sys.cpu {T + 2} 3 host=web01\n".encode())
+        daemon.send_lines(f"put sys.cpu {T} 1 host=web01\nput sys.cpu {T + 2} 3 host=web01\n".encode())
         assert tsd.run("import", "-", stdin=f"sys.cpu {T + 1} 2 host=web01\n".encode()).status == 0
         wanted = [f"sys.cpu {T + n} {n + 1} host=web01" for n in range(3)]
         assert tsd.lines("sys.cpu") == wanted
@@ -214,7 +214,7 @@ def test_later_import_wins(tmp_path: Path) -> None:
     """Regression: the daemon's window was written after the import, so its older value won."""
     tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
     with tsd.serve() as daemon:
-        assert daemon.tell(f"put sys.cpu {T} 1 host=web01\n".encode()) == b"synced 1\n"
+        assert daemon.send_lines(f"put sys.cpu {T} 1 host=web01\n".encode()) == b"synced 1\n"
         assert tsd.run("import", "-", stdin=f"sys.cpu {T} 2 host=web01\n".encode()).status == 0
         assert tsd.lines("sys.cpu") == [f"sys.cpu {T} 2 host=web01"]
 
@@ -223,7 +223,7 @@ def test_import_refused_if_daemon_cannot_flush(tmp_path: Path) -> None:
     away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": f"{HOST}:1"}
     tsd = Tsd(tmp_path / "state", {**away, "tsd.storage.flush_interval": "3600000"})
     with tsd.serve("--port", "0", "--set", "tsd.core.drain_timeout=0") as daemon:
-        assert daemon.tell(f"put sys.cpu {T} 1 host=web01\n".encode()) == b"synced 1\n"
+        assert daemon.send_lines(f"put sys.cpu {T} 1 host=web01\n".encode()) == b"synced 1\n"
         done = tsd.run("import", "-", stdin=f"sys.cpu {T} 2 host=web01\n".encode())
     assert (done.status, done.out) == (3, "")
     assert done.err.startswith("tsd: the daemon cannot write")

@@ -24,9 +24,9 @@ ELSEWHERE = ("tsd_tls_certificate_left_seconds{", "tsd_store_gateways_down{")  #
 def run(program: Path, *words: str | Path, folder: Path = RULES.parent, stdin: bytes = b"") -> str:
     """Return a program's output. Fail with it if the exit status is not 0."""
     done = subprocess.run([program, *words], cwd=folder, input=stdin, capture_output=True, check=False)
-    said = (done.stdout + done.stderr).decode()
-    assert done.returncode == 0, said
-    return said
+    output = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, output
+    return output
 
 
 def get(port: int, path: str) -> bytes:
@@ -58,7 +58,7 @@ def test_every_rule_has_a_unit_test() -> None:
 def served(tmp_path: Path) -> Iterator[Served]:
     """A daemon with some values in its metrics."""
     with Tsd(tmp_path / "state", {"tsd.canary.enable": "true"}).serve() as served:
-        assert b"synced 1\n" in served.tell(b"put a.b 1500000000 1 host=a\nput oops\n")
+        assert b"synced 1\n" in served.send_lines(b"put a.b 1500000000 1 host=a\nput oops\n")
         served.flush()
         get(served.port, "/api/query?start=1500000000&end=1500000001&m=sum:a.b")
         yield served
@@ -67,9 +67,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def test_prometheus_scrapes_all_metrics(served: Served, tmp_path: Path, program: Callable[[str], Path]) -> None:
     assert run(program("promtool"), "check", "metrics", stdin=get(served.port, "/metrics")) == ""  # no advice
     with prometheus(program("prometheus"), tmp_path, served.port) as port:
-        until(lambda: bool(ask(port, "rate(tsd_cpu_seconds_total[1m])")), "two scrapes of the daemon")
-        assert all(value == "1" for value in ask(port, "tsd_ready"))
-        silent = [query for query in queries() if not ask(port, query) and not query.endswith(SELDOM)]
+        until(lambda: bool(fetch_values(port, "rate(tsd_cpu_seconds_total[1m])")), "two scrapes of the daemon")
+        assert all(value == "1" for value in fetch_values(port, "tsd_ready"))
+        silent = [query for query in queries() if not fetch_values(port, query) and not query.endswith(SELDOM)]
         silent = [query for query in silent if not query.startswith(ELSEWHERE)]
         assert silent == []
         groups = json.loads(get(port, "/api/v1/rules"))["data"]["groups"]
@@ -85,7 +85,7 @@ def queries() -> list[str]:
     return [expr.replace("$instance", ".*").replace("$__rate_interval", "1m") for expr in found]
 
 
-def ask(port: int, query: str) -> list[str]:
+def fetch_values(port: int, query: str) -> list[str]:
     """Return the values of a query. Fail if Prometheus refuses it."""
     answer: dict[str, Any] = json.loads(get(port, "/api/v1/query?" + urlencode({"query": query})))
     assert answer["status"] == "success", answer
@@ -111,13 +111,13 @@ def prometheus(server: Path, folder: Path, target: int) -> Iterator[int]:
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            said = []
+            output = []
             for line in process.stderr:
-                said.append(line)
+                output.append(line)
                 if "Server is ready to receive web requests" in line:
                     break
             else:
-                pytest.fail(f"Prometheus exited: {''.join(said)}")
+                pytest.fail(f"Prometheus exited: {''.join(output)}")
             listener = threading.Thread(target=process.stderr.read)  # a full pipe would block it
             listener.start()
             yield port

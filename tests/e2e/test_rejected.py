@@ -22,7 +22,7 @@ def tsd(tmp_path_factory: pytest.TempPathFactory) -> Tsd:
 @pytest.fixture(scope="module")
 def served(tsd: Tsd) -> Iterator[Served]:
     with tsd.serve() as served:
-        tell(
+        send_lines(
             served,
             b"put sys.a %d 1 host=x\nput sys.a %d 2 host=x\nput sys.b %d 3 host=x\nput bad\nauth basic me secret\n"
             % (T, T + 1, T),
@@ -31,7 +31,7 @@ def served(tsd: Tsd) -> Iterator[Served]:
         yield served
 
 
-def tell(served: Served, lines: bytes) -> bytes:
+def send_lines(served: Served, lines: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(lines + b"sync\nexit\n")
         return read(connection)
@@ -113,7 +113,7 @@ def test_rejected_lines_corrected_resent_and_marked(tsd: Tsd, served: Served) ->
 def test_rejected_lines_listed_without_daemon(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     with tsd.serve() as served:
-        assert tell(served, b"put bad\n").startswith(b"put: illegal argument")
+        assert send_lines(served, b"put bad\n").startswith(b"put: illegal argument")
     assert [one["line"] for one in listed(tsd)] == ["put bad"]
     assert "put bad" in tsd.run("rejected").out
     done = tsd.run("rejected", "--replay")
@@ -127,7 +127,9 @@ def test_long_rejected_line_truncated_and_not_resent(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     beginning = f"put sys.c {T} 1 host=x"
     with tsd.serve() as served:
-        assert b"line too long" in tell(served, beginning.encode() + b"y" * 20_000 + b"\nauth " + b"s" * 20_000 + b"\n")
+        assert b"line too long" in send_lines(
+            served, beginning.encode() + b"y" * 20_000 + b"\nauth " + b"s" * 20_000 + b"\n"
+        )
         done = tsd.run("rejected", "--replay")
         assert (done.status, done.out.splitlines()[0]) == (1, "0 lines accepted, 2 refused again")
     point, other = listed(tsd)

@@ -41,7 +41,7 @@ def test_daemon_runs_with_damaged_uid_counter(tmp_path: Path, counter: bytes) ->
             assert event["error"] == (
                 f"UID table tsdb-uid, 'metrics': a UID counter has 8 bytes, got {len(counter)}: {counter.hex()}"
             )
-            assert daemon.tell(b"put sys.cpu %d 2 host=web01\n" % (T + 1)) == b"synced 1\n"
+            assert daemon.send_lines(b"put sys.cpu %d 2 host=web01\n" % (T + 1)) == b"synced 1\n"
     assert tsd.lines("sys.cpu") == [f"sys.cpu {T} 1 host=web01", f"sys.cpu {T + 1} 2 host=web01"]
 
 
@@ -54,7 +54,7 @@ def test_missing_tables_reported_with_remedy(hbase: RunningHbase, tmp_path: Path
         assert event["next_step"] == "tsd create-tables"
         assert tsd.run("create-tables").status == 0
     with tsd.serve() as daemon:
-        daemon.tell(b"put sys.cpu 1356998400 1 host=web01\n")
+        daemon.send_lines(b"put sys.cpu 1356998400 1 host=web01\n")
         daemon.flush()
         assert daemon.events("tables.missing") == []
 
@@ -71,7 +71,7 @@ def test_store_with_lost_log_is_reported(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
     with tsd.spawn() as served:
         served.await_ready()
-        served.tell(b"".join(b"put sys.cpu %d %d host=web01\n" % (T + at, at) for at in range(100)))
+        served.send_lines(b"".join(b"put sys.cpu %d %d host=web01\n" % (T + at, at) for at in range(100)))
         served.flush()
         served.kill()
     store = tsd.folder / "store"

@@ -15,8 +15,8 @@ LINES = 1500  # few enough to fit into the receiving kernel's buffer
 async def test_stop_processes_data_in_kernel_buffers(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         async with daemon.client() as client, daemon.client() as idle:
-            await idle.ask(b"")
-            await client.ask(b"put m 1500000000 1 a=b\n")
+            await idle.send_lines(b"")
+            await client.send_lines(b"put m 1500000000 1 a=b\n")
             text = b"".join(b"put m %d 1 a=b\n" % (1_500_000_001 + n) for n in range(LINES))
             daemon.daemon.ingest.backpressure.hold("the test")  # data stays in the kernel
             await client.send_whole(text)
@@ -46,7 +46,7 @@ async def test_sending_client_does_not_delay_stop(tmp_path: Path) -> None:
                     number += 1
                     await client.send(b"put m %d 1 a=b\n" % (1_500_000_000 + number))
 
-        await client.ask(b"put m 1500000000 1 a=b\n")
+        await client.send_lines(b"put m 1500000000 1 a=b\n")
         nursery.start_soon(go_on)
         daemon.stop.set()
         await daemon.daemon.server.listener.closed.wait()

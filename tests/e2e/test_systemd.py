@@ -44,7 +44,7 @@ def stored(tsd: Tsd, connection: int = 0) -> list[int]:
 def test_ready_after_replay_and_listening(tmp_path: Path, notify_socket: NotifySocket) -> None:
     tsd = Tsd(tmp_path / "state", LONG)
     with tsd.serve() as daemon:
-        assert daemon.tell(b"".join(numbered(20_000))) == b"synced 20000\n"
+        assert daemon.send_lines(b"".join(numbered(20_000))) == b"synced 20000\n"
         daemon.kill()
     assert list((tmp_path / "state" / "journal").glob("*.journal"))
     with tsd.spawn(env=notify_socket.env) as daemon:
@@ -64,7 +64,7 @@ def test_not_ready_while_replay_waits_for_store(
 ) -> None:
     settings = on_hbase(hbase, hbase.new_tables(), LONG)
     with Tsd(tmp_path / "state", settings).serve() as daemon:
-        assert daemon.tell(b"".join(numbered(2000))) == b"synced 2000\n"
+        assert daemon.send_lines(b"".join(numbered(2000))) == b"synced 2000\n"
         daemon.kill()
     with FaultyProxy(hbase.host, hbase.thrift_port) as proxy:
         proxy.mode = ProxyMode.HOLD
@@ -152,10 +152,10 @@ def test_unwritten_points_replayed_at_next_start(
         tsd = Tsd(tmp_path / "state", settings)
         with tsd.serve(env=notify_socket.env) as daemon:
             lines = list(numbered(4000))
-            daemon.tell(b"".join(lines[:2000]))
+            daemon.send_lines(b"".join(lines[:2000]))
             daemon.flush()
             proxy.mode = ProxyMode.STALL
-            assert daemon.tell(b"".join(lines[2000:])) == b"synced 2000\n"
+            assert daemon.send_lines(b"".join(lines[2000:])) == b"synced 2000\n"
             assert daemon.stop() == 0
             assert notify_socket.pending()[-1].startswith(STOPPING)
             assert daemon.await_event("journal.points_pending")["points"] == 2000

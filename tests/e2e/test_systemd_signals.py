@@ -38,13 +38,13 @@ def test_reload_applies_and_reports_fixed_settings(tmp_path: Path, notify_socket
         assert notify_socket.receive_until("READY=1")
         assert daemon.await_event("reload.finished")["what"].split(" ")[0] == "settings"
         assert len(daemon.events("reload.finished")) == 1  # before, only warnings were logged
-        assert daemon.tell(LINE) == b"synced 1\n"
+        assert daemon.send_lines(LINE) == b"synced 1\n"
 
 
 def test_second_sigterm_keeps_acknowledged_lines(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {**NOWHERE, "tsd.core.drain_timeout": "3600000"})
     with tsd.serve() as daemon:
-        assert daemon.tell(LINE) == b"synced 1\n"
+        assert daemon.send_lines(LINE) == b"synced 1\n"
         daemon.signal(signal.SIGTERM)
         daemon.await_event("store.unavailable")
         assert daemon.alive
@@ -62,7 +62,7 @@ def test_stop_not_delayed_by_clients_that_never_read(tmp_path: Path) -> None:
         with suppress(TimeoutError):  # until its replies fill both kernels' buffers and the daemon stops reading
             while True:
                 deaf.send(b"version\n" * 8192)
-        assert daemon.tell(LINE) == b"synced 1\n"
+        assert daemon.send_lines(LINE) == b"synced 1\n"
         assert daemon.stop() == 0
     assert Tsd(tmp_path / "state").lines("sys.cpu") == [f"sys.cpu {T} 1 host=web01"]
 

@@ -58,12 +58,12 @@ class Client:
                 self.refused.append(error)
                 return
             with connection:
-                if self._ask(connection):
+                if self._send(connection):
                     self.confirmed += 1
                 else:
                     self.cut += 1
 
-    def _ask(self, connection: socket.socket) -> bool:
+    def _send(self, connection: socket.socket) -> bool:
         numbers = range(self.confirmed * LINES, (self.confirmed + 1) * LINES)
         text = b"".join(b"put load.%d %d %d host=web01\n" % (self._number, T + n, n) for n in numbers)
         answer = b""
@@ -91,9 +91,9 @@ def test_restart_under_load_loses_nothing(tmp_path: Path, notify_socket: NotifyS
                     assert daemon.await_ready() == held.getsockname()[1]
                     for client, count in zip(clients, before, strict=True):
                         until(lambda client=client, count=count: client.confirmed >= count + ENOUGH, "more")  # type: ignore[misc]
-                    status, said = daemon.end()
-                    assert status == 0, said
-                    assert re.search(r"sockets\.inherited +addresses=127\.0\.0\.1:\d+\n", said), said
+                    status, output = daemon.end()
+                    assert status == 0, output
+                    assert re.search(r"sockets\.inherited +addresses=127\.0\.0\.1:\d+\n", output), output
             with inheriting_daemon(folder, [held], notify_socket, *QUICK) as daemon:  # serves all waiting clients
                 daemon.await_ready()
                 for client in clients:
@@ -138,9 +138,9 @@ def test_inherited_unix_socket_is_refused(tmp_path: Path, notify_socket: NotifyS
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
         inheriting_daemon(tmp_path / "state", [datagrams], notify_socket) as daemon,
     ):
-        status, said = daemon.wait()
+        status, output = daemon.wait()
     assert status == 1
-    assert said.splitlines()[-1] == (
+    assert output.splitlines()[-1] == (
         "tsd: inherited descriptor 3 (tsd) is not a listening TCP socket: wanted ListenStream=PORT and Accept=no"
     )
 

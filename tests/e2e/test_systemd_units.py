@@ -83,7 +83,7 @@ def test_daemon_works_inside_the_sandbox(tmp_path: Path, program: Callable[[str]
     """The kernel allows only the unit's system calls, and no executable memory."""
     rules = [value for name, value in options("tsd.service") if name == "SystemCallFilter"]
     with SandboxedDaemon(tmp_path / "state", program("systemd-analyze"), rules) as daemon:
-        assert daemon.ask(b"put sys.cpu %d 42 host=web01\nsync\n" % T, until=b"synced 1\n")
+        assert daemon.send_lines(b"put sys.cpu %d 42 host=web01\nsync\n" % T, until=b"synced 1\n")
         found = daemon.get(f"/api/query?start={T - 1}&end={T + 1}&m=sum:sys.cpu")
         assert b'"%d":42' % T in found
         if SandboxedDaemon.can_draw():
@@ -107,7 +107,7 @@ def test_unit_runs_existing_command_and_waits_for_drain(tmp_path: Path) -> None:
     assert unit["Restart"] == "always"
     assert load_config(ROOT / "conf" / "tsd.conf").config == Config()
     with Tsd(tmp_path / "state").spawn("--config", str(ROOT / "conf" / "tsd.conf"), "--port", "0") as daemon:
-        assert daemon.tell(b"") == b"synced 0\n"
+        assert daemon.send_lines(b"") == b"synced 0\n"
 
 
 def test_template_instances_have_own_state_folders() -> None:

@@ -31,7 +31,7 @@ class Tcollector:
         """Make a daemon answer `version`, over a new connection if the old one fails. Return the replies. Then queue
         its own counts, which have no tags."""
         while True:
-            answer = self._ask_version()
+            answer = self._request_version()
             if answer:
                 self._queue.append(f"tcollector.reader.lines_collected {T + self._sent} {self._sent} ")
                 return answer
@@ -53,7 +53,7 @@ class Tcollector:
         if self._connection is not None:
             self._connection.close()
 
-    def _ask_version(self) -> str:
+    def _request_version(self) -> str:
         """Return the answer, or nothing if the connection is broken. It ends when fewer bytes arrive than requested."""
         answer = b""
         try:

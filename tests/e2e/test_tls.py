@@ -84,13 +84,13 @@ async def test_tls_and_plain_telnet_and_http_on_one_port(tmp_path: Path, keys: K
     async with running(tmp_path / "state", keys.settings) as daemon:
         async with connected(daemon, keys.client()) as stream:
             await stream.send_all(b"put a.b 1500000000 1 host=a\nput a.b\nsync\nexit\n")
-            said = await read_to_end(stream)  # trio checks that TLS is closed properly
-            assert said.startswith(b"put: illegal argument: not enough arguments")
-            assert said.endswith(b"synced 1\n")
+            output = await read_to_end(stream)  # trio checks that TLS is closed properly
+            assert output.startswith(b"put: illegal argument: not enough arguments")
+            assert output.endswith(b"synced 1\n")
         async with connected(daemon, keys.client()) as stream:
             await stream.send_all(b"GET /api/version HTTP/1.1\r\nHost: tsd\r\nConnection: close\r\n\r\n")
             assert b"200 OK" in await read_to_end(stream)
-        assert b"synced 1\n" in await daemon.tell(b"put a.b 1500000001 1 host=a\n")
+        assert b"synced 1\n" in await daemon.send_lines(b"put a.b 1500000001 1 host=a\n")
         assert daemon.daemon.access.tls is not None
         statistics = daemon.daemon.access.tls.statistics()
         assert (statistics.handshakes, statistics.failed, statistics.plain) == (2, 0, 0)
@@ -102,9 +102,9 @@ async def test_tls_with_large_replies_and_bodies(tmp_path: Path, keys: Keys) -> 
         lines = b"".join(b"put a.b %d 1 host=a\n" % (1_500_000_000 + at) for at in range(50_000))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.send_all, lines + b"bad line\n" * 5000 + b"sync\nexit\n")
-            said = await read_to_end(stream)
-        assert said.count(b"\n") == 5001
-        assert said.endswith(b"synced 50000\n")
+            output = await read_to_end(stream)
+        assert output.count(b"\n") == 5001
+        assert output.endswith(b"synced 50000\n")
 
 
 async def test_plain_clients_refused_if_tls_required(tmp_path: Path, keys: Keys) -> None:
@@ -114,9 +114,9 @@ async def test_plain_clients_refused_if_tls_required(tmp_path: Path, keys: Keys)
             assert await client.read_to_end() == b"TLS is required on this port.\n"
         async with daemon.client() as client:
             await client.send(b"GET /api/version HTTP/1.1\r\nHost: tsd\r\n\r\n")
-            said = await client.read_to_end()
-            assert said.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
-            assert said.endswith(b"TLS is required on this port.\n")
+            output = await client.read_to_end()
+            assert output.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
+            assert output.endswith(b"TLS is required on this port.\n")
         async with connected(daemon, keys.client()) as stream:
             await stream.send_all(b"exit\n")
             assert await read_to_end(stream) == b""
@@ -188,7 +188,7 @@ async def test_client_certificate_authenticates(tmp_path: Path, keys: Keys, kind
         "tsd.auth.file": str(tmp_path / "accounts"),
     }
     async with running(tmp_path / "state", access=access) as daemon:
-        for name, said in {
+        for name, output in {
             "agent.test": b"synced 1\n",
             "other.test": b"AUTH_FAIL\r\n" * 3,
             "": b"AUTH_FAIL\r\n" * 3,
@@ -200,7 +200,7 @@ async def test_client_certificate_authenticates(tmp_path: Path, keys: Keys, kind
                 async with connected(daemon, context) as stream:
                     await stream.send_all(b"put a.b 1500000000 1 host=a\nsync\nexit\n")
                     await stream.transport_stream.send_eof()
-                    assert await read_to_end(stream) == said
+                    assert await read_to_end(stream) == output
                     assert name or kind == "optional"
             except trio.BrokenResourceError:  # with TLS 1.3 a client notices when it reads
                 assert (name, kind) == ("", "required")

@@ -44,10 +44,10 @@ def test_uid_delete(engine: Tsd) -> None:
 def test_daemon_sees_uid_change_at_once(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     with tsd.serve() as daemon:
-        daemon.tell(b"put old 1356998400 1 host=a\nput gone 1356998400 1 host=a\n")
+        daemon.send_lines(b"put old 1356998400 1 host=a\nput gone 1356998400 1 host=a\n")
         assert tsd.run("uid", "rename", "metrics", "old", "new").status == 0
         assert tsd.run("uid", "delete", "metrics", "gone").status == 0
-        daemon.tell(b"put old 1356998401 2 host=a\nput new 1356998402 3 host=a\nput gone 1356998403 4 host=a\n")
+        daemon.send_lines(b"put old 1356998401 2 host=a\nput new 1356998402 3 host=a\nput gone 1356998403 4 host=a\n")
         assert tsd.lines("new") == ["new 1356998400 1 host=a", "new 1356998402 3 host=a"]
         assert tsd.lines("old") == ["old 1356998401 2 host=a"]
         assert tsd.lines("gone") == ["gone 1356998403 4 host=a"]
@@ -59,10 +59,10 @@ def test_other_daemon_sees_uid_change_eventually(hbase: RunningHbase, tmp_path: 
     settings = on_hbase(hbase, hbase.new_tables(), {"tsd.uid.cache_ttl": "1"})
     tsd = Tsd(tmp_path / "state", settings)
     with tsd.serve() as daemon:
-        daemon.tell(b"put old 1356998400 1 host=a\n")
+        daemon.send_lines(b"put old 1356998400 1 host=a\n")
         assert Tsd(tmp_path / "elsewhere", settings).run("uid", "rename", "metrics", "old", "new").status == 0
         daemon.await_event("uids.changed_elsewhere")
-        daemon.tell(b"put old 1356998401 2 host=a\n")
+        daemon.send_lines(b"put old 1356998401 2 host=a\n")
         assert tsd.lines("new") == ["new 1356998400 1 host=a"]
         assert tsd.lines("old") == ["old 1356998401 2 host=a"]
 
@@ -89,10 +89,10 @@ def test_uid_fsck_checks_and_repairs(engine: Tsd) -> None:
     lay_uids(engine, BROKEN)
     before = stored(engine, "uid_table")
     done = engine.run("uid", "fsck")
-    said = done.out.splitlines()
-    assert (said[0], said[-1], done.status, done.err) == ("Running in log only mode", "8 errors found.", 8, "")
-    assert "ERROR metrics: 000003 has several names: c, d" in said
-    assert "WARN metrics: 000005 -> leak, which has no UID" in said
+    output = done.out.splitlines()
+    assert (output[0], output[-1], done.status, done.err) == ("Running in log only mode", "8 errors found.", 8, "")
+    assert "ERROR metrics: 000003 has several names: c, d" in output
+    assert "WARN metrics: 000005 -> leak, which has no UID" in output
     assert stored(engine, "uid_table") == before
 
     report = json.loads(engine.run("uid", "fsck", "fix", "delete_unknown", "--json").out)

@@ -48,7 +48,7 @@ def test_vmctl_migrates_every_point(tsd: Tsd, tmp_path: Path, program: Callable[
         for time, value in points.items()
     ]
     with tsd.serve() as served, victoria_metrics(server, tmp_path / "vm") as port:
-        assert served.tell("".join(lines).encode()) == b"synced %d\n" % len(lines)
+        assert served.send_lines("".join(lines).encode()) == b"synced %d\n" % len(lines)
         done = subprocess.run(
             [
                 vmctl, "opentsdb", "-s", "--verbose", f"--otsdb-addr=http://{HOST}:{served.port}",
@@ -73,13 +73,13 @@ def victoria_metrics(server: Path, folder: Path) -> Iterator[int]:
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            said = []
+            output = []
             for line in process.stderr:  # it logs when it listens
-                said.append(line)
+                output.append(line)
                 if "started server at" in line or "starting http server" in line:
                     break
             else:
-                pytest.fail(f"VictoriaMetrics exited: {''.join(said)}")
+                pytest.fail(f"VictoriaMetrics exited: {''.join(output)}")
             listener = threading.Thread(target=process.stderr.read)  # a full pipe would block it
             listener.start()
             yield port

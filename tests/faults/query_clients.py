@@ -11,7 +11,7 @@ import trio
 
 from tests.faults.load import HOST
 from tests.running import Client
-from tests.unit.server.web_parts import get, hear
+from tests.unit.server.web_parts import get, read_response
 
 OK = 200
 BYTES = 500  # that a slow reader reads one by one
@@ -26,13 +26,13 @@ class Question(NamedTuple):
     answer: object  # None: any answer with status 200
 
 
-async def asked(port: int, path: str, *, method: str = "GET") -> tuple[int, Any]:
+async def http_request(port: int, path: str, *, method: str = "GET") -> tuple[int, Any]:
     """Send a request. Return status and JSON."""
     async with await trio.open_tcp_stream(HOST, port) as stream:
         client = Client(stream)
         await client.send(get(path, method=method))
-        heard = await hear(client)
-        return heard.status, json.loads(heard.body) if heard.body else None
+        response = await read_response(client)
+        return response.status, json.loads(response.body) if response.body else None
 
 
 def check(question: Question, status: int, body: bytes) -> None:
@@ -49,9 +49,9 @@ async def patient(port: int, questions: list[Question], *, packed: bool) -> None
         client = Client(stream)
         for question in questions:
             await client.send(get(question.path, *headers))
-            heard = await hear(client)
-            coded = "content-encoding" in heard.headers
-            check(question, heard.status, zlib.decompress(heard.body, GZIP) if coded else heard.body)
+            response = await read_response(client)
+            coded = "content-encoding" in response.headers
+            check(question, response.status, zlib.decompress(response.body, GZIP) if coded else response.body)
 
 
 class SlowReader:
@@ -72,8 +72,8 @@ async def slow(port: int, question: Question) -> None:
     """Query and read the answer slowly."""
     async with await trio.open_tcp_stream(HOST, port) as stream:
         await stream.send_all(get(question.path))
-        heard = await hear(Client(SlowReader(stream)))  # type: ignore[arg-type]
-        check(question, heard.status, heard.body)
+        response = await read_response(Client(SlowReader(stream)))  # type: ignore[arg-type]
+        check(question, response.status, response.body)
 
 
 async def disconnecting(port: int, question: Question, taken: int) -> None:

@@ -18,7 +18,7 @@ import trio
 
 from tests.faults.accounting import check_ledger
 from tests.running import Running, running
-from tests.unit.server.web_parts import Heard, hear
+from tests.unit.server.web_parts import HttpResponse, read_response
 
 CONNECTIONS = int(os.environ.get("TSD_FUZZ") or 120)
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
@@ -288,25 +288,25 @@ class RandomRequests:
         return head.encode("latin-1", "replace") + body
 
 
-async def converse(daemon: Running, requests: Sequence[bytes]) -> list[Heard]:
+async def converse(daemon: Running, requests: Sequence[bytes]) -> list[HttpResponse]:
     """Send requests one after the other. Return the answers up to the end of the connection. Disconnect if the daemon
     waits for more input."""
-    heard: list[Heard] = []
+    responses: list[HttpResponse] = []
     async with daemon.client() as client:
         for request in requests:
             try:
                 with trio.fail_after(PATIENCE_S):
                     await client.send(request)
                     await client.stream.send_eof() if request is requests[-1] else None
-                    answer = await hear(client, head=request.startswith(b"HEAD"))
+                    answer = await read_response(client, head=request.startswith(b"HEAD"))
                     while answer.status == 100:
-                        answer = await hear(client, head=request.startswith(b"HEAD"))
-                    heard.append(answer)
+                        answer = await read_response(client, head=request.startswith(b"HEAD"))
+                    responses.append(answer)
             except (AssertionError, trio.BrokenResourceError):
-                return heard
+                return responses
             except trio.TooSlowError:
                 raise TimeoutError(f"no answer to {request[:2000]!r}") from None
-    return heard
+    return responses
 
 
 async def kept(daemon: Running) -> tuple[list[Any], dict[str, int]]:
@@ -314,7 +314,7 @@ async def kept(daemon: Running) -> tuple[list[Any], dict[str, int]]:
     async with daemon.client() as client:
         target = f"/api/query?{TIMES}&m=none:kept.series&show_tsuids&ms"
         await client.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        found = (await hear(client)).json
+        found = (await read_response(client)).json
     async with daemon.client() as client:
         return found, await client.stats()
 
@@ -322,16 +322,16 @@ async def kept(daemon: Running) -> tuple[list[Any], dict[str, int]]:
 async def test_malformed_requests_answered_or_closed(tmp_path: Path) -> None:
     async with running(tmp_path, SETTINGS) as daemon:
         lines = b"".join(b"put kept.series %d %d kept=k%d\n" % (BASE + n, n, n % 5) for n in range(100))
-        await daemon.tell(b"put m %d 1 host=a\n" % BASE)  # assigns the UIDs that requests use
-        await daemon.tell(lines)
+        await daemon.send_lines(b"put m %d 1 host=a\n" % BASE)  # assigns the UIDs that requests use
+        await daemon.send_lines(lines)
         before, _ = await kept(daemon)
         assert sum(len(series["dps"]) for series in before) == 100
 
         async def worker(number: int) -> None:
             for connection in range(number, CONNECTIONS, SIDE_BY_SIDE):
                 requests = list(RandomRequests(random.Random(f"{SEED}/{connection}")).requests())
-                for request, heard in zip(requests, await converse(daemon, requests), strict=False):
-                    check_answer(request, heard)
+                for request, response in zip(requests, await converse(daemon, requests), strict=False):
+                    check_answer(request, response)
 
         async with trio.open_nursery() as nursery:
             for number in range(SIDE_BY_SIDE):
@@ -342,9 +342,9 @@ async def test_malformed_requests_answered_or_closed(tmp_path: Path) -> None:
         check_ledger(stats)
 
 
-def check_answer(request: bytes, heard: Heard) -> None:
+def check_answer(request: bytes, response: HttpResponse) -> None:
     """Assert that an answer is well-formed."""
-    assert 200 <= heard.status < 600
-    is_json = heard.headers.get("content-type", "").startswith("application/json") and b"jsonp" not in request
-    if is_json and heard.body and "content-encoding" not in heard.headers:
-        json.loads(heard.body)
+    assert 200 <= response.status < 600
+    is_json = response.headers.get("content-type", "").startswith("application/json") and b"jsonp" not in request
+    if is_json and response.body and "content-encoding" not in response.headers:
+        json.loads(response.body)

@@ -88,7 +88,7 @@ async def test_empty_segment_is_reported(tmp_path: Path) -> None:
     async with served(tmp_path, LONG) as daemon:
         await daemon.ready()
         async with daemon.client() as client:
-            assert await client.ask(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
+            assert await client.send_lines(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
         await daemon.kill()
     [segment] = (tmp_path / "journal").glob("*.journal")
     segment.write_bytes(b"")

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tests.running import Running, running
-from tests.unit.server.web_parts import Heard, hear
+from tests.unit.server.web_parts import HttpResponse, read_response
 
 LONGEST_MS = 20.0
 ROUNDS = 3  # the best one counts: a collection of garbage may fall into any step
@@ -129,20 +129,20 @@ LINES = dict(_lines())
 SETTINGS = {"tsd.core.auto_create_metrics": "true", "tsd.http.request.max_chunk": str(16 << 20)}
 
 
-async def _ask(daemon: Running, data: bytes) -> Heard:
+async def _send(daemon: Running, data: bytes) -> HttpResponse:
     async with daemon.client() as client:
         await client.send(data)
-        return await hear(client)
+        return await read_response(client)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_no_request_holds_the_event_loop(name: str, tmp_path: Path) -> None:
     async with running(tmp_path, SETTINGS) as daemon:
-        await daemon.tell(b"put m %d 1 host=a\n" % BASE)
+        await daemon.send_lines(b"put m %d 1 host=a\n" % BASE)
         steps = []
         for _ in range(ROUNDS):
             async with timed() as clock:
-                assert (await _ask(daemon, REQUESTS[name])).status
+                assert (await _send(daemon, REQUESTS[name])).status
             steps.append((clock.longest_s * 1000, clock.task))
         assert min(steps)[0] <= LONGEST_MS, min(steps)
 
@@ -163,12 +163,12 @@ async def test_no_lines_hold_the_event_loop(name: str, tmp_path: Path) -> None:
 async def test_no_pattern_holds_the_event_loop(pattern: str, tmp_path: Path) -> None:
     values = ["a" * (64 if n % 2 else 200) + str(n) for n in range(2000)]
     lines = "".join(f"put m {BASE} 1 host={value}\n" for value in values).encode()
-    asked = _query([{"type": "regexp", "tagk": "host", "filter": pattern, "groupBy": True}])
+    request = _query([{"type": "regexp", "tagk": "host", "filter": pattern, "groupBy": True}])
     async with running(tmp_path, SETTINGS) as daemon:
-        await daemon.tell(lines)
+        await daemon.send_lines(lines)
         steps = []
         for _ in range(ROUNDS):
             async with timed() as clock:
-                assert (await _ask(daemon, asked)).status in (200, 400)
+                assert (await _send(daemon, request)).status in (200, 400)
             steps.append((clock.longest_s * 1000, clock.task))
         assert min(steps)[0] <= LONGEST_MS, min(steps)

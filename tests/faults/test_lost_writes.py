@@ -16,7 +16,7 @@ def test_daemon_exits_and_journal_restores_lost_writes(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.storage.flush_interval": "3600000"})
     lines = [f"sys.cpu {T} {number} host=web{number:04}" for number in range(SERIES)]
     with tsd.serve() as daemon:
-        assert daemon.tell("".join(f"put {line}\n" for line in lines).encode()) == b"synced %d\n" % SERIES
+        assert daemon.send_lines("".join(f"put {line}\n" for line in lines).encode()) == b"synced %d\n" % SERIES
         log = max((tsd.folder / "store").glob("*.log"), key=lambda path: path.stat().st_mtime)
         safe = log.stat().st_size  # only UIDs: they are synced
         limit_file_size(daemon.pid, safe + ROOM_BYTES)
@@ -25,7 +25,7 @@ def test_daemon_exits_and_journal_restores_lost_writes(tmp_path: Path) -> None:
         os.truncate(log, safe)
         limit_file_size(daemon.pid, None)
         assert daemon.wait() == 3
-        assert f"tsd: {tsd.folder}/store was reopened without its last writes" in daemon.said()
+        assert f"tsd: {tsd.folder}/store was reopened without its last writes" in daemon.log_text()
     with tsd.serve() as daemon:
         assert daemon.stats()["ledger.stored"] == SERIES
     assert tsd.lines("sys.cpu") == lines

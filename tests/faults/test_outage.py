@@ -84,9 +84,9 @@ async def test_failed_call_leaves_no_objects(hbase: RunningHbase, mode: ProxyMod
         others = store_errors()  # of earlier tests; referenced, so that no new error gets the id of one
         gc.disable()
         try:
-            for ask in (lambda: store.put("tsdb", cells), lambda: uids.find(Kind.METRIC, [b"name"])) * 2:
+            for sync in (lambda: store.put("tsdb", cells), lambda: uids.find(Kind.METRIC, [b"name"])) * 2:
                 with suppress(StoreError):
-                    await ask()
+                    await sync()
                     pytest.fail("the gateway answered")
             errors = [error for error in store_errors() if not any(error is other for other in others)]
             # An idle thread of trio keeps its last error, but not the call's data.
@@ -171,7 +171,7 @@ async def test_unknown_metrics_kept_and_reported(hbase: RunningHbase, tmp_path: 
                 await daemon.ready()
                 async with daemon.client() as client:
                     lines = b"put known %d 1 a=b\nput typo %d 2 a=b\n" % (outage, outage)
-                    assert await client.ask(lines) == b"synced 2\n"
+                    assert await client.send_lines(lines) == b"synced 2\n"
                     await daemon.logged(AWAY)
                     proxy.mode = ProxyMode.PASS
                     event = await daemon.logged(REFUSED)

@@ -16,7 +16,7 @@ import trio
 from tests.faults.accounting import all_stored, checked_stats
 from tests.faults.load import BASE, HOST, PATIENCE_S, Lines, Sender
 from tests.faults.process import Served, served
-from tests.faults.query_clients import Question, asked, disconnecting, patient, running, slow
+from tests.faults.query_clients import Question, disconnecting, http_request, patient, running, slow
 from tests.faults.verification import Contents, check_contents, embedded_contents, stored_points
 from tests.running import Client, Running
 from tests.running import running as in_process
@@ -76,7 +76,7 @@ async def questions(port: int) -> list[Question]:
     """Queries with the answers that the daemon gives without other load."""
     found = []
     for path in PATHS:
-        status, answer = await asked(port, path)
+        status, answer = await http_request(port, path)
         assert status == 200, answer
         found.append(Question(path, None if "show_stats" in path else answer))
     return found
@@ -87,7 +87,7 @@ async def test_query_clients_with_writers(tmp_path: Path) -> None:
     async with served(tmp_path, SETTINGS) as daemon:
         await daemon.ready()
         async with daemon.client() as client:
-            assert await client.ask(seeds()) == b"synced %d\n" % (SEEDS * TURNS * SLOTS)
+            assert await client.send_lines(seeds()) == b"synced %d\n" % (SEEDS * TURNS * SLOTS)
         kinds = await questions(daemon.port)
         before = daemon.resident_bytes()
         async with trio.open_nursery() as nursery:
@@ -100,7 +100,7 @@ async def test_query_clients_with_writers(tmp_path: Path) -> None:
         more = peak_bytes(daemon) - before
         assert more < QUERY_BYTES + POINTS_BYTES + STORE_BYTES + HEAP_BYTES, f"{more >> 20} MiB more"
         with trio.fail_after(PATIENCE_S):
-            while running((await asked(daemon.port, LISTED))[1]):  # each request limits the polling rate
+            while running((await http_request(daemon.port, LISTED))[1]):  # each request limits the polling rate
                 pass
         async with daemon.client() as client:
             await all_stored(client)
@@ -151,7 +151,7 @@ def without_seeds(contents: Contents) -> Contents:
 async def seeded(folder: Path, settings: Mapping[str, str]) -> AsyncIterator[Running]:
     """Run a daemon in this process with the points stored."""
     async with in_process(folder, dict(settings)) as daemon:
-        await daemon.tell(seeds())
+        await daemon.send_lines(seeds())
         yield daemon
 
 
@@ -165,7 +165,7 @@ async def test_disconnected_clients_leave_nothing(tmp_path: Path) -> None:
         with trio.fail_after(PATIENCE_S):
             while trio.lowlevel.current_statistics().tasks_living > before:
                 await trio.lowlevel.checkpoint()
-        answer = (await asked(daemon.port, LISTED))[1]
+        answer = (await http_request(daemon.port, LISTED))[1]
         assert running(answer) == []
         assert {one["exception"] for one in answer["completed"]} == {"null", GONE}
 
@@ -189,7 +189,7 @@ async def test_query_over_limit_ends_with_error(
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(query_over_limit, daemon.port, status, message)
-        assert await daemon.tell(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
+        assert await daemon.send_lines(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
 
 
 @LIMITS
@@ -236,7 +236,7 @@ async def put_during(daemon: Running, requests: OpenRequests, wanted: int) -> in
     async with daemon.client() as client:
         while overlapping < wanted:
             before = set(requests.open)
-            reply = await client.ask(b"put overlapping %d %d a=b\n" % (BASE + sent, sent))
+            reply = await client.send_lines(b"put overlapping %d %d a=b\n" % (BASE + sent, sent))
             sent += 1
             assert reply == b"synced %d\n" % sent
             overlapping += not before.isdisjoint(requests.open)
@@ -245,7 +245,7 @@ async def put_during(daemon: Running, requests: OpenRequests, wanted: int) -> in
 
 async def query_over_limit(port: int, status: int, message: str) -> None:
     """Query all points and assert that the answer is an error."""
-    found, body = await asked(port, all_points(11))
+    found, body = await http_request(port, all_points(11))
     assert (found, body["error"]["code"]) == (status, status), body
     assert re.search(message, body["error"]["message"]), body
 
@@ -254,17 +254,17 @@ async def test_unread_answer_counts_and_can_be_cancelled(tmp_path: Path) -> None
     async with seeded(tmp_path, {"tsd.query.memory_limit": str(MEMORY_BYTES)}) as daemon:
         async with unread(daemon.port) as client:
             with trio.fail_after(PATIENCE_S):
-                while not (ids := running((await asked(daemon.port, LISTED))[1])):
+                while not (ids := running((await http_request(daemon.port, LISTED))[1])):
                     pass
                 await client.read_until(b"\r\n\r\n")
-            status, answer = await asked(daemon.port, all_points(7))
+            status, answer = await http_request(daemon.port, all_points(7))
             assert status == 413, answer
             assert re.search(r"others hold [1-9]\d*MB", answer["error"]["message"])
-            assert (await asked(daemon.port, f"{LISTED}?id={ids[0]}", method="DELETE"))[0] == 204
+            assert (await http_request(daemon.port, f"{LISTED}?id={ids[0]}", method="DELETE"))[0] == 204
             text = await client.read_to_end()
             assert not text.endswith(b"0\r\n\r\n")
-        assert (await asked(daemon.port, all_points(7)))[0] == 200
-        completed = (await asked(daemon.port, LISTED))[1]["completed"]
+        assert (await http_request(daemon.port, all_points(7)))[0] == 200
+        completed = (await http_request(daemon.port, LISTED))[1]["completed"]
         endings = [one["exception"][:23] for one in completed]
         assert endings == ["null", "The query was cancelled", "Sorry, the answer needs"]  # newest first
 

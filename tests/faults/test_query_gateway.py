@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tests.faults.process import Served, address_of, on_hbase, served
-from tests.faults.query_clients import OK, asked
+from tests.faults.query_clients import OK, http_request
 from tests.peers.hbase import RunningHbase
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 
@@ -38,7 +38,7 @@ async def test_answer_is_complete_or_error(hbase: RunningHbase, proxy: FaultyPro
     async with served(tmp_path, {**on_hbase(address_of(proxy), hbase.new_tables()), **SHORT}) as daemon:
         await daemon.ready()
         async with daemon.client() as client:
-            await client.ask(b"".join(lines()))
+            await client.send_lines(b"".join(lines()))
             wanted = {path: await whole(daemon, path) for path in PATHS}
             statuses: list[int] = []
             async with trio.open_nursery() as nursery:
@@ -52,7 +52,7 @@ async def test_answer_is_complete_or_error(hbase: RunningHbase, proxy: FaultyPro
                         proxy.disconnect_all()
                 proxy.mode = ProxyMode.PASS
                 nursery.cancel_scope.cancel()
-        await until_asked_again(daemon)
+        await until_queried_again(daemon)
         assert {path: await whole(daemon, path) for path in PATHS} == wanted
         assert set(statuses) == {OK, FAILED}
         await daemon.terminate()
@@ -66,16 +66,16 @@ def lines() -> Iterator[bytes]:
 
 
 async def whole(daemon: Served, path: str) -> Any:
-    status, answer = await asked(daemon.port, path)
+    status, answer = await http_request(daemon.port, path)
     assert status == OK, (path, answer)
     assert answer
     return answer
 
 
-async def until_asked_again(daemon: Served) -> None:
+async def until_queried_again(daemon: Served) -> None:
     """Wait until a failed gateway, which is avoided for some seconds, is used again."""
     with trio.fail_after(PATIENCE_S):
-        while (await asked(daemon.port, PATHS[0]))[0] != OK:
+        while (await http_request(daemon.port, PATHS[0]))[0] != OK:
             pass
 
 
@@ -83,6 +83,6 @@ async def query_repeatedly(daemon: Served, rng: random.Random, wanted: Mapping[s
     """Query until cancelled, and assert that each successful answer is complete."""
     while True:
         path = rng.choice(PATHS)
-        status, answer = await asked(daemon.port, path)
+        status, answer = await http_request(daemon.port, path)
         assert status == FAILED or (status == OK and answer == wanted[path]), (path, status, answer)
         statuses.append(status)

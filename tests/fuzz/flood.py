@@ -14,7 +14,7 @@ from tests.faults.accounting import check_ledger
 from tests.faults.test_http_fuzz import SETTINGS, TIMES, RandomRequests
 from tests.fuzz.connections import HOST, Bad, FuzzedConnections
 from tests.running import Running, running
-from tests.unit.server.web_parts import hear
+from tests.unit.server.web_parts import read_response
 
 SIDE_BY_SIDE = 12
 BASE = 1_356_998_400
@@ -78,7 +78,7 @@ async def flood(folder: Path, requests: int, seed: int) -> Outcome:
     client = ssl.create_default_context()
     authority.configure_trust(client)
     async with running(folder / "state", SETTINGS) as daemon:
-        await daemon.tell(b"put m %d 1 host=a\n" % BASE + KEPT)
+        await daemon.send_lines(b"put m %d 1 host=a\n" % BASE + KEPT)
     settings = {**QUIET, "tsd.tls.certificate": str(folder / "both.pem")}
     async with running(folder / "state", settings) as daemon:
         before = await untouched_points(daemon)
@@ -114,7 +114,7 @@ async def untouched_points(daemon: Running) -> list[Any]:
     async with daemon.client() as client:
         target = f"/api/query?{TIMES}&m=none:kept.series&show_tsuids&ms"
         await client.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        found: list[Any] = (await hear(client)).json
+        found: list[Any] = (await read_response(client)).json
         return found
 
 

@@ -38,10 +38,10 @@ def test_reference_agrees_with_recorded_vectors() -> None:
         [line] = split_lines(vector["send"].encode(vector.get("send_encoding", "utf-8")))
         try:
             reference.judge(line)
-            said = ""
+            refusal_line = ""
         except reference.Refused as refused:
-            said = f"put: {refused}\n"
-        assert said == vector["reply"], vector
+            refusal_line = f"put: {refused}\n"
+        assert refusal_line == vector["reply"], vector
 
 
 @pytest.mark.slow

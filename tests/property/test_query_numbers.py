@@ -26,9 +26,9 @@ def bits(points: Mapping[int, Value]) -> dict[int, str]:
 
 
 def compare(question: Question, rows: int) -> None:
-    wanted = bits(reference(question.series, question.asked))
+    wanted = bits(reference(question.series, question.query))
     for by_loop in {fold.HAS_LOOP, False}:
-        [found] = answer(question.series, [range(len(question.series))], question.asked, rows=rows, by_loop=by_loop)
+        [found] = answer(question.series, [range(len(question.series))], question.query, rows=rows, by_loop=by_loop)
         assert bits(found) == wanted
 
 

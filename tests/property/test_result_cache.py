@@ -93,7 +93,7 @@ class World:
         wanted = await self._engine(EngineSettings()).run(query)
         assert comparable(await self.engine.run(query)) == comparable(wanted), texts
 
-    async def ask(self) -> None:
+    async def query(self) -> None:
         """Ask without a look at the answer, which may be of either side of a write."""
         texts = {"start": [str(START_S)], "end": [str(START_S + 7199)], "m": [self.dice.choice(QUESTIONS)]}
         await self.engine.run(read_uri(texts, NOW_MS))
@@ -183,15 +183,15 @@ async def play_at_once(world: World, rounds: int) -> None:
                 await trio.lowlevel.checkpoint()
             await world.change()
 
-    async def ask() -> None:
+    async def run_queries() -> None:
         for _ in range(2):
-            await world.ask()
+            await world.query()
 
     for _ in range(rounds // 2):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(change)
-            nursery.start_soon(ask)
-            nursery.start_soon(ask)
+            nursery.start_soon(run_queries)
+            nursery.start_soon(run_queries)
         for _ in range(3):
             await world.look()
 

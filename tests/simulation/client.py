@@ -143,15 +143,15 @@ class Client:
         """Send a batch, usually followed by `sync`."""
         rng = self._rng
         text = b"".join(self._line(connection) for _ in range(rng.randint(1, self._plan.batch)))
-        asks = rng.random() < 0.7
-        if asks:
+        syncs = rng.random() < 0.7
+        if syncs:
             text += b"sync\n"
             connection.expect_sync()
         while text:
             size = len(text) if rng.random() < 0.6 else rng.randint(1, len(text))
             piece, text = text[:size], text[size:]
             await self._send(stream, connection, piece)
-        if asks and rng.random() < 0.8:
+        if syncs and rng.random() < 0.8:
             await self._listen(stream, connection)
 
     async def _send(self, stream: StreamEnd, connection: _Connection, piece: bytes) -> None:

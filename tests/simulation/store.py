@@ -19,7 +19,7 @@ from tsd.store import Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, T
 from tsd.store.memory import MemoryStore
 
 T = TypeVar("T")
-Ask = Callable[[MemoryStore], Awaitable[object]]
+StoreCall = Callable[[MemoryStore], Awaitable[object]]
 
 TIMEOUT_S = 2.0  # of a call without an answer
 STEP_S = 0.5  # interval of checks whether the process is alive
@@ -28,7 +28,7 @@ STEP_S = 0.5  # interval of checks whether the process is alive
 class _Change(NamedTuple):
     """A call that changed the store."""
 
-    ask: Ask
+    call: StoreCall
     time_ms: int
 
 
@@ -65,13 +65,13 @@ class StoreServer:
     def _now_ms(self) -> int:
         return self._clock_ms() if self._replayed_ms is None else self._replayed_ms
 
-    async def apply(self, ask: Callable[[MemoryStore], Awaitable[T]], *, changes: bool, durable: bool) -> T:
+    async def apply(self, call: Callable[[MemoryStore], Awaitable[T]], *, changes: bool, durable: bool) -> T:
         """Apply a call and record its changes."""
         self.calls += 1
         with trio.CancelScope(shield=True):  # the server does not notice that the caller is cancelled
             if changes and self.engine is Engine.EMBEDDED:
-                self._changes.append(_Change(ask, self._now_ms()))
-            answer = await ask(self.cells)
+                self._changes.append(_Change(call, self._now_ms()))
+            answer = await call(self.cells)
             if durable:
                 self._durable = len(self._changes)
         return answer
@@ -84,7 +84,7 @@ class StoreServer:
         self.cells = MemoryStore(self._now_ms)
         for change in kept:
             self._replayed_ms = change.time_ms
-            await change.ask(self.cells)
+            await change.call(self.cells)
         self._replayed_ms = None
         self._changes, self._durable = kept, len(kept)
 
@@ -109,29 +109,29 @@ class FaultyStore:
         self.cell_signatures: CellSignatures | None = None
 
     async def _call(
-        self, ask: Callable[[MemoryStore], Awaitable[T]], *, changes: bool = False, durable: bool = False
+        self, call: Callable[[MemoryStore], Awaitable[T]], *, changes: bool = False, durable: bool = False
     ) -> T:
         server, rng, rates = self._server, self._server.rng, self._server.rates
         if self._sound:
-            return await server.apply(ask, changes=changes, durable=durable)
+            return await server.apply(call, changes=changes, durable=durable)
         await self._wait(rng.random() * rates.max_delay_s)
         self._calls -= 1
         if self._calls <= 0:
             if rng.random() < 0.5:
-                await server.apply(ask, changes=changes, durable=durable)
+                await server.apply(call, changes=changes, durable=durable)
             raise CommandKilled
         if self.dead:  # the call may have been sent already
             if server.engine is Engine.HBASE and rng.random() < 0.5:
-                await server.apply(ask, changes=changes, durable=durable)
+                await server.apply(call, changes=changes, durable=durable)
             raise Crash
         if rng.random() < rates.refused:
             self._fail(StoreBusy("busy") if rng.random() < 0.2 else StoreDown("refused"))
         if rng.random() < rates.timed_out:
             if rng.random() < 0.5:
-                await server.apply(ask, changes=changes, durable=False)
+                await server.apply(call, changes=changes, durable=False)
             await self._wait(TIMEOUT_S)
             self._fail(StoreDown("no answer"))
-        answer = await server.apply(ask, changes=changes, durable=durable)
+        answer = await server.apply(call, changes=changes, durable=durable)
         await self._wait(rng.random() * rates.max_delay_s)
         if self.dead:
             raise Crash

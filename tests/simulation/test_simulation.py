@@ -39,8 +39,8 @@ def run(*words: str) -> str:
 
 @pytest.mark.slow
 def test_no_seed_loses_acknowledged_lines() -> None:
-    said = run(f"1:{SEEDS}")
-    count, crashes, acknowledged = map(int, re.findall(r"(\d+) (?:seeds|crashes|lines)", said))
+    output = run(f"1:{SEEDS}")
+    count, crashes, acknowledged = map(int, re.findall(r"(\d+) (?:seeds|crashes|lines)", output))
     assert count == SEEDS
     assert crashes > SEEDS // 4
     assert acknowledged > SEEDS * 10

@@ -114,8 +114,8 @@ def small_run() -> Run:
         Record("grow", EMBEDDED, 0, 1.0, Figures(n, 10.0, 1.0, None, 50.0, series=n, held_bytes=400.0))
         for n in (10, 100)
     ]
-    asked = {"one": [5.0, 1.0, 3.0]}
-    records.append(Record("day", EMBEDDED, 0, 1.0, Figures(10, 10.0, 1.0, disk_bytes=1.75, queries_ms=asked)))
+    latencies = {"one": [5.0, 1.0, 3.0]}
+    records.append(Record("day", EMBEDDED, 0, 1.0, Figures(10, 10.0, 1.0, disk_bytes=1.75, queries_ms=latencies)))
     records.append(Record("half", EMBEDDED, 0, 1.0, Figures(10, sent_per_s=500.0, cores=0.25, sync_p50_ms=99.0)))
     records.append(Record("late", VICTORIA, 0, 1.0, Figures(failed="Wrong: 9 are stored")))
     titles = {one.name: one.mix.title for one in loads(SIZES["small"])}

@@ -22,7 +22,7 @@ def test_each_host_has_one_point_of_each_metric_a_round() -> None:
     assert len(found) == FLEET.points == len({(metric, when, tags) for _, metric, when, _, tags in found})
 
 
-def test_batches_are_due_in_order_and_tell_the_sums_of_their_lines() -> None:
+def test_batches_are_due_in_order_with_sums_of_their_lines() -> None:
     every = list(batches(FLEET))
     due = [batch.due_s for batch in every]
     assert due == sorted(due)
@@ -51,7 +51,7 @@ def test_halves_have_all_lines() -> None:
     assert [*first, *second] == list(batches(FLEET))
 
 
-def test_scaled_clock_sleeps_shorter_and_tells_scaled_times() -> None:
+def test_scaled_clock_sleeps_shorter_and_scales_times() -> None:
     timeline = Timeline(1000.0, time.monotonic(), 1_700_006_400.0)
 
     async def sleeping() -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import running
-from tests.unit.api.asking import ask, tell
+from tests.unit.api.http_requests import http_post, http_request
 from tsd.api.metrics import METRICS
 from tsd.config.loader import MUST_BE_OFF, OPENTSDB_ONLY, UNSUPPORTED, keys
 
@@ -141,5 +141,5 @@ async def test_examples_of_http_are_answered_as_shown(tmp_path: Path) -> None:
     assert len(found) >= 5
     async with running(tmp_path) as daemon:
         for path, body, answer in found:
-            heard = await (tell(daemon, path, body.encode()) if body else ask(daemon, path))
-            assert json.loads(heard.body) == json.loads(answer), path
+            response = await (http_post(daemon, path, body.encode()) if body else http_request(daemon, path))
+            assert json.loads(response.body) == json.loads(answer), path

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.running import running
-from tests.unit.api.asking import ask
+from tests.unit.api.http_requests import http_request
 from tsd.api.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +30,8 @@ def anchor(heading: str) -> str:
 
 async def test_every_mentioned_metric_exists(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.canary.enable": "true"}) as daemon:
-        await daemon.tell(b"put a 1500000000 1 b=c\n")
-        text = (await ask(daemon, "/metrics")).body.decode()
+        await daemon.send_lines(b"put a 1500000000 1 b=c\n")
+        text = (await http_request(daemon, "/metrics")).body.decode()
     exported = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
     exported |= {
         f"tsd_{how.name}{'_total' if how.is_counter else ''}" for how in METRICS.values() if how

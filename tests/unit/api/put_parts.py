@@ -53,7 +53,7 @@ def make_request(
     return Request(method, "/api/put", ("put",), params, dict(headers or {}), sent.encode())
 
 
-async def ask(endpoint: Endpoint, request: Request) -> tuple[int, Any]:
+async def call_endpoint(endpoint: Endpoint, request: Request) -> tuple[int, Any]:
     """Status and JSON of the answer, like the router for errors."""
     try:
         response: Response = await endpoint(request)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.running import Running, running
-from tests.unit.server.web_parts import Heard, hear, post
+from tests.unit.server.web_parts import HttpResponse, post, read_response
 from tsd.api.messages import MAX_JSON_BYTES
 
 
@@ -18,23 +18,23 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
         yield daemon
 
 
-async def post_body(daemon: Running, path: str, body: bytes | Any) -> Heard:
+async def post_body(daemon: Running, path: str, body: bytes | Any) -> HttpResponse:
     async with daemon.client() as client:
         await client.send(post(path, body if isinstance(body, bytes) else json.dumps(body).encode()))
-        return await hear(client)
+        return await read_response(client)
 
 
 @pytest.mark.parametrize("tags", [5, "host", {"key": "host"}, True])
 async def test_lookup_tags_must_be_a_list(tags: object, daemon: Running) -> None:
-    heard = await post_body(daemon, "/api/search/lookup", {"metric": "m", "tags": tags})
-    assert (heard.status, heard.json["error"]["message"]) == (400, "Unable to parse the given JSON")
+    response = await post_body(daemon, "/api/search/lookup", {"metric": "m", "tags": tags})
+    assert (response.status, response.json["error"]["message"]) == (400, "Unable to parse the given JSON")
 
 
 @pytest.mark.parametrize("text", ["1" + "0" * 400, "2147483648", "-2147483649", "x", ""])
 async def test_sync_timeout_must_be_a_java_int(text: str, daemon: Running) -> None:
     point = {"metric": "m", "timestamp": 1356998400, "value": 1, "tags": {"host": "a"}}
-    heard = await post_body(daemon, f"/api/put?sync&sync_timeout={text}", point)
-    assert (heard.status, heard.json["error"]["message"]) == (500, f'For input string: "{text}"')
+    response = await post_body(daemon, f"/api/put?sync&sync_timeout={text}", point)
+    assert (response.status, response.json["error"]["message"]) == (500, f'For input string: "{text}"')
 
 
 @pytest.mark.parametrize("member", ["regex", "separator"])
@@ -42,9 +42,9 @@ async def test_rule_with_exponential_time_is_refused(member: str, daemon: Runnin
     await post_body(daemon, "/api/tree", {"name": "t"})
     rule = {"treeId": 1, "level": 0, "order": 0, "type": "METRIC", member: "(a+)+$"}
     for path, body in (("/api/tree/rule", rule), ("/api/tree/rules", [rule])):
-        heard = await post_body(daemon, path, body)
-        assert heard.status == 400
-        assert "(a+)+$" in heard.json["error"]["message"]
+        response = await post_body(daemon, path, body)
+        assert response.status == 400
+        assert "(a+)+$" in response.json["error"]["message"]
     assert (await post_body(daemon, "/api/tree/rule", {**rule, member: "a+"})).status == 200
 
 
@@ -54,5 +54,5 @@ async def test_huge_json_body_is_refused(path: str, daemon: Running) -> None:
 
 
 async def test_bound_beyond_a_double_is_refused(daemon: Running) -> None:
-    heard = await post_body(daemon, "/api/uid/tsmeta", {"tsuid": "000001000001000001", "max": 10**400})
-    assert (heard.status, heard.json["error"]["message"]) == (400, "Unable to parse 'max' value")
+    response = await post_body(daemon, "/api/uid/tsmeta", {"tsuid": "000001000001000001", "max": 10**400})
+    assert (response.status, response.json["error"]["message"]) == (400, "Unable to parse 'max' value")

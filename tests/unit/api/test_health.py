@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.running import running
-from tests.unit.api.asking import ask
+from tests.unit.api.http_requests import http_request
 from tests.unit.server.web_parts import Served, get, serving
 from tsd.api.health import PROBE_TIMEOUT_S, SYNC_TIMEOUT_S, Health, StoreProbe, routes
 from tsd.config.settings import Mode
@@ -22,39 +22,39 @@ NO_HBASE = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0
 
 async def test_working_daemon_is_ready(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        heard = await ask(daemon, "/health/ready")
-        assert (heard.status, heard.json) == (200, {"status": "ok", **ALL_OK})
-        assert (await ask(daemon, "/health/live")).json == {"status": "ok"}
-        assert (await ask(daemon, "/health/ready", method="HEAD")).status == 200
-        assert (await ask(daemon, "/health/else")).status == 404
+        response = await http_request(daemon, "/health/ready")
+        assert (response.status, response.json) == (200, {"status": "ok", **ALL_OK})
+        assert (await http_request(daemon, "/health/live")).json == {"status": "ok"}
+        assert (await http_request(daemon, "/health/ready", method="HEAD")).status == 200
+        assert (await http_request(daemon, "/health/else")).status == 404
         for check in ALL_OK:
-            heard = await ask(daemon, f"/health/{check}")
-            assert (heard.status, heard.json) == (200, {"status": "ok", check: "ok"})
+            response = await http_request(daemon, f"/health/{check}")
+            assert (response.status, response.json) == (200, {"status": "ok", check: "ok"})
 
 
 async def test_without_hbase_only_the_write_check_passes(tmp_path: Path) -> None:
     async with running(tmp_path, NO_HBASE) as daemon:
-        heard = await ask(daemon, "/health/ready")
-        assert heard.status == 503
-        assert (heard.json["status"], heard.json["write"]) == ("not ready", "ok")
-        assert "127.0.0.1:1" in heard.json["read"]
-        statuses = {which: (await ask(daemon, f"/health/{which}")).status for which in ("live", *ALL_OK)}
+        response = await http_request(daemon, "/health/ready")
+        assert response.status == 503
+        assert (response.json["status"], response.json["write"]) == ("not ready", "ok")
+        assert "127.0.0.1:1" in response.json["read"]
+        statuses = {which: (await http_request(daemon, f"/health/{which}")).status for which in ("live", *ALL_OK)}
         assert statuses == {"live": 200, "write": 200, "read": 503, "store": 503}
 
 
 async def test_write_only_daemon_is_ready_without_hbase(tmp_path: Path) -> None:
     async with running(tmp_path, {**NO_HBASE, "tsd.mode": "wo"}) as daemon:
-        heard = await ask(daemon, "/health/ready")
-        assert (heard.status, heard.json["status"], heard.json["write"]) == (200, "ok", "ok")
-        assert heard.json["read"] == "tsd.mode is wo"
-        assert "127.0.0.1:1" in heard.json["store"]
+        response = await http_request(daemon, "/health/ready")
+        assert (response.status, response.json["status"], response.json["write"]) == (200, "ok", "ok")
+        assert response.json["read"] == "tsd.mode is wo"
+        assert "127.0.0.1:1" in response.json["store"]
 
 
 async def test_read_only_daemon_is_ready_but_fails_the_write_check(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.mode": "ro"}) as daemon:
-        heard = await ask(daemon, "/health/ready")
-        assert (heard.status, heard.json) == (200, {"status": "ok", **ALL_OK, "write": "tsd.mode is ro"})
-        assert (await ask(daemon, "/health/write")).status == 503
+        response = await http_request(daemon, "/health/ready")
+        assert (response.status, response.json) == (200, {"status": "ok", **ALL_OK, "write": "tsd.mode is ro"})
+        assert (await http_request(daemon, "/health/write")).status == 503
 
 
 class ProbedStore:
@@ -92,7 +92,7 @@ async def test_concurrent_requests_share_one_probe(
     replies: list[object] = []
 
     async def wait() -> None:
-        replies.append((await served.ask(get("/health/ready"))).json)
+        replies.append((await served.request(get("/health/ready"))).json)
 
     async with trio.open_nursery() as nursery:
         for _ in range(20):
@@ -102,7 +102,7 @@ async def test_concurrent_requests_share_one_probe(
     assert replies == [{"status": "ok", **ALL_OK}] * 20
     assert store.count == 1
     await trio.sleep(60)
-    assert (await served.ask(get("/health/ready"))).status == 200
+    assert (await served.request(get("/health/ready"))).status == 200
     assert store.count == 2
 
 
@@ -110,10 +110,10 @@ async def test_store_that_hangs_fails_read_and_store(
     probed: tuple[ProbedStore, Served], autojump_clock: MockClock
 ) -> None:
     store, served = probed
-    heard = await served.ask(get("/health/ready"))
-    assert (heard.status, heard.json["read"] != "ok", heard.json["store"] != "ok") == (503, True, True)
-    assert (await served.ask(get("/health/ready"))).status == 503
-    assert (await served.ask(get("/health/write"))).status == 200
+    response = await served.request(get("/health/ready"))
+    assert (response.status, response.json["read"] != "ok", response.json["store"] != "ok") == (503, True, True)
+    assert (await served.request(get("/health/ready"))).status == 503
+    assert (await served.request(get("/health/write"))).status == 200
     assert store.count == 1
 
 
@@ -122,10 +122,10 @@ async def test_failed_checks_give_their_reasons(probed: tuple[ProbedStore, Serve
     store.error = StoreDown("no answer")
     store.backpressure.hold("disk")
     store.answers.set()
-    heard = await served.ask(get("/health"))
-    assert (heard.status, heard.json["status"]) == (503, "not ready")
-    assert "disk" in heard.json["write"]
-    assert (heard.json["read"], heard.json["store"]) == ("no answer", "no answer")
+    response = await served.request(get("/health"))
+    assert (response.status, response.json["status"]) == (503, "not ready")
+    assert "disk" in response.json["write"]
+    assert (response.json["read"], response.json["store"]) == ("no answer", "no answer")
 
 
 async def test_missing_table_fails_read_but_not_store(
@@ -134,9 +134,9 @@ async def test_missing_table_fails_read_but_not_store(
     store, served = probed
     store.error = NoTable("there is no table tsdb")
     store.answers.set()
-    assert (await served.ask(get("/health/store"))).json == {"status": "ok", "store": "ok"}
-    heard = await served.ask(get("/health/read"))
-    assert (heard.status, heard.json["read"]) == (503, "there is no table tsdb")
+    assert (await served.request(get("/health/store"))).json == {"status": "ok", "store": "ok"}
+    response = await served.request(get("/health/read"))
+    assert (response.status, response.json["read"]) == (503, "there is no table tsdb")
 
 
 async def test_store_that_refuses_writes_fails_the_store_check(
@@ -146,9 +146,9 @@ async def test_store_that_refuses_writes_fails_the_store_check(
     store, served = probed
     store.trouble = "HBase refuses"
     store.answers.set()
-    assert (await served.ask(get("/health/ready"))).status == 200
-    heard = await served.ask(get("/health/store"))
-    assert (heard.status, "HBase refuses" in heard.json["store"]) == (503, True)
+    assert (await served.request(get("/health/ready"))).status == 200
+    response = await served.request(get("/health/store"))
+    assert (response.status, "HBase refuses" in response.json["store"]) == (503, True)
 
 
 async def test_journal_that_fails_or_hangs_fails_the_write_check(
@@ -157,10 +157,10 @@ async def test_journal_that_fails_or_hangs_fails_the_write_check(
     store, served = probed
     store.answers.set()
     store.journal.writing_since = trio.current_time()
-    assert (await served.ask(get("/health/write"))).status == 200
+    assert (await served.request(get("/health/write"))).status == 200
     await trio.sleep(SYNC_TIMEOUT_S + 1)
-    heard = await served.ask(get("/health/write"))
-    assert (heard.status, heard.json["write"] != "ok") == (503, True)
+    response = await served.request(get("/health/write"))
+    assert (response.status, response.json["write"] != "ok") == (503, True)
     store.journal.trouble = "no space left"
-    heard = await served.ask(get("/health/write"))
-    assert "no space left" in heard.json["write"]
+    response = await served.request(get("/health/write"))
+    assert "no space left" in response.json["write"]

@@ -11,7 +11,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.running import Running, running
-from tests.unit.api.asking import ask, tell
+from tests.unit.api.http_requests import http_post, http_request
 from tsd.api.metrics import METRICS
 from tsd.codec.names import Kind
 from tsd.daemon.wiring import now_ms
@@ -29,12 +29,12 @@ class Metrics(NamedTuple):
 
 async def metrics(daemon: Running, *headers: str) -> Metrics:
     """The metrics of a daemon; fails if a name occurs twice or has no help text."""
-    heard = await ask(daemon, "/metrics", *headers)
-    assert heard.status == 200
-    assert heard.headers["content-type"].startswith("text/plain; version=")
+    response = await http_request(daemon, "/metrics", *headers)
+    assert response.status == 200
+    assert response.headers["content-type"].startswith("text/plain; version=")
     types: dict[str, str] = {}
     values: dict[str, float] = {}
-    for family in text_string_to_metric_families(heard.body.decode()):
+    for family in text_string_to_metric_families(response.body.decode()):
         assert family.name not in types
         assert family.documentation
         types[family.name] = family.type
@@ -48,7 +48,7 @@ async def metrics(daemon: Running, *headers: str) -> Metrics:
 
 async def test_ledger_counts_every_line(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        await daemon.tell(PUT * 3 + b"put sys.load x 1 host=a\nput sys.load\n")
+        await daemon.send_lines(PUT * 3 + b"put sys.load x 1 host=a\nput sys.load\n")
         found = await metrics(daemon)
         assert found.values["tsd_lines_received_total"] == 5
         assert found.values["tsd_lines_journaled"] + found.values["tsd_lines_stored_total"] == 3
@@ -64,10 +64,12 @@ async def test_ledger_counts_every_line(tmp_path: Path) -> None:
 
 async def test_durations_are_histograms(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        await daemon.tell(PUT)
+        await daemon.send_lines(PUT)
         await daemon.daemon.flush()
-        await tell(daemon, "/api/put", b'{"metric":"sys.load","timestamp":1500000001,"value":1,"tags":{"host":"a"}}')
-        assert (await ask(daemon, "/api/query?start=1500000000&end=1500000002&m=sum:sys.load")).status == 200
+        await http_post(
+            daemon, "/api/put", b'{"metric":"sys.load","timestamp":1500000001,"value":1,"tags":{"host":"a"}}'
+        )
+        assert (await http_request(daemon, "/api/query?start=1500000000&end=1500000002&m=sum:sys.load")).status == 200
         values = (await metrics(daemon)).values
         for name in ("tsd_journal_sync_duration_seconds", "tsd_journal_wait_duration_seconds"):
             assert values[f"{name}_count"] >= 2
@@ -84,7 +86,7 @@ async def test_health_checks_are_gauges(tmp_path: Path) -> None:
     settings = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1"}
     settings |= {"tsd.core.drain_timeout": "0", "tsd.core.auto_create_metrics": "true"}
     async with running(tmp_path, settings) as daemon:
-        await daemon.tell(PUT)
+        await daemon.send_lines(PUT)
         await daemon.daemon.flush()
         values = (await metrics(daemon)).values
         assert values["tsd_ready"] == 0
@@ -98,7 +100,7 @@ async def test_replayed_point_is_as_old_as_its_journal(tmp_path: Path) -> None:
     away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1", "tsd.core.drain_timeout": "0"}
     away |= {"tsd.core.auto_create_metrics": "true"}
     async with running(tmp_path, away) as daemon:
-        await daemon.tell(PUT)
+        await daemon.send_lines(PUT)
     [segment] = (tmp_path / "journal").glob("*.journal")
     os.utime(segment, (segment.stat().st_mtime - 1000,) * 2)
     async with running(tmp_path, away) as daemon:
@@ -119,7 +121,7 @@ async def test_process_metrics_without_proc(tmp_path: Path, monkeypatch: pytest.
 
 async def test_every_statistic_has_a_metric_type(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        await daemon.tell(PUT)
+        await daemon.send_lines(PUT)
         stats = daemon.daemon.statistics()
         missing = {
             f"{stat.name} {stat.tag}".strip()
@@ -136,9 +138,9 @@ async def test_every_statistic_has_a_metric_type(tmp_path: Path) -> None:
 
 async def test_openmetrics_format_on_request(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        heard = await ask(daemon, "/metrics", "Accept: application/openmetrics-text; version=1.0.0")
-        assert heard.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
-        assert heard.body.endswith(b"# EOF\n")
+        response = await http_request(daemon, "/metrics", "Accept: application/openmetrics-text; version=1.0.0")
+        assert response.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert response.body.endswith(b"# EOF\n")
 
 
 @pytest.mark.parametrize(("took_s", "place"), [(0, 0), (0.001, 0), (0.0011, 1), (30, 13), (31, 14)])

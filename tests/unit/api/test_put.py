@@ -10,7 +10,7 @@ import trio
 
 from tests import layouts
 from tests.flaky_store import Fault
-from tests.unit.api.put_parts import VECTORS, ask, make_request, put_of, recorded_request, without
+from tests.unit.api.put_parts import VECTORS, call_endpoint, make_request, put_of, recorded_request, without
 from tests.unit.ingest.parts import BASE, SERIES, Parts, going, make_store
 from tsd.api.points import BAD_JSON, BodyLimits, BodySlice, parse_slices
 from tsd.api.put import parse_any, parse_usual
@@ -45,7 +45,7 @@ def name_of(vector: dict[str, Any]) -> str:
 async def test_recorded_request_is_answered_as_by_opentsdb(vector: dict[str, Any], tmp_path: Path) -> None:
     creates = (vector.get("config") or {}).get("tsd.core.auto_create_metrics") == "true"
     async with going(Parts(tmp_path, await make_store(), metrics=creates)) as parts:
-        status, reply = await ask(put_of(parts), recorded_request(vector))
+        status, reply = await call_endpoint(put_of(parts), recorded_request(vector))
     if vector["body"] == "   ":  # OpenTSDB fails with an internal error
         assert (status, reply["error"]["message"]) == (400, "Missing request content")
         return
@@ -66,11 +66,11 @@ def point(offset: int = 0, value: object = 1, **members: object) -> dict[str, ob
 async def test_acknowledged_points_are_on_disk_and_stored_with_sync(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts)
-        assert await ask(put, make_request([point(), point(1, "2.50")])) == (204, "")
+        assert await call_endpoint(put, make_request([point(), point(1, "2.50")])) == (204, "")
         assert parts.journal.synced == 2
         assert b"put m %d 2.50 host=a\n" % (BASE + 1) in next((tmp_path / "journal").glob("*.journal")).read_bytes()
         assert await parts.stored() == {}
-        assert await ask(put, make_request(point(2, 3), "sync")) == (204, "")
+        assert await call_endpoint(put, make_request(point(2, 3), "sync")) == (204, "")
         assert await parts.stored() == {
             (SERIES, BASE * 1000): 1,
             (SERIES, (BASE + 1) * 1000): 2.5,
@@ -81,15 +81,15 @@ async def test_acknowledged_points_are_on_disk_and_stored_with_sync(tmp_path: Pa
 async def test_points_the_store_refuses_are_reported_and_stored_later(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts)
-        await ask(put, make_request(point(), "sync"))
+        await call_endpoint(put, make_request(point(), "sync"))
         parts.store.always = Fault.REFUSED
-        status, reply = await ask(put, make_request([point(1), point(2, "x")], "sync&details"))
+        status, reply = await call_endpoint(put, make_request([point(1), point(2, "x")], "sync&details"))
         assert (status, reply["success"], reply["failed"]) == (400, 0, 2)
-        status, reply = await ask(put, make_request([point(1)], "sync&details"))
+        status, reply = await call_endpoint(put, make_request([point(1)], "sync&details"))
         assert (status, reply["success"], reply["failed"]) == (200, 0, 1)
         assert reply["errors"][0]["datapoint"] == point(1, "1")
         assert reply["errors"][0]["error"].startswith("Storage exception: ")
-        assert (await ask(put, make_request([point(1)], "sync")))[0] == 400
+        assert (await call_endpoint(put, make_request([point(1)], "sync")))[0] == 400
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 2
@@ -105,7 +105,7 @@ async def test_sync_timeout_limits_the_wait_for_the_store(tmp_path: Path) -> Non
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts, flush=trio.sleep_forever)
         for vector in [v for v in VECTORS if "sync_timeout=50" in v["path"]]:
-            status, reply = await ask(put, recorded_request(vector))
+            status, reply = await call_endpoint(put, recorded_request(vector))
             assert (status, reply) == (vector["status"], vector["response"])
 
 
@@ -113,7 +113,7 @@ async def test_sync_timeout_limits_the_wait_for_the_store(tmp_path: Path) -> Non
 async def test_full_journal_answers_503(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         parts.backpressure.hold("the journal is full")
-        status, reply = await ask(put_of(parts, timeout_s=0.001), make_request(point()))
+        status, reply = await call_endpoint(put_of(parts, timeout_s=0.001), make_request(point()))
         assert (status, reply["error"]) == (
             503,
             {"code": 503, "message": "Please throttle writes", "details": "the journal is full"},
@@ -131,10 +131,10 @@ async def test_header_tag_is_added_to_points_without_it(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts, "X-Tag")
         body = [point(), point(1, 2, tags={"dc": "x"})]
-        assert await ask(put, make_request(body, "sync", headers={"x-tag": "dc=f"})) == (204, "")
+        assert await call_endpoint(put, make_request(body, "sync", headers={"x-tag": "dc=f"})) == (204, "")
         assert len(parts.rows.table) == 2
         assert {parts.rows.table.text(number).tags for number in (0, 1)} == {b"host=a dc=f", b"dc=x"}  # type: ignore[union-attr]
-        status, reply = await ask(put, make_request(body, headers={"x-tag": "f"}))
+        status, reply = await call_endpoint(put, make_request(body, headers={"x-tag": "f"}))
         assert (status, reply["error"]["message"]) == (500, "invalid tag: f")
 
 
@@ -149,7 +149,7 @@ async def test_name_with_separators_is_refused_without_harm_to_others(tmp_path: 
         point(7),
     ]
     async with going(Parts(tmp_path, await make_store())) as parts:
-        status, reply = await ask(put_of(parts), make_request(odd, "details&sync"))
+        status, reply = await call_endpoint(put_of(parts), make_request(odd, "details&sync"))
         assert (status, reply["success"], reply["failed"]) == (400, 1, 6)
         assert await parts.stored() == {(SERIES, (BASE + 7) * 1000): 1}
         assert parts.ledger.received == 7
@@ -163,9 +163,9 @@ async def test_large_body_with_a_bad_end_stores_nothing(separator: str, tmp_path
     points[50] = json.dumps(point(50, "x"))
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts, limits=BodyLimits(slice_bytes=1000))
-        status, reply = await ask(put, make_request("[" + separator.join(points), "details"))
+        status, reply = await call_endpoint(put, make_request("[" + separator.join(points), "details"))
         assert (status, parts.ledger.received) == (400, 0)
-        status, reply = await ask(put, make_request("[" + separator.join(points) + "]", "details&sync"))
+        status, reply = await call_endpoint(put, make_request("[" + separator.join(points) + "]", "details&sync"))
         assert (status, reply["success"], reply["failed"]) == (400, 299, 1)
         assert reply["errors"][0]["datapoint"]["timestamp"] == BASE + 50
         assert len(await parts.stored()) == 299
@@ -182,10 +182,10 @@ async def test_points_before_a_slice_of_bad_ones_are_on_disk(
     body = [point(offset) for offset in range(40)] + [point(offset, "no number") for offset in range(40)]
     async with going(Parts(tmp_path, await make_store())) as parts:
         parts.journal.disk = Refusing()
-        status, _ = await ask(put_of(parts, timeout_s=0.01, limits=limits), make_request(body))
+        status, _ = await call_endpoint(put_of(parts, timeout_s=0.01, limits=limits), make_request(body))
         assert status == 503
         parts.journal.disk = Disk()
-        status, reply = await ask(put_of(parts, limits=limits), make_request(body, "summary"))
+        status, reply = await call_endpoint(put_of(parts, limits=limits), make_request(body, "summary"))
         assert (status, reply["success"], reply["failed"]) == (400, 40, 40)
         assert parts.journal.synced == parts.journal.position
 
@@ -221,9 +221,9 @@ async def test_number_of_errors_is_limited(tmp_path: Path) -> None:
     body = ",".join(["{}"] * 70 + [json.dumps(point(offset)) for offset in range(3)])
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts, limits=limits)
-        status, reply = await ask(put, make_request(f"[{body},{{}}]", "details"))
+        status, reply = await call_endpoint(put, make_request(f"[{body},{{}}]", "details"))
         assert (status, parts.ledger.received) == (400, 0)
-        status, reply = await ask(put, make_request(f"[{body}]", "details"))
+        status, reply = await call_endpoint(put, make_request(f"[{body}]", "details"))
         assert (status, reply["success"], reply["failed"], len(reply["errors"])) == (400, 3, 70, 5)
         assert all(error["error"] for error in reply["errors"])
 
@@ -231,7 +231,7 @@ async def test_number_of_errors_is_limited(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'[{"metric":' + b"[" * 100_000])
 async def test_endlessly_nested_body_is_refused(body: bytes, tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
-        status, reply = await ask(put_of(parts), make_request(body.decode()))
+        status, reply = await call_endpoint(put_of(parts), make_request(body.decode()))
     assert (status, reply["error"]["message"]) == (400, BAD_JSON)
 
 

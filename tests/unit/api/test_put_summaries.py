@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.api.put_parts import VECTORS, ask, make_request, recorded_request, summaries_of
+from tests.unit.api.put_parts import VECTORS, call_endpoint, make_request, recorded_request, summaries_of
 from tests.unit.ingest.parts import Parts, going, make_store
 from tests.unit.ingest.test_rollups import ROLLUPS, RULES, contents, make_tables, name
 from tests.unit.ingest.test_rollups import VECTORS as STORED
@@ -33,7 +33,7 @@ async def test_recorded_request_is_answered_as_by_opentsdb(vector: dict[str, Any
     rules = ON if is_on else SummaryRules(NameRules(), "tsdb")
     async with going(Parts(tmp_path, await (make_tables() if is_on else make_store()), rules=rules)) as parts:
         endpoint = summaries_of(parts)[vector["path"].partition("?")[0].strip("/")]
-        assert await ask(endpoint, recorded_request(vector)) == (vector["status"], vector["response"])
+        assert await call_endpoint(endpoint, recorded_request(vector)) == (vector["status"], vector["response"])
 
 
 ROLLUPS_STORED = [vector for vector in STORED if vector["kind"] == "rollup" and "body" in vector]
@@ -44,7 +44,7 @@ ROLLUPS_STORED = [vector for vector in STORED if vector["kind"] == "rollup" and 
 async def test_rollup_is_stored_as_by_opentsdb(vector: dict[str, Any], tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_tables(), rules=RULES)) as parts:
         await name(parts, "sys.cpu.user", "web01")
-        assert (await ask(summaries_of(parts)["api/rollup"], make_request(vector["body"], "sync")))[0] == 204
+        assert (await call_endpoint(summaries_of(parts)["api/rollup"], make_request(vector["body"], "sync")))[0] == 204
         [(place, value)] = (await contents(parts.store)).items()
     qualifier = vector["qualifier_hex"][:-1] + "b"
     assert place == (vector["table"], vector["row_hex"], qualifier)
@@ -63,13 +63,13 @@ async def test_histogram_is_stored_with_the_bytes_of_its_line(tmp_path: Path) ->
     async with going(Parts(tmp_path, await make_tables(), rules=RULES)) as parts:
         await name(parts, "sys.cpu.user sys.lat", "web01")
         endpoint = summaries_of(parts)["api/histogram"]
-        assert await ask(endpoint, make_request(body, "sync")) == (204, "")
+        assert await call_endpoint(endpoint, make_request(body, "sync")) == (204, "")
         assert list((await contents(parts.store)).items()) == [
             (("tsdb", line["row_hex"], line["qualifier_hex"]), line["value_hex"])
         ]
-        status, reply = await ask(
+        status, reply = await call_endpoint(
             endpoint, make_request(json.dumps([body, {**body, "buckets": {"1,2": 1.5}}]), "details")
         )
         assert (status, reply["error"]["message"]) == (400, "Unable to parse the given JSON")
-        status, reply = await ask(endpoint, make_request([body, {**body, "metric": "a b"}], "details"))
+        status, reply = await call_endpoint(endpoint, make_request([body, {**body, "metric": "a b"}], "details"))
         assert (status, reply["success"], reply["failed"]) == (400, 1, 1)

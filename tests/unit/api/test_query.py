@@ -11,8 +11,8 @@ import trio
 
 from tests import layouts
 from tests.running import Running, running
-from tests.unit.api.asking import ask, tell
-from tests.unit.server.web_parts import get, hear, serving
+from tests.unit.api.http_requests import http_post, http_request
+from tests.unit.server.web_parts import get, read_response, serving
 from tsd.api import query
 from tsd.api.query import DISABLED, LARGE_POINTS
 from tsd.codec.names import Kind
@@ -37,7 +37,7 @@ FOUND = [{"metric": "a.b", "tags": {"host": "x"}, "aggregateTags": [], "dps": {s
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
     async with running(tmp_path) as daemon:
-        await daemon.tell(b"".join(b"put a.b %d %d host=x\n" % (BASE + at, at + 1) for at in range(2)))
+        await daemon.send_lines(b"".join(b"put a.b %d %d host=x\n" % (BASE + at, at + 1) for at in range(2)))
         yield daemon
 
 
@@ -46,51 +46,55 @@ def post_of(**members: Any) -> bytes:
 
 
 async def test_client_reads_its_own_writes(daemon: Running) -> None:
-    assert (await ask(daemon, URI)).json == FOUND
-    assert (await tell(daemon, "/api/query", post_of())).json == FOUND
-    assert (await tell(daemon, "/api/query/anything", gzip.compress(post_of()), "Content-Encoding: gzip")).json == FOUND
+    assert (await http_request(daemon, URI)).json == FOUND
+    assert (await http_post(daemon, "/api/query", post_of())).json == FOUND
+    assert (
+        await http_post(daemon, "/api/query/anything", gzip.compress(post_of()), "Content-Encoding: gzip")
+    ).json == FOUND
     arrays = [FOUND[0] | {"dps": [[BASE, 1], [BASE + 1, 2]]}]
-    assert (await tell(daemon, "/api/query?arrays", post_of())).json == arrays
-    assert (await ask(daemon, URI + "&arrays=true")).json == arrays
-    called = await ask(daemon, URI + "&jsonp=f")
+    assert (await http_post(daemon, "/api/query?arrays", post_of())).json == arrays
+    assert (await http_request(daemon, URI + "&arrays=true")).json == arrays
+    called = await http_request(daemon, URI + "&jsonp=f")
     assert called.body == b"f(" + json.dumps(FOUND, separators=(",", ":")).encode() + b")"
 
 
 async def test_large_answer_in_chunks_equals_a_small_one(daemon: Running) -> None:
     count = 4 * LARGE_POINTS
-    await daemon.tell(b"".join(b"put m %d %d.5 host=x\n" % (BASE + at, at) for at in range(count)))
+    await daemon.send_lines(b"".join(b"put m %d %d.5 host=x\n" % (BASE + at, at) for at in range(count)))
     path = f"/api/query?start={BASE}&end={BASE + count}&m=sum:m"
-    heard = await ask(daemon, path)
-    assert heard.headers["transfer-encoding"] == "chunked"
-    assert heard.json[0]["dps"] == {str(BASE + at): at + 0.5 for at in range(count)}
-    packed = await ask(daemon, path, "Accept-Encoding: gzip")
-    assert gzip.decompress(packed.body) == heard.body
-    assert len(packed.body) < len(heard.body) / 3
+    response = await http_request(daemon, path)
+    assert response.headers["transfer-encoding"] == "chunked"
+    assert response.json[0]["dps"] == {str(BASE + at): at + 0.5 for at in range(count)}
+    packed = await http_request(daemon, path, "Accept-Encoding: gzip")
+    assert gzip.decompress(packed.body) == response.body
+    assert len(packed.body) < len(response.body) / 3
 
 
 async def test_values_json_cannot_express_are_an_error(daemon: Running) -> None:
     """Found before the first byte is out: an answer that has begun cannot become an error."""
     count = 2 * LARGE_POINTS
     lines = [b"put m %d 1e308 host=%d\n" % (BASE + at, host) for host in range(2) for at in range(count)]
-    await daemon.tell(b"".join(lines))
-    heard = await ask(daemon, f"/api/query?start={BASE}&end={BASE + count}&m=sum:m")
-    assert heard.status == 400
-    assert heard.json["error"]["message"].startswith("Got Infinity: Infinity at ")
+    await daemon.send_lines(b"".join(lines))
+    response = await http_request(daemon, f"/api/query?start={BASE}&end={BASE + count}&m=sum:m")
+    assert response.status == 400
+    assert response.json["error"]["message"].startswith("Got Infinity: Infinity at ")
 
 
 @pytest.mark.parametrize("override", ["post", "PUT", "get"])
 async def test_only_a_delete_override_changes_a_query(daemon: Running, override: str) -> None:
     """OpenTSDB asks only whether it is one."""
-    assert (await ask(daemon, f"{URI}&method_override={override}")).json == FOUND
+    assert (await http_request(daemon, f"{URI}&method_override={override}")).json == FOUND
     for path in ("/api/suggest?type=metrics", "/api/aggregators?", "/api/stats/query?", "/api/query/last?tsuids="):
-        plain, overridden = [(await ask(daemon, path + more)).status for more in ("", f"&method_override={override}")]
+        plain, overridden = [
+            (await http_request(daemon, path + more)).status for more in ("", f"&method_override={override}")
+        ]
         assert plain == overridden
 
 
 @pytest.mark.parametrize(("override", "reason"), [("", "Missing"), ("patch", "Unknown or unsupported")])
 async def test_unknown_method_override_is_refused(daemon: Running, override: str, reason: str) -> None:
-    heard = await ask(daemon, f"{URI}&method_override={override}")
-    assert (heard.status, heard.json["error"]["message"]) == (405, f"{reason} method override value")
+    response = await http_request(daemon, f"{URI}&method_override={override}")
+    assert (response.status, response.json["error"]["message"]) == (405, f"{reason} method override value")
 
 
 @pytest.mark.difference(
@@ -106,27 +110,27 @@ async def test_unknown_method_override_is_refused(daemon: Running, override: str
 async def test_deletion_is_refused_unless_enabled(daemon: Running, delete: str) -> None:
     """OpenTSDB's POST deletes all the same."""
     if delete == "body":
-        heard = await tell(daemon, "/api/query", post_of(delete=True))
+        response = await http_post(daemon, "/api/query", post_of(delete=True))
     elif delete == "override":
-        heard = await ask(daemon, URI + "&method_override=delete")
+        response = await http_request(daemon, URI + "&method_override=delete")
     else:
-        heard = await ask(daemon, URI, method="DELETE")
-    assert (heard.status, heard.json["error"]["details"]) == (400, DISABLED)
-    assert (await ask(daemon, URI)).json == FOUND
+        response = await http_request(daemon, URI, method="DELETE")
+    assert (response.status, response.json["error"]["details"]) == (400, DISABLED)
+    assert (await http_request(daemon, URI)).json == FOUND
 
 
 @pytest.mark.parametrize("delete", ["DELETE", "override", "body"])
 async def test_enabled_deletion_deletes_rows(tmp_path: Path, delete: str) -> None:
     async with running(tmp_path, {"tsd.http.query.allow_delete": "true"}) as daemon:
-        await daemon.tell(b"put a.b %d 1 host=x\nput a.b %d 2 host=x\n" % (BASE, BASE + 1))
+        await daemon.send_lines(b"put a.b %d 1 host=x\nput a.b %d 2 host=x\n" % (BASE, BASE + 1))
         if delete == "body":
-            heard = await tell(daemon, "/api/query", post_of(delete=True))
+            response = await http_post(daemon, "/api/query", post_of(delete=True))
         elif delete == "override":
-            heard = await ask(daemon, URI + "&method_override=delete")
+            response = await http_request(daemon, URI + "&method_override=delete")
         else:
-            heard = await ask(daemon, URI, method="DELETE")
-        assert heard.json == FOUND
-        assert (await ask(daemon, URI)).json == []
+            response = await http_request(daemon, URI, method="DELETE")
+        assert response.json == FOUND
+        assert (await http_request(daemon, URI)).json == []
 
 
 async def test_running_queries_are_listed_and_can_be_cancelled() -> None:
@@ -143,16 +147,16 @@ async def test_running_queries_are_listed_and_can_be_cancelled() -> None:
                 get(URI, "Authorization: Basic c2VjcmV0", "X-Jwt-Assertion: s", "X-Session: s", "User-Agent: a")
             )
             await held.wait()
-            [one] = (await served.ask(get("/api/stats/query"))).json["running"]
+            [one] = (await served.request(get("/api/stats/query"))).json["running"]
             assert one["query"]["queries"][0]["metric"] == "a.b"
             assert one["requestHeaders"]["user-agent"] == "a"
             assert not {"authorization", "x-jwt-assertion", "x-session"} & one["requestHeaders"].keys()
             path = f"/api/stats/query?id={one['id']}"
-            assert (await served.ask(get(path + "0", method="DELETE"))).status == 404
-            assert (await served.ask(get(path, method="DELETE"))).status == 204
-            heard = await hear(client)
-            assert (heard.status, heard.json["error"]["message"]) == (503, CANCELLED)
-        listed = (await served.ask(get("/api/stats/query"))).json
+            assert (await served.request(get(path + "0", method="DELETE"))).status == 404
+            assert (await served.request(get(path, method="DELETE"))).status == 204
+            response = await read_response(client)
+            assert (response.status, response.json["error"]["message"]) == (503, CANCELLED)
+        listed = (await served.request(get("/api/stats/query"))).json
     assert listed["running"] == []
     assert [(one["httpResponse"], one["exception"]) for one in listed["completed"]] == [(503, CANCELLED)]
 
@@ -167,9 +171,9 @@ async def engine_that_waits(flush: Flush) -> QueryEngine:
 
 
 async def test_outcomes_are_counted(daemon: Running) -> None:
-    await ask(daemon, URI)
-    await ask(daemon, "/api/query")
-    await tell(daemon, "/api/query", b"null")
+    await http_request(daemon, URI)
+    await http_request(daemon, "/api/query")
+    await http_post(daemon, "/api/query", b"null")
     async with daemon.client() as client:
         stats = await client.stats()
     counts = [stats[f"http.query.{outcome}"] for outcome in ("success", "invalid_requests", "exceptions")]
@@ -179,8 +183,8 @@ async def test_outcomes_are_counted(daemon: Running) -> None:
 @pytest.fixture
 async def damaged(daemon: Running) -> Running:
     """The daemon with rows of a series of its own that cannot be read."""
-    await daemon.tell(b"put bad.one %d 1 host=x\n" % BASE)
-    await ask(daemon, URI.replace("a.b", "bad.one"))  # writes it
+    await daemon.send_lines(b"put bad.one %d 1 host=x\n" % BASE)
+    await http_request(daemon, URI.replace("a.b", "bad.one"))  # writes it
     store, table = daemon.daemon.store, daemon.daemon.config.data_table
     metric = (await make_uids(daemon.daemon.config, daemon.daemon.store).find(Kind.METRIC, [b"bad.one"]))[b"bad.one"]
     assert isinstance(metric, bytes)
@@ -201,8 +205,8 @@ async def damaged(daemon: Running) -> Running:
 )
 async def test_unreadable_rows_are_reported_in_a_header(damaged: Running, path: str, body: bytes) -> None:
     before = {stat.name: stat.value for stat in damaged.daemon.statistics()}["query.warnings"]
-    heard = await ask(damaged, path)
-    assert (heard.status, heard.body) == (200, body)
-    assert heard.headers["x-tsd-warnings"].startswith("1; row 00")
+    response = await http_request(damaged, path)
+    assert (response.status, response.body) == (200, body)
+    assert response.headers["x-tsd-warnings"].startswith("1; row 00")
     assert {stat.name: stat.value for stat in damaged.daemon.statistics()}["query.warnings"] == before + 1
-    assert "x-tsd-warnings" not in (await ask(damaged, URI)).headers
+    assert "x-tsd-warnings" not in (await http_request(damaged, URI)).headers

@@ -13,7 +13,7 @@ import trio
 from tests import layouts
 from tests.running import Client
 from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, QueryEnvironment
-from tests.unit.server.web_parts import Heard, Served, get, hear, post, serving
+from tests.unit.server.web_parts import HttpResponse, Served, get, post, read_response, serving
 from tsd.api import query, search
 from tsd.api.query import LARGE_POINTS, AnswerBody
 from tsd.codec.opentsdb.cell import COLUMN
@@ -61,12 +61,12 @@ class Place:
         self.registry = registry
         self.served = served
 
-    async def exp(self, body: Mapping[str, Any], params: str = "") -> Heard:
-        return await self.served.ask(post(f"/api/query/exp?{params}", json.dumps(body).encode()))
+    async def exp(self, body: Mapping[str, Any], params: str = "") -> HttpResponse:
+        return await self.served.request(post(f"/api/query/exp?{params}", json.dumps(body).encode()))
 
-    async def gexp(self, *texts: str, params: str = "") -> Heard:
+    async def gexp(self, *texts: str, params: str = "") -> HttpResponse:
         exps = "".join(f"&exp={text}" for text in texts)
-        return await self.served.ask(get(f"/api/query/gexp?{SPAN}{exps}&{params}"))
+        return await self.served.request(get(f"/api/query/gexp?{SPAN}{exps}&{params}"))
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ async def test_an_evaluation_can_be_cancelled() -> None:
         async def cancel(client: Client) -> None:
             [running] = there.registry.running
             running.cancel()
-            assert (await hear(client)).status == 503
+            assert (await read_response(client)).status == 503
 
         await evaluating(there, cancel)
         assert there.registry.counts == {"succeeded": 0, "failed": 0, "cancelled": 1}
@@ -124,23 +124,23 @@ async def test_an_evaluation_ends_with_its_client() -> None:
 
 async def test_an_evaluation_ends_when_its_time_is_over() -> None:
     async with place(settings=EngineSettings(Limits(timeout_ms=100))) as there:
-        heard = await there.exp(MUCH)
-    assert heard.status == 408
-    assert heard.json["error"]["message"].startswith("Sorry, your query timed out. Time limit: 100 ms")
+        response = await there.exp(MUCH)
+    assert response.status == 408
+    assert response.json["error"]["message"].startswith("Sorry, your query timed out. Time limit: 100 ms")
 
 
 async def test_functions_end_when_their_time_is_over() -> None:
     lines = [f"m {START_S + at // 2} {at}.1 host={at % 2}" for at in range(14_000)]
     async with place(lines, EngineSettings(Limits(timeout_ms=200))) as there:
         nested = "movingAverage(" * 30 + "none:m" + ",3500)" * 30
-        heard = await there.gexp(*[nested] * 5, params="corrected")
-    assert heard.status == 408
+        response = await there.gexp(*[nested] * 5, params="corrected")
+    assert response.status == 408
 
 
 async def test_cycle_is_refused_before_reading() -> None:
     async with place() as there:
-        heard = await there.exp(WANTED | {"expressions": [{"id": "ee", "expr": "a + ee"}]})
-        assert (heard.status, heard.json["error"]["message"]) == (400, "Self referencing expression found: ee")
+        response = await there.exp(WANTED | {"expressions": [{"id": "ee", "expr": "a + ee"}]})
+        assert (response.status, response.json["error"]["message"]) == (400, "Self referencing expression found: ee")
         assert there.env.flushed == []
 
 
@@ -156,9 +156,9 @@ async def test_tables_count_as_memory() -> None:
     }
     async with place(lines, settings) as there:
         for outputs in ([{"id": "e1"}], [{"id": "a"}]):
-            heard = await there.exp(each | {"outputs": outputs})
-            assert heard.status == 413
-            assert "tsd.query.memory_limit" in heard.json["error"]["message"]
+            response = await there.exp(each | {"outputs": outputs})
+            assert response.status == 413
+            assert "tsd.query.memory_limit" in response.json["error"]["message"]
         assert there.env.engine.memory.held == 0
         assert there.env.engine.memory.refused == 2
         assert (await there.exp(each | {"time": WANTED["time"]})).status == 200
@@ -170,9 +170,9 @@ async def test_results_of_functions_count_as_memory() -> None:
     async with place(lines, EngineSettings(memory_bytes=1 << 20)) as there:
         assert (await there.gexp("scale(sum:m,2)", params="corrected")).status == 200
         for texts in (["scale(sum:m,2)"] * 30, [f"shift(sum:m,'{n}s')" for n in range(1, 20)]):
-            heard = await there.gexp(*texts, params="corrected")
-            assert heard.status == 413
-            assert "tsd.query.memory_limit" in heard.json["error"]["message"]
+            response = await there.gexp(*texts, params="corrected")
+            assert response.status == 413
+            assert "tsd.query.memory_limit" in response.json["error"]["message"]
         assert there.env.engine.memory.held == 0
 
 
@@ -183,9 +183,9 @@ async def test_a_large_answer_is_held_until_it_is_sent() -> None:
         "metrics": [{"id": "a", "metric": "m"}],
     }
     async with place(lines) as there:
-        heard = await there.exp(wanted)
-        assert heard.headers["transfer-encoding"] == "chunked"
-        [shown] = heard.json["outputs"]
+        response = await there.exp(wanted)
+        assert response.headers["transfer-encoding"] == "chunked"
+        [shown] = response.json["outputs"]
         assert shown["dps"] == [[(START_S + at) * 1000, float(at)] for at in range(2 * LARGE_POINTS)]
         assert there.env.engine.memory.held == 0
 
@@ -204,8 +204,10 @@ async def test_cancelled_large_answer_releases_its_memory(part: int, monkeypatch
                 yield written
 
         monkeypatch.setattr(query, "write_answer", cancelled)
-        heard = await there.served.ask(get(f"/api/query?start={START_S}&end={START_S + 5 * LARGE_POINTS}&m=sum:m"))
-        assert (heard.status, heard.json["error"]["message"]) == (503, "The query was cancelled")
+        response = await there.served.request(
+            get(f"/api/query?start={START_S}&end={START_S + 5 * LARGE_POINTS}&m=sum:m")
+        )
+        assert (response.status, response.json["error"]["message"]) == (503, "The query was cancelled")
         assert there.env.engine.memory.held == 0
     assert there.registry.counts == {"succeeded": 0, "failed": 0, "cancelled": 1}
 
@@ -294,7 +296,7 @@ async def test_corrected_expression_error_is_a_client_error() -> None:
             assert (await there.exp(wrong, params)).status == status
             for text in ("scale(sum:a", "nosuch(sum:a)", "scale(sum:sys.cpu{host=,2)"):
                 assert (await there.gexp(text, params=params)).status == status
-            extra = await there.served.ask(get(f"/api/query?{SPAN}&exp=scale(sum:a&{params}"))
+            extra = await there.served.request(get(f"/api/query?{SPAN}&exp=scale(sum:a&{params}"))
             assert extra.status == status
 
 
@@ -311,15 +313,15 @@ async def test_lone_surrogate_is_a_client_error() -> None:
     half = "\ud800"
     of_host = {"tagk": "host", "type": "not_literal_or", "filter": half}
     sub = {"aggregator": "sum", "metric": "sys.cpu"}
-    asked = {"start": START_S, "queries": [sub]}
+    request = {"start": START_S, "queries": [sub]}
     async with place() as there:
         for wrong in ({"name": half}, {"outputs": [{"id": "a", "alias": half}]}):
-            heard = await there.exp(WANTED | wrong)
-            assert (heard.status, heard.json["error"]["message"][:30]) == (400, "wanted a text, got half of a s")
+            response = await there.exp(WANTED | wrong)
+            assert (response.status, response.json["error"]["message"][:30]) == (400, "wanted a text, got half of a s")
         for extra in ({"timezone": half}, {"queries": [{**sub, "filters": [of_host]}]}):
-            heard = await there.served.ask(post("/api/query", json.dumps(asked | extra).encode()))
-            assert (heard.status, heard.json["error"]["details"][:25]) == (400, "got half of a surrogate p")
-        assert (await there.served.ask(get("/api/stats/query"))).status == 200
+            response = await there.served.request(post("/api/query", json.dumps(request | extra).encode()))
+            assert (response.status, response.json["error"]["details"][:25]) == (400, "got half of a surrogate p")
+        assert (await there.served.request(get("/api/stats/query"))).status == 200
         assert (await there.exp(WANTED | {"name": "\U0001f600"})).json["query"]["name"] == "\U0001f600"
 
 
@@ -328,9 +330,9 @@ async def test_warning_of_functions_is_reported_once() -> None:
     async with place() as there:
         [key] = {row.key async for page in scan(there.env.store, DATA) for row in page[:1]}
         await there.env.store.put(DATA, [Put(key, COLUMN + b"\0\7", b"\1\2\3")])
-        heard = await there.gexp(f"sumSeries({SUM},{SUM},{SUM})", params="corrected")
-    assert heard.status == 200
-    assert heard.headers["x-tsd-warnings"].startswith("1; ")
+        response = await there.gexp(f"sumSeries({SUM},{SUM},{SUM})", params="corrected")
+    assert response.status == 200
+    assert response.headers["x-tsd-warnings"].startswith("1; ")
 
 
 async def test_work_of_nested_calls_and_groups_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,12 +355,12 @@ async def test_other_expressions_of_the_same_metrics_may_run() -> None:
     async with place(duplicates=False) as there:
         other = MUCH | {"expressions": [{"id": "e", "expr": "a * 3"}], "outputs": []}
 
-        async def ask(client: Client) -> None:
+        async def post_query(client: Client) -> None:
             assert (await there.exp(other)).status == 200
-            heard = await there.exp(MUCH)
-            assert (heard.status, heard.json["error"]["message"][:26]) == (400, "Query is already executing")
+            response = await there.exp(MUCH)
+            assert (response.status, response.json["error"]["message"][:26]) == (400, "Query is already executing")
             [running] = there.registry.running
             running.cancel()
-            assert (await hear(client)).status == 503
+            assert (await read_response(client)).status == 503
 
-        await evaluating(there, ask)
+        await evaluating(there, post_query)

@@ -33,14 +33,16 @@ async def test_every_line_can_be_put(tmp_path: Path) -> None:
     async with running(tmp_path, settings) as daemon:
         found = await lines(daemon)
         assert f"port={daemon.daemon.config.port} host={socket.gethostname()}" in found[0]
-        assert await daemon.tell("".join(f"put {line}\n" for line in found).encode()) == b"synced %d\n" % len(found)
+        assert await daemon.send_lines("".join(f"put {line}\n" for line in found).encode()) == b"synced %d\n" % len(
+            found
+        )
 
 
 async def test_replayed_lines_are_not_counted_as_received(tmp_path: Path) -> None:
     """Replayed lines counted as received again after each restart."""
     put = b"put a.b 1356998400 1 host=web01\n"
     async with running(tmp_path, {"tsd.core.drain_timeout": "0"}) as daemon:
-        assert (await daemon.tell(put * 3 + b"put a.b x\n")).endswith(b"synced 3\n")
+        assert (await daemon.send_lines(put * 3 + b"put a.b x\n")).endswith(b"synced 3\n")
         async with daemon.client() as client:
             stats = await client.stats()
         assert stats["rpc.received type=telnet"] == 4 + 2  # and two commands
@@ -51,7 +53,7 @@ async def test_replayed_lines_are_not_counted_as_received(tmp_path: Path) -> Non
         assert stats["rpc.received type=telnet"] == 1
         assert stats["datapoints.added type=all class=TSDB"] == 0
         assert stats["ledger.received"] == stats["ledger.stored"] == 3
-        await client.ask(put)
+        await client.send_lines(put)
         stats = await client.stats()
         assert stats["datapoints.added type=all class=TSDB"] == 1
 

@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from tests.running import Running, running
-from tests.unit.api.asking import ask, tell
+from tests.unit.api.http_requests import http_post, http_request
 from tests.unit.server.web_parts import get, serving
 from tsd.api import system
 from tsd.api.system import in_force
@@ -36,22 +36,22 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
 )
 async def test_serializers_are_listed(daemon: Running) -> None:
     """OpenTSDB documents the list and answers 404."""
-    [json] = (await ask(daemon, "/api/serializers")).json
+    [json] = (await http_request(daemon, "/api/serializers")).json
     assert json["serializer"] == "json"
     assert json["response_content_type"] == "application/json; charset=UTF-8"
 
 
 async def test_version_is_json_or_two_lines(daemon: Running) -> None:
-    assert (await ask(daemon, "/version?json")).json == (await ask(daemon, "/api/version")).json
+    assert (await http_request(daemon, "/version?json")).json == (await http_request(daemon, "/api/version")).json
     async with daemon.client() as client:
         await client.send(b"version\nexit\n")
-        assert (await ask(daemon, "/version")).body == await client.read_to_end()
+        assert (await http_request(daemon, "/version")).body == await client.read_to_end()
 
 
 async def test_settings_are_texts_in_order_and_secrets_are_hidden(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = (await ask(daemon, "/api/config")).json
+    body = (await http_request(daemon, "/api/config")).json
     assert list(body) == sorted(keys())
     assert body["tsd.mode"] == Mode.READ_WRITE.value
     assert body["tsd.network.port"] == "0"
@@ -62,7 +62,7 @@ async def test_settings_are_texts_in_order_and_secrets_are_hidden(
 
 
 async def test_filters_are_those_of_queries(daemon: Running) -> None:
-    body = (await ask(daemon, "/api/config/Filters")).json
+    body = (await http_request(daemon, "/api/config/Filters")).json
     assert sorted(body) == sorted(
         "regexp iwildcard wildcard iliteral_or literal_or not_iliteral_or not_literal_or".split()
     )
@@ -77,7 +77,7 @@ async def test_filters_are_those_of_queries(daemon: Running) -> None:
 async def test_not_key_filter_is_listed_when_corrected(tmp_path: Path) -> None:
     """Menus of dashboards are made of this list."""
     async with running(tmp_path, {"tsd.query.corrected": "true"}) as daemon:
-        body = (await ask(daemon, "/api/config/filters")).json
+        body = (await http_request(daemon, "/api/config/filters")).json
     example = body["not_key"]["examples"].partition("=")[2]
     assert filters.read_filter("host", example, group_by=False, quirks=CORRECTED).type == "not_key"
 
@@ -103,21 +103,21 @@ def test_filters_match_as_described(kind: str, expression: str, passing: list[st
 
 
 async def test_stats_are_points_and_lines(daemon: Running) -> None:
-    await daemon.tell(b"put m 1500000000 1 a=b\n")
-    await ask(daemon, "/nowhere")
-    body = (await ask(daemon, "/api/stats")).json
+    await daemon.send_lines(b"put m 1500000000 1 a=b\n")
+    await http_request(daemon, "/nowhere")
+    body = (await http_request(daemon, "/api/stats")).json
     points = {(point["metric"], point["tags"].get("type")): int(point["value"]) for point in body}
     assert points["tsd.rpc.received", "http"] == 2
     assert points["tsd.ledger.received", None] == 1
-    lines = (await ask(daemon, "/stats")).body.decode().splitlines()
+    lines = (await http_request(daemon, "/stats")).body.decode().splitlines()
     assert [line.split(" ")[0] for line in lines] == [
-        line.split(" ")[0] for line in (await ask(daemon, "/stats?json")).json
+        line.split(" ")[0] for line in (await http_request(daemon, "/stats?json")).json
     ]
 
 
 @pytest.mark.parametrize("what", ["jvm", "threads", "region_clients", "anything"])
 async def test_other_stats_are_json(daemon: Running, what: str) -> None:
-    body = (await ask(daemon, f"/api/stats/{what}")).json
+    body = (await http_request(daemon, f"/api/stats/{what}")).json
     kinds = {"jvm": dict, "threads": list, "region_clients": list, "anything": list}
     assert isinstance(body, kinds[what])
     if what == "threads":
@@ -129,25 +129,25 @@ async def test_log_is_newest_first_and_its_level_can_change() -> None:
     log.configure("info", "json", lambda: 0.0)
     try:
         async with serving(system.log_routes()) as served:
-            say = structlog.get_logger()
-            say.info("first", port=1)
-            say.debug("unheard")
-            assert (await served.ask(get("/logs?level=DEBUG"))).body == b"Set the log level to DEBUG on 1 logger.\n"
-            say.debug("second", trace="a\nb")
-            second, first, *_ = (await served.ask(get("/logs?json"))).json
+            logger = structlog.get_logger()
+            logger.info("first", port=1)
+            logger.debug("unheard")
+            assert (await served.request(get("/logs?level=DEBUG"))).body == b"Set the log level to DEBUG on 1 logger.\n"
+            logger.debug("second", trace="a\nb")
+            second, first, *_ = (await served.request(get("/logs?json"))).json
             assert re.fullmatch(r"\d+\tINFO\tmain\ttsd\tfirst port=1", first)
             assert second.endswith("\tDEBUG\tmain\ttsd\tsecond trace='a\\nb'")
-            assert (await served.ask(get("/logs"))).body.decode().splitlines()[:2] == [second, first]
-            heard = await served.ask(get("/logs?level=loud&json"))
-            assert (heard.status, heard.json) == (400, {"err": "Invalid level: loud"})
+            assert (await served.request(get("/logs"))).body.decode().splitlines()[:2] == [second, first]
+            response = await served.request(get("/logs?level=loud&json"))
+            assert (response.status, response.json) == (400, {"err": "Invalid level: loud"})
     finally:
         structlog.reset_defaults()
         logging.getLogger().handlers = handlers
 
 
 async def test_dropcaches_drops_names(daemon: Running) -> None:
-    heard = await ask(daemon, "/api/dropcaches", method="DELETE")
-    assert heard.json == {"message": "Caches dropped", "status": "200"}
+    response = await http_request(daemon, "/api/dropcaches", method="DELETE")
+    assert response.json == {"message": "Caches dropped", "status": "200"}
 
 
 async def test_only_files_below_the_folder_are_served(tmp_path: Path) -> None:
@@ -158,26 +158,26 @@ async def test_only_files_below_the_folder_are_served(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
     os.symlink(tmp_path / "secret", folder / "link")
     async with running(tmp_path / "state", {"tsd.http.staticroot": str(folder)}) as daemon:
-        heard = await ask(daemon, "/s/a.js")
-        assert (heard.body, heard.headers["content-type"]) == (b"a", "text/javascript")
-        assert heard.headers["cache-control"] == "max-age=31536000"
-        assert (await ask(daemon, "/s/a.js?nocache")).headers["cache-control"] == "max-age=0"
-        assert (await ask(daemon, "/favicon.ico")).body == b"i"
+        response = await http_request(daemon, "/s/a.js")
+        assert (response.body, response.headers["content-type"]) == (b"a", "text/javascript")
+        assert response.headers["cache-control"] == "max-age=31536000"
+        assert (await http_request(daemon, "/s/a.js?nocache")).headers["cache-control"] == "max-age=0"
+        assert (await http_request(daemon, "/favicon.ico")).body == b"i"
         for path in ("/s/link", "/s/nope", "/s//etc/passwd", "/s/%2e%2e/secret", "/s/."):
-            heard = await ask(daemon, path)
-            assert (heard.status, heard.json["error"]["message"]) == (404, "Page not found")
-        assert b"Malformed URI <code>/s/../secret</code>" in (await ask(daemon, "/s/../secret")).body
-        assert b"URI too short <code>/s</code>" in (await ask(daemon, "/s")).body
+            response = await http_request(daemon, path)
+            assert (response.status, response.json["error"]["message"]) == (404, "Page not found")
+        assert b"Malformed URI <code>/s/../secret</code>" in (await http_request(daemon, "/s/../secret")).body
+        assert b"URI too short <code>/s</code>" in (await http_request(daemon, "/s")).body
 
 
 async def test_diediedie_stops_the_daemon_if_allowed(tmp_path: Path) -> None:
     async with running(tmp_path / "a") as daemon:
-        assert (await ask(daemon, "/diediedie")).status == 404
+        assert (await http_request(daemon, "/diediedie")).status == 404
     async with running(tmp_path / "b", {"tsd.no_diediedie": "false"}) as daemon:
-        assert b"<title>TSD Exiting</title>" in (await ask(daemon, "/diediedie")).body
+        assert b"<title>TSD Exiting</title>" in (await http_request(daemon, "/diediedie")).body
         with trio.fail_after(30):
             await daemon.stop.wait()
 
 
 async def test_unexpected_bodies_are_ignored(daemon: Running) -> None:
-    assert (await tell(daemon, "/api/version", b"[" * 100_000)).status == 200
+    assert (await http_post(daemon, "/api/version", b"[" * 100_000)).status == 200

@@ -140,9 +140,9 @@ async def test_token_sent_as_name_is_not_logged(
     for header in (basic(token, ""), basic(f" {token}", "x"), basic(f"x{token}", "")):
         assert await subject.authenticate_header(header, LOCAL) is None
         assert await subject.authenticate_command(["basic", token, "x"], "192.0.2.2") is None
-    said = capsys.readouterr()
-    assert "login.failed" in said.out + said.err
-    assert token[4:20] not in said.out + said.err
+    output = capsys.readouterr()
+    assert "login.failed" in output.out + output.err
+    assert token[4:20] not in output.out + output.err
 
 
 async def test_verification_results_are_cached(tmp_path: Path) -> None:
@@ -235,19 +235,19 @@ async def test_many_parallel_attempts_are_refused(autojump_clock: MockClock) -> 
     throttle = LoginThrottle(64)
     for _ in range(5):
         await throttle.record_failure("2001:db8::1", "http", "a")
-    heard = []
+    allowed = []
 
     async def guess(host: int) -> None:
         try:
             await throttle.wait(f"2001:db8::{host}")  # a /64 is one client
-            heard.append(host)
+            allowed.append(host)
         except TooManyAttempts:
             pass
 
     async with trio.open_nursery() as nursery:
         for host in range(100):
             nursery.start_soon(guess, host)
-    assert 0 < len(heard) < 10
+    assert 0 < len(allowed) < 10
 
 
 async def test_tracked_failures_are_bounded(autojump_clock: MockClock) -> None:

@@ -64,11 +64,11 @@ def test_control_characters_never_reach_a_terminal(capsys: pytest.CaptureFixture
     with configured():
         log.configure("info", "console", lambda: 0.0)
         structlog.get_logger("test").warning("got \x1b[2Jthat", name="\x1b]0;mine\x07", path="/\x9b2J", line="a\nb")
-        said = capsys.readouterr().err
-    assert all(letter.isprintable() or letter == "\n" for letter in said)
-    assert said.count("\n") == 1
-    assert "\\x1b[2Jthat" in said
-    assert "name=\\x1b]0;mine\\x07" in said
+        output = capsys.readouterr().err
+    assert all(letter.isprintable() or letter == "\n" for letter in output)
+    assert output.count("\n") == 1
+    assert "\\x1b[2Jthat" in output
+    assert "name=\\x1b]0;mine\\x07" in output
 
 
 @pytest.mark.parametrize("form", ["console", "json", "journald"])
@@ -84,10 +84,10 @@ def test_traceback_has_no_local_variables(form: str, capsys: pytest.CaptureFixtu
             fail("Bearer " + "secret")
         except ValueError:
             structlog.get_logger("test").exception("a request failed")
-        said = capsys.readouterr().err
-    assert "ValueError: no " in said
-    assert "Bearer secret" not in said
-    assert form == "journald" or "\x1b" not in said
+        output = capsys.readouterr().err
+    assert "ValueError: no " in output
+    assert "Bearer secret" not in output
+    assert form == "journald" or "\x1b" not in output
 
 
 def test_library_records_are_events_with_a_limit(logged: Logged) -> None:

@@ -53,9 +53,9 @@ def test_invalid_settings_change_nothing(tmp_path: Path) -> None:
 async def test_larger_journal_ends_backpressure(tmp_path: Path) -> None:
     async with running(tmp_path) as served:
         daemon = served.daemon
-        await served.tell(b"put m 1700000000 1 a=b\n")
+        await served.send_lines(b"put m 1700000000 1 a=b\n")
         daemon.live["tsd.journal.max_bytes"](replace(daemon.config, journal_max_bytes=1))
         assert daemon.ingest.backpressure.reasons
         daemon.live["tsd.journal.max_bytes"](daemon.config)
         assert not daemon.ingest.backpressure.reasons
-        assert await served.tell(b"put m 1700000001 1 a=b\n") == b"synced 1\n"
+        assert await served.send_lines(b"put m 1700000001 1 a=b\n") == b"synced 1\n"

@@ -243,7 +243,7 @@ async def test_daemon_serves_while_a_task_fails(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("tsd.tables.opentsdb.layout.watch_counters", fail)
     async with running(tmp_path) as daemon, daemon.client() as client:
-        assert await client.ask(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
+        assert await client.send_lines(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
         assert (await client.stats())["rpc.exceptions"] == 1
 
 

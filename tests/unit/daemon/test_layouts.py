@@ -9,7 +9,7 @@ import pytest
 
 from tests import layouts
 from tests.running import Running, running
-from tests.unit.api.asking import ask, tell
+from tests.unit.api.http_requests import http_post, http_request
 from tsd.daemon.wiring import now_ms
 from tsd.store.memory import MemoryStore
 
@@ -31,13 +31,13 @@ pytestmark = layouts.on_all
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
     async with running(tmp_path, SETTINGS) as daemon:
-        await daemon.tell(LINES)
+        await daemon.send_lines(LINES)
         yield daemon
 
 
 async def points(daemon: Running, m: str) -> dict[tuple[str, ...], list[float]]:
     """Return the values of a query's groups, by the values of their tags."""
-    found = await ask(daemon, f"/api/query?start={BASE}&end={BASE + 7199}&m={m}")
+    found = await http_request(daemon, f"/api/query?start={BASE}&end={BASE + 7199}&m={m}")
     assert found.status == 200, found.body
     return {tuple(sorted(one["tags"].values())): list(one["dps"].values()) for one in found.json}
 
@@ -65,9 +65,9 @@ async def test_queries_filter_group_and_downsample(
 
 async def test_points_put_over_http_are_read(daemon: Running) -> None:
     sent = [{"metric": "http.put", "timestamp": BASE + at, "value": at, "tags": {"host": "x"}} for at in range(3)]
-    assert (await tell(daemon, "/api/put?sync", json.dumps(sent).encode())).status == 204
+    assert (await http_post(daemon, "/api/put?sync", json.dumps(sent).encode())).status == 204
     assert await points(daemon, "sum:http.put") == {("x",): [0, 1, 2]}
-    bad = await tell(daemon, "/api/put?details", json.dumps([{**sent[0], "tags": {}}]).encode())
+    bad = await http_post(daemon, "/api/put?details", json.dumps([{**sent[0], "tags": {}}]).encode())
     assert (bad.status, bad.json["failed"]) == (400, 1)
 
 
@@ -77,26 +77,26 @@ async def test_unknown_names_are_bad_requests(daemon: Running) -> None:
         ("sum:sys.cpu{nope=x}", "No such name for 'tagk': 'nope'"),
         ("sum:sys.cpu{host=nope}", "No such name for 'tagv': 'nope'"),
     ):
-        found = await ask(daemon, f"/api/query?start={BASE}&m={m}")
+        found = await http_request(daemon, f"/api/query?start={BASE}&m={m}")
         assert found.status == 400
         assert text in found.json["error"]["message"]
 
 
 async def test_suggest_lookup_and_last_find_series(daemon: Running) -> None:
-    assert (await ask(daemon, "/api/suggest?type=metrics&q=sys")).json == ["sys.cpu"]
-    assert (await ask(daemon, "/api/suggest?type=tagv&q=web")).json == ["web01", "web02"]
-    found = (await ask(daemon, "/api/search/lookup?m=sys.cpu{dc=lga}")).json["results"]
+    assert (await http_request(daemon, "/api/suggest?type=metrics&q=sys")).json == ["sys.cpu"]
+    assert (await http_request(daemon, "/api/suggest?type=tagv&q=web")).json == ["web01", "web02"]
+    found = (await http_request(daemon, "/api/search/lookup?m=sys.cpu{dc=lga}")).json["results"]
     assert sorted(one["tags"]["host"] for one in found) == ["web01", "web02"]
     for query in ("timeseries=sys.cpu{host=web01,dc=lga}", f"tsuids={tsuid_of(found, 'web01')}"):
-        [last] = (await ask(daemon, f"/api/query/last?{query}&resolve")).json
+        [last] = (await http_request(daemon, f"/api/query/last?{query}&resolve")).json
         assert (last["metric"], last["timestamp"], last["value"]) == ("sys.cpu", (BASE + 120) * 1000, "4.5")
         assert last["tags"] == {"host": "web01", "dc": "lga"}
 
 
 async def test_query_by_the_tsuid_of_a_lookup(daemon: Running) -> None:
-    found = (await ask(daemon, "/api/search/lookup?m=sys.cpu")).json["results"]
+    found = (await http_request(daemon, "/api/search/lookup?m=sys.cpu")).json["results"]
     body = {**HOURS, "queries": [{"aggregator": "sum", "tsuids": [tsuid_of(found, "web02")]}]}
-    [group] = (await tell(daemon, "/api/query", json.dumps(body).encode())).json
+    [group] = (await http_post(daemon, "/api/query", json.dumps(body).encode())).json
     assert (group["tags"]["host"], list(group["dps"].values())) == ("web02", [10, 20, 30])
 
 
@@ -105,13 +105,15 @@ def tsuid_of(series: list[dict[str, Any]], host: str) -> str:
 
 
 async def test_expressions_and_gexp_answer(daemon: Running) -> None:
-    found = await ask(daemon, f"/api/query/gexp?start={BASE}&end={BASE + 7199}&exp=scale(sum:sys.cpu{{host=db01}},2)")
+    found = await http_request(
+        daemon, f"/api/query/gexp?start={BASE}&end={BASE + 7199}&exp=scale(sum:sys.cpu{{host=db01}},2)"
+    )
     assert list(found.json[0]["dps"].values()) == [200, 400, 600]
 
 
 async def test_unknown_metrics_are_refused_if_so_configured(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.core.auto_create_metrics": "false"}) as daemon:
-        reply = await daemon.tell(LINES)
+        reply = await daemon.send_lines(LINES)
     assert b"unknown metric: No such name for 'metrics': 'sys.cpu'" in reply
 
 
@@ -119,7 +121,7 @@ async def test_journal_is_replayed_at_the_next_start(tmp_path: Path) -> None:
     store = MemoryStore(now_ms)
     settings = {**SETTINGS, "tsd.storage.flush_interval": "3600000", "tsd.core.drain_timeout": "0"}
     async with running(tmp_path, settings, store=store) as daemon:
-        await daemon.tell(LINES)
+        await daemon.send_lines(LINES)
     async with running(tmp_path, settings, store=store) as daemon:
         assert daemon.daemon.replayed == 9
         assert await points(daemon, "sum:sys.cpu") == {(): [111, 222, 334.5]}
@@ -135,14 +137,16 @@ async def test_journal_is_replayed_at_the_next_start(tmp_path: Path) -> None:
         (f"/api/annotation?start_time={BASE}", "annotations"),
     ],
 )
-async def test_endpoint_of_a_missing_part_says_so(daemon: Running, path: str, part: str) -> None:
-    found = await ask(daemon, path)
+async def test_endpoint_of_a_missing_part_answers_501(daemon: Running, path: str, part: str) -> None:
+    found = await http_request(daemon, path)
     assert found.status == 501
     assert part in json.dumps(found.json["error"])
 
 
 @pytest.mark.parametrize("layout", [layouts.READABLE], indirect=True)
 async def test_summaries_are_refused_without_a_writer(daemon: Running) -> None:
-    rollup = await daemon.tell(b"rollup 1h-sum sys.cpu %d 1 host=web01\n" % BASE)
+    rollup = await daemon.send_lines(b"rollup 1h-sum sys.cpu %d 1 host=web01\n" % BASE)
     assert b"No rollup or aggregations were configured" in rollup
-    assert b"Histogram storage has not been enabled" in await daemon.tell(b"histogram m %d 0 AA== host=a\n" % BASE)
+    assert b"Histogram storage has not been enabled" in await daemon.send_lines(
+        b"histogram m %d 0 AA== host=a\n" % BASE
+    )

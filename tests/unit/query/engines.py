@@ -114,14 +114,14 @@ class QueryEnvironment:
 
     async def run(self, *m: str, running: RunningQuery | None = None, **options: Any) -> Answer:
         """Return the answer to a URI's `m`, over two hours."""
-        return await self.engine.run(asked(*m, **options), running=running)
+        return await self.engine.run(make_query(*m, **options), running=running)
 
     async def groups(self, *m: str, **options: Any) -> list[Group]:
         """Return the groups of the first sub query."""
         return (await self.run(*m, **options)).subs[0].groups
 
 
-def asked(*m: str, **options: Any) -> Query:
+def make_query(*m: str, **options: Any) -> Query:
     """Return a query of two hours from START_S, unless `options` say otherwise."""
     quirks = quirks_for(bool(options.pop("corrected", False)))
     read = read_uri({"start": [str(START_S)], "end": [str(START_S + 7199)], "m": list(m)}, NOW_MS, quirks=quirks)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import trio
 
-from tests.unit.query.engines import DATA, START_S, QueryEnvironment, asked, comparable
+from tests.unit.query.engines import DATA, START_S, QueryEnvironment, comparable, make_query
 from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rowkey import Layout, tsuid
@@ -50,13 +50,13 @@ async def agree(env: QueryEnvironment, query: Query) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
 async def test_cached_hour_is_read_once(layout: Layout) -> None:
     env = await caching(layout)
-    await agree(env, asked(M))
+    await agree(env, make_query(M))
     assert counted(env) == (0, HOURS, 0)
     read = env.store.statistics()["page"]
     await env.run(M)
     assert counted(env) == (HOURS, HOURS, 0)
     assert env.store.statistics()["page"] == read
-    await agree(env, asked(M))
+    await agree(env, make_query(M))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
@@ -73,7 +73,7 @@ async def test_cached_hour_is_read_once(layout: Layout) -> None:
 async def test_filters_groups_and_fills_apply_to_cached_hours(m: str, layout: Layout) -> None:
     env = await caching(layout)
     await env.run(M)
-    await agree(env, asked(m))
+    await agree(env, make_query(m))
     assert counted(env) == (HOURS, HOURS, 0)
 
 
@@ -81,8 +81,8 @@ async def test_bucketing_is_part_of_the_cache_key() -> None:
     env = await caching()
     for m in (M, "sum:10m-max:sys.cpu{host=*}", "sum:20m-avg:sys.cpu{host=*}", "sum:10m-p50:sys.cpu{host=*}"):
         for _ in range(2):
-            await agree(env, asked(m))
-    await agree(env, asked(M, corrected=True))
+            await agree(env, make_query(m))
+    await agree(env, make_query(M, corrected=True))
     assert counted(env) == (4 * HOURS, 5 * HOURS, 0)
 
 
@@ -102,9 +102,9 @@ async def test_partly_read_hours_are_not_cached() -> None:
 async def test_current_hour_is_not_cached() -> None:
     env = await caching()
     env.now_ms = (START_S + 7199) * 1000
-    await agree(env, asked(M))
+    await agree(env, make_query(M))
     assert env.engine.cache.statistics()["hours"] == 1
-    await agree(env, asked(M))
+    await agree(env, make_query(M))
     assert counted(env) == (1, 2 * HOURS - 1, 0)
 
 
@@ -126,14 +126,14 @@ async def test_every_kind_of_write_invalidates(layout: Layout) -> None:
         await env.run(M)
         await write
         assert env.engine.cache.statistics()["hours"] == HOURS - 1
-        await agree(env, asked(M))
+        await agree(env, make_query(M))
 
 
 async def test_write_to_another_hour_invalidates_nothing() -> None:
     env = await caching()
     await env.run(M)
     await env.put([f"sys.cpu {START_S + 10800} 1 host=web1 dc=lga", f"sys.mem {START_S} 1 host=web1"])
-    await agree(env, asked(M))
+    await agree(env, make_query(M))
     assert counted(env) == (HOURS, HOURS, 0)
 
 
@@ -145,7 +145,7 @@ async def test_hour_written_during_the_read_is_not_cached() -> None:
             await trio.lowlevel.checkpoint()
             await env.put([f"sys.cpu {START_S + 7} {trio.current_time()} host=web1 dc=lga"])
     assert env.engine.cache.statistics()["hours"] <= HOURS - 1
-    await agree(env, asked(M))
+    await agree(env, make_query(M))
 
 
 async def test_hours_with_annotations_or_duplicates_are_not_cached() -> None:
@@ -156,8 +156,8 @@ async def test_hours_with_annotations_or_duplicates_are_not_cached() -> None:
     series = tsuid(env.layout, page.rows[-1].key).hex().upper()
     await env.annotate(Annotation(START_S + 3700, tsuid=series, description="here"))
     for _ in range(2):
-        await agree(env, asked(M))
-        await agree(env, asked(M, no_annotations=True))
+        await agree(env, make_query(M))
+        await agree(env, make_query(M, no_annotations=True))
     assert env.engine.cache.statistics()["hours"] == 1  # the empty one
 
 

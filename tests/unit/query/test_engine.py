@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests import layouts
-from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, UID, QueryEnvironment, asked, values
+from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, UID, QueryEnvironment, make_query, values
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rowkey import Layout, row_key
@@ -54,7 +54,7 @@ async def test_index_changes_no_answer(m: str, layout: Layout) -> None:
     lines = [*FEW, *(f"sys.cpu {START_S + hour * 3600 + 5} 1 host=web03 dc=lga" for hour in range(6))]
     plain = await QueryEnvironment.build(lines, layout=layout)
     indexed = await QueryEnvironment.build(lines, layout=layout, indexed=True)
-    query = replace(asked(m), end_ms=(START_S + 6 * 3600) * 1000)
+    query = replace(make_query(m), end_ms=(START_S + 6 * 3600) * 1000)
     wanted, found = await plain.engine.run(query), await indexed.engine.run(query)
     assert [(dict(g.tags), values(g)) for g in found.subs[0].groups] == [
         (dict(g.tags), values(g)) for g in wanted.subs[0].groups
@@ -143,7 +143,7 @@ async def test_unknown_names_are_refused(m: str, message: str) -> None:
 
 async def test_query_list_shows_results() -> None:
     env = await QueryEnvironment.build(FEW)
-    with QueryRegistry(lambda: NOW_MS).register(asked("sum:sys.cpu"), "127.0.0.1:5", {}) as running:
+    with QueryRegistry(lambda: NOW_MS).register(make_query("sum:sys.cpu"), "127.0.0.1:5", {}) as running:
         await env.run("sum:sys.cpu{host=web01}", "max:sys.cpu", running=running)
     figures = [running.stats[name] for name in ("rowsPreFilter", "rowsPostFilter", "dpsPostFilter", "emittedDPs")]
     assert figures == [40, 21, 105, 10]
@@ -165,7 +165,7 @@ async def test_range_from_1970_to_after_2106(m: str) -> None:
         (1000, 4_294_967_295_000),
         (0, 9_999_999_999_000),
     ):
-        answer = await env.engine.run(replace(asked(m), start_ms=begin, end_ms=end))
+        answer = await env.engine.run(replace(make_query(m), start_ms=begin, end_ms=end))
         assert all(sum(values(group).values()) for group in answer.subs[0].groups)
         assert len(answer.subs[0].groups) == len(wanted)
 
@@ -176,7 +176,7 @@ async def test_buckets_may_exceed_all_times(switch: bool) -> None:
     env = await QueryEnvironment.build(FEW)
     for span in ("999999999dc", "2147483647wc", "200000nc", "9000yc", "2147483647hc", f"{(1 << 63) - 1}ms"):
         for fill in ("", "-zero"):
-            query = asked(f"sum:{span}-sum{fill}:sys.cpu{{host=web01}}", corrected=switch)
+            query = make_query(f"sum:{span}-sum{fill}:sys.cpu{{host=web01}}", corrected=switch)
             [group] = (await env.engine.run(query)).subs[0].groups
             left_out = span.endswith("wc") and not switch  # the week began before what is read
             assert fill or sum(values(group).values()) == (0 if left_out else 510), span
@@ -239,7 +239,7 @@ async def test_contradicting_filters_match_nothing(others: str, indexed: bool) -
     env = await QueryEnvironment.build([*FEW, f"sys.cpu {START_S} 7 host=lone"], indexed=indexed)
     for filters in (f"{others},dc=not_key()", f"dc=not_key(),{others}"):
         assert await env.groups(f"none:sys.cpu{{}}{{{filters}}}", corrected=True) == []
-        listed = asked(f"none:sys.cpu{{}}{{{filters}}}", corrected=True)
+        listed = make_query(f"none:sys.cpu{{}}{{{filters}}}", corrected=True)
         every = tuple((b"\0\0\1" + one).hex() for one in await env.index.with_tag(b"\0\0\1", b"", 100) or [])
         listed = replace(listed, queries=(replace(listed.queries[0], tsuids=every),))
         assert (await env.engine.run(listed)).subs[0].groups == []
@@ -364,7 +364,7 @@ async def test_tsuids_of_two_metrics_have_status_400_if_corrected() -> None:
     env = await QueryEnvironment.build([*FEW, f"sys.mem {START_S} 1 host=web00"])
     listed = ("000001000001000001", "000002000001000001")
     for flags, status in (({}, 500), ({"global_annotations": True}, 400), ({"corrected": True}, 400)):
-        query = asked("sum:sys.cpu", **flags)
+        query = make_query("sum:sys.cpu", **flags)
         query = replace(query, queries=(replace(query.queries[0], tsuids=listed),))
         with pytest.raises(BadQuery, match=r"did not share the same metric \[000001\] \[000002\]") as caught:
             await env.engine.run(query)
@@ -382,7 +382,7 @@ async def test_asterisk_filters_tsuids_only_if_corrected() -> None:
     env = await QueryEnvironment.build([f"sys.cpu {START_S} 1 host=a", f"sys.cpu {START_S} 2 host=b dc=x"])
     listed = ("000001000001000001", "000001000001000002000002000003")
     for switch, wanted in ((False, 3), (True, 2)):
-        query = asked("sum:sys.cpu{}{dc=wildcard(*)}", corrected=switch)
+        query = make_query("sum:sys.cpu{}{dc=wildcard(*)}", corrected=switch)
         query = replace(query, queries=(replace(query.queries[0], tsuids=listed),))
         [sub] = (await env.engine.run(query)).subs
         assert values(sub.groups[0]) == {0: wanted}
@@ -393,7 +393,7 @@ async def test_bucket_before_the_range_leads_filled_rates() -> None:
     """If resets are dropped, its rate, NaN, holds until the series' first real rate."""
     lines = [f"m {START_S + 5600} 94 host=a", f"m {START_S + 10900} 73 host=a", f"m {START_S + 5500} 1 host=b"]
     env = await QueryEnvironment.build(lines)
-    query = replace(asked("sum:rate{dropcounter,65535,100}:90m-last-nan:m"), start_ms=(START_S + 7300) * 1000)
+    query = replace(make_query("sum:rate{dropcounter,65535,100}:90m-last-nan:m"), start_ms=(START_S + 7300) * 1000)
     [sub] = (await env.engine.run(replace(query, end_ms=(START_S + 16290) * 1000))).subs
     shown = {time: value for time, value in values(sub.groups[0]).items() if time > 7300}
     assert shown == {10800: pytest.approx(math.nan, nan_ok=True), 16200: pytest.approx(math.nan, nan_ok=True)}

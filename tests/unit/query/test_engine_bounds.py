@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from tests import layouts
-from tests.unit.query.engines import FEW, NOW_MS, START_S, QueryEnvironment, asked
+from tests.unit.query.engines import FEW, NOW_MS, START_S, QueryEnvironment, make_query
 from tsd.errors import BadQuery, StoreError
 from tsd.query import assemble
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES
@@ -50,7 +50,7 @@ async def test_queries_share_one_memory_limit() -> None:
 @pytest.mark.parametrize("m", ["sum:1ms-sum-nan:sys.cpu", "sum:1msc-sum-zero:sys.cpu", "sum:1s-p99-null:sys.cpu"])
 async def test_fill_larger_than_memory_is_refused(m: str) -> None:
     env = await QueryEnvironment.build(FEW)
-    query = replace(asked(m), end_ms=(START_S + 365 * 86400) * 1000)
+    query = replace(make_query(m), end_ms=(START_S + 365 * 86400) * 1000)
     with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
         await env.engine.run(query)
     assert caught.value.status == 413
@@ -60,7 +60,7 @@ async def test_no_series_means_no_fill() -> None:
     """Regression: a grid as long as the range (10 TB here) was allocated."""
     env = await QueryEnvironment.build(FEW, settings=EngineSettings(memory_bytes=1 << 20))
     for m in ("sum:1ms-avg-zero:sys.cpu{host=wildcard(zzz*)}", "sum:1ms-p99-nan:sys.cpu{host=wildcard(zzz*)}"):
-        answer = await env.engine.run(replace(asked(m), start_ms=1000, end_ms=NOW_MS))
+        answer = await env.engine.run(replace(make_query(m), start_ms=1000, end_ms=NOW_MS))
         assert answer.subs[0].groups == []
 
 
@@ -136,15 +136,15 @@ async def test_query_can_be_listed_and_cancelled() -> None:
     registry = QueryRegistry(lambda: NOW_MS)
     errors = []
 
-    async def ask() -> None:
-        with registry.register(asked("sum:sys.cpu"), "127.0.0.1:5", {}) as running:
+    async def run_query() -> None:
+        with registry.register(make_query("sum:sys.cpu"), "127.0.0.1:5", {}) as running:
             try:
                 await env.run("sum:sys.cpu", running=running)
             except BadQuery as error:
                 errors.append(error.message)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
+        nursery.start_soon(run_query)
         await trio.testing.wait_all_tasks_blocked()
         [running] = registry.running
         assert not registry.cancel(running.number + 1)
@@ -157,22 +157,22 @@ async def test_query_can_be_listed_and_cancelled() -> None:
 
 async def test_duplicate_query_may_be_refused() -> None:
     registry = QueryRegistry(lambda: NOW_MS, duplicates=False)
-    with registry.register(asked("sum:sys.cpu"), "10.0.0.1:1", {}):
+    with registry.register(make_query("sum:sys.cpu"), "10.0.0.1:1", {}):
         with (
             pytest.raises(BadQuery, match="already executing"),
-            registry.register(asked("sum:sys.cpu"), "10.0.0.1:2", {}),
+            registry.register(make_query("sum:sys.cpu"), "10.0.0.1:2", {}),
         ):
             pass
         with (
-            registry.register(asked("sum:sys.cpu"), "10.0.0.2:1", {}),
-            registry.register(asked("max:sys.cpu"), "10.0.0.1:1", {}),
+            registry.register(make_query("sum:sys.cpu"), "10.0.0.2:1", {}),
+            registry.register(make_query("max:sys.cpu"), "10.0.0.1:1", {}),
         ):
             assert len(registry.running) == 3  # fmt: skip
 
 
 async def test_other_expressions_are_no_duplicate() -> None:
     registry = QueryRegistry(lambda: NOW_MS, duplicates=False)
-    register = partial(registry.register, asked("sum:sys.cpu"), headers={})
+    register = partial(registry.register, make_query("sum:sys.cpu"), headers={})
     with register("10.0.0.1:1"), register("10.0.0.1:2", expressions=("scale(sum:sys.cpu,2)",)):
         with register("10.0.0.1:3", expressions=("absolute(sum:sys.cpu)",)):
             assert len(registry.running) == 3
@@ -198,7 +198,7 @@ async def test_timeout_includes_waiting(autojump_clock: trio.testing.MockClock) 
     env = await stuck(EngineSettings(Limits(timeout_ms=3000), max_concurrent=1))
     ends = []
 
-    async def ask() -> None:
+    async def run_query() -> None:
         with pytest.raises(BadQuery, match="timed out"):
             await env.run("sum:sys.cpu")
         ends.append(trio.current_time())
@@ -206,24 +206,24 @@ async def test_timeout_includes_waiting(autojump_clock: trio.testing.MockClock) 
     begun = trio.current_time()
     async with trio.open_nursery() as nursery:
         for _ in range(4):
-            nursery.start_soon(ask)
+            nursery.start_soon(run_query)
     assert ends == [pytest.approx(begun + 3)] * 4
     assert autojump_clock.current_time() == pytest.approx(begun + 3)
 
 
 async def test_waiting_query_can_be_cancelled() -> None:
     env = await stuck(EngineSettings(max_concurrent=1))
-    waiting = RunningQuery(2, asked("sum:sys.cpu"), "127.0.0.1:5", {}, NOW_MS)
+    waiting = RunningQuery(2, make_query("sum:sys.cpu"), "127.0.0.1:5", {}, NOW_MS)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(env.run, "sum:sys.cpu")
         await trio.testing.wait_all_tasks_blocked()
 
-        async def ask() -> None:
+        async def run_query() -> None:
             with pytest.raises(BadQuery, match="was cancelled"):
                 await env.run("sum:sys.cpu", running=waiting)
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(ask)
+        nursery.start_soon(run_query)
         await trio.testing.wait_all_tasks_blocked()
         waiting.cancel()
     assert len(env.flushed) == 1

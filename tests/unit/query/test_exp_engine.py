@@ -37,7 +37,7 @@ FOUND = {
 }
 
 
-def ask(
+def run(
     expressions: Mapping[str, str], *, corrected: bool, block_bytes: int = BLOCK_BYTES, **more: Any
 ) -> dict[str, Any]:
     """The answer of m.a and m.b as a and b, from T to T + 10 minutes."""
@@ -48,11 +48,11 @@ def ask(
         "corrected": corrected,
         **more,
     }
-    asked = read_request(json.dumps(body).encode(), quirks=OPENTSDB)
-    query, subs = to_query(asked, 0)
+    request = read_request(json.dumps(body).encode(), quirks=OPENTSDB)
+    query, subs = to_query(request, 0)
     answer = Answer(query, [SubAnswer(sub, FOUND[sub.metric or ""]) for sub in query.queries])
-    evaluation = Evaluation(asked, answer, subs, block_bytes=block_bytes)
-    outputs: dict[str, Any] = json.loads(b"".join(write_outputs(evaluation.outputs(), asked)))
+    evaluation = Evaluation(request, answer, subs, block_bytes=block_bytes)
+    outputs: dict[str, Any] = json.loads(b"".join(write_outputs(evaluation.outputs(), request)))
     return outputs
 
 
@@ -68,8 +68,8 @@ def rows(answer: Mapping[str, Any], at: int = 0) -> list[list[Any]]:
     ours="it has the variable's fill",
 )
 def test_missing_series_is_zero_or_its_fill_if_corrected() -> None:
-    assert rows(ask({"e": "a + b"}, corrected=False)) == [[0, 11.0, 3.0], [60, 22.0, "NaN"]]
-    assert rows(ask({"e": "a + b"}, corrected=True)) == [[0, 11.0, "NaN"], [60, 22.0, "NaN"]]
+    assert rows(run({"e": "a + b"}, corrected=False)) == [[0, 11.0, 3.0], [60, 22.0, "NaN"]]
+    assert rows(run({"e": "a + b"}, corrected=True)) == [[0, 11.0, "NaN"], [60, 22.0, "NaN"]]
 
 
 @pytest.mark.difference(
@@ -83,8 +83,8 @@ def test_missing_series_is_zero_or_its_fill_if_corrected() -> None:
 )
 def test_metric_output_is_cut_to_the_query_if_corrected() -> None:
     shown = [{"id": "b"}]
-    assert rows(ask({}, corrected=False, outputs=shown)) == [[0, 10.0], [60, 20.0], [900, 30.0]]
-    assert rows(ask({}, corrected=True, outputs=shown)) == [[0, 10.0], [60, 20.0]]
+    assert rows(run({}, corrected=False, outputs=shown)) == [[0, 10.0], [60, 20.0], [900, 30.0]]
+    assert rows(run({}, corrected=True, outputs=shown)) == [[0, 10.0], [60, 20.0]]
 
 
 @pytest.mark.difference("exp-outputs")
@@ -105,8 +105,8 @@ def test_downsampler_fill_is_used_only_if_corrected() -> None:
 def test_upper_case_variable_works_only_if_corrected() -> None:
     metrics = [{"id": "A", "metric": "m.a"}]
     with pytest.raises(BadQuery, match="Missing results for variable A"):
-        ask({"e": "A * 2"}, corrected=False, metrics=metrics)
-    assert rows(ask({"e": "A * 2"}, corrected=True, metrics=metrics)) == [[0, 2.0, 6.0], [60, 4.0, 0.0]]
+        run({"e": "A * 2"}, corrected=False, metrics=metrics)
+    assert rows(run({"e": "A * 2"}, corrected=True, metrics=metrics)) == [[0, 2.0, 6.0], [60, 4.0, 0.0]]
 
 
 @pytest.mark.difference(
@@ -116,8 +116,8 @@ def test_upper_case_variable_works_only_if_corrected() -> None:
     ours="it is a double",
 )
 def test_literal_has_32_bits_or_64_if_corrected() -> None:
-    assert rows(ask({"e": "a * 0.123456789"}, corrected=False))[0] == [0, 0.12345679, 3 * 0.12345679]
-    assert rows(ask({"e": "a * 0.123456789"}, corrected=True))[0] == [0, 0.123456789, 3 * 0.123456789]
+    assert rows(run({"e": "a * 0.123456789"}, corrected=False))[0] == [0, 0.12345679, 3 * 0.12345679]
+    assert rows(run({"e": "a * 0.123456789"}, corrected=True))[0] == [0, 0.123456789, 3 * 0.123456789]
 
 
 @pytest.mark.difference(
@@ -128,7 +128,7 @@ def test_literal_has_32_bits_or_64_if_corrected() -> None:
 )
 def test_expression_over_nan_results_is_answered() -> None:
     """OpenTSDB fails, or takes each value for that of the next moment."""
-    assert rows(ask({"e": "a + b", "g": "e * 2"}, corrected=False), 1) == [[0, 22.0, 6.0], [60, 44.0, "NaN"]]
+    assert rows(run({"e": "a + b", "g": "e * 2"}, corrected=False), 1) == [[0, 22.0, 6.0], [60, 44.0, "NaN"]]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_expression_over_nan_results_is_answered() -> None:
 )
 def test_impossible_expressions_are_refused(expressions: Mapping[str, str], message: str) -> None:
     with pytest.raises(BadQuery, match=message):
-        ask(expressions, corrected=False)
+        run(expressions, corrected=False)
 
 
 @pytest.mark.parametrize(
@@ -228,22 +228,22 @@ def test_nested_expressions_are_not_limited_by_the_stack() -> None:
     """Deeper than Python's stack."""
     count = 1200
     texts = {f"e{n}": f"e{n + 1} + 0" if n < count - 1 else "a" for n in range(count)}
-    assert rows(ask(texts, corrected=False, outputs=[{"id": "e0"}])) == rows(ask({"e": "a"}, corrected=False))
+    assert rows(run(texts, corrected=False, outputs=[{"id": "e0"}])) == rows(run({"e": "a"}, corrected=False))
     with pytest.raises(BadQuery, match="2001 expressions, wanted at most 2000") as refused:
-        ask({f"e{n}": "a" for n in range(MAX_SUB_QUERIES + 1)}, corrected=False)
+        run({f"e{n}": "a" for n in range(MAX_SUB_QUERIES + 1)}, corrected=False)
     assert refused.value.status == 413
 
 
 def test_only_needed_expressions_are_evaluated() -> None:
     texts = {"e": "f + a", "f": "a * 2", "g": "a > b ? 1 : 0"}
-    assert rows(ask(texts, corrected=False, outputs=[{"id": "e"}])) == [[0, 3.0, 9.0], [60, 6.0, "NaN"]]
+    assert rows(run(texts, corrected=False, outputs=[{"id": "e"}])) == [[0, 3.0, 9.0], [60, 6.0, "NaN"]]
 
 
 @pytest.mark.parametrize("block_bytes", [1, 200, 1000, 10_000])
 @pytest.mark.parametrize("corrected", [False, True])
 def test_blocks_do_not_change_results(block_bytes: int, corrected: bool) -> None:
     texts = {"e": "a + b * 2", "f": "e - a"}
-    assert ask(texts, corrected=corrected, block_bytes=block_bytes) == ask(texts, corrected=corrected)
+    assert run(texts, corrected=corrected, block_bytes=block_bytes) == run(texts, corrected=corrected)
 
 
 def test_memory_is_held_before_use_and_checked_between_blocks() -> None:
@@ -254,13 +254,17 @@ def test_memory_is_held_before_use_and_checked_between_blocks() -> None:
         "metrics": [{"id": "a", "metric": "m.a"}],
         "expressions": [{"id": "e", "expr": "a * 2"}],
     }
-    asked = read_request(json.dumps(body).encode(), quirks=OPENTSDB)
-    query, subs = to_query(asked, 0)
+    request = read_request(json.dumps(body).encode(), quirks=OPENTSDB)
+    query, subs = to_query(request, 0)
     held: list[int] = [0]
     looks: list[int] = []
     answer = Answer(query, [SubAnswer(query.queries[0], found)])
     evaluation = Evaluation(
-        asked, answer, subs, add_memory=lambda size: held.append(held[-1] + size), check=lambda: looks.append(held[-1])
+        request,
+        answer,
+        subs,
+        add_memory=lambda size: held.append(held[-1] + size),
+        check=lambda: looks.append(held[-1]),
     )
     [shown] = evaluation.outputs()
     assert shown.table.values.shape == (300, 9000)
@@ -272,11 +276,11 @@ def test_memory_is_held_before_use_and_checked_between_blocks() -> None:
             raise BadQuery("too much")
 
     with pytest.raises(BadQuery, match="too much"):
-        Evaluation(asked, answer, subs, add_memory=refuse).outputs()
+        Evaluation(request, answer, subs, add_memory=refuse).outputs()
 
 
 def test_integer_larger_than_any_double_is_infinite() -> None:
-    assert rows(ask({"e": f"a * 1{'0' * 400}", "f": f"a - 1{'0' * 400}"}, corrected=False))[0] == [
+    assert rows(run({"e": f"a * 1{'0' * 400}", "f": f"a - 1{'0' * 400}"}, corrected=False))[0] == [
         0, "Infinity", "Infinity",
     ]  # fmt: skip
 
@@ -313,4 +317,4 @@ def test_corrected_expression_accepts_not_key() -> None:
 
 def test_fill_larger_than_any_double_is_refused() -> None:
     with pytest.raises(BadQuery, match="wanted a number"):
-        ask({"e": "a"}, corrected=False, metrics=[{"id": "a", "metric": "m.a", "fillPolicy": {"value": 10**400}}])
+        run({"e": "a"}, corrected=False, metrics=[{"id": "a", "metric": "m.a", "fillPolicy": {"value": 10**400}}])

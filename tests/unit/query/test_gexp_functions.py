@@ -56,8 +56,8 @@ class Job:
 
 def answer(texts: Sequence[str], found: Mapping[str, list[Group]], **flags: str) -> list[tuple[str, dict[int, float]]]:
     """Names and points of the groups that expressions make of groups by metric."""
-    asked = read_gexp({**RANGE, "exp": list(texts), **{k: [v] for k, v in flags.items()}}, 0, quirks=OPENTSDB)
-    coroutine = run_gexp(asked, Job(found))
+    request = read_gexp({**RANGE, "exp": list(texts), **{k: [v] for k, v in flags.items()}}, 0, quirks=OPENTSDB)
+    coroutine = run_gexp(request, Job(found))
     with pytest.raises(StopIteration) as done:
         coroutine.send(None)
     shown = []
@@ -144,8 +144,8 @@ def test_metric_query_has_its_own_result_if_corrected() -> None:
 def test_corrected_metric_queries_have_their_own_results(
     texts: list[str], more: Mapping[str, Sequence[str]], wanted: list[int]
 ) -> None:
-    asked = read_gexp({**RANGE, **more, "exp": texts}, 0, quirks=CORRECTED)
-    assert asked.subs == wanted
+    request = read_gexp({**RANGE, **more, "exp": texts}, 0, quirks=CORRECTED)
+    assert request.subs == wanted
 
 
 @pytest.mark.difference("gexp-metric-queries")
@@ -296,7 +296,7 @@ def test_shift_before_1970_is_refused() -> None:
 
 def test_corrected_average_includes_the_first_bucket() -> None:
     found = {"a": [group("a", 1, {0: 1.0, 120: 3.0, 240: 5.0})]}
-    asked = {"start": str(T + 30), "end": str(T + 600)}
+    request = {"start": str(T + 30), "end": str(T + 600)}
     text = ["movingAverage(sum:2m-avg:a,2)"]
-    assert answer(text, found, **asked) == [("a", {120: 0.0, 240: 4.0})]
-    assert answer(text, found, **asked, corrected="") == [("a", {0: 0.0, 120: 2.0, 240: 4.0})]
+    assert answer(text, found, **request) == [("a", {120: 0.0, 240: 4.0})]
+    assert answer(text, found, **request, corrected="") == [("a", {0: 0.0, 120: 2.0, 240: 4.0})]

@@ -1,6 +1,6 @@
 """Rates of series filled by calendar: the bucket before the first answered one leads them."""
 
-from tests.query_vectors import Asked, answer
+from tests.query_vectors import QueryRequest, answer
 from tsd.query.model import RateOptions
 from tsd.query.parse.times import read_downsample
 
@@ -10,7 +10,7 @@ def test_first_rate_starts_from_the_fill_of_the_bucket_before() -> None:
     to where later resets are dropped."""
     spec = read_downsample("5h-last-zero", zone="Asia/Kolkata", use_calendar=True)
     options = RateOptions(counter=True, drop_resets=True)
-    asked = Asked("m", "mimmax", 1356998461000, 1357257600000, spec, options, {}, {}, True)
-    [points] = answer([{1356998400000: 7}, {1357097400000: 1.0}], [range(2)], asked)
+    query = QueryRequest("m", "mimmax", 1356998461000, 1357257600000, spec, options, {}, {}, True)
+    [points] = answer([{1356998400000: 7}, {1357097400000: 1.0}], [range(2)], query)
     assert points[1357014600000] == 7 / 18000
     assert points[1357032600000] == 0.0

@@ -27,11 +27,11 @@ def test_most_vectors_have_numbers() -> None:
 @pytest.mark.parametrize("rows", [1, 1000])
 @pytest.mark.parametrize(("number", "query"), judged(), ids=lambda v: str(v) if isinstance(v, int) else v["topic"])
 def test_vector_numbers_are_equal(number: int, query: dict[str, Any], rows: int) -> None:
-    asked = read_request(query["request"])
-    assert asked
-    series = stored()[asked.metric]
-    found = answer([one.points for one in series], chosen_groups(series, asked), asked, rows=rows)
-    unit = 1 if asked.in_ms else 1000
+    request = read_request(query["request"])
+    assert request
+    series = stored()[request.metric]
+    found = answer([one.points for one in series], chosen_groups(series, request), request, rows=rows)
+    unit = 1 if request.in_ms else 1000
     shown = [{str(time // unit): spelled(value) for time, value in group.items()} for group in found]
     wanted = [{time: spelled(value) for time, value in group["dps"].items()} for group in query["response"]]
     assert sorted(shown, key=json.dumps) == sorted(wanted, key=json.dumps)

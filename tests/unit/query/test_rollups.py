@@ -44,7 +44,7 @@ async def source() -> RollupSource:
     return selection.rollups
 
 
-async def asked(daemon: Running, query: str) -> Any:
+async def fetch(daemon: Running, query: str) -> Any:
     """The body of an answer to a query of the first day."""
     async with daemon.client() as client:
         path = f"/api/query?start={START_S}&end={START_S + 86399}&m={query}"
@@ -77,8 +77,8 @@ async def test_mean_needs_sum_and_count(tmp_path: Path) -> None:
         *(f"rollup 1h-count m {START_S + hour * 3600} 2 host=a" for hour in (0, 1, 3)),
     ]
     async with running(tmp_path, SETTINGS) as daemon:
-        assert await daemon.tell("".join(f"{line}\n" for line in lines).encode()) == b"synced 7\n"
-        [group] = await asked(daemon, "sum:2h-avg:m")
+        assert await daemon.send_lines("".join(f"{line}\n" for line in lines).encode()) == b"synced 7\n"
+        [group] = await fetch(daemon, "sum:2h-avg:m")
     assert group["dps"] == {str(START_S): 5.25, str(START_S + 7200): 6.5}
 
 
@@ -86,8 +86,8 @@ async def test_mean_needs_sum_and_count(tmp_path: Path) -> None:
 async def test_newer_cell_of_an_interval_counts(tmp_path: Path) -> None:
     async with running(tmp_path, SETTINGS) as daemon:
         for value in ("2.5", "7", "1.25"):
-            await daemon.tell(f"rollup 1h-sum m {START_S} {value} host=a\n".encode())
-            [group] = await asked(daemon, "sum:1h-sum:m")
+            await daemon.send_lines(f"rollup 1h-sum m {START_S} {value} host=a\n".encode())
+            [group] = await fetch(daemon, "sum:1h-sum:m")
             assert group["dps"] == {str(START_S): float(value)}
 
 
@@ -100,8 +100,8 @@ async def test_newer_cell_of_an_interval_counts(tmp_path: Path) -> None:
 async def test_histogram_query_ignores_rollups(tmp_path: Path) -> None:
     lines = [f"histogram h {START_S + at} 0,2=1:2,4={at} host=a\n" for at in (0, 60, 600)]
     async with running(tmp_path, {**SETTINGS, "tsd.storage.salt.width": "1"}) as daemon:
-        await daemon.tell("".join(lines).encode())
-        answers = await asked(daemon, "none:10m-sum:percentiles%5B50%5D:show-histogram-buckets:h")
+        await daemon.send_lines("".join(lines).encode())
+        answers = await fetch(daemon, "none:10m-sum:percentiles%5B50%5D:show-histogram-buckets:h")
     assert {group["metric"]: group["dps"] for group in answers} == {
         "h_pct_50.0": {str(START_S): 3.0, str(START_S + 600): 3.0},
         "h_UNDERFLOW": {str(START_S): 0, str(START_S + 600): 0},
@@ -113,8 +113,8 @@ async def test_histogram_query_ignores_rollups(tmp_path: Path) -> None:
 
 async def test_histogram_query_without_codec_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        await daemon.tell(b"put h %d 1 host=a\n" % START_S)
-        answer = await asked(daemon, "sum:percentiles%5B50%5D:h")
+        await daemon.send_lines(b"put h %d 1 host=a\n" % START_S)
+        answer = await fetch(daemon, "sum:percentiles%5B50%5D:h")
     assert answer["error"]["message"].startswith("Histogram storage has not been enabled.")
 
 
@@ -143,7 +143,7 @@ def test_rollup_cells_with_aggregator_names_are_read() -> None:
 )
 async def test_corrected_fallback_keeps_the_interval(tmp_path: Path) -> None:
     async with running(tmp_path, SETTINGS) as daemon:
-        await daemon.tell(f"put m {START_S} 1 host=a\nput m {START_S + 3600} 2 host=a\n".encode())
+        await daemon.send_lines(f"put m {START_S} 1 host=a\nput m {START_S + 3600} 2 host=a\n".encode())
         query = "sum:2h-sum:rollup_fallback_raw:m"
-        found = [(await asked(daemon, query + more))[0]["dps"] for more in ("", "&corrected")]
+        found = [(await fetch(daemon, query + more))[0]["dps"] for more in ("", "&corrected")]
     assert found == [{str(START_S): 1.0, str(START_S + 3600): 2.0}, {str(START_S): 3.0}]

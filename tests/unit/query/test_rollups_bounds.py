@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.unit.query.engines import DATA, NOW_MS, START_S, QueryEnvironment, asked, values
+from tests.unit.query.engines import DATA, NOW_MS, START_S, QueryEnvironment, make_query, values
 from tests.unit.query.test_rollups import ROLLUPS
 from tsd.codec.opentsdb.cell import COLUMN, FAMILY
 from tsd.codec.opentsdb.histogram import encode_histogram, histogram_qualifier, join_value
@@ -217,7 +217,7 @@ async def test_limits_apply_to_rollups(settings: EngineSettings, m: str, message
     env = await SummaryEnvironment.filled(settings)
     await env.sums({START_S + hour * HOUR_S: hour for hour in range(4)})
     with pytest.raises(BadQuery, match=message) as caught:
-        await env.engine.run(replace(asked(m), end_ms=(START_S + DAY_S) * 1000))
+        await env.engine.run(replace(make_query(m), end_ms=(START_S + DAY_S) * 1000))
     assert caught.value.status == 413
     assert env.engine.memory.held == 0
 
@@ -231,7 +231,7 @@ async def test_limits_apply_to_pre_aggregates_and_fallbacks() -> None:
     narrow = env.new_summary_engine(bounded(points=3))
     for m in ("sum:pre-agg:m", "sum:1h-sum:rollup_fallback_raw:m", "sum:1h-sum:rollup_fallback:m"):
         with pytest.raises(BadQuery, match="limit of 3 data points"):
-            await narrow.run(asked(m))
+            await narrow.run(make_query(m))
         assert len((await env.run(m)).subs[0].groups) == 1
 
 
@@ -243,7 +243,7 @@ async def test_corrected_bucket_longer_than_a_rollup_row_is_whole() -> None:
     env = await SummaryEnvironment.filled()
     await env.sums({bucket_s + day * DAY_S: 1 for day in range(21)})
     for m, weeks in (("sum:1w-sum:m", [7, 7]), ("sum:1w-sum-zero:m", [7, 7]), ("sum:7d-sum:rate:m", [0])):
-        query = asked(m, corrected=True, start_ms=start_s * 1000, end_ms=(bucket_s + 8 * DAY_S) * 1000)
+        query = make_query(m, corrected=True, start_ms=start_s * 1000, end_ms=(bucket_s + 8 * DAY_S) * 1000)
         [group] = (await env.engine.run(query)).subs[0].groups
         shown = {at: value for at, value in values(group).items() if bucket_s <= at + START_S <= bucket_s + 8 * DAY_S}
         assert list(shown.values()) == weeks, m

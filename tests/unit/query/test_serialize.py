@@ -33,8 +33,8 @@ def points(*pairs: tuple[float, float]) -> Points:
 
 
 def answer(*groups: Group, sub: SubQuery = SUB, warnings: tuple[str, ...] = (), **query: Any) -> Answer:
-    asked = Query(START_S * 1000, (START_S + 3600) * 1000, (sub,), **query)
-    return Answer(asked, [SubAnswer(sub, list(groups), warnings=list(warnings))])
+    made = Query(START_S * 1000, (START_S + 3600) * 1000, (sub,), **query)
+    return Answer(made, [SubAnswer(sub, list(groups), warnings=list(warnings))])
 
 
 def group(*pairs: tuple[float, float], **more: Any) -> Group:

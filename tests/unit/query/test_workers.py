@@ -47,13 +47,13 @@ async def test_worker_pauses_after_each_piece_of_work() -> None:
     pace = Rests()
     threads = WorkerPool(2, pace)
 
-    async def ask() -> None:
+    async def run_query() -> None:
         for _ in range(3):
             assert await threads.run(piece) == "done"
 
     async with trio.open_nursery() as clients:
-        clients.start_soon(ask)
-        clients.start_soon(ask)
+        clients.start_soon(run_query)
+        clients.start_soon(run_query)
     assert pace.rested_s >= 6 * PAUSE_RATIO * PIECE_S
 
 

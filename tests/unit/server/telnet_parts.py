@@ -49,7 +49,9 @@ def session(
     )
 
 
-async def tell(daemon: Running, pieces: Iterable[bytes], options: TelnetOptions = DEFAULT_OPTIONS) -> SessionResult:
+async def run_session(
+    daemon: Running, pieces: Iterable[bytes], options: TelnetOptions = DEFAULT_OPTIONS
+) -> SessionResult:
     """Feed pieces to a new session, and then the end of input."""
     ours, theirs = memory_stream_pair()
     talk, stats, called = session(ours, daemon.daemon.ingest.intake, options)

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.running import Running, running
-from tests.unit.api.asking import ask, tell
+from tests.unit.api.http_requests import http_post, http_request
 from tsd.codec.names import Kind
 from tsd.config.settings import LimitSettings
 from tsd.daemon.wiring import make_uids
@@ -39,9 +39,9 @@ def points(count: int, metric: str = "m") -> bytes:
 
 async def client_list(daemon: Running, query: str = "") -> list[dict[str, Any]]:
     """Return the answer of /api/stats/clients."""
-    heard = await ask(daemon, f"/api/stats/clients{query}")
-    assert heard.status == 200, heard
-    found: list[dict[str, Any]] = heard.json
+    response = await http_request(daemon, f"/api/stats/clients{query}")
+    assert response.status == 200, response
+    found: list[dict[str, Any]] = response.json
     return found
 
 
@@ -89,7 +89,7 @@ async def test_all_lines_of_throttled_client_arrive(tmp_path: Path) -> None:
             await client.send_whole(b"".join(put(block * 1100 + n) for n in range(1100)))
         while daemon.daemon.ingest.ledger.received < 3300:  # one read may exceed the quota, and contain `sync`
             await trio.lowlevel.checkpoint()
-        assert await client.ask(b"") == b"synced 3300\n"
+        assert await client.send_lines(b"") == b"synced 3300\n"
         us = await about_us(daemon)
         assert (us["accepted"], us["lines"]) == (3300, 3301)
         assert us["paused_ms"] > 0 or trio.current_time() - began_s > 1  # the 300 lines after the burst take so long
@@ -110,19 +110,19 @@ async def test_shutdown_waits_for_no_quota(tmp_path: Path) -> None:
 async def test_exempt_address_has_no_quota(tmp_path: Path) -> None:
     settings = {"tsd.quota.lines_per_second": "1", "tsd.quota.exempt": "10.0.0.0/8, 127.0.0.0/8"}
     async with running(tmp_path, settings) as daemon:
-        assert await daemon.tell(b"".join(put(n) for n in range(3000))) == b"synced 3000\n"
+        assert await daemon.send_lines(b"".join(put(n) for n in range(3000))) == b"synced 3000\n"
         assert (await about_us(daemon))["paused_ms"] == 0
 
 
 @pytest.mark.difference("quotas")
 async def test_http_client_far_over_quota_gets_retry_after(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.quota.lines_per_second": "10"}) as daemon:
-        assert (await tell(daemon, "/api/put", points(1000))).status == 204
-        heard = await tell(daemon, "/api/put", points(1))
-        assert heard.status == 429
-        assert heard.json["error"]["message"] == "Please throttle writes"
-        assert 80 <= int(heard.headers["retry-after"]) <= 90
-        assert (await ask(daemon, "/api/version")).status == 200  # quotas limit writes only
+        assert (await http_post(daemon, "/api/put", points(1000))).status == 204
+        response = await http_post(daemon, "/api/put", points(1))
+        assert response.status == 429
+        assert response.json["error"]["message"] == "Please throttle writes"
+        assert 80 <= int(response.headers["retry-after"]) <= 90
+        assert (await http_request(daemon, "/api/version")).status == 200  # quotas limit writes only
         assert daemon.daemon.ingest.ledger.received == 1000
 
 
@@ -141,7 +141,7 @@ async def test_http_client_far_over_quota_gets_retry_after(tmp_path: Path) -> No
 )
 async def test_new_names_over_quota_are_refused_known_ones_accepted(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.quota.new_names_per_minute": "10"}) as daemon:
-        answer = await daemon.tell(b"".join(put(n, f"h{n}") for n in range(20)))
+        answer = await daemon.send_lines(b"".join(put(n, f"h{n}") for n in range(20)))
         lines = answer.splitlines()
         # The metric, the tag key and eight of its values.
         assert lines[-1] == b"synced 8"
@@ -150,7 +150,7 @@ async def test_new_names_over_quota_are_refused_known_ones_accepted(tmp_path: Pa
             b"stop generating names, or send the line again later"
         )
         assert len(lines) == 13
-        assert await daemon.tell(b"".join(put(100 + n, f"h{n}") for n in range(8))) == b"synced 8\n"
+        assert await daemon.send_lines(b"".join(put(100 + n, f"h{n}") for n in range(8))) == b"synced 8\n"
         us = await about_us(daemon)
         assert (us["new_names"], us["new_series"], us["new_name_example"]) == (10, 8, "tagv h7")
         assert us["refused_by_reason"] == {"too_many_new_names": 12}
@@ -163,7 +163,7 @@ async def test_new_names_over_quota_are_refused_known_ones_accepted(tmp_path: Pa
 @pytest.mark.parametrize(("per_minute", "wanted"), [("5", 3), ("0", 6)])
 async def test_new_names_of_all_clients_are_limited(tmp_path: Path, per_minute: str, wanted: int) -> None:
     async with running(tmp_path, {"tsd.uid.new_per_minute": per_minute}) as daemon:
-        answer = await daemon.tell(b"".join(put(n, f"h{n}") for n in range(6)))
+        answer = await daemon.send_lines(b"".join(put(n, f"h{n}") for n in range(6)))
         assert answer.endswith(b"synced %d\n" % wanted)
         assert (b"tsd.uid.new_per_minute" in answer) == (wanted < 6)
 
@@ -176,27 +176,27 @@ async def test_new_name_is_assigned_if_one_client_may_add_it(tmp_path: Path) -> 
         found = []
         uids = make_uids(daemon.daemon.config, daemon.daemon.store)
 
-        async def ask(client: Client) -> None:
+        async def http_request(client: Client) -> None:
             permit = OriginAdmission(daemon.daemon.ingest.new_names, Peer(client.name, 1, client))
             found.append((await uids.find_or_assign(Kind.TAGV, [b"shared"], permit))[b"shared"])
 
         async with trio.open_nursery() as nursery:  # both are sent before either is answered
-            nursery.start_soon(ask, poor)
-            nursery.start_soon(ask, rich)
+            nursery.start_soon(http_request, poor)
+            nursery.start_soon(http_request, rich)
         assert found == [b"\0\0\1"] * 2
         assert (poor.new_names, rich.new_names) == (1, 1)
 
 
 async def test_series_over_the_cap_are_refused_known_ones_accepted(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.ingest.max_series": "3"}) as daemon:
-        answer = await daemon.tell(b"".join(put(n, f"h{n}") for n in range(5)))
+        answer = await daemon.send_lines(b"".join(put(n, f"h{n}") for n in range(5)))
         assert answer.splitlines()[0] == (
             b"put: too many series: m host=h3 is new, and tsd.ingest.max_series allows 3: "
             b"stop generating series, or raise the limit"
         )
         assert answer.endswith(b"synced 3\n")
         # Any order of tags and any number of blanks names the same series.
-        assert await daemon.tell(b"put m %d 1  host=h1 \n" % T + put(9, "h2")) == b"synced 2\n"
+        assert await daemon.send_lines(b"put m %d 1  host=h1 \n" % T + put(9, "h2")) == b"synced 2\n"
         assert await daemon.daemon.flush()
         async with daemon.client() as client:
             assert (await client.stats())["ledger.stored"] == 5
@@ -205,7 +205,7 @@ async def test_series_over_the_cap_are_refused_known_ones_accepted(tmp_path: Pat
 async def test_acknowledged_points_are_stored_under_new_caps(tmp_path: Path) -> None:
     """Replay after a crash is not limited by caps."""
     async with running(tmp_path, {"tsd.storage.flush_interval": "3600000"}) as daemon:
-        await daemon.tell(b"".join(put(n, f"h{n}") for n in range(20)))
+        await daemon.send_lines(b"".join(put(n, f"h{n}") for n in range(20)))
         daemon.daemon.ingest.new_names.set_limits(max_series=1, names_per_minute=1)
         daemon.daemon.ingest.rows.complete = False  # as after an eviction of points
         daemon.daemon.drop_caches()
@@ -221,7 +221,7 @@ async def test_connections_per_address_are_limited(tmp_path: Path) -> None:
     async with running(tmp_path, settings) as daemon, AsyncExitStack() as stack:
         held = [await stack.enter_async_context(daemon.client()) for _ in range(3)]
         for client in held:
-            assert await client.ask(b"") == b"synced 0\n"
+            assert await client.send_lines(b"") == b"synced 0\n"
         async with daemon.client() as one_more:
             assert await one_more.read_to_end() == b""
         stats = await held[0].stats()
@@ -229,18 +229,18 @@ async def test_connections_per_address_are_limited(tmp_path: Path) -> None:
         await held[2].stream.aclose()
         while daemon.daemon.access.clients.of(LOCAL).connections > 2:
             await trio.lowlevel.checkpoint()
-        assert await daemon.tell(b"") == b"synced 0\n"
+        assert await daemon.send_lines(b"") == b"synced 0\n"
         assert daemon.daemon.access.clients.of(LOCAL).connections_refused == 1
 
 
 async def test_slow_line_is_disconnected_but_silence_between_is_not(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.network.line_timeout": "1"}) as daemon:
         async with daemon.client() as silent, daemon.client() as slow:
-            await silent.ask(put(1))
+            await silent.send_lines(put(1))
             await slow.send(put(2) + b"put m")
             with trio.fail_after(30):
                 assert await slow.read_to_end() == b""
-            assert await silent.ask(b"") == b"synced 1\n"
+            assert await silent.send_lines(b"") == b"synced 1\n"
             stats = await silent.stats()
         assert (stats["clients.closed reason=line-timeout"], stats["telnet.truncated-lines"]) == (1, 1)
         assert stats["connectionmgr.exceptions type=timeout"] == 1
@@ -251,7 +251,7 @@ async def test_slow_line_is_disconnected_but_silence_between_is_not(tmp_path: Pa
 
 async def test_client_counts_what_it_sends(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        await daemon.tell(put(1) + b"put m x\n" + put(2) + b"put m %d 1 a=$\nversion\n" % T)
+        await daemon.send_lines(put(1) + b"put m x\n" + put(2) + b"put m %d 1 a=$\nversion\n" % T)
         us = await about_us(daemon)
     assert us["lines"] == 6
     assert (us["accepted"], us["refused"], us["new_names"], us["new_series"]) == (2, 2, 3, 1)
@@ -271,8 +271,8 @@ async def test_client_list_is_sorted_and_limited(tmp_path: Path) -> None:
             clients.of(f"10.0.0.{number}").count_lines(number, [RefusedLine(b"x", BadLine("r", "m"))] * (10 - number))
         assert [one["client"] for one in await client_list(daemon, "?limit=2")] == ["10.0.0.0", "10.0.0.1"]
         assert [one["client"] for one in await client_list(daemon, "?sort=accepted&limit=1")] == ["10.0.0.4"]
-        assert (await ask(daemon, "/api/stats/clients?sort=nonsense")).status == 400
-        assert (await ask(daemon, "/api/stats/clients?limit=-1")).status == 400
+        assert (await http_request(daemon, "/api/stats/clients?sort=nonsense")).status == 400
+        assert (await http_request(daemon, "/api/stats/clients?limit=-1")).status == 400
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ WRONG: list[Any] = [
 async def test_invalid_requests_get_errors(tmp_path: Path) -> None:
     """Arguments of the wrong type must not end the daemon."""
     async with running(tmp_path) as daemon:
-        assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        assert await daemon.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
         requests = b"".join(map(msgpack.packb, [*WRONG, GET]))
         answers = await exchange(tmp_path / "control.sock", [requests])
         assert len(answers) == len(WRONG) + 1
@@ -160,7 +160,7 @@ async def test_invalid_requests_get_errors(tmp_path: Path) -> None:
             assert set(answer) == {"error", "message"}, request
             assert answer["message"], request
         assert answers[-1] == {"result": []}
-        assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        assert await daemon.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
     assert daemon.daemon.ingest.ledger.stored == 2
 
 
@@ -193,11 +193,11 @@ async def test_requests_may_be_split_or_pipelined(tmp_path: Path) -> None:
 
 
 async def test_disconnect_during_a_request_fails_only_it(tmp_path: Path) -> None:
-    asked = trio.Event()
+    called = trio.Event()
     answer = trio.Event()
 
     async def wait() -> bytes:
-        asked.set()
+        called.set()
         await answer.wait()
         return b"x" * 10_000_000
 
@@ -207,17 +207,17 @@ async def test_disconnect_during_a_request_fails_only_it(tmp_path: Path) -> None
     async with listening(tmp_path, {"wait": wait, "work": work}) as path, calling(path) as other:
         async with await trio.open_unix_socket(str(path)) as stream:
             await stream.send_all(msgpack.packb({"verb": "wait"}))
-            await asked.wait()
+            await called.wait()
         answer.set()
         for _ in range(3):
             assert await other.call("work") == "worked"
 
 
 async def test_answer_after_cancellation_is_not_used_for_the_next(tmp_path: Path) -> None:
-    asked, answer = trio.Event(), trio.Event()
+    called, answer = trio.Event(), trio.Event()
 
     async def wait() -> str:
-        asked.set()
+        called.set()
         await answer.wait()
         return "waited"
 
@@ -227,7 +227,7 @@ async def test_answer_after_cancellation_is_not_used_for_the_next(tmp_path: Path
     async with listening(tmp_path, {"wait": wait, "work": work}) as path, calling(path) as caller:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(caller.call, "wait")
-            await asked.wait()
+            await called.wait()
             nursery.cancel_scope.cancel()
         answer.set()
         assert [await caller.call("work") for _ in range(2)] == ["worked", "worked"]
@@ -246,7 +246,7 @@ async def test_client_reconnects_to_restarted_daemon(tmp_path: Path) -> None:
         await while_it_ran.aclose()
 
 
-async def ask_on(caller: ControlClient) -> None:
+async def keep_calling(caller: ControlClient) -> None:
     while True:
         await caller.call("tables")
 
@@ -257,12 +257,12 @@ async def test_ending_daemon_is_distinguished(tmp_path: Path) -> None:
         daemon.stop.set()
         await daemon.daemon.server.listener.closed.wait()
         with pytest.raises(StoreDown):
-            await ask_on(caller)
+            await keep_calling(caller)
 
 
 async def test_stats_and_drop_caches(tmp_path: Path) -> None:
     async with running(tmp_path, STAYS) as daemon, calling(tmp_path / "control.sock") as caller:
-        assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        assert await daemon.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
         ledger = daemon.daemon.ingest.ledger
         assert (ledger.received, ledger.stored) == (1, 0)
         assert await caller.call("flush") is True
@@ -307,7 +307,7 @@ async def test_state_folder_with_a_long_name(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 50) / ("é" * 100)
     assert len(os.fsencode(folder)) > 400
     async with running(folder) as daemon, calling(folder / "control.sock") as caller:
-        assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        assert await daemon.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
         assert await caller.call("flush") is True
         assert stat.S_IMODE((folder / "control.sock").stat().st_mode) == 0o600
     assert not (folder / "control.sock").exists()
@@ -335,7 +335,7 @@ async def test_second_daemon_on_a_folder_is_refused(tmp_path: Path) -> None:
 
 async def works(daemon: Running, folder: Path) -> None:
     """Check that the daemon accepts points and commands."""
-    assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+    assert await daemon.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
     async with calling(folder / "control.sock") as caller:
         assert await caller.call("flush") is True
 
@@ -351,7 +351,7 @@ async def test_socket_of_killed_daemon_is_replaced(tmp_path: Path) -> None:
     async with served(tmp_path, STAYS) as killed:
         await killed.ready()
         async with killed.client() as client:
-            assert await client.ask(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+            assert await client.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
         await killed.kill()
     stale = tmp_path / "control.sock"
     with pytest.raises(ConnectionRefusedError):

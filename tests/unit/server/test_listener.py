@@ -94,8 +94,8 @@ async def test_capital_first_byte_is_http(first: bytes) -> None:
 async def test_connection_over_the_limit_is_closed_and_counted(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.core.connections.limit": "2"}) as daemon, daemon.client() as first:
         async with daemon.client() as second:
-            await first.ask(b"")
-            await second.ask(b"")
+            await first.send_lines(b"")
+            await second.send_lines(b"")
             for _ in range(3):
                 async with daemon.client() as third:
                     assert await third.read_to_end() == b""
@@ -103,7 +103,7 @@ async def test_connection_over_the_limit_is_closed_and_counted(tmp_path: Path) -
             pass
         assert stats["connectionmgr.connections type=rejected"] == 3
         assert stats["connectionmgr.connections type=total"] == 5
-        assert await daemon.tell(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        assert await daemon.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
 
 
 async def test_thousand_connections(tmp_path: Path, descriptors: None) -> None:
@@ -112,7 +112,7 @@ async def test_thousand_connections(tmp_path: Path, descriptors: None) -> None:
         answers: list[bytes] = []
 
         async def send(number: int, client: Client) -> None:
-            answers.append(await client.ask(b"put m %d 1 a=b\n" % (T + number)))
+            answers.append(await client.send_lines(b"put m %d 1 a=b\n" % (T + number)))
 
         async with trio.open_nursery() as nursery:
             for number, client in enumerate(multiplexer):
@@ -139,7 +139,7 @@ async def test_silent_connection_is_closed(autojump_clock: MockClock) -> None:
 async def test_socket_timeout_disconnects_silent_clients(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.core.socket.timeout": "1"}) as daemon:
         async with daemon.client() as client:
-            assert await client.ask(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+            assert await client.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
             await client.send(b"put m %d 1 a" % T)
             assert await client.read_to_end() == b""
         stats = await stats_once(daemon, OPEN, 1)
@@ -152,12 +152,12 @@ async def test_client_that_reads_no_replies_is_disconnected(tmp_path: Path) -> N
     given = {"tsd.core.socket.timeout": "1"}
     async with running(tmp_path, given) as daemon, daemon.client() as mute, trio.open_nursery() as nursery:
 
-        async def ask_on_and_on() -> None:
+        async def keep_requesting() -> None:
             with suppress(trio.BrokenResourceError):
                 while True:
                     await mute.send(b"version\n" * 1000)
 
-        nursery.start_soon(ask_on_and_on)
+        nursery.start_soon(keep_requesting)
         stats = await stats_once(daemon, "connectionmgr.exceptions type=timeout", 1)
         assert (stats[OPEN], stats["connectionmgr.exceptions type=unknown"]) == (1, 0)
 
@@ -236,23 +236,23 @@ async def test_endless_sender_is_disconnected_after_linger(autojump_clock: MockC
 async def test_lines_before_a_reset_are_stored(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         client = Client(await trio.open_tcp_stream("127.0.0.1", daemon.port))
-        await client.ask(b"put m %d 1 a=b\n" % T)
+        await client.send_lines(b"put m %d 1 a=b\n" % T)
         await client.send(b"put m %d 2 a=b\nput m %d 3 a=b\nput m %d" % (T + 1, T + 2, T + 3))
         client.reset()
         stats = await stats_once(daemon, OPEN, 1)
         assert stats["ledger.received"] == 3
         assert stats["connectionmgr.exceptions type=reset"] == 1
         assert stats["telnet.truncated-lines"] == 1
-        assert await daemon.tell(b"put m %d 4 a=b\n" % (T + 3)) == b"synced 1\n"
+        assert await daemon.send_lines(b"put m %d 4 a=b\n" % (T + 3)) == b"synced 1\n"
 
 
 async def test_points_count_if_errors_are_not_read(tmp_path: Path) -> None:
     """The reply to the first line fails; the lines after it wait in the kernel meanwhile."""
     async with running(tmp_path) as daemon:
         client = Client(await trio.open_tcp_stream("127.0.0.1", daemon.port))
-        await client.ask(b"put m %d 1 a=b\n" % T)
+        await client.send_lines(b"put m %d 1 a=b\n" % T)
         daemon.daemon.ingest.backpressure.hold("the test")
-        await client.ask(b"")  # nothing is read after this
+        await client.send_lines(b"")  # nothing is read after this
         lines = b"".join(b"put m %d 1 a=%d\n" % (T, n) for n in range(1000))  # each waits for its UID
         await client.send_whole(b"put m\nversion\n" * 1000 + lines)
         client.reset()

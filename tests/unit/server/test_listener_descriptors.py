@@ -51,12 +51,12 @@ async def test_few_descriptors_keep_open_connections_served(tmp_path: Path) -> N
     async with served(tmp_path) as daemon:
         await daemon.ready()
         async with daemon.client() as agent, AsyncExitStack() as stack:
-            assert await agent.ask(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+            assert await agent.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
             resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (FEW, FEW))
             await multiplexer(daemon, CONNECTIONS, stack)
             for turn in range(1, 6):  # new names and tags and new journal segments
                 lines = b"put m%d %d 1 a=b c%d=d\n" % (turn, T, turn)
-                assert await agent.ask(lines) == b"synced %d\n" % (turn + 1)
+                assert await agent.send_lines(lines) == b"synced %d\n" % (turn + 1)
                 assert await flushed(daemon, tmp_path)
             stats = await agent.stats()
             assert FEW // 4 < stats[OPEN] < FEW

@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 
 from tests.running import Client, Running, running
-from tests.unit.server.web_parts import get, hear, post
+from tests.unit.server.web_parts import get, post, read_response
 from tsd.auth.authenticator import NETWORK_SETTINGS
 from tsd.config.loader import keys
 
@@ -41,13 +41,13 @@ async def answered(daemon: Running, address: str) -> tuple[str, str]:
     async with coming(daemon, address) as client:
         for command, answer in OVER_TELNET.items():
             await client.send(command + b"\nnosuch\n")
-            said = await client.read_until(b"Try `help'.\n")
-            done += command.decode()[:2] if said.startswith(answer) else ""
+            replies = await client.read_until(b"Try `help'.\n")
+            done += command.decode()[:2] if replies.startswith(answer) else ""
     allowed = ""
     async with coming(daemon, address) as client:
         for name, request in OVER_HTTP.items():
             await client.send(request)
-            status = (await hear(client)).status
+            status = (await read_response(client)).status
             assert status in (200, 204, 403)
             allowed += name[:1] if status != 403 else ""
     return done, allowed
@@ -87,16 +87,16 @@ async def test_changed_networks_apply_to_open_connections(tmp_path: Path) -> Non
         coming(daemon, NO_ROLES) as anonymous,
     ):
         await reader.send(get("/api/version"))
-        assert (await hear(reader)).status == 200
+        assert (await read_response(reader)).status == 200
         for client in (writer, anonymous):
-            assert await client.ask(b"") == b"synced 0\n"
+            assert await client.send_lines(b"") == b"synced 0\n"
         changed(daemon, network_allow="127.0.0.1/32,127.0.0.2/31", write_networks=WRITER, read_networks=WRITER)
         assert await client_disconnects(anonymous)
         assert await client_disconnects(reader)
         async with coming(daemon, NO_ROLES) as client:
             assert await client_disconnects(client)
         assert await answered(daemon, READER) == ("stdr", "sa")
-        assert await writer.ask(b"put m 1500000000 1 a=b\n") == b"synced 1\n"  # unchanged for this client
+        assert await writer.send_lines(b"put m 1500000000 1 a=b\n") == b"synced 1\n"  # unchanged for this client
 
 
 async def test_changed_balancers_and_proxies_apply_too(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_changed_balancers_and_proxies_apply_too(tmp_path: Path) -> None:
         assert await client_disconnects(proxy)
         async with coming(daemon, READER) as client:
             await client.send(get("/api/stats/clients", "X-Forwarded-For: 192.0.2.1"))
-            assert "192.0.2.1" in [one["client"] for one in (await hear(client)).json]
+            assert "192.0.2.1" in [one["client"] for one in (await read_response(client)).json]
             changed(daemon, read_networks="192.0.2.2")
             assert await client_disconnects(client)  # its client behind the proxy is decided anew
         async with coming(daemon, WRITER) as client:
@@ -117,7 +117,7 @@ async def test_changed_balancers_and_proxies_apply_too(tmp_path: Path) -> None:
 async def test_connection_stays_while_its_balancer_is_listed(tmp_path: Path) -> None:
     """A client named by a balancer must not keep its address when the balancer is no longer trusted."""
     async with running(tmp_path) as daemon, coming(daemon, READER) as direct:
-        assert await direct.ask(b"") == b"synced 0\n"
+        assert await direct.send_lines(b"") == b"synced 0\n"
         changed(daemon, proxy_protocol_networks=WRITER)
         async with coming(daemon, WRITER) as used_proxy_protocol, coming(daemon, WRITER) as own:
             for client, header in ((used_proxy_protocol, b"TCP4 192.0.2.7 10.0.0.1 4711 4242"), (own, b"UNKNOWN")):
@@ -125,7 +125,7 @@ async def test_connection_stays_while_its_balancer_is_listed(tmp_path: Path) -> 
                 assert await client.read_until(b"\n") == b"synced 0\n"
             changed(daemon, proxy_protocol_networks=f"{WRITER},{ADMIN}")
             for client in (direct, used_proxy_protocol, own):
-                assert await client.ask(b"") == b"synced 0\n"
+                assert await client.send_lines(b"") == b"synced 0\n"
             changed(daemon, proxy_protocol_networks=READER)
             for client in (direct, used_proxy_protocol, own):
                 assert await client_disconnects(client)

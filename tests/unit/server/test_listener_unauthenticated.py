@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.running import Client, running
-from tests.unit.server.web_parts import Served, echo, get, hear, post, serving
+from tests.unit.server.web_parts import Served, echo, get, post, read_response, serving
 from tsd.auth.accounts import Account, write_lines
 from tsd.auth.authenticator import Authenticator
 from tsd.auth.credentials import hash_token, new_token
@@ -47,27 +47,27 @@ async def test_bodies_of_unauthenticated_senders_are_not_read(
     async with served.client() as client:
         await client.send(get(path, coming, method=method) + b"5\r\nabc")
         with trio.fail_after(60):
-            heard = await hear(client)
-        assert (heard.status, heard.headers.get("connection")) == (status, "close")
+            response = await read_response(client)
+        assert (response.status, response.headers.get("connection")) == (status, "close")
         assert served.budget.used == 0
         assert await client.read_to_end() == b""
 
 
 async def test_two_body_lengths_are_refused(served: Served) -> None:
-    heard = await served.ask(get("/nowhere", "Content-Length: 5", "Transfer-Encoding: chunked", method="POST"))
-    assert heard.status == 400
+    response = await served.request(get("/nowhere", "Content-Length: 5", "Transfer-Encoding: chunked", method="POST"))
+    assert response.status == 400
 
 
 async def test_received_body_of_refused_request_is_skipped(served: Served) -> None:
     """An authenticated sender may follow on the same connection."""
     async with served.client() as client:
         await client.send(post("/health", b"body") + post("/nowhere", b"x") + post("/api/put", b"abc", SHOWN))
-        assert [(await hear(client)).body for _ in range(3)][::2] == [b"", b"abc"]
+        assert [(await read_response(client)).body for _ in range(3)][::2] == [b"", b"abc"]
 
 
 async def test_bodies_of_authenticated_senders_are_read(served: Served) -> None:
-    assert (await served.ask(post("/health", b"abc", SHOWN), post("/nowhere", b"abc", SHOWN))).status == 404
-    assert (await served.ask(post("/health", b"abc", SHOWN))).body == b"abc"
+    assert (await served.request(post("/health", b"abc", SHOWN), post("/nowhere", b"abc", SHOWN))).status == 404
+    assert (await served.request(post("/health", b"abc", SHOWN))).body == b"abc"
 
 
 async def test_silent_unauthenticated_client_is_closed(authenticator: Authenticator, autojump_clock: MockClock) -> None:
@@ -82,12 +82,12 @@ async def test_silent_unauthenticated_client_is_closed(authenticator: Authentica
         assert (statistics.unauthenticated, statistics.timed_out, statistics.failed) == (1, 1, 0)
 
 
-@pytest.mark.parametrize("asked", [get("/health"), get("/api/suggest"), get("/", method="OPTIONS"), b"GET x\r\n\r\n"])
+@pytest.mark.parametrize("data", [get("/health"), get("/api/suggest"), get("/", method="OPTIONS"), b"GET x\r\n\r\n"])
 async def test_unauthenticated_client_may_not_idle_after_request(
-    authenticator: Authenticator, autojump_clock: MockClock, asked: bytes
+    authenticator: Authenticator, autojump_clock: MockClock, data: bytes
 ) -> None:
     async with serving(ROUTES, authenticator=authenticator) as served, served.client() as client:
-        await client.send(asked)
+        await client.send(data)
         with trio.fail_after(LOGIN_TIMEOUT_S + 5):
             await client.read_to_end()
 
@@ -96,7 +96,7 @@ async def test_authenticated_client_may_idle(authenticator: Authenticator, autoj
     async with serving(ROUTES, authenticator=authenticator) as served, served.client() as client:
         for _ in range(3):
             await client.send(get("/api/suggest", SHOWN))
-            assert (await hear(client)).status == 200
+            assert (await read_response(client)).status == 200
             await trio.sleep(100 * LOGIN_TIMEOUT_S)
 
 
@@ -106,7 +106,7 @@ async def test_proxy_may_idle_after_unauthenticated_request(tmp_path: Path, auto
     async with serving(ROUTES, authenticator=Authenticator(settings, lambda: 0)) as served, served.client() as proxy:
         for last_credentials in ((), (), (SHOWN,)):
             await proxy.send(get("/health", "X-Forwarded-For: 192.0.2.7", *last_credentials))
-            assert (await hear(proxy)).status == 200
+            assert (await read_response(proxy)).status == 200
             await trio.sleep(100 * LOGIN_TIMEOUT_S)
 
 
@@ -115,10 +115,10 @@ async def test_no_login_timeout_without_authentication(autojump_clock: MockClock
         await trio.sleep(100 * LOGIN_TIMEOUT_S)
         for path in ("/health", "/nowhere"):
             await client.send(get(path))
-            await hear(client)
+            await read_response(client)
             await trio.sleep(100 * LOGIN_TIMEOUT_S)
         await client.send(get("/health"))
-        assert (await hear(client)).status == 200
+        assert (await read_response(client)).status == 200
 
 
 class Held:
@@ -167,8 +167,8 @@ async def test_incomplete_heads_are_bounded_together(end: str) -> None:
             assert await first.read_to_end() == b""
             assert partial_input.used > 100_000
             await second.send(b"hello" if end else b"\r\n\r\n")
-            assert (await hear(second)).status == 200
-        assert (await served.ask(post("/health", b"x"))).status == 200
+            assert (await read_response(second)).status == 200
+        assert (await served.request(post("/health", b"x"))).status == 200
         statistics = served.listener.statistics()
         assert (statistics.over_partial_input_limit, statistics.failed) == (1, 0)
     assert partial_input.used == 0
@@ -185,7 +185,7 @@ async def test_incomplete_lines_are_bounded_together(tmp_path: Path) -> None:
 
         listener = daemon.daemon.server.listener
         async with daemon.client() as first, daemon.client() as small:
-            await small.ask(b"")
+            await small.send_lines(b"")
             await small.send(b"put m 1500000000 1 ")
             await first.send_whole(half)
             with trio.fail_after(60):
@@ -195,7 +195,7 @@ async def test_incomplete_lines_are_bounded_together(tmp_path: Path) -> None:
                 nursery.start_soon(hold)
             assert await closing(first)
             await small.send(b"a=b\n")
-            assert await small.ask(b"") == b"synced 1\n"
+            assert await small.send_lines(b"") == b"synced 1\n"
             stats = await small.stats()
         assert (stats["clients.closed reason=partial-input"], stats["telnet.truncated-lines"]) == (1, 1)
         assert stats["clients.partial-input-bytes"] <= 1 << 20

@@ -58,8 +58,8 @@ async def test_small_valid_sender_stays_multiplexed(daemon: Running) -> None:
             await send(daemon, client, GOOD * 10)
             await send(daemon, other, GOOD)
             assert len(daemon.daemon.server.multiplexer) == 2
-        assert await client.ask(b"") == b"synced %d\n" % (SMALL + SMALL * 10)
-        assert await other.ask(b"") == b"synced %d\n" % (2 * SMALL)
+        assert await client.send_lines(b"") == b"synced %d\n" % (SMALL + SMALL * 10)
+        assert await other.send_lines(b"") == b"synced %d\n" % (2 * SMALL)
         accounts = [one for one in daemon.daemon.access.clients if one.connections]
         sent = (2 * SMALL + SMALL + SMALL * 10) * len(GOOD) + 2 * len(b"sync\n")
         assert [(one.accepted, one.bytes) for one in accounts] == [(3 * SMALL + SMALL * 10, sent)]
@@ -81,7 +81,7 @@ async def test_packets_are_ingested_as_one_batch(daemon: Running) -> None:
         assert len(daemon.daemon.server.multiplexer) == 6
         assert journal.position == position + 21
         for number, client in enumerate(clients):
-            assert await client.ask(b"") == b"synced %d\n" % (SMALL + number + 1)
+            assert await client.send_lines(b"") == b"synced %d\n" % (SMALL + number + 1)
 
 
 async def test_batch_replies_go_to_their_senders(daemon: Running) -> None:
@@ -100,7 +100,7 @@ async def test_batch_replies_go_to_their_senders(daemon: Running) -> None:
             accepted = SMALL + (text + b"\n").count(b"put") - text.count(BAD)
             if BAD in text:
                 assert await client.read_until(REFUSED) == REFUSED
-            answer = await client.ask(b"")
+            answer = await client.send_lines(b"")
             assert answer.endswith(b"synced %d\n" % accepted)
             assert (answer == b"synced %d\n" % accepted) == (text != b"version\n")
         assert ledger.received == received + 13
@@ -115,17 +115,17 @@ async def test_each_client_counts_its_refused_lines(daemon: Running) -> None:
         assert await client.read_until(REFUSED) == REFUSED
         await client.send(BAD)
         assert await client.read_until(REFUSED) == REFUSED
-        assert await client.ask(GOOD) == b"synced %d\n" % (SMALL + 3)
-        assert await other.ask(BAD) == REFUSED + b"synced %d\n" % (SMALL + 1)
+        assert await client.send_lines(GOOD) == b"synced %d\n" % (SMALL + 3)
+        assert await other.send_lines(BAD) == REFUSED + b"synced %d\n" % (SMALL + 1)
 
 
 async def test_other_lines_leave_the_multiplexer(daemon: Running) -> None:
     async with multiplexed(daemon) as client:
-        assert await client.ask(b"put new %d 1 a=b\n" % T) == b"synced %d\n" % (SMALL + 1)
+        assert await client.send_lines(b"put new %d 1 a=b\n" % T) == b"synced %d\n" % (SMALL + 1)
     async with multiplexed(daemon) as client:
-        assert (await client.ask(b"version\n")).endswith(b"\nsynced %d\n" % SMALL)
+        assert (await client.send_lines(b"version\n")).endswith(b"\nsynced %d\n" % SMALL)
     async with multiplexed(daemon) as client:
-        assert await client.ask(b"put m %d 1 a=b\r\n" % T) == b"synced %d\n" % (SMALL + 1)
+        assert await client.send_lines(b"put m %d 1 a=b\r\n" % T) == b"synced %d\n" % (SMALL + 1)
         assert daemon.daemon.ingest.ledger.received == 3 * SMALL + 2
 
 
@@ -137,7 +137,7 @@ async def test_login_lines_may_be_split(daemon: Running, at: int) -> None:
         received = ledger.received
         await client.send(text[:at])
         await until(lambda: not len(multiplexer) or ledger.received > received)
-        assert (await client.ask(text[at:])).endswith(b"synced %d\n" % (SMALL + 2))
+        assert (await client.send_lines(text[at:])).endswith(b"synced %d\n" % (SMALL + 2))
         assert ledger.received == received + 3
 
 
@@ -159,7 +159,7 @@ async def test_internal_error_ends_one_connection(daemon: Running, monkeypatch: 
             patch.setattr(daemon.daemon.ingest.intake, "try_take", None)
             await client.send(GOOD)
             await until(lambda: daemon.daemon.server.listener.statistics().failed == 1)
-        assert await other.ask(GOOD) == b"synced %d\n" % (SMALL + 1)
+        assert await other.send_lines(GOOD) == b"synced %d\n" % (SMALL + 1)
 
 
 async def test_backpressure_stops_the_multiplexer(daemon: Running) -> None:
@@ -171,7 +171,7 @@ async def test_backpressure_stops_the_multiplexer(daemon: Running) -> None:
         await until(lambda: len(daemon.daemon.server.multiplexer) == 0)  # its own task waits
         assert ledger.received == received
         backpressure.release("the test")
-        assert await client.ask(b"") == b"synced %d\n" % (SMALL + 1)
+        assert await client.send_lines(b"") == b"synced %d\n" % (SMALL + 1)
 
 
 async def test_multiplexed_client_over_quota_is_throttled(tmp_path: Path) -> None:

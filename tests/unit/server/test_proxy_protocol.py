@@ -124,7 +124,7 @@ async def test_proxy_header_names_the_client(tmp_path: Path) -> None:
     point = b'{"metric":"m","timestamp":%d,"value":2,"tags":{"a":"c"}}' % T
     async with running(tmp_path, settings) as daemon, daemon.client() as telnet:
         await telnet.send(SIGNATURE_V1)
-        assert await telnet.ask(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
+        assert await telnet.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
         async with daemon.client() as http:
             await http.send(second(V6, family=0x21))
             assert await request(http, "/api/put", point) == 204

@@ -85,18 +85,18 @@ async def test_refusals_over_the_bound_are_summarized() -> None:
 async def test_command_waits_for_room_without_loss() -> None:
     replies = ReplyQueue(10, ReplyBudget(PLENTY), Journal().synced)
     ours, theirs = memory_stream_pair()
-    said: list[int] = []
+    sent: list[int] = []
 
     async def talk() -> None:
         for number in range(5):
             await replies.send(b"answer number %d\n" % number)
-            said.append(number)
+            sent.append(number)
         replies.close()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(talk)
         await wait_all_tasks_blocked()
-        assert said == [0]
+        assert sent == [0]
         nursery.start_soon(replies.pump, ours)
         await wait_all_tasks_blocked()
     await ours.aclose()

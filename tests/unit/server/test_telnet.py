@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from tests.running import Running, running
-from tests.unit.server.telnet_parts import BAD, DEFAULT_OPTIONS, GOOD, REFUSED, TOO_LONG, VERSION, T, session, tell
+from tests.unit.server.telnet_parts import (
+    BAD,
+    DEFAULT_OPTIONS,
+    GOOD,
+    REFUSED,
+    TOO_LONG,
+    VERSION,
+    T,
+    run_session,
+    session,
+)
 from tsd.config.settings import Mode
 from tsd.store import scan
 
@@ -30,7 +40,7 @@ async def test_two_lines_split_anywhere(daemon: Running, end: bytes) -> None:
     text = (GOOD + BAD + b"sync\n").replace(b"\n", end)
     ledger = daemon.daemon.ingest.ledger
     for turn, pieces in enumerate(torn(text), 1):
-        result = await tell(daemon, pieces)
+        result = await run_session(daemon, pieces)
         assert result.replies == REFUSED + b"synced 1\n", pieces
         assert result.stats.truncated_lines == 0
         assert (ledger.received, ledger.refused.total()) == (2 * turn, turn)
@@ -38,7 +48,7 @@ async def test_two_lines_split_anywhere(daemon: Running, end: bytes) -> None:
 
 async def test_incomplete_line_is_never_stored(daemon: Running) -> None:
     for at in range(1, len(GOOD)):
-        result = await tell(daemon, [BAD + GOOD[:at]])
+        result = await run_session(daemon, [BAD + GOOD[:at]])
         assert (result.replies, result.stats.truncated_lines) == (REFUSED, 1)
     assert daemon.daemon.ingest.ledger.received == daemon.daemon.ingest.ledger.refused.total() == len(GOOD) - 1
 
@@ -57,8 +67,8 @@ async def test_half_closed_client_gets_all_replies(daemon: Running) -> None:
     async with daemon.client() as client:
         await client.send((BAD + GOOD + b"nonsense\n") * 3000 + b"sync\n")
         await client.stream.send_eof()
-        said = b"unknown command: nonsense.  Try `help'.\n"
-        assert await client.read_to_end() == (REFUSED + said) * 3000 + b"synced 3000\n"
+        refusal = b"unknown command: nonsense.  Try `help'.\n"
+        assert await client.read_to_end() == (REFUSED + refusal) * 3000 + b"synced 3000\n"
 
 
 async def test_replies_keep_the_order_of_commands(daemon: Running) -> None:
@@ -88,7 +98,7 @@ async def test_replies_keep_the_order_of_commands(daemon: Running) -> None:
     ]
     text = b"".join(line for line, _ in lines_and_replies)
     for pieces in ([text], [bytes([byte]) for byte in text]):
-        result = await tell(daemon, pieces)
+        result = await run_session(daemon, pieces)
         assert result.replies == b"".join(reply for _, reply in lines_and_replies)
         assert result.called == ["drop"]
 
@@ -108,13 +118,15 @@ WRITES = (b"put", b"rollup", b"histogram")
 
 @pytest.mark.parametrize("mode", [Mode.READ_WRITE, Mode.WRITE_ONLY])
 async def test_modes_that_accept_points(daemon: Running, mode: Mode) -> None:
-    result = await tell(daemon, [b"help\n" + GOOD + b"sync\n"], DEFAULT_OPTIONS._replace(mode=mode, diediedie=False))
+    result = await run_session(
+        daemon, [b"help\n" + GOOD + b"sync\n"], DEFAULT_OPTIONS._replace(mode=mode, diediedie=False)
+    )
     assert result.replies == HELP % b" put rollup histogram" + b"synced 1\n"
 
 
 async def test_read_only_port_has_no_write_commands(daemon: Running) -> None:
     options = DEFAULT_OPTIONS._replace(mode=Mode.READ_ONLY, diediedie=False)
-    result = await tell(
+    result = await run_session(
         daemon, [b"help\n" + GOOD * 2 + b"rollup x\nhistogram x\n\xff\xfd\x01" + GOOD + b"sync\n"], options
     )
     words = [b"put", b"put", b"rollup", b"histogram", b"put", b"sync"]
@@ -123,9 +135,9 @@ async def test_read_only_port_has_no_write_commands(daemon: Running) -> None:
 
 
 async def test_diediedie_if_enabled(daemon: Running) -> None:
-    result = await tell(daemon, [b"diediedie\nversion\n"])
+    result = await run_session(daemon, [b"diediedie\nversion\n"])
     assert (result.replies, result.called) == (b"Cleaning up and exiting now.\n", ["die"])
-    result = await tell(daemon, [b"diediedie\n"], DEFAULT_OPTIONS._replace(diediedie=False))
+    result = await run_session(daemon, [b"diediedie\n"], DEFAULT_OPTIONS._replace(diediedie=False))
     assert (result.replies, result.called) == (b"unknown command: diediedie.  Try `help'.\n", [])
 
 
@@ -138,13 +150,15 @@ CTRL_C = b"\xff\xf4\xff\xfd\x06"  # IP, DO TM
 async def test_negotiation_before_a_line_is_skipped(daemon: Running, talk: bytes) -> None:
     text = talk + b"version\r\n" + GOOD + talk + GOOD + talk + b"\r\n" + talk + BAD + talk + b"put\nsync\n"
     for pieces in ([text], [bytes([byte]) for byte in text]):
-        result = await tell(daemon, pieces)
+        result = await run_session(daemon, pieces)
         assert result.replies == VERSION + REFUSED + REFUSED.replace(b"got 3", b"got 0") + b"synced 2\n"
 
 
 async def test_byte_like_negotiation_stays_in_the_name(daemon: Running) -> None:
     odd = [b"\xff", b"a\xff\xf4b", b"\xff\xfd\x41", b"\xff\xfa.\xff\xf0"]
-    result = await tell(daemon, [b"".join(b"put %s %d 1 a=b\n" % (name, T) for name in odd) + b"sync\n\xffversion\n"])
+    result = await run_session(
+        daemon, [b"".join(b"put %s %d 1 a=b\n" % (name, T) for name in odd) + b"sync\n\xffversion\n"]
+    )
     assert result.replies == b"synced %d\n" % len(odd) + "unknown command: ÿversion.  Try `help'.\n".encode()
     names = {row.key async for rows in scan(daemon.daemon.store, "tsdb-uid") for row in rows}
     assert names.issuperset(odd)
@@ -152,10 +166,10 @@ async def test_byte_like_negotiation_stays_in_the_name(daemon: Running) -> None:
 
 async def test_endless_line_takes_no_memory_and_keeps_the_connection(daemon: Running) -> None:
     piece = b"x" * 65536
-    await tell(daemon, [GOOD])  # the caches and the journal have their final size now
+    await run_session(daemon, [GOOD])  # the caches and the journal have their final size now
     tracemalloc.start()
     try:
-        result = await tell(daemon, [*repeat(piece, 160), b"\n" + GOOD + b"sync\n"])
+        result = await run_session(daemon, [*repeat(piece, 160), b"\n" + GOOD + b"sync\n"])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -166,7 +180,7 @@ async def test_endless_line_takes_no_memory_and_keeps_the_connection(daemon: Run
 
 async def test_ten_megabytes_without_newline(daemon: Running) -> None:
     async with daemon.client() as client:
-        answer = await client.ask(b"x" * 10_000_000 + b"\n" + GOOD)
+        answer = await client.send_lines(b"x" * 10_000_000 + b"\n" + GOOD)
         assert answer == TOO_LONG.replace(b"1024", b"16384") + b"synced 1\n"
 
 
@@ -175,9 +189,9 @@ async def test_line_length_limit(daemon: Running) -> None:
     rest = DEFAULT_OPTIONS.max_line - len(b"put m %d 1 a=" % T)
     longest = b"put m %d 1 a=" % T + b"x" * rest
     for end in (b"\n", b"\r\n"):
-        result = await tell(daemon, [longest + end + longest + b"x" + end + b"sync\n"])
+        result = await run_session(daemon, [longest + end + longest + b"x" + end + b"sync\n"])
         assert result.replies == TOO_LONG + b"synced 1\n"
-        result = await tell(daemon, [longest, end, longest, b"x", end, b"sync", end])
+        result = await run_session(daemon, [longest, end, longest, b"x", end, b"sync", end])
         assert result.replies == TOO_LONG + b"synced 1\n"
 
 
@@ -243,8 +257,8 @@ def test_replies_do_not_depend_on_packet_boundaries(lines: list[bytes], data: st
     async def both() -> None:
         with TemporaryDirectory() as folder:
             async with running(Path(folder)) as daemon:
-                whole = await tell(daemon, [text], options)
-                torn = await tell(daemon, pieces, options)
+                whole = await run_session(daemon, [text], options)
+                torn = await run_session(daemon, pieces, options)
                 assert whole.replies == torn.replies
                 assert daemon.daemon.ingest.ledger.balance(daemon.daemon.ingest.writer.waiting_points) == 0
             assert daemon.daemon.ingest.ledger.balance(0) == 0

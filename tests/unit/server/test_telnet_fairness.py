@@ -11,7 +11,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from tests.running import Client, Running, running
-from tests.unit.server.test_telnet import BAD, DEFAULT_OPTIONS, GOOD, OPTIONS, VERSION, T, session, tell
+from tests.unit.server.test_telnet import BAD, DEFAULT_OPTIONS, GOOD, OPTIONS, VERSION, T, run_session, session
 from tsd.config.settings import Mode
 from tsd.ingest.journal.disk import Disk
 from tsd.ingest.journal.journal import GROUP_BYTES
@@ -142,20 +142,20 @@ async def lines_per_pass(daemon: Running, connections: int) -> int:
 async def test_many_subnegotiations_are_parsed_in_linear_time(daemon: Running, deadline: None) -> None:
     """A search for the end of each subnegotiation takes quadratic time: 10 s for 512 KiB."""
     line = b"\xff\xfa" * 400_000
-    result = await tell(daemon, [line + b"\nversion\n"], UNBOUNDED._replace(max_line=len(line)))
+    result = await run_session(daemon, [line + b"\nversion\n"], UNBOUNDED._replace(max_line=len(line)))
     assert result.replies.startswith("unknown command: ÿúÿú".encode())
     assert result.replies.endswith(b"help'.\n" + VERSION)
 
 
 async def test_incomplete_subnegotiation_is_a_command(daemon: Running) -> None:
-    result = await tell(daemon, [OPTIONS + b"\xff\xfaversion\n" + OPTIONS + b"\xff\xf4version\n"])
+    result = await run_session(daemon, [OPTIONS + b"\xff\xfaversion\n" + OPTIONS + b"\xff\xf4version\n"])
     assert result.replies == "unknown command: ÿúversion.  Try `help'.\n".encode() + VERSION
 
 
 @pytest.mark.slow
 async def test_flood_does_not_delay_other_connections(daemon: Running) -> None:
     async with daemon.client() as flooding, daemon.client() as other, trio.open_nursery() as nursery:
-        await other.ask(GOOD)
+        await other.send_lines(GOOD)
         received: list[int] = []
 
         async def flood() -> None:
@@ -170,7 +170,7 @@ async def test_flood_does_not_delay_other_connections(daemon: Running) -> None:
         nursery.start_soon(flood)
         nursery.start_soon(drain)
         while not received or received[-1] < FLOOD:
-            await other.ask(b"")
+            await other.send_lines(b"")
             refused = daemon.daemon.ingest.ledger.refused.total()
             received.append(refused)
     in_between = [now for now in received if 0 < now < FLOOD]
@@ -192,7 +192,7 @@ async def test_client_over_quota_delays_no_other_sync(tmp_path: Path) -> None:
         taken = daemon.daemon.ingest.ledger.received
         assert taken > 1  # more than a second's worth: agents send in bursts
         for number in range(1, 5):
-            assert await other.ask(GOOD) == b"synced %d\n" % number
+            assert await other.send_lines(GOOD) == b"synced %d\n" % number
             assert daemon.daemon.ingest.ledger.received == taken + number
 
 
@@ -223,6 +223,6 @@ async def test_large_sender_waits_for_disk_before_others(daemon: Running, sender
             assert journal.pending <= 2 * GROUP_BYTES + MAX_READ_BYTES + len(GOOD)
         finally:
             may_sync.set()
-        assert (await other.ask(b"")).endswith(b"synced 1\n")
+        assert (await other.send_lines(b"")).endswith(b"synced 1\n")
         while ledger.received < senders * len(lines) // len(GOOD) + 1:
             await trio.lowlevel.checkpoint()

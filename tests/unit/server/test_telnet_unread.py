@@ -51,7 +51,7 @@ async def test_client_that_never_reads_gets_a_summary(tmp_path: Path) -> None:
             while turns < 1000 and (stats := await other.stats())[blocked] == 0:
                 await mute.send(line * 500)
                 turns += 1
-                assert await other.ask(GOOD) == b"synced %d\n" % turns
+                assert await other.send_lines(GOOD) == b"synced %d\n" % turns
             await mute.send(line * 500 + b"sync\n")
             text = await mute.read_until(b"synced 0\n")
             stats = await other.stats()

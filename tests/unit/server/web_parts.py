@@ -23,7 +23,7 @@ from tsd.server.peer import Peer
 LIMITS = RequestLimits(1 << 20, 60)
 
 
-class Heard(NamedTuple):
+class HttpResponse(NamedTuple):
     """A received response."""
 
     status: int
@@ -49,13 +49,13 @@ class Served:
         async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
             yield Client(stream)
 
-    async def ask(self, *requests: bytes) -> Heard:
+    async def request(self, *requests: bytes) -> HttpResponse:
         """Return the last response to some requests on one new connection."""
         async with self.client() as client:
             for request in requests:
                 await client.send(request)
-                heard = await hear(client, head=request.startswith(b"HEAD"))
-            return heard
+                response = await read_response(client, head=request.startswith(b"HEAD"))
+            return response
 
 
 @asynccontextmanager
@@ -108,23 +108,23 @@ def chunked(path: str, *chunks: bytes, headers: tuple[str, ...] = ()) -> bytes:
     return get(path, "Transfer-Encoding: chunked", *headers, method="POST") + body
 
 
-async def hear(client: Client, *, head: bool = False) -> Heard:
+async def read_response(client: Client, *, head: bool = False) -> HttpResponse:
     """Return the next response of a connection, with its body joined but not decompressed."""
     first, *lines = (await client.read_until(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     status = int(first.split(" ")[1])
     if head or status in (100, 204, 304):
-        return Heard(status, headers, b"")
+        return HttpResponse(status, headers, b"")
     if "content-length" in headers:
-        return Heard(status, headers, await client.read_bytes(int(headers["content-length"])))
+        return HttpResponse(status, headers, await client.read_bytes(int(headers["content-length"])))
     if headers.get("transfer-encoding") != "chunked":
-        return Heard(status, headers, await client.read_to_end())
+        return HttpResponse(status, headers, await client.read_to_end())
     body = b""
     while size := int(await client.read_until(b"\r\n"), 16):
         body += await client.read_bytes(size)
         await client.read_bytes(2)
     await client.read_bytes(2)
-    return Heard(status, headers, body)
+    return HttpResponse(status, headers, body)
 
 
 async def echo(request: Request) -> Response:

@@ -17,12 +17,12 @@ FILE_BYTES = 1 << 20
 
 
 async def _open(folder: str) -> EmbeddedStore:
-    store = await EmbeddedStore.open(folder, lambda: NOW_MS, on_loss=lambda loss: _say(f"lost: {loss}"))
+    store = await EmbeddedStore.open(folder, lambda: NOW_MS, on_loss=lambda loss: _log(f"lost: {loss}"))
     await store.create_tables([Table("cells", (Family(b"t"),))])
     return store
 
 
-def _say(word: object) -> None:
+def _log(word: object) -> None:
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 
@@ -32,14 +32,14 @@ async def try_to_open(folder: str) -> None:
     try:
         await _open(folder)
     except DaemonRuns as exc:
-        _say(exc)
+        _log(exc)
 
 
 async def count(folder: str) -> None:
     """Say each number that was handed out, until it is killed."""
     store = await _open(folder)
     while True:
-        _say(await store.increment("cells", b"counter", b"t:", 1))
+        _log(await store.increment("cells", b"counter", b"t:", 1))
 
 
 async def put(folder: str) -> None:
@@ -51,7 +51,7 @@ async def put(folder: str) -> None:
         await store.put("cells", [Put(row, b"t:%d" % column, b"v") for row in rows for column in range(COLUMNS)])
         await store.sync()
         lot += 1
-        _say(lot)
+        _log(lot)
 
 
 class _SmallDisk:
@@ -75,7 +75,7 @@ class _SmallDisk:
             while self.taken * 10_000 < 2 * FILE_BYTES:
                 await self.put_one()
         except StoreError:
-            _say("refused")
+            _log("refused")
 
     async def put_until_taken(self) -> None:
         before = self.taken
@@ -93,15 +93,15 @@ async def fill_disk(folder: str) -> None:
     disk = _SmallDisk(await _open(folder))
     await disk.put_until_refused()
     if len(await disk.store.get("cells", [b"0"])) == 1:
-        _say("readable")
+        _log("readable")
     await disk.put_until_refused()
     disk.room()
     await disk.put_until_taken()
-    _say("taken again")
+    _log("taken again")
     await disk.store.sync()
     found = {row.key async for rows in scan(disk.store, "cells") for row in rows}
     if found == {b"%d" % number for number in range(disk.taken)} and disk.store.statistics()["reopened"] == 1:
-        _say("all there")
+        _log("all there")
     await disk.store.aclose()
 
 
@@ -116,5 +116,5 @@ async def lose_log(folder: str) -> None:
         try:
             await disk.put_until_taken()
         except StoreError as exc:
-            _say(exc)
+            _log(exc)
         await trio.sleep(REOPEN_S)

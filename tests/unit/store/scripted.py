@@ -27,7 +27,7 @@ class BusyGateway:
     """Answers each call with BUSY until it has been asked `refusals` times, and then with nothing special."""
 
     def __init__(self, refusals: int, transport: str = "buffered", protocol: str = "binary") -> None:
-        self.asked = 0
+        self.calls = 0
         self._refusals = refusals
         self._transport = {"buffered": TBufferedTransport, "framed": TFramedTransport}[transport]
         self._protocol = {"binary": TBinaryProtocol, "compact": TCompactProtocol}[protocol]
@@ -59,8 +59,8 @@ class BusyGateway:
                 client.close()
 
     def _answer(self, answer: Any) -> Any:
-        self.asked += 1
-        if self.asked <= self._refusals:
+        self.calls += 1
+        if self.calls <= self._refusals:
             raise api.IOError(BUSY)
         return answer
 

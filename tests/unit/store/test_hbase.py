@@ -241,8 +241,8 @@ async def test_wide_and_large_rows_are_read(hbase: RunningHbase, table: str) -> 
         assert keys == [*(put.row for put in large), b"wide"]
 
 
-Asks = Callable[[Store, str], Awaitable[object]]
-CALLS: dict[str, Asks] = {
+StoreCall = Callable[[Store, str], Awaitable[object]]
+CALLS: dict[str, StoreCall] = {
     "put": lambda store, table: store.put(table, [Put(ROW, COLUMN, b"v")] * 3),
     "delete": lambda store, table: store.delete(table, {ROW: [COLUMN]}, up_to_ms=None),
     "get": lambda store, table: store.get(table, [ROW]),
@@ -353,7 +353,7 @@ async def test_busy_hbase_is_retried() -> None:
     with BusyGateway(refusals=2) as gateway:
         store = HBaseStore([gateway.address])
         await store.put("cells", [Put(ROW, COLUMN, b"v")])
-        assert (gateway.asked, store.statistics()["retries"]) == (3, 2)
+        assert (gateway.calls, store.statistics()["retries"]) == (3, 2)
         await store.aclose()
 
 
@@ -364,7 +364,7 @@ async def test_busy_hbase_raises_after_all_retries(
         store = HBaseStore([gateway.address])
         with pytest.raises(StoreBusy, match="Over memstore limit"):
             await store.put("cells", [Put(ROW, COLUMN, b"v")])
-        assert gateway.asked == RETRIES + 1
+        assert gateway.calls == RETRIES + 1
         await store.aclose()
 
 
@@ -373,7 +373,7 @@ async def test_busy_increment_is_not_retried() -> None:
         store = HBaseStore([gateway.address])
         with pytest.raises(StoreDown):
             await store.increment("cells", ROW, COLUMN, 1)
-        assert gateway.asked == 1
+        assert gateway.calls == 1
         await store.aclose()
 
 

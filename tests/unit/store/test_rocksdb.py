@@ -44,13 +44,13 @@ def child(what: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def lines_until_killed(process: subprocess.Popen[str], count: int) -> list[int]:
-    """The numbers that a process says, of which `count` are waited for; then it is killed in the middle of its work."""
+    """Read `count` numbers from a process, kill it at work, and return all the numbers that it printed."""
     stream: IO[str] = process.stdout  # type: ignore[assignment]
-    said = [int(stream.readline()) for _ in range(count)]
+    numbers = [int(stream.readline()) for _ in range(count)]
     process.kill()
-    said += [int(line) for line in stream.read().splitlines(keepends=True) if line.endswith("\n")]
+    numbers += [int(line) for line in stream.read().splitlines(keepends=True) if line.endswith("\n")]
     process.communicate()
-    return said
+    return numbers
 
 
 async def test_second_process_is_refused(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ async def test_second_process_is_refused(tmp_path: Path) -> None:
         with pytest.raises(DaemonRuns, match=str(tmp_path)):
             await EmbeddedStore.open(tmp_path, lambda: 0)
         process = await trio.to_thread.run_sync(child, "try_to_open", tmp_path)
-        said, _ = await trio.to_thread.run_sync(process.communicate)
-        assert str(tmp_path) in said
-        assert f"({os.getpid()})" in said
+        output, _ = await trio.to_thread.run_sync(process.communicate)
+        assert str(tmp_path) in output
+        assert f"({os.getpid()})" in output
 
 
 async def test_unusable_folder_raises(tmp_path: Path) -> None:
@@ -97,20 +97,20 @@ async def test_timestamps_stay_above_those_of_earlier_process(tmp_path: Path) ->
 
 async def test_counters_and_timestamps_survive_a_crash(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "count", tmp_path)
-    said = await trio.to_thread.run_sync(lines_until_killed, process, 50)
-    assert said == list(range(1, len(said) + 1))
+    numbers = await trio.to_thread.run_sync(lines_until_killed, process, 50)
+    assert numbers == list(range(1, len(numbers) + 1))
     async with opened(tmp_path, clock_ms=crashing.NOW_MS - 60_000) as store:
-        assert await store.increment("cells", b"counter", b"t:", 1) > said[-1]
+        assert await store.increment("cells", b"counter", b"t:", 1) > numbers[-1]
         [cell] = (await store.get("cells", [b"counter"]))[b"counter"]
         assert cell.time_ms >= crashing.NOW_MS
 
 
 async def test_synced_rows_survive_a_crash(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "put", tmp_path)
-    said = await trio.to_thread.run_sync(lines_until_killed, process, 20)
+    numbers = await trio.to_thread.run_sync(lines_until_killed, process, 20)
     async with opened(tmp_path) as store:
         found = [row async for rows in scan(store, "cells") for row in rows]
-    assert len(found) >= said[-1] * crashing.ROWS
+    assert len(found) >= numbers[-1] * crashing.ROWS
     assert {len(row.cells) for row in found} == {crashing.COLUMNS}
 
 
@@ -206,14 +206,14 @@ async def test_damaged_block_raises(tmp_path: Path) -> None:
 
 async def test_full_disk_recovers_without_restart(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "fill_disk", tmp_path)
-    said, _ = await trio.to_thread.run_sync(process.communicate)
-    assert said.splitlines() == ["refused", "readable", "refused", "taken again", "all there"]
+    output, _ = await trio.to_thread.run_sync(process.communicate)
+    assert output.splitlines() == ["refused", "readable", "refused", "taken again", "all there"]
 
 
 @pytest.mark.slow
 async def test_store_stays_closed_after_lost_writes(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "lose_log", tmp_path)
-    said, _ = await trio.to_thread.run_sync(process.communicate)
+    output, _ = await trio.to_thread.run_sync(process.communicate)
     lost = f"{tmp_path} was reopened without its last writes, which must be sent again"
-    lines = [line for line in said.splitlines() if "store.unsynced_writes_dropped" not in line]
+    lines = [line for line in output.splitlines() if "store.unsynced_writes_dropped" not in line]
     assert lines == ["refused", f"lost: {lost}", lost, f"lost: {lost}", lost]

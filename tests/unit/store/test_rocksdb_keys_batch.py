@@ -38,9 +38,9 @@ def test_compiled_and_pure_batches_are_equal(cells: list[Put]) -> None:
 @given(cells)
 def test_compiled_and_pure_keys_are_equal(cells: list[Put]) -> None:
     places = [(cell.row, cell.column) for cell in cells]
-    asked = encode_keys(places, by_loop=True)
-    assert asked == encode_keys(places, by_loop=False)
-    assert asked.keys == [row_prefix(row) + key_column(column) for row, column in places]
+    by_loop_keys = encode_keys(places, by_loop=True)
+    assert by_loop_keys == encode_keys(places, by_loop=False)
+    assert by_loop_keys.keys == [row_prefix(row) + key_column(column) for row, column in places]
 
 
 @pytest.mark.parametrize("by_loop", [True, False])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.tables.asking import NOW_MS, World, make_world
+from tests.unit.tables.endpoints import NOW_MS, World, make_world
 from tsd.api import annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row
 from tsd.codec.opentsdb.cell import COLUMN
@@ -34,8 +34,8 @@ async def test_annotation_written_by_opentsdb_can_be_changed() -> None:
     row = annotation_row(world.layout, TIME)
     spelled = b'{ "startTime": 1600000000, "notes": "n", "of others": 1 }'
     await world.store.put("tsdb", [Put(row, COLUMN + annotation_qualifier(TIME), spelled)])
-    said = await world.ask("POST", "/api/annotation", {"startTime": TIME, "description": "d"})
-    assert (said.status, said.body["description"], said.body["notes"]) == (200, "d", "n")
+    response = await world.request("POST", "/api/annotation", {"startTime": TIME, "description": "d"})
+    assert (response.status, response.body["description"], response.body["notes"]) == (200, "d", "n")
     assert await stored(world) == [
         b'{"startTime":1600000000,"endTime":0,"description":"d","notes":"n","custom":null}',
     ]
@@ -43,9 +43,9 @@ async def test_annotation_written_by_opentsdb_can_be_changed() -> None:
 
 async def test_lower_of_two_times_of_a_column_is_kept() -> None:
     world = await with_notes()
-    assert (await world.ask("POST", "/api/annotation", {"startTime": TIME * 1000, "notes": "a"})).status == 200
-    said = await world.ask("POST", "/api/annotation", {"startTime": TIME, "description": "b"})
-    assert (said.body["startTime"], said.body["notes"], said.body["description"]) == (TIME, "a", "b")
+    assert (await world.request("POST", "/api/annotation", {"startTime": TIME * 1000, "notes": "a"})).status == 200
+    response = await world.request("POST", "/api/annotation", {"startTime": TIME, "description": "b"})
+    assert (response.body["startTime"], response.body["notes"], response.body["description"]) == (TIME, "a", "b")
     assert len(await stored(world)) == 1
 
 
@@ -58,7 +58,7 @@ async def test_lower_of_two_times_of_a_column_is_kept() -> None:
 async def test_bulk_with_an_invalid_annotation_stores_none() -> None:
     world = await with_notes()
     good, bad = {"startTime": TIME, "notes": "n"}, {"notes": "n"}
-    assert (await world.ask("POST", "/api/annotation/bulk", [good, bad])).status == 400
+    assert (await world.request("POST", "/api/annotation/bulk", [good, bad])).status == 400
     assert await stored(world) == []
 
 
@@ -66,7 +66,7 @@ async def test_bulk_with_an_invalid_annotation_stores_none() -> None:
 async def test_size_of_a_bulk_is_bounded() -> None:
     world = await with_notes()
     many = [{"startTime": TIME, "notes": "n"}] * (annotation.MAX_ANNOTATIONS + 1)
-    assert (await world.ask("POST", "/api/annotation/bulk", many)).status == 413
+    assert (await world.request("POST", "/api/annotation/bulk", many)).status == 413
     assert await stored(world) == []
 
 
@@ -79,7 +79,9 @@ async def test_size_of_a_bulk_is_bounded() -> None:
 @pytest.mark.parametrize("tsuid", ["0000", "00000100000100", "nothex"])
 async def test_annotation_on_an_invalid_tsuid_is_refused(tsuid: str) -> None:
     world = await with_notes()
-    assert (await world.ask("POST", "/api/annotation", {"startTime": TIME, "tsuid": tsuid, "notes": "n"})).status == 400
+    assert (
+        await world.request("POST", "/api/annotation", {"startTime": TIME, "tsuid": tsuid, "notes": "n"})
+    ).status == 400
     assert await stored(world) == []
 
 
@@ -92,9 +94,9 @@ async def test_annotation_on_an_invalid_tsuid_is_refused(tsuid: str) -> None:
 async def test_global_annotations_in_milliseconds_are_found() -> None:
     world = await with_notes()
     note = {"startTime": TIME * 1000 + 500, "endTime": TIME * 1000 + 700, "notes": "n"}
-    assert (await world.ask("POST", "/api/annotation", note)).status == 200
-    said = await world.ask("GET", f"/api/annotations?start_time={TIME}&end_time={TIME + 1}")
-    assert [one["startTime"] for one in said.body] == [TIME * 1000 + 500]
+    assert (await world.request("POST", "/api/annotation", note)).status == 200
+    response = await world.request("GET", f"/api/annotations?start_time={TIME}&end_time={TIME + 1}")
+    assert [one["startTime"] for one in response.body] == [TIME * 1000 + 500]
 
 
 async def test_bulk_deletion_deletes_selected_annotations_only() -> None:
@@ -103,12 +105,12 @@ async def test_bulk_deletion_deletes_selected_annotations_only() -> None:
     other = (await world.series("m", host="b")).hex().upper()
     for name in (tsuid, other, ""):
         notes = [{"startTime": TIME + at, "tsuid": name, "notes": "n"} for at in (0, 3600, 7200)]
-        assert (await world.ask("POST", "/api/annotation/bulk", notes)).status == 200
+        assert (await world.request("POST", "/api/annotation/bulk", notes)).status == 200
     row = annotation_row(world.layout, TIME, bytes.fromhex(tsuid))
     await world.store.put("tsdb", [Put(row, b"t:\0\0", b"\1")])
-    asked = f"/api/annotations/bulk?method_override=delete&start_time={TIME}&end_time={TIME + 3600}&tsuids={tsuid}"
-    said = await world.ask("GET", asked)
-    assert said.body == {
+    path = f"/api/annotations/bulk?method_override=delete&start_time={TIME}&end_time={TIME + 3600}&tsuids={tsuid}"
+    response = await world.request("GET", path)
+    assert response.body == {
         "tsuids": [tsuid],
         "global": False,
         "startTime": TIME * 1000,

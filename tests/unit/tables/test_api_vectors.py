@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tables.asking import NOW_MS, World, at_once, loosened, make_world
+from tests.unit.tables.endpoints import NOW_MS, World, at_once, loosened, make_world
 from tsd.api import annotation, search, tree, uid
 from tsd.codec.names import Kind
 from tsd.tables.opentsdb.annotations import AnnotationRows
@@ -42,11 +42,11 @@ async def test_answers_are_opentsdbs(vectors: list[dict[str, Any]]) -> None:
         await world.uid(Kind.TAGV, "c")  # as in the recording: its next tag value got the third UID
     world.endpoints = endpoints(world)
     for vector in vectors:
-        said = await world.ask(vector["method"], vector["path"], vector["body"])
+        response = await world.request(vector["method"], vector["path"], vector["body"])
         loose = vector.get("loose", [])
         request = f"{vector['method']} {vector['path']} {vector['body']}"
-        assert (said.status, request) == (vector["status"], request)
-        assert loosened(said.body, loose) == loosened(vector["response"], loose), request
+        assert (response.status, request) == (vector["status"], request)
+        assert loosened(response.body, loose) == loosened(vector["response"], loose), request
 
 
 async def test_parameters_are_read_if_there_is_no_body() -> None:
@@ -55,27 +55,37 @@ async def test_parameters_are_read_if_there_is_no_body() -> None:
     tsuid = (await world.series("wire.p", a="b")).hex().upper()
     world.endpoints = endpoints(world)
 
-    async def ask_members(method: str, path: str, *names: str) -> list[Any]:
-        said = await world.ask(method, path)
-        assert said.status == 200, said
-        return [said.body[name] for name in names]
+    async def request_members(method: str, path: str, *names: str) -> list[Any]:
+        response = await world.request(method, path)
+        assert response.status == 200, response
+        return [response.body[name] for name in names]
 
     note = f"/api/annotation?start_time=1500000000&tsuid={tsuid}"
     texts = ("description", "notes")
-    assert await ask_members("POST", f"{note}&description=x&endTime=5", *texts, "endTime") == ["x", "", 0]
-    assert await ask_members("POST", f"{note}&notes=y&end_time=1500000001", *texts, "endTime") == ["x", "y", 1500000001]
-    assert await ask_members("PUT", f"{note}&notes=z", *texts, "endTime") == ["", "z", 0]
+    assert await request_members("POST", f"{note}&description=x&endTime=5", *texts, "endTime") == ["x", "", 0]
+    assert await request_members("POST", f"{note}&notes=y&end_time=1500000001", *texts, "endTime") == [
+        "x",
+        "y",
+        1500000001,
+    ]
+    assert await request_members("PUT", f"{note}&notes=z", *texts, "endTime") == ["", "z", 0]
     name = "/api/uid/uidmeta?uid=000001&type=metric"
-    assert await ask_members("POST", f"{name}&description=d&custom=c", "description", "custom") == ["d", None]
-    assert await ask_members("PUT", f"{name}&display_name=n", "description", "displayName") == ["", "n"]
+    assert await request_members("POST", f"{name}&description=d&custom=c", "description", "custom") == ["d", None]
+    assert await request_members("PUT", f"{name}&display_name=n", "description", "displayName") == ["", "n"]
     made = "/api/uid/tsmeta?m=wire.p{a=b}&create=true&units=s&retention=5&max=1.5"
-    assert await ask_members("POST", made, "tsuid", "units", "retention", "max", "min") == [tsuid, "s", 5, 1.5, "NaN"]
-    assert await ask_members("PUT", f"/api/uid/tsmeta?tsuid={tsuid}&notes=n", "units", "notes") == ["", "n"]
-    assert await ask_members("POST", "/api/tree?name=T&strict_match=true", "treeId", "strictMatch") == [1, True]
+    assert await request_members("POST", made, "tsuid", "units", "retention", "max", "min") == [
+        tsuid,
+        "s",
+        5,
+        1.5,
+        "NaN",
+    ]
+    assert await request_members("PUT", f"/api/uid/tsmeta?tsuid={tsuid}&notes=n", "units", "notes") == ["", "n"]
+    assert await request_members("POST", "/api/tree?name=T&strict_match=true", "treeId", "strictMatch") == [1, True]
     rule = "/api/tree/rule?treeid=1&level=0&order=0&type=tagk&field=a"
-    assert await ask_members("PUT", rule, "type", "field") == ["TAGK", "a"]
-    assert (await world.ask("POST", "/api/annotation")).body["error"]["message"] == "Missing start time"
-    missing = (await world.ask("PUT", "/api/uid/uidmeta?uid=000001")).body["error"]["message"]
+    assert await request_members("PUT", rule, "type", "field") == ["TAGK", "a"]
+    assert (await world.request("POST", "/api/annotation")).body["error"]["message"] == "Missing start time"
+    missing = (await world.request("PUT", "/api/uid/uidmeta?uid=000001")).body["error"]["message"]
     assert missing == "Missing parameter <code>type</code>"
 
 

@@ -9,7 +9,7 @@ import trio
 from hypothesis import given
 
 from tests.property.codec_rows import anything
-from tests.unit.tables.asking import NOW_MS, TABLES, World, at_once, make_world, request_of
+from tests.unit.tables.endpoints import NOW_MS, TABLES, World, at_once, make_world, request_of
 from tsd.api import search
 from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
@@ -53,9 +53,9 @@ class LastEndpoint:
 
     async def values(self, query: str) -> dict[str, str]:
         """The values that are answered, by TSUID."""
-        said = await self.world.ask("GET", f"/api/query/last?{query}")
-        assert said.status == 200, said
-        return {one["tsuid"]: one["value"] for one in said.body}
+        answer = await self.world.request("GET", f"/api/query/last?{query}")
+        assert answer.status == 200, answer
+        return {one["tsuid"]: one["value"] for one in answer.body}
 
 
 async def store(world: World, tsuid: bytes, time_s: int, value: int) -> None:
@@ -103,11 +103,11 @@ async def test_back_scan_without_the_meta_table_reads_one_series() -> None:
     assert await endpoint.values("timeseries=m{host=a}&back_scan=4") == {}  # though it is known by now
     assert len(await endpoint.values("timeseries=m{host=a}&back_scan=5&corrected")) == 2  # those like it too
     body = {"queries": [{"metric": "m", "tags": {"host": "a"}}], "backScan": 5}
-    for said, count in (({}, 1), ({"corrected": True}, 2), ({"corrected": "true"}, 2), ({"corrected": False}, 1)):
-        assert len((await world.ask("POST", "/api/query/last", body | said)).body) == count
+    for answer, count in (({}, 1), ({"corrected": True}, 2), ({"corrected": "true"}, 2), ({"corrected": False}, 1)):
+        assert len((await world.request("POST", "/api/query/last", body | answer)).body) == count
     own = {**body, "corrected": False}  # what a body says counts, as in a query's
-    assert len((await world.ask("POST", "/api/query/last?corrected", own)).body) == 1
-    assert len((await world.ask("POST", "/api/query/last?corrected", body)).body) == 2
+    assert len((await world.request("POST", "/api/query/last?corrected", own)).body) == 1
+    assert len((await world.request("POST", "/api/query/last?corrected", body)).body) == 2
 
 
 @pytest.mark.difference("last-points")
@@ -180,12 +180,12 @@ async def test_unreadable_row_is_reported_after_a_failed_read(monkeypatch: pytes
             await answered(world, query)
     warned = list[str]()
 
-    async def ask() -> None:
+    async def run_query() -> None:
         warned.append((await answered(world, query))[1])
 
     async with trio.open_nursery() as nursery:
         for _ in range(4):
-            nursery.start_soon(ask)
+            nursery.start_soon(run_query)
     assert len(warned) == 4
     assert all(warned)
     await repair(world, one, 2)
@@ -238,10 +238,10 @@ async def test_resolve_adds_names_for_get_and_post() -> None:
     await store(world, one, HOUR, 1)
     LastEndpoint(world)
     body = {"queries": [{"metric": "m", "tags": {"host": "a"}}, {"tsuids": [one.hex()]}], "resolveNames": True}
-    said = await world.ask("POST", "/api/query/last", body)
+    answer = await world.request("POST", "/api/query/last", body)
     wanted = {"metric": "m", "timestamp": HOUR * 1000, "value": "1", "tags": {"host": "a"}, "tsuid": one.hex().upper()}
-    assert said.body == [wanted]  # once
-    assert list(said.body[0]) == list(wanted)
+    assert answer.body == [wanted]  # once
+    assert list(answer.body[0]) == list(wanted)
 
 
 @pytest.mark.parametrize(
@@ -258,8 +258,8 @@ async def test_invalid_request_is_refused(method: str, query: str, body: object,
     world = await make_world()
     await world.series("m", host="a")
     LastEndpoint(world)
-    said = await world.ask(method, f"/api/query/last?{query}", body)
-    assert (said.status, said.body["error"]["message"]) == (status, message)
+    answer = await world.request(method, f"/api/query/last?{query}", body)
+    assert (answer.status, answer.body["error"]["message"]) == (status, message)
 
 
 @given(anything)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import trio
 
-from tests.unit.tables.asking import NOW_MS, World, at_once, make_world
+from tests.unit.tables.endpoints import NOW_MS, World, at_once, make_world
 from tsd.api import search
 from tsd.codec.opentsdb.annotation import annotation_row
 from tsd.codec.opentsdb.meta import TS_COUNTER, TS_META, decode_ts_meta
@@ -34,10 +34,10 @@ def lookup(world: World, meta_table: str | None = None) -> dict[str, Endpoint]:
 
 async def found(world: World, query: str) -> list[str]:
     """The tags of the series that are found, in order."""
-    said = await world.ask("GET", f"/api/search/lookup?{query}")
-    assert said.status == 200, said
-    assert said.body["totalResults"] == len(said.body["results"])
-    return ["".join(sorted(one["tags"].values())) for one in said.body["results"]]
+    response = await world.request("GET", f"/api/search/lookup?{query}")
+    assert response.status == 200, response
+    assert response.body["totalResults"] == len(response.body["results"])
+    return ["".join(sorted(one["tags"].values())) for one in response.body["results"]]
 
 
 @pytest.mark.difference(
@@ -82,9 +82,9 @@ async def test_a_lookup_over_all_metrics() -> None:
     for metric in ("m", "other"):
         await world.store.put("tsdb-meta", [Put(await world.series(metric, host="a"), TS_COUNTER, bytes(8))])
     world.endpoints = lookup(world, "tsdb-meta")
-    said = await world.ask("POST", "/api/search/lookup", {"tags": [{"key": "host", "value": "a"}], "limit": 10})
-    assert [one["metric"] for one in said.body["results"]] == ["m", "other"]
-    assert said.body["metric"] == "*"
+    response = await world.request("POST", "/api/search/lookup", {"tags": [{"key": "host", "value": "a"}], "limit": 10})
+    assert [one["metric"] for one in response.body["results"]] == ["m", "other"]
+    assert response.body["metric"] == "*"
 
 
 def window(numbers: list[int]) -> Columns:

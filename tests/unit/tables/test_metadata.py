@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.tables.asking import NOW_MS, TABLES, World, make_world
+from tests.unit.tables.endpoints import NOW_MS, TABLES, World, make_world
 from tsd.api import uid
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import meta_column
@@ -33,34 +33,34 @@ async def test_suggestions_are_limited_by_the_request_and_the_server() -> None:
     await world.uid(Kind.TAGK, "h")
     first = [f"h{number:02}" for number in range(41)]
     for query, count in (("", 25), ("&max=0", 25), ("&max=30", 30), ("&max=100", 40)):
-        assert (await world.ask("GET", f"/api/suggest?type=tagv&q=h{query}")).body == first[:count]
-    assert (await world.ask("GET", "/api/suggest?type=tagv&q=日")).body == []
+        assert (await world.request("GET", f"/api/suggest?type=tagv&q=h{query}")).body == first[:count]
+    assert (await world.request("GET", "/api/suggest?type=tagv&q=日")).body == []
 
 
 async def test_renamed_name_is_found_at_once() -> None:
     world = await with_names()
     number = await world.uid(Kind.METRIC, "old")
-    said = await world.ask("POST", "/api/uid/rename", {"metric": "old", "name": "new"})
-    assert (said.body, world.dropped) == ({"result": "true"}, 1)
+    response = await world.request("POST", "/api/uid/rename", {"metric": "old", "name": "new"})
+    assert (response.body, world.dropped) == ({"result": "true"}, 1)
     assert await world.uid(Kind.METRIC, "new") == number
-    said = await world.ask("POST", "/api/uid/rename", {"metric": "new", "name": "a b"})
-    assert said.body == {"result": "false", "error": 'Invalid metric ("a b"): illegal character:  '}
+    response = await world.request("POST", "/api/uid/rename", {"metric": "new", "name": "a b"})
+    assert response.body == {"result": "false", "error": 'Invalid metric ("a b"): illegal character:  '}
 
 
 async def test_series_metadata_lifecycle() -> None:
     world = await with_names()
     tsuid = (await world.series("m", host="a")).hex().upper()
     path = "/api/uid/tsmeta?m=m{host=a}"
-    assert (await world.ask("POST", path, {"notes": "n"})).status == 400
-    made = await world.ask("POST", f"{path}&create=true", {"notes": "n", "max": "4.5", "custom": {"k": "v"}})
+    assert (await world.request("POST", path, {"notes": "n"})).status == 400
+    made = await world.request("POST", f"{path}&create=true", {"notes": "n", "max": "4.5", "custom": {"k": "v"}})
     assert (made.status, made.body["tsuid"], made.body["max"], made.body["min"]) == (200, tsuid, 4.5, "NaN")
     assert [made.body["metric"]["name"], *(one["name"] for one in made.body["tags"])] == ["m", "host", "a"]
-    put = await world.ask("PUT", "/api/uid/tsmeta", {"tsuid": tsuid, "units": "s"})
+    put = await world.request("PUT", "/api/uid/tsmeta", {"tsuid": tsuid, "units": "s"})
     assert (put.body["notes"], put.body["units"], put.body["created"]) == ("", "s", NOW_MS // 1000)
-    assert (await world.ask("GET", "/api/uid/tsmeta?m=m")).body == [put.body]
-    assert (await world.ask("GET", f"/api/uid/tsmeta?tsuid={tsuid}")).body == put.body
-    assert (await world.ask("DELETE", "/api/uid/tsmeta", {"tsuid": tsuid})).status == 204
-    assert (await world.ask("GET", "/api/uid/tsmeta?m=m")).body == []
+    assert (await world.request("GET", "/api/uid/tsmeta?m=m")).body == [put.body]
+    assert (await world.request("GET", f"/api/uid/tsmeta?tsuid={tsuid}")).body == put.body
+    assert (await world.request("DELETE", "/api/uid/tsmeta", {"tsuid": tsuid})).status == 204
+    assert (await world.request("GET", "/api/uid/tsmeta?m=m")).body == []
 
 
 async def test_new_names_get_metadata_if_configured() -> None:

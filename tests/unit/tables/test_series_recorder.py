@@ -19,7 +19,7 @@ TRACKED = {
 NOW_S = int(time.time())  # noqa: TID251 - the daemon's clock is the machine's
 
 
-async def ask(daemon: Running, method: str, path: str, body: object = None) -> Any:
+async def http_request(daemon: Running, method: str, path: str, body: object = None) -> Any:
     """The JSON that a request is answered with."""
 
     def hop() -> Any:
@@ -34,27 +34,27 @@ async def ask(daemon: Running, method: str, path: str, body: object = None) -> A
 
 async def test_newest_points_are_answered_also_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        await daemon.tell(b"put m %d 42 host=a\nput m %d 4.5 host=b\n" % (NOW_S, NOW_S))
-        first = await ask(daemon, "GET", "/api/query/last?timeseries=m&resolve")
+        await daemon.send_lines(b"put m %d 42 host=a\nput m %d 4.5 host=b\n" % (NOW_S, NOW_S))
+        first = await http_request(daemon, "GET", "/api/query/last?timeseries=m&resolve")
         assert [(one["tags"]["host"], one["value"]) for one in first] == [("a", "42"), ("b", "4.5")]
-        found = await ask(daemon, "GET", "/api/search/lookup?m=m%7Bhost=*%7D&limit=1000")
+        found = await http_request(daemon, "GET", "/api/search/lookup?m=m%7Bhost=*%7D&limit=1000")
         assert [one["tags"] for one in found["results"]] == [{"host": "a"}, {"host": "b"}]
     async with running(tmp_path) as daemon:
-        assert await ask(daemon, "GET", "/api/query/last?timeseries=m&resolve") == first
-        await daemon.tell(b"put m %d 43 host=a\n" % NOW_S)
-        again = await ask(daemon, "GET", "/api/query/last?timeseries=m%7Bhost=a%7D")
+        assert await http_request(daemon, "GET", "/api/query/last?timeseries=m&resolve") == first
+        await daemon.send_lines(b"put m %d 43 host=a\n" % NOW_S)
+        again = await http_request(daemon, "GET", "/api/query/last?timeseries=m%7Bhost=a%7D")
         assert [one["value"] for one in again] == ["43"]
 
 
 async def test_tracking_settings_create_metadata_and_leaves(tmp_path: Path) -> None:
     async with running(tmp_path, TRACKED) as daemon:
-        await ask(daemon, "POST", "/api/tree", {"name": "T", "enabled": True})
+        await http_request(daemon, "POST", "/api/tree", {"name": "T", "enabled": True})
         rule = {"treeId": 1, "level": 0, "order": 0, "type": "METRIC"}
-        await ask(daemon, "POST", "/api/tree/rule", rule)
-        await daemon.tell(b"put m %d 42 host=a\n" % NOW_S)
+        await http_request(daemon, "POST", "/api/tree/rule", rule)
+        await daemon.send_lines(b"put m %d 42 host=a\n" % NOW_S)
         await daemon.daemon.flush()
-        [meta] = await ask(daemon, "GET", "/api/uid/tsmeta?m=m")
+        [meta] = await http_request(daemon, "GET", "/api/uid/tsmeta?m=m")
         assert (meta["totalDatapoints"], meta["metric"]["name"]) == (1, "m")
         assert min(meta["created"], meta["lastReceived"], meta["metric"]["created"]) >= NOW_S
-        branch = await ask(daemon, "GET", "/api/tree/branch?treeid=1")
+        branch = await http_request(daemon, "GET", "/api/tree/branch?treeid=1")
         assert [leaf["displayName"] for leaf in branch["leaves"]] == ["m"]

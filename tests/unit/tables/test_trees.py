@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.tables.asking import NOW_MS, World, make_world
+from tests.unit.tables.endpoints import NOW_MS, World, make_world
 from tsd.api import tree
 from tsd.codec.metadata import Rule, RuleKind
 from tsd.codec.names import Kind
@@ -58,12 +58,12 @@ async def planted(world: World) -> TreeTable:
     trees = world.trees
     world.endpoints = tree.routes(trees, world.catalog())
     made = {"name": "T", "enabled": "true", "strictMatch": True, "storeFailures": True}
-    assert (await world.ask("POST", "/api/tree", made)).status == 200
+    assert (await world.request("POST", "/api/tree", made)).status == 200
     rules = [
         {"treeId": 1, "level": 0, "order": 0, "type": "METRIC", "separator": "\\."},
         {"treeId": 1, "level": 1, "order": 0, "type": "TAGK", "field": "host"},
     ]
-    assert (await world.ask("POST", "/api/tree/rules", rules)).status == 204
+    assert (await world.request("POST", "/api/tree/rules", rules)).status == 204
     await TreeBuilder(trees, lambda: NOW_MS // 1000).insert(
         [
             await world.series("sys.cpu", host="a"),
@@ -77,11 +77,11 @@ async def planted(world: World) -> TreeTable:
 async def test_series_grow_into_branches_and_leaves() -> None:
     world = await make_world()
     await planted(world)
-    root = (await world.ask("GET", "/api/tree/branch?treeid=1")).body
+    root = (await world.request("GET", "/api/tree/branch?treeid=1")).body
     assert [one["displayName"] for one in root["branches"]] == ["sys"]
-    below = (await world.ask("GET", f"/api/tree/branch?branch={root['branches'][0]['branchId']}")).body
+    below = (await world.request("GET", f"/api/tree/branch?branch={root['branches'][0]['branchId']}")).body
     assert below["path"] == {"0": "ROOT", "1": "sys"}
-    cpu = (await world.ask("GET", f"/api/tree/branch?branch={below['branches'][0]['branchId']}")).body
+    cpu = (await world.request("GET", f"/api/tree/branch?branch={below['branches'][0]['branchId']}")).body
     tsuid = (await world.series("sys.cpu", host="a")).hex().upper()
     assert cpu["leaves"] == [{"metric": "sys.cpu", "tags": {"host": "a"}, "tsuid": tsuid, "displayName": "a"}]
     assert (cpu["depth"], cpu["treeId"], cpu["branches"]) == (2, 1, None)
@@ -93,29 +93,29 @@ async def test_series_without_place_is_listed() -> None:
     alike = (await world.series("sys.cpu", host="a", cpu="0")).hex().upper()
     first = (await world.series("sys.cpu", host="a")).hex().upper()
     unmatched = (await world.series("sys.cpu", cpu="0")).hex().upper()
-    assert (await world.ask("GET", "/api/tree/collisions?treeid=1")).body == {alike: first}
-    assert list((await world.ask("GET", "/api/tree/notmatched?treeid=1")).body) == [unmatched]
-    assert (await world.ask("GET", f"/api/tree/notmatched?treeid=1&tsuids={first}")).body == {}
+    assert (await world.request("GET", "/api/tree/collisions?treeid=1")).body == {alike: first}
+    assert list((await world.request("GET", "/api/tree/notmatched?treeid=1")).body) == [unmatched]
+    assert (await world.request("GET", f"/api/tree/notmatched?treeid=1&tsuids={first}")).body == {}
 
 
 async def test_deleted_tree_is_emptied_first() -> None:
     world = await make_world()
     await planted(world)
-    assert (await world.ask("DELETE", "/api/tree?treeid=1")).status == 204
-    assert (await world.ask("GET", "/api/tree/branch?treeid=1")).status == 404
-    tree_body = (await world.ask("GET", "/api/tree?treeid=1")).body
+    assert (await world.request("DELETE", "/api/tree?treeid=1")).status == 204
+    assert (await world.request("GET", "/api/tree/branch?treeid=1")).status == 404
+    tree_body = (await world.request("GET", "/api/tree?treeid=1")).body
     assert (tree_body["name"], sorted(tree_body["rules"])) == ("T", ["0", "1"])
-    assert (await world.ask("DELETE", "/api/tree?treeid=1&definition=true")).status == 204
-    assert (await world.ask("GET", "/api/tree")).body == []
+    assert (await world.request("DELETE", "/api/tree?treeid=1&definition=true")).status == 204
+    assert (await world.request("GET", "/api/tree")).body == []
 
 
 async def test_test_mode_changes_nothing() -> None:
     world = await make_world()
     await planted(world)
     other = (await world.series("net.in", host="b")).hex().upper()
-    said = (await world.ask("POST", "/api/tree/test", {"treeId": 1, "tsuids": [other]})).body
-    assert said[other]["branch"]["path"] == {"0": "ROOT", "1": "net", "2": "in"}
-    root = (await world.ask("GET", "/api/tree/branch?treeid=1")).body
+    results = (await world.request("POST", "/api/tree/test", {"treeId": 1, "tsuids": [other]})).body
+    assert results[other]["branch"]["path"] == {"0": "ROOT", "1": "net", "2": "in"}
+    root = (await world.request("GET", "/api/tree/branch?treeid=1")).body
     assert [one["displayName"] for one in root["branches"]] == ["sys"]
     assert await world.uid(Kind.METRIC, "net.in")
 

@@ -112,12 +112,12 @@ async def test_concurrent_callers_share_one_assignment() -> None:
     uids = make_uids(store)
     answers = []
 
-    async def ask(names: list[bytes]) -> None:
+    async def assign(names: list[bytes]) -> None:
         answers.append(await uids.find_or_assign(Kind.TAGV, names))
 
     async with trio.open_nursery() as nursery:
         for number in range(50):
-            nursery.start_soon(ask, [b"shared", b"own%d" % number])
+            nursery.start_soon(assign, [b"shared", b"own%d" % number])
     assert {answer[b"shared"] for answer in answers} == {answers[0][b"shared"]}
     assert store.calls.count("increment") <= 2
     assert len(await check_table(store, Kind.TAGV)) == 51
@@ -129,7 +129,7 @@ async def test_two_daemons_assign_one_uid_to_a_name() -> None:
     names = [b"name%d" % number for number in range(200)]
     answers: list[dict[bytes, object]] = []
 
-    async def ask(uids: Uids, mine: list[bytes]) -> None:
+    async def assign(uids: Uids, mine: list[bytes]) -> None:
         answer: dict[bytes, object] = {}
         for at in range(0, len(mine), 10):
             answer.update(await uids.find_or_assign(Kind.METRIC, mine[at : at + 10]))
@@ -137,7 +137,7 @@ async def test_two_daemons_assign_one_uid_to_a_name() -> None:
 
     async with trio.open_nursery() as nursery:
         for number, uids in enumerate(daemons):
-            nursery.start_soon(ask, uids, random.Random(number).sample(names, len(names)))
+            nursery.start_soon(assign, uids, random.Random(number).sample(names, len(names)))
     assert answers == [await check_table(store, Kind.METRIC)] * len(daemons)
 
 
@@ -182,7 +182,7 @@ async def test_cancelled_caller_does_not_cancel_the_batch() -> None:
     uids = make_uids(store)
     answers = []
 
-    async def ask() -> None:
+    async def assign() -> None:
         answers.append(await uids.find_or_assign(Kind.METRIC, [b"a", b"b"]))
 
     async with trio.open_nursery() as nursery:
@@ -190,7 +190,7 @@ async def test_cancelled_caller_does_not_cancel_the_batch() -> None:
             async with trio.open_nursery() as first:
                 first.start_soon(uids.find_or_assign, Kind.METRIC, [b"a"])
                 await trio.testing.wait_all_tasks_blocked()
-                nursery.start_soon(ask)
+                nursery.start_soon(assign)
                 scope.cancel()
     assert answers == [await check_table(store, Kind.METRIC)]
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import trio
 
-from tests.unit.server.web_parts import LIMITS, Served, chunked, echo, get, hear, post, serving
+from tests.unit.server.web_parts import LIMITS, Served, chunked, echo, get, post, read_response, serving
 from tsd.server.clients import Clients
 from tsd.server.http.bodies import MAX_GZIP_MEMBERS, MIN_COMPRESSED_BYTES, START_GRACE_S, MemoryBudget
 from tsd.server.http.connection import CHUNKS_PER_CHECKPOINT, UNCHUNKED_BYTES, HttpConnection, RequestLimits
@@ -33,8 +33,8 @@ async def served() -> AsyncIterator[Served]:
 
 @pytest.mark.difference("large-bodies")
 async def test_chunked_body_is_joined(served: Served) -> None:
-    heard = await served.ask(chunked("/api/echo", b"a" * 100_000, b"b", MUCH))
-    assert heard.body == b"a" * 100_000 + b"b" + MUCH
+    response = await served.request(chunked("/api/echo", b"a" * 100_000, b"b", MUCH))
+    assert response.body == b"a" * 100_000 + b"b" + MUCH
 
 
 async def test_tiny_chunks_let_other_tasks_run() -> None:
@@ -86,9 +86,9 @@ async def _nothing() -> bytes:
 async def test_expect_header_gets_100_continue(served: Served) -> None:
     async with served.client() as client:
         await client.send(post("/api/echo", b"abc", "Expect: 100-continue").removesuffix(b"abc"))
-        assert (await hear(client)).status == 100
+        assert (await read_response(client)).status == 100
         await client.send(b"abc")
-        assert (await hear(client)).body == b"abc"
+        assert (await read_response(client)).body == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ async def test_expect_header_gets_100_continue(served: Served) -> None:
     ],
 )
 async def test_compressed_body_is_decompressed(served: Served, coding: str, packed: bytes) -> None:
-    assert (await served.ask(post("/api/echo", packed, f"Content-Encoding: {coding}"))).body == MUCH
+    assert (await served.request(post("/api/echo", packed, f"Content-Encoding: {coding}"))).body == MUCH
 
 
 @pytest.mark.difference(
@@ -118,17 +118,19 @@ async def test_compressed_body_is_decompressed(served: Served, coding: str, pack
     "packed", [b"no gzip at all", gzip.compress(MUCH)[:-9], gzip.compress(b"", mtime=0) * (MAX_GZIP_MEMBERS + 1)]
 )
 async def test_damaged_body_is_refused(served: Served, packed: bytes) -> None:
-    heard = await served.ask(post("/api/echo", packed, "Content-Encoding: gzip"))
-    assert (heard.status, heard.json["error"]["message"]) == (400, "Bad request")
+    response = await served.request(post("/api/echo", packed, "Content-Encoding: gzip"))
+    assert (response.status, response.json["error"]["message"]) == (400, "Bad request")
 
 
 async def test_body_is_converted_to_utf8(served: Served) -> None:
-    heard = await served.ask(post("/api/echo", "é".encode("latin-1"), "Content-Type: text/plain; charset=ISO-8859-1"))
-    assert heard.body.decode() == "é"
+    response = await served.request(
+        post("/api/echo", "é".encode("latin-1"), "Content-Type: text/plain; charset=ISO-8859-1")
+    )
+    assert response.body.decode() == "é"
     wide = ("é" * 100_000).encode("utf-16")
-    heard = await served.ask(post("/api/echo", wide, "Content-Type: text/plain; charset=utf-16"))
-    assert heard.body.decode() == "é" * 100_000
-    half = await served.ask(post("/api/echo", wide[:-1], "Content-Type: text/plain; charset=utf-16"))
+    response = await served.request(post("/api/echo", wide, "Content-Type: text/plain; charset=utf-16"))
+    assert response.body.decode() == "é" * 100_000
+    half = await served.request(post("/api/echo", wide[:-1], "Content-Type: text/plain; charset=utf-16"))
     assert half.status == 400
 
 
@@ -136,13 +138,13 @@ async def test_body_is_converted_to_utf8(served: Served) -> None:
 @pytest.mark.parametrize("charset", ["rot13", "klingon", "punycode", "idna", "unicode_escape", "aliases", "../x"])
 async def test_unsupported_charset_is_refused(served: Served, charset: str) -> None:
     """Decoding punycode takes quadratic time, and Python keeps every charset name that it looks up."""
-    heard = await served.ask(post("/api/echo", b"x-" + b"a0" * 100_000, f"Content-Type: a/b; charset={charset}"))
-    assert heard.status == 400
+    response = await served.request(post("/api/echo", b"x-" + b"a0" * 100_000, f"Content-Type: a/b; charset={charset}"))
+    assert response.status == 400
 
 
 async def test_text_that_grows_over_the_limit_is_refused(served: Served) -> None:
     body = "é".encode("latin-1") * (LIMITS.body - 1)
-    assert (await served.ask(post("/api/echo", body, "Content-Type: a/b; charset=latin1"))).status == 413
+    assert (await served.request(post("/api/echo", body, "Content-Type: a/b; charset=latin1"))).status == 413
 
 
 @pytest.mark.difference(
@@ -171,13 +173,15 @@ async def test_text_that_grows_over_the_limit_is_refused(served: Served) -> None
     ids=["whole", "chunks", "bomb"],
 )
 async def test_body_over_the_limit_gets_413(served: Served, request_: bytes) -> None:
-    heard = await served.ask(request_)
-    assert heard.status == 413
-    assert heard.json["error"]["details"] == f"The body is larger than {LIMITS.body} bytes (tsd.http.request.max_chunk)"
+    response = await served.request(request_)
+    assert response.status == 413
+    assert (
+        response.json["error"]["details"] == f"The body is larger than {LIMITS.body} bytes (tsd.http.request.max_chunk)"
+    )
 
 
 async def test_body_at_the_limit_is_accepted(served: Served) -> None:
-    assert len((await served.ask(chunked("/api/echo", bytes(LIMITS.body)))).body) == LIMITS.body
+    assert len((await served.request(chunked("/api/echo", bytes(LIMITS.body)))).body) == LIMITS.body
 
 
 @pytest.mark.parametrize(
@@ -185,10 +189,10 @@ async def test_body_at_the_limit_is_accepted(served: Served) -> None:
 )
 async def test_without_chunked_only_small_bodies_are_accepted(request_: bytes) -> None:
     async with serving({"api/echo": echo}, limits=RequestLimits(1 << 20, 60, chunked=False)) as served:
-        heard = await served.ask(request_)
-        assert (heard.status, heard.headers["content-type"]) == (400, "text/html; charset=UTF-8")
-        assert b"Chunked request not supported." in heard.body
-        assert (await served.ask(post("/api/echo", bytes(UNCHUNKED_BYTES)))).status == 200
+        response = await served.request(request_)
+        assert (response.status, response.headers["content-type"]) == (400, "text/html; charset=UTF-8")
+        assert b"Chunked request not supported." in response.body
+        assert (await served.request(post("/api/echo", bytes(UNCHUNKED_BYTES)))).status == 200
 
 
 async def test_bodies_wait_for_memory_within_a_client_share(autojump_clock: trio.abc.Clock) -> None:
@@ -205,11 +209,11 @@ async def test_bodies_wait_for_memory_within_a_client_share(autojump_clock: trio
 
     async with serving({"slow": slow}, budget=MemoryBudget(400_000)) as served, trio.open_nursery() as nursery:
 
-        async def ask() -> None:
-            assert (await served.ask(post("/slow", bytes(100_000)))).status == 204
+        async def send_request() -> None:
+            assert (await served.request(post("/slow", bytes(100_000)))).status == 204
 
         for _ in range(8):
-            nursery.start_soon(ask)
+            nursery.start_soon(send_request)
     assert (most, served.budget.used) == (1, 0)
 
 
@@ -220,8 +224,8 @@ async def test_body_without_memory_in_time_gets_an_error(autojump_clock: trio.ab
 
     async with serving({"api/slow": slow}, budget=MemoryBudget(400_000)) as served, served.client() as first:
         await first.send_whole(post("/api/slow", bytes(100_000)))
-        assert (await served.ask(post("/api/slow", bytes(100_000)))).status == 408
-        assert (await hear(first)).status == 204
+        assert (await served.request(post("/api/slow", bytes(100_000)))).status == 408
+        assert (await read_response(first)).status == 204
 
 
 async def test_late_body_gives_up_its_reservation(autojump_clock: trio.abc.Clock) -> None:
@@ -245,9 +249,9 @@ async def test_late_body_gives_up_its_reservation(autojump_clock: trio.abc.Clock
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.run, get("/echo", f"Content-Length: {1 << 20}", method="POST"), receive)
-            heard = await theirs.receive_some()
+            response = await theirs.receive_some()
             nursery.cancel_scope.cancel()
-        closing[address] = (trio.current_time() - began, bytes(heard).split(b" ")[1])
+        closing[address] = (trio.current_time() - began, bytes(response).split(b" ")[1])
 
     async with trio.open_nursery() as nursery:
         for number in range(3):
@@ -268,7 +272,7 @@ async def test_slow_body_is_accepted_while_no_other_waits(autojump_clock: trio.a
         await client.send_whole(request[:-900])
         await trio.sleep(LIMITS.timeout_s * 0.9)
         await client.send(request[-900:])
-        assert (await hear(client)).status == 200
+        assert (await read_response(client)).status == 200
 
 
 async def test_budget_serves_waiters_in_order() -> None:
@@ -304,10 +308,10 @@ async def test_budget_serves_waiters_in_order() -> None:
     ("accept", "coding"), [("gzip", "gzip"), ("deflate", "deflate"), ("*", "gzip"), ("gzip;q=0, br", None), ("", None)]
 )
 async def test_responses_are_compressed_if_accepted(served: Served, accept: str, coding: str | None) -> None:
-    heard = await served.ask(post("/api/echo", MUCH, f"Accept-Encoding: {accept}"))
-    assert heard.headers.get("content-encoding") == coding
-    assert (zlib.decompress(heard.body, wbits=47) if coding else heard.body) == MUCH  # 47: detects gzip and zlib
-    small = await served.ask(post("/api/echo", MUCH[: MIN_COMPRESSED_BYTES - 1], f"Accept-Encoding: {accept}"))
+    response = await served.request(post("/api/echo", MUCH, f"Accept-Encoding: {accept}"))
+    assert response.headers.get("content-encoding") == coding
+    assert (zlib.decompress(response.body, wbits=47) if coding else response.body) == MUCH  # 47: detects gzip and zlib
+    small = await served.request(post("/api/echo", MUCH[: MIN_COMPRESSED_BYTES - 1], f"Accept-Encoding: {accept}"))
     assert "content-encoding" not in small.headers
 
 
@@ -325,16 +329,16 @@ async def parts(request: Request) -> Response:
 @pytest.mark.parametrize("count", [0, 1, 2, 40])
 async def test_streamed_body_is_sent_as_produced(count: int) -> None:
     async with serving({"api/parts": parts}) as served:
-        heard = await served.ask(get(f"/api/parts?parts={count}"), get(f"/api/parts?parts={count}"))
-        assert heard.body == MUCH * count
-        assert ("content-length" in heard.headers) == (count < 2)
-        packed = await served.ask(get(f"/api/parts?parts={count}", "Accept-Encoding: gzip"))
+        response = await served.request(get(f"/api/parts?parts={count}"), get(f"/api/parts?parts={count}"))
+        assert response.body == MUCH * count
+        assert ("content-length" in response.headers) == (count < 2)
+        packed = await served.request(get(f"/api/parts?parts={count}", "Accept-Encoding: gzip"))
         assert packed.body == b"" if count == 0 else gzip.decompress(packed.body) == MUCH * count
-        called = await served.ask(get(f"/api/parts?parts={count}&jsonp=f"))
+        called = await served.request(get(f"/api/parts?parts={count}&jsonp=f"))
         assert called.body == (b"f(" + MUCH * count + b")" if count else b"")
-        to_the_end = await served.ask(get(f"/api/parts?parts={count}", version="1.0"))
+        to_the_end = await served.request(get(f"/api/parts?parts={count}", version="1.0"))
         assert to_the_end.body == MUCH * count
-        assert (await served.ask(get(f"/api/parts?parts={count}", method="HEAD"), get("/api/parts"))).status == 200
+        assert (await served.request(get(f"/api/parts?parts={count}", method="HEAD"), get("/api/parts"))).status == 200
 
 
 async def test_error_within_a_body_truncates_the_response() -> None:

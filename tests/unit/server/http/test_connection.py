@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tests.running import Client, Running, running
-from tests.unit.server.web_parts import LIMITS, Served, echo, get, hear, post, serving
+from tests.unit.server.web_parts import LIMITS, Served, echo, get, post, read_response, serving
 from tsd.server.http.connection import MAX_HEAD_BYTES, PROBE_S
 from tsd.server.http.messages import Request, Response
 
@@ -29,7 +29,7 @@ async def served() -> AsyncIterator[Served]:
 
 
 async def test_http_client_keeps_one_connection(daemon: Running) -> None:
-    def ask() -> list[tuple[int, bytes]]:
+    def answer_query() -> list[tuple[int, bytes]]:
         connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=30)
         found = []
         for path in ("/api/version", "/api/aggregators", "/nowhere", "/version"):
@@ -39,7 +39,7 @@ async def test_http_client_keeps_one_connection(daemon: Running) -> None:
         connection.close()
         return found
 
-    answers = await trio.to_thread.run_sync(ask)
+    answers = await trio.to_thread.run_sync(answer_query)
     assert [status for status, _ in answers] == [200, 200, 404, 200]
     assert json.loads(answers[0][1])["repo_status"] == "MINT"
     assert daemon.daemon.server.http.request_stats.requests == 4
@@ -50,8 +50,8 @@ async def test_http_client_keeps_one_connection(daemon: Running) -> None:
 async def test_telnet_and_http_share_the_port(daemon: Running) -> None:
     async with daemon.client() as client:
         await client.send(GET)
-        assert (await hear(client)).status == 200
-    assert await daemon.tell(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
+        assert (await read_response(client)).status == 200
+    assert await daemon.send_lines(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
 
 
 async def test_lines_after_a_request_are_not_ingested(daemon: Running) -> None:
@@ -68,15 +68,15 @@ async def test_request_may_be_split_anywhere(served: Served) -> None:
         for at in range(1, len(request)):
             await client.send_whole(request[:at])
             await client.send(request[at:])
-            assert (await hear(client)).body == b"abc"
+            assert (await read_response(client)).body == b"abc"
     assert served.stats.requests == len(request) - 1
 
 
 async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
     async with served.client() as client:
         await client.send(b"".join(post("/echo", b"%d" % number) for number in range(50)) + get("/nowhere"))
-        assert [(await hear(client)).body for _ in range(50)] == [b"%d" % number for number in range(50)]
-        assert (await hear(client)).status == 404
+        assert [(await read_response(client)).body for _ in range(50)] == [b"%d" % number for number in range(50)]
+        assert (await read_response(client)).status == 404
 
 
 @pytest.mark.difference(
@@ -91,7 +91,7 @@ async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
 async def test_connection_close_is_honoured(served: Served, request_: bytes) -> None:
     async with served.client() as client:
         await client.send(request_ + GET)
-        assert (await hear(client)).headers["connection"] == "close"
+        assert (await read_response(client)).headers["connection"] == "close"
         assert await client.read_to_end() == b""
 
 
@@ -102,8 +102,8 @@ async def test_connection_close_is_honoured(served: Served, request_: bytes) -> 
     ours="It has none",
 )
 async def test_head_gets_no_body(served: Served) -> None:
-    heard = await served.ask(post("/echo", b"abc").replace(b"POST", b"HEAD", 1), post("/echo", b"x"))
-    assert heard.body == b"x"  # no input was left before it
+    response = await served.request(post("/echo", b"abc").replace(b"POST", b"HEAD", 1), post("/echo", b"x"))
+    assert response.body == b"x"  # no input was left before it
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_near_http_input_is_closed_without_a_reply(daemon: Running, text: 
     async with daemon.client() as client:
         await client.send(text)
         assert await client.read_to_end() == b""
-    assert await daemon.tell(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
+    assert await daemon.send_lines(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
 
 
 @pytest.mark.difference(
@@ -157,38 +157,38 @@ async def test_invalid_headers_get_opentsdbs_error_form(served: Served, headers:
     """A request without Host gets an error, too."""
     async with served.client() as client:
         await client.send(b"GET /api/version HTTP/1.1\r\n" + headers + b"\r\n")
-        heard = await hear(client)
+        response = await read_response(client)
         assert await client.read_to_end() == b""
-    assert (heard.status, heard.headers["connection"]) == (400, "close")
-    assert heard.json == {"error": {"code": 400, "message": "Bad request", "details": wrong}}
+    assert (response.status, response.headers["connection"]) == (400, "close")
+    assert response.json == {"error": {"code": 400, "message": "Bad request", "details": wrong}}
 
 
 async def test_connect_is_refused(served: Served) -> None:
     for target in ("/echo", "tsd:4242"):
         async with served.client() as client:
             await client.send(get(target, method="CONNECT"))
-            assert (await hear(client)).status == 405
+            assert (await read_response(client)).status == 405
             assert await client.read_to_end() == b""
 
 
 async def test_upgrade_is_ignored(served: Served) -> None:
     upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
-    heard = await served.ask(get("/echo", *upgrade), get("/echo"))
-    assert heard.status == 200
+    response = await served.request(get("/echo", *upgrade), get("/echo"))
+    assert response.status == 200
 
 
 async def test_bad_request_after_head_gets_a_body(served: Served) -> None:
     async with served.client() as client:
         await client.send(get("/echo", method="HEAD"))
-        assert (await hear(client, head=True)).body == b""
+        assert (await read_response(client, head=True)).body == b""
         await client.send(get("/echo", "Content-Length: many"))
-        assert (await hear(client)).json["error"]["code"] == 400
+        assert (await read_response(client)).json["error"]["code"] == 400
 
 
 async def test_invalid_second_request_gets_an_error(served: Served) -> None:
     async with served.client() as client:
         await client.send(get("/echo"))
-        assert (await hear(client)).status == 200
+        assert (await read_response(client)).status == 200
         await client.send(b"no request\r\n\r\n")
         assert await client.read_to_end() == b""
 
@@ -215,9 +215,9 @@ async def test_endless_head_is_not_stored(served: Served, start: bytes) -> None:
 async def test_invalid_target_is_refused_and_connection_stays(served: Served, target: str) -> None:
     async with served.client() as client:
         await client.send(get(target) + get("/echo"))
-        heard = await hear(client)
-        assert (heard.status, heard.json["error"]["message"]) == (400, "Bad request")
-        assert (await hear(client)).status == 200
+        response = await read_response(client)
+        assert (response.status, response.json["error"]["message"]) == (400, "Bad request")
+        assert (await read_response(client)).status == 200
 
 
 async def test_reset_within_a_request_is_counted(daemon: Running) -> None:
@@ -241,9 +241,9 @@ async def test_reset_within_a_request_is_counted(daemon: Running) -> None:
 async def test_slow_request_times_out_and_delays_no_other(text: bytes, autojump_clock: trio.abc.Clock) -> None:
     async with serving({"echo": echo}) as served, served.client() as slow:
         await slow.send_whole(text)
-        assert (await served.ask(get("/echo"))).status == 200
-        heard = await hear(slow)
-        assert heard.status == 408
+        assert (await served.request(get("/echo"))).status == 200
+        response = await read_response(slow)
+        assert response.status == 408
         assert await slow.read_to_end() == b""
         assert trio.current_time() >= LIMITS.timeout_s
         assert served.budget.used == 0
@@ -253,10 +253,10 @@ async def test_slow_request_times_out_and_delays_no_other(text: bytes, autojump_
 async def test_idle_between_requests_does_not_time_out(autojump_clock: trio.abc.Clock) -> None:
     async with serving({"echo": echo}) as served, served.client() as client:
         await client.send(get("/echo"))
-        assert (await hear(client)).status == 200
+        assert (await read_response(client)).status == 200
         await trio.sleep(100 * LIMITS.timeout_s)
         await client.send(get("/echo"))
-        assert (await hear(client)).status == 200
+        assert (await read_response(client)).status == 200
 
 
 @pytest.mark.difference("slow-clients")
@@ -281,13 +281,13 @@ async def test_client_that_reads_nothing_is_closed(autojump_clock: trio.abc.Cloc
 async def test_query_is_cancelled_when_client_disconnects(path: str, autojump_clock: trio.abc.Clock) -> None:
     closing = trio.Event()
 
-    async def ask(request: Request) -> Response:
+    async def answer_query(request: Request) -> Response:
         try:
             await trio.sleep_forever()
         finally:
             closing.set()
 
-    async with serving({path.strip("/"): ask}) as served:
+    async with serving({path.strip("/"): answer_query}) as served:
         async with served.client() as client:
             await client.send_whole(get(path))
             await trio.testing.wait_all_tasks_blocked()
@@ -312,23 +312,23 @@ async def test_points_are_accepted_if_the_client_disconnects(autojump_clock: tri
 
 
 async def test_half_closed_client_gets_a_quick_answer(served: Served) -> None:
-    async def ask(request: Request) -> Response:
+    async def answer_query(request: Request) -> Response:
         await trio.lowlevel.checkpoint()
         return Response(200, b"[]")
 
-    async with serving({"api/query": ask}) as asking, asking.client() as client:
+    async with serving({"api/query": answer_query}) as server, server.client() as client:
         await client.send(get("/api/query"))
         await client.stream.send_eof()
-        assert (await hear(client)).body == b"[]"
+        assert (await read_response(client)).body == b"[]"
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 async def test_half_closed_client_gets_a_slow_answer(version: bytes, autojump_clock: trio.abc.Clock) -> None:
-    async def ask(request: Request) -> Response:
+    async def answer_query(request: Request) -> Response:
         await trio.sleep(10 * PROBE_S)
         return Response(200, b"[]")
 
-    async with serving({"api/query": ask}) as asking, asking.client() as client:
+    async with serving({"api/query": answer_query}) as server, server.client() as client:
         await client.send_whole(get("/api/query").replace(b"HTTP/1.1", b"HTTP/" + version))
         await client.stream.send_eof()
         answer = await client.read_to_end() if version == b"1.0" else await client.read_until(b"[]")
@@ -337,5 +337,5 @@ async def test_half_closed_client_gets_a_slow_answer(version: bytes, autojump_cl
 
 
 async def test_head_with_too_many_headers_is_refused(served: Served) -> None:
-    heard = await served.ask(b"GET /api/echo HTTP/1.1\r\nHost: x\r\n" + b"a:b\r\n" * 5000 + b"\r\n")
-    assert heard.status == 431
+    response = await served.request(b"GET /api/echo HTTP/1.1\r\nHost: x\r\n" + b"a:b\r\n" * 5000 + b"\r\n")
+    assert response.status == 431

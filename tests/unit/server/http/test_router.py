@@ -50,7 +50,7 @@ ROUTES = {
 }
 
 
-def asked(path: str, method: str, headers: Mapping[str, str]) -> tuple[Request, Target]:
+def make_request(path: str, method: str, headers: Mapping[str, str]) -> tuple[Request, Target]:
     target = parse_target(path)
     request = Request(
         method, target.path, target.segments, target.params, headers, is_api=target.is_api, split=target.split
@@ -62,7 +62,7 @@ async def answer(
     path: str, *, method: str = "GET", options: RouterOptions | None = None, cors: Cors | None = None, **headers: str
 ) -> tuple[int, str | None, str]:
     router = Router(ROUTES, options or RouterOptions(), cors or Cors("", ""))
-    response = await router.answer(*asked(path, method, headers))
+    response = await router.answer(*make_request(path, method, headers))
     assert isinstance(response.body, bytes)
     return response.status, response.content_type, response.body.decode()
 
@@ -194,7 +194,7 @@ async def test_unsent_body_is_closed() -> None:
         return Response(200, parts())
 
     router = Router({"api/parts": endless}, RouterOptions(), Cors("", ""))
-    response = await router.answer(*asked("/api/parts?jsonp=", "GET", {}))
+    response = await router.answer(*make_request("/api/parts?jsonp=", "GET", {}))
     assert response.status == 500
     assert closing == [True]
 
@@ -247,7 +247,7 @@ async def test_modes_and_switches_hide_endpoints(
 async def test_cors_allows_listed_origins(domains: str, origin: str, fine: bool) -> None:
     router = Router(ROUTES, RouterOptions(), Cors(domains, "X-A"))
     for method in ("OPTIONS", "GET"):
-        response = await router.answer(*asked("/api/put", method, {"origin": origin}))
+        response = await router.answer(*make_request("/api/put", method, {"origin": origin}))
         headers = dict(response.headers)
         assert response.status == 200
         assert headers.get("Access-Control-Allow-Origin") == (origin if fine else None)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from tests.running import Running, running
-from tests.unit.server.web_parts import get, hear, post
+from tests.unit.server.web_parts import get, post, read_response
 from tsd.auth.accounts import Account, write_lines
 from tsd.auth.authenticator import Authenticator
 from tsd.auth.credentials import hash_token, new_token
@@ -49,7 +49,7 @@ async def audited(daemon: Running, request: bytes) -> list[dict[str, Any]]:
             if request.startswith(b"auth"):
                 await client.read_to_end()
             else:
-                await hear(client)
+                await read_response(client)
     return [dict(line) for line in logs if line["event"] == "admin.action"]
 
 

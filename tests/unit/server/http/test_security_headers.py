@@ -30,9 +30,9 @@ ROUTES = {"api/plain": plain, "api/none": none, "api/packed": packed, "echo": ec
 async def test_nosniff_is_sent_except_for_jsonp() -> None:
     """nosniff would block a response that a page loads as a script, which is the purpose of jsonp."""
     async with serving(ROUTES) as served:
-        assert (await served.ask(get("/api/plain"))).headers["x-content-type-options"] == "nosniff"
-        assert "x-content-type-options" not in (await served.ask(get("/api/plain?jsonp=f"))).headers
-        assert (await served.ask(get("/echo?jsonp=f"))).headers["x-content-type-options"] == "nosniff"
+        assert (await served.request(get("/api/plain"))).headers["x-content-type-options"] == "nosniff"
+        assert "x-content-type-options" not in (await served.request(get("/api/plain?jsonp=f"))).headers
+        assert (await served.request(get("/echo?jsonp=f"))).headers["x-content-type-options"] == "nosniff"
 
 
 async def test_valid_proxy_headers_round_trip() -> None:
@@ -40,30 +40,32 @@ async def test_valid_proxy_headers_round_trip() -> None:
         return Response(200, b"", None, (("X-Again", request.headers["origin"]),))
 
     async with serving({"again": again}) as served:
-        heard = await served.ask(get("/again", "Origin: http://b\u00fccher", "Origin: b").decode().encode("latin-1"))
-    assert heard.headers["x-again"] == "http://bücher, b"
+        response = await served.request(
+            get("/again", "Origin: http://b\u00fccher", "Origin: b").decode().encode("latin-1")
+        )
+    assert response.headers["x-again"] == "http://bücher, b"
 
 
 @pytest.mark.parametrize(("path", "status"), [("/api/none", 304), ("/api/plain", 200)])
 async def test_bodiless_response_has_no_length(path: str, status: int) -> None:
     async with serving(ROUTES) as served:
-        heard = await served.ask(get(path), get(path))
-        assert heard.status == status
-        assert ("content-length" in heard.headers) == (status == 200)
-        assert heard.headers.get("x-own") == ("1" if status == 200 else None)
+        response = await served.request(get(path), get(path))
+        assert response.status == status
+        assert ("content-length" in response.headers) == (status == 200)
+        assert response.headers.get("x-own") == ("1" if status == 200 else None)
 
 
 async def test_compressed_body_is_not_compressed_again() -> None:
     async with serving(ROUTES) as served:
-        heard = await served.ask(get("/api/packed", "Accept-Encoding: gzip"))
-        assert heard.headers["content-encoding"] == "br"
-        assert heard.body == b"x" * 1000
+        response = await served.request(get("/api/packed", "Accept-Encoding: gzip"))
+        assert response.headers["content-encoding"] == "br"
+        assert response.body == b"x" * 1000
 
 
 async def test_vary_is_sent_for_encodings() -> None:
     async with serving(ROUTES) as served:
-        heard = await served.ask(post("/echo", b"x" * 1000, "Accept-Encoding: gzip"))
-        assert heard.headers["vary"] == "Accept-Encoding"
+        response = await served.request(post("/echo", b"x" * 1000, "Accept-Encoding: gzip"))
+        assert response.headers["vary"] == "Accept-Encoding"
 
 
 @pytest.mark.parametrize("path", ["/api/plain", "/api/none", "/nowhere", "/api/nowhere"])

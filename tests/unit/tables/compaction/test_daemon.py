@@ -14,7 +14,7 @@ LATE = [f"put a.load {1356998400 + n} {n} host=web01\n".encode() for n in range(
 async def test_row_of_several_flushes_becomes_one_cell(tmp_path: Path) -> None:
     async with running(tmp_path, SETTINGS) as daemon, daemon.client() as client:
         for line in LATE:
-            await client.ask(line)
+            await client.send_lines(line)
             assert await daemon.daemon.flush()
         with trio.fail_after(60):
             while not (stats := await client.stats())["compaction.count"]:

@@ -60,8 +60,8 @@ async def test_sweep_covers_all_salts() -> None:
     assert {row[0] for row in rows} == {0, 1, 2}
     for stretch in (ALL, SweepRange(0, 1 << 40, (b"\0\0\1",))):
         store = await made(dict.fromkeys(rows, TWO))
-        said = await run(sweep(store, compactor(store, layout=SALTED), layout=SALTED), stretch)
-        assert sum(count for count, _ in said) == len(rows)
+        progress = await run(sweep(store, compactor(store, layout=SALTED), layout=SALTED), stretch)
+        assert sum(count for count, _ in progress) == len(rows)
         assert set(await shown(store, rows)) == {ONE}
 
 

@@ -33,7 +33,7 @@ async def at_once(_: bytes) -> None:
     """Whatever came is stored."""
 
 
-class Said(NamedTuple):
+class EndpointResponse(NamedTuple):
     """An answer."""
 
     status: int
@@ -117,7 +117,7 @@ class World:
         assert isinstance(found, bytes)
         return found
 
-    async def ask(self, method: str, target: str, body: object = None) -> Said:
+    async def request(self, method: str, target: str, body: object = None) -> EndpointResponse:
         """What a request is answered with; `body` is sent as it is where it is a text, else as JSON."""
         request = request_of(method, target, body)
         first, second = (*request.segments, "", "")[:2]
@@ -129,8 +129,10 @@ class World:
             data = parts if isinstance(parts, bytes) else b"".join([part async for part in parts])
         except Refused as refused:
             details = {"details": refused.details} if refused.details else {}
-            return Said(refused.status, {"error": {"code": refused.status, "message": refused.message, **details}})
-        return Said(response.status, json.loads(data) if data else "")
+            return EndpointResponse(
+                refused.status, {"error": {"code": refused.status, "message": refused.message, **details}}
+            )
+        return EndpointResponse(response.status, json.loads(data) if data else "")
 
 
 def request_of(method: str, target: str, body: object = None) -> Request:
