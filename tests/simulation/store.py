@@ -15,7 +15,7 @@ import trio
 from tests.simulation.disk import Crash
 from tests.simulation.plan import Engine
 from tsd.errors import StoreBusy, StoreDown
-from tsd.store import Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Table
+from tsd.store import Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Snapshots, Table
 from tsd.store.memory import MemoryStore
 
 T = TypeVar("T")
@@ -107,6 +107,7 @@ class FaultyStore:
         self.cell_reader: CellReader | None = None
         self.change_feed: ChangeFeed | None = None
         self.cell_signatures: CellSignatures | None = None
+        self.snapshots: Snapshots | None = None
 
     async def _call(
         self, call: Callable[[MemoryStore], Awaitable[T]], *, changes: bool = False, durable: bool = False

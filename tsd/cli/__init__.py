@@ -48,6 +48,8 @@ SECTIONS = {
         "create-tables": CommandEntry("tsd.cli.copy:create_tables", "Create the tables that are absent."),
         "compact": CommandEntry("tsd.cli.compact:compact", "Make one cell of each row of past hours."),
         "copy": CommandEntry("tsd.cli.copy:copy", "Copy all tables to another store."),
+        "backup": CommandEntry("tsd.cli.backup:backup", "Back up the embedded store and the journal, while it runs."),
+        "restore": CommandEntry("tsd.cli.backup:restore", "Restore a backup, and read it back."),
         "fsck": CommandEntry("tsd.cli.fsck:fsck", "Find and repair broken rows."),
         "torture": CommandEntry("tsd.cli.torture.command:torture", "Inject faults, and check that nothing is lost."),
     },

@@ -1,16 +1,18 @@
 """The state folder: one daemon's journal, embedded store and control socket, under a lock."""
 
 import fcntl
+import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
+RESTORATION = "restoration"  # file in a state folder whose restoration from a backup has not ended
 FORMAT = 1  # written to the folder's file `format`; folders of other formats are refused
 STATE_FOLDERS = ("store", "journal", "refused")  # of files that may be older than their folder's permissions
 OTHERS = 0o027  # permissions that no file of a state folder has
@@ -35,15 +37,16 @@ def lock_state(folder: Path) -> Iterator[None]:
     Raises DaemonRuns if another process has locked it, NewerState if its format is newer, TsdError if it cannot be
     used.
     """
-    with _private_files(), lock_folder(folder, "lock", STATE):
+    with private_files(), lock_folder(folder, "lock", STATE):
         with folder_errors(folder, STATE):
+            _check_restored(folder)
             _restrict(folder)
             _check_format(folder)
         yield
 
 
 @contextmanager
-def _private_files() -> Iterator[None]:
+def private_files() -> Iterator[None]:
     """Make files of the block without permissions of other users, and without the group's to write."""
     before = os.umask(0o077)
     os.umask(before | OTHERS)
@@ -126,6 +129,36 @@ def folder_errors(folder: Path, kind: FolderKind) -> Iterator[None]:
         yield
     except OSError as exc:
         raise TsdError(f"{kind.name} {folder}: {exc.strerror}; set another with {kind.option}") from exc
+
+
+def write_restoration(folder: Path, backup: Path, files: Mapping[str, int]) -> None:
+    """Mark a state folder as lacking files until they are restored: `files` are sizes by path. Raise OSError."""
+    about = {"backup": str(backup), "files": files}
+    write_atomically(folder / RESTORATION, json.dumps(about).encode())
+
+
+def lacking(folder: Path) -> str | None:
+    """Return what a folder lacks whose restoration has not ended. None: there is no such restoration."""
+    try:
+        about = json.loads((folder / RESTORATION).read_bytes())
+        lacks = [path for path, size in about["files"].items() if not _has_size(Path(path), size)]
+        backup = about["backup"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "it was being restored from a backup, and it is not known what it lacks"
+    named = f", among them {lacks[0]}" if lacks else ""
+    return f"it was being restored from {backup}, and lacks {len(lacks)} of {len(about['files'])} files{named}"
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def _check_restored(folder: Path) -> None:
+    """Raise TsdError if the folder's restoration has not ended."""
+    if lacks := lacking(folder):
+        raise TsdError(f"state folder {folder}: {lacks}. Run tsd restore again, which starts over")
 
 
 def _check_format(folder: Path) -> None:

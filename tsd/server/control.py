@@ -105,7 +105,13 @@ def store_operations(store: Store) -> dict[str, Operation]:
     async def delete(table: str, columns: list[Any], up_to_ms: int | None) -> None:
         await store.delete(table, dict(columns), up_to_ms=up_to_ms)
 
+    async def snapshot(folder: str) -> None:
+        if store.snapshots is None:
+            raise TsdError("got a request for a snapshot, wanted one that this store supports: it has no own files")
+        await store.snapshots.snapshot(Path(folder))
+
     return {
+        "snapshot": snapshot,
         "create_tables": create_tables,
         "tables": store.tables,
         "get": get,

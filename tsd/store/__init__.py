@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from tsd.store.capabilities import Capabilities, CellReader, CellSignatures, ChangeFeed, OnWrite
+from tsd.store.capabilities import Capabilities, CellReader, CellSignatures, ChangeFeed, OnWrite, Snapshots
 from tsd.store.cells import Cell, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
 from tsd.store.timing import Latency
 
@@ -32,6 +32,7 @@ __all__ = [
     "Page",
     "Put",
     "Row",
+    "Snapshots",
     "Store",
     "Table",
     "cell_pages",
@@ -67,6 +68,11 @@ class Store(Protocol):
     @property
     def cell_signatures(self) -> CellSignatures | None:
         """Signatures of stored cells, if the engine has them."""
+        ...
+
+    @property
+    def snapshots(self) -> Snapshots | None:
+        """Snapshots in a folder, if the engine keeps its files on this machine."""
         ...
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from tsd.store.cells import CellPage, Cursor
@@ -55,4 +56,13 @@ class CellSignatures(Protocol):
     ) -> dict[bytes, bytes]:
         """Return a signature for each group of rows from `start` to before `stop` with the same first `width` bytes, as
         `tsd.store.cells.CellSigner` makes it. `rows` is the expected number of rows. Raise StoreError."""
+        ...
+
+
+class Snapshots(Protocol):
+    """Copies of all tables as of one moment, in a folder on the store's file system."""
+
+    async def snapshot(self, folder: Path) -> None:
+        """Make a snapshot of every write that returned before the call, in a folder that must not exist. Files that
+        never change are hard links to the store's, where the file system has them. Raise StoreError."""
         ...

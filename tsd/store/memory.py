@@ -8,7 +8,7 @@ import trio
 from sortedcontainers import SortedDict
 
 from tsd.errors import InvalidCell, NoTable
-from tsd.store import Capabilities, Cell, CellReader, CellSignatures, OnWrite, Page, Put, Row, Table
+from tsd.store import Capabilities, Cell, CellReader, CellSignatures, OnWrite, Page, Put, Row, Snapshots, Table
 from tsd.store.rules import add, bytes_of, check_column, check_row
 from tsd.store.timing import Latency
 
@@ -23,6 +23,7 @@ class MemoryStore:
     )
     cell_reader: CellReader | None = None
     cell_signatures: CellSignatures | None = None
+    snapshots: Snapshots | None = None
     latencies: Mapping[str, Latency] = MappingProxyType({})
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:

@@ -102,6 +102,15 @@ class RemoteStore:
     def __init__(self, client: ControlClient) -> None:
         self.client = client
 
+    @property
+    def snapshots(self) -> "RemoteStore":
+        """See Store."""
+        return self
+
+    async def snapshot(self, folder: Path) -> None:
+        """See Snapshots. The daemon's user must be able to make the folder."""
+        await self.client.call("snapshot", folder=str(folder))
+
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
         """See Store."""
         wanted = [[table.name, [list(family) for family in table.families]] for table in tables]

@@ -18,7 +18,7 @@ import trio
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError, bare
-from tsd.store import Capabilities, Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Row, Table
+from tsd.store import Capabilities, Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Row, Snapshots, Table
 from tsd.store.cassandra import schema
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Shape, Widths, bounds, cassandra_name, parse_comment
@@ -63,6 +63,7 @@ class CassandraStore:
     change_feed: ChangeFeed | None = None
     cell_reader: CellReader | None = None
     cell_signatures: CellSignatures | None = None
+    snapshots: Snapshots | None = None
 
     def __init__(
         self, contact: Contact, keyspace: str, clock_ms: Callable[[], int], widths: Callable[[str], Widths]

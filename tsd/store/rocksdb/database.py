@@ -232,6 +232,15 @@ class Database:
             self._rdict.flush_wal(True)
             self._synced.save(sequence)
 
+    def snapshot(self, folder: Path) -> None:
+        """Make a snapshot of the database in a new folder. It may run in a thread."""
+        with self._translated():
+            for family in self._families.values():
+                family.rows.flush()  # releases the interpreter's lock, so that the copy below has little to write
+            sequence = self._rdict.latest_sequence_number()
+            rocksdict.Checkpoint(self._rdict).create_checkpoint(str(folder))
+            SyncedRecord(folder).save(sequence)
+
     def close(self) -> None:
         """Close the database. All steps are done even if one fails; then the first error is raised."""
         if self._closed:

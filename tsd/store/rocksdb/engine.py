@@ -110,6 +110,17 @@ class EmbeddedStore:
         """See ChangeFeed."""
         self._subscribers[table] = on_write
 
+    @property
+    def snapshots(self) -> "EmbeddedStore":
+        """See Store."""
+        return self
+
+    async def snapshot(self, folder: Path) -> None:
+        """See Snapshots."""
+        await self._enter_writing("snapshot")
+        async with self._syncing:
+            await trio.to_thread.run_sync(self._database.snapshot, folder)
+
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
         """See Store. `compression` is ignored: all tables have the same."""
         await self._enter_writing("create_tables")

@@ -1,0 +1,136 @@
+"""`tsd backup` and `tsd restore` as operators run them: next to a daemon that takes lines, and without one."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import Served, Tsd
+
+pytestmark = pytest.mark.slow
+
+START_S = 1700000000
+SETTINGS = {"tsd.core.auto_create_metrics": "true"}
+
+
+def put_lines(first: int, count: int) -> bytes:
+    """Return lines of a series; line N has the value N and its own second."""
+    return b"".join(b"put backup.m %d %d host=web01\n" % (START_S + n, n) for n in range(first, first + count))
+
+
+@contextmanager
+def under_load(served: Served, first: int) -> Iterator[None]:
+    """Send lines from the number `first` on until the block ends."""
+    stop = threading.Event()
+
+    def send() -> None:
+        at = first
+        while not stop.is_set():
+            served.tell(put_lines(at, 100))
+            at += 100
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        sender.join()
+
+
+def values(tsd: Tsd) -> list[int]:
+    """Return the values of all points in the store of a daemon that has stopped."""
+    return [int(line.split()[2]) for line in tsd.lines("backup.m", start=str(START_S))]
+
+
+def test_backup_under_load_has_everything_acknowledged(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", SETTINGS)
+    with tsd.serve() as served:
+        served.tell(put_lines(0, 500))
+        served.flush()
+        served.tell(put_lines(500, 500))  # in the journal only
+        with under_load(served, 1000):
+            done = tsd.run("backup", tmp_path / "backups", "--json")
+        assert (done.status, done.err) == (0, "")
+        served.kill()
+    made = json.loads(done.out)
+    restored = Tsd(tmp_path / "restored", SETTINGS)
+    back = restored.run("restore", tmp_path / "backups", "--json")
+    assert (back.status, back.err) == (0, "")
+    assert json.loads(back.out)["backup"] == made["backup"]
+    with restored.serve() as served:
+        served.flush()
+    found = values(restored)
+    assert found[:1000] == list(range(1000))
+    assert found == list(range(len(found)))
+
+
+def test_restored_daemon_can_be_backed_up_again(tmp_path: Path) -> None:
+    tsd, restored = Tsd(tmp_path / "state", SETTINGS), Tsd(tmp_path / "restored", SETTINGS)
+    with tsd.serve() as served:
+        served.tell(put_lines(0, 10))
+    assert tsd.run("backup", tmp_path / "backups").status == 0  # no daemon runs
+    assert restored.run("restore", tmp_path / "backups").status == 0
+    with restored.serve() as served:
+        served.tell(put_lines(10, 10))
+        done = restored.run("backup", tmp_path / "backups", "--keep", "1")
+        assert (done.status, done.err) == (0, "")
+    listed = restored.run("backup", "--list", "--json", tmp_path / "backups")
+    assert [(each["complete"], each["lacks"]) for each in json.loads(listed.out)] == [(True, [])]
+    assert restored.run("restore", "--check", tmp_path / "backups").status == 0
+    assert values(restored) == list(range(20))
+
+
+def test_restoring_over_data_is_refused(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", SETTINGS)
+    with tsd.serve() as served:
+        served.tell(put_lines(0, 10))
+    assert tsd.run("backup", tmp_path / "backups").status == 0
+    refused = tsd.run("restore", tmp_path / "backups")
+    assert refused.status == 1
+    assert str(tmp_path / "state") in refused.err
+    assert values(tsd) == list(range(10))
+
+
+def test_incomplete_backup_is_not_restored(tmp_path: Path) -> None:
+    tsd, restored = Tsd(tmp_path / "state", SETTINGS), Tsd(tmp_path / "restored", SETTINGS)
+    with tsd.serve() as served:
+        served.tell(put_lines(0, 10))
+    assert tsd.run("backup", tmp_path / "backups").status == 0
+    [lost] = list((tmp_path / "backups").glob("*/store/CURRENT"))
+    lost.unlink()
+    for words in (["restore", lost.parents[1]], ["restore", "--check", lost.parents[1]]):
+        refused = restored.run(*words)
+        assert refused.status == 1
+        assert "store/CURRENT" in refused.err
+    assert not (tmp_path / "restored").exists()
+    listed = restored.run("backup", "--list", tmp_path / "backups")
+    assert (listed.status, listed.err) == (1, "")
+    assert "store/CURRENT" in listed.out
+
+
+def test_interrupted_restoration_starts_over(tmp_path: Path) -> None:
+    tsd, restored = Tsd(tmp_path / "state", SETTINGS), Tsd(tmp_path / "restored", SETTINGS)
+    with tsd.serve() as served:
+        served.tell(put_lines(0, 10))
+    assert tsd.run("backup", tmp_path / "backups").status == 0
+    restored.folder.mkdir()
+    (restored.folder / "restoration").write_text("{}")  # as a restoration that was killed leaves it
+    with restored.spawn() as served:
+        assert served.wait() == 1
+        assert "restore" in served.said()
+    assert restored.run("restore", tmp_path / "backups").status == 0
+    with restored.serve():
+        pass
+    assert values(restored) == list(range(10))
+
+
+def test_backup_of_hbase_is_refused(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.storage.backend": "hbase"})
+    refused = tsd.run("backup", tmp_path / "backups")
+    assert refused.status == 1
+    assert "hbase" in refused.err.lower()
+    assert not (tmp_path / "backups").exists()

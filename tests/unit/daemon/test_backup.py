@@ -1,0 +1,228 @@
+"""Backups of a state folder, made and restored step by step; each step may be the last one before a kill."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsd.config.state_dir import lock_state, write_restoration
+from tsd.daemon.backup import (
+    MANIFEST,
+    BackupWriter,
+    BrokenBackup,
+    Manifest,
+    check_complete,
+    copy_segment,
+    journal_lines,
+    list_backups,
+    missing_files,
+    new_backup,
+    newest_complete,
+    prune,
+    read_manifest,
+    restore_files,
+    restored_places,
+)
+from tsd.errors import TsdError
+from tsd.ingest.journal.segment import HEADER_BYTES, Damage, frame, header
+
+OWNER = "0123456789abcdef" * 2
+DAY_MS = 86_400_000
+
+
+def segment(groups: Sequence[bytes], *, synced: int | None = None) -> bytes:
+    """Return a journal segment with a line for each group; `synced` groups are on disk for sure, by default all."""
+    text = b""
+    ends = [HEADER_BYTES]
+    for line in groups:
+        text += b"".join(frame([line], 1, HEADER_BYTES + len(text), OWNER))
+        ends.append(HEADER_BYTES + len(text))
+    return header(ends[len(groups) if synced is None else synced], OWNER) + text
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state folder, with a file of each kind."""
+    folder = tmp_path / "state"
+    for name, content in {
+        "id": OWNER.encode(), "format": b"1\n", "refused/1.lines": b"put x\n", "control.sock": b"", "lock": b"1",
+        "journal/0000000000000001.journal": segment([b"put a 1 1 b=c\n"]),
+        "journal/0000000000000002.journal": segment([b"put a 2 1 b=c\n", b"put a 3 1 b=c\n"], synced=1),
+    }.items():  # fmt: skip
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture
+def snapshot(state: Path) -> Path:
+    return fill_snapshot(state, {"000001.sst": b"one", "000002.sst": b"two", "CURRENT": b"MANIFEST"})
+
+
+def fill_snapshot(state: Path, files: dict[str, bytes]) -> Path:
+    folder = state / "snapshot.tmp"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+        os.utime(folder / name, ns=(1, len(content)))
+    return folder
+
+
+def make(folder: Path, state: Path, snapshot: Path, *, now_ms: int = DAY_MS) -> Path:
+    """Make a complete backup."""
+    writer = BackupWriter(new_backup(folder, now_ms, OWNER), newest_complete(folder))
+    writer.copy_state(state)
+    writer.copy_journal(state / "journal")
+    writer.plan_store(snapshot)
+    list(writer.take_store(snapshot))
+    writer.finish()
+    return writer.backup
+
+
+def test_backup_is_restored_to_the_same_files(tmp_path: Path, state: Path, snapshot: Path) -> None:
+    backup = make(tmp_path / "backups", state, snapshot)
+    manifest = check_complete(backup)
+    assert manifest.bytes == sum(path.stat().st_size for path in backup.rglob("*") if path.is_file()) - (
+        (backup / MANIFEST).stat().st_size
+    )
+    target = tmp_path / "restored"
+    list(restore_files(backup, manifest, target, target / "journal"))
+    assert {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()} == {
+        "id", "format", "refused/1.lines", "store/000001.sst", "store/000002.sst", "store/CURRENT",
+        "journal/0000000000000001.journal", "journal/0000000000000002.journal",
+    }  # fmt: skip
+    assert (target / "store/000002.sst").read_bytes() == b"two"
+    assert (target / "refused/1.lines").read_bytes() == b"put x\n"
+    assert journal_lines(target / "journal") == 2  # the third was not on disk for sure
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_backup_that_ended_early_says_what_it_lacks(tmp_path: Path, state: Path, snapshot: Path, steps: int) -> None:
+    folder = tmp_path / "backups"
+    writer = BackupWriter(new_backup(folder, DAY_MS, OWNER), None)
+    taken = writer.take_store(snapshot)
+    for step in (
+        lambda: writer.copy_state(state),
+        lambda: writer.copy_journal(state / "journal"),
+        lambda: writer.plan_store(snapshot),
+        lambda: next(taken),
+    )[:steps]:  # fmt: skip
+        step()
+    lacks = missing_files(writer.backup, read_manifest(writer.backup))
+    assert len(lacks) == (2 if steps == 4 else 3 if steps == 3 else 1)
+    with pytest.raises(BrokenBackup):
+        check_complete(writer.backup)
+    assert newest_complete(folder) is None
+
+
+@pytest.mark.parametrize("harm", ["removed", "cut"])
+def test_backup_with_a_damaged_file_is_refused(tmp_path: Path, state: Path, snapshot: Path, harm: str) -> None:
+    backup = make(tmp_path / "backups", state, snapshot)
+    file = backup / "store/000001.sst"
+    if harm == "removed":
+        file.unlink()
+    else:
+        file.write_bytes(b"on")
+    with pytest.raises(BrokenBackup, match=r"store/000001\.sst"):
+        check_complete(backup)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 99, "files": {}}'])
+def test_damaged_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
+    backup = new_backup(tmp_path / "backups", DAY_MS, OWNER)
+    (backup / MANIFEST).write_bytes(content)
+    with pytest.raises(BrokenBackup, match=MANIFEST):
+        read_manifest(backup)
+    [(path, found)] = list_backups(tmp_path / "backups")
+    assert path == backup
+    assert isinstance(found, BrokenBackup)
+
+
+def test_second_backup_links_files_that_are_the_same(tmp_path: Path, state: Path, snapshot: Path) -> None:
+    folder = tmp_path / "backups"
+    first = make(folder, state, snapshot)
+    shutil.rmtree(snapshot)
+    later = fill_snapshot(state, {"000001.sst": b"one", "000002.sst": b"other", "000003.sst": b"new"})
+    second = make(folder, state, later, now_ms=2 * DAY_MS)
+    assert (second / "store/000001.sst").samefile(first / "store/000001.sst")
+    assert (second / "store/000002.sst").read_bytes() == b"other"
+    assert (first / "store/000002.sst").read_bytes() == b"two"
+    check_complete(first)
+    check_complete(second)
+
+
+def test_pruning_keeps_the_newest_complete_ones(tmp_path: Path, state: Path) -> None:
+    folder = tmp_path / "backups"
+    made = []
+    for day in range(1, 5):
+        snapshot = fill_snapshot(state, {"000001.sst": b"one"})
+        made.append(make(folder, state, snapshot, now_ms=day * DAY_MS))
+        shutil.rmtree(snapshot)
+    early = new_backup(folder, 2 * DAY_MS + 1000, OWNER)
+    late = new_backup(folder, 9 * DAY_MS, OWNER)
+    (folder / "something else").mkdir()
+    assert prune(folder, 2) == [made[0], made[1], early]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [made[2].name, made[3].name, late.name, "something else"]
+    )
+    check_complete(made[2])
+    check_complete(made[3])
+
+
+def test_two_backups_of_one_second_have_own_folders(tmp_path: Path) -> None:
+    found = [new_backup(tmp_path / "backups", DAY_MS, OWNER) for _ in range(3)]
+    assert len(set(found)) == 3
+    assert [path for path, _ in list_backups(tmp_path / "backups")] == found
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_unfinished_restoration_is_refused_at_start(tmp_path: Path, state: Path, snapshot: Path, steps: int) -> None:
+    backup = make(tmp_path / "backups", state, snapshot)
+    manifest = check_complete(backup)
+    target = tmp_path / "restored"
+    target.mkdir()
+    places = restored_places(manifest, target, target / "journal")
+    write_restoration(target, backup, {str(path): manifest.files[name] for name, path in places.items()})
+    for _ in zip(range(steps), restore_files(backup, manifest, target, target / "journal"), strict=False):
+        pass
+    with pytest.raises(TsdError, match=str(backup)), lock_state(target):
+        pass
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40).map(lambda line: line + b"\n"), max_size=5), st.data())
+def test_segment_is_copied_as_far_as_it_is_on_disk(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], data: st.DataObject
+) -> None:
+    synced = data.draw(st.integers(0, len(lines)))
+    folder = tmp_path_factory.mktemp("segments")
+    source, target = folder / "0000000000000001.journal", folder / "copy" / "0000000000000001.journal"
+    torn = data.draw(st.binary(max_size=30))
+    source.write_bytes(segment(lines, synced=synced) + torn)
+    assert copy_segment(source, target) == target.stat().st_size
+    assert target.read_bytes() == segment(lines[:synced])
+    assert journal_lines(target.parent) == synced
+
+
+def test_segment_with_a_damaged_header_is_copied_whole(tmp_path: Path) -> None:
+    source = tmp_path / "0000000000000001.journal"
+    source.write_bytes(b"x" + segment([b"put a 1 1 b=c\n"])[1:])
+    copy_segment(source, tmp_path / "copy" / source.name)
+    assert (tmp_path / "copy" / source.name).read_bytes() == source.read_bytes()
+    with pytest.raises(Damage):
+        journal_lines(tmp_path / "copy")
+
+
+def test_manifest_of_another_state_folder_is_not_linked_to(tmp_path: Path, state: Path, snapshot: Path) -> None:
+    folder = tmp_path / "backups"
+    first = make(folder, state, snapshot)
+    other = new_backup(folder, 3 * DAY_MS, "f" * 32)
+    writer = BackupWriter(other, first)
+    copied = fill_snapshot(tmp_path, {"000001.sst": b"one"})
+    writer.plan_store(copied)
+    list(writer.take_store(copied))
+    assert not (other / "store/000001.sst").samefile(first / "store/000001.sst")
+    assert isinstance(read_manifest(other), Manifest)

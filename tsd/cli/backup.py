@@ -1,0 +1,264 @@
+"""`tsd backup` and `tsd restore`: the embedded store and the journal of one daemon, while it runs."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import click
+import trio
+from rich.progress import DownloadColumn, TransferSpeedColumn
+
+from tsd.cli.context import Access, access, with_config
+from tsd.cli.output import Bar
+from tsd.config.loader import Config, Loaded, journal_folder, state_folder
+from tsd.config.state_dir import (
+    RESTORATION,
+    STATE,
+    FolderKind,
+    folder_errors,
+    lacking,
+    lock_folder,
+    private_files,
+    sync_folder,
+    write_restoration,
+)
+from tsd.daemon.backup import (
+    JOURNAL,
+    LOCK,
+    SNAPSHOT,
+    STORE,
+    BackupWriter,
+    BrokenBackup,
+    Manifest,
+    check_complete,
+    journal_lines,
+    list_backups,
+    missing_files,
+    new_backup,
+    newest_complete,
+    prune,
+    restore_files,
+    restored_places,
+)
+from tsd.daemon.wiring import has_local_store, now_ms, store_name
+from tsd.errors import TsdError
+from tsd.ingest.journal.folder import identity
+from tsd.store.rocksdb.verification import Contents, read_back
+
+TARGET = FolderKind("backup folder", "FOLDER")
+MIB = 1 << 20
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Then remove all but the newest N backups.")
+@click.option("--list", "as_list", is_flag=True, help="Print the backups in FOLDER, and make none.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@with_config
+def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_json: bool) -> None:
+    """Make a backup of the state folder in FOLDER, also while the daemon runs.
+
+    The backup is a folder named by the time, with a snapshot of the embedded store and the lines of the journal that
+    are not in the store yet. Nothing that was acknowledged before the command began is missing. On the file system of
+    the state folder files are linked, not copied; elsewhere files that an earlier backup in FOLDER has are linked to
+    it. Exit status 1 with --list if a backup is not complete.
+    """
+    if as_list:
+        sys.exit(_print_list(folder, as_json=as_json))
+    config = loaded.config
+    if not has_local_store(config):
+        raise TsdError(
+            f"got {store_name(config)}, wanted the embedded store: back tables up with that store's own means, such as "
+            "HBase's snapshots"
+        )
+    started_s = time.monotonic()
+    with private_files(), folder_errors(folder, TARGET), _backup_lock(state_folder(config)):
+        made, writer = trio.run(_make, config, folder)
+        removed = prune(folder, keep) if keep else []
+    report = {
+        "backup": str(writer.backup),
+        "files": len(made.files),
+        "bytes": made.bytes,
+        "linked_bytes": writer.linked_bytes,
+        "copied_bytes": writer.copied_bytes,
+        "seconds": round(time.monotonic() - started_s, 3),
+        "removed": list(map(str, removed)),
+    }
+    if as_json:
+        click.echo(json.dumps(report))
+        return
+    click.echo(
+        f"{writer.backup}: {_count(len(made.files), 'file')}, {made.bytes / MIB:,.1f} MiB, of which "
+        f"{writer.copied_bytes / MIB:,.1f} MiB were copied, in {report['seconds']} s"
+    )
+    for path in removed:
+        click.echo(f"removed {path}")
+
+
+@click.command()
+@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--check", is_flag=True, help="Read the backup in full, and restore nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@with_config
+def restore(loaded: Loaded, source: Path, check: bool, as_json: bool) -> None:
+    """Restore a backup to the state folder, which must be empty or absent, and read it back in full.
+
+    BACKUP is one backup, or the folder of several, of which the newest complete one is taken. A restoration that was
+    interrupted starts over. The next start of the daemon stores the lines of the journal.
+    """
+    chosen = _chosen(source)
+    manifest = check_complete(chosen)
+    if check:
+        contents, lines = _verify(chosen / STORE, chosen / JOURNAL)
+    else:
+        contents, lines = _restore(loaded.config, chosen, manifest)
+    report = {
+        "backup": str(chosen),
+        "made": manifest.made,
+        "bytes": manifest.bytes,
+        "tables": contents.tables,
+        "cells": contents.cells,
+        "journal_lines": lines,
+    }
+    if as_json:
+        click.echo(json.dumps(report))
+        return
+    done = "read" if check else f"restored to {state_folder(loaded.config)}, and read back"
+    click.echo(
+        f"{chosen}, made {manifest.made}: {done} {_count(contents.cells, 'cell')} in "
+        f"{_count(contents.tables, 'table')}, and {_count(lines, 'line')} of the journal"
+    )
+
+
+def _print_list(folder: Path, *, as_json: bool) -> int:
+    """Print the backups in a folder. Return the exit status."""
+    complete = True
+    shown = []
+    for path, found in list_backups(folder):
+        lacks = [str(found)] if isinstance(found, BrokenBackup) else missing_files(path, found)
+        about: dict[str, object] = {"backup": str(path), "complete": not lacks, "lacks": lacks}
+        text = f"not complete: {'; '.join(lacks[:3])}" if lacks else "complete"
+        if isinstance(found, Manifest):
+            about |= {"made": found.made, "bytes": found.bytes}
+            text = f"{found.bytes / MIB:,.1f} MiB, {text}"
+        complete = complete and not lacks
+        shown.append(about)
+        if not as_json:
+            click.echo(f"{path}: {text}")
+    if as_json:
+        click.echo(json.dumps(shown))
+    return 0 if complete else 1
+
+
+async def _make(config: Config, folder: Path) -> tuple[Manifest, BackupWriter]:
+    """Make a backup. Raise OSError, TsdError."""
+    state, journal = state_folder(config), journal_folder(config)
+    async with access(config, must_exist=True) as opened:
+        previous = newest_complete(folder)
+        writer = BackupWriter(new_backup(folder, now_ms(), identity(state)), previous)
+        writer.copy_state(state)
+        writer.copy_journal(journal)
+        async with _snapshot(opened, state / SNAPSHOT) as snapshot:
+            writer.plan_store(snapshot)
+            _show(writer.take_store(snapshot), sum(path.stat().st_size for path in snapshot.iterdir()), "backup")
+        return writer.finish(), writer
+
+
+@asynccontextmanager
+async def _snapshot(opened: Access, folder: Path) -> AsyncIterator[Path]:
+    """Make a snapshot of the store for the block."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a backup that was killed
+    try:
+        assert opened.store.snapshots is not None, "the embedded store has snapshots"
+        await opened.store.snapshots.snapshot(folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _backup_lock(state: Path) -> Iterator[None]:
+    """Have one backup at a time. Raise DaemonRuns if another is being made."""
+    if not state.is_dir():
+        raise TsdError(f"no state folder {state}: give that of your daemon with --data or --config")
+    with lock_folder(state, LOCK, STATE):
+        yield
+
+
+def _chosen(source: Path) -> Path:
+    """Return the backup that is meant: `source`, or the newest complete one in it. Raise BrokenBackup."""
+    backups = list_backups(source)
+    if not backups:
+        return source
+    newest = newest_complete(source)
+    if newest is None:
+        check_complete(backups[-1][0])
+        raise BrokenBackup(f"{source} has no complete backup")
+    return newest
+
+
+def _restore(config: Config, source: Path, manifest: Manifest) -> tuple[Contents, int]:
+    """Restore a backup, and read the result back. Raise TsdError."""
+    state, journal = state_folder(config), journal_folder(config)
+    if not has_local_store(config):
+        raise TsdError(f"got {store_name(config)}, wanted the embedded store, which the backup has")
+    with private_files(), lock_folder(state, "lock", STATE), folder_errors(state, STATE):
+        if lacking(state) is not None:
+            shutil.rmtree(state / "store", ignore_errors=True)
+            shutil.rmtree(journal, ignore_errors=True)
+        else:
+            _check_empty(state, journal)
+        places = restored_places(manifest, state, journal)
+        write_restoration(state, source, {str(path): manifest.files[name] for name, path in places.items()})
+        _show(restore_files(source, manifest, state, journal), manifest.bytes, "restore")
+        found = _verify(state / "store", journal)
+        (state / RESTORATION).unlink()
+        sync_folder(state)
+        return found
+
+
+def _check_empty(state: Path, journal: Path) -> None:
+    """Raise TsdError if a folder to restore to has other files."""
+    for folder in (state, journal):
+        found = sorted(path.name for path in folder.iterdir() if path.name != "lock") if folder.is_dir() else []
+        if found:
+            raise TsdError(
+                f"{folder} is not empty, it has {', '.join(found[:5])}: give another state folder with --data, or move "
+                "this one away"
+            )
+
+
+def _verify(store: Path, journal: Path) -> tuple[Contents, int]:
+    """Read a store and a journal in full. Raise TsdError for damage."""
+    bar = Bar(None, DownloadColumn(), TransferSpeedColumn(), description="read back")
+    try:
+        for contents in read_back(store):
+            bar.set(contents.bytes)
+    finally:
+        bar.hide()
+    return contents, journal_lines(journal)
+
+
+def _show(steps: Iterator[int], total: int, description: str) -> None:
+    """Take steps that yield bytes, with a progress bar."""
+    bar = Bar(total, DownloadColumn(), TransferSpeedColumn(), description=description)
+    done = 0
+    try:
+        for size in steps:
+            done += size
+            bar.set(done)
+    finally:
+        bar.hide()
+
+
+def _count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> _count(1, "file"), _count(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,322 @@
+"""Backups of a state folder: what a backup's folder holds, how it is made while the daemon runs, how it is restored.
+
+    FOLDER/2026-11-23T15-24-00Z/
+        backup.json    what the backup is, and the size of each file; `complete` once all are there and on disk
+        state/         files of the state folder: its identity and format, refused and rejected lines
+        journal/       lines that were not in the store yet
+        store/         a snapshot of the embedded store
+
+The journal is copied before the snapshot is taken. A line leaves the journal only when its point is in the store, so
+every acknowledged line is in one of the two, or in both, which is the same: writes may be repeated.
+
+Files of the store never change once they are written. Those that an earlier backup in the same FOLDER has are linked
+to it instead of copied.
+"""
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from tsd import __version__
+from tsd.config.state_dir import RESTORATION, sync_folder, write_atomically
+from tsd.errors import TsdError
+from tsd.ingest.journal.folder import segment_paths
+from tsd.ingest.journal.segment import HEADER_BYTES, Damage, header, read_header, read_pieces
+
+FORMAT = 1
+MANIFEST = "backup.json"
+STATE, JOURNAL, STORE = "state", "journal", "store"
+SNAPSHOT = "snapshot.tmp"  # in the state folder, while a backup is made
+LOCK = "backup.lock"  # in the state folder: one backup at a time
+COPY_BYTES = 4 << 20
+_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ(?:-\d+)?")
+_IMMUTABLE = re.compile(r"\d+\.(?:sst|blob)")
+_NOT_COPIED = frozenset(
+    {"store", "journal", "lock", "journal-path", "control.sock", "matplotlib", SNAPSHOT, LOCK, RESTORATION}
+)
+
+
+class BrokenBackup(TsdError):
+    """A backup that cannot be restored: it is not complete, or files are missing."""
+
+
+class Manifest(NamedTuple):
+    """What a backup says of itself."""
+
+    identity: str  # of the state folder
+    made: str  # UTC, ISO 8601
+    complete: bool
+    files: Mapping[str, int]  # bytes by path in the backup's folder
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all files; those shared with other backups count as well."""
+        return sum(self.files.values())
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """Return a backup's manifest. Raise BrokenBackup."""
+    path = backup / MANIFEST
+    try:
+        read = json.loads(path.read_bytes())
+        if read["format"] != FORMAT:
+            raise BrokenBackup(f"{path}: its format is {read['format']!r}, wanted {FORMAT}: another version made it")
+        return Manifest(read["identity"], read["made"], read["complete"] is True, dict(read["files"]))
+    except OSError as exc:
+        raise BrokenBackup(f"{backup} is no backup: {MANIFEST}: {exc.strerror}") from exc
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise BrokenBackup(f"{path} is damaged: {exc!r}") from exc
+
+
+def write_manifest(backup: Path, manifest: Manifest) -> None:
+    """Write a backup's manifest. Raise OSError."""
+    about = {"format": FORMAT, "version": __version__, **manifest._asdict()}
+    write_atomically(backup / MANIFEST, json.dumps(about, indent=1).encode() + b"\n")
+
+
+def missing_files(backup: Path, manifest: Manifest) -> list[str]:
+    """Return what a backup lacks, a phrase for each file."""
+    lacks = []
+    for name, size in manifest.files.items():
+        try:
+            found = (backup / name).stat().st_size
+        except OSError as exc:
+            lacks.append(f"{name}: {exc.strerror}")
+        else:
+            if found != size:
+                lacks.append(f"{name}: {found} bytes instead of {size}")
+    if not any(name.startswith(f"{STORE}/") for name in manifest.files):
+        lacks.append("the store: the backup ended before its snapshot was taken")
+    elif not manifest.complete and not lacks:
+        lacks.append("the end: its files may not be on disk")
+    return lacks
+
+
+def check_complete(backup: Path) -> Manifest:
+    """Return the manifest of a backup that has everything. Raise BrokenBackup with what it lacks."""
+    manifest = read_manifest(backup)
+    lacks = missing_files(backup, manifest)
+    if lacks:
+        more = f", and {len(lacks) - 3} more" if len(lacks) > 3 else ""
+        raise BrokenBackup(f"backup {backup} is not complete, it lacks {'; '.join(lacks[:3])}{more}")
+    return manifest
+
+
+def list_backups(folder: Path) -> list[tuple[Path, Manifest | BrokenBackup]]:
+    """Return the backups in a folder, oldest first, each with its manifest or why it has none."""
+    found: list[tuple[Path, Manifest | BrokenBackup]] = []
+    for path in sorted(folder.iterdir() if folder.is_dir() else ()):
+        if _NAME.fullmatch(path.name):
+            try:
+                found.append((path, read_manifest(path)))
+            except BrokenBackup as exc:
+                found.append((path, exc))
+    return found
+
+
+def newest_complete(folder: Path) -> Path | None:
+    """Return the newest complete backup in a folder."""
+    complete = [path for path, found in list_backups(folder) if isinstance(found, Manifest) and found.complete]
+    return complete[-1] if complete else None
+
+
+def new_backup(folder: Path, now_ms: int, identity: str) -> Path:
+    """Make the folder of a new backup, marked as not complete. Raise OSError."""
+    made = datetime.fromtimestamp(now_ms / 1000, UTC)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+    taken = {path.name for path in folder.iterdir()}
+    backup = folder / next(name for name in _names(made) if name not in taken)
+    backup.mkdir(mode=0o750)
+    write_manifest(backup, Manifest(identity, made.isoformat(timespec="seconds"), False, {}))
+    return backup
+
+
+def _names(made: datetime) -> Iterator[str]:
+    name = made.strftime("%Y-%m-%dT%H-%M-%SZ")
+    yield name
+    yield from (f"{name}-{number}" for number in count(2))
+
+
+class BackupWriter:
+    """One backup while it is made. Each step may raise OSError; the manifest then still says what is missing."""
+
+    def __init__(self, backup: Path, previous: Path | None) -> None:
+        """`previous` is an earlier complete backup in the same folder."""
+        self.backup = backup
+        self._manifest = read_manifest(backup)
+        self._files: dict[str, int] = {}
+        self._previous = previous if previous and read_manifest(previous).identity == self._manifest.identity else None
+        self.linked_bytes = self.copied_bytes = 0
+
+    def copy_state(self, state: Path) -> None:
+        """Copy the files of the state folder that are neither the store nor the journal."""
+        for path in files_below(state):
+            name = path.relative_to(state)
+            if name.parts[0] not in _NOT_COPIED:
+                with suppress(FileNotFoundError):  # a rotated file
+                    self._add(path, Path(STATE) / name)
+
+    def copy_journal(self, journal: Path) -> None:
+        """Copy what is on disk for sure of each segment. A segment that disappears meanwhile is in the store."""
+        for name in ("adopted", "pending-damage"):
+            with suppress(FileNotFoundError):
+                self._add(journal / name, Path(JOURNAL) / name)
+        for path in files_below(journal / "quarantine"):
+            self._add(path, Path(JOURNAL) / path.relative_to(journal))
+        for path in segment_paths(journal):
+            with suppress(FileNotFoundError):
+                self._record(Path(JOURNAL) / path.name, copy_segment(path, self.backup / JOURNAL / path.name))
+
+    def plan_store(self, snapshot: Path) -> None:
+        """Note which files the snapshot has, so that a backup that ends early says which it lacks."""
+        for path in files_below(snapshot):
+            self._files[f"{STORE}/{path.relative_to(snapshot)}"] = path.stat().st_size
+        self._write_manifest(complete=False)
+
+    def take_store(self, snapshot: Path) -> Iterator[int]:
+        """Move the snapshot into the backup, or copy it to another file system. Yield the bytes of each file."""
+        for path in sorted(files_below(snapshot)):
+            name = Path(STORE) / path.relative_to(snapshot)
+            size = path.stat().st_size
+            if self._link_to_previous(path, name) or self._move(path, name):
+                self.linked_bytes += size
+            else:
+                self._add(path, name)
+            yield size
+
+    def finish(self) -> Manifest:
+        """Sync everything, and mark the backup as complete."""
+        for folder in {self.backup / Path(name).parent for name in self._files}:
+            sync_folder(folder)
+        self._write_manifest(complete=True)
+        sync_folder(self.backup.parent)
+        return self._manifest
+
+    def _add(self, source: Path, name: Path) -> None:
+        """Copy a file into the backup."""
+        self._record(name, copy_file(source, self.backup / name))
+
+    def _record(self, name: Path, copied: int) -> None:
+        self.copied_bytes += copied
+        self._files[str(name)] = copied
+
+    def _link_to_previous(self, source: Path, name: Path) -> bool:
+        """Link a file that never changes to the same file of the previous backup, if it has one."""
+        if self._previous is None or not _IMMUTABLE.fullmatch(name.name):
+            return False
+        earlier, about = self._previous / name, source.stat()
+        try:
+            found = earlier.stat()
+            if (found.st_size, found.st_mtime_ns) != (about.st_size, about.st_mtime_ns):
+                return False
+            _make_parents(self.backup / name)
+            os.link(earlier, self.backup / name)
+        except OSError:
+            return False
+        return True
+
+    def _move(self, source: Path, name: Path) -> bool:
+        """Move a file of the snapshot into the backup, if both are on one file system."""
+        try:
+            _make_parents(self.backup / name)
+            source.rename(self.backup / name)
+        except OSError:
+            return False
+        return True
+
+    def _write_manifest(self, *, complete: bool) -> None:
+        self._manifest = self._manifest._replace(complete=complete, files=dict(sorted(self._files.items())))
+        write_manifest(self.backup, self._manifest)
+
+
+def prune(folder: Path, keep: int) -> list[Path]:
+    """Remove all but the newest `keep` complete backups, and backups that ended early before the newest of them. Return
+    what was removed."""
+    found = list_backups(folder)
+    complete = [path for path, about in found if isinstance(about, Manifest) and about.complete]
+    kept = set(complete[-keep:])
+    removed = [path for path, _ in found if complete and path not in kept and path < complete[-1]]
+    for path in removed:
+        (path / MANIFEST).unlink(missing_ok=True)  # first: a removal that is killed leaves no backup that looks whole
+        shutil.rmtree(path)
+    return removed
+
+
+def restore_files(backup: Path, manifest: Manifest, state: Path, journal: Path) -> Iterator[int]:
+    """Copy the files of a backup to a state folder and its journal's folder. Yield the bytes of each file."""
+    for name, target in restored_places(manifest, state, journal).items():
+        yield copy_file(backup / name, target)
+    for folder in {state, *(path.parent for path in files_below(state)), *(p.parent for p in files_below(journal))}:
+        sync_folder(folder)
+
+
+def restored_places(manifest: Manifest, state: Path, journal: Path) -> dict[str, Path]:
+    """Return where each file of a backup is restored to."""
+    places = {STATE: state, JOURNAL: journal, STORE: state / "store"}
+    return {name: places[Path(name).parts[0]].joinpath(*Path(name).parts[1:]) for name in manifest.files}
+
+
+def journal_lines(journal: Path) -> int:
+    """Return how many lines wait in a journal. Raise Damage for the first part that is not what was written."""
+    lines = 0
+    for path in segment_paths(journal):
+        for piece in read_pieces(path):
+            if isinstance(piece, Damage):
+                raise piece
+            lines += piece.lines
+    return lines
+
+
+def files_below(folder: Path) -> Iterable[Path]:
+    """Yield the regular files below a folder. Links are not followed."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def copy_file(source: Path, target: Path) -> int:
+    """Copy a file with its time of change, and sync it. Return its bytes. Raise OSError."""
+    _make_parents(target)
+    with source.open("rb") as read, target.open("wb") as write:
+        about = os.fstat(read.fileno())
+        _copy_range(read.fileno(), write.fileno(), 0, about.st_size)
+        os.fsync(write.fileno())
+        os.utime(write.fileno(), ns=(about.st_atime_ns, about.st_mtime_ns))
+    return about.st_size
+
+
+def copy_segment(source: Path, target: Path) -> int:
+    """Copy a journal segment, which may grow meanwhile, up to where it is on disk for sure. Return the bytes."""
+    head = read_header(source)
+    if head.owner is None or head.synced is None:
+        return copy_file(source, target)  # damaged: its lines are checked when it is replayed
+    _make_parents(target)
+    with source.open("rb") as read, target.open("wb") as write:
+        write.write(header(head.synced, head.owner))  # the one in the file may be newer than what is copied
+        write.flush()
+        _copy_range(read.fileno(), write.fileno(), HEADER_BYTES, head.synced)
+        os.fsync(write.fileno())
+    return head.synced
+
+
+def _copy_range(source: int, target: int, start: int, stop: int) -> None:
+    """Append the bytes from `start` to before `stop` of one open file to another. Raise OSError."""
+    while start < stop:
+        sent = os.sendfile(target, source, start, min(COPY_BYTES, stop - start))
+        if not sent:
+            raise OSError(errno.EIO, "a file became shorter while it was copied")
+        start += sent
+
+
+def _make_parents(target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
