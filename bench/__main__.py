@@ -1,7 +1,10 @@
 """`scripts/bench NAME` runs a benchmark, verifies the results and prints a table, also written to bench/out/."""
 
+from pathlib import Path
+
 import click
 
+from bench import backup as backup_module
 from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import day as day_module
@@ -101,6 +104,15 @@ def fairness(pairs: int, seconds: int, only: str) -> None:
 def idle(count: int, seconds: int, pairs: int) -> None:
     """Idle, short-lived and slow connections: memory, and latency of `sync`."""
     idle_module.idle(count, seconds, pairs)
+
+
+@bench.command()
+@click.option("--gib", default=10.0, help="GiB in the store.")
+@click.option("--rounds", default=3, help="Rounds.")
+@click.option("--other", type=click.Path(path_type=Path, exists=True), help="Folder on another file system.")
+def backup(gib: float, rounds: int, other: Path | None) -> None:
+    """Back up a store while the daemon runs: hard links, and another file system next to cp."""
+    backup_module.backup(gib, rounds, other)
 
 
 @bench.command()

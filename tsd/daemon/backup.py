@@ -36,7 +36,7 @@ MANIFEST = "backup.json"
 STATE, JOURNAL, STORE = "state", "journal", "store"
 SNAPSHOT = "snapshot.tmp"  # in the state folder, while a backup is made
 LOCK = "backup.lock"  # in the state folder: one backup at a time
-COPY_BYTES = 4 << 20
+COPY_BYTES = 1 << 20
 _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ(?:-\d+)?")
 _IMMUTABLE = re.compile(r"\d+\.(?:sst|blob)")
 _NOT_COPIED = frozenset(
@@ -311,11 +311,16 @@ def copy_segment(source: Path, target: Path) -> int:
 
 def _copy_range(source: int, target: int, start: int, stop: int) -> None:
     """Append the bytes from `start` to before `stop` of one open file to another. Raise OSError."""
+    os.posix_fadvise(source, start, stop - start, os.POSIX_FADV_SEQUENTIAL)
+    buffer = memoryview(bytearray(COPY_BYTES))
     while start < stop:
-        sent = os.sendfile(target, source, start, min(COPY_BYTES, stop - start))
-        if not sent:
+        read = os.preadv(source, [buffer[: min(COPY_BYTES, stop - start)]], start)
+        if not read:
             raise OSError(errno.EIO, "a file became shorter while it was copied")
-        start += sent
+        written = 0
+        while written < read:
+            written += os.write(target, buffer[written:read])
+        start += read
 
 
 def _make_parents(target: Path) -> None:
