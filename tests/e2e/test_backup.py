@@ -29,7 +29,7 @@ def under_load(served: Served, first: int) -> Iterator[None]:
     def send() -> None:
         at = first
         while not stop.is_set():
-            served.tell(put_lines(at, 100))
+            served.send_lines(put_lines(at, 100))
             at += 100
 
     sender = threading.Thread(target=send)
@@ -49,9 +49,9 @@ def values(tsd: Tsd) -> list[int]:
 def test_backup_under_load_has_everything_acknowledged(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", SETTINGS)
     with tsd.serve() as served:
-        served.tell(put_lines(0, 500))
+        served.send_lines(put_lines(0, 500))
         served.flush()
-        served.tell(put_lines(500, 500))  # in the journal only
+        served.send_lines(put_lines(500, 500))  # in the journal only
         with under_load(served, 1000):
             done = tsd.run("backup", tmp_path / "backups", "--json")
         assert (done.status, done.err) == (0, "")
@@ -71,11 +71,11 @@ def test_backup_under_load_has_everything_acknowledged(tmp_path: Path) -> None:
 def test_restored_daemon_can_be_backed_up_again(tmp_path: Path) -> None:
     tsd, restored = Tsd(tmp_path / "state", SETTINGS), Tsd(tmp_path / "restored", SETTINGS)
     with tsd.serve() as served:
-        served.tell(put_lines(0, 10))
+        served.send_lines(put_lines(0, 10))
     assert tsd.run("backup", tmp_path / "backups").status == 0  # no daemon runs
     assert restored.run("restore", tmp_path / "backups").status == 0
     with restored.serve() as served:
-        served.tell(put_lines(10, 10))
+        served.send_lines(put_lines(10, 10))
         done = restored.run("backup", tmp_path / "backups", "--keep", "1")
         assert (done.status, done.err) == (0, "")
     listed = restored.run("backup", "--list", "--json", tmp_path / "backups")
@@ -87,7 +87,7 @@ def test_restored_daemon_can_be_backed_up_again(tmp_path: Path) -> None:
 def test_restoring_over_data_is_refused(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", SETTINGS)
     with tsd.serve() as served:
-        served.tell(put_lines(0, 10))
+        served.send_lines(put_lines(0, 10))
     assert tsd.run("backup", tmp_path / "backups").status == 0
     refused = tsd.run("restore", tmp_path / "backups")
     assert refused.status == 1
@@ -98,7 +98,7 @@ def test_restoring_over_data_is_refused(tmp_path: Path) -> None:
 def test_incomplete_backup_is_not_restored(tmp_path: Path) -> None:
     tsd, restored = Tsd(tmp_path / "state", SETTINGS), Tsd(tmp_path / "restored", SETTINGS)
     with tsd.serve() as served:
-        served.tell(put_lines(0, 10))
+        served.send_lines(put_lines(0, 10))
     assert tsd.run("backup", tmp_path / "backups").status == 0
     [lost] = list((tmp_path / "backups").glob("*/store/CURRENT"))
     lost.unlink()
@@ -115,13 +115,13 @@ def test_incomplete_backup_is_not_restored(tmp_path: Path) -> None:
 def test_interrupted_restoration_starts_over(tmp_path: Path) -> None:
     tsd, restored = Tsd(tmp_path / "state", SETTINGS), Tsd(tmp_path / "restored", SETTINGS)
     with tsd.serve() as served:
-        served.tell(put_lines(0, 10))
+        served.send_lines(put_lines(0, 10))
     assert tsd.run("backup", tmp_path / "backups").status == 0
     restored.folder.mkdir()
     (restored.folder / "restoration").write_text("{}")  # as a restoration that was killed leaves it
     with restored.spawn() as served:
         assert served.wait() == 1
-        assert "restore" in served.said()
+        assert "restore" in served.log_text()
     assert restored.run("restore", tmp_path / "backups").status == 0
     with restored.serve():
         pass
