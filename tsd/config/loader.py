@@ -23,7 +23,9 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import Layout, most_tags
 from tsd.codec.putline import NameRules
-from tsd.config.settings import AUDIENCES, MIN_REJECTED_BYTES, Backend, Config, Key, Mode, exemptions
+from tsd.config.keys import Key
+from tsd.config.limits import MIN_REJECTED_BYTES, exemptions
+from tsd.config.settings import AUDIENCES, Backend, Config, Mode
 from tsd.errors import BadConfig
 
 

@@ -6,7 +6,8 @@ from dataclasses import Field, fields
 from enum import Enum
 from typing import Any
 
-from tsd.config.settings import SECTIONS, Config, Key
+from tsd.config.keys import Key
+from tsd.config.settings import SECTIONS, Config
 
 WIDTH = 120
 FIRST = ("network", "access", "TLS", "names", "storage")  # sections that new users need

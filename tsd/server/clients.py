@@ -17,7 +17,7 @@ import trio
 
 from tsd.auth.networks import client_prefix
 from tsd.codec.names import Kind
-from tsd.config.settings import LimitSettings, Network, exemptions
+from tsd.config.limits import LimitSettings, Network, exemptions
 from tsd.errors import BadLine
 from tsd.ingest.limits import MINUTE_S, RefusedLine, TokenBucket, too_many_names
 

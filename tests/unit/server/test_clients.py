@@ -10,7 +10,7 @@ from tsd.auth.authenticator import Session
 from tsd.auth.credentials import hash_token
 from tsd.auth.roles import Principal, Role
 from tsd.codec.names import Kind
-from tsd.config.settings import exemptions
+from tsd.config.limits import exemptions
 from tsd.errors import BadLine
 from tsd.ingest.limits import RefusedLine
 from tsd.server.clients import NO_QUOTAS, Client, Clients, Quotas

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_post, http_request
 from tsd.codec.names import Kind
-from tsd.config.settings import LimitSettings
+from tsd.config.limits import LimitSettings
 from tsd.daemon.wiring import make_uids
 from tsd.errors import BadLine
 from tsd.ingest.limits import OriginAdmission, RefusedLine
