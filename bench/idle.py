@@ -54,7 +54,7 @@ KINDS = {
     for kind in (
         Kind("said nothing", b"", b""),
         Kind("telnet", b"put bench.idle 1356998400 1 host=idle\nsync\n", b"synced 1\n"),
-        Kind("HTTP", b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\n", b'"}'),
+        Kind("HTTP", b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n", b'"}'),
     )
 }
 

@@ -249,7 +249,7 @@ def _measure(mine: System, peer: System, daemon: Daemon, chosen: Sequence[Questi
 
 def _requests_per_s(system: System, question: Question, clients: int) -> float:
     """Return the rate at which some clients, each with one connection, get answers."""
-    request = f"GET {system.path_of(question)} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
+    request = f"GET {system.path_of(question)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     connections = {one.fileno(): one for one in (_connected(system.port) for _ in range(clients))}
     got = dict.fromkeys(connections, b"")
     poller = select.epoll()

@@ -251,15 +251,15 @@ SMUGGLED = [
 @pytest.mark.parametrize("rest", SMUGGLED, ids=range(len(SMUGGLED)))
 async def test_request_smuggling_is_refused(daemon: Running, rest: bytes) -> None:
     """Ambiguous requests are refused, and nothing after them is served."""
-    hidden = b"GET /api/dropcaches HTTP/1.1\r\nHost: tsd\r\n\r\n"
-    host = b"" if rest.startswith(b"Host") else b"Host: tsd\r\n"
+    hidden = b"GET /api/dropcaches HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    host = b"" if rest.startswith(b"Host") else b"Host: localhost\r\n"
     async with daemon.client() as client:
         await client.send(b"POST /api/put HTTP/1.1\r\n" + host + rest + hidden)
         await client.stream.send_eof()
         response = await client.read_to_end()
     assert b"Caches dropped" not in response
     assert response.count(b"HTTP/1.1 ") <= 1
-    assert not response or response.split(b" ")[1] in (b"400", b"413", b"501")
+    assert not response or response.split(b" ")[1] in (b"400", b"403", b"413", b"501")
 
 
 FOREIGN = [
@@ -297,9 +297,9 @@ async def test_cross_site_requests_change_nothing(tmp_path: Path, headers: tuple
             assert "cors_domains" in response.body.decode()
         assert daemon.daemon.ingest.ledger.received == 0
         assert not daemon.stop.is_set()
-        own = ("Sec-Fetch-Site: same-origin", "Origin: http://tsd")
+        own = ("Sec-Fetch-Site: same-origin", "Origin: http://localhost")
         assert (await http_post(daemon, "/api/put", point, *own)).status == 204
-        assert (await http_post(daemon, "/api/put", point, "Origin: http://tsd")).status == 204
+        assert (await http_post(daemon, "/api/put", point, "Origin: http://localhost")).status == 204
 
 
 @pytest.mark.difference(

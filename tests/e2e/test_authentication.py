@@ -163,7 +163,7 @@ async def test_http_requires_and_accepts_credentials(tmp_path: Path, accounts: A
 async def test_each_request_is_authenticated(tmp_path: Path, accounts: Accounts) -> None:
     """OpenTSDB authenticates the first request only, so later requests through a proxy pass unchecked."""
     async with running(tmp_path / "state", access=accounts.access) as daemon, daemon.client() as client:
-        request = "GET /api/suggest?type=metrics HTTP/1.1\r\nHost: tsd\r\n{}\r\n"
+        request = "GET /api/suggest?type=metrics HTTP/1.1\r\nHost: localhost\r\n{}\r\n"
         for header, status in ((accounts.bearer("grafana") + "\r\n", b"200"), ("", b"401")):
             await client.send(request.format(header).encode() * 2)
             for _ in range(2):
@@ -177,7 +177,7 @@ async def test_each_request_is_authenticated(tmp_path: Path, accounts: Accounts)
 
 async def test_large_unauthenticated_body_is_not_read(tmp_path: Path, accounts: Accounts) -> None:
     async with running(tmp_path / "state", access=accounts.access) as daemon, daemon.client() as client:
-        await client.send(b"POST /api/put HTTP/1.1\r\nHost: tsd\r\nContent-Length: 30000000\r\n\r\n[")
+        await client.send(b"POST /api/put HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n[")
         assert (await client.read_until(b"\r\n")).split()[1] == b"401"
 
 

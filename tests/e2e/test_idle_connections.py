@@ -11,7 +11,7 @@ from tests.e2e.command import Served, Tsd, send_lines
 WARM, MANY = 100, 400
 MOST_BYTES = 20 << 10  # per connection
 LINE = b"put idle 1356998400 1 host=a\n"
-REQUEST = b"GET /health/live HTTP/1.1\r\nHost: tsd\r\n\r\n"
+REQUEST = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def resident(served: Served) -> int:

@@ -38,7 +38,7 @@ def send_lines(served: Served, lines: bytes) -> bytes:
 
 
 def post(served: Served, body: bytes) -> bytes:
-    head = b"POST /api/put HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = b"POST /api/put HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(head + body)
         return read(connection)

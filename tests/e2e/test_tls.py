@@ -88,7 +88,7 @@ async def test_tls_and_plain_telnet_and_http_on_one_port(tmp_path: Path, keys: K
             assert output.startswith(b"put: illegal argument: not enough arguments")
             assert output.endswith(b"synced 1\n")
         async with connected(daemon, keys.client()) as stream:
-            await stream.send_all(b"GET /api/version HTTP/1.1\r\nHost: tsd\r\nConnection: close\r\n\r\n")
+            await stream.send_all(b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert b"200 OK" in await read_to_end(stream)
         assert b"synced 1\n" in await daemon.send_lines(b"put a.b 1500000001 1 host=a\n")
         assert daemon.daemon.access.tls is not None
@@ -113,7 +113,7 @@ async def test_plain_clients_refused_if_tls_required(tmp_path: Path, keys: Keys)
             await client.send(b"put a.b 1500000000 1 host=a\n" * 1000)
             assert await client.read_to_end() == b"TLS is required on this port.\n"
         async with daemon.client() as client:
-            await client.send(b"GET /api/version HTTP/1.1\r\nHost: tsd\r\n\r\n")
+            await client.send(b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n")
             output = await client.read_to_end()
             assert output.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
             assert output.endswith(b"TLS is required on this port.\n")

@@ -162,7 +162,7 @@ class HttpSender(Sender):
             stop = self.sent + self._random.randint(1, self._block)
             body = self.lines.json(self.sent, stop)
             self.sent = stop
-            head = b"POST /api/put HTTP/1.1\r\nHost: tsd\r\nContent-Length: %d\r\n\r\n" % len(body)
+            head = b"POST /api/put HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
             cut = self._random.randrange(len(body))
             for part in (head + body[:cut], body[cut:]):
                 await stream.send_all(part)

@@ -183,7 +183,7 @@ class RandomRequests:
     def one(self) -> bytes:
         """Return a request."""
         rng = self._rng
-        headers = ["Host: tsd", *(rng.choice(HEADERS) for _ in range(rng.choice((0, 0, 0, 1, 2))))]
+        headers = ["Host: localhost", *(rng.choice(HEADERS) for _ in range(rng.choice((0, 0, 0, 1, 2))))]
         if rng.random() < 0.5:
             path, good = rng.choice(BODIES)
             method = rng.choice(METHODS) if rng.random() < 0.2 else rng.choice(("POST", "POST", "PUT"))
@@ -313,7 +313,7 @@ async def kept(daemon: Running) -> tuple[list[Any], dict[str, int]]:
     """Return the stored points that no request touches, and the stats."""
     async with daemon.client() as client:
         target = f"/api/query?{TIMES}&m=none:kept.series&show_tsuids&ms"
-        await client.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await client.send(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         found = (await read_response(client)).json
     async with daemon.client() as client:
         return found, await client.stats()

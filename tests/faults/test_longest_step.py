@@ -46,11 +46,11 @@ async def timed() -> AsyncIterator[StepClock]:
 
 
 def _get(target: str) -> bytes:
-    return f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    return f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
 
 def _post(path: str, body: bytes) -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def _json(path: str, value: object) -> bytes:
@@ -74,12 +74,15 @@ def _requests() -> Iterator[tuple[str, bytes]]:
         yield f"{path} many escapes", _get(f"{path}?{TIMES}&m=sum:" + "%41%C3" * 10_000)
         yield f"{path} long literal", _get(f"{path}?{TIMES}&m=sum:m{{a=literal_or({'a|' * 30_000})}}")
         yield f"{path} many percentiles", _get(f"{path}?{TIMES}&m=sum:percentiles[{'1.5,' * 12_000}1]:m")
-    yield "many headers", b"GET /api/version HTTP/1.1\r\nHost: x\r\n" + b"a:b\r\n" * 12_000 + b"\r\n"
+    yield "many headers", b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n" + b"a:b\r\n" * 12_000 + b"\r\n"
     yield (
         "many equal headers",
-        b"GET /api/version HTTP/1.1\r\nHost: x\r\n" + b"Accept-Encoding: a,b\r\n" * 2800 + b"\r\n",
+        b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n" + b"Accept-Encoding: a,b\r\n" * 2800 + b"\r\n",
     )
-    yield "many codings", b"GET /api/version HTTP/1.1\r\nHost: x\r\nAccept-Encoding: " + b"a," * 30_000 + b"\r\n\r\n"
+    yield (
+        "many codings",
+        b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: " + b"a," * 30_000 + b"\r\n\r\n",
+    )
     yield "tags of a body", _query([], tags={str(n): "v" for n in range(40_000)})
     one = {"type": "wildcard", "tagk": "a", "filter": "*a*"}
     yield "filters of a body", _query([{**one, "tagk": str(n)} for n in range(12_000)])

@@ -11,17 +11,17 @@ from tests.fuzz.lines import Lines
 
 HOST = "tsd.test"
 GOOD = (
-    b"GET /api/version HTTP/1.1\r\nHost: tsd\r\n\r\n",
-    b"GET /metrics HTTP/1.1\r\nHost: tsd\r\nAccept-Encoding: gzip\r\n\r\n",
-    b"GET /api/aggregators?jsonp=f HTTP/1.1\r\nHost: tsd\r\nConnection: keep-alive\r\n\r\n",
+    b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n",
+    b"GET /api/aggregators?jsonp=f HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n",
     b"HEAD /version HTTP/1.0\r\n\r\n",
-    b"OPTIONS /api/put HTTP/1.1\r\nHost: tsd\r\nOrigin: https://a.example\r\n\r\n",
-    b"GET /api/suggest?type=metrics&q=m HTTP/1.1\r\nHost: tsd\r\n\r\n",
-    b"POST /api/put HTTP/1.1\r\nHost: tsd\r\nContent-Length: 70\r\n\r\n"
+    b"OPTIONS /api/put HTTP/1.1\r\nHost: localhost\r\nOrigin: https://a.example\r\n\r\n",
+    b"GET /api/suggest?type=metrics&q=m HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"POST /api/put HTTP/1.1\r\nHost: localhost\r\nContent-Length: 70\r\n\r\n"
     b'{"metric":"m","timestamp":1356998400,"value":1,"tags":{"host":"other"}}'[:70],
-    b"POST /api/put?details HTTP/1.1\r\nHost: tsd\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"POST /api/put?details HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"5\r\n[null\r\n1\r\n]\r\n0\r\n\r\n",
-    b"POST /api/query HTTP/1.1\r\nHost: tsd\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
+    b"POST /api/query HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
 )
 PIECES = (
     b"\r\n", b"\n", b"\r", b"\r\n\r\n", b"\0", b" ", b"\t", b"\r\n ", b":", b": ", b"\x80", b"\xff", b"HTTP/1.1",
@@ -31,7 +31,8 @@ PIECES = (
     b"transfer-encoding:\tchunked\r\n", b"Connection: close\r\n", b"Connection: upgrade\r\n",
     b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\n", b"Host: b\r\n", b"Host:\r\n", b"Expect: 100-continue\r\n",
     b"ffffffffffffffff\r\n", b"0\r\n\r\n", b"-1\r\n", b"0x5\r\n", b"5;a=\"b\r\n", b"A" * 9000, b"X: y\r\n" * 300,
-    b"%00", b"../", b"http://tsd/", b"*", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"%00", b"../", b"http://tsd/", b"*", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"\xef\xbb\xbf", b"Trailer: X\r\n", b"Range: bytes=0-\r\n", b"Authorization: Basic ====\r\n",
     b"Authorization: Bearer \xff\r\n",
 )  # fmt: skip

@@ -113,7 +113,7 @@ async def untouched_points(daemon: Running) -> list[Any]:
     """Return the stored points that no request touches."""
     async with daemon.client() as client:
         target = f"/api/query?{TIMES}&m=none:kept.series&show_tsuids&ms"
-        await client.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await client.send(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         found: list[Any] = (await read_response(client)).json
         return found
 

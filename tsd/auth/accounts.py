@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsd.auth.credentials import Secret, Token, parse_secret
+from tsd.auth.hosts import parse_hosts
 from tsd.auth.networks import ANY, Networks, parse_networks
 from tsd.auth.roles import Principal, Role
 from tsd.config.settings import AccessSettings
@@ -190,6 +191,7 @@ def contradictions(settings: AccessSettings) -> Iterator[tuple[set[str], str]]:
         "tsd.network.allow": (parse_networks, settings.network_allow),
         "tsd.network.proxy_protocol": (parse_networks, settings.proxy_protocol_networks),
         "tsd.http.trusted_proxies": (parse_networks, settings.trusted_proxies),
+        "tsd.http.hosts": (parse_hosts, settings.hosts or ""),
         "tsd.access.read_networks": (parse_networks, settings.read_networks),
         "tsd.access.write_networks": (parse_networks, settings.write_networks),
         "tsd.access.admin_networks": (parse_networks, settings.admin_networks),

@@ -118,6 +118,12 @@ class AccessSettings:
         "tsd.http.trusted_proxies", "",
         "Networks of HTTP proxies that add the client's address to X-Forwarded-For or Forwarded. These headers are "
         "ignored from other networks.")
+    hosts: str | None = setting(
+        "tsd.http.hosts", None,
+        "Host headers that HTTP requests may have, against DNS rebinding (docs/security.md): names, *.example.com, "
+        "addresses and networks, each with :PORT for that port only, separated by commas; * for all. Unset: all, but "
+        "localhost, *.localhost, 127.0.0.0/8 and ::1 if the daemon listens on loopback addresses only.",
+        example="tsd.example.com, 192.0.2.7:4242, [2001:db8::7]:4242")
     ipv6_prefix: int = setting(
         "tsd.network.ipv6_prefix", 64,
         "Length of the IPv6 prefix that counts as one client: one customer usually has a /64. Use 128 where the "

@@ -240,6 +240,7 @@ async def _run(
 async def _listen(daemon: Daemon, listeners: Sequence[trio.SocketListener], servers: trio.Nursery) -> list[int]:
     """Serve the listeners; return their ports."""
     config = daemon.config
+    daemon.server.http.limit_hosts(config, is_local=sockets.are_local(listeners))
     daemon.is_open = True
     servers.start_soon(daemon.server.listener.serve, listeners)
     ports = [listener.socket.getsockname()[1] for listener in listeners]

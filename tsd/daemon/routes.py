@@ -12,6 +12,7 @@ import trio
 from tsd.api import annotation, health, metrics, put, query, search, stats, system, tree, uid
 from tsd.api.graph import endpoint as graph
 from tsd.api.points import PutHandler, StoreFlush
+from tsd.auth.hosts import LOCAL_HOSTS, parse_hosts
 from tsd.auth.roles import endpoint_permissions
 from tsd.config.loader import Config, name_rules, state_folder
 from tsd.daemon.parts import AccessParts, Clock, DaemonControl, IngestParts, QueryParts
@@ -139,6 +140,10 @@ class HttpServer:
         )
         self._limits = RequestLimits(config.max_chunk, config.http_timeout_s, config.enable_chunked, config.hsts_s)
         self._bodies = MemoryBudget(config.http_memory)
+
+    def limit_hosts(self, config: Config, *, is_local: bool) -> None:
+        """Allow only requests whose Host header is in `tsd.http.hosts`. `is_local`: only this machine can connect."""
+        self._router.hosts = parse_hosts((LOCAL_HOSTS if is_local else "*") if config.hosts is None else config.hosts)
 
     async def run(self) -> None:
         """Run the background tasks of endpoints until cancelled."""

@@ -5,7 +5,8 @@ Inherited sockets survive a restart: new connections wait in the kernel until th
 
 import os
 import socket
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
+from ipaddress import ip_address
 from typing import NamedTuple
 
 import structlog
@@ -75,6 +76,11 @@ def _checked(fd: int, name: str) -> socket.socket:
 def _address(one: socket.socket) -> str:
     host, port, *_ = one.getsockname()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def are_local(listeners: Iterable[trio.SocketListener]) -> bool:
+    """Return whether all addresses are loopback addresses: only this machine can connect."""
+    return all(ip_address(one.socket.getsockname()[0].partition("%")[0]).is_loopback for one in listeners)
 
 
 async def _open(address: ListenAddress) -> list[trio.socket.SocketType]:

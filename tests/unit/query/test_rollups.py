@@ -48,7 +48,7 @@ async def fetch(daemon: Running, query: str) -> Any:
     """The body of an answer to a query of the first day."""
     async with daemon.client() as client:
         path = f"/api/query?start={START_S}&end={START_S + 86399}&m={query}"
-        await client.send(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+        await client.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         return json.loads((await client.read_to_end()).partition(b"\r\n\r\n")[2])
 
 

@@ -99,7 +99,7 @@ def names(daemon: Running) -> set[str]:
 async def request(client: Client, target: str, body: bytes = b"", header: str = "") -> int:
     """Send a request and return the response."""
     lines = [header] if header else []
-    lines += ["Host: tsd", f"Content-Length: {len(body)}"]
+    lines += ["Host: localhost", f"Content-Length: {len(body)}"]
     await client.send(f"{'POST' if body else 'GET'} {target} HTTP/1.1\r\n".encode())
     await client.send("".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body)
     head = (await client.read_until(b"\r\n\r\n")).lower()
@@ -146,7 +146,7 @@ async def closed(client: Client) -> bool:
             return True
 
 
-@pytest.mark.parametrize("first", [b"version\n", b"GET / HTTP/1.1\r\nHost: tsd\r\n\r\n"])
+@pytest.mark.parametrize("first", [b"version\n", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 async def test_proxy_header_is_required_of_balancers_only(tmp_path: Path, first: bytes) -> None:
     async with running(tmp_path / "a", BALANCED) as daemon, daemon.client() as client:
         await client.send(first)

@@ -93,7 +93,7 @@ async def serving(
 
 def get(path: str, *headers: str, method: str = "GET", version: str = "1.1") -> bytes:
     """Return a request without a body."""
-    lines = [f"{method} {path} HTTP/{version}", "Host: tsd", *headers, "", ""]
+    lines = [f"{method} {path} HTTP/{version}", "Host: localhost", *headers, "", ""]
     return "\r\n".join(lines).encode()
 
 

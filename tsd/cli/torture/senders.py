@@ -295,7 +295,7 @@ class HttpSender(Sender):
             await self._keep_pace()
             start, stop = self._take()
             body = self.lines.json(start, stop)
-            request = b"POST /api/put HTTP/1.1\r\nHost: tsd\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            request = b"POST /api/put HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
             while self.unconfirmed:
                 cut = self._chance.randrange(len(request))
                 for part in (request[:cut], request[cut:]):

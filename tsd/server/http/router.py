@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
+from tsd.auth.hosts import ANY_HOST
 from tsd.auth.roles import Role
 from tsd.config.settings import Mode
 from tsd.errors import Refused, StoreError, TsdError
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 LEGACY_JSON = "application/json"
 MAX_CALLBACK_CHARS = 200
+MAX_SHOWN_HOST = 300
 _CALLBACK = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*|\[\d+\])*", re.ASCII)
 NOT_FOUND, STORE_FAILED, UNAVAILABLE, INTERNAL = 404, 424, 503, 500
 ACCESS_ERRORS = (401, 403, 429)
@@ -60,10 +62,15 @@ class Router:
         self._cors = cors
         self._authorizer = authorizer
         self._routes = {key: endpoint for key, endpoint in routes.items() if _is_enabled(key, options)}
+        self.hosts = ANY_HOST
         self.failures = 0  # internal errors
 
     def sender(self, headers: Mapping[str, str], peer: Peer) -> Peer:
-        """Return the sender of a request on the connection of `peer`. Raises Refused."""
+        """Return the sender of a request on the connection of `peer`. Raises Refused, also for a foreign Host."""
+        if not self.hosts.allows(host := headers.get("host", "")):
+            shown = host[:MAX_SHOWN_HOST]
+            log.warning("request.foreign_host", host=shown, peer=peer.name)
+            raise Refused(403, "Forbidden", f"The Host header [{shown}] is not in tsd.http.hosts")
         return peer if self._authorizer is None else self._authorizer.sender(headers, peer)
 
     def is_http_proxy(self, peer: Peer) -> bool:
