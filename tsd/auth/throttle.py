@@ -49,16 +49,16 @@ class _Failures:
 class LoginThrottle:
     """Delays the logins of addresses that fail."""
 
-    def __init__(self, prefix: int) -> None:
-        """`prefix`: bits of an IPv6 address that identify one client."""
+    def __init__(self, prefix: int, *, max_tracked: int = MAX_TRACKED_PREFIXES) -> None:
+        """`prefix`: bits of an IPv6 address that identify one client. Failures of `max_tracked` clients are counted."""
         self._prefix = prefix
-        self._by_prefix: LRUCache[str, _Failures] = LRUCache(MAX_TRACKED_PREFIXES)
+        self._by_prefix: LRUCache[str, _Failures] = LRUCache(max_tracked)
         self._logged = 0
         self._logged_since = -float("inf")
 
     @property
     def tracked_prefixes(self) -> int:
-        """Return the number of addresses with failures."""
+        """Number of addresses with failures."""
         return len(self._by_prefix)
 
     async def wait(self, address: str) -> None:
@@ -116,9 +116,10 @@ MAX_WAITING = 16  # passwords of known addresses, and as many of others
 class LoginQueue:
     """Verifies one password at a time, those of known addresses first."""
 
-    def __init__(self, prefix: int) -> None:
-        """`prefix`: bits of an IPv6 address that identify one client."""
+    def __init__(self, prefix: int, *, max_waiting: int = MAX_WAITING) -> None:
+        """`prefix`: bits of an IPv6 address that identify one client. `max_waiting` is the length of either queue."""
         self._prefix = prefix
+        self._max_waiting = max_waiting
         self._known_addresses: LRUCache[str, None] = LRUCache(MAX_KNOWN_ADDRESSES)
         self._known: deque[trio.Event] = deque()
         self._others: deque[trio.Event] = deque()
@@ -146,7 +147,7 @@ class LoginQueue:
             self._wake_next()
 
     async def _wait(self, queue: deque[trio.Event]) -> None:
-        if len(queue) >= MAX_WAITING:
+        if len(queue) >= self._max_waiting:
             raise TooManyAttempts("too many passwords wait for verification: try again")
         granted = trio.Event()
         queue.append(granted)

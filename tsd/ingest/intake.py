@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from tsd.errors import BadLine, CorruptRow, StoreError
-from tsd.ingest.journal.journal import GROUP_BYTES, Journal
+from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit, Origin, OriginAdmission, RefusedLine
 from tsd.ingest.lines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
 from tsd.ingest.open_rows import OpenRows
@@ -303,7 +303,9 @@ class Intake:
         wait until they are written. Callers pass one at a time, so that each sees the lines of the one before.
         """
         async with self._draining:
-            while self._journal.pending > 2 * GROUP_BYTES:  # the group that is being written, and the next
+            while (
+                self._journal.pending > 2 * self._journal.group_bytes
+            ):  # the group that is being written, and the next
                 await self._journal.progressed()
 
     async def wait_synced(self, position: int, *, hurry: bool = False) -> None:

@@ -1,6 +1,6 @@
 """A query engine over a memory store with points, written as the daemon writes them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.points import series_ends, sort_columns
 from tsd.codec.putline import NameRules
+from tsd.errors import BadQuery
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.series import SeriesTable
@@ -126,6 +127,25 @@ def make_query(*m: str, **options: Any) -> Query:
     quirks = quirks_for(bool(options.pop("corrected", False)))
     read = read_uri({"start": [str(START_S)], "end": [str(START_S + 7199)], "m": list(m)}, NOW_MS, quirks=quirks)
     return replace(read, **options)
+
+
+async def least_memory(new_engine: Callable[[EngineSettings], QueryEngine], query: Query) -> int:
+    """Return the smallest memory limit in bytes, to 5 %, with which a query is answered. Assert that every smaller
+    limit that was tried refuses it, and that the query releases its memory."""
+    refused, enough = 0, 1 << 22
+    while enough - refused > enough // 20:
+        limit = (refused + enough) // 2
+        engine = new_engine(EngineSettings(memory_bytes=limit))
+        try:
+            await engine.run(query)
+        except BadQuery as error:
+            if error.status != 413 or "tsd.query.memory_limit" not in str(error):
+                raise
+            refused = limit
+        else:
+            enough = limit
+        assert engine.memory.held == 0
+    return enough
 
 
 def values(group: Group, query: Query | None = None) -> dict[int, int | float]:

@@ -8,11 +8,10 @@ import pytest
 import trio
 
 from tests import layouts
-from tests.unit.query.engines import FEW, NOW_MS, START_S, QueryEnvironment, make_query
+from tests.unit.query.engines import FEW, NOW_MS, START_S, QueryEnvironment, least_memory, make_query
 from tsd.errors import BadQuery, StoreError
 from tsd.query import assemble
-from tsd.query.collect import POINT_BYTES, SERIES_BYTES
-from tsd.query.engine import GROUP_BYTES, EngineSettings
+from tsd.query.engine import EngineSettings
 from tsd.query.limits import Bounds, Limits
 from tsd.query.merge import MergedPoints, merge
 from tsd.query.registry import QueryRegistry, RunningQuery
@@ -39,12 +38,16 @@ async def test_limits_refuse_large_queries(bounds: Bounds, message: str) -> None
 
 @pytest.mark.difference("query-resources")
 async def test_queries_share_one_memory_limit() -> None:
-    env = await QueryEnvironment.build(FEW, settings=EngineSettings(memory_bytes=20 * SERIES_BYTES + 99 * POINT_BYTES))
-    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit") as caught:
-        await env.run("sum:sys.cpu")
-    assert caught.value.status == 413
-    await env.run("sum:0all-sum:sys.cpu")
-    assert env.engine.memory.held == 0
+    env = await QueryEnvironment.build(FEW)
+    for_points = await least_memory(env.new_engine, make_query("sum:sys.cpu"))
+    assert for_points > 1.1 * await least_memory(env.new_engine, make_query("sum:0all-sum:sys.cpu"))
+    narrow = env.new_engine(EngineSettings(memory_bytes=round(1.5 * for_points)))
+    other = narrow.memory.share()
+    other.add(for_points)
+    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit"):
+        await narrow.run(make_query("sum:sys.cpu"))
+    other.release()
+    await narrow.run(make_query("sum:sys.cpu"))
 
 
 @pytest.mark.parametrize("m", ["sum:1ms-sum-nan:sys.cpu", "sum:1msc-sum-zero:sys.cpu", "sum:1s-p99-null:sys.cpu"])
@@ -87,18 +90,15 @@ async def test_large_fill_is_merged_in_a_thread(m: str, in_thread: bool, monkeyp
 
 
 async def test_memory_of_series_is_counted() -> None:
-    env = await QueryEnvironment.build(FEW, settings=EngineSettings(memory_bytes=10 * SERIES_BYTES))
-    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit"):
-        await env.run("sum:0all-sum:sys.cpu")
+    env = await QueryEnvironment.build(FEW)
+    of_one = await least_memory(env.new_engine, make_query("sum:0all-sum:sys.cpu{host=web01}"))
+    assert await least_memory(env.new_engine, make_query("sum:0all-sum:sys.cpu")) > 3 * of_one  # 20 series
 
 
 async def test_memory_of_groups_is_counted() -> None:
-    env = await QueryEnvironment.build(
-        FEW, settings=EngineSettings(memory_bytes=20 * (SERIES_BYTES + POINT_BYTES) + 5 * GROUP_BYTES)
-    )
-    await env.run("sum:0all-sum:sys.cpu{dc=*}")
-    with pytest.raises(BadQuery, match=r"tsd\.query\.memory_limit"):
-        await env.run("sum:0all-sum:sys.cpu{host=*}")
+    env = await QueryEnvironment.build(FEW)
+    of_two = await least_memory(env.new_engine, make_query("sum:0all-sum:sys.cpu{dc=*}"))
+    assert await least_memory(env.new_engine, make_query("sum:0all-sum:sys.cpu{host=*}")) > 1.5 * of_two  # 20 groups
 
 
 class Stuck(MemoryStore):

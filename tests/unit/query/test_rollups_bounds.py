@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.unit.query.engines import DATA, NOW_MS, START_S, QueryEnvironment, make_query, values
+from tests.unit.query.engines import DATA, NOW_MS, START_S, QueryEnvironment, least_memory, make_query, values
 from tests.unit.query.test_rollups import ROLLUPS
 from tsd.codec.opentsdb.cell import COLUMN, FAMILY
 from tsd.codec.opentsdb.histogram import encode_histogram, histogram_qualifier, join_value
@@ -16,10 +16,10 @@ from tsd.codec.opentsdb.rowkey import row_key
 from tsd.codec.points import Bucket, Histogram
 from tsd.codec.putline import HOUR_S
 from tsd.errors import BadQuery
-from tsd.query.collect import POINT_BYTES, SERIES_BYTES
 from tsd.query.engine import EngineSettings, QueryEngine
-from tsd.query.histograms import BUCKET_BYTES, HISTOGRAM_BYTES, added
+from tsd.query.histograms import added
 from tsd.query.limits import Bounds, Limits
+from tsd.query.model import Query
 from tsd.store import Family, Put, Table, scan
 from tsd.tables.opentsdb.reader import OpenTsdbReader
 
@@ -87,11 +87,6 @@ def bounded(**bounds: int) -> EngineSettings:
     [
         (bounded(points=3), "more than our limit of 3 data points"),
         (bounded(size=40), "more than our maximum amount of 0MB from storage"),
-        (EngineSettings(memory_bytes=4 * HISTOGRAM_BYTES), r"tsd\.query\.memory_limit"),
-        (
-            EngineSettings(memory_bytes=4 * (HISTOGRAM_BYTES + 2 * BUCKET_BYTES) + 2 * SERIES_BYTES + 4 * POINT_BYTES),
-            "memory",
-        ),
     ],
 )
 async def test_limits_apply_to_histograms(settings: EngineSettings, message: str) -> None:
@@ -100,9 +95,19 @@ async def test_limits_apply_to_histograms(settings: EngineSettings, message: str
         await env.run(PERCENTILES)
     assert caught.value.status == 413
     assert env.engine.memory.held == 0
-    if "memory" not in message:
-        free = await env.run(PERCENTILES, override_byte_limit=True, override_point_limit=True)
-        assert len(free.subs[0].groups) == 2
+    free = await env.run(PERCENTILES, override_byte_limit=True, override_point_limit=True)
+    assert len(free.subs[0].groups) == 2
+
+
+async def test_memory_of_histograms_and_buckets_is_counted() -> None:
+    wide = Histogram(tuple(Bucket(float(at), at + 1.0, 1) for at in range(40)))
+    few, many = await with_histograms(), await with_histograms(values=[join_value(CODEC, encode_histogram(ONE))] * 100)
+    large = await with_histograms(values=[join_value(CODEC, encode_histogram(wide))] * 100)
+    of_few, of_many, of_large = [
+        await least_memory(env.new_summary_engine, make_query(PERCENTILES)) for env in (few, many, large)
+    ]
+    assert of_few < of_many / 2
+    assert of_many < of_large / 2
 
 
 async def test_histograms_are_added_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,21 +210,30 @@ async def test_unreadable_histogram_is_a_warning(broken: bytes) -> None:
     [
         (bounded(points=3), "sum:1h-sum:m", "more than our limit of 3 data points"),
         (bounded(size=10), "sum:1h-sum:m", "more than our maximum amount of 0MB from storage"),
-        (EngineSettings(memory_bytes=4 * POINT_BYTES), "sum:1h-sum:m", r"tsd\.query\.memory_limit"),
-        (
-            EngineSettings(memory_bytes=20 * POINT_BYTES + 2 * SERIES_BYTES),
-            "sum:1h-sum-zero:m",
-            r"tsd\.query\.memory_limit",
-        ),
     ],
 )
 async def test_limits_apply_to_rollups(settings: EngineSettings, m: str, message: str) -> None:
     env = await SummaryEnvironment.filled(settings)
     await env.sums({START_S + hour * HOUR_S: hour for hour in range(4)})
     with pytest.raises(BadQuery, match=message) as caught:
-        await env.engine.run(replace(make_query(m), end_ms=(START_S + DAY_S) * 1000))
+        await env.engine.run(day_query(m))
     assert caught.value.status == 413
     assert env.engine.memory.held == 0
+
+
+async def test_memory_of_rollups_and_fills_is_counted() -> None:
+    env = await SummaryEnvironment.filled()
+    await env.sums({START_S + hour * HOUR_S: hour for hour in range(2)})
+    of_two = await least_memory(env.new_summary_engine, day_query("sum:1h-sum:m"))
+    filled = await least_memory(env.new_summary_engine, day_query("sum:1h-sum-zero:m"))
+    await env.sums({START_S + hour * HOUR_S: hour for hour in range(24)})
+    assert of_two < 0.8 * await least_memory(env.new_summary_engine, day_query("sum:1h-sum:m"))
+    assert of_two < 0.8 * filled
+
+
+def day_query(m: str) -> Query:
+    """Return a query of one day."""
+    return replace(make_query(m), end_ms=(START_S + DAY_S) * 1000)
 
 
 async def test_limits_apply_to_pre_aggregates_and_fallbacks() -> None:

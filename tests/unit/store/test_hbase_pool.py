@@ -6,9 +6,10 @@ from contextlib import ExitStack
 import pytest
 
 from tsd.errors import StoreBusy, StoreDown
-from tsd.store.hbase.pool import FIRST_BACKOFF_S, IDLE_S, LONGEST_BACKOFF_S, ConnectionPool, NoAnswer
+from tsd.store.hbase.pool import ConnectionPool, NoAnswer, PoolTiming
 
 A, B = ("a", 1), ("b", 2)
+TIMING = PoolTiming(first_backoff_s=1, longest_backoff_s=8, idle_s=60)
 
 
 class Line:
@@ -54,7 +55,7 @@ def fail(pool: ConnectionPool[Line]) -> None:
 
 
 def test_calls_are_spread_over_gateways(clock: Clock) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock)
+    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock, timing=TIMING)
     assert sorted(call(pool)[0] for _ in range(6)) == ["a"] * 3 + ["b"] * 3
     with pool.lease(fresh=False) as first, pool.lease(fresh=False) as second:
         assert {first.address, second.address} == {A, B}
@@ -62,27 +63,27 @@ def test_calls_are_spread_over_gateways(clock: Clock) -> None:
 
 
 def test_connection_is_reused(clock: Clock) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock, timing=TIMING)
     _, _, line = call(pool)
     assert call(pool)[2] is line
     assert pool.opened == 1
 
 
 def test_stale_or_old_connection_is_closed(clock: Clock) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock, timing=TIMING)
     _, _, line = call(pool)
     line.cut = True
     _, _, other = call(pool)
     assert other is not line
     assert line.closed
-    clock.now += IDLE_S
+    clock.now += TIMING.idle_s
     assert call(pool)[2] is not other
     assert other.closed
 
 
 @pytest.mark.parametrize("error", [NoAnswer("gone"), StoreBusy("later"), ValueError("a bug")])
 def test_connection_is_closed_after_an_error(clock: Clock, error: Exception) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock, timing=TIMING)
     _, _, line = call(pool)
     with pytest.raises(type(error)):
         call(pool, error)
@@ -91,17 +92,17 @@ def test_connection_is_closed_after_an_error(clock: Clock, error: Exception) -> 
 
 
 def test_failed_gateway_gets_no_calls_for_a_while(clock: Clock) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock)
+    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock, timing=TIMING)
     fail(pool)
     assert pool.down == 1
     assert len({call(pool)[0] for _ in range(4)}) == 1
-    clock.now += FIRST_BACKOFF_S
+    clock.now += TIMING.first_backoff_s
     assert {call(pool)[0] for _ in range(4)} == {"a", "b"}
     assert pool.down == 0
 
 
 def test_calls_fail_at_once_if_all_gateways_failed(clock: Clock) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock, timing=TIMING)
     fail(pool)
     with pytest.raises(StoreDown, match=r"\ba:1\b.*\bgone\b"):
         call(pool)
@@ -125,18 +126,17 @@ def rests(pool: ConnectionPool[Line], clock: Clock) -> Iterator[float]:
 
 
 def test_backoff_grows_up_to_a_limit(clock: Clock) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
-    longest = [min(FIRST_BACKOFF_S * 2**n, LONGEST_BACKOFF_S) for n in range(8)]
-    for rest, bound in zip(rests(pool, clock), longest, strict=False):
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock, timing=TIMING)
+    for rest, bound in zip(rests(pool, clock), [1, 2, 4, 8, 8, 8], strict=False):
         assert bound / 2 <= rest <= bound + 0.02
     call(pool)
-    assert FIRST_BACKOFF_S / 2 <= next(rests(pool, clock)) <= FIRST_BACKOFF_S + 0.02
+    assert 0.5 <= next(rests(pool, clock)) <= 1.02
 
 
 def test_only_one_call_probes_a_failed_gateway(clock: Clock) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock, timing=TIMING)
     fail(pool)
-    clock.now += FIRST_BACKOFF_S
+    clock.now += TIMING.first_backoff_s
     with pool.lease(fresh=False) as probe:
         with pytest.raises(StoreDown):
             call(pool)
@@ -152,15 +152,15 @@ def fail_together(pool: ConnectionPool[Line], calls: int) -> None:
 
 
 def test_concurrent_failures_count_once(clock: Clock) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock, timing=TIMING)
     with pytest.raises(NoAnswer):
         fail_together(pool, 6)
-    clock.now += FIRST_BACKOFF_S
+    clock.now += TIMING.first_backoff_s
     call(pool)
 
 
 def test_dropped_idle_connection_keeps_the_gateway_up(clock: Clock) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock, timing=TIMING)
     with pool.lease(fresh=False) as one:
         _, _, other = call(pool)
         one.connection = Line()
@@ -173,7 +173,7 @@ def test_dropped_idle_connection_keeps_the_gateway_up(clock: Clock) -> None:
 
 
 def test_close_during_a_call_closes_its_connection(clock: Clock) -> None:
-    pool: ConnectionPool[Line] = ConnectionPool([A], clock)
+    pool: ConnectionPool[Line] = ConnectionPool([A], clock, timing=TIMING)
     _, _, idle = call(pool)
     with pool.lease(fresh=True) as lease:
         lease.connection = Line()

