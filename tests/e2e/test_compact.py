@@ -11,7 +11,6 @@ import pytest
 from tests.e2e.command import Tsd, on_hbase, until
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
-from tsd.cli.compact import SAVE_S
 from tsd.cli.torture.fork_server import Forked
 from tsd.daemon.wiring import now_ms
 from tsd.store import Put
@@ -138,7 +137,7 @@ def test_compact_creates_no_store(tsd: Tsd) -> None:
 def test_interrupted_compact_resumes(tsd: Tsd, number: signal.Signals) -> None:
     load(tsd, lines("a.load", hours=200, points=2))
     checkpoint = tsd.folder / "compact.json"
-    with tsd.popen("compact", "--rate", f"{16 / SAVE_S}") as process:
+    with tsd.popen("compact", "--rate", "16") as process:
         until(checkpoint.exists, "a checkpoint")
         busy = tsd.run("compact", "--checkpoint", checkpoint)
         assert busy.status == 4, busy
@@ -162,7 +161,7 @@ def test_compact_survives_daemon_restart(tsd: Tsd) -> None:
     load(tsd, lines("a.load", hours=100, points=2))
     with ExitStack() as stack:
         with tsd.serve():
-            process = stack.enter_context(tsd.popen("compact", "--rate", f"{16 / SAVE_S}"))
+            process = stack.enter_context(tsd.popen("compact", "--rate", "16"))
             until((tsd.folder / "compact.json").exists, "a checkpoint")
         await_trouble(process)
         with tsd.serve():
@@ -183,7 +182,7 @@ def test_compact_survives_hbase_outage(tmp_path: Path, hbase: RunningHbase) -> N
     tables = hbase.new_tables()
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, ONE_BY_ONE))
     load(tsd, lines("a.load", hours=100, points=2))
-    with tsd.popen("compact", "--rate", f"{16 / SAVE_S}") as process:
+    with tsd.popen("compact", "--rate", "16") as process:
         until((tsd.folder / "compact.json").exists, "a checkpoint")
         hbase.thrift_kill()
         await_trouble(process)

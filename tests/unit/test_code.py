@@ -1,6 +1,7 @@
 """Rules for the package's code: it must not run text as code, or start programs that a request names."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,3 +74,33 @@ def _is_false(node: ast.expr) -> bool:
 def test_search_finds_forbidden_calls() -> None:
     text = "from subprocess import run as go\nimport os\ngo('x')\nos.system('x')\nre.compile('x')\neval('1')"
     assert {"subprocess.run", "os.system", "eval"} <= {name for name, _ in calls(ast.parse(text))}
+
+
+# Constants that tests may import: parts of a format, limits that clients see, and sizes from which a test derives input
+# that is just below or above a limit. Values that only tune speed or timing are arguments, or tests do without them.
+ALLOWED_IN_TESTS = frozenset(
+    "BASE_BYTES BLOCK_BYTES CHECKSUM_BYTES DIGEST_BYTES FIRST_MS HEADER_BYTES HOUR_S LAST_BASE_MS LEAST_POINTS "
+    "LONGEST_KEY LONG_BYTES NO_POINTS PAGE_BYTES POINT_BYTES START_BYTES UNCHUNKED_BYTES UNCOUNTED_BYTES "
+    "MAX_DEPTH MAX_FILTERS MAX_GZIP_MEMBERS MAX_HEAD_BYTES MAX_JSON_BYTES MAX_LOGIN_ATTEMPTS MAX_SUB_QUERIES MAX_TEXT "
+    "BUSY_MS CELL_POINTS CHUNK_BYTES DAY_MS EXTENSION_S JITTER_S LOGIN_TIMEOUT_S MIN_COMPRESSED_BYTES "
+    "PROGRESS_INTERVAL_S READ_BYTES RECENT_S RELOAD_INTERVAL_S REOPEN_S RESERVED_DESCRIPTORS SAFE_S SETTLED_MS "
+    "SETTLE_MS SMALL_PACKET_BYTES STALLED_CHECKS START_GRACE_S "
+    "HIGH_BYTES_PER_S HOLD_S MAX_PAUSE_S MAX_SAMPLE_AGE_S MIN_PAUSE_S PAUSE_RATIO SAMPLE_S".split()
+)
+TUNING = re.compile(
+    r"(MAX|MIN|LARGE|FIRST|LONGEST|SAMPLE)_[A-Z_]+|[A-Z_]+_(S|MS|BYTES|CELLS|ROWS|POINTS|LINES)|RETRIES"
+)
+    r"(MAX|MIN|LARGE|FIRST|LONGEST|SAMPLE)_[A-Z_]+|[A-Z_]+_(S|MS|BYTES|CELLS|ROWS|POINTS|LINES)|RETRIES"
+)
+
+
+def test_tests_import_no_new_tuning_constants() -> None:
+    found = {
+        alias.name
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "tsd"
+        for alias in node.names
+        if TUNING.fullmatch(alias.name)
+    }
+    assert found - ALLOWED_IN_TESTS == set()

@@ -303,9 +303,8 @@ class Intake:
         wait until they are written. Callers pass one at a time, so that each sees the lines of the one before.
         """
         async with self._draining:
-            while (
-                self._journal.pending > 2 * self._journal.group_bytes
-            ):  # the group that is being written, and the next
+            most = 2 * self._journal.group_bytes  # the group that is being written, and the next
+            while self._journal.pending > most:
                 await self._journal.progressed()
 
     async def wait_synced(self, position: int, *, hurry: bool = False) -> None:

@@ -14,7 +14,7 @@ from tests.running import Running, running
 from tests.unit.api.http_requests import http_post, http_request
 from tests.unit.server.web_parts import get, read_response, serving
 from tsd.api import query
-from tsd.api.query import DISABLED, LARGE_POINTS
+from tsd.api.query import DISABLED
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rowkey import after
@@ -59,7 +59,7 @@ async def test_client_reads_its_own_writes(daemon: Running) -> None:
 
 
 async def test_large_answer_in_chunks_equals_a_small_one(daemon: Running) -> None:
-    count = 4 * LARGE_POINTS
+    count = 20_000
     await daemon.send_lines(b"".join(b"put m %d %d.5 host=x\n" % (BASE + at, at) for at in range(count)))
     path = f"/api/query?start={BASE}&end={BASE + count}&m=sum:m"
     response = await http_request(daemon, path)
@@ -72,7 +72,7 @@ async def test_large_answer_in_chunks_equals_a_small_one(daemon: Running) -> Non
 
 async def test_values_json_cannot_express_are_an_error(daemon: Running) -> None:
     """Found before the first byte is out: an answer that has begun cannot become an error."""
-    count = 2 * LARGE_POINTS
+    count = 10_000
     lines = [b"put m %d 1e308 host=%d\n" % (BASE + at, host) for host in range(2) for at in range(count)]
     await daemon.send_lines(b"".join(lines))
     response = await http_request(daemon, f"/api/query?start={BASE}&end={BASE + count}&m=sum:m")

@@ -15,7 +15,7 @@ from tests.running import Client
 from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, QueryEnvironment
 from tests.unit.server.web_parts import HttpResponse, Served, get, post, read_response, serving
 from tsd.api import query, search
-from tsd.api.query import LARGE_POINTS, AnswerBody
+from tsd.api.query import AnswerBody
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.query.engine import EngineSettings
 from tsd.query.gexp.functions import FUNCTIONS
@@ -177,23 +177,23 @@ async def test_results_of_functions_count_as_memory() -> None:
 
 
 async def test_a_large_answer_is_held_until_it_is_sent() -> None:
-    lines = [f"m {START_S + at} {at} host=x" for at in range(2 * LARGE_POINTS)]
+    lines = [f"m {START_S + at} {at} host=x" for at in range(10_000)]
     wanted = WANTED | {
-        "time": {**WANTED["time"], "end": START_S + 2 * LARGE_POINTS},
+        "time": {**WANTED["time"], "end": START_S + 10_000},
         "metrics": [{"id": "a", "metric": "m"}],
     }
     async with place(lines) as there:
         response = await there.exp(wanted)
         assert response.headers["transfer-encoding"] == "chunked"
         [shown] = response.json["outputs"]
-        assert shown["dps"] == [[(START_S + at) * 1000, float(at)] for at in range(2 * LARGE_POINTS)]
+        assert shown["dps"] == [[(START_S + at) * 1000, float(at)] for at in range(10_000)]
         assert there.env.engine.memory.held == 0
 
 
 @pytest.mark.parametrize("part", [0, 1])
 async def test_cancelled_large_answer_releases_its_memory(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: an answer cancelled before it was sent kept its memory, until no query was answered."""
-    lines = [f"m {START_S + at} {at} host=x" for at in range(5 * LARGE_POINTS)]
+    lines = [f"m {START_S + at} {at} host=x" for at in range(25_000)]
     async with place(lines) as there:
 
         def cancelled(found: Answer, *, arrays: bool) -> Iterator[bytes]:
@@ -204,9 +204,7 @@ async def test_cancelled_large_answer_releases_its_memory(part: int, monkeypatch
                 yield written
 
         monkeypatch.setattr(query, "write_answer", cancelled)
-        response = await there.served.request(
-            get(f"/api/query?start={START_S}&end={START_S + 5 * LARGE_POINTS}&m=sum:m")
-        )
+        response = await there.served.request(get(f"/api/query?start={START_S}&end={START_S + 25_000}&m=sum:m"))
         assert (response.status, response.json["error"]["message"]) == (503, "The query was cancelled")
         assert there.env.engine.memory.held == 0
     assert there.registry.counts == {"succeeded": 0, "failed": 0, "cancelled": 1}

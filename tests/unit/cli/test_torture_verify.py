@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tsd.cli.torture.report import TortureReport, table
 from tsd.cli.torture.senders import LineKey, Lines, Sender, SentSeries
-from tsd.cli.torture.verify import EXAMPLES, Comparison, StoredRow, Verification
+from tsd.cli.torture.verify import Comparison, StoredRow, Verification
 
 LINES = Lines("place", 0, slots=3, life=16)
 SENT, CONFIRMED = 3 * 40, 3 * 32
@@ -126,7 +126,8 @@ def test_report_shows_some_examples_and_counts_all() -> None:
     report = TortureReport(rounds=1)
     report.add_senders([RecordedSender()], judged())
     assert not report.good
-    assert (report.lost.count, len(report.lost.examples)) == (CONFIRMED, EXAMPLES)
+    assert report.lost.count == CONFIRMED
+    assert 0 < len(report.lost.examples) < CONFIRMED
     assert report.sent == report.acknowledged + report.open == SENT
     total = TortureReport()
     total.add(report)

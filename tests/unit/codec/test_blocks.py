@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tsd.codec.blocks.block import CHUNK_POINTS, Block, Rows, encode_block
+from tsd.codec.blocks.block import Block, Rows, encode_block
 from tsd.errors import CorruptRow
 
 PLACE = b"place"
@@ -11,7 +11,7 @@ PLACE = b"place"
 
 def many_rows() -> Rows:
     """Rows of gauges, counters and small integers in turn, for many chunks; every fifth one has times of its own."""
-    series, points = 300, CHUNK_POINTS // 40
+    series, points = 300, 200
     rng = np.random.default_rng(7)
     gauges = np.round(np.cumsum(rng.normal(0, 1, (series, points)), axis=1), 2)
     bits = np.cumsum(rng.integers(0, 500, (series, points)), axis=1)

@@ -15,9 +15,6 @@ from trio.testing import MockClock
 
 from tests.running import running
 from tsd.daemon.diagnostics import (
-    HEAPS,
-    MAX_LINES,
-    MAX_RESTART_DELAY_S,
     BackgroundTasks,
     log_tasks,
     task_lines,
@@ -60,15 +57,15 @@ async def test_dump_of_many_tasks_is_limited() -> None:
             await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(deep, MAX_LINES + 10)
+        nursery.start_soon(deep, 115)
         await trio.testing.wait_all_tasks_blocked()
         with capture_logs() as logs:
             log_tasks()
         nursery.cancel_scope.cancel()
     [dump] = logs
     assert dump["event"] == "tasks.dumped"
-    assert len(dump["tasks"]) == MAX_LINES
-    assert dump["omitted"] > 10
+    assert 10 < len(dump["tasks"]) < 115
+    assert len(dump["tasks"]) + dump["omitted"] >= 115
 
 
 async def test_thread_lines_have_the_calls_of_a_busy_thread() -> None:
@@ -142,7 +139,7 @@ def heaps(*, kept: bool) -> int:
 
 
 def test_threads_share_few_heaps() -> None:
-    assert heaps(kept=True) <= HEAPS < heaps(kept=False)
+    assert heaps(kept=True) < heaps(kept=False) / 2
 
 
 HOLES = """
@@ -234,7 +231,8 @@ async def test_failed_task_is_restarted_and_counted(autojump_clock: MockClock) -
     assert tasks.failures == 9
     assert [(line["event"], line["task"]) for line in logs] == [("background_task.failed", "certificate")] * 9
     pauses = [after - before for before, after in pairwise(began)]
-    assert (pauses[0], pauses[-1]) == (1.0, MAX_RESTART_DELAY_S)
+    assert pauses == sorted(pauses)
+    assert pauses[0] < pauses[-2] == pauses[-1]  # up to a limit
 
 
 async def test_daemon_serves_while_a_task_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

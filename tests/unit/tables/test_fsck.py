@@ -15,7 +15,7 @@ from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY, name_column
 from tsd.errors import StoreDown
 from tsd.store import Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
-from tsd.tables.opentsdb.fsck import BUSY_MS, SAMPLE_ROWS, Fsck, RowReport
+from tsd.tables.opentsdb.fsck import BUSY_MS, Fsck, RowReport
 from tsd.tables.opentsdb.uids import Uids
 
 NOW_MS = 1_000_000
@@ -139,7 +139,7 @@ async def test_table_matches_if_any_metric_has_names() -> None:
     await store.store.delete(DATA, {KEY: [COLUMN + b"\0\0"]}, up_to_ms=9)
     assert await fsck.matches_configuration()  # it is empty
     other = b"\0\0\2" + KEY[3:]
-    for hour in range(SAMPLE_ROWS + 5):
+    for hour in range(500):
         await written(store, "0000=2a@3", key=b"\0\0\0" + (3600 * hour).to_bytes(4, "big") + KEY[7:])
     await written(store, "0000=2a@3", key=other)
     assert not await fsck.matches_configuration()

@@ -11,7 +11,7 @@ from tsd.codec.putline import instant
 from tsd.codec.text import FLOAT
 from tsd.ingest.series import SeriesTable
 from tsd.tables.catalog import LastPoint
-from tsd.tables.opentsdb.last_points import NEW_SERIES, NO_TIME, LastPointCache
+from tsd.tables.opentsdb.last_points import NO_TIME, LastPointCache
 from tsd.tables.writing import SeriesKey, SeriesText
 
 BEFORE_MS = 1 << 42
@@ -121,7 +121,7 @@ async def test_full_cache_drops_the_oldest_points() -> None:
 
 async def test_eviction_during_insert_never_mixes_series() -> None:
     table, latest = SeriesTable(), LastPointCache(0)
-    count = 2 * NEW_SERIES
+    count = 5000
     numbers = [entered(table, name) for name in range(count)]
 
     async def forget() -> None:

@@ -13,7 +13,7 @@ from tsd.store import Family, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 from tsd.tables.opentsdb.uid_table import delete, recheck, recheck_forever, rename
-from tsd.tables.opentsdb.uids import LOOKUP_ROWS, Uids
+from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.writing import SeriesKey, SeriesText
 
 TABLE = "tsdb-uid"
@@ -70,13 +70,14 @@ async def test_a_rename_by_others_is_noticed_within_the_period(
 async def test_recheck_spreads_its_chunks_over_the_period(autojump_clock: MockClock) -> None:
     store = await made()
     watched = Watched(store)
-    names = [b"name%d" % number for number in range(LOOKUP_ROWS + 1)]
+    names = [b"name%d" % number for number in range(5000)]
     await watched.uids.find_or_assign(METRIC, names)
     store.calls.clear()
     began = trio.current_time()
     await watched.round()
     assert trio.current_time() - began == pytest.approx(PERIOD_S)
-    assert store.calls == ["get", "get"]
+    assert set(store.calls) == {"get"}
+    assert len(store.calls) > 1
 
 
 async def test_deleted_name_is_noticed(autojump_clock: MockClock) -> None:

