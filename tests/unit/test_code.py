@@ -90,8 +90,6 @@ ALLOWED_IN_TESTS = frozenset(
 TUNING = re.compile(
     r"(MAX|MIN|LARGE|FIRST|LONGEST|SAMPLE)_[A-Z_]+|[A-Z_]+_(S|MS|BYTES|CELLS|ROWS|POINTS|LINES)|RETRIES"
 )
-    r"(MAX|MIN|LARGE|FIRST|LONGEST|SAMPLE)_[A-Z_]+|[A-Z_]+_(S|MS|BYTES|CELLS|ROWS|POINTS|LINES)|RETRIES"
-)
 
 
 def test_tests_import_no_new_tuning_constants() -> None:
