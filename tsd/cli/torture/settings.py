@@ -58,6 +58,7 @@ FORCED = {
     "tsd.http.request.memory": "268435456",
     "tsd.http.request.timeout": "60",
     "tsd.http.trusted_proxies": "",
+    "tsd.http.hosts": "*",
     "tsd.http.header_tag": "",
     "tsd.http.staticroot": "",  # files may be relative to another working folder
     "tsd.query.timeout": "0",
