@@ -1,6 +1,7 @@
 """The fast way in says of every block what the reference says of its lines, one by one."""
 
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +65,11 @@ PLAIN = st.builds(
 )
 
 
+def packets(*lines: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """A packet of some lines."""
+    return st.lists(st.one_of(*lines).map(lambda line: line + b"\n"), min_size=1, max_size=4).map(b"".join)
+
+
 class Verdict(NamedTuple):
     """What the reference says of lines."""
 
@@ -117,22 +123,31 @@ def cells_of(rows: OpenRows) -> dict[tuple[bytes, bytes, int], Point]:
 
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(st.lists(st.one_of(PLAIN, PLAIN, GOOD), max_size=8), st.lists(st.one_of(PLAIN, GOOD, OTHER), max_size=1))
-def test_all_or_no_lines_of_a_plain_block_are_accepted(by_loop: bool, lines: list[bytes], others: list[bytes]) -> None:
+@given(
+    st.lists(packets(PLAIN), max_size=6),
+    st.lists(packets(PLAIN, PLAIN, GOOD, OTHER), min_size=1, max_size=6),
+    st.data(),
+)
+def test_packets_are_absorbed_up_to_the_first_odd_one(
+    by_loop: bool, others: list[bytes], batch: list[bytes], data: st.DataObject
+) -> None:
     rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
-    absorb_all(
-        rows, b"".join(line + b"\n" for line in lines[: len(lines) // 2 * 2])
-    )  # the last one may have an unknown series
+    for packet in [*others, *batch]:
+        if data.draw(st.booleans()):
+            absorb_all(rows, packet)
     rows.take()
-    block = b"".join(line + b"\n" for line in lines + others)
-    accepted = rows.absorb_plain(block)
+    bounds = [0, *accumulate(map(len, batch))]
+    first = data.draw(st.integers(0, len(batch) - 1))
+    stop, accepted = rows.absorb_packets(b"".join(batch), bounds, first)
+    assert first <= stop <= len(batch)
+    assert rows.points == accepted
     points = [column.tolist() for column in rows.take()]
-    if accepted is None:
-        assert points == [[], [], [], []]
-        return
-    again = rows.absorb(block, {})
-    assert again == (accepted, block, [], [], b"", 0)
+    block = b"".join(batch[first:stop])
+    assert rows.absorb(block, {}) == (accepted, block, [], [], b"", 0)
     assert points == [column.tolist() for column in rows.take()]
+    if stop < len(batch):
+        assert rows.absorb_packets(batch[stop], [0, len(batch[stop])], 0) == (0, 0)
+        assert rows.points == accepted  # of the second time
 
 
 @BOTH_WAYS

@@ -167,7 +167,7 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
     """Build the HTTP and telnet servers and their listener."""
     http = HttpServer(api)
     stats = TelnetStats()
-    multiplexer = Multiplexer(ingest.intake.try_take_plain, ingest.backpressure, api.now_ms, stats.add_accepted)
+    multiplexer = Multiplexer(ingest.intake.take_packets, ingest.backpressure, api.now_ms, stats.add_accepted)
     options = TelnetOptions(
         config.mode,
         not config.no_diediedie,

@@ -109,7 +109,9 @@ async def absorb(
     """Absorb a block into `rows`, and return without a checkpoint after that.
 
     The parser absorbs a block in one pass if its series are known, or if all their names are cached. Otherwise it
-    absorbs nothing, the unknown series are inserted or refused, and a second pass absorbs the block.
+    absorbs nothing, the unknown series are inserted or refused, and a second pass absorbs the block. One pass would
+    need a second set of points, whose series are numbered later: points must not be in open rows before they can be
+    journaled, and the look-up of a name waits. The second pass takes 0.04 us a line, a new name 17 us.
 
     Raise StoreError if the store does not answer, and CorruptRow if it has no UID table. With `max_unresolved` these
     are not raised: well-formed series are inserted without keys and resolved when their window is written. Beyond that
@@ -256,13 +258,15 @@ class Intake:
         absorbed = _absorb_once(self._rows, self._resolver, block, {}, OriginAdmission(self._name_limit, origin))
         return None if absorbed.unknown else self._journal_and_count(absorbed, block, origin)
 
-    def try_take_plain(self, block: bytes) -> Taken | None:
-        """Do what `take` does for plain lines of several connections; the caller counts the lines of each connection.
-        Return None, and take nothing, if a line needs the slow path."""
-        accepted = self._rows.absorb_plain(block)
-        if accepted is None:
-            return None
-        return self._journal_and_count(Absorbed(accepted, block, [], [], b""), block, None)
+    def take_packets(self, block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
+        """Do what `take` does for packets of several connections, from number `first` up to the first packet that needs
+        the slow path; see `OpenRows.absorb_packets`. Return that packet's number, and the position in the journal. The
+        caller counts the lines of each connection."""
+        stop, accepted = self._rows.absorb_packets(block, bounds, first)
+        if accepted:
+            taken = block[bounds[first] : bounds[stop]]
+            self._journal_and_count(Absorbed(accepted, taken, [], [], b""), taken, None)
+        return stop, self._journal.position
 
     async def take_summaries(self, block: bytes, origin: Origin | None = None) -> Taken:
         """Accept lines from the start of `block`, which has only rollups and histograms."""

@@ -5,7 +5,8 @@ The compiled parser is here, the pure one in `tsd.ingest.parser`. The compiled l
 """
 
 import sys
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -57,16 +58,18 @@ class CompiledParser:
             return Absorbed(0, b"", [], absorbed.unknown, b"")
         return absorbed
 
-    def absorb_plain(self, block: bytes) -> int | None:
-        """Absorb a block of plain lines, see `OpenRows.absorb_plain`."""
+    def absorb_packets(self, block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
+        """Absorb packets of plain lines, see `OpenRows.absorb_packets`."""
         before = len(self._points)
-        end = 0
         try:
-            end = self._points.read(block, 0, None, None, 0)
-        finally:
-            if end < len(block):
-                self._points.cut(before)
-        return len(self._points) - before if end == len(block) else None
+            end = self._points.read(block, bounds[first], None, None, 0)
+        except BaseException:
+            self._points.cut(before)
+            raise
+        stop = bisect_right(bounds, end) - 1
+        if bounds[stop] < end:  # the next packet was read in part
+            self._points.cut(before + block.count(b"\n", bounds[first], bounds[stop]))
+        return stop, len(self._points) - before
 
     def _absorb_slowly(
         self,
@@ -169,13 +172,13 @@ class OpenRows:
         self.complete &= not absorbed.journal_only
         return absorbed
 
-    def absorb_plain(self, block: bytes) -> int | None:
-        """Absorb a block and return its number of lines, if all are plain put lines of known series. Otherwise absorb
-        nothing and return None."""
-        accepted = self._parser.absorb_plain(block)
-        if accepted is not None:
-            self.points += accepted
-        return accepted
+    def absorb_packets(self, block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
+        """Absorb the packets of `block` from number `first` up to the first one that is not only plain put lines of
+        known series. Packet n is `block[bounds[n] : bounds[n + 1]]`. Return that packet's number, and the number of
+        absorbed lines."""
+        stop, accepted = self._parser.absorb_packets(block, bounds, first)
+        self.points += accepted
+        return stop, accepted
 
     def batch(self, new_batch: Callable[[], SummaryBatch]) -> SummaryBatch:
         """Return the batch of rollups and histograms, a new one if there is none."""

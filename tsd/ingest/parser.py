@@ -60,10 +60,23 @@ class PureParser:
         absorbed = self._absorb_lines(block[: len(block) - len(rest)], puts, refusals)
         return absorbed if absorbed.unknown else absorbed._replace(rest=rest)
 
-    def absorb_plain(self, block: bytes) -> int | None:
-        """Absorb a block of plain lines, see `OpenRows.absorb_plain`."""
+    def absorb_packets(self, block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
+        """Absorb packets of plain lines, see `OpenRows.absorb_packets`."""
+        last = len(bounds) - 1
+        if lines := self._absorb_plain(block[bounds[first] :]):
+            return last, lines
+        total = 0
+        for number in range(first, last):
+            lines = self._absorb_plain(block[bounds[number] : bounds[number + 1]])
+            if not lines:
+                return number, total
+            total += lines
+        return last, total
+
+    def _absorb_plain(self, block: bytes) -> int:
+        """Absorb a block if all its lines are plain and of known series. Return the number of absorbed lines."""
         absorbed = self._absorb_columns(block, block.split(b"\n")[:-1])
-        return None if absorbed is None or absorbed.unknown else absorbed.accepted
+        return 0 if absorbed is None or absorbed.unknown else absorbed.accepted
 
     def _absorb_columns(self, block: bytes, lines: list[bytes]) -> Absorbed | None:
         """Absorb a whole block at once. Return None, and absorb nothing, if a line is not plain."""

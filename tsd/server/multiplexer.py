@@ -13,12 +13,14 @@ import math
 import os
 import select
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 import outcome
 import trio
 
-from tsd.ingest.intake import Backpressure, Taken
+from tsd.ingest.intake import Backpressure
 from tsd.server.peer import Peer
 
 try:
@@ -78,6 +80,9 @@ class Packet(NamedTuple):
     slot: Slot
     size: int  # bytes
     lines: int
+
+
+PACKET_SIZE = itemgetter(2)
 
 
 class PacketBatch(NamedTuple):
@@ -167,16 +172,16 @@ class Multiplexer:
 
     def __init__(
         self,
-        try_take_plain: Callable[[bytes], Taken | None],
+        take_packets: Callable[[bytes, Sequence[int], int], tuple[int, int]],
         backpressure: Backpressure,
         now_ms: Callable[[], int],
         on_accepted: Callable[[int], None],
     ) -> None:
-        """`try_take_plain` ingests valid put lines of several connections; None: it ingested none. `on_accepted`
-        receives the number of ingested lines."""
+        """`take_packets` ingests put lines of several connections, see `Intake.take_packets`. `on_accepted` receives
+        the number of ingested lines."""
         self._epoll = select.epoll()
         self._slots: dict[int, Slot] = {}
-        self._try_take_plain = try_take_plain
+        self._take_packets = take_packets
         self._backpressure = backpressure
         self._now_ms = now_ms
         self._on_accepted = on_accepted
@@ -257,22 +262,23 @@ class Multiplexer:
         return b""
 
     def _ingest(self, packets: Sequence[Packet], block: bytes) -> None:
-        """Ingest a batch as a whole. If a packet prevents that, bisect the batch until the packet is alone."""
-        if len(packets) < 2:
-            for fd, *_ in packets:
-                self._hand_over(fd, block)
-            return
-        try:
-            taken = self._try_take_plain(block)
-        except Exception:  # noqa: BLE001 (bisection finds the failing connection; lines may be ingested twice)
-            taken = None
-        if taken is None:
-            half = len(packets) // 2
-            cut = sum([size for _, _, size, _ in packets[:half]])
-            self._ingest(packets[:half], block[:cut])
-            self._ingest(packets[half:], block[cut:])
-            return
-        self._on_accepted(credit_batch(packets, taken.position, trio.current_time(), self._now_ms()))
+        """Ingest a batch. Each packet that needs the slow path is handed over to its connection, and the batch goes on
+        with the next packet. A packet that is alone is handed over too."""
+        bounds = list(accumulate(map(PACKET_SIZE, packets), initial=0))
+        first, batched = 0, True
+        while first < len(packets):
+            stop = first
+            if batched and len(packets) - first > 1:
+                try:
+                    stop, position = self._take_packets(block, bounds, first)
+                except Exception:  # noqa: BLE001 (hand-over finds the failing connection; lines may be ingested twice)
+                    batched = False
+            if stop > first:
+                now_s = trio.current_time()
+                self._on_accepted(credit_batch(packets[first:stop], position, now_s, self._now_ms()))
+            if stop < len(packets):
+                self._hand_over(packets[stop][0], block[bounds[stop] : bounds[stop + 1]])
+            first = stop + 1
 
     def _hand_over(self, fd: int, data: bytes) -> None:
         """Process one packet by its connection. Wake the connection's task for the rest, and at the end of input."""
