@@ -173,6 +173,9 @@ class ReadableSelection(reading.Selection, reading.SeriesSet):
     def tsuid(self, pairs: bytes) -> bytes:
         return self._keys[pairs]
 
+    def pairs_of(self, keys: SeriesKeys) -> list[bytes | None]:
+        return [self.known.pairs[key.head] if split_key(key.head)[0] == self.metric else None for key in keys]
+
     async def read(self, span: reading.ScanRange, take: Take, **_: bool) -> None:
         metric = self.metric.encode("latin-1")
         rows = await rows_of(self.store, POINTS, metric + b"\0", metric + b"\1")

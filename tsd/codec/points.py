@@ -105,6 +105,13 @@ def no_columns() -> Columns:
     return Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
 
 
+def joined_columns(parts: Sequence[Columns]) -> Columns:
+    """Return the points of all parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return Columns(*map(np.concatenate, zip(no_columns(), *parts, strict=True)))
+
+
 def columns_of(buffers: "_columns.Buffers") -> Columns:
     """Return columns over buffers of the compiled code, without a copy."""
     series, instants, flags, bits = buffers

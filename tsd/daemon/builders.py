@@ -42,6 +42,7 @@ from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, Teln
 from tsd.server.tls import Tls
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
+from tsd.tables.open_points import OpenPointSource
 from tsd.tables.reading import PointReader
 
 log = structlog.get_logger(__name__)
@@ -133,9 +134,17 @@ def build_canary(
 
 
 def build_query(
-    config: Config, reader: PointReader, flush: Flush, load: IngestLoad | None, now_ms: Clock, *, cache: bool = True
+    config: Config,
+    reader: PointReader,
+    flush: Flush,
+    load: IngestLoad | None,
+    now_ms: Clock,
+    *,
+    cache: bool = True,
+    open_points: OpenPointSource | None = None,
 ) -> QueryParts:
-    """Build the query engine. `flush` writes pending points of a metric. Raises BadConfig."""
+    """Build the query engine. `open_points` has points that the store lacks, and `flush` writes those of a metric.
+    Raises BadConfig."""
     limits = Limits(
         Bounds(config.query_bytes, config.query_points),
         read_overrides(Path(config.query_overrides)) if config.query_overrides else (),
@@ -149,7 +158,7 @@ def build_query(
         max_concurrent=config.max_queries,
         cache_bytes=config.cache_memory if cache else 0,
     )
-    engine = QueryEngine(reader, settings=settings, flush=flush, now_ms=now_ms, load=load)
+    engine = QueryEngine(reader, settings=settings, flush=flush, now_ms=now_ms, load=load, open_points=open_points)
     return QueryParts(engine, QueryRegistry(now_ms, duplicates=config.query_duplicates))
 
 

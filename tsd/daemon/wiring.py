@@ -402,7 +402,7 @@ def build_daemon(
     callbacks = TableCallbacks(lambda: ingest.writer.is_behind, drop_caches)
     tables = build_tables(config, store, now_ms, callbacks)
     ingest = build_ingest(config, known, tables, load, now_ms)
-    query = build_query(config, tables.reader, ingest.writer.write_metric, load, now_ms)
+    query = build_query(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)
     access = build_access(config, now_ms)
     control = DaemonControl(drop_caches, stop.set, statistics, stats_tags, stats)
     api = ApiParts(config, store, tables, ingest, query, access, control, now_ms)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tsd.codec.points import Columns, columns_of, no_columns
+from tsd.codec.points import Columns, columns_of, joined_columns, no_columns
 from tsd.codec.putline import NameRules
 from tsd.codec.text import LEGAL
 from tsd.errors import BadLine, bare
@@ -21,6 +21,8 @@ from tsd.tables.writing import KeyComposer, SeriesText, SummaryBatch
 
 if HAS_LOOP:
     from tsd.ingest import _parser
+
+MAX_PARTS = 64  # of points that were read and not yet taken
 
 
 class CompiledParser:
@@ -129,6 +131,7 @@ class OpenRows:
         self.complete = True  # whether all points are in memory: none is only in the journal
         self._rules = rules
         self._summaries: SummaryBatch | None = None
+        self._peeked: list[Columns] = []  # points that were removed from the parser
         texts = table.texts
         self.validator = Validator(rules, compiled=not isinstance(texts, Texts))
         self._parser = (
@@ -151,8 +154,9 @@ class OpenRows:
 
     def has_metric(self, metric: bytes) -> bool:
         """Return whether there may be points of a metric. It is always true if some points are only in the journal."""
-        in_summaries = self._summaries is not None and metric in self._summaries.metrics
-        return not self.complete or in_summaries or self._parser.has_metric(metric)
+        if not self.complete or self.has_summaries(metric) or self._parser.has_metric(metric):
+            return True
+        return any(self.table.has_metric(metric, columns.series) for columns in self._peeked)
 
     def absorb(
         self, block: bytes, refusals: Refusals, composer: KeyComposer | None = None, room: int = sys.maxsize
@@ -188,8 +192,22 @@ class OpenRows:
 
     def take(self) -> Columns:
         """Remove and return all points, in order of arrival."""
-        self.points, self.complete = 0, True
-        return self._parser.take()
+        parts = self.peek()
+        self.points, self.complete, self._peeked = 0, True, []
+        return joined_columns(parts)
+
+    def peek(self) -> list[Columns]:
+        """Return all points in parts, in order of arrival, and keep them. Unless `complete`, some are missing."""
+        taken = self._parser.take()
+        if len(taken.series):
+            self._peeked.append(taken)
+        if len(self._peeked) > MAX_PARTS:
+            self._peeked = [joined_columns(self._peeked)]
+        return list(self._peeked)
+
+    def has_summaries(self, metric: bytes) -> bool:
+        """Return whether there are rollups or histograms of a metric."""
+        return self._summaries is not None and metric in self._summaries.metrics
 
     def take_summaries(self) -> SummaryBatch | None:
         """Remove and return the rollups and histograms. `points` counts their lines until `take`."""

@@ -241,8 +241,12 @@ class SeriesTable:
 
     def has_metric(self, metric: bytes, numbers: NDArray[np.int32]) -> bool:
         """Return whether one of these series is of the metric."""
+        return bool(self.of_metric(metric, numbers).any())
+
+    def of_metric(self, metric: bytes, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return whether each of these series is of the metric."""
         wanted = self.texts.metric_id(metric, enter=False)
-        return wanted != 0 and bool((self._metric_of[numbers] == wanted).any())
+        return self._metric_of[numbers] == wanted if wanted else np.zeros(len(numbers), np.bool_)
 
     def mark_seen(self, numbers: NDArray[np.int32], now_s: int) -> None:
         """Record that these series have points now."""

@@ -16,7 +16,7 @@ import numpy as np
 import structlog
 import trio
 
-from tsd.codec.points import Columns
+from tsd.codec.points import Columns, joined_columns
 from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError
 from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, LineCounts, absorb_whole
 from tsd.ingest.journal.disk import unused, write_new
@@ -26,6 +26,7 @@ from tsd.ingest.limits import RefusedLine
 from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.rollups import Summaries
+from tsd.tables.open_points import OpenPoints
 from tsd.tables.writing import PointWriter, SeriesResolver, SeriesText, SummaryBatch
 
 log = structlog.get_logger(__name__)
@@ -105,6 +106,7 @@ class WindowMemory:
 
 
 MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
+MAX_READ = 200_000  # points that are searched for one query; if more wait, they are written before it reads
 RETRY_S = 0.2, 5.0  # the first and the longest pause after an error of the store
 
 
@@ -321,6 +323,25 @@ class Writer:
             if self._sealed < wanted:
                 self.seal()
             return await self._wait_written(min(wanted, self._sealed), patient=False)
+
+    def open_points(self, metric: bytes) -> OpenPoints | None:
+        """Return the points of a metric that are not stored, see `OpenPointSource`."""
+        rows, table, windows = self._rows, self._rows.table, self._windows
+        if self.waiting_points > MAX_READ or not rows.complete or rows.has_summaries(metric):
+            return None
+        parts: list[Columns] = []
+        for window in windows:
+            if window.columns is None or (window.summaries is not None and metric in window.summaries.metrics):
+                return None
+            parts.append(window.columns)
+        found = [part.at(table.of_metric(metric, part.series)) for part in (*parts, *rows.peek())]
+        columns = joined_columns(found)
+        numbers, places = np.unique(columns.series, return_inverse=True)
+        if (table.unresolved or table.refused) and not (table.unresolved.keys() | table.refused).isdisjoint(
+            numbers.tolist()
+        ):
+            return None
+        return OpenPoints(columns._replace(series=places.astype(np.int32)), table.keys(numbers))
 
     def _may_hold(self, window: Window, metric: bytes) -> bool:
         if window.columns is None or (window.summaries is not None and metric in window.summaries.metrics):

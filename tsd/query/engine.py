@@ -24,6 +24,7 @@ from tsd.query.result import Answer, Group, SubAnswer, is_histogram, totals
 from tsd.query.rollups import RollupQuery
 from tsd.query.workers import WorkerPool
 from tsd.store.scheduling import IngestLoad
+from tsd.tables.open_points import OpenPointSource, OpenSelection, split_span
 from tsd.tables.reading import PointReader, Selection, SeriesRequest
 
 log = structlog.get_logger(__name__)
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 THREADS = 2  # more would only wait for the interpreter's lock
 ANSWER_BYTES = 17  # of a point in an answer
+OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
 GROUP_BYTES = 1500  # of a group in an answer, in addition to its points
 Flush = Callable[[bytes], Awaitable[object]]
 
@@ -57,11 +59,14 @@ class QueryEngine:
         flush: Flush,
         now_ms: Callable[[], int],
         load: IngestLoad | None = None,
+        open_points: OpenPointSource | None = None,
     ) -> None:
-        """`flush` returns when all points written to a metric, by name, can be read. `now_ms` is the wall clock."""
+        """`open_points` has the points that the store lacks. Where it cannot tell them, `flush` returns when all points
+        written to a metric, by name, are in the store. `now_ms` is the wall clock."""
         self._reader = reader
         self._settings = settings
         self._flush = flush
+        self._open_points = open_points
         self._now_ms = now_ms
         self._slots = trio.CapacityLimiter(settings.max_concurrent)
         self.workers = WorkerPool(THREADS, load or IngestLoad())
@@ -118,7 +123,8 @@ class QueryEngine:
     async def answer(self, query: Query, share: MemoryShare) -> Answer:
         """Return the answer to a query of a job; `share` accounts for its memory."""
         plans = [await self._plan(query, sub) for sub in query.queries]
-        await self._write_open_rows(plans)
+        flushed: set[bytes] = set()
+        plans = [await self._with_open_points(query, plan, flushed) for plan in plans]
         read_ms = self._now_ms()
         subs = []
         held = 0
@@ -150,11 +156,29 @@ class QueryEngine:
         )
         return Plan(sub, scan, await self._reader.select(request))
 
-    async def _write_open_rows(self, plans: Sequence[Plan]) -> None:
-        """Flush the metrics, so that a client reads its own writes."""
-        for name in dict.fromkeys(plan.selection.metric for plan in plans):
-            if name:
-                await self._flush(name.encode("latin-1"))
+    async def _with_open_points(self, query: Query, plan: Plan, flushed: set[bytes]) -> Plan:
+        """Return a plan that also reads the points that are not stored yet, so that a client reads its own writes.
+
+        They are written first if they cannot be read from memory, or if the query deletes them: once for each metric,
+        which `flushed` remembers.
+        """
+        selection = plan.selection
+        metric = selection.metric.encode("latin-1")
+        if not metric:
+            return plan
+        points = None
+        if self._open_points is not None and not (query.delete or selection.reads_beyond):
+            points = self._open_points.open_points(metric)
+        if points is not None:
+            hours = points.hours(plan.scan)
+            if not hours:
+                return plan
+            if len(hours) <= OPEN_HOURS:
+                return plan._replace(selection=OpenSelection(selection, points), open_hours=hours)
+        if metric not in flushed:
+            flushed.add(metric)
+            await self._flush(metric)
+        return plan
 
     async def _sub_answer(self, query: Query, plan: Plan, share: MemoryShare, held: int) -> tuple[SubAnswer, int]:
         """Return the answer to a sub query, and its size; `held` is the size of earlier sub queries' answers."""
@@ -225,13 +249,15 @@ class QueryEngine:
         """Read all rows of the plan in the fastest way."""
         selection: Selection = plan.selection
         annotations = not query.no_annotations
-        if await selection.read_few(plan.scan, collector.take, annotations=annotations):
-            return
-        bucketing = self._cached.bucketing(query, plan)
-        if bucketing is not None:
-            await self._cached.read(plan, bucketing, collector, annotations=annotations)
-        else:
-            await selection.read(plan.scan, collector.take, annotations=annotations)
+        for span, is_open in split_span(plan.scan, plan.open_hours):
+            if await selection.read_few(span, collector.take, annotations=annotations):
+                continue
+            part = plan._replace(scan=span)
+            bucketing = None if is_open else self._cached.bucketing(query, part)
+            if bucketing is not None:
+                await self._cached.read(part, bucketing, collector, annotations=annotations)
+            else:
+                await selection.read(span, collector.take, annotations=annotations)
 
     async def in_thread(self, points: int, work: Callable[[], T]) -> T:
         """Return what `work` returns; in a thread if it has many points."""

@@ -16,6 +16,7 @@ class Plan(NamedTuple):
     sub: SubQuery
     scan: ScanRange
     selection: Selection
+    open_hours: tuple[int, ...] = ()  # base times of hours with points that the store lacks
 
 
 def scan_range(start_ms: int, end_ms: int, downsample: Downsample | None, *, quirks: Quirks = OPENTSDB) -> ScanRange:

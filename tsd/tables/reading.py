@@ -16,7 +16,7 @@ from tsd.codec.points import Batch, Bool, Histogram, Int64, Points
 from tsd.store.cells import CellSigner
 from tsd.tables.filters import Filter
 from tsd.tables.quirks import OPENTSDB, Quirks
-from tsd.tables.writing import SeriesKey
+from tsd.tables.writing import SeriesKey, SeriesKeys
 
 HOUR_S = 3600
 UNWANTED = -1  # the number of a series that does not match
@@ -148,7 +148,7 @@ class PointPage(NamedTuple):
     annotations: Sequence[SeriesAnnotation]
     warnings: Sequence[str]  # about rows that could not be read
     duplicates: int  # points dropped in favour of others with the same time
-    rows: PageRows | None  # None only if `Selection.hours` is None
+    rows: PageRows | None  # None if `Selection.hours` is None, and for pages with open points
 
 
 class EncodedPage(Protocol[T_co]):
@@ -310,6 +310,11 @@ class Selection(Protocol):
     rollups: RollupSource | None = None
     histograms: HistogramSource | None = None
     hours: HourSource | None = None  # None: results of this selection cannot be cached
+    reads_beyond: bool = False  # whether `read` also returns rows after its span
+
+    def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
+        """Return the pairs of series, each None if the request cannot match it."""
+        ...
 
     async def read(
         self, span: ScanRange, take: Callable[[EncodedPage[PointPage]], Awaitable[None]], *, annotations: bool

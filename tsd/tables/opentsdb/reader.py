@@ -55,6 +55,7 @@ from tsd.tables.reading import (
     SignatureSource,
     SignedHour,
 )
+from tsd.tables.writing import SeriesKeys
 
 T = TypeVar("T")
 
@@ -227,8 +228,16 @@ class StoredSelection:
         self.rollups: RollupSource | None = None
         self.histograms: HistogramSource | None = None
         self.hours: HourSource | None = None
+        self.reads_beyond = resolved.fuzzy
         if not (keeps_rows or resolved.fuzzy or resolved.is_empty):
             self.hours = StoredHours(table, resolved, reads_all=not self._pattern)
+
+    def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
+        """Return the joined tag pairs of series of the request's metric."""
+        metric, salt = self._resolved.metric, self._table.layout.salt_width
+        if self._resolved.is_empty:
+            return [None] * len(keys)
+        return [key.tail if key.head[salt:] == metric else None for key in keys]
 
     async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read raw rows with scans. Raises StoreError and what `take` raises."""

@@ -1,0 +1,154 @@
+"""Queries read points that are not stored yet from memory, as if they were stored."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests import layouts
+from tests.flaky_store import Fault
+from tests.layouts.readable import ReadableReader
+from tests.unit.ingest.parts import BASE, Parts, going, make_store
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.query.engine import EngineSettings, QueryEngine
+from tsd.query.parse.uri import read_uri
+from tsd.tables.open_points import split_span
+from tsd.tables.opentsdb.reader import OpenTsdbReader
+from tsd.tables.reading import PointReader, ScanRange
+
+pytestmark = layouts.on_all
+
+NOW_MS = (BASE + 9000) * 1000
+QUERIES = (
+    "sum:m",
+    "none:m",
+    "zimsum:m{host=literal_or(a|c)}",
+    "max:m{host=wildcard(*)}",
+    "sum:10m-avg:m",
+    "avg:1h-sum:m{host=regexp([ab])}",
+    "sum:0all-count:m",
+)
+
+
+class Readers:
+    """Engines over one store: one that reads open points from memory, and one that reads the store alone."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.flushed: list[bytes] = []
+        settings = EngineSettings(cache_bytes=1 << 20)
+        reader: PointReader = OpenTsdbReader(parts.store, "tsdb", parts.uids, Layout())
+        if layouts.is_readable():
+            reader = ReadableReader(parts.store, parts.readable)
+        self.live = QueryEngine(
+            reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS, open_points=parts.writer
+        )
+        self.stored = QueryEngine(reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS)
+
+    async def _flush(self, metric: bytes) -> None:
+        self.flushed.append(metric)
+
+
+async def answers(engine: QueryEngine, queries: Sequence[str] = QUERIES) -> list[object]:
+    found: list[object] = []
+    for m in queries:
+        query = read_uri({"start": [str(BASE)], "end": [str(BASE + 10799)], "m": [m]}, NOW_MS)
+        answer = await engine.run(query)
+        for group in answer.subs[0].groups:
+            points = group.points
+            found.append((m, dict(group.tags), points.times.tolist(), points.doubles().tolist()))
+    return found
+
+
+def put(time: object, value: object, host: str, metric: str = "m") -> bytes:
+    return f"put {metric} {time} {value} host={host}".encode()
+
+
+def random_line(rng: random.Random) -> bytes:
+    second = BASE + rng.choice((rng.randrange(10800), rng.randrange(3500, 3700)))
+    time = rng.choice((second, second, second * 1000 + rng.randrange(1000)))
+    value = rng.choice((rng.randrange(-99, 99), 1 << 60, rng.random(), "-0.0", "0.5", "1e300"))
+    return put(time, value, rng.choice("abcd"), rng.choice(("m", "m", "m", "other")))
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_answers_are_those_after_a_flush(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        await parts.take(*(put(BASE + 10 * at, at, host) for at in range(5) for host in "abcd"))
+        for _ in range(3):
+            await parts.take(*(random_line(rng) for _ in range(rng.randrange(1, 60))))
+            if rng.random() < 0.6:
+                await parts.writer.flush()
+        readers = Readers(parts)
+        before = await answers(readers.live)
+        await parts.writer.flush()
+        assert before == await answers(readers.stored)
+        assert readers.flushed == [b"m"] * len(QUERIES)  # by the engine that knows no open points
+
+
+async def test_no_query_makes_the_writer_write(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        readers = Readers(parts)
+        await parts.take(put(BASE, 1, "a"))
+        (first,) = await answers(readers.live, ["sum:m"])
+        await parts.take(put(BASE + 1, 2, "a"))
+        (second,) = await answers(readers.live, ["sum:m"])
+        assert parts.writer.cells == 0
+    assert (first, second) == (
+        ("sum:m", {"host": "a"}, [BASE * 1000], [1.0]),
+        ("sum:m", {"host": "a"}, [BASE * 1000, BASE * 1000 + 1000], [1.0, 2.0]),
+    )
+
+
+async def test_points_read_before_are_written_once_and_in_order(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        readers = Readers(parts)
+        for value in range(100):
+            await parts.take(put(BASE + value % 2, value, "a"))
+            await answers(readers.live, ["sum:m"])
+        await parts.writer.flush()
+        (found,) = await answers(readers.stored, ["sum:m"])
+        assert sorted((await parts.stored()).values()) == [98, 99]
+    assert found == ("sum:m", {"host": "a"}, [BASE * 1000, BASE * 1000 + 1000], [98.0, 99.0])
+
+
+async def test_points_only_in_the_journal_are_written_first(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        await parts.take(put(BASE, 1, "a"))
+        parts.writer.seal()
+        parts.window().drop()
+        assert parts.writer.open_points(b"m") is None
+        await parts.writer.flush()
+        assert parts.writer.open_points(b"m") is not None
+
+
+async def test_series_without_key_are_written_first(tmp_path: Path) -> None:
+    store = await make_store()
+    async with going(Parts(tmp_path, store)) as parts:
+        store.always = Fault.REFUSED
+        await parts.take(put(BASE, 1, "a"))
+        assert parts.writer.open_points(b"m") is None
+        store.always = Fault.NONE
+        await parts.writer.flush()
+
+
+async def test_hours_with_open_points_are_not_cached(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        await parts.take(put(BASE, 1, "a"), put(BASE + 3600, 1, "a"))
+        await parts.writer.flush()
+        readers = Readers(parts)
+        await parts.take(put(BASE, 5, "a"))
+        assert (await answers(readers.live, ["sum:1h-sum:m"]))[0] == summed(5)
+        await parts.writer.flush()
+        assert (await answers(readers.live, ["sum:1h-sum:m"]))[0] == summed(5)
+
+
+def summed(first: int) -> object:
+    times = [BASE * 1000, (BASE + 3600) * 1000]
+    return ("sum:1h-sum:m", {"host": "a"}, times, [float(first), 1.0])
+
+
+def test_span_is_split_at_open_hours() -> None:
+    parts = [(part.start_s, part.stop_s, is_open) for part, is_open in split_span(ScanRange(0, 18000), [0, 7200])]
+    assert parts == [(0, 3600, True), (3600, 7200, False), (7200, 10800, True), (10800, 18000, False)]

@@ -1,0 +1,237 @@
+"""Accepted points that the store lacks, and a selection that reads them together with the stored rows.
+
+A query takes the points first and reads the store after that. A point that is written in between is in both, and the
+one from memory counts: of two values of one time it is the later one, or the same.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, sort_columns
+from tsd.codec.text import FLOAT, LENGTH
+from tsd.tables.reading import (
+    HOUR_S,
+    UNWANTED,
+    EncodedPage,
+    HourSource,
+    PointPage,
+    ScanRange,
+    Selection,
+)
+from tsd.tables.writing import SeriesKeys
+
+HOUR_MS = HOUR_S * 1000
+PAGE_POINTS = 200_000
+COLUMN_BYTES = 2  # of a point's qualifier, for statistics
+SINGLE = FLOAT | 3  # flags of a 4-byte float
+TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
+
+
+class OpenPoints(NamedTuple):
+    """Points of one metric, in order of arrival. Their `series` are indexes of `keys`."""
+
+    columns: Columns
+    keys: SeriesKeys
+
+    def hours(self, span: ScanRange) -> tuple[int, ...]:
+        """Return the hours within a span that have points, as base times in ascending order."""
+        bases = np.unique((self.columns.instants >> 1) // HOUR_MS) * HOUR_S
+        return tuple(bases[(bases >= span.start_s) & (bases < span.stop_s)].tolist())
+
+
+class OpenPointSource(Protocol):
+    """Accepted points that the store lacks."""
+
+    def open_points(self, metric: bytes) -> OpenPoints | None:
+        """Return the points of a metric; None if some of them must be written to be read."""
+
+
+def split_span(span: ScanRange, hours: Iterable[int]) -> Iterator[tuple[ScanRange, bool]]:
+    """Yield the parts of a span in order, each with whether it is one of `hours`, which ascend.
+
+    >>> [tuple(part) for part, is_open in split_span(ScanRange(0, 10800), [3600]) if is_open]
+    [(3600, 7200)]
+    """
+    at = span.start_s
+    for base_s in hours:
+        if at < base_s:
+            yield ScanRange(at, base_s), False
+        at = base_s + HOUR_S
+        yield ScanRange(base_s, at), True
+    if at < span.stop_s:
+        yield ScanRange(at, span.stop_s), False
+
+
+class OpenSelection(Selection):
+    """A selection that also reads open points."""
+
+    def __init__(self, stored: Selection, points: OpenPoints) -> None:
+        self._stored = stored
+        self._points = points
+        self.metric = stored.metric
+        self.filter_tagks = stored.filter_tagks
+        self.series = stored.series
+        self.rollups = stored.rollups
+        self.histograms = stored.histograms
+        self.hours: HourSource | None = stored.hours
+
+    def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
+        """Return the pairs of series, see `Selection`."""
+        return self._stored.pairs_of(keys)
+
+    async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+        """Read stored and open points, see `Selection`."""
+        for part, is_open in split_span(span, self._points.hours(span)):
+            if is_open:
+                await self._read_hour(part, take, annotations=annotations)
+            else:
+                await self._stored.read(part, take, annotations=annotations)
+
+    async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
+        """Read by row keys, see `Selection`. A span with open points is always read."""
+        if not self._points.hours(span):
+            return await self._stored.read_few(span, take, annotations=annotations)
+        await self.read(span, take, annotations=annotations)
+        return True
+
+    async def _read_hour(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+        """Read an hour with open points."""
+        rows = await self._rows(span)
+        pages: list[MergedPage] = []
+
+        async def merge(page: EncodedPage[PointPage]) -> None:
+            merged = MergedPage(page, rows)
+            await take(merged)
+            pages.append(merged)
+
+        if not await self._stored.read_few(span, merge, annotations=annotations):
+            await self._stored.read(span, merge, annotations=annotations)
+        stored = [page.found for page in pages]
+        left = rows.at(~np.isin(rows.batch.series, np.concatenate([np.empty(0, np.int32), *stored])))
+        for part in left.pages():
+            await take(part)
+
+    async def _rows(self, span: ScanRange) -> "OpenRowsOfHour":
+        """Return the open rows of matching series in an hour."""
+        columns = self._points.columns
+        times = columns.instants >> 1
+        within = (times >= span.start_ms) & (times < span.stop_ms)
+        if not within.all():
+            columns = columns.at(within)
+        pairs = self._stored.pairs_of(self._points.keys)
+        present = np.unique(columns.series).tolist()
+        wanted = [one for at in present if (one := pairs[at]) is not None]
+        await self.series.match(wanted)
+        numbers = np.full(len(pairs), UNWANTED, np.int32)
+        for at in present:
+            if (one := pairs[at]) is not None:
+                numbers[at] = self.series.numbers[one]
+        series = numbers[columns.series]
+        columns = columns._replace(series=series)
+        return rows_of(columns.at(series != UNWANTED))
+
+    async def delete(self, read_ms: int) -> None:
+        """Delete the stored cells that were read."""
+        await self._stored.delete(read_ms)
+
+
+class OpenRowsOfHour:
+    """Rows of open points in one hour, by series."""
+
+    def __init__(self, batch: Batch, sizes: Int64) -> None:
+        """`sizes`: bytes of each row as it will be stored, roughly."""
+        self.batch = batch
+        self.sizes = sizes
+        self.cells = len(batch.times)
+
+    def at(self, rows: Bool) -> "OpenRowsOfHour":
+        """Return some of the rows."""
+        if rows.all():
+            return self
+        return OpenRowsOfHour(some_rows(self.batch, rows), self.sizes[rows])
+
+    def pages(self) -> Iterator["OpenRowsOfHour"]:
+        """Split the rows into pages of about PAGE_POINTS points."""
+        page = (self.batch.starts[1:] - 1) // PAGE_POINTS
+        for number in np.unique(page).tolist():
+            yield self.at(page == number)
+
+    def series(self) -> Sequence[bytes]:
+        """Return nothing: the series are numbered."""
+        return ()
+
+    def decode(self) -> PointPage:
+        """Return the rows as a page."""
+        return PointPage(self.batch, len(self.sizes), int(self.sizes.sum()), (), (), 0, None)
+
+
+class MergedPage:
+    """A page of stored rows of one hour, with the open points of the same rows added."""
+
+    def __init__(self, page: EncodedPage[PointPage], rows: OpenRowsOfHour) -> None:
+        self._page = page
+        self._rows = rows
+        self.cells = page.cells
+        self.found: Int32 = np.empty(0, np.int32)  # series of the page, once it is decoded
+
+    def series(self) -> Iterable[bytes]:
+        """Return the distinct series of the stored page."""
+        return self._page.series()
+
+    def decode(self) -> PointPage:
+        """Decode the stored rows and merge both."""
+        page = self._page.decode()
+        self.found = page.batch.series
+        added = self._rows.at(np.isin(self._rows.batch.series, self.found))
+        if not len(added.sizes):
+            return page._replace(rows=None)
+        size = page.size + int(added.sizes.sum())
+        return page._replace(batch=merged(page.batch, added.batch), size=size, rows=None)
+
+
+def rows_of(columns: Columns) -> OpenRowsOfHour:
+    """Return points of one hour as rows. Of equal times the last to arrive counts."""
+    columns = sort_columns(columns, join=True)
+    first = np.ones(len(columns.series), np.bool_)
+    first[1:] = columns.series[1:] != columns.series[:-1]
+    starts = np.flatnonzero(first)
+    floats = (columns.flags & FLOAT) != 0
+    bits = columns.bits.copy()
+    singles = columns.flags == SINGLE
+    bits[singles] = bits[singles].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
+    lengths = (columns.flags & LENGTH).astype(np.int64) + 1 + COLUMN_BYTES
+    sizes = np.add.reduceat(lengths, starts) if len(starts) else np.empty(0, np.int64)
+    bounds = np.append(starts, len(columns.series))
+    return OpenRowsOfHour(Batch(columns.series[starts], bounds, columns.instants >> 1, bits, floats), sizes)
+
+
+def merged(stored: Batch, added: Batch) -> Batch:
+    """Return the rows of `stored`, each with the points that `added` has of its series. Both have one row a series, in
+    one hour; every series of `added` is in `stored`. Added points replace stored ones of the same time."""
+    row_of = np.zeros(int(stored.series.max()) + 1, np.int64)
+    row_of[stored.series] = np.arange(len(stored.series))
+    rows = np.concatenate((_rows(stored), row_of[added.series][_rows(added)]))
+    times = np.concatenate((stored.times, added.times))
+    order = np.lexsort((times, rows))  # stable: of equal times the added point is the last
+    rows, times = rows[order], times[order]
+    last = np.ones(len(rows), np.bool_)
+    last[:-1] = (rows[1:] != rows[:-1]) | (times[1:] != times[:-1])
+    order, rows, times = order[last], rows[last], times[last]
+    bits = np.concatenate((stored.bits, added.bits))[order]
+    floats = np.concatenate((stored.floats, added.floats))[order]
+    starts = np.searchsorted(rows, np.arange(len(stored.series) + 1))
+    return Batch(stored.series, starts.astype(np.int64), times, bits, floats)
+
+
+def some_rows(batch: Batch, rows: Bool) -> Batch:
+    """Return the rows of a batch that a mask selects."""
+    points = np.repeat(rows, np.diff(batch.starts))
+    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.diff(batch.starts)[rows])))
+    return Batch(batch.series[rows], starts, batch.times[points], batch.bits[points], batch.floats[points])
+
+
+def _rows(batch: Batch) -> Int64:
+    """Return the row of each point."""
+    return np.repeat(np.arange(len(batch.series)), np.diff(batch.starts))
