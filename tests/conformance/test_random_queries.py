@@ -58,6 +58,7 @@ def pair(
 def _served(tsd: Tsd, peer: Opentsdb) -> Iterator[Pair]:
     with tsd.serve() as serving:
         assert serving.send_lines(b"".join(lines(1))).startswith(b"synced ")
+        serving.flush()
         pair = Pair(serving.port, peer)
         pair.warm_up()
         yield pair

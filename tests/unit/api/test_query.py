@@ -184,7 +184,7 @@ async def test_outcomes_are_counted(daemon: Running) -> None:
 async def damaged(daemon: Running) -> Running:
     """The daemon with rows of a series of its own that cannot be read."""
     await daemon.send_lines(b"put bad.one %d 1 host=x\n" % BASE)
-    await http_request(daemon, URI.replace("a.b", "bad.one"))  # writes it
+    assert await daemon.daemon.flush()
     store, table = daemon.daemon.store, daemon.daemon.config.data_table
     metric = (await make_uids(daemon.daemon.config, daemon.daemon.store).find(Kind.METRIC, [b"bad.one"]))[b"bad.one"]
     assert isinstance(metric, bytes)
