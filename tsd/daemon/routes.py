@@ -19,8 +19,8 @@ from tsd.daemon.parts import AccessParts, Clock, DaemonControl, IngestParts, Que
 from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
 from tsd.server.http.messages import Endpoint
-from tsd.server.http.router import Router, RouterOptions
-from tsd.server.http.security import Authorizer, Cors
+from tsd.server.http.router import Router
+from tsd.server.http.security import Authorizer, Cors, EndpointSwitches
 from tsd.server.http.stats import HttpStatistics, LoopLag, RequestStats
 from tsd.server.peer import Peer
 from tsd.store import Store
@@ -119,8 +119,6 @@ class HttpServer:
 
     def __init__(self, parts: ApiParts) -> None:
         config, ingest = parts.config, parts.ingest
-        cors = Cors(config.cors_domains, config.cors_headers)
-        options = RouterOptions(config.mode, config.enable_api, config.enable_ui, config.show_stack_trace)
         self.request_stats = RequestStats()
         self._probe = health.StoreProbe(parts.tables.check)
         self.health = health.Health(
@@ -128,22 +126,20 @@ class HttpServer:
         )
         self._lag = LoopLag()
         self.endpoints = routes(parts, self.request_stats, self.health, self._lag)
-        self._router = Router(
-            self.endpoints,
-            options,
-            cors,
-            Authorizer(
-                parts.access.authenticator,
-                endpoint_permissions(config.health_for, config.metrics_for, may_delete=config.allow_delete),
-                cors,
-            ),
+        self._authorizer = Authorizer(
+            Cors(config.cors_domains, config.cors_headers),
+            parts.access.authenticator,
+            endpoint_permissions(config.health_for, config.metrics_for, may_delete=config.allow_delete),
+            EndpointSwitches(config.mode, config.enable_api, config.enable_ui),
         )
+        self._router = Router(self.endpoints, self._authorizer, shows_traces=config.show_stack_trace)
         self._limits = RequestLimits(config.max_chunk, config.http_timeout_s, config.enable_chunked, config.hsts_s)
         self._bodies = MemoryBudget(config.http_memory)
 
     def limit_hosts(self, config: Config, *, is_local: bool) -> None:
         """Allow only requests whose Host header is in `tsd.http.hosts`. `is_local`: only this machine can connect."""
-        self._router.hosts = parse_hosts((LOCAL_HOSTS if is_local else "*") if config.hosts is None else config.hosts)
+        default = LOCAL_HOSTS if is_local else "*"
+        self._authorizer.hosts = parse_hosts(default if config.hosts is None else config.hosts)
 
     async def run(self) -> None:
         """Run the background tasks of endpoints until cancelled."""

@@ -14,8 +14,8 @@ from tsd.server.clients import Clients
 from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
 from tsd.server.http.messages import Endpoint, Request, Response
-from tsd.server.http.router import Router, RouterOptions
-from tsd.server.http.security import Authorizer, Cors
+from tsd.server.http.router import Router
+from tsd.server.http.security import Authorizer, Cors, EndpointSwitches
 from tsd.server.http.stats import RequestStats
 from tsd.server.listener import Listener, ListenerLimits, PartialInputBudget, Receive
 from tsd.server.peer import Peer
@@ -62,7 +62,7 @@ class Served:
 async def serving(
     routes: Mapping[str, Endpoint],
     *,
-    options: RouterOptions | None = None,
+    switches: EndpointSwitches | None = None,
     limits: RequestLimits = LIMITS,
     budget: MemoryBudget | None = None,
     authenticator: Authenticator | None = None,
@@ -70,12 +70,8 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """Serve `routes` until the block ends; with an authenticator only to permitted senders, except /health."""
     stats, memory, cors = RequestStats(), budget or MemoryBudget(8 << 20), Cors("", "")
-    authorizer = (
-        Authorizer(authenticator, endpoint_permissions("all", "read", may_delete=False), cors)
-        if authenticator
-        else None
-    )
-    router = Router(routes, options or RouterOptions(), cors, authorizer)
+    permissions = endpoint_permissions("all", "read", may_delete=False)
+    router = Router(routes, Authorizer(cors, authenticator, permissions, switches or EndpointSwitches()))
 
     async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         await HttpConnection(stream, router, limits, memory, stats, peer).run(first, receive)

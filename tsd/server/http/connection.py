@@ -6,7 +6,7 @@ client that disconnects cancels its query.
 
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ from tsd.errors import Refused
 from tsd.server.http import bodies, pages
 from tsd.server.http.bodies import MIN_BYTES_PER_S, MemoryBudget, Reservation, as_utf8, decompressed, too_large
 from tsd.server.http.messages import HTML, JSON, Request, Response, Target, closing, parse_target
-from tsd.server.http.router import LEGACY_JSON, READS, Router
-from tsd.server.http.security import security_headers
+from tsd.server.http.router import LEGACY_JSON, Router
+from tsd.server.http.security import READS, security_headers
 from tsd.server.http.stats import RequestStats
 from tsd.server.peer import Peer
 from tsd.server.replies import SlowConsumer
@@ -146,16 +146,16 @@ class HttpConnection:
         began = trio.current_time()
         self._stats.requests += 1
         try:
-            sender = self._router.sender(headers, self._peer)
+            target = parse_target(head.target.decode("ascii"))
+            decision = await self._router.decide(method, target, headers, self._peer)
+            self._has_roles = bool(decision.sender.principal.roles)
+            if decision.refused is not None:
+                raise decision.refused
         except Refused as error:
-            await self._send(self._router.refuse(error), headers, last=True)
+            await self._send(self._router.refuse(error, target), headers, last=not self._is_complete())
             return
-        self._has_roles = bool(sender.principal.roles)
-        async with self._budget.reserve(sender.address_client.name) as reservation:
+        async with self._budget.reserve(decision.sender.address_client.name) as reservation:
             try:
-                target = parse_target(head.target.decode("ascii"))
-                peer = await self._router.authorize(method, target, headers, sender)
-                self._has_roles = bool(peer.principal.roles)
                 body = await self._read_body(headers, reservation)
             except (Refused, _ChunkedDisabled) as error:
                 refused = NOT_CHUNKED if isinstance(error, _ChunkedDisabled) else self._router.refuse(error, target)
@@ -170,12 +170,12 @@ class HttpConnection:
                 body,
                 target.is_api,
                 target.split,
-                peer,
+                decision.sender,
             )
             if target.key in READS:
-                response = await self._answer_while_connected(request, target)
+                response = await self._answer_while_connected(request, target, decision.headers)
             else:
-                response = await self._router.answer(request, target)
+                response = await self._router.answer(request, target, decision.headers)
             is_script = request.has("jsonp") and response.content_type in (JSON, LEGACY_JSON)
             del request, body  # a client that reads slowly must not hold the memory of its request
         last = not (self._has_roles or self._is_complete())
@@ -294,13 +294,15 @@ class HttpConnection:
 
     # ---- answering
 
-    async def _answer_while_connected(self, request: Request, target: Target) -> Response:
+    async def _answer_while_connected(
+        self, request: Request, target: Target, added: Sequence[tuple[str, str]]
+    ) -> Response:
         """Return the response to a query. Raises _ConnectionEnded if the client disconnects first."""
         found: list[Response] = []
         async with trio.open_nursery() as nursery:
 
             async def answer() -> None:
-                found.append(await self._router.answer(request, target))
+                found.append(await self._router.answer(request, target, added))
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(answer)

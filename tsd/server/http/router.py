@@ -6,98 +6,55 @@ The router knows no sockets. Endpoints report errors as `Refused` and do not dep
 import json
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import structlog
 
-from tsd.auth.hosts import ANY_HOST
 from tsd.auth.roles import Role
-from tsd.config.settings import Mode
 from tsd.errors import Refused, StoreError, TsdError
 from tsd.server.http import pages
 from tsd.server.http.messages import HTML, JSON, Endpoint, Request, Response, StreamedBody, Target, closing
-from tsd.server.http.security import Authorizer, Cors
+from tsd.server.http.security import READS, Authorizer, Decision
 from tsd.server.peer import Peer
 
 log = structlog.get_logger(__name__)
 
 LEGACY_JSON = "application/json"
 MAX_CALLBACK_CHARS = 200
-MAX_SHOWN_HOST = 300
 _CALLBACK = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*|\[\d+\])*", re.ASCII)
 NOT_FOUND, STORE_FAILED, UNAVAILABLE, INTERNAL = 404, 424, 503, 500
 ACCESS_ERRORS = (401, 403, 429)
-
-# Endpoints that a mode or switch disables (docs/compat/wire.md §10). Endpoints beyond OpenTSDB's exist in every mode.
-WRITES = frozenset(
-    {"api/annotation", "api/annotations", "api/histogram", "api/put", "api/rollup", "api/tree", "api/uid"}
-)
-READS = frozenset({"", "api/query", "api/search", "api/suggest", "favicon.ico", "q", "s", "suggest"})
-UI = frozenset({"", "aggregators", "diediedie", "favicon.ico", "logs", "q", "s", "stats", "suggest", "version"})
-
-
-class RouterOptions(NamedTuple):
-    """Which endpoints exist, and whether errors carry a stack trace."""
-
-    mode: Mode = Mode.READ_WRITE
-    with_api: bool = True
-    with_ui: bool = True
-    shows_traces: bool = False
 
 
 class Router:
     """All endpoints of a daemon."""
 
-    def __init__(
-        self,
-        routes: Mapping[str, Endpoint],
-        options: RouterOptions,
-        cors: Cors,
-        authorizer: Authorizer | None = None,
-    ) -> None:
-        """Without an `authorizer` every request is allowed."""
-        self._options = options
-        self._cors = cors
+    def __init__(self, routes: Mapping[str, Endpoint], authorizer: Authorizer, *, shows_traces: bool = False) -> None:
+        """`shows_traces`: errors carry a stack trace."""
         self._authorizer = authorizer
-        self._routes = {key: endpoint for key, endpoint in routes.items() if _is_enabled(key, options)}
-        self.hosts = ANY_HOST
+        self._shows_traces = shows_traces
+        self._routes = {key: endpoint for key, endpoint in routes.items() if authorizer.is_enabled(key)}
         self.failures = 0  # internal errors
-
-    def sender(self, headers: Mapping[str, str], peer: Peer) -> Peer:
-        """Return the sender of a request on the connection of `peer`. Raises Refused, also for a foreign Host."""
-        if not self.hosts.allows(host := headers.get("host", "")):
-            shown = host[:MAX_SHOWN_HOST]
-            log.warning("request.foreign_host", host=shown, peer=peer.name)
-            raise Refused(403, "Forbidden", f"The Host header [{shown}] is not in tsd.http.hosts")
-        return peer if self._authorizer is None else self._authorizer.sender(headers, peer)
 
     def is_http_proxy(self, peer: Peer) -> bool:
         """Return whether a connection belongs to a trusted proxy: its requests have different senders."""
-        return self._authorizer is not None and self._authorizer.is_http_proxy(peer)
+        return self._authorizer.is_http_proxy(peer)
 
-    async def authorize(self, method: str, target: Target, headers: Mapping[str, str], peer: Peer) -> Peer:
-        """Return the authenticated sender of a request, before its body is read. Raises Refused.
-
-        OPTIONS is always allowed: browsers send it without credentials.
-        """
-        if self._authorizer is None or method == "OPTIONS":
-            return peer
+    async def decide(self, method: str, target: Target, headers: Mapping[str, str], peer: Peer) -> Decision:
+        """Decide whether a request is allowed, before its body is read: see `Authorizer.decide`."""
         key = self._endpoint_key(target)
-        return await self._authorizer.authorize(key if key in self._routes else None, method, target, headers, peer)
+        return await self._authorizer.decide(key if key in self._routes else None, method, target, headers, peer)
 
-    async def answer(self, request: Request, target: Target) -> Response:
-        """Return the response to a request, also if its endpoint fails.
+    async def answer(self, request: Request, target: Target, headers: Sequence[tuple[str, str]] = ()) -> Response:
+        """Return the response to an allowed request, also if its endpoint fails. Add `headers` to it.
 
         The first chunk of a streamed body is ready. A later error ends the connection.
         """
-        extra: tuple[tuple[str, str], ...] = ()
         key = self._endpoint_key(target)
         try:
-            extra = tuple(self._cors.check(request.method, request.headers))
             if request.method == "OPTIONS":
-                return Response(200, b"", None, extra)
+                return Response(200, b"", None, tuple(headers))
             target.check_version()
             _check_serializer(request)
             _check_callback(request)
@@ -115,10 +72,10 @@ class Router:
         response = _in_legacy_form(response) if target.is_legacy else response
         if response.content_type in (JSON, LEGACY_JSON) and request.has("jsonp"):
             response = await _as_callback(response, request)
-        return replace(response, headers=(*response.headers, *extra)) if extra else response
+        return replace(response, headers=(*response.headers, *headers)) if headers else response
 
     def _audit(self, key: str, request: Request, outcome: str) -> None:
-        if self._authorizer is not None and key in self._routes and request.method != "OPTIONS":
+        if key in self._routes:
             self._authorizer.audit(key, request, outcome)
 
     def _endpoint_key(self, target: Target) -> str:
@@ -136,7 +93,7 @@ class Router:
 
     def _shows_trace(self, request: Request) -> bool:
         """Return whether a response may carry a stack trace: it names files, so only administrators get it."""
-        return self._options.shows_traces and request.peer.principal.may(Role.ADMIN)
+        return self._shows_traces and request.peer.principal.may(Role.ADMIN)
 
     def _error_response(self, error: Exception, request: Request, target: Target) -> Response:
         refused = _as_refused(error, target)
@@ -149,17 +106,6 @@ class Router:
         trace = "".join(traceback.format_exception(error)) if self._shows_trace(request) else ""
         response = _error(refused, target, trace)
         return replace(response, headers=(*response.headers, *refused.headers)) if refused.headers else response
-
-
-def _is_enabled(path: str, options: RouterOptions) -> bool:
-    key = "/".join(path.split("/")[:2])  # api/query/last is enabled and disabled with api/query
-    if options.mode is Mode.READ_ONLY and key in WRITES:
-        return False
-    if options.mode is Mode.WRITE_ONLY and key in READS:
-        return False
-    if not options.with_api and key.startswith("api/"):
-        return False
-    return options.with_ui or key not in UI
 
 
 def _as_refused(error: Exception, target: Target) -> Refused | None:

@@ -1,9 +1,9 @@
 """Authorization of HTTP requests, CORS, and the security headers of responses.
 
-`Authorizer` decides whether a request is allowed: from its sender, the permission of its endpoint and its origin. A
-browser sends a user's credentials (a password, a certificate, an allowed address) with the requests of any page.
-Requests that change something are therefore refused for pages of other origins, unless CORS allows them
-(docs/compat/wire.md §9.3).
+`Authorizer.decide` is the one place that decides whether a request is allowed: from its Host header, its sender, the
+permission of its endpoint and its origin. A browser sends a user's credentials (a password, a certificate, an allowed
+address) with the requests of any page. Requests that change something are therefore refused for pages of other origins,
+unless CORS allows them (docs/compat/wire.md §9.3). `Authorizer.is_enabled` decides which endpoints exist.
 """
 
 import json
@@ -11,12 +11,16 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from types import MappingProxyType
+from typing import NamedTuple
 
 import structlog
 
 from tsd.auth.authenticator import Authenticator
+from tsd.auth.hosts import ANY_HOST
 from tsd.auth.roles import Permission, Role, describe_roles, is_audited, is_permitted, required_roles
 from tsd.auth.throttle import MAX_WAIT_S, TooManyAttempts
+from tsd.config.settings import Mode
 from tsd.errors import Refused
 from tsd.server.http.messages import Request, Target
 from tsd.server.http.pages import STYLE
@@ -36,10 +40,10 @@ class Cors:
         self._headers = headers
 
     def decides(self, origin: str | None) -> bool:
-        """Return whether `check` decides for pages of this origin, or for requests without one."""
+        """Return whether `response_headers` decides for pages of this origin, or for requests without one."""
         return "*" in self._domains if not origin else bool(self._domains)
 
-    def check(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    def response_headers(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
         """Return the CORS headers of the response to a request.
 
         Raises Refused: with status 405 for OPTIONS without an origin, and with status 200, as OpenTSDB does, for an
@@ -60,6 +64,7 @@ class Cors:
         )
 
 
+MAX_SHOWN_HOST = 300
 LOGGED_CHARS = 300  # of a target, a parameter or a body
 LOGGED_BODY_BYTES = 64 << 10  # a larger body is not parsed for the audit log, unless only administrators may send it
 LOGGED_PARAMETERS = (
@@ -73,70 +78,143 @@ _OVERRIDES = ("GET", "POST", "PUT", "DELETE")
 Headers = Mapping[str, str]
 
 
+# Endpoints that a mode or switch disables (docs/compat/wire.md §10). Endpoints beyond OpenTSDB's exist in every mode.
+WRITES = frozenset(
+    {"api/annotation", "api/annotations", "api/histogram", "api/put", "api/rollup", "api/tree", "api/uid"}
+)
+READS = frozenset({"", "api/query", "api/search", "api/suggest", "favicon.ico", "q", "s", "suggest"})
+UI = frozenset({"", "aggregators", "diediedie", "favicon.ico", "logs", "q", "s", "stats", "suggest", "version"})
+
+
+class EndpointSwitches(NamedTuple):
+    """Settings that disable endpoints."""
+
+    mode: Mode = Mode.READ_WRITE
+    with_api: bool = True
+    with_ui: bool = True
+
+
+ALL_ENDPOINTS = EndpointSwitches()
+
+
+class Decision(NamedTuple):
+    """Whether a request is allowed."""
+
+    sender: Peer  # of a refused request as far as it is known
+    headers: Sequence[tuple[str, str]] = ()  # for the response: those of CORS
+    refused: Refused | None = None
+
+
 class Authorizer:
     """Decides which requests are allowed."""
 
-    def __init__(self, authenticator: Authenticator, permissions: Mapping[str, Permission], cors: Cors) -> None:
-        """`permissions` are by endpoint; an endpoint without one needs the role admin."""
+    def __init__(
+        self,
+        cors: Cors,
+        authenticator: Authenticator | None = None,
+        permissions: Mapping[str, Permission] = MappingProxyType({}),
+        switches: EndpointSwitches = ALL_ENDPOINTS,
+    ) -> None:
+        """`permissions` are by endpoint; an endpoint without one needs the role admin. Without an `authenticator` every
+        sender may do everything."""
+        self._cors = cors
         self._authenticator = authenticator
         self._permissions = permissions
-        self._cors = cors
+        self._switches = switches
+        self.hosts = ANY_HOST
+
+    def is_enabled(self, key: str) -> bool:
+        """Return whether the endpoint `key` exists in this mode."""
+        mode, with_api, with_ui = self._switches
+        key = "/".join(key.split("/")[:2])  # api/query/last is enabled and disabled with api/query
+        if mode is Mode.READ_ONLY and key in WRITES:
+            return False
+        if mode is Mode.WRITE_ONLY and key in READS:
+            return False
+        if not with_api and key.startswith("api/"):
+            return False
+        return with_ui or key not in UI
 
     def is_http_proxy(self, peer: Peer) -> bool:
-        """Return whether a connection belongs to a trusted HTTP proxy."""
-        return self._authenticator.is_http_proxy(peer.address)
+        """Return whether a connection belongs to a trusted HTTP proxy: its requests have different senders."""
+        return self._authenticator is not None and self._authenticator.is_http_proxy(peer.address)
 
-    def sender(self, headers: Headers, peer: Peer) -> Peer:
+    async def decide(self, key: str | None, method: str, target: Target, headers: Headers, peer: Peer) -> Decision:
+        """Decide whether a request to the endpoint `key`, on the connection of `peer`, is allowed. None: there is no
+        such endpoint. The body of the request need not be read."""
+        sender = peer
+        try:
+            self._check_host(headers, peer)
+            if self._authenticator is not None:
+                sender = self._sender(self._authenticator, headers, peer)
+                if method != "OPTIONS":  # browsers send it without credentials
+                    sender = await self._authenticated(self._authenticator, headers, sender)
+                    if key is not None:
+                        self._check_permission(self._authenticator, key, method, target, headers, sender)
+            return Decision(sender, self._cors.response_headers(method, headers))
+        except Refused as error:
+            return Decision(sender, refused=error)
+
+    def _check_host(self, headers: Headers, peer: Peer) -> None:
+        """Raise Refused for a foreign Host header."""
+        if not self.hosts.allows(host := headers.get("host", "")):
+            shown = host[:MAX_SHOWN_HOST]
+            log.warning("request.foreign_host", host=shown, peer=peer.name)
+            raise Refused(403, "Forbidden", f"The Host header [{shown}] is not in tsd.http.hosts")
+
+    @staticmethod
+    def _sender(authenticator: Authenticator, headers: Headers, peer: Peer) -> Peer:
         """Return the sender of a request: the connection's peer, or the client named by a trusted proxy.
 
         Raises Refused if the proxy's headers are invalid or the client's address is not allowed.
         """
-        if not self._authenticator.is_http_proxy(peer.address):
+        if not authenticator.is_http_proxy(peer.address):
             return peer
         try:
-            address = self._authenticator.client_address(peer.address, headers)
+            address = authenticator.client_address(peer.address, headers)
         except ValueError as error:
             raise Refused(400, "Bad request", f"The proxy's headers name no client: {error}") from error
-        if not self._authenticator.is_allowed(address):
+        if not authenticator.is_allowed(address):
             raise Refused(403, "Forbidden", "Requests from this address are not allowed")
         if address == peer.address:
             return peer
-        return peer.behind_proxy(address, self._authenticator.anonymous(address))
+        return peer.behind_proxy(address, authenticator.anonymous(address))
 
-    async def authorize(self, key: str | None, method: str, target: Target, headers: Headers, peer: Peer) -> Peer:
-        """Return the authenticated sender of a request to the endpoint `key`. None: there is no such endpoint.
-
-        Raises Refused if the credentials are wrong or the request is not allowed.
-        """
-        sender = await self._authenticated(headers, peer)
-        if key is None:
-            return sender
+    def _check_permission(
+        self, authenticator: Authenticator, key: str, method: str, target: Target, headers: Headers, sender: Peer
+    ) -> None:
+        """Raise Refused unless `sender` may send this request from this origin."""
         _, _, needed = self._permission(key, method, target.segments, target.params)
         if not is_permitted(sender.principal.roles, needed):
-            self._authenticator.count_refusal(sender.principal, "http")
-            raise self._denied(needed, sender)
+            authenticator.count_refusal(sender.principal, "http")
+            raise _denied(needed, sender, may_log_in=authenticator.enabled)
         is_change = needed and not needed & Role.READ
         if is_change and _is_cross_origin(headers) and not self._cors.decides(headers.get("origin")):
             raise _refused_origin(headers)
-        if "jsonp" in target.params and sender.principal.name and not self._may_use_jsonp(needed, headers, sender):
-            raise _refused_origin(headers)
-        return sender
+        if "jsonp" in target.params and sender.principal.name:
+            anonymous = authenticator.anonymous(sender.address)
+            if not _may_use_jsonp(headers, is_public=is_permitted(anonymous.roles, needed)):
+                raise _refused_origin(headers)
 
-    async def _authenticated(self, headers: Headers, peer: Peer) -> Peer:
-        """Return the peer that a request's credentials name; without credentials the connection's peer."""
+    @staticmethod
+    async def _authenticated(authenticator: Authenticator, headers: Headers, peer: Peer) -> Peer:
+        """Return the peer that a request's credentials name; without credentials the connection's peer.
+
+        Raises Refused for wrong credentials, and for too many attempts.
+        """
         header = headers.get("authorization")
-        if not self._authenticator.enabled:
+        if not authenticator.enabled:
             return peer
         if header is None:
-            if peer.session is None or self._authenticator.is_valid(peer.session):
+            if peer.session is None or authenticator.is_valid(peer.session):
                 return peer
-            return peer.authenticated_as(None, self._authenticator.anonymous(peer.address))
+            return peer.authenticated_as(None, authenticator.anonymous(peer.address))
         if peer.last_credentials is not None:
             last_header, known = peer.last_credentials
-            if last_header == header and known.session is not None and self._authenticator.is_valid(known.session):
+            if last_header == header and known.session is not None and authenticator.is_valid(known.session):
                 return known
         try:
-            session = await self._authenticator.authenticate_header(header, peer.address)
+            session = await authenticator.authenticate_header(header, peer.address)
         except TooManyAttempts as error:
             wait = (("Retry-After", str(int(MAX_WAIT_S))),)
             raise Refused(429, "Too Many Requests", str(error), headers=wait) from error
@@ -155,6 +233,8 @@ class Authorizer:
 
     def audit(self, key: str, request: Request, outcome: str) -> None:
         """Log an allowed request to the endpoint `key` if it is administrative."""
+        if self._authenticator is None or request.method == "OPTIONS":
+            return
         method, word, needed = self._permission(key, request.method, request.segments, request.params)
         if is_audited(key, needed, method, word):
             # Clients choose other segments freely: only this one may be part of a key of log limits.
@@ -162,28 +242,32 @@ class Authorizer:
             limit_key = None if needed == Role.ADMIN else f"{key} {action} {request.peer.account}"
             _log_action(request, outcome, limit_key)
 
-    def _may_use_jsonp(self, needed: Role, headers: Headers, peer: Peer) -> bool:
-        """Return whether an authenticated sender may get its response as a script (JSONP).
 
-        A page of any origin can load a script with the credentials that the browser has saved, and read it. Without TLS
-        the page's origin may be unknown: then JSONP returns only what unauthenticated clients may read.
-        """
-        if headers.get("sec-fetch-site", "").strip().lower() == "same-origin":
-            return True
-        anonymous = self._authenticator.anonymous(peer.address)
-        return not _is_cross_origin(headers) and is_permitted(anonymous.roles, needed)
+def _may_use_jsonp(headers: Headers, *, is_public: bool) -> bool:
+    """Return whether an authenticated sender may get its response as a script (JSONP).
 
-    def _denied(self, needed: Role, peer: Peer) -> Refused:
-        text = f"This needs the role {describe_roles(needed)}"
-        if peer.principal.name:
-            return Refused(403, "Forbidden", text)
-        if self._authenticator.enabled:
-            return Refused(401, "Unauthorized", text, headers=CHALLENGES)
-        return Refused(403, "Forbidden", f"{text}, which tsd.access.anonymous does not grant")
+    A page of any origin can load a script with the credentials that the browser has saved, and read it. Without TLS
+    the page's origin may be unknown: then JSONP returns only what unauthenticated clients may read (`is_public`).
+    """
+    if headers.get("sec-fetch-site", "").strip().lower() == "same-origin":
+        return True
+    return not _is_cross_origin(headers) and is_public
+
+
+def _denied(needed: Role, peer: Peer, *, may_log_in: bool) -> Refused:
+    text = f"This needs the role {describe_roles(needed)}"
+    if peer.principal.name:
+        return Refused(403, "Forbidden", text)
+    if may_log_in:
+        return Refused(401, "Unauthorized", text, headers=CHALLENGES)
+    return Refused(403, "Forbidden", f"{text}, which tsd.access.anonymous does not grant")
 
 
 def check_deletion(request: Request) -> None:
-    """Raise Refused unless the sender of a query with `delete` in its body may delete. Logs an allowed deletion."""
+    """Raise Refused unless the sender of a query with `delete` in its body may delete. Logs an allowed deletion.
+
+    `Authorizer.decide` cannot decide this, because the body was not read yet.
+    """
     if not request.peer.principal.may(Role.ADMIN):
         raise Refused(403, "Forbidden", "Deleting data needs the role admin")
     if _is_cross_origin(request.headers):

@@ -13,8 +13,8 @@ from tsd.server.clients import Clients
 from tsd.server.http.bodies import MAX_GZIP_MEMBERS, MIN_COMPRESSED_BYTES, START_GRACE_S, MemoryBudget
 from tsd.server.http.connection import UNCHUNKED_BYTES, HttpConnection, RequestLimits
 from tsd.server.http.messages import Request, Response
-from tsd.server.http.router import Router, RouterOptions
-from tsd.server.http.security import Cors
+from tsd.server.http.router import Router
+from tsd.server.http.security import Authorizer, Cors
 from tsd.server.http.stats import RequestStats
 from tsd.server.peer import local_peer, peer_at
 
@@ -41,7 +41,7 @@ async def test_tiny_chunks_let_other_tasks_run() -> None:
     ours, _ = trio.testing.memory_stream_pair()
     session = HttpConnection(
         ours,
-        Router({"echo": echo}, RouterOptions(), Cors("", "")),
+        Router({"echo": echo}, Authorizer(Cors("", ""))),
         LIMITS,
         MemoryBudget(1 << 20),
         RequestStats(),
@@ -65,7 +65,7 @@ async def test_tiny_chunks_let_other_tasks_run() -> None:
 async def test_ipv6_prefix_has_one_share(autojump_clock: trio.abc.Clock) -> None:
     """A /64 belongs to one customer: bodies announced from many of its addresses share one client's part."""
     budget = MemoryBudget(4000)
-    router = Router({"echo": echo}, RouterOptions(), Cors("", ""))
+    router = Router({"echo": echo}, Authorizer(Cors("", "")))
     heads = get("/echo", "Content-Length: 1000", method="POST")
     clients = Clients(prefix=64)
     async with trio.open_nursery() as nursery:
@@ -231,7 +231,7 @@ async def test_body_without_memory_in_time_gets_an_error(autojump_clock: trio.ab
 async def test_late_body_gives_up_its_reservation(autojump_clock: trio.abc.Clock) -> None:
     """A few slow clients must not hold the memory of all bodies."""
     budget = MemoryBudget(4 << 20)
-    router = Router({"echo": echo}, RouterOptions(), Cors("", ""))
+    router = Router({"echo": echo}, Authorizer(Cors("", "")))
     clients = Clients()
     closing: dict[str, tuple[float, bytes]] = {}
 

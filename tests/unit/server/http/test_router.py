@@ -8,8 +8,9 @@ import pytest
 from tsd.config.settings import Mode
 from tsd.errors import BadQuery, NoSuchName, Refused, StoreDown
 from tsd.server.http.messages import JSON, Request, Response, Target, parse_target
-from tsd.server.http.router import Router, RouterOptions
-from tsd.server.http.security import Cors
+from tsd.server.http.router import Router
+from tsd.server.http.security import Authorizer, Cors, EndpointSwitches
+from tsd.server.peer import local_peer
 
 FAILURES: Mapping[str, Exception] = {
     "refused": Refused(418, 'a "teapot"', "short\nand stout"),
@@ -58,11 +59,20 @@ def make_request(path: str, method: str, headers: Mapping[str, str]) -> tuple[Re
     return request, target
 
 
+async def respond(router: Router, path: str, method: str, headers: Mapping[str, str]) -> Response:
+    """Return the response as a connection sends it."""
+    request, target = make_request(path, method, headers)
+    decision = await router.decide(method, target, headers, local_peer())
+    if decision.refused is not None:
+        return router.refuse(decision.refused, target)
+    return await router.answer(request, target, decision.headers)
+
+
 async def answer(
-    path: str, *, method: str = "GET", options: RouterOptions | None = None, cors: Cors | None = None, **headers: str
+    path: str, *, method: str = "GET", authorizer: Authorizer | None = None, shows_traces: bool = False, **headers: str
 ) -> tuple[int, str | None, str]:
-    router = Router(ROUTES, options or RouterOptions(), cors or Cors("", ""))
-    response = await router.answer(*make_request(path, method, headers))
+    router = Router(ROUTES, authorizer or Authorizer(Cors("", "")), shows_traces=shows_traces)
+    response = await respond(router, path, method, headers)
     assert isinstance(response.body, bytes)
     return response.status, response.content_type, response.body.decode()
 
@@ -125,8 +135,8 @@ async def test_errors_have_opentsdbs_form(path: str, status: int, message: str, 
 async def test_traces_are_shown_if_enabled() -> None:
     """OpenTSDB shows one with every error."""
     assert "trace" not in (await answer("/api/fail/bug"))[2]
-    assert "test_router.py" in (await answer("/api/fail/bug", options=RouterOptions(shows_traces=True)))[2]
-    assert "test_router.py" in (await answer("/fail?how=bug", options=RouterOptions(shows_traces=True)))[2]
+    assert "test_router.py" in (await answer("/api/fail/bug", shows_traces=True))[2]
+    assert "test_router.py" in (await answer("/fail?how=bug", shows_traces=True))[2]
     assert "test_router.py" not in (await answer("/fail?how=bug"))[2]
 
 
@@ -193,7 +203,7 @@ async def test_unsent_body_is_closed() -> None:
     async def endless(request: Request) -> Response:
         return Response(200, parts())
 
-    router = Router({"api/parts": endless}, RouterOptions(), Cors("", ""))
+    router = Router({"api/parts": endless}, Authorizer(Cors("", "")))
     response = await router.answer(*make_request("/api/parts?jsonp=", "GET", {}))
     assert response.status == 500
     assert closing == [True]
@@ -221,23 +231,27 @@ async def test_invalid_callback_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "gone", "there"),
+    ("switches", "gone", "there"),
     [
-        (RouterOptions(mode=Mode.READ_ONLY), ("/api/put",), ("/api/version", "/q", "/api/query/last", "/health")),
+        (EndpointSwitches(mode=Mode.READ_ONLY), ("/api/put",), ("/api/version", "/q", "/api/query/last", "/health")),
         (
-            RouterOptions(mode=Mode.WRITE_ONLY),
+            EndpointSwitches(mode=Mode.WRITE_ONLY),
             ("/", "/q", "/suggest", "/api/query/last", "/s"),
             ("/api/put", "/health"),
         ),
-        (RouterOptions(with_api=False), ("/api/put", "/api/query/last"), ("/q", "/health")),
-        (RouterOptions(with_ui=False), ("/", "/q", "/suggest"), ("/api/put", "/health")),
+        (EndpointSwitches(with_api=False), ("/api/put", "/api/query/last"), ("/q", "/health")),
+        (EndpointSwitches(with_ui=False), ("/", "/q", "/suggest"), ("/api/put", "/health")),
     ],
 )
 async def test_modes_and_switches_hide_endpoints(
-    options: RouterOptions, gone: tuple[str, ...], there: tuple[str, ...]
+    switches: EndpointSwitches, gone: tuple[str, ...], there: tuple[str, ...]
 ) -> None:
-    assert [(await answer(path, options=options))[0] for path in gone] == [404] * len(gone)
-    assert [(await answer(path, options=options))[0] for path in there] == [200] * len(there)
+    assert [(await answer(path, authorizer=Authorizer(Cors("", ""), switches=switches)))[0] for path in gone] == [
+        404
+    ] * len(gone)
+    assert [(await answer(path, authorizer=Authorizer(Cors("", ""), switches=switches)))[0] for path in there] == [
+        200
+    ] * len(there)
 
 
 @pytest.mark.parametrize(
@@ -245,9 +259,9 @@ async def test_modes_and_switches_hide_endpoints(
     [("*", "http://a", True), ("http://a", "HTTP://A", True), ("http://a", "http://b", False)],
 )
 async def test_cors_allows_listed_origins(domains: str, origin: str, fine: bool) -> None:
-    router = Router(ROUTES, RouterOptions(), Cors(domains, "X-A"))
+    router = Router(ROUTES, Authorizer(Cors(domains, "X-A")))
     for method in ("OPTIONS", "GET"):
-        response = await router.answer(*make_request("/api/put", method, {"origin": origin}))
+        response = await respond(router, "/api/put", method, {"origin": origin})
         headers = dict(response.headers)
         assert response.status == 200
         assert headers.get("Access-Control-Allow-Origin") == (origin if fine else None)
@@ -258,8 +272,8 @@ async def test_cors_allows_listed_origins(domains: str, origin: str, fine: bool)
 
 async def test_options_without_origin_is_refused() -> None:
     for cors in (Cors("", ""), Cors("*", "")):
-        status, _, body = await answer("/nowhere", method="OPTIONS", cors=cors)
+        status, _, body = await answer("/nowhere", method="OPTIONS", authorizer=Authorizer(cors))
         assert (status, "Bad Request" in body) == (400, True)
-        status, _, body = await answer("/api/put", method="OPTIONS", cors=cors)
+        status, _, body = await answer("/api/put", method="OPTIONS", authorizer=Authorizer(cors))
         assert status == 405
         assert "The HTTP method [OPTIONS] is not permitted" in body

@@ -10,7 +10,6 @@ from tsd.auth.credentials import hash_token, new_token
 from tsd.auth.roles import Role, endpoint_permissions
 from tsd.config.loader import Given
 from tsd.daemon.wiring import read_config
-from tsd.errors import Refused
 from tsd.server.clients import Clients
 from tsd.server.http.messages import parse_target
 from tsd.server.http.security import Authorizer, Cors
@@ -33,16 +32,13 @@ async def may(
     }
     config, _ = read_config(Given("test", key, value) for key, value in given.items())
     authenticator = Authenticator(config, lambda: 0)
-    authorizer = Authorizer(authenticator, endpoint_permissions("all", "read", may_delete=False), Cors("", ""))
+    authorizer = Authorizer(Cors("", ""), authenticator, endpoint_permissions("all", "read", may_delete=False))
     sender = peer_at("192.0.2.1", 1, Clients())
     sender.principal = authenticator.anonymous(sender.address)
     sent = {"host": "tsd", **headers} | ({"authorization": f"Bearer {token}"} if last_credentials else {})
     target = parse_target(query)
-    try:
-        await authorizer.authorize(target.key, "GET", target, sent, sender)
-    except Refused:
-        return False
-    return True
+    decision = await authorizer.decide(target.key, "GET", target, sent, sender)
+    return decision.refused is None
 
 
 @pytest.mark.difference(

@@ -21,7 +21,7 @@ from tsd.auth.roles import Principal, Role, endpoint_permissions, is_audited, re
 from tsd.config.log import BURST, RateLimit
 from tsd.config.settings import AccessSettings
 from tsd.server.http.messages import Request, Response, parse_target
-from tsd.server.http.router import Router, RouterOptions
+from tsd.server.http.router import Router
 from tsd.server.http.security import Authorizer, Cors
 from tsd.server.peer import local_peer
 
@@ -32,7 +32,7 @@ HEADER = f"Authorization: Bearer {TOKEN}"
 
 def authorizer(folder: Path) -> Authorizer:
     authenticator = Authenticator(AccessSettings(auth_file=str(folder / "none")), lambda: 0)
-    return Authorizer(authenticator, endpoint_permissions("all", "read", may_delete=True), Cors("", ""))
+    return Authorizer(Cors("", ""), authenticator, endpoint_permissions("all", "read", may_delete=True))
 
 
 def request_of(path: str, account: str, method: str = "GET", body: bytes = b"") -> Request:
@@ -149,7 +149,7 @@ async def test_cancelled_action_is_logged(tmp_path: Path) -> None:
         await trio.sleep_forever()
         raise AssertionError
 
-    router = Router({"api/uid": rename}, RouterOptions(), Cors("", ""), authorizer(tmp_path))
+    router = Router({"api/uid": rename}, authorizer(tmp_path))
     path = "/api/uid/rename?metric=m&name=n"
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
