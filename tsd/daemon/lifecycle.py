@@ -22,8 +22,17 @@ from tsd.config.state_dir import lock_state
 from tsd.daemon.daemon import Daemon, apply_settings
 from tsd.daemon.diagnostics import log_tasks, tune_malloc
 from tsd.daemon.systemd import Watchdog, WatchdogTimeouts, microseconds, notify, notify_soon, notify_until_sent
-from tsd.daemon.wiring import BuildTables, OpenStore, build_daemon, build_opentsdb_tables, control_path, opened_store
-from tsd.errors import BadConfig, StoreError, TsdError
+from tsd.daemon.waiting import lacks_space, wait_for_space
+from tsd.daemon.wiring import (
+    BuildTables,
+    OpenStore,
+    build_daemon,
+    build_opentsdb_tables,
+    control_path,
+    now_ms,
+    opened_store,
+)
+from tsd.errors import BadConfig, StoreError, TsdError, bare
 from tsd.ingest.journal.folder import held_journal
 from tsd.server import control, sockets
 from tsd.server.listener import raise_descriptor_limit
@@ -164,21 +173,39 @@ async def serve(
         log.warning("setting.unsupported", key=key, consequence=consequence)
     tune_malloc()
     raise_descriptor_limit()
-    async with signals_handled(stop, shutdown.stop_now, reloads, ready):
+    where = sockets.ListenAddress(config.bind, config.port, config.backlog, config.reuse_port)
+    listeners: list[trio.SocketListener] = []
+
+    async def start() -> None:
+        """Start a daemon and run it until it stops."""
         with lock_state(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
             load = IngestLoad()
             async with open_store(config, shutdown.on_loss, load) as store:
-                where = sockets.ListenAddress(config.bind, config.port, config.backlog, config.reuse_port)
-                listeners = await sockets.listeners(where)  # fails before a long replay if the port is taken
+                if not listeners:  # before a long replay: the port may be taken
+                    listeners.extend(await sockets.listeners(where))
                 daemon = build_daemon(config, store, stop, load, build_tables=build_tables)
-                if again is not None:
-                    reloads.append(("settings", _settings_reload(daemon, again)))
-                reloads += daemon.reloads
+                reloads[:] = [("settings", _settings_reload(daemon, again))] if again is not None else []
+                reloads.extend(daemon.reloads)
                 try:
                     await _run(daemon, listeners, on_ready, shutdown, ready)
                 finally:
                     with suppress(FileNotFoundError):
                         os.unlink(control_path(config))
+
+    async with signals_handled(stop, shutdown.stop_now, reloads, ready):
+        while True:
+            try:
+                await start()
+                break
+            except Exception as error:
+                if ready.is_set() or stop.is_set() or not lacks_space(error):
+                    raise
+                full = bare(error)
+            if not listeners:
+                listeners.extend(await sockets.listeners(where))
+            await wait_for_space(config, full, listeners, now_ms, stop)
+            if stop.is_set():
+                break
     if shutdown.losses:
         raise StoreError(f"{shutdown.losses[0]}: stopped, so that the next start replays the journal")
     log.info("daemon.stopped")

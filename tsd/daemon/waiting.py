@@ -1,0 +1,134 @@
+"""A start on a full disk waits for space, and says so: in the log, in systemd's status, and on the port.
+
+Meanwhile the port answers HTTP: `/health/live` passes, and everything else is answered with 503 and the reason. Telnet
+clients are not read from. Their connections end when the start goes on.
+"""
+
+import errno
+import os
+import re
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+import trio
+
+from tsd.api.health import UNAVAILABLE
+from tsd.api.messages import answer
+from tsd.config.loader import Config, journal_folder, state_folder
+from tsd.daemon.builders import build_access
+from tsd.daemon.parts import Clock
+from tsd.daemon.systemd import extend_timeout
+from tsd.server.http.bodies import MemoryBudget
+from tsd.server.http.connection import HttpConnection, RequestLimits
+from tsd.server.http.messages import Request, Response, Target
+from tsd.server.http.router import Router, RouterOptions
+from tsd.server.http.security import Cors
+from tsd.server.http.stats import RequestStats
+from tsd.server.listener import Listener, ListenerLimits
+from tsd.server.peer import Peer
+
+log = structlog.get_logger(__name__)
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded")  # of RocksDB, which raises errors without number
+PROBE_BYTES = 1 << 20  # a start needs some hundred KiB
+RETRY_S = 1.0
+REQUEST_BYTES = 1 << 20
+
+
+def lacks_space(error: BaseException) -> bool:
+    """Return whether an error, or all errors of a group, come from a full disk.
+
+    >>> lacks_space(OSError(errno.ENOSPC, "")), lacks_space(OSError(errno.EACCES, "")), lacks_space(ValueError())
+    (True, False, False)
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return all(lacks_space(one) for one in error.exceptions)
+    if isinstance(error, OSError) and error.errno in FULL:
+        return True
+    return FULL_TEXT.search(str(error)) is not None or (error.__cause__ is not None and lacks_space(error.__cause__))
+
+
+def first_text(error: BaseException) -> str:
+    """Return the text of an error, or of the first error of a group."""
+    return first_text(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else str(error)
+
+
+class _Refuser(Router):
+    """Answers every request except `/health/live` with 503 and a reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__({}, RouterOptions(), Cors("", ""))
+        self._reason = reason
+
+    async def answer(self, request: Request, target: Target) -> Response:  # noqa: ARG002 - see Router
+        """See Router."""
+        if target.key == "health":
+            if target.segments[1:2] == ("live",):
+                return answer({"status": "ok"})
+            return answer({"status": "not ready", "write": self._reason, "read": self._reason}, UNAVAILABLE)
+        error = {"code": UNAVAILABLE, "message": "The daemon waits for space on its disk", "details": self._reason}
+        return answer({"error": error}, UNAVAILABLE)
+
+
+async def wait_for_space(
+    config: Config, error: BaseException, listeners: Sequence[trio.SocketListener], now_ms: Clock, stop: trio.Event
+) -> None:
+    """Return once files can be written in the state folder and the journal's, or `stop` is set. Raises BadConfig."""
+    reason = first_text(error)
+    log.warning("start.disk_full", error=reason, port=listeners[0].socket.getsockname()[1])
+    probes = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_answer_requests, config, reason, listeners, now_ms)
+        nursery.start_soon(extend_timeout, lambda: probes, lambda: f"waiting for space on the disk: {reason}")
+        while not stop.is_set():
+            with trio.move_on_after(RETRY_S):
+                await stop.wait()
+            probes += 1
+            if await trio.to_thread.run_sync(_has_space, {state_folder(config), journal_folder(config)}):
+                break
+        nursery.cancel_scope.cancel()
+    if not stop.is_set():
+        log.info("start.disk_has_space")
+
+
+def _has_space(folders: set[Path]) -> bool:
+    return all(map(_is_writable, folders))
+
+
+def _is_writable(folder: Path) -> bool:
+    """Return whether a file can be written in a folder, or in the nearest one that exists. An error that is not about
+    space counts as success: the start reports it."""
+    place = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as exc:
+        return exc.errno not in FULL
+    return True
+
+
+async def _answer_requests(
+    config: Config, reason: str, listeners: Sequence[trio.SocketListener], now_ms: Clock
+) -> None:
+    """Serve copies of the listening sockets until cancelled: a server closes its own."""
+    access = build_access(config, now_ms)
+    router, budget, stats = _Refuser(reason), MemoryBudget(REQUEST_BYTES), RequestStats()
+    limits = RequestLimits(config.max_chunk, config.http_timeout_s, config.enable_chunked, config.hsts_s)
+
+    async def http(stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], peer: Peer) -> None:
+        await HttpConnection(stream, router, limits, budget, stats, peer).run(first, receive)
+
+    async def telnet(*_: object) -> None:
+        await trio.sleep_forever()
+
+    bounds = ListenerLimits(config.connections_limit, config.socket_timeout_s, config.line_timeout_s)
+    server = Listener(telnet, http, bounds, access.clients, access.tls, access.authenticator)
+    copies = [trio.SocketListener(one.socket.dup()) for one in listeners]
+    with suppress(trio.ClosedResourceError):
+        await server.serve(copies)
