@@ -24,8 +24,8 @@ from tsd.daemon.systemd import extend_timeout
 from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
 from tsd.server.http.messages import Request, Response, Target
-from tsd.server.http.router import Router, RouterOptions
-from tsd.server.http.security import Cors
+from tsd.server.http.router import Router
+from tsd.server.http.security import Authorizer, Cors
 from tsd.server.http.stats import RequestStats
 from tsd.server.listener import Listener, ListenerLimits
 from tsd.server.peer import Peer
@@ -61,10 +61,10 @@ class _Refuser(Router):
     """Answers every request except `/health/live` with 503 and a reason."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__({}, RouterOptions(), Cors("", ""))
+        super().__init__({}, Authorizer(Cors("", "")))
         self._reason = reason
 
-    async def answer(self, request: Request, target: Target) -> Response:  # noqa: ARG002 - see Router
+    async def answer(self, request: Request, target: Target, headers: object = ()) -> Response:  # noqa: ARG002 - see Router
         """See Router."""
         if target.key == "health":
             if target.segments[1:2] == ("live",):
