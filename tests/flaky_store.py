@@ -5,7 +5,7 @@ from enum import Enum, auto
 from typing import TypeVar
 
 from tsd.errors import StoreDown
-from tsd.store import Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Snapshots, Table
+from tsd.store import Cell, CellReader, CellSignatures, ChangeFeed, ColumnBlocks, Page, Put, Snapshots, Table
 from tsd.store.memory import MemoryStore
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ class FlakyStore:
         self.change_feed: ChangeFeed | None = None
         self.cell_signatures: CellSignatures | None = None
         self.snapshots: Snapshots | None = None
+        self.column_blocks: ColumnBlocks | None = None
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(name)

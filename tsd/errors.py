@@ -85,6 +85,14 @@ class NoTable(StoreError):
     """The store has no such table; `tsd create-tables` creates it."""
 
 
+class DamagedBlock(StoreError):
+    """A block of rows cannot be read. All its rows have keys that start with `prefix`."""
+
+    def __init__(self, table: str, prefix: bytes, cause: str) -> None:
+        super().__init__(f"table {table}: the block of the rows {prefix.hex()}... is damaged: {cause}")
+        self.prefix = prefix
+
+
 class StoreDown(StoreError):
     """No answer. Whether the call was applied is unknown; it may be repeated."""
 

@@ -7,7 +7,7 @@ otherwise than the others (a delete hides older puts that come later) the model 
 import itertools
 import tempfile
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import NamedTuple
 
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
-from tsd.store import Cell, Family, Put, Row, Store, Table
+from tsd.store import Cell, Family, Put, Row, Store, Table, cell_pages
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Widths
 from tsd.store.hbase.engine import HBaseStore
@@ -71,11 +71,17 @@ class Wait(NamedTuple):
     ms: int
 
 
+class Fold(NamedTuple):
+    """Move cells to blocks, where the engine has them: no answer may change."""
+
+    prefix: bytes
+
+
 class Reopen(NamedTuple):
     pass
 
 
-Call = Write | Delete | Get | Walk | CheckAndPut | Create | Increment | Wait | Reopen
+Call = Write | Delete | Get | Walk | CheckAndPut | Create | Increment | Wait | Fold | Reopen
 
 COUNTER = b"u:n"
 rows = st.lists(st.sampled_from([b"\0", b"\1", b"a", b"\xff"]), min_size=1, max_size=3).map(b"".join)
@@ -84,6 +90,16 @@ LONG = [
     b"t:" + bytes(low for at in range(20) for low in (0, at * 16 % 256)),
     b"t:" + bytes(40),
     b"t:" + bytes(39) + b"\20",
+]
+# Cells of points, which blocks can have: columns and values that belong together.
+FOLDABLE = [
+    (b"t:\0\0", b"\7"),
+    (b"t:\0\0", b"\7\0"),  # not a point's
+    (b"t:\0\x10", b"\1"),
+    (b"t:\0\0\0\x10", b"\1\2\0"),
+    (b"t:\0\0\0\x1b", b"\1" + bytes.fromhex("3f800000") + b"\0"),
+    (b"t:\xf0\0\0\x40", b"\1"),
+    (b"t:" + b"".join((at << 4).to_bytes(2, "big") for at in range(20)), bytes(range(20)) + b"\0"),
 ]
 columns = st.sampled_from(
     [
@@ -98,10 +114,12 @@ columns = st.sampled_from(
         b"u:\0\xff\1",
         b"t:" + b"\xff" * 13,
         *LONG,
+        *(column for column, _ in FOLDABLE),
     ]
 )
 values = st.sampled_from([b"", b"\0", b"v", b"\xff" * 9, bytes(8), bytes(21), bytes(range(20)) + b"\0"])
-cells = st.builds(Put, rows, columns, values)
+foldable = st.builds(lambda row, cell: Put(row, *cell), rows, st.sampled_from(FOLDABLE))
+cells = foldable | st.builds(Put, rows, columns, values)
 times = st.none() | st.integers(1, 9)
 named = st.none() | st.sets(columns, min_size=1)
 calls: st.SearchStrategy[Call] = st.one_of(
@@ -113,6 +131,7 @@ calls: st.SearchStrategy[Call] = st.one_of(
     st.builds(Create, st.lists(cells, max_size=4, unique_by=lambda cell: cell.row)),
     st.builds(Increment, rows, st.sampled_from([1, 0, -3, 2**62])),
     st.builds(Wait, st.integers(0, 2000)),
+    st.builds(Fold, st.sampled_from([b"\0", b"a"])),
     st.just(Reopen()),
 )
 programs = st.lists(calls, max_size=30)
@@ -224,6 +243,8 @@ class Under(NamedTuple):
                 return await self.store.create(self.table, self.placed(cells))
             case Increment(row, by):
                 return await self.store.increment(self.table, self.prefix + row, COUNTER, by)
+            case Fold(prefix) if self.store.column_blocks is not None:
+                await self.store.column_blocks.fold(self.table, self.prefix + prefix)
         return None
 
     def placed(self, cells: list[Put]) -> list[Put]:
@@ -241,7 +262,19 @@ class Under(NamedTuple):
             assert page.next_start is None or page.next_start > at
             found += [Row(row.key.removeprefix(self.prefix), timed(row.cells)) for row in page.rows]
             at = page.next_start
+        if call.columns is None:
+            assert await self.scanned(self.prefix + call.start, stop, call.limit) == found
         return found
+
+    async def scanned(self, start: bytes, stop: bytes | None, limit_bytes: int) -> list[Row]:
+        """All rows of a cell scan."""
+        rows: dict[bytes, list[Cell]] = {}
+        async with aclosing(cell_pages(self.store, self.table, start, stop, limit_bytes=limit_bytes)) as pages:
+            async for page in pages:
+                assert rows.keys().isdisjoint(page.keys)
+                for at, key in enumerate(page.keys):
+                    rows.setdefault(key.removeprefix(self.prefix), []).append(page.cell(at))
+        return [Row(key, timed(cells)) for key, cells in rows.items()]
 
 
 def timed(cells: list[Cell]) -> list[Cell]:

@@ -15,7 +15,7 @@ import trio
 from tests.simulation.disk import Crash
 from tests.simulation.plan import Engine
 from tsd.errors import StoreBusy, StoreDown
-from tsd.store import Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Snapshots, Table
+from tsd.store import Cell, CellReader, CellSignatures, ChangeFeed, ColumnBlocks, Page, Put, Snapshots, Table
 from tsd.store.memory import MemoryStore
 
 T = TypeVar("T")
@@ -108,6 +108,7 @@ class FaultyStore:
         self.change_feed: ChangeFeed | None = None
         self.cell_signatures: CellSignatures | None = None
         self.snapshots: Snapshots | None = None
+        self.column_blocks: ColumnBlocks | None = None
 
     async def _call(
         self, call: Callable[[MemoryStore], Awaitable[T]], *, changes: bool = False, durable: bool = False

@@ -10,7 +10,16 @@ from typing import Protocol
 
 import trio
 
-from tsd.store.capabilities import Capabilities, CellReader, CellSignatures, ChangeFeed, OnWrite, Snapshots
+from tsd.store.capabilities import (
+    Capabilities,
+    CellReader,
+    CellSignatures,
+    ChangeFeed,
+    ColumnBlocks,
+    Folded,
+    OnWrite,
+    Snapshots,
+)
 from tsd.store.cells import Cell, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
 from tsd.store.timing import Latency
 
@@ -26,8 +35,10 @@ __all__ = [
     "CellReader",
     "CellSignatures",
     "ChangeFeed",
+    "ColumnBlocks",
     "Cursor",
     "Family",
+    "Folded",
     "OnWrite",
     "Page",
     "Put",
@@ -73,6 +84,11 @@ class Store(Protocol):
     @property
     def snapshots(self) -> Snapshots | None:
         """Snapshots in a folder, if the engine keeps its files on this machine."""
+        ...
+
+    @property
+    def column_blocks(self) -> ColumnBlocks | None:
+        """Blocks of cells by column, if the engine has them."""
         ...
 
     @property

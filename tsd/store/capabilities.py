@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from tsd.store.cells import CellPage, Cursor
 
@@ -65,4 +65,22 @@ class Snapshots(Protocol):
     async def snapshot(self, folder: Path) -> None:
         """Make a snapshot of every write that returned before the call, in a folder that must not exist. Files that
         never change are hard links to the store's, where the file system has them. Raise StoreError."""
+        ...
+
+
+class Folded(NamedTuple):
+    """What a fold did."""
+
+    cells: int  # moved to blocks
+    points: int  # of these cells
+
+
+class ColumnBlocks(Protocol):
+    """Blocks: cells of many rows stored by column, which take less space and are read faster. Every other call of the
+    store treats cells in blocks like all others."""
+
+    async def fold(self, table: str, prefix: bytes) -> Folded:
+        """Move the cells of all rows whose keys start with `prefix` to blocks: one cell of each row, if it has a form
+        there (`tsd.codec.blocks`). All prefixes of a table have the same width. A cell of a row that is written
+        meanwhile may stay. A crash leaves each cell where it was, or moved. Raise DamagedBlock, StoreError."""
         ...

@@ -8,7 +8,19 @@ import trio
 from sortedcontainers import SortedDict
 
 from tsd.errors import InvalidCell, NoTable
-from tsd.store import Capabilities, Cell, CellReader, CellSignatures, OnWrite, Page, Put, Row, Snapshots, Table
+from tsd.store import (
+    Capabilities,
+    Cell,
+    CellReader,
+    CellSignatures,
+    ColumnBlocks,
+    OnWrite,
+    Page,
+    Put,
+    Row,
+    Snapshots,
+    Table,
+)
 from tsd.store.rules import add, bytes_of, check_column, check_row
 from tsd.store.timing import Latency
 
@@ -24,6 +36,7 @@ class MemoryStore:
     cell_reader: CellReader | None = None
     cell_signatures: CellSignatures | None = None
     snapshots: Snapshots | None = None
+    column_blocks: ColumnBlocks | None = None
     latencies: Mapping[str, Latency] = MappingProxyType({})
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:

@@ -15,7 +15,7 @@ import trio
 import tsd.errors
 from tsd.config.state_dir import socket_address
 from tsd.errors import StoreDown, TsdError
-from tsd.store import Capabilities, Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Row, Table
+from tsd.store import Capabilities, Cell, CellReader, CellSignatures, ChangeFeed, ColumnBlocks, Page, Put, Row, Table
 from tsd.store.timing import Latency
 
 RECEIVE_BYTES = 256 << 10
@@ -101,6 +101,8 @@ class RemoteStore:
 
     def __init__(self, client: ControlClient) -> None:
         self.client = client
+
+    column_blocks: ColumnBlocks | None = None  # the daemon folds
 
     @property
     def snapshots(self) -> "RemoteStore":

@@ -14,6 +14,7 @@ from tsd.store.rocksdb.engine import REOPEN_S, EmbeddedStore
 NOW_MS = 1_700_000_000_000
 ROWS, COLUMNS = 20, 7
 FILE_BYTES = 1 << 20
+POINTS = b"t:\0\0\0\x10", b"\1\2\0"  # column and value of two points
 
 
 async def _open(folder: str) -> EmbeddedStore:
@@ -52,6 +53,19 @@ async def put(folder: str) -> None:
         await store.sync()
         lot += 1
         _log(lot)
+
+
+async def fold(folder: str) -> None:
+    """Put hours of points, move each to blocks, and say how many hours were synced, until it is killed."""
+    store = await _open(folder)
+    hour = 0
+    while True:
+        rows = [b"%08d%02d" % (hour, row) for row in range(ROWS)]
+        await store.put("cells", [Put(row, *POINTS) for row in rows])
+        await store.sync()
+        _log(hour)
+        await store.fold("cells", b"%08d" % hour)
+        hour += 1
 
 
 class _SmallDisk:

@@ -7,6 +7,7 @@ place of the block: a block under the key of another one is damaged.
 
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -218,6 +219,22 @@ class Block:
             width, joined = self.pair_array.shape[1], self.pair_array.tobytes()
             return [joined[at : at + width] for at in range(0, len(joined), width)]
         return list(self._pairs)
+
+    def find(self, pairs: Sequence[bytes]) -> NDArray[np.intp]:
+        """Return the index of the row of each of some joined tag pairs, -1 for pairs without a row."""
+        found = np.full(len(pairs), -1, np.intp)
+        if self.pair_array is None:
+            for at, one in enumerate(pairs):
+                row = bisect_left(self._pairs, one)
+                found[at] = row if row < self.rows and self._pairs[row] == one else -1
+            return found
+        width = self.pair_array.shape[1]
+        alike = [at for at, one in enumerate(pairs) if len(one) == width]
+        wanted = np.array([pairs[at] for at in alike], f"S{width}")
+        own = self.pair_array.view(f"S{width}").reshape(-1)
+        rows = np.minimum(np.searchsorted(own, wanted), self.rows - 1)
+        found[alike] = np.where(own[rows] == wanted, rows, -1)
+        return found
 
     def decode(self, wanted: Bool | None = None) -> BlockPoints:
         """Return the points of the rows that are `wanted`, of all rows without it. Raise CorruptRow if one of their

@@ -4,14 +4,14 @@ A block has only rows that give back their cell byte for byte: one cell, all tim
 each value as short as its kind allows. Other rows stay cells.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import HOUR_MS, BlockPoints
-from tsd.codec.blocks.numbers import UInt8
+from tsd.codec.blocks.numbers import UInt8, spread
 from tsd.codec.opentsdb.cell import MS_MARK
 from tsd.codec.opentsdb.columns import CELL_POINTS, RowCell, encode_cells
 from tsd.codec.points import Bool, Columns, Int64
@@ -40,26 +40,95 @@ def cells_of(points: BlockPoints, in_ms: Bool) -> Iterator[RowCell]:
     yield from encode_cells(Columns(series, instants, flags, bits), join=True)
 
 
+class CellRows(NamedTuple):
+    """The points of those of some cells that have a form in a block, cell after cell."""
+
+    cells: NDArray[np.intp]  # their indexes, ascending
+    in_ms: Bool
+    starts: Int64  # (cells + 1,): index of each cell's first point, then the number of points
+    offsets: Int64
+    bits: Int64
+    floats: Bool
+
+
+_NO_INTEGERS, _NO_FLAGS = np.empty(0, np.int64), np.empty(0, np.bool_)
+_NO_ROWS = CellRows(_NO_INTEGERS, _NO_FLAGS, np.zeros(1, np.int64), _NO_INTEGERS, _NO_INTEGERS, _NO_FLAGS)
+
+
 def read_cell(qualifier: bytes, value: bytes) -> CellPoints | None:
     """Return the points of a cell that `cells_of` gives back byte for byte; None for every other cell."""
-    in_ms = qualifier[:1] >= bytes((MS_MARK,))
-    width = 4 if in_ms else 2
-    if not qualifier or len(qualifier) % width or len(qualifier) // width > CELL_POINTS:
-        return None
-    words = np.frombuffer(qualifier, ">u4" if in_ms else ">u2").astype(np.int64)
-    flags = words & (FLOAT | LENGTH)
-    lengths = (flags & LENGTH) + 1
-    offsets = (words & 0x0FFFFFC0) >> 6 if in_ms else (words >> 4) * 1000
-    size = int(lengths.sum())
-    if len(value) < size or not _WHOLE_LENGTHS[flags].all():
-        return None
-    if offsets[-1] >= HOUR_MS or (np.diff(offsets) <= 0).any():
-        return None
-    floats = flags >= FLOAT
-    found = CellPoints(in_ms, offsets, _bits_of(value[:size], lengths, floats), floats)
-    one = BlockPoints(np.zeros(1, np.intp), np.array([0, len(words)]), *found[1:])
-    [cell] = cells_of(one, np.array([in_ms]))
-    return found if (cell.qualifier, cell.value) == (qualifier, value) else None
+    found = read_cells([qualifier], [value])
+    return CellPoints(bool(found.in_ms[0]), found.offsets, found.bits, found.floats) if len(found.cells) else None
+
+
+def read_cells(qualifiers: Sequence[bytes], values: Sequence[bytes]) -> CellRows:
+    """Return the points of those cells that `cells_of` gives back byte for byte."""
+    by_width: dict[int, list[int]] = {2: [], 4: []}
+    for at, qualifier in enumerate(qualifiers):
+        width = 4 if qualifier[:1] >= bytes((MS_MARK,)) else 2
+        if qualifier and not len(qualifier) % width and len(qualifier) // width <= CELL_POINTS:
+            by_width[width].append(at)
+    parts = [_read_width(np.array(cells), qualifiers, values, width) for width, cells in by_width.items() if cells]
+    if not parts:
+        return _NO_ROWS
+    if len(parts) == 1:
+        return parts[0]
+    one, other = parts
+    both = CellRows(
+        np.concatenate((one.cells, other.cells)),
+        np.concatenate((one.in_ms, other.in_ms)),
+        np.concatenate((one.starts, one.starts[-1] + other.starts[1:])),
+        np.concatenate((one.offsets, other.offsets)),
+        np.concatenate((one.bits, other.bits)),
+        np.concatenate((one.floats, other.floats)),
+    )
+    return _chosen(both, np.argsort(both.cells))
+
+
+def _read_width(cells: NDArray[np.intp], qualifiers: Sequence[bytes], values: Sequence[bytes], width: int) -> CellRows:
+    """Read cells whose qualifiers have `width` bytes for each point."""
+    while len(cells):
+        texts = [qualifiers[at] for at in cells.tolist()]
+        words = np.frombuffer(b"".join(texts), f">u{width}").astype(np.int64)
+        starts = np.zeros(len(cells) + 1, np.int64)
+        np.cumsum([len(text) // width for text in texts], out=starts[1:])
+        flags = words & (FLOAT | LENGTH)
+        lengths = (flags & LENGTH) + 1
+        offsets = (words & 0x0FFFFFC0) >> 6 if width == 4 else (words >> 4) * 1000
+        sizes = np.add.reduceat(lengths, starts[:-1])
+        stored = [values[at] for at in cells.tolist()]
+        steps = np.diff(offsets, prepend=-1)
+        steps[starts[:-1]] = 1
+        good = np.logical_and.reduceat(_WHOLE_LENGTHS[flags] & (steps > 0) & (offsets < HOUR_MS), starts[:-1])
+        good &= sizes <= np.fromiter(map(len, stored), np.int64, len(stored))
+        if good.all():
+            joined = b"".join([value[:size] for value, size in zip(stored, sizes.tolist(), strict=True)])
+            floats = flags >= FLOAT
+            in_ms = np.full(len(cells), width == 4)
+            found = CellRows(cells, in_ms, starts, offsets, _bits_of(joined, lengths, floats), floats)
+            return _restorable(found, texts, stored)
+        cells = cells[good]
+    return _NO_ROWS
+
+
+def _restorable(found: CellRows, qualifiers: Sequence[bytes], values: Sequence[bytes]) -> CellRows:
+    """Return the rows of cells that are the same when they are encoded again."""
+    points = BlockPoints(np.arange(len(found.cells)), *found[2:])
+    same = [
+        (cell.qualifier, cell.value) == stored
+        for cell, stored in zip(cells_of(points, found.in_ms), zip(qualifiers, values, strict=True), strict=True)
+    ]
+    return found if all(same) else _chosen(found, np.flatnonzero(same))
+
+
+def _chosen(rows: CellRows, order: NDArray[np.intp]) -> CellRows:
+    """Return some rows, in another order."""
+    counts = np.diff(rows.starts)[order]
+    points = spread(rows.starts[order], counts)
+    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    return CellRows(
+        rows.cells[order], rows.in_ms[order], starts, rows.offsets[points], rows.bits[points], rows.floats[points]
+    )
 
 
 def _bits_of(values: bytes, lengths: Int64, floats: Bool) -> Int64:

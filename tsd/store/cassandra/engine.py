@@ -18,7 +18,19 @@ import trio
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError, bare
-from tsd.store import Capabilities, Cell, CellReader, CellSignatures, ChangeFeed, Page, Put, Row, Snapshots, Table
+from tsd.store import (
+    Capabilities,
+    Cell,
+    CellReader,
+    CellSignatures,
+    ChangeFeed,
+    ColumnBlocks,
+    Page,
+    Put,
+    Row,
+    Snapshots,
+    Table,
+)
 from tsd.store.cassandra import schema
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Shape, Widths, bounds, cassandra_name, parse_comment
@@ -64,6 +76,7 @@ class CassandraStore:
     cell_reader: CellReader | None = None
     cell_signatures: CellSignatures | None = None
     snapshots: Snapshots | None = None
+    column_blocks: ColumnBlocks | None = None
 
     def __init__(
         self, contact: Contact, keyspace: str, clock_ms: Callable[[], int], widths: Callable[[str], Widths]

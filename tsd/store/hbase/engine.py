@@ -18,7 +18,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import trio
 
 from tsd.errors import StoreBusy, StoreDown, StoreError, bare
-from tsd.store import Capabilities, Cell, CellPage, ChangeFeed, Cursor, Page, Put, Snapshots, Table
+from tsd.store import Capabilities, Cell, CellPage, ChangeFeed, ColumnBlocks, Cursor, Page, Put, Snapshots, Table
 from tsd.store.cells import HAS_CELL_LOOP
 from tsd.store.hbase.connection import Connection
 from tsd.store.hbase.pool import Address, ConnectionPool, Lease, NoAnswer
@@ -50,6 +50,7 @@ class HBaseStore:
 
     change_feed: ChangeFeed | None = None
     snapshots: Snapshots | None = None
+    column_blocks: ColumnBlocks | None = None
 
     def __init__(
         self,

@@ -9,34 +9,22 @@ DaemonRuns if another process has the database open, and to StoreError otherwise
 import os
 import re
 import tempfile
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 
 import rocksdict
-from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import DbClosedError, Rdict, WriteBatch, WriteOptions
 
 from tsd.config.state_dir import lock_holder
 from tsd.errors import DaemonRuns, NoTable, StoreBusy, StoreError, TsdError
-from tsd.store import Cell, CellPage, Page, Put, Row
-from tsd.store.rocksdb.keys import (
-    DIGEST_BYTES,
-    TIME_BYTES,
-    decode_cell,
-    decode_long_cell,
-    decode_long_cells,
-    encode_batch,
-    encode_keys,
-    is_digest,
-    key_column,
-    row_prefix,
-    split_cells,
-    split_key,
-)
+from tsd.store import Put
+from tsd.store.rocksdb.block_view import BlockView
+from tsd.store.rocksdb.blocks import BlockFamily, BlockReader
+from tsd.store.rocksdb.keys import decode_long_cell, encode_batch, encode_keys, key_column, row_prefix
 from tsd.store.rocksdb.recovery import SyncedRecord, open_checked
+from tsd.store.rocksdb.view import View
 
 LEAD_MS = 1000  # lead of the bound: after a crash, timestamps may be this far in the future
 
@@ -108,12 +96,11 @@ def _decode(record: bytes | None) -> tuple[int, int]:
     return (int.from_bytes(record[:8], "big"), int.from_bytes(record[8:], "big")) if record else (0, 0)
 
 
-CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
-SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
-READAHEAD_BYTES = 1 << 20
 PROBE_BYTES = 8 << 20  # about what RocksDB writes on opening
 SYSTEM = "default"  # column family that every database has
-CLOCK = b"stamps"  # its only key: the record of the WriteClock
+CLOCK = b"stamps"  # its key of the record of the WriteClock
+BLOCKS = "/blocks"  # end of the name of the column family with a table's blocks; no table is called so
+WIDTH_BYTES = 2  # of the width of a table's blocks, under the name of their column family
 LOCKED = re.compile("While lock file.*Resource temporarily unavailable|lock hold by current process")
 STALLED = re.compile("Result incomplete|Resource busy|Try again")
 
@@ -122,7 +109,7 @@ Place: TypeAlias = tuple[bytes, bytes]  # row and column of a cell
 
 
 class _Family(NamedTuple):
-    """Handles of a table for reads and for writes."""
+    """Handles of a column family for reads and for writes."""
 
     rows: Rdict
     handle: rocksdict.ColumnFamily
@@ -149,6 +136,10 @@ class Database:
             self._families = {name: self._open(name) for name in names if name != SYSTEM}
             self._system = self._rdict.get_column_family_handle(SYSTEM)
             self.clock = WriteClock(clock_ms, self._rdict.get(CLOCK))
+            self._blocks: dict[str, BlockFamily] = {}
+            for name in names:
+                if name.endswith(BLOCKS) and (width := self._rdict.get(name.encode())):
+                    self._add_blocks(name.removesuffix(BLOCKS), int.from_bytes(width, "big"))
             self.sequence = self._rdict.latest_sequence_number()  # number of all writes since the database was created
 
     def _open(self, name: str) -> _Family:
@@ -156,13 +147,35 @@ class Database:
 
     def tables(self) -> list[str]:
         """Return the names of the tables, in order."""
-        return sorted(self._families)
+        return sorted(name for name in self._families if not name.endswith(BLOCKS))
 
     def create(self, name: str) -> None:
         """Create a table."""
         with self._translated():
             self._rdict.create_column_family(name, self._options)
             self._families[name] = self._open(name)
+
+    def blocks(self, table: str) -> BlockFamily | None:
+        """Return the blocks of a table, None if it never had any."""
+        return self._blocks.get(table)
+
+    def create_blocks(self, table: str, width: int) -> BlockFamily:
+        """Let a table have blocks of rows with common prefixes of `width` bytes."""
+        name = table + BLOCKS
+        if name not in self._families:
+            self.create(name)
+        with self._translated():
+            self._rdict.put(name.encode(), width.to_bytes(WIDTH_BYTES, "big"))
+        return self._add_blocks(table, width)
+
+    def _add_blocks(self, table: str, width: int) -> BlockFamily:
+        self._blocks[table] = BlockFamily(table, *self._families[table + BLOCKS], width)
+        return self._blocks[table]
+
+    def block_reader(self, family: BlockFamily) -> BlockReader:
+        """Return a snapshot of a table's blocks."""
+        with self._translated():
+            return BlockReader(family, self._translated)
 
     def _family(self, table: str) -> _Family:
         if self._closed:
@@ -185,10 +198,33 @@ class Database:
         for at, digest in digests:
             if (value := found[at]) is not None:
                 found[at] = decode_long_cell(digest, value)[1]
+        if blocks := self.blocks(table):
+            self._read_blocks(blocks, places, found)
         return found
 
-    def view(self, table: str, stop: bytes | None = None) -> "View":
+    def _read_blocks(self, blocks: BlockFamily, places: Sequence[Place], found: list[bytes | None]) -> None:
+        """Add the values that only blocks have. Blocks are read after the table: cells move from there to blocks."""
+        absent: dict[Place, list[int]] = {}
+        for at, place in enumerate(places):
+            if found[at] is None:
+                absent.setdefault(place, []).append(at)
+        if absent:
+            for cells in self.block_reader(blocks).cells(row for row, _ in absent):
+                for row, column, value in cells:
+                    for at in absent.get((row, column), ()):
+                        found[at] = value
+
+    def view(self, table: str, stop: bytes | None = None) -> View:
         """Return a snapshot of a table, up to before the row `stop`."""
+        blocks = self.blocks(table)
+        if blocks is None:
+            return self.plain_view(table, stop)
+        rows = self._family(table).rows
+        with self._translated():
+            return BlockView(rows, stop, self._translated, cached_bytes=self._cached_bytes, blocks=blocks)
+
+    def plain_view(self, table: str, stop: bytes | None = None) -> View:
+        """Return the same without the cells of blocks."""
         with self._translated():
             return View(self._family(table).rows, stop, self._translated, cached_bytes=self._cached_bytes)
 
@@ -202,10 +238,22 @@ class Database:
         """Add cells to a batch."""
         encode_batch(batch.put, cells, time_ms)
 
-    def add_deletes(self, batch: Batch, places: Iterable[Place]) -> None:
+    def remove_cell(self, batch: Batch, row: bytes, column: bytes) -> None:
+        """Add the deletion of a cell of the table itself to a batch."""
+        batch.delete(row_prefix(row) + key_column(column))
+
+    def add_deletes(self, batch: Batch, table: str, places: Sequence[Place]) -> None:
         """Add the deletion of cells to a batch."""
         for row, column in places:
-            batch.delete(row_prefix(row) + key_column(column))
+            self.remove_cell(batch, row, column)
+        if blocks := self.blocks(table):
+            wanted = set(places)
+            for block, rows in self.block_reader(blocks).group(row for row, _ in places):
+                gone = [cell.row for cell in block.cells_of(rows) if (cell.row, cell.column) in wanted]
+                if gone:
+                    batch.delete(block.key, blocks.handle)
+                if gone and (kept := block.without(gone)):
+                    batch.put(block.key, kept, blocks.handle)
 
     def write(self, batch: Batch) -> None:
         """Write a batch atomically, together with the record of the clock if that is due."""
@@ -247,6 +295,7 @@ class Database:
             return
         self._closed = True
         failures = [_failure(self._write_last_record)]
+        self._blocks.clear()
         while self._families:  # an open handle would keep the folder locked
             failures.append(_failure(self._families.popitem()[1].rows.close))
         failures.append(_failure(self._rdict.close))
@@ -290,148 +339,3 @@ def _failure(step: Callable[[], None]) -> str | None:
     except Exception as exc:  # noqa: BLE001 - raised after all steps
         return str(exc)
     return None
-
-
-class View:
-    """Snapshot of a table. Its generators yield each CHUNK_CELLS cells, so that the caller can let other tasks run."""
-
-    def __init__(
-        self,
-        rows: Rdict,
-        stop: bytes | None,
-        translated: Callable[[], AbstractContextManager[None]],
-        *,
-        cached_bytes: int,
-    ) -> None:
-        """`cells` reads its first `cached_bytes` through the block cache. It reads the rest without the cache, so that
-        a large scan does not evict all other blocks."""
-        self._upper = None if stop is None else row_prefix(stop)
-        self._options = self._new_options()  # must outlive the iterator, which points to its bound
-        self._rows = rows
-        self._at = rows.iter(self._options)
-        self._translated = translated
-        self._cached_bytes = cached_bytes
-
-    def _new_options(self) -> ReadOptions:
-        made = ReadOptions()
-        made.set_background_purge_on_iterator_cleanup(True)  # removes old files later
-        if self._upper is not None:
-            made.set_iterate_upper_bound(self._upper)
-        return made
-
-    def _items(self, start: bytes, *, cached: bool = True) -> Iterator[tuple[bytes, bytes]]:
-        """Return an iterator over all cells from the row `start` on."""
-        if not cached:
-            self._options = self._new_options()
-            self._options.set_readahead_size(READAHEAD_BYTES)
-            self._options.fill_cache(False)  # type: ignore[call-arg] # the stub lacks the argument
-            self._at = self._rows.iter(self._options)
-        with self._translated():
-            found = self._rows.items(from_key=row_prefix(start), read_opt=self._options)
-            return cast(Iterator[tuple[bytes, bytes]], found)
-
-    def _slice(self, left: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Return the next cells."""
-        with self._translated():
-            return list(islice(left, SLICE_CELLS))
-
-    def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:
-        """Return the cells of each row that exists."""
-        at, read = self._at, 0
-        found: dict[bytes, list[Cell]] = {}
-        for row in rows:
-            prefix, cells, has_long = row_prefix(row), [], False
-            cut = len(prefix)
-            at.seek(prefix)
-            while at.valid() and (key := at.key()).startswith(prefix):
-                column, value = key[cut:], at.value()
-                if len(column) == DIGEST_BYTES and is_digest(column):
-                    column, value = decode_long_cell(column, value)
-                    has_long = True
-                cells.append(decode_cell(column, value))
-                at.next()
-                read += 1
-                if read % CHUNK_CELLS == 0:
-                    yield
-            self._check()
-            if cells:
-                found[row] = sorted(cells) if has_long else cells
-        return found
-
-    def page(
-        self, start: bytes, limit: int, limit_bytes: int, columns: Collection[bytes] | None
-    ) -> Generator[None, None, Page]:
-        """Return up to `limit` rows from `start` on, with those columns only. The page ends early with the row that
-        brings its values to `limit_bytes`."""
-        at, read, size = self._at, 0, 0
-        rows: list[Row] = []
-        cells: list[Cell] = []
-        prefix = row_prefix(b"")  # no key starts with it
-        cut, has_long = 0, False
-        at.seek(row_prefix(start))
-        while at.valid():
-            key = at.key()
-            if not key.startswith(prefix):
-                row, prefix = split_key(key)
-                if has_long:
-                    cells.sort()
-                if len(rows) >= limit or size >= limit_bytes:
-                    return Page(rows, row)
-                cut, cells, has_long = len(prefix), [], False
-            column, value = key[cut:], b""
-            if len(column) == DIGEST_BYTES and is_digest(column):
-                column, value = decode_long_cell(column, at.value())
-                has_long = True
-            if columns is None or column in columns:
-                if not cells:
-                    rows.append(Row(row, cells))
-                value = value or at.value()
-                size += len(value)
-                cells.append(decode_cell(column, value))
-            at.next()
-            read += 1
-            if read % CHUNK_CELLS == 0:
-                yield
-        self._check()
-        if has_long:
-            cells.sort()
-        return Page(rows, None)
-
-    def cells(self, start: bytes, limit_bytes: int) -> Generator[CellPage | None, None, None]:
-        """Yield the cells of all rows from `start` on, in pages of whole rows of about `limit_bytes`. Yield None in
-        between, so that the caller can let other tasks run."""
-        keys: list[bytes] = []
-        columns: list[bytes] = []
-        values: list[bytes] = []
-        size, cached_left, last = 0, self._cached_bytes, b""
-        left = self._items(start)
-        while part := self._slice(left):
-            since, last = len(keys), part[-1][0]
-            got = split_cells(part, keys, columns, values)
-            got += decode_long_cells(keys, columns, values, since)
-            size += got
-            cached_left -= got
-            if size >= limit_bytes and (whole := bisect_left(keys, keys[-1])):  # the last row may continue
-                rest = keys[whole:], columns[whole:], values[whole:]
-                del keys[whole:], columns[whole:], values[whole:]
-                yield CellPage(keys, columns, values, TIME_BYTES, [], rest[0][0])
-                if cached_left < 0:  # the new iterator is a new snapshot: reread the last row from its start
-                    cached_left = 1 << 62
-                    left = self._items(rest[0][0], cached=False)
-                    rest = [], [], []
-                keys, columns, values = rest
-                size = sum(map(len, values))
-            else:
-                yield None
-        if keys:  # `items` ends without an error at a damaged block, but this iterator has a status
-            self._at.seek(last + b"\0")
-        else:
-            self._at.seek(row_prefix(start))
-        self._check()
-        yield CellPage(keys, columns, values, TIME_BYTES, [], None)
-
-    def _check(self) -> None:
-        """Raise StoreError if the iterator ended at a damaged block instead of the end."""
-        if not self._at.valid():
-            with self._translated():
-                self._at.status()

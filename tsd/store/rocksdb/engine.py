@@ -18,9 +18,10 @@ from typing import TypeVar, cast
 import trio
 
 from tsd.errors import DaemonRuns, StoreBusy, StoreError
-from tsd.store import Capabilities, Cell, CellPage, CellSignatures, Cursor, OnWrite, Page, Put, Table
+from tsd.store import Capabilities, Cell, CellPage, CellSignatures, Cursor, Folded, OnWrite, Page, Put, Table
 from tsd.store.retry import backoff
 from tsd.store.rocksdb.database import Batch, Database, Place
+from tsd.store.rocksdb.folding import FoldedPart, fold_part, read_part
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, decode_cell, time_of
 from tsd.store.rocksdb.options import options
 from tsd.store.rules import add, bytes_of, check_row, whole_rows
@@ -41,6 +42,15 @@ REOPEN_S = 1.0  # between attempts to reopen a database after an error
 
 class _WritesLost(StoreError):
     """The reopened database lacks writes that were accepted but not yet synced."""
+
+
+class _Watch:
+    """Notices writes to rows with a prefix while their cells move to blocks."""
+
+    def __init__(self, table: str, prefix: bytes) -> None:
+        self.table = table
+        self.prefix = prefix
+        self.changed = False
 
 
 class EmbeddedStore:
@@ -69,6 +79,8 @@ class EmbeddedStore:
         self._reopen_at = 0.0
         self._broken: str | None = None
         self._subscribers: dict[str, OnWrite] = {}
+        self._watches: list[_Watch] = []
+        self._folding = trio.Lock()
 
     @property
     def may_lack_writes(self) -> bool:
@@ -120,6 +132,56 @@ class EmbeddedStore:
         await self._enter_writing("snapshot")
         async with self._syncing:
             await trio.to_thread.run_sync(self._database.snapshot, folder)
+
+    @property
+    def column_blocks(self) -> "EmbeddedStore":
+        """See Store."""
+        return self
+
+    async def fold(self, table: str, prefix: bytes) -> Folded:
+        """See ColumnBlocks."""
+        await self._enter_writing("fold")
+        self._database.require(table)
+        blocks = self._database.blocks(table)
+        if blocks is not None and blocks.width != len(prefix):
+            raise StoreError(f"blocks of {table} have prefixes of {blocks.width} bytes, not {len(prefix)}")
+        cells = points = 0
+        start: bytes | None = prefix
+        async with self._folding:
+            while start is not None:
+                watch = _Watch(table, prefix)
+                self._watches.append(watch)
+                try:
+                    part = await _with_breaks(read_part(self._database, table, prefix, start))
+                    folded = await trio.to_thread.run_sync(fold_part, part)
+                    if folded is not None and await self._retried(partial(self._fold_now, watch, folded)):
+                        cells += len(folded.moved)
+                        points += folded.points
+                finally:
+                    self._watches.remove(watch)
+                start = part.next_start
+        return Folded(cells, points)
+
+    def _fold_now(self, watch: _Watch, part: FoldedPart) -> bool:
+        """Write the changes of a part, unless one of its rows was written to. Return whether they were written."""
+        if watch.changed:
+            return False
+        table, database = watch.table, self._database
+        blocks = database.blocks(table)
+        if blocks is None:
+            with self._breaking():
+                blocks = database.create_blocks(table, len(watch.prefix))
+        batch = database.batch(table)
+        for row, column in part.moved:
+            database.remove_cell(batch, row, column)
+        for key in part.obsolete:
+            batch.delete(key, blocks.handle)
+        for key, value in part.puts:
+            batch.put(key, value, blocks.handle)
+        with self._breaking():
+            database.write(batch)
+        self._written += 1
+        return True
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
         """See Store. `compression` is ignored: all tables have the same."""
@@ -199,7 +261,7 @@ class EmbeddedStore:
             stored = self._database.read(table, places)
             places = [place for place, value in zip(places, stored, strict=True) if value and time_of(value) <= bound]
         batch = self._database.batch(table)
-        self._database.add_deletes(batch, places)
+        self._database.add_deletes(batch, table, places)
         self._write(batch, table, map(_row, places))
 
     @timed
@@ -350,6 +412,8 @@ class EmbeddedStore:
                 raise
             self._broken = None
             self._count["reopened"] += 1
+            for watch in self._watches:
+                watch.changed = True
             for on_write in self._subscribers.values():  # a failed write may still have been applied
                 on_write(None)
 
@@ -379,6 +443,10 @@ class EmbeddedStore:
 
     def _write(self, batch: Batch, table: str, rows: Iterable[bytes]) -> None:
         """Write a batch for some rows. Subscribers are called first: a failed write may have been applied."""
+        if self._watches:
+            rows = list(rows)
+            for watch in self._watches:
+                watch.changed |= watch.table == table and any(row.startswith(watch.prefix) for row in rows)
         if on_write := self._subscribers.get(table):
             on_write(rows)
         with self._breaking():

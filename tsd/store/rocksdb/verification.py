@@ -8,9 +8,10 @@ from typing import NamedTuple, cast
 from rocksdict import AccessType, DBRecoveryMode, Rdict, ReadOptions
 
 from tsd.errors import StoreError
-from tsd.store.rocksdb.database import READAHEAD_BYTES, SYSTEM
+from tsd.store.rocksdb.database import BLOCKS, SYSTEM
 from tsd.store.rocksdb.options import options
 from tsd.store.rocksdb.recovery import SyncedRecord
+from tsd.store.rocksdb.view import READAHEAD_BYTES
 
 CACHE_BYTES = 32 << 20
 STEP_CELLS = 20_000
@@ -39,11 +40,12 @@ def read_back(folder: Path) -> Iterator[Contents]:
             synced, found = SyncedRecord(folder).number, opened.latest_sequence_number()
             if synced is not None and found < synced:
                 raise StoreError(f"{folder}: {synced} writes were on disk, {found} can be read")
-            contents = Contents(len(names), 0, 0)
+            tables = sum(not name.endswith(BLOCKS) for name in names)
+            contents = Contents(tables, 0, 0)
             yield contents
             for name in names:
                 for cells, size in _steps(opened.get_column_family(name)):
-                    contents = Contents(len(names), contents.cells + cells, contents.bytes + size)
+                    contents = Contents(tables, contents.cells + cells, contents.bytes + size)
                     yield contents
         finally:
             opened.close()

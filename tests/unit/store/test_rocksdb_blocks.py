@@ -1,0 +1,125 @@
+"""Blocks of the embedded store: what they hold, and damage. tests/property/test_stores.py folds between all calls."""
+
+from pathlib import Path
+
+import pytest
+import rocksdict  # noqa: TID251 - reads and damages the files
+import trio
+
+from tests.unit.store.crashing import POINTS, ROWS
+from tests.unit.store.test_rocksdb import child, lines_until_killed, opened
+from tsd.errors import DamagedBlock, StoreError
+from tsd.store import Cell, Put, scan
+from tsd.store.rocksdb.database import BLOCKS, SYSTEM
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.rocksdb.options import options
+
+COLUMN, VALUE = POINTS
+FAMILY = "cells" + BLOCKS
+
+
+def stored_blocks(folder: Path, change: tuple[bytes, int] | None = None) -> dict[bytes, bytes]:
+    """The blocks of a closed store. `change`: a key and the index of a byte to damage."""
+    settings = options(1 << 20, 1 << 20)
+    names = [name for name in rocksdict.Rdict.list_cf(str(folder), settings) if name != SYSTEM]
+    opened = rocksdict.Rdict(str(folder), settings, dict.fromkeys(names, settings))
+    family = opened.get_column_family(FAMILY)
+    if change is not None:
+        key, at = change
+        damaged = bytearray(family[key])
+        damaged[at] ^= 0xFF
+        family[key] = bytes(damaged)
+    found = dict(family.items())
+    family.close()
+    opened.close()
+    return found
+
+
+async def fill(store: EmbeddedStore, *hours: bytes) -> None:
+    """Put three rows of each hour and move them to blocks."""
+    for hour in hours:
+        await store.put("cells", [Put(hour + series, COLUMN, VALUE) for series in (b"a", b"b", b"c")])
+        await store.fold("cells", hour)
+
+
+async def test_fold_moves_cells_of_points(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        other = Put(b"hour1d", b"t:\1\0\0", b"{}")
+        await store.put("cells", [Put(b"hour1a", COLUMN, VALUE), Put(b"hour1b", COLUMN, VALUE), other])
+        assert await store.fold("cells", b"hour1") == (2, 4)
+        assert await store.fold("cells", b"hour1") == (0, 0)
+        assert await store.tables() == ["cells"]
+        rows = [row.key async for page in scan(store, "cells") for row in page]
+        assert rows == [b"hour1a", b"hour1b", b"hour1d"]
+    assert list(stored_blocks(tmp_path)) == [b"hour1a"]
+
+
+async def test_late_cells_join_their_block(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await fill(store, b"hour1")
+        await store.put("cells", [Put(b"hour1bb", COLUMN, VALUE), Put(b"hour1c", COLUMN, b"\3\4\0")])
+        assert await store.fold("cells", b"hour1") == (2, 4)
+        assert [cell.value for cell in (await store.get("cells", [b"hour1c"]))[b"hour1c"]] == [b"\3\4\0"]
+    assert list(stored_blocks(tmp_path)) == [b"hour1a"]
+
+
+async def test_block_without_cells_is_removed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await fill(store, b"hour1", b"hour2")
+        await store.delete("cells", {b"hour1" + series: [COLUMN] for series in (b"a", b"b", b"c")}, up_to_ms=None)
+    assert list(stored_blocks(tmp_path)) == [b"hour2a"]
+
+
+async def test_prefix_of_another_width_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await fill(store, b"hour1")
+        with pytest.raises(StoreError, match="5 bytes"):
+            await store.fold("cells", b"hour")
+
+
+async def test_cell_written_during_a_fold_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        rows = [b"hour1%04d" % row for row in range(2000)]
+        await store.put("cells", [Put(row, COLUMN, VALUE) for row in rows])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.fold, "cells", b"hour1")
+            for row in rows[::100]:
+                await store.put("cells", [Put(row, COLUMN, b"\3\4\0")])
+        found = await store.get("cells", rows)
+    assert [found[row][0].value for row in rows] == [b"\3\4\0" if not at % 100 else VALUE for at in range(2000)]
+
+
+@pytest.mark.parametrize("at", [0, 5, 8, 12, 30, -1])
+async def test_damaged_block_is_named_and_costs_no_other(tmp_path: Path, at: int) -> None:
+    async with opened(tmp_path) as store:
+        await fill(store, b"hour1", b"hour2", b"hour3")
+    stored_blocks(tmp_path, (b"hour2a", at))
+    async with opened(tmp_path) as store:
+        named = b"hour2".hex()
+        with pytest.raises(DamagedBlock, match=named) as error:
+            await store.get("cells", [b"hour2b"])
+        assert error.value.prefix == b"hour2"
+        with pytest.raises(DamagedBlock, match=named):
+            await store.get("cells", [b"hour2b"], columns=[COLUMN])
+        with pytest.raises(DamagedBlock, match=named):
+            await store.page("cells", b"", None, limit=10)
+        with pytest.raises(DamagedBlock, match=named):
+            [row async for page in scan(store, "cells", b"hour2") for row in page]
+        for hour in (b"hour1", b"hour3"):
+            page = await store.page("cells", hour, hour + b"\xff", limit=10)
+            assert [row.key for row in page.rows] == [hour + series for series in (b"a", b"b", b"c")]
+            assert {row.cells[0][:2] for row in page.rows} == {(COLUMN, VALUE)}
+        await store.put("cells", [Put(b"hour2b", b"t:late", b"v")])
+        assert await store.fold("cells", b"hour3") == (0, 0)
+
+
+async def test_folded_rows_survive_a_crash(tmp_path: Path) -> None:
+    process = await trio.to_thread.run_sync(child, "fold", tmp_path)
+    hours = await trio.to_thread.run_sync(lines_until_killed, process, 40)
+    async with opened(tmp_path) as store:
+        found = {row.key: row.cells async for rows in scan(store, "cells") for row in rows}
+        wanted = [b"%08d%02d" % (hour, row) for hour in range(hours[-1] + 1) for row in range(ROWS)]
+        assert list(found)[: len(wanted)] == wanted
+        cells = [cell for row in found.values() for cell in row]
+        assert {Cell(*cell)[:2] for cell in cells} == {POINTS}
+        assert len(cells) == len(found)

@@ -1,0 +1,137 @@
+"""Rows of a table with blocks: cells of the table, and those that blocks stand for, in one order."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import AbstractContextManager
+
+from rocksdict import Rdict
+
+from tsd.store import Cell, CellPage, Page, Row
+from tsd.store.rocksdb.blocks import BlockFamily, BlockReader
+from tsd.store.rocksdb.keys import TIME_BYTES, decode_cell
+from tsd.store.rocksdb.view import View
+
+
+class BlockView(View):
+    """Snapshot of a table and its blocks. Its generators may raise DamagedBlock."""
+
+    def __init__(
+        self,
+        rows: Rdict,
+        stop: bytes | None,
+        translated: Callable[[], AbstractContextManager[None]],
+        *,
+        cached_bytes: int,
+        blocks: BlockFamily,
+    ) -> None:
+        super().__init__(rows, stop, translated, cached_bytes=cached_bytes)
+        self._stop = stop
+        self._family = blocks
+        self._blocks = BlockReader(blocks, translated)
+
+    def _items(self, start: bytes, *, cached: bool = True) -> Iterator[tuple[bytes, bytes]]:
+        """Do the same with new snapshots of table and blocks."""
+        self._blocks = BlockReader(self._family, self._translated)
+        return super()._items(start, cached=cached)
+
+    def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:
+        """Return the cells of each row that exists."""
+        found = yield from super().get(rows)
+        for cells in self._blocks.cells(rows):
+            for row, column, value in cells:
+                found[row] = _with_cell(found.get(row, []), decode_cell(column, value))
+            yield
+        return {row: found[row] for row in rows if row in found}
+
+    def page(
+        self, start: bytes, limit: int, limit_bytes: int, columns: Collection[bytes] | None
+    ) -> Generator[None, None, Page]:
+        """Return up to `limit` rows from `start` on, with those columns only. The page ends early with the row that
+        brings its values to `limit_bytes`."""
+        plain = yield from super().page(start, limit, limit_bytes, columns)
+        stop = self._stop if plain.next_start is None else plain.next_start
+        left = plain.rows[::-1]
+        rows: list[Row] = []
+        size = 0
+        for block in self._blocks.between(start, stop):
+            yield
+            for row, column, value in block.cells(block.between(start, stop)):
+                if columns is not None and column not in columns:
+                    continue
+                while left and left[-1].key < row and len(rows) < limit and size < limit_bytes:
+                    rows.append(left.pop())
+                    size += _size(rows[-1])
+                if len(rows) == limit or size >= limit_bytes:
+                    return Page(rows, min(row, left[-1].key) if left else row)
+                before = left.pop().cells if left and left[-1].key == row else []
+                rows.append(Row(row, _with_cell(before, decode_cell(column, value))))
+                size += _size(rows[-1])
+        while left and len(rows) < limit and size < limit_bytes:
+            rows.append(left.pop())
+            size += _size(rows[-1])
+        return Page(rows, left[-1].key if left else plain.next_start)
+
+    def cells(self, start: bytes, limit_bytes: int) -> Generator[CellPage | None, None, None]:
+        """Yield the cells of all rows from `start` on, in pages of whole rows of about `limit_bytes`. Yield None in
+        between, so that the caller can let other tasks run."""
+        at = start
+        for page in super().cells(start, limit_bytes):
+            if page is None:
+                yield None
+            else:
+                yield from self._merged(at, page, limit_bytes)
+                at = page.next_start or at
+
+    def _merged(self, start: bytes, plain: CellPage, limit_bytes: int) -> Generator[CellPage | None, None, None]:
+        """Yield a page of the table's cells in pages that have the cells of blocks too."""
+        stop = self._stop if plain.next_start is None else plain.next_start
+        keys: list[bytes] = []
+        columns: list[bytes] = []
+        values: list[bytes] = []
+        done = size = 0
+        for block in self._blocks.between(start, stop):
+            yield None
+            for cell in block.cells(block.between(start, stop)):
+                end = bisect_left(plain.keys, cell.row, done)
+                keys += plain.keys[done:end]
+                columns += plain.columns[done:end]
+                values += plain.values[done:end]
+                size += sum(map(len, plain.values[done:end])) + len(cell.value)
+                done = end
+                if size >= limit_bytes and keys:
+                    yield CellPage(keys, columns, values, TIME_BYTES, [], cell.row)
+                    keys, columns, values, size = [], [], [], len(cell.value)
+                while done < len(plain.keys) and plain.keys[done] == cell.row and plain.columns[done] < cell.column:
+                    _add(plain, done, keys, columns, values)
+                    done += 1
+                if done == len(plain.keys) or (plain.keys[done], plain.columns[done]) != (cell.row, cell.column):
+                    keys.append(cell.row)
+                    columns.append(cell.column)
+                    values.append(cell.value)
+                while done < len(plain.keys) and plain.keys[done] == cell.row:
+                    _add(plain, done, keys, columns, values)
+                    done += 1
+        if not keys and not done:
+            yield plain
+            return
+        keys += plain.keys[done:]
+        columns += plain.columns[done:]
+        values += plain.values[done:]
+        yield CellPage(keys, columns, values, TIME_BYTES, [], plain.next_start)
+
+
+def _add(plain: CellPage, at: int, keys: list[bytes], columns: list[bytes], values: list[bytes]) -> None:
+    keys.append(plain.keys[at])
+    columns.append(plain.columns[at])
+    values.append(plain.values[at])
+
+
+def _size(row: Row) -> int:
+    return sum([len(cell.value) for cell in row.cells])
+
+
+def _with_cell(cells: list[Cell], cell: Cell) -> list[Cell]:
+    """Return a row's cells with that of a block, unless the table has a newer one in its column."""
+    if any(other.column == cell.column for other in cells):
+        return cells
+    return sorted([*cells, cell])

@@ -1,0 +1,190 @@
+"""Blocks of a table: cells of rows with a common key prefix, stored by column in a column family of their own.
+
+Each row of a block stands for one cell (`tsd.codec.blocks`). All prefixes of a table have one width. The key of a block
+is at most the key of its first row, and above those of the rows of the block before it. So the block of a row, if there
+is one, is the last one whose key is not above the row's.
+
+A cell of the table itself takes precedence over a block's cell with the same row and column: it is the newer one. The
+value of a block has a bitmap of its rows whose cells were deleted, because a block is not encoded again for a delete.
+"""
+
+import struct
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rocksdict import ColumnFamily, Rdict, ReadOptions
+
+from tsd.codec.blocks.block import Block
+from tsd.codec.blocks.compacted import cells_of
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.points import Bool
+from tsd.errors import CorruptRow, DamagedBlock
+from tsd.store.rocksdb.keys import TIME_BYTES
+
+_HEAD = struct.Struct("<HII")  # width of the prefix, bytes of the bitmap, CRC-32 of key, width and bitmap
+
+Translated = Callable[[], AbstractContextManager[None]]
+
+
+class BlockFamily(NamedTuple):
+    """The blocks of one table."""
+
+    table: str
+    rows: Rdict
+    handle: ColumnFamily
+    width: int  # of the prefixes
+
+
+class BlockCell(NamedTuple):
+    """A cell of a block."""
+
+    row: bytes
+    column: bytes
+    value: bytes  # starts with the write timestamp, as in the table
+
+
+def encode_stored(key: bytes, width: int, dropped: Bool, block: bytes) -> bytes:
+    """Return the stored value of a block; `dropped` marks its rows whose cells were deleted."""
+    bitmap = np.packbits(dropped).tobytes() if dropped.any() else b""
+    return _HEAD.pack(width, len(bitmap), _crc(key, width, bitmap)) + bitmap + block
+
+
+def _crc(key: bytes, width: int, bitmap: bytes) -> int:
+    return zlib.crc32(bitmap, zlib.crc32(_HEAD.pack(width, len(bitmap), 0), zlib.crc32(key)))
+
+
+class StoredBlock:
+    """A block with its key. Any method may raise DamagedBlock."""
+
+    def __init__(self, table: str, key: bytes, stored: bytes, width: int) -> None:
+        """`width` is that of the table's prefixes."""
+        self.key = key
+        self.prefix = key[:width]
+        self._table = table
+        if len(stored) < _HEAD.size:
+            raise DamagedBlock(table, self.prefix, f"it has {len(stored)} bytes")
+        own_width, size, crc = _HEAD.unpack_from(stored)
+        bitmap, self.content = stored[_HEAD.size : _HEAD.size + size], stored[_HEAD.size + size :]
+        if own_width != width or len(bitmap) != size or _crc(key, width, bitmap) != crc:
+            raise DamagedBlock(table, self.prefix, f"its head is {stored[: _HEAD.size].hex()}")
+        try:
+            self.block = Block(self.content, key)
+        except CorruptRow as exc:
+            raise DamagedBlock(table, self.prefix, str(exc)) from exc
+        self.dropped: Bool = np.zeros(self.block.rows, np.bool_)
+        if bitmap:
+            self.dropped = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=self.block.rows).view(np.bool_)
+
+    def between(self, start: bytes, stop: bytes | None) -> Bool:
+        """Return which rows with a cell are from `start` to before `stop`. The block is one of
+        `BlockReader.between`."""
+        wanted, width = ~self.dropped, len(self.prefix)
+        if start > self.key:
+            wanted[: bisect_left(self.block.pairs(), start[width:])] = False
+        if stop is not None and stop[:width] == self.prefix:
+            wanted[bisect_left(self.block.pairs(), stop[width:]) :] = False
+        return wanted
+
+    def find(self, rows: Sequence[bytes]) -> NDArray[np.intp]:
+        """Return the index of each of some rows with this block's prefix, -1 for those without a cell."""
+        found = self.block.find([row[len(self.prefix) :] for row in rows])
+        found[self.dropped[found]] = -1
+        return found
+
+    def cells_of(self, rows: Sequence[bytes]) -> list[BlockCell]:
+        """Return the cells of some rows with this block's prefix."""
+        found = self.find(rows)
+        wanted = np.zeros(self.block.rows, np.bool_)
+        wanted[found[found >= 0]] = True
+        return self.cells(wanted) if wanted.any() else []
+
+    def without(self, rows: Sequence[bytes]) -> bytes | None:
+        """Return the stored value of this block without the cells of some of its rows; None if none is left."""
+        dropped = self.dropped.copy()
+        dropped[self.find(rows)] = True
+        return None if dropped.all() else encode_stored(self.key, len(self.prefix), dropped, self.content)
+
+    def cells(self, wanted: Bool) -> list[BlockCell]:
+        """Return the cells of the wanted rows, in order of their keys."""
+        block, prefix = self.block, self.prefix
+        try:
+            points = block.decode(wanted)
+        except CorruptRow as exc:
+            raise DamagedBlock(self._table, prefix, str(exc)) from exc
+        pairs = block.pairs()
+        stamps = block.stamps.astype(">i8").tobytes()
+        return [
+            BlockCell(
+                prefix + pairs[row],
+                COLUMN + qualifier,
+                stamps[row * TIME_BYTES : (row + 1) * TIME_BYTES] + value,
+            )
+            for row, _, qualifier, value in cells_of(points, block.in_ms)
+        ]
+
+
+class BlockReader:
+    """A snapshot of a table's blocks. Any method may raise DamagedBlock, or StoreError."""
+
+    def __init__(self, family: BlockFamily, translated: Translated) -> None:
+        self._family = family
+        self._translated = translated
+        self._options = ReadOptions()  # must outlive the iterator
+        self._options.set_background_purge_on_iterator_cleanup(True)
+        self._at = family.rows.iter(self._options)
+        self._last: StoredBlock | None = None
+
+    def key_of(self, row: bytes) -> bytes | None:
+        """Return the key of the block that may have a row."""
+        width = self._family.width
+        self._at.seek_for_prev(row)
+        key = self._key()
+        return key if key is not None and key[:width] == row[:width] else None
+
+    def key_from(self, row: bytes) -> bytes | None:
+        """Return the first key of a block that is not below a row's."""
+        self._at.seek(row)
+        return self._key()
+
+    def _key(self) -> bytes | None:
+        if not self._at.valid():
+            with self._translated():
+                self._at.status()
+            return None
+        key: bytes = self._at.key()
+        return key
+
+    def load(self, key: bytes) -> StoredBlock:
+        """Return the block with a key that exists. The last one is kept."""
+        if self._last is None or self._last.key != key:
+            self._last = None
+            self._at.seek(key)
+            assert self._key() == key, key.hex()
+            self._last = StoredBlock(self._family.table, key, self._at.value(), self._family.width)
+        return self._last
+
+    def between(self, start: bytes, stop: bytes | None) -> Iterator[StoredBlock]:
+        """Yield all blocks that may have rows from `start` to before `stop`."""
+        key = self.key_of(start) or self.key_from(start)
+        while key is not None and (stop is None or key < stop):
+            yield self.load(key)
+            key = self.key_from(key + b"\0")
+
+    def group(self, rows: Iterable[bytes]) -> Iterator[tuple[StoredBlock, list[bytes]]]:
+        """Yield the blocks that may have some of the rows, each with these rows."""
+        width = self._family.width
+        for key, some in groupby(sorted(row for row in set(rows) if len(row) >= width), self.key_of):
+            if key is not None:
+                found = list(some)
+                yield self.load(key), found
+
+    def cells(self, rows: Iterable[bytes]) -> Iterator[list[BlockCell]]:
+        """Yield the cells of those rows that are in blocks, block by block."""
+        for block, some in self.group(rows):
+            yield block.cells_of(some)

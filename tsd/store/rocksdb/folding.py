@@ -1,0 +1,162 @@
+"""Moves cells of rows with a common key prefix from a table to its blocks, a part of the rows at a time.
+
+No reader sees a difference: a row, its cells and their timestamps stay the same. Cells that have no form in a block
+(`tsd.codec.blocks.compacted`) stay where they are, and so does a second cell of a row.
+"""
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+import numpy as np
+
+from tsd.codec.blocks.block import Rows, encode_block
+from tsd.codec.blocks.compacted import read_cells
+from tsd.codec.blocks.numbers import cuts, spread
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.rowkey import after
+from tsd.codec.points import Int64
+from tsd.errors import CorruptRow, DamagedBlock
+from tsd.store import Cell, Row
+from tsd.store.rocksdb.blocks import StoredBlock, encode_stored
+from tsd.store.rocksdb.database import Database, Place
+
+BLOCK_ROWS = 512  # most rows of a block
+BLOCK_POINTS = 1 << 16  # about the most points of a block that has several rows
+POINT_BYTES = 3  # of a usual value
+
+
+class FoldPart(NamedTuple):
+    """Some rows that follow each other, and the block that they may join."""
+
+    table: str
+    prefix: bytes
+    block: StoredBlock | None
+    rows: list[Row]  # cells of the table
+    next_start: bytes | None  # first row of the next part
+
+
+class FoldedPart(NamedTuple):
+    """Changes of one part."""
+
+    moved: list[Place]  # cells to delete from the table
+    points: int  # of these cells
+    puts: list[tuple[bytes, bytes]]  # key and stored value of each new block
+    obsolete: list[bytes]  # keys of blocks that the new ones replace
+
+
+def read_part(database: Database, table: str, prefix: bytes, start: bytes) -> Generator[None, None, FoldPart]:
+    """Return the next part of the rows with a prefix, from the row `start` on."""
+    end = after(prefix)
+    family, block, stop = database.blocks(table), None, end
+    if family is not None:
+        reader = database.block_reader(family)
+        key = reader.key_of(start) or reader.key_from(start)
+        if key is not None and key.startswith(prefix):
+            block = reader.load(key)
+            beyond = reader.key_from(key + b"\0")
+            stop = beyond if beyond is not None and beyond.startswith(prefix) else end
+    page = yield from database.plain_view(table, stop).page(start, BLOCK_ROWS, BLOCK_POINTS * POINT_BYTES, None)
+    return FoldPart(table, prefix, block, page.rows, page.next_start or (stop if stop != end else None))
+
+
+def fold_part(part: FoldPart) -> FoldedPart | None:
+    """Return the changes of a part; None if no cell moves. May run in a thread. Raise DamagedBlock."""
+    cells = _candidates(part)
+    found = read_cells([cell.column[len(COLUMN) :] for _, cell in cells], [cell.value for _, cell in cells])
+    if not len(found.cells):
+        return None
+    chosen = [cells[at] for at in found.cells.tolist()]
+    width = len(part.prefix)
+    rows = Rows(
+        [row[width:] for row, _ in chosen],
+        found.in_ms,
+        np.array([cell.time_ms for _, cell in chosen], np.int64),
+        *found[2:],
+    )
+    moved, points = [(row, cell.column) for row, cell in chosen], len(rows.offsets)
+    obsolete: list[bytes] = []
+    if part.block is not None and _joins(part.block, rows, chosen[0][0], chosen[-1][0]):
+        obsolete.append(part.block.key)
+        rows = _joined(part, part.block, rows)
+    puts = []
+    for some in _blocks(rows):
+        key = part.prefix + some.pairs[0]
+        block = encode_block(some, key)
+        puts.append((key, encode_stored(key, width, np.zeros(len(some.pairs), np.bool_), block)))
+    return FoldedPart(moved, points, puts, obsolete)
+
+
+def _candidates(part: FoldPart) -> list[tuple[bytes, Cell]]:
+    """Return the cell of each row that may move to a block: the newer one of a block's cell, else the longest."""
+    stored: dict[bytes, bytes] = {}
+    if part.block is not None:
+        rows = [row.key for row in part.rows]
+        stored = {cell.row: cell.column for cell in part.block.cells_of(rows)} if rows else {}
+    found = []
+    for row, cells in part.rows:
+        own = stored.get(row)
+        some = [cell for cell in cells if (cell.column == own if own else cell.column.startswith(COLUMN))]
+        if some:
+            found.append((row, max(some, key=lambda cell: len(cell.column))))
+    return found
+
+
+def _joins(block: StoredBlock, rows: Rows, first: bytes, last: bytes) -> bool:
+    """Return whether rows must, or should, become one with the rows of a block."""
+    pairs = block.block.pairs()
+    if first <= block.prefix + pairs[-1] and last >= block.key:
+        return True
+    count, points = len(pairs) + len(rows.pairs), int(block.block.counts.sum()) + len(rows.offsets)
+    return count <= BLOCK_ROWS and points <= BLOCK_POINTS
+
+
+def _joined(part: FoldPart, block: StoredBlock, rows: Rows) -> Rows:
+    """Return the rows of a block, replaced where they are new, and the new ones."""
+    kept = ~block.dropped
+    found = block.block.find(rows.pairs)
+    kept[found[found >= 0]] = False
+    try:
+        old = block.block.decode(kept)
+    except CorruptRow as exc:
+        raise DamagedBlock(part.table, part.prefix, str(exc)) from exc
+    pairs = block.block.pairs()
+    every = [*(pairs[row] for row in old.rows.tolist()), *rows.pairs]
+    return _picked(
+        Rows(
+            every,
+            np.concatenate((block.block.in_ms[kept], rows.in_ms)),
+            np.concatenate((block.block.stamps[kept], rows.stamps)),
+            np.concatenate((old.starts, old.starts[-1] + rows.starts[1:])),
+            np.concatenate((old.offsets, rows.offsets)),
+            np.concatenate((old.bits, rows.bits)),
+            np.concatenate((old.floats, rows.floats)),
+        ),
+        np.array(sorted(range(len(every)), key=every.__getitem__)),
+    )
+
+
+def _picked(rows: Rows, order: Int64) -> Rows:
+    """Return some rows in another order."""
+    counts = np.diff(rows.starts)[order]
+    points = spread(rows.starts[order], counts)
+    return Rows(
+        [rows.pairs[at] for at in order.tolist()],
+        rows.in_ms[order],
+        rows.stamps[order],
+        np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))),
+        rows.offsets[points],
+        rows.bits[points],
+        rows.floats[points],
+    )
+
+
+def _blocks(rows: Rows) -> Generator[Rows, None, None]:
+    """Yield rows in parts that are not too large for a block."""
+    counts = np.diff(rows.starts)
+    size = max(-(-len(counts) // BLOCK_ROWS), -(-int(counts.sum()) // BLOCK_POINTS))
+    if size == 1:
+        yield rows
+        return
+    each = -(-len(counts) // size)
+    for first, last in cuts(np.ones(len(counts), np.int64), each):
+        yield _picked(rows, np.arange(first, last))

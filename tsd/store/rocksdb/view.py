@@ -1,0 +1,171 @@
+"""Snapshot of a table: reads rows and cells step by step."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import cast
+
+from rocksdict import Rdict, ReadOptions
+
+from tsd.store import Cell, CellPage, Page, Row
+from tsd.store.rocksdb.keys import (
+    DIGEST_BYTES,
+    TIME_BYTES,
+    decode_cell,
+    decode_long_cell,
+    decode_long_cells,
+    is_digest,
+    row_prefix,
+    split_cells,
+    split_key,
+)
+
+CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
+SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
+READAHEAD_BYTES = 1 << 20
+
+
+class View:
+    """Snapshot of a table. Its generators yield each CHUNK_CELLS cells, so that the caller can let other tasks run."""
+
+    def __init__(
+        self,
+        rows: Rdict,
+        stop: bytes | None,
+        translated: Callable[[], AbstractContextManager[None]],
+        *,
+        cached_bytes: int,
+    ) -> None:
+        """`cells` reads its first `cached_bytes` through the block cache. It reads the rest without the cache, so that
+        a large scan does not evict all other blocks."""
+        self._upper = None if stop is None else row_prefix(stop)
+        self._options = self._new_options()  # must outlive the iterator, which points to its bound
+        self._rows = rows
+        self._at = rows.iter(self._options)
+        self._translated = translated
+        self._cached_bytes = cached_bytes
+
+    def _new_options(self) -> ReadOptions:
+        made = ReadOptions()
+        made.set_background_purge_on_iterator_cleanup(True)  # removes old files later
+        if self._upper is not None:
+            made.set_iterate_upper_bound(self._upper)
+        return made
+
+    def _items(self, start: bytes, *, cached: bool = True) -> Iterator[tuple[bytes, bytes]]:
+        """Return an iterator over all cells from the row `start` on."""
+        if not cached:
+            self._options = self._new_options()
+            self._options.set_readahead_size(READAHEAD_BYTES)
+            self._options.fill_cache(False)  # type: ignore[call-arg] # the stub lacks the argument
+            self._at = self._rows.iter(self._options)
+        with self._translated():
+            found = self._rows.items(from_key=row_prefix(start), read_opt=self._options)
+            return cast(Iterator[tuple[bytes, bytes]], found)
+
+    def _slice(self, left: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return the next cells."""
+        with self._translated():
+            return list(islice(left, SLICE_CELLS))
+
+    def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:
+        """Return the cells of each row that exists."""
+        at, read = self._at, 0
+        found: dict[bytes, list[Cell]] = {}
+        for row in rows:
+            prefix, cells, has_long = row_prefix(row), [], False
+            cut = len(prefix)
+            at.seek(prefix)
+            while at.valid() and (key := at.key()).startswith(prefix):
+                column, value = key[cut:], at.value()
+                if len(column) == DIGEST_BYTES and is_digest(column):
+                    column, value = decode_long_cell(column, value)
+                    has_long = True
+                cells.append(decode_cell(column, value))
+                at.next()
+                read += 1
+                if read % CHUNK_CELLS == 0:
+                    yield
+            self._check()
+            if cells:
+                found[row] = sorted(cells) if has_long else cells
+        return found
+
+    def page(
+        self, start: bytes, limit: int, limit_bytes: int, columns: Collection[bytes] | None
+    ) -> Generator[None, None, Page]:
+        """Return up to `limit` rows from `start` on, with those columns only. The page ends early with the row that
+        brings its values to `limit_bytes`."""
+        at, read, size = self._at, 0, 0
+        rows: list[Row] = []
+        cells: list[Cell] = []
+        prefix = row_prefix(b"")  # no key starts with it
+        cut, has_long = 0, False
+        at.seek(row_prefix(start))
+        while at.valid():
+            key = at.key()
+            if not key.startswith(prefix):
+                row, prefix = split_key(key)
+                if has_long:
+                    cells.sort()
+                if len(rows) >= limit or size >= limit_bytes:
+                    return Page(rows, row)
+                cut, cells, has_long = len(prefix), [], False
+            column, value = key[cut:], b""
+            if len(column) == DIGEST_BYTES and is_digest(column):
+                column, value = decode_long_cell(column, at.value())
+                has_long = True
+            if columns is None or column in columns:
+                if not cells:
+                    rows.append(Row(row, cells))
+                value = value or at.value()
+                size += len(value)
+                cells.append(decode_cell(column, value))
+            at.next()
+            read += 1
+            if read % CHUNK_CELLS == 0:
+                yield
+        self._check()
+        if has_long:
+            cells.sort()
+        return Page(rows, None)
+
+    def cells(self, start: bytes, limit_bytes: int) -> Generator[CellPage | None, None, None]:
+        """Yield the cells of all rows from `start` on, in pages of whole rows of about `limit_bytes`. Yield None in
+        between, so that the caller can let other tasks run."""
+        keys: list[bytes] = []
+        columns: list[bytes] = []
+        values: list[bytes] = []
+        size, cached_left, last = 0, self._cached_bytes, b""
+        left = self._items(start)
+        while part := self._slice(left):
+            since, last = len(keys), part[-1][0]
+            got = split_cells(part, keys, columns, values)
+            got += decode_long_cells(keys, columns, values, since)
+            size += got
+            cached_left -= got
+            if size >= limit_bytes and (whole := bisect_left(keys, keys[-1])):  # the last row may continue
+                rest = keys[whole:], columns[whole:], values[whole:]
+                del keys[whole:], columns[whole:], values[whole:]
+                yield CellPage(keys, columns, values, TIME_BYTES, [], rest[0][0])
+                if cached_left < 0:  # the new iterator is a new snapshot: reread the last row from its start
+                    cached_left = 1 << 62
+                    left = self._items(rest[0][0], cached=False)
+                    rest = [], [], []
+                keys, columns, values = rest
+                size = sum(map(len, values))
+            else:
+                yield None
+        if keys:  # `items` ends without an error at a damaged block, but this iterator has a status
+            self._at.seek(last + b"\0")
+        else:
+            self._at.seek(row_prefix(start))
+        self._check()
+        yield CellPage(keys, columns, values, TIME_BYTES, [], None)
+
+    def _check(self) -> None:
+        """Raise StoreError if the iterator ended at a damaged block instead of the end."""
+        if not self._at.valid():
+            with self._translated():
+                self._at.status()
