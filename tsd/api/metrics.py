@@ -98,6 +98,10 @@ METRICS: dict[str, MetricType | None] = {
     "compactor.oldest-seconds": _gauge(
         "compaction_oldest_seconds", "Seconds since the end of the oldest hour with a queued row."
     ),
+    "compactor.folded-points": MetricType("compaction_points_folded", "Points moved to blocks."),
+    "compactor.hours-not-folded": MetricType(
+        "compaction_hours_not_folded", "Hours of metrics not moved to blocks: too many waited, or a block is damaged."
+    ),
     "ledger.received": MetricType("lines_received", "Received put lines, including those replayed from the journal."),
     "ledger.stored": MetricType("lines_stored", "Put lines in the store."),
     "ledger.journaled": _gauge("lines_journaled", "Put lines in the journal or on their way to it."),

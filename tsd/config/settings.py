@@ -306,6 +306,11 @@ class Config(AccessSettings, LimitSettings):
     enable_compaction: bool = setting(
         "tsd.storage.enable_compaction", True,
         "Merge rows that have several cells into one cell once their hour is over.")
+    blocks: bool = setting(
+        "tsd.storage.blocks", False,
+        "Embedded store: once an hour is over, store the points of each metric by column, which takes fewer bytes. "
+        "Queries of few series over many hours are slower. Rows are read, changed and deleted as before. Needs "
+        "tsd.storage.enable_compaction.")
     compaction_interval_s: int = setting(
         "tsd.storage.compaction.flush_interval", 10,
         "Pause between rounds of compaction.", "s", low=1)

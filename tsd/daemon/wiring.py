@@ -54,6 +54,7 @@ from tsd.tables import Tables
 from tsd.tables.catalog import Stat
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
+from tsd.tables.opentsdb.compaction.folder import BlockFolder
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler, log_corrupt_row
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
@@ -329,6 +330,9 @@ def paced_compactor(
     """Return the compactor of a daemon, None if it is off. It pauses while the writer `is_busy`."""
     if not config.enable_compaction:
         return None
+    folder = None
+    if config.blocks and store.column_blocks is not None:
+        folder = BlockFolder(store.column_blocks, config.data_table, layout(config), COMPACTION_QUEUE_ROWS)
     return CompactionScheduler(
         RowQueue(layout(config), COMPACTION_QUEUE_ROWS, now_ms() // 1000),
         row_compactor(config, store, now_ms, log_corrupt_row),
@@ -340,6 +344,7 @@ def paced_compactor(
         ),
         is_busy,
         lambda: now_ms() // 1000,
+        folder,
     )
 
 

@@ -15,6 +15,7 @@ from tsd.tables import Tables, Task
 from tsd.tables.catalog import Stat
 from tsd.tables.opentsdb.annotations import AnnotationRows
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames, uid_stats
+from tsd.tables.opentsdb.compaction.folder import FoldStats
 from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
 from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
 from tsd.tables.opentsdb.lookup import SeriesFinder
@@ -228,4 +229,15 @@ def compaction_stats(compactor: CompactionScheduler | None) -> list[Stat]:
         Stat("compactor.rows-skipped", stats.corrupt + stats.undecided, "type=corrupt"),
         Stat("compactor.rows-skipped", stats.hidden, "type=hidden"),
         Stat("compactor.oldest-seconds", counts.oldest_s),
+        *_folding_stats(counts.folding),
+    ]
+
+
+def _folding_stats(stats: FoldStats | None) -> list[Stat]:
+    if stats is None:
+        return []
+    return [
+        Stat("compactor.folded-points", stats.points),
+        Stat("compactor.hours-not-folded", stats.dropped, "type=queue-full"),
+        Stat("compactor.hours-not-folded", stats.damaged, "type=damaged"),
     ]

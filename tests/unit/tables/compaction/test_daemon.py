@@ -35,3 +35,16 @@ async def test_disabled_compaction_changes_nothing(tmp_path: Path) -> None:
         stats = await client.stats()
         assert stats["compaction.count"] == 0
         assert "compaction.queue.size" not in stats
+
+
+async def test_folded_hour_is_read_as_before(tmp_path: Path) -> None:
+    settings = SETTINGS | {"tsd.storage.blocks": "true"}
+    async with running(tmp_path, settings) as daemon, daemon.client() as client:
+        await client.send_lines(b"".join(LATE))
+        assert await daemon.daemon.flush()
+        before = await daemon.daemon.store.page("tsdb", b"", None, limit=9)
+        blocks = daemon.daemon.store.column_blocks
+        assert blocks is not None
+        assert (await client.stats())["compactor.folded-points"] == 0
+        assert await blocks.fold("tsdb", before.rows[0].key[:7]) == (1, 3)
+        assert await daemon.daemon.store.page("tsdb", b"", None, limit=9) == before

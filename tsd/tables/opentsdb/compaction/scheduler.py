@@ -18,6 +18,7 @@ from tsd.errors import CorruptRow, StoreError
 from tsd.store import Put
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, RowCompactor
+from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldStats
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 
 log = structlog.get_logger(__name__)
@@ -56,6 +57,7 @@ class SchedulerStats(NamedTuple):
     queued: int  # rows
     dropped: int  # rows dropped because the queue was full
     oldest_s: int  # age of the oldest hour with a queued row, from its end; 0: no rows
+    folding: FoldStats | None  # None: no hour is folded into blocks
 
 
 class CompactionScheduler:
@@ -68,8 +70,11 @@ class CompactionScheduler:
         rate: CompactionRate,
         is_writer_behind: Callable[[], bool],
         now_s: Callable[[], int],
+        folder: BlockFolder | None = None,
     ) -> None:
-        """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock."""
+        """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock. `folder` folds hours
+        when no row is due for compaction."""
+        self._folder = folder
         self._queue = queue
         self._compactor = compactor
         self._rate = rate
@@ -82,12 +87,15 @@ class CompactionScheduler:
     def record(self, puts: Sequence[Put]) -> None:
         """Record cells that were written."""
         self._queue.record(puts)
+        if self._folder is not None:
+            self._folder.record(puts, self._now_s(), self._delay_s)
 
     def statistics(self) -> SchedulerStats:
         """Return counters since the start."""
         oldest = self._queue.oldest if self._queue.waiting else None
         age_s = 0 if oldest is None else max(self._now_s() - oldest - HOUR_S, 0)
-        return SchedulerStats(self._compactor.stats, self._queue.waiting, self._queue.dropped, age_s)
+        folding = self._folder.stats if self._folder else None
+        return SchedulerStats(self._compactor.stats, self._queue.waiting, self._queue.dropped, age_s, folding)
 
     async def run(self) -> None:
         """Compact until cancelled."""
@@ -102,6 +110,8 @@ class CompactionScheduler:
             self._queue.put_back(self._recent.popleft()[1])
         due = self._queue.take(self._rate.rows(self._queue.waiting), self._now_s() - self._delay_s)
         start = trio.current_time()
+        if not due:
+            await self._fold(start + self._rate.flush_interval_s)
         for at in range(0, len(due), STEP_ROWS):
             await trio.sleep_until(start + self._rate.flush_interval_s * at / len(due))
             if self._is_writer_behind():
@@ -110,6 +120,22 @@ class CompactionScheduler:
             begun = trio.current_time()
             if not await self._step(due[at : at + STEP_ROWS]):
                 self._queue.put_back(due[at:])
+                return
+            await trio.sleep(trio.current_time() - begun)
+
+    async def _fold(self, end: float) -> None:
+        """Fold hours that are due until the time `end`, in at most half of the time."""
+        folder = self._folder
+        while folder and folder.is_due(self._now_s()) and trio.current_time() < end and not self._is_writer_behind():
+            begun = trio.current_time()
+            error: StoreError | None = None
+            try:
+                await folder.step()
+            except StoreError as exc:
+                error = exc.with_traceback(None)
+            if error is not None:
+                log.warning("compaction.folding_delayed", error=str(error))
+                await trio.sleep(next(self._backoff, LONGEST_BACKOFF_S))
                 return
             await trio.sleep(trio.current_time() - begun)
 

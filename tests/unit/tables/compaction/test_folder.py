@@ -1,0 +1,143 @@
+"""Which hours a daemon folds, and when, on the embedded store."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.unit.tables.compaction.parts import compactor, key
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.errors import DamagedBlock, StoreError
+from tsd.store import ColumnBlocks, Family, Folded, Put, Table
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.tables.opentsdb.compaction.folder import LATE_S, BlockFolder
+from tsd.tables.opentsdb.compaction.queue import RowQueue
+from tsd.tables.opentsdb.compaction.scheduler import JITTER_S, SAFE_S, CompactionRate, CompactionScheduler
+
+CELL = b"t:\0\0\0\x10", b"\1\2\0"
+OVER_S = 3600 + SAFE_S + JITTER_S
+
+
+class Folding:
+    """A scheduler that folds the rows of a store."""
+
+    def __init__(self, store: EmbeddedStore, blocks: ColumnBlocks | None = None, limit: int = 100) -> None:
+        self.store = store
+        self.now_s = 0
+        self.behind = False
+        self.folder = BlockFolder(blocks or store, "tsdb", Layout(), limit)
+        queue = RowQueue(Layout(), 1000, 0)
+        rate = CompactionRate(1, 0, 1000, 3600)
+        self.scheduler = CompactionScheduler(
+            queue, compactor(store), rate, lambda: self.behind, lambda: self.now_s, self.folder
+        )
+
+    async def put(self, *rows: bytes) -> None:
+        """Write rows of two points."""
+        puts = [Put(row, *CELL) for row in rows]
+        await self.store.put("tsdb", puts)
+        self.scheduler.record(puts)
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[EmbeddedStore]:
+    store = await EmbeddedStore.open(folder, lambda: 10**12)
+    try:
+        await store.create_tables([Table("tsdb", (Family(b"t"),))])
+        yield store
+    finally:
+        await store.aclose()
+
+
+async def test_hours_are_folded_some_minutes_after_their_end(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store)
+        await found.put(key(0, 1), key(0, 2), key(3600, 1))
+        found.now_s = 3600 + SAFE_S - 1
+        await found.scheduler.round()
+        assert found.folder.stats.cells == 0
+        found.now_s = OVER_S
+        await found.scheduler.round()
+        assert (found.folder.stats.cells, found.folder.stats.points) == (2, 4)
+        found.now_s = 3600 + OVER_S
+        await found.scheduler.round()
+        assert found.folder.stats.cells == 3
+        assert len(await store.get("tsdb", [key(0, 1), key(0, 2), key(3600, 1)])) == 3
+
+
+async def test_late_points_are_folded_together(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store)
+        found.now_s = 10 * 3600
+        await found.put(key(0, 1))
+        found.now_s += LATE_S - 1
+        await found.put(key(0, 2))
+        await found.scheduler.round()
+        assert found.folder.stats.cells == 0
+        found.now_s += 1
+        await found.scheduler.round()
+        assert found.folder.stats.cells == 2
+
+
+async def test_rows_are_compacted_before_they_are_folded(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store)
+        await found.put(key(0, 1))
+        late = [Put(key(0, 1), b"t:\0\x20", b"\3")]
+        await store.put("tsdb", late)
+        found.scheduler.record(late)
+        found.now_s = OVER_S
+        await found.scheduler.round()
+        await found.scheduler.round()
+        assert found.folder.stats.points == 3
+
+
+async def test_no_hour_is_folded_while_the_writer_is_behind(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store)
+        await found.put(key(0, 1))
+        found.now_s, found.behind = OVER_S, True
+        await found.scheduler.round()
+        assert found.folder.stats.cells == 0
+
+
+async def test_hours_beyond_the_limit_are_counted(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store, limit=1)
+        await found.put(key(0, 1), key(3600, 1))
+        assert found.folder.stats.dropped == 1
+        found.now_s = 3600 + OVER_S
+        await found.scheduler.round()
+        assert found.folder.stats.cells == 1
+
+
+class FailingOnce:
+    """Blocks whose first fold raises an error."""
+
+    def __init__(self, blocks: ColumnBlocks, error: StoreError) -> None:
+        self.blocks = blocks
+        self.errors = [error]
+
+    async def fold(self, table: str, prefix: bytes) -> Folded:
+        """See ColumnBlocks."""
+        if self.errors:
+            raise self.errors.pop()
+        return await self.blocks.fold(table, prefix)
+
+
+async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store, FailingOnce(store, DamagedBlock("tsdb", key(0, 1)[:7], "checksum")))
+        await found.put(key(0, 1), key(3600, 1))
+        found.now_s = 3600 + OVER_S
+        await found.scheduler.round()
+        assert (found.folder.stats.damaged, found.folder.stats.cells) == (1, 1)
+
+
+async def test_failed_fold_is_repeated(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store, FailingOnce(store, StoreError("busy")))
+        await found.put(key(0, 1))
+        found.now_s = OVER_S
+        await found.scheduler.round()
+        await found.scheduler.round()
+        assert (found.folder.stats.damaged, found.folder.stats.cells) == (0, 1)
