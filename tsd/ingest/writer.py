@@ -5,6 +5,7 @@ later one is written last. A waiting window may be dropped from memory; its segm
 daemon replays the journal of an earlier run in the same way.
 """
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -107,7 +108,8 @@ class WindowMemory:
 
 MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
 MAX_READ = 200_000  # points that are searched for one query; if more wait, they are written before it reads
-RETRY_S = 0.2, 5.0  # the first and the longest pause after an error of the store
+AWAY_S = 5.0  # a write that takes longer counts as a failing store
+RETRY_S = 0.2, 2.0  # the first and the longest pause after an error of the store
 
 
 class Writer:
@@ -157,6 +159,7 @@ class Writer:
         self._progress = trio.Event()
         self._finishing = False
         self._writing_metric = trio.Lock()
+        self._writing_since_s = math.inf  # start of the write of a window, by trio's clock
         self.trouble: str | None = None  # error of the last write, None if it succeeded
         self.retries = 0
 
@@ -195,6 +198,11 @@ class Writer:
     def is_behind(self) -> bool:
         """Whether the store is slow or fails, so that windows wait for it."""
         return self.trouble is not None or len(self._windows) > 1 or not self._backpressure.is_open
+
+    @property
+    def _store_is_away(self) -> bool:
+        """Whether the store fails, or takes long: then waiting windows are only in the journal."""
+        return self.trouble is not None or trio.current_time() - self._writing_since_s > AWAY_S
 
     def adopt(self, segments: list[Segment]) -> None:
         """Queue the segments of an earlier run, before anything else, and count their damaged lines."""
@@ -238,7 +246,8 @@ class Writer:
         if self._rows.points >= self._max_points:
             self.seal()
             return
-        self._memory.shrink(self._memory_limit // 2 - self._rows.size, but=self.next_window)
+        most = 0 if self._store_is_away else self._memory_limit // 2 - self._rows.size
+        self._memory.shrink(most, but=self.next_window)
         self._hold(self._journal.size >= self._journal.max_bytes, JOURNAL_FULL)
         self._hold(self._journal.pending > self._memory_limit // 4, JOURNAL_SLOW)
 
@@ -271,14 +280,16 @@ class Writer:
                 self._waiting = trio.Event()
                 await self._waiting.wait()
                 continue
+            self._writing_since_s = trio.current_time()
             try:
                 written = await self._write(window)
             except (StoreError, CorruptRow) as error:
                 self._note_trouble(error)
+                self.regulate()
                 await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
                 pause = min(2 * pause, self._last_retry_s)
                 continue
-            pause = self._first_retry_s
+            pause, self._writing_since_s = self._first_retry_s, math.inf
             if self.trouble is not None:
                 log.info("store.available", windows_waiting=len(self._windows))
                 self.trouble = None

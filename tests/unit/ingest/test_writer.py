@@ -127,6 +127,22 @@ async def test_windows_over_the_memory_limit_are_read_from_the_journal(tmp_path:
         assert sorted(stored.values()) == sorted(r * 1000 + o for r in range(30) for o in range(2000))
 
 
+async def test_one_window_is_in_memory_while_the_store_is_away(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        parts.store.always = Fault.REFUSED
+        await parts.take(*(line(offset, offset) for offset in range(2000)))
+        assert not await parts.writer.flush(patient=False)
+        held = parts.writer.window_memory
+        for host in range(20):
+            await parts.take(*(line(offset, offset, f"h{host}") for offset in range(2000)))
+            parts.writer.seal()
+        assert 0 < parts.writer.window_memory == held
+        parts.store.always = Fault.NONE
+        assert await parts.writer.flush()
+        assert len(await parts.stored()) == 21 * 2000
+        parts.check_ledger()
+
+
 async def test_full_journal_holds_lines_until_the_store_works(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store(), max_bytes=20_000)) as parts:
         parts.store.always = Fault.REFUSED
