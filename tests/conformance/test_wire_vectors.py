@@ -42,6 +42,11 @@ NO_DEPARTURE = Departure("", "")
 
 # By the bytes sent. docs/differences.md lists them.
 DEPARTURES = {
+    "put wire.Ã© 1500000000 1 a=b\n": Departure(
+        "what was sent is shown, not its bytes as other characters",
+        'put: illegal argument: Invalid metric name ("wire.é"): illegal character: \\xa9: the line is UTF-8, and '
+        "tsd.network.telnet_charset is iso-8859-1\n",
+    ),
     "put wire.a 9999999999999 1 a=b\n": Departure(
         "the base time would wrap, and the point be stored in 2014",
         "put: illegal argument: bad timestamp=9999999999999 when trying to add value=[1]/0 "

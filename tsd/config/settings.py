@@ -153,6 +153,13 @@ class Mode(Enum):
     WRITE_ONLY = "wo"
 
 
+class Charset(Enum):
+    """The charset of telnet lines."""
+
+    LATIN_1 = "iso-8859-1"
+    UTF_8 = "utf-8"
+
+
 @dataclass(frozen=True)
 class Config(AccessSettings, LimitSettings):
     """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
@@ -163,6 +170,10 @@ class Config(AccessSettings, LimitSettings):
     bind: str = setting(
         "tsd.network.bind", "127.0.0.1",
         "Address to listen on. 0.0.0.0 or :: opens the port to the network: set up access first.")
+    telnet_charset: Charset = setting(
+        "tsd.network.telnet_charset", Charset.LATIN_1,
+        "Charset of telnet lines: iso-8859-1, as in OpenTSDB, or utf-8. Names have characters of ISO-8859-1 only, in "
+        "both cases and over HTTP; a line with others is refused.")
     backlog: int = setting(
         "tsd.network.backlog", 1024,
         "Connections that the kernel queues before they are accepted. A fleet that reconnects at once needs room "

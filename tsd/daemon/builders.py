@@ -16,6 +16,7 @@ from tsd import version_reply
 from tsd.auth.accounts import warnings
 from tsd.auth.authenticator import Authenticator, anonymous_roles
 from tsd.config.loader import Config, Mode, journal_folder, name_rules, state_folder
+from tsd.config.settings import Charset
 from tsd.daemon.parts import AccessParts, Clock, DaemonControl, IngestParts, QueryParts
 from tsd.daemon.routes import ApiParts, HttpServer
 from tsd.ingest import series
@@ -176,13 +177,20 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
     """Build the HTTP and telnet servers and their listener."""
     http = HttpServer(api)
     stats = TelnetStats()
-    multiplexer = Multiplexer(ingest.intake.take_packets, ingest.backpressure, api.now_ms, stats.add_accepted)
+    multiplexer = Multiplexer(
+        ingest.intake.take_packets,
+        ingest.backpressure,
+        api.now_ms,
+        stats.add_accepted,
+        ascii_only=config.telnet_charset is Charset.UTF_8,
+    )
     options = TelnetOptions(
         config.mode,
         not config.no_diediedie,
         MAX_LINE_BYTES,
         REPLY_BUFFER,
         timeout_s=config.socket_timeout_s or math.inf,
+        charset=config.telnet_charset,
     )
     replies = ReplyBudget(REPLY_MEMORY)
     commands = _telnet_commands(api.control)

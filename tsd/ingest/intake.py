@@ -55,6 +55,14 @@ class Taken(NamedTuple):
     position: int  # in the journal: the accepted lines are on disk once `Journal.synced` reaches it
 
 
+Explain = Callable[[BadLine, bytes], BadLine]
+
+
+def unchanged(error: BadLine, _line: bytes) -> BadLine:
+    """Return the error of a refused line."""
+    return error
+
+
 JOURNAL_FULL = "the journal is full (tsd.journal.max_bytes)"
 JOURNAL_SLOW = "the journal cannot be written fast enough"
 
@@ -244,19 +252,20 @@ class Intake:
         self._draining = trio.Lock()
         self._load = load or IngestLoad()
 
-    async def take(self, block: bytes, origin: Origin | None = None) -> Taken:
+    async def take(self, block: bytes, origin: Origin | None = None, explain: Explain = unchanged) -> Taken:
         """Accept and journal the put lines at the start of `block` (whole lines). If many of them need the slow path,
-        some are left for the next call, so that other connections are served in between."""
+        some are left for the next call, so that other connections are served in between. `explain` may replace the
+        errors of refused lines."""
         admission = OriginAdmission(self._name_limit, origin)
         absorbed = await absorb(
             self._rows, self._resolver, block, max_unresolved=self._max_unresolved, admission=admission
         )
-        return self._journal_and_count(absorbed, block, origin)
+        return self._journal_and_count(absorbed, block, origin, explain)
 
-    def try_take(self, block: bytes, origin: Origin) -> Taken | None:
+    def try_take(self, block: bytes, origin: Origin, explain: Explain = unchanged) -> Taken | None:
         """Do what `take` does, without waiting. Return None, and take nothing, if a name of a series is not cached."""
         absorbed = _absorb_once(self._rows, self._resolver, block, {}, OriginAdmission(self._name_limit, origin))
-        return None if absorbed.unknown else self._journal_and_count(absorbed, block, origin)
+        return None if absorbed.unknown else self._journal_and_count(absorbed, block, origin, explain)
 
     def take_packets(self, block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
         """Do what `take` does for packets of several connections, from number `first` up to the first packet that needs
@@ -268,13 +277,15 @@ class Intake:
             self._journal_and_count(Absorbed(accepted, taken, [], [], b""), taken, None)
         return stop, self._journal.position
 
-    async def take_summaries(self, block: bytes, origin: Origin | None = None) -> Taken:
+    async def take_summaries(self, block: bytes, origin: Origin | None = None, explain: Explain = unchanged) -> Taken:
         """Accept lines from the start of `block`, which has only rollups and histograms."""
         admission = OriginAdmission(self._name_limit, origin)
         absorbed = await self._summaries.absorb(self._rows, block, journal_only=True, admission=admission)
-        return self._journal_and_count(absorbed, block, origin)
+        return self._journal_and_count(absorbed, block, origin, explain)
 
-    def _journal_and_count(self, absorbed: Absorbed, block: bytes, origin: Origin | None) -> Taken:
+    def _journal_and_count(
+        self, absorbed: Absorbed, block: bytes, origin: Origin | None, explain: Explain = unchanged
+    ) -> Taken:
         """Journal and count absorbed lines, without a checkpoint since they were absorbed. So the journal has the order
         of the points, and a replay ends with the same last values."""
         self._load.record(len(block) - len(absorbed.rest))
@@ -283,10 +294,14 @@ class Intake:
         self._ledger.received += absorbed.accepted + len(absorbed.rejects)
         for reject in absorbed.rejects:
             self._ledger.refuse(reject.error.reason)
+        rejects, refused = absorbed.rejects, list[RefusedLine]()
+        if rejects:
+            refused = [RefusedLine(line, explain(error, line)) for line, error in _refused(block, rejects)]
+            rejects = [Reject(at, one.error) for (at, _), one in zip(rejects, refused, strict=True)]
         if origin is not None:
-            self._count(origin, absorbed.accepted, _refused(block, absorbed.rejects) if absorbed.rejects else ())
+            self._count(origin, absorbed.accepted, refused)
         self._on_taken()
-        return Taken(absorbed.accepted, absorbed.rejects, absorbed.rest, self._journal.position)
+        return Taken(absorbed.accepted, rejects, absorbed.rest, self._journal.position)
 
     def refuse(self, error: BadLine, text: bytes = b"", origin: Origin | None = None) -> None:
         """Count a line that was refused before parsing, such as a too long one. `text` is its known part."""

@@ -15,9 +15,10 @@ import trio
 from tsd.auth.authenticator import Authenticator
 from tsd.auth.roles import COMMAND_PERMISSIONS, is_permitted
 from tsd.auth.throttle import TooManyAttempts
-from tsd.config.settings import Mode
+from tsd.config.settings import Charset, Mode
 from tsd.errors import ILLEGAL_ARGUMENT, LINE_TOO_LONG, BadLine
-from tsd.ingest.intake import Intake, Taken
+from tsd.ingest.charset import Undecodable, legible, recoded
+from tsd.ingest.intake import Intake, Taken, unchanged
 from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.server.multiplexer import SMALL_PACKET_BYTES, Multiplexer
 from tsd.server.peer import Peer
@@ -108,6 +109,7 @@ class TelnetOptions(NamedTuple):
     max_line: int
     reply_buffer: int
     timeout_s: float = math.inf  # for a client that sends commands to read replies
+    charset: Charset = Charset.LATIN_1
 
 
 class TelnetStats:
@@ -157,6 +159,8 @@ class TelnetSession:
         self._exits_daemon = False
         self._lines = LineBuffer(options.max_line)
         self.max_line = options.max_line
+        self._recodes = options.charset is Charset.UTF_8
+        self._explain = unchanged if self._recodes else legible
         self._small_reads = 0  # consecutive reads of few valid put lines
         self._names = [
             name
@@ -191,7 +195,7 @@ class TelnetSession:
     async def _read(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
         """Process input to its end."""
         lines = self._lines
-        pieces = lines.feed(first)
+        pieces = self._recoded(lines.feed(first))
         line_since: float | None = None  # start of the incomplete line
         try:
             while True:
@@ -216,7 +220,7 @@ class TelnetSession:
                 self.peer.line_since = None
                 if not data:
                     return
-                pieces = lines.feed(data)
+                pieces = self._recoded(lines.feed(data))
                 del data
                 # Complete lines do not count: the daemon delays them, not the client.
                 self.peer.report_partial_input(len(lines.tail))
@@ -257,7 +261,9 @@ class TelnetSession:
         if len(data) >= SMALL_PACKET_BYTES or not self._lines.is_whole(data):
             self._small_reads = 0  # the connection's own task skips a long line
             return data
-        taken = self._intake.try_take(data, peer)
+        if self._recodes and not data.isascii():
+            return data
+        taken = self._intake.try_take(data, peer, self._explain)
         if taken is None:
             return data
         peer.idle_since = trio.current_time()
@@ -268,8 +274,15 @@ class TelnetSession:
         session = self.peer.session
         return session is None or self._authenticator is None or self._authenticator.is_valid(session)
 
-    async def _process(self, piece: bytes | TooLong) -> None:
-        if isinstance(piece, TooLong):
+    def _recoded(self, pieces: Sequence[bytes | TooLong]) -> list[bytes | TooLong | Undecodable]:
+        """Return received input in ISO-8859-1."""
+        return recoded(pieces) if self._recodes else [*pieces]
+
+    async def _process(self, piece: bytes | TooLong | Undecodable) -> None:
+        if isinstance(piece, Undecodable):
+            self._intake.refuse(piece.error, piece.line, self.peer)
+            self._refuse(piece.line.partition(b" ")[0], piece.error)
+        elif isinstance(piece, TooLong):
             error = BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
             has_point = piece.start.partition(b" ")[0].decode("latin-1") in _WRITES  # other lines may contain a secret
             self._intake.refuse(error, piece.start if has_point else b"", self.peer)
@@ -282,7 +295,7 @@ class TelnetSession:
             if len(piece) >= LARGE_BLOCK_BYTES:
                 await self.peer.take_turn()
                 await self._intake.wait_drained()
-            await self._process_lines(self._reply(await self._intake.take(piece, self.peer)))
+            await self._process_lines(self._reply(await self._intake.take(piece, self.peer, self._explain)))
 
     async def _process_lines(self, block: bytes) -> None:
         """Process whole lines of all kinds, a few at a time: other connections proceed in between."""
@@ -304,7 +317,7 @@ class TelnetSession:
         """Ingest put lines, in as many steps as the intake needs."""
         while puts:
             await self._yield_after(puts.count(b"\n"))
-            puts = self._reply(await self._intake.take(puts, self.peer))
+            puts = self._reply(await self._intake.take(puts, self.peer, self._explain))
 
     async def _ingest_summaries(self, lines: bytes) -> None:
         """Ingest lines of rollups and histograms."""
@@ -312,7 +325,7 @@ class TelnetSession:
         while lines:
             await self._yield_after(LINES_PER_TURN)  # each costs as much as many put lines
             commands = [line.partition(b" ")[0] for line in lines.split(b"\n")]
-            lines = self._reply(await self._intake.take_summaries(lines, self.peer), commands)
+            lines = self._reply(await self._intake.take_summaries(lines, self.peer, self._explain), commands)
 
     async def _yield_after(self, lines: int) -> None:
         """Let other connections proceed if these lines complete a turn."""
@@ -345,7 +358,7 @@ class TelnetSession:
             if not bare:
                 return
             if bare.split(b" ", 1)[0] == b"put" and self._accepts_points:
-                await self._ingest_puts(bare + b"\n")
+                await self._ingest_bare(bare, self._ingest_puts)
                 return
         self._stats.commands += 1
         self.peer.client.sent(1)
@@ -361,9 +374,17 @@ class TelnetSession:
             await self._replies.send_when_synced(self.position, b"synced %d\n" % self.accepted)
         elif name in _WRITES:  # a rollup or histogram after telnet negotiation
             self._stats.commands -= 1
-            await self._ingest_summaries(bare + b"\n")
+            await self._ingest_bare(bare, self._ingest_summaries)
         else:
             await self._execute_command(name)
+
+    async def _ingest_bare(self, line: bytes, ingest: Callable[[bytes], Awaitable[None]]) -> None:
+        """Ingest a line that came after telnet negotiation, and was not recoded."""
+        for piece in self._recoded([line + b"\n"]):
+            if isinstance(piece, bytes):
+                await ingest(piece)
+            else:
+                await self._process(piece)
 
     def _can_log_in(self) -> bool:
         return self._authenticator is not None and self._authenticator.enabled and self.peer.session is None
