@@ -22,7 +22,7 @@ from bench.sync import Figures as SyncFigures
 from bench.sync import Pace, measure
 from bench.verify import check
 from tsd.config.loader import Given
-from tsd.daemon.wiring import read_config
+from tsd.daemon.settings import read_config
 
 SINGLE_CELLS = {"tsd.storage.join_points": "false", "tsd.storage.enable_compaction": "false"}
 REPORT = re.compile(r"rows: (\d+), compacted (\d+)\ncells: (\d+) before, (\d+) after\nbytes: (\d+) before, (\d+) after")

@@ -18,7 +18,7 @@ from bench.peers import running_hbase
 from bench.report import machine, publish, spread, table
 from bench.verify import check
 from tsd.config.loader import Given
-from tsd.daemon.wiring import read_config
+from tsd.daemon.settings import read_config
 
 COPIED = re.compile(r"copied (\d+) rows; (\d+) of (\d+) cells were new")
 TO_HBASE, TO_EMBEDDED, AGAIN = "embedded → HBase", "HBase → embedded", "the same, nothing new"

@@ -14,7 +14,7 @@ import trio
 from bench.process_usage import Usage, usage
 from bench.telnet import Telnet
 from tsd.config.loader import Config, Given
-from tsd.daemon.wiring import control_path, read_config
+from tsd.daemon.settings import control_path, read_config
 from tsd.store.remote import ControlClient
 
 START_S = 60

@@ -21,7 +21,7 @@ from bench.report import machine, publish, table
 from bench.table_size import embedded_bytes, hbase_bytes, merge_embedded
 from bench.verify import check
 from tsd.config.loader import Config, Given
-from tsd.daemon.wiring import read_config
+from tsd.daemon.settings import read_config
 
 EMBEDDED, HBASE = "embedded", "HBase"
 SINGLE_CELLS = {"tsd.storage.join_points": "false"}

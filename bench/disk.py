@@ -20,7 +20,7 @@ from bench.report import machine, publish, table
 from bench.table_size import merge_embedded, table_bytes
 from bench.victoria import running_victoria
 from tsd.config.loader import Given
-from tsd.daemon.wiring import read_config
+from tsd.daemon.settings import read_config
 
 HOUR_S = 3600
 JITTER = 0.05  # fraction of an agent's rounds that come a second early or late

@@ -23,7 +23,7 @@ from bench.sender import send
 from bench.verify import check
 from bench.victoria import PROGRAM, running_victoria
 from tsd.config.loader import Given
-from tsd.daemon.wiring import read_config
+from tsd.daemon.settings import read_config
 
 EMBEDDED, PLAIN, VICTORIA, JOINED, SINGLE, OPENTSDB = (
     "tsd, embedded",

@@ -29,7 +29,7 @@ from bench.scaled import Timeline, words_of
 from bench.verify import stored
 from bench.victoria import PROGRAM, Victoria, running_victoria
 from tsd.config.loader import Config, Given
-from tsd.daemon.wiring import read_config
+from tsd.daemon.settings import read_config
 
 EMBEDDED, VICTORIA, HBASE = "tsd, embedded", "VictoriaMetrics", "tsd, HBase"
 QUIET_ROWS = 100  # tsd.storage.compaction.min_flush_threshold: fewer rows are left to `tsd compact`

@@ -17,7 +17,8 @@ from bench.process_usage import Usage, usage, written_bytes
 from scripts.peers import hbase, opentsdb
 from scripts.peers.process import pid_of
 from tsd.config.loader import Config, Given
-from tsd.daemon.wiring import opened_store, read_config, tables
+from tsd.daemon.settings import read_config
+from tsd.daemon.wiring import opened_store, tables
 
 STORED_S = 600
 BODY_BYTES = 4 << 20

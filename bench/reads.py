@@ -25,7 +25,7 @@ import numpy as np
 from bench.daemon import Daemon, serving
 from bench.report import machine, publish, spread, table
 from bench.victoria import running_victoria
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 
 DAY_S, HOUR_S = 86400, 3600
 START_S = 1_700_006_400  # start of an hour

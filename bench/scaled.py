@@ -17,7 +17,7 @@ import trio
 from tsd.config import log
 from tsd.config.loader import Given
 from tsd.daemon import lifecycle
-from tsd.daemon.wiring import load_config
+from tsd.daemon.settings import load_config
 
 BOOT_S = 100_000.0  # a machine's uptime, so that no time is below 0
 

@@ -21,7 +21,7 @@ from bench.peers import running_hbase
 from bench.process_usage import usage
 from bench.report import machine, publish, spread, table
 from bench.sender import send
-from tsd.daemon.wiring import control_path
+from tsd.daemon.settings import control_path
 from tsd.store import Put
 from tsd.store.remote import ControlClient, RemoteStore
 

@@ -12,7 +12,7 @@ from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_counter, id_column, name_column
 from tsd.config.loader import Config, Given
-from tsd.daemon.wiring import read_config
+from tsd.daemon.settings import read_config
 from tsd.store import Put, Row, scan
 
 BASE = 1356998400

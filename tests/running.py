@@ -15,7 +15,7 @@ from tests.layouts.wiring import readable_layout
 from tsd.config.loader import Given, Loaded
 from tsd.daemon.daemon import Daemon
 from tsd.daemon.lifecycle import serve
-from tsd.daemon.wiring import now_ms, read_config
+from tsd.daemon.settings import now_ms, read_config
 from tsd.store.memory import MemoryStore
 
 QUIET = {"tsd.log.level": "error", "tsd.journal.sync_interval": "1"}

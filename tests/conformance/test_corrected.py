@@ -15,7 +15,7 @@ from scripts.differences import collect
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdbs
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 
 PAGE = (Path(__file__).parents[2] / "docs" / "corrected.md").read_text()
 EXP = "/api/query/exp"

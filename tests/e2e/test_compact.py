@@ -12,7 +12,7 @@ from tests.e2e.command import Tsd, on_hbase, until
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tsd.cli.torture.fork_server import Forked
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 from tsd.store import Put
 
 HOUR = 1356998400

@@ -15,7 +15,7 @@ OTHER = [f"sys.mem {T} 1 host=web01"]
 SPAN = ("--since", str(T + 1200), "--until", str(T + 4800))
 WOULD = """\
 sys.cpu host=web01: 6 points in 2 rows, 2013/01/01-00:20:00 UTC to 2013/01/01-01:10:00 UTC
-sys.cpu host=web02: 1 points in 1 rows, 2013/01/01-00:50:00 UTC to 2013/01/01-00:50:00 UTC
+sys.cpu host=web02: 1 point in 1 row, 2013/01/01-00:50:00 UTC to 2013/01/01-00:50:00 UTC
 """
 TOTAL = "7 points in 3 rows of 2 series"
 
@@ -68,9 +68,9 @@ def test_delete_keeps_unreadable_rows_within_partial_hours(tmp_path: Path) -> No
     assert f"row {row.hex()}" in done.err
     scanned = tsd.run("scan", "--delete", "1", "sum", "sys.cpu", encoding="latin-1")
     assert (scanned.status, scanned.out.splitlines()) == (1, WEB01[8:])
-    assert scanned.err.endswith("deleted 1 rows\n")
+    assert scanned.err.endswith("deleted 1 row\n")
     done = tsd.run("delete", "sys.cpu", "--since", str(T), "--until", str(T + 3600), "--yes")
-    assert done == Done(0, "sys.cpu host=web01: 0 points in 1 rows\n", "deleted 0 points in 1 rows of 1 series\n")
+    assert done == Done(0, "sys.cpu host=web01: 0 points in 1 row\n", "deleted 0 points in 1 row of 1 series\n")
     assert tsd.lines("sys.cpu") == []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.command import HOST, PATIENCE_S, Served, Tsd, on_hbase
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 
 START_S = 1356998400
 AUTO = {"tsd.core.auto_create_metrics": "true"}

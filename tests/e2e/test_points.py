@@ -93,7 +93,7 @@ def test_kept_refused_lines_can_be_corrected(engine: Tsd, tmp_path: Path) -> Non
     assert kept[::2] == [f"# {points}:{number}: {reason.rpartition(': ')[0]}" for number, reason in REASONS.items()]
     assert kept[1::2] == [reason.rpartition(": ")[2] for reason in REASONS.values()]
     rejects.write_text("\n".join(line.replace("1x", "12") for line in kept[:2]))
-    assert engine.run("import", rejects) == Done(0, "", "imported 1 data points, refused 0 lines\n")
+    assert engine.run("import", rejects) == Done(0, "", "imported 1 data point, refused 0 lines\n")
     assert engine.lines("sys.cpu") == [*KEPT[:2], f"sys.cpu {T + 2} 12 host=web01", *KEPT[2:]]
 
 
@@ -140,14 +140,14 @@ def test_import_of_file_without_newlines_bounds_memory(tmp_path: Path) -> None:
             process.stdin.write(bytes(1 << 20))
         _, error = process.communicate()
     assert process.returncode == 1
-    assert error.endswith(b"imported 0 data points, refused 1 lines\n  line_too_long: 1\n")
+    assert error.endswith(b"imported 0 data points, refused 1 line\n  line_too_long: 1\n")
 
 
 def test_import_refuses_unknown_metrics(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "false"})
     line = f"sys.cpu {T} 42 host=web01"
     refused = f"-:1: unknown metric: No such name for 'metrics': 'sys.cpu': {line}\n"
-    counted = "imported 0 data points, refused 1 lines\n  unknown_metrics: 1\n"
+    counted = "imported 0 data points, refused 1 line\n  unknown_metrics: 1\n"
     assert tsd.run("import", "-", stdin=line.encode()) == Done(1, "", refused + counted)
     assert tsd.run("import", "-", "--auto-metric", stdin=line.encode()).status == 0
     assert tsd.lines("sys.cpu") == [line]

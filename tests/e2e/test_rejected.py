@@ -144,7 +144,7 @@ def test_lines_refused_by_writer_are_listed(tmp_path: Path) -> None:
     (tsd.folder / "refused").mkdir(parents=True)
     (tsd.folder / "refused" / "00000001.lines").write_bytes(b"# unknown metric: x\nput x %d 1 a=b\n" % T)
     with tsd.serve():
-        assert tsd.run("rejected", "--replay").out == "1 lines accepted, 0 refused again\n"
+        assert tsd.run("rejected", "--replay").out == "1 line accepted, 0 refused again\n"
         assert tsd.lines("x") == [f"x {T} 1 a=b"]
         assert listed(tsd) == []
 

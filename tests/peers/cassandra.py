@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tests.peers.needs import run_script
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Widths
 from tsd.store.cassandra.session import Contact

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import trio
 
 from tsd.api.messages import answer, check_method
+from tsd.config.health import CHECKS, OK
 from tsd.config.settings import Mode
 from tsd.errors import CorruptRow, NoTable, Refused, StoreError
 from tsd.ingest.intake import Backpressure
@@ -20,10 +21,8 @@ FRESH_S = 1.0  # how long one probe of the store is reused
 PROBE_TIMEOUT_S = 3.0  # how long a request waits for the store
 SYNC_TIMEOUT_S = 10.0  # a journal sync that takes longer fails the check
 UNAVAILABLE = 503
-OK = "ok"
 
-# The checks of each path. `ready` reports all, but only those of NEEDED can fail it.
-CHECKS = {"live": (), "ready": ("write", "read", "store"), "write": ("write",), "read": ("read",), "store": ("store",)}
+# `ready` reports all checks, but only these can fail it.
 NEEDED = {Mode.READ_WRITE: ("write", "read"), Mode.READ_ONLY: ("read",), Mode.WRITE_ONLY: ("write",)}
 
 

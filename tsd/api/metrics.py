@@ -20,8 +20,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 import tsd
-from tsd.api.health import OK, Health
+from tsd.api.health import Health
 from tsd.api.messages import check_method
+from tsd.config.health import OK
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.writer import Writer
 from tsd.server.http.messages import Endpoint, Request, Response

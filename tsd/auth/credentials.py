@@ -10,14 +10,9 @@ import os
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from secrets import token_urlsafe
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
-
-from cryptography import x509
-
-from tsd.errors import TsdError
 
 TOKEN_PREFIX = "tsd_"  # noqa: S105 - lets secret scanners recognize tokens
 TOKEN_BYTES = 32
@@ -121,37 +116,6 @@ def parse_secret(text: str) -> Secret:
 
 def _base64(data: bytes) -> str:
     return b64encode(data).decode()
-
-
-# Extensions that OpenSSL accepts and cryptography does not: X.400 or EDI names, duplicate extensions.
-_UNREADABLE = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, ValueError)
-
-
-class Certificate(NamedTuple):
-    """The first certificate of a PEM file."""
-
-    subject: str  # RFC 4514: CN=tsd.example,O=Example
-    names: tuple[str, ...]  # DNS names
-    expires: datetime  # UTC
-
-    def seconds_left(self, now_ms: int) -> int:
-        """Return the remaining validity; negative after expiry."""
-        return int(self.expires.timestamp()) - now_ms // 1000
-
-
-def read_certificate(pem: bytes) -> Certificate:
-    """Return the first certificate of a PEM file. Raises TsdError."""
-    try:
-        first = x509.load_pem_x509_certificates(pem)[0]
-        subject, expires = first.subject.rfc4514_string(), first.not_valid_after_utc
-    except (ValueError, x509.InvalidVersion) as exc:
-        raise TsdError(f"invalid PEM certificate: {exc}") from exc
-    try:
-        names = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        hosts = tuple(names.get_values_for_type(x509.DNSName))
-    except (x509.ExtensionNotFound, *_UNREADABLE):  # only shown in the log: OpenSSL itself reads the names
-        hosts = ()
-    return Certificate(subject, hosts, expires)
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> Iterator[str]:

@@ -26,15 +26,15 @@ class CommandEntry(NamedTuple):
 SECTIONS = {
     "Daemon": {
         "serve": CommandEntry("tsd.cli.serve:serve", "Run the daemon until SIGTERM or Ctrl-C."),
-        "health": CommandEntry("tsd.cli.serve:health", "Print whether the running daemon is healthy."),
+        "health": CommandEntry("tsd.cli.status:health", "Print whether the running daemon is healthy."),
         "top": CommandEntry("tsd.cli.top:top", "Show the busiest clients of the running daemon."),
         "rejected": CommandEntry("tsd.cli.rejected:rejected", "List refused lines, and send them again."),
-        "check-config": CommandEntry("tsd.cli.serve:check_config", "Report every problem of a configuration."),
+        "check-config": CommandEntry("tsd.cli.status:check_config", "Report every problem of a configuration."),
         "token": CommandEntry("tsd.cli.token:token", "Manage the accounts of tsd.auth.file."),
-        "version": CommandEntry("tsd.cli.serve:version", "Print the version, like the telnet command."),
+        "version": CommandEntry("tsd.cli.status:version", "Print the version, like the telnet command."),
     },
     "Points": {
-        "send": CommandEntry("tsd.cli.importer:send", "Send lines to a daemon and print its replies."),
+        "send": CommandEntry("tsd.cli.send:send", "Send lines to a daemon and print its replies."),
         "import": CommandEntry("tsd.cli.importer:import_lines", "Store the lines of files."),
         "query": CommandEntry("tsd.cli.query:query", "Print or draw the points of a query."),
         "scan": CommandEntry("tsd.cli.scan:scan", "Print rows, or their points as lines to import."),

@@ -12,8 +12,9 @@ import click
 import trio
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from tsd.cli.context import Access, access, with_config
+from tsd.cli.context import Access, access
 from tsd.cli.output import Bar
+from tsd.cli.settings import with_config
 from tsd.config.loader import Config, Loaded, journal_folder, state_folder
 from tsd.config.state_dir import (
     RESTORATION,
@@ -44,7 +45,8 @@ from tsd.daemon.backup import (
     restore_files,
     restored_places,
 )
-from tsd.daemon.wiring import has_local_store, now_ms, store_name
+from tsd.daemon.settings import now_ms
+from tsd.daemon.wiring import has_local_store, store_name
 from tsd.errors import TsdError
 from tsd.ingest.journal.folder import identity
 from tsd.store.rocksdb.verification import Contents, read_back

@@ -1,22 +1,26 @@
 """`tsd compact`: one pass that compacts each row of the closed hours to one cell."""
 
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 import trio
 
-from tsd.cli.context import Access, access, with_config
+from tsd.cli.context import Access, access
 from tsd.cli.output import Progress
+from tsd.cli.settings import with_config
+from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.names import Kind
 from tsd.codec.putline import HOUR_S
-from tsd.codec.text import encode_name
+from tsd.codec.text import counted, encode_name
 from tsd.config.loader import Config, Loaded, layout, state_folder
-from tsd.daemon.wiring import has_local_store, now_ms, row_compactor, store_address
+from tsd.daemon.settings import now_ms
+from tsd.daemon.wiring import has_local_store, row_compactor, store_address
 from tsd.errors import BadLine, CorruptRow, NoSuchName, StoreError, TsdError
-from tsd.query.parse.times import BadDate, parse_date
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, summary
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange, SweepState, load_state, save_state
@@ -58,6 +62,7 @@ class _Messages:
 @click.option("--dry-run", is_flag=True, help="Write nothing; print what would change.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum rows per second.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: compact.json in the state folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
 def compact(
     loaded: Loaded,
@@ -67,6 +72,7 @@ def compact(
     dry_run: bool,
     rate: float | None,
     checkpoint: Path | None,
+    as_json: bool,
 ) -> None:
     """Compact each row of past hours to one cell, for METRICs or all metrics. Queries read the same points.
 
@@ -78,7 +84,7 @@ def compact(
     job = [config.backend.value, store_address(config), config.data_table, since, until, *sorted(set(metrics))]
     file = Checkpoint(checkpoint or state_folder(config) / "compact.json", job)
     stats = trio.run(_run, config, None if dry_run else file, (since, until, metrics), rate)
-    click.echo("\n".join(summary(stats)))
+    click.echo(json.dumps(asdict(stats)) if as_json else "\n".join(summary(stats)))
     sys.exit(1 if stats.corrupt or stats.undecided else 0)
 
 
@@ -95,7 +101,7 @@ async def _run(
             if state is None:
                 state = SweepState(_range(since, until, await _uids(opened, metrics)), b"", CompactionStats())
             else:
-                click.echo(f"tsd: resuming after {state.stats.rows} rows", err=True)
+                click.echo(f"tsd: resuming after {counted(state.stats.rows, 'row')}", err=True)
             progress = Progress("rows")
             try:
                 return await _sweep(config, opened, file, state, rate, progress)

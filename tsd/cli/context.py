@@ -1,19 +1,18 @@
 """A command's access to the store, directly or through the daemon that has the database open; and common options."""
 
-import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import trio
 
-from tsd.cli.options import config_options
-from tsd.config.loader import Config, Given, Loaded, journal_folder, state_folder
+from tsd.config.loader import Config, journal_folder, state_folder
 from tsd.config.state_dir import lock_state
-from tsd.daemon.wiring import control_path, has_local_store, load_config, make_uids, opened_store
-from tsd.errors import BadConfig, DaemonRuns, StoreError, TsdError
+from tsd.daemon.settings import control_path
+from tsd.daemon.wiring import has_local_store, make_uids, opened_store
+from tsd.errors import DaemonRuns, StoreError, TsdError
 from tsd.ingest.journal.folder import segment_paths
 from tsd.store import Store
 from tsd.store.remote import ControlClient, RemoteStore
@@ -94,59 +93,3 @@ def _lock(config: Config) -> Iterator[None]:
         raise DaemonRuns(
             f"{exc} and does not answer at {control_path(config)}: wait until it has started or ended"
         ) from exc
-
-
-def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of `config_options` to a command, and pass a Loaded as its first argument."""
-
-    @config_options
-    @functools.wraps(command)
-    def wrapper(config: Path | None, data: Path | None, settings: Sequence[str], **others: Any) -> Any:
-        del config, data, settings  # `loaded` reads them, and those before a sub-command
-        return command(loaded(), **others)
-
-    return wrapper
-
-
-def loaded(extra: Sequence[Given] = ()) -> Loaded:
-    """Return the configuration of the current command, from its options and those before it. Raises BadConfig.
-
-    `extra` overrides all other settings.
-    """
-    config: Path | None = None
-    data: Path | None = None
-    settings: list[str] = []
-    context: click.Context | None = click.get_current_context()
-    while context is not None:
-        config = config or context.params.get("config")
-        data = data or context.params.get("data")
-        settings = [*context.params.get("settings", ()), *settings]
-        context = context.parent
-    given, malformed = overrides(data, settings)
-    try:
-        found = load_config(config, [*given, *extra])
-    except BadConfig as exc:
-        raise BadConfig([*exc.problems, *malformed]) from exc
-    if malformed:
-        raise BadConfig(malformed)
-    return found
-
-
-def overrides(data: Path | None, settings: Sequence[str]) -> tuple[list[Given], list[str]]:
-    """Return the settings of a command line, those of options last, and an error for each malformed one."""
-    given: list[Given] = []
-    malformed: list[str] = []
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if equals:
-            given.append(Given("--set", key.strip(), value))
-        else:
-            malformed.append(f"--set {setting}: wanted KEY=VALUE")
-    if data is not None:
-        given.append(Given("--data", "tsd.storage.path", str(data)))
-    return given, malformed
-
-
-def shown(loaded: Loaded) -> str:
-    """Return the source of the settings, for messages."""
-    return str(loaded.source) if loaded.source else "the defaults (no configuration file)"

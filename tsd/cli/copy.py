@@ -3,6 +3,7 @@
 `tsd create-tables`: create OpenTSDB's four tables.
 """
 
+import json
 import sys
 import zlib
 from collections.abc import AsyncIterator, Sequence
@@ -13,14 +14,15 @@ from pathlib import Path
 import click
 import trio
 
-from tsd.cli.context import access, overrides, with_config
+from tsd.cli.context import access
 from tsd.cli.output import Progress
+from tsd.cli.settings import overrides, with_config
+from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, keys, layout, state_folder
+from tsd.daemon.settings import load_config, read_config
 from tsd.daemon.wiring import (
     default_compression,
     has_local_store,
-    load_config,
-    read_config,
     rollup_tables,
     store_name,
     store_settings,
@@ -47,8 +49,9 @@ from tsd.tables.opentsdb.series_index import SeriesIndex
     "--checkpoint", type=click.Path(path_type=Path),
     help="File for the progress of the copy (default: in the state folder of the embedded side).",
 )  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
-def copy(loaded: Loaded, to: str, to_set: Sequence[str], checkpoint: Path | None) -> None:
+def copy(loaded: Loaded, to: str, to_set: Sequence[str], checkpoint: Path | None, as_json: bool) -> None:
     """Copy names and rows of this store to another, with their write times, and read back what was written.
 
     An interrupted copy continues when it is run again. A later run copies what is new: copy once while the daemon runs,
@@ -61,10 +64,14 @@ def copy(loaded: Loaded, to: str, to_set: Sequence[str], checkpoint: Path | None
         checkpoint or _checkpoint(loaded.config, target), ["copy", store_name(loaded.config), store_name(target)]
     )
     total = trio.run(_copy, loaded.config, target, file)
-    click.echo(f"copied {total.rows} rows; {total.put} of {total.cells} cells were new", err=True)
+    if as_json:
+        click.echo(
+            json.dumps({"rows": total.rows, "cells": total.cells, "new_cells": total.put, "hidden": total.hidden})
+        )
+    click.echo(f"copied {counted(total.rows, 'row')}; {total.put} of {counted(total.cells, 'cell')} were new", err=True)
     if total.hidden:
         click.echo(
-            f"tsd: {total.hidden} rows were written but cannot be read back, for example "
+            f"tsd: {counted(total.hidden, 'row')} written cannot be read back, for example "
             f"{' '.join(key.hex() for key in total.examples)}: in HBase, tombstones of earlier deletes hide them. Run "
             f"major_compact '{target.data_table}' in its shell, and copy again",
             err=True,
@@ -155,14 +162,19 @@ def _checkpoint(source: Config, target: Config) -> Path:
     type=click.Choice(["NONE", "GZ", "SNAPPY", "LZO", "LZ4", "ZSTD"], case_sensitive=False),
     help="Compression of HBase (NONE; others than GZ must be installed on every region server) or Cassandra (ZSTD).",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
-def create_tables(loaded: Loaded, compression: str | None) -> None:
+def create_tables(loaded: Loaded, compression: str | None, as_json: bool) -> None:
     """Create OpenTSDB's tables if they are absent. Existing ones stay as they are."""
 
     async def run() -> None:
         async with access(loaded.config) as opened:
             wanted = (compression or default_compression(loaded.config)).upper()
             made = await opened.store.create_tables(tables(loaded.config), compression=wanted)
+        if as_json:
+            existing = [table.name for table in tables(loaded.config) if table.name not in made]
+            click.echo(json.dumps({"created": list(made), "existing": existing}))
+            return
         for table in tables(loaded.config):
             click.echo(f"{table.name}: {'created' if table.name in made else 'exists'}")
         if made and uses_hbase(loaded.config):

@@ -1,22 +1,25 @@
 """`tsd delete`: delete points of a metric, after a dry run that shows them."""
 
+import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 import click
 import trio
 
-from tsd.cli.context import Access, access, flush_pending, with_config
+from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.output import named
 from tsd.cli.scan import BadRequest, ScanRequest, parse_selection, selected_rows
+from tsd.cli.settings import with_config
+from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.opentsdb.row import Span, data_cells, removal
 from tsd.codec.opentsdb.rowkey import SplitKey, split_key
+from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, layout
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow
-from tsd.query.parse.times import BadDate, parse_date
 from tsd.store import Row
 from tsd.tables.opentsdb.delete import RowRemoval, remove_parts
 
@@ -27,8 +30,8 @@ class _SeriesPoints:
 
     points: int = 0
     rows: int = 0
-    first_ms: int = sys.maxsize
-    last_ms: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
 
 
 @dataclass
@@ -48,14 +51,20 @@ class Found:
         """In all."""
         return sum(counts.rows for counts in self.series.values())
 
+    def report(self) -> dict[str, object]:
+        """Return the counts as JSON members."""
+        series = [{"series": name, **asdict(counts)} for name, counts in self.series.items()]
+        return {"series": series, "points": self.points, "rows": self.rows, "rows_left": self.left}
+
     def count_row(self, name: str, base_ms: int, points: Sequence[int]) -> None:
         """Count a row. `points` has the ascending offsets of its points from the base time, in ms."""
         counts = self.series.setdefault(name, _SeriesPoints())
         counts.rows += 1
         counts.points += len(points)
         if points:
-            counts.first_ms = min(counts.first_ms, base_ms + points[0])
-            counts.last_ms = max(counts.last_ms, base_ms + points[-1])
+            first_ms, last_ms = base_ms + points[0], base_ms + points[-1]
+            counts.first_ms = first_ms if counts.first_ms is None else min(counts.first_ms, first_ms)
+            counts.last_ms = last_ms if counts.last_ms is None else max(counts.last_ms, last_ms)
 
 
 @click.command()
@@ -63,8 +72,9 @@ class Found:
 @click.option("--since", required=True, help="First time to delete, e.g. 2023/11/14-22:13:20, 1700000000 or 30d-ago.")
 @click.option("--until", required=True, help="First time to keep; `now` deletes everything since --since.")
 @click.option("--yes", is_flag=True, help="Delete. Without it nothing is changed.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
-def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bool) -> None:
+def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bool, as_json: bool) -> None:
     """Show the points of a metric in a time range, and with --yes delete them.
 
     This applies to all series that have at least these tags. Of an hour that is only partly in the range, the other
@@ -73,15 +83,20 @@ def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bo
     """
     request = _request(words, since, until)
     found = trio.run(_delete, loaded.config, request, yes)
-    for name, counts in found.series.items():
-        times = f", {_date(counts.first_ms)} to {_date(counts.last_ms)}" if counts.points else ""
-        click.echo(f"{name}: {counts.points} points in {counts.rows} rows{times}")
-    total = f"{found.points} points in {found.rows} rows of {len(found.series)} series"
-    click.echo(f"deleted {total}" if yes else f"{total} would be deleted; add --yes to delete them", err=True)
     left = trio.run(_delete, loaded.config, request, False) if yes and found.rows else Found()
+    if as_json:
+        click.echo(json.dumps({**found.report(), "deleted": yes, "remaining": left.points}))
+    else:
+        for name, counts in found.series.items():
+            first_ms, last_ms = counts.first_ms, counts.last_ms
+            times = f", {_date(first_ms)} to {_date(last_ms)}" if first_ms is not None and last_ms is not None else ""
+            click.echo(f"{name}: {counted(counts.points, 'point')} in {counted(counts.rows, 'row')}{times}")
+        points, rows = counted(found.points, "point"), counted(found.rows, "row")
+        total = f"{points} in {rows} of {counted(len(found.series), 'series', 'series')}"
+        click.echo(f"deleted {total}" if yes else f"{total} would be deleted; add --yes to delete them", err=True)
     if left.points:
         click.echo(
-            f"tsd: {left.points} points remain: they were written meanwhile, or a compaction wrote them again. "
+            f"tsd: remaining: {counted(left.points, 'point')}, written meanwhile or written again by a compaction. "
             "Run the command again",
             err=True,
         )

@@ -11,12 +11,13 @@ from typing import Any
 import click
 import trio
 
-from tsd.cli.context import Access, access, with_config
+from tsd.cli.context import Access, access
 from tsd.cli.output import Progress
 from tsd.cli.scan import BadRequest, ScanRequest, parse_request, selected_rows
+from tsd.cli.settings import with_config
 from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, totals
 from tsd.config.loader import Config, Loaded, layout
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 from tsd.errors import TsdError
 from tsd.store import Row, scan
 from tsd.tables.opentsdb.fsck import Fsck, RowReport

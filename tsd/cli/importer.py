@@ -1,9 +1,7 @@
-"""`tsd import`: write files of put lines to the store. The word `put` at the start of a line is optional.
-
-`tsd send`: send telnet lines to a daemon and print its replies, like netcat.
-"""
+"""`tsd import`: write files of put lines to the store. The word `put` at the start of a line is optional."""
 
 import gzip
+import json
 import os
 import random
 import sys
@@ -19,9 +17,11 @@ import click
 import trio
 from rich.progress import DownloadColumn
 
-from tsd.cli.context import Access, access, with_config
+from tsd.cli.context import Access, access
 from tsd.cli.output import Bar, write_above_bar
+from tsd.cli.settings import with_config
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
+from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, layout, name_rules
 from tsd.daemon.wiring import auto_create
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
@@ -141,9 +141,10 @@ class Importer:
 @click.option(
     "--skip-errors", is_flag=True, hidden=True, help="OpenTSDB's option, without effect: errors are always skipped."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
 def import_lines(
-    loaded: Loaded, paths: Sequence[str], auto_metric: bool, rejects: BinaryIO | None, skip_errors: bool
+    loaded: Loaded, paths: Sequence[str], auto_metric: bool, rejects: BinaryIO | None, skip_errors: bool, as_json: bool
 ) -> None:
     """Store the points of files with lines METRIC TIME VALUE TAGK=TAGV…; .gz files are unzipped; - is standard input.
 
@@ -172,7 +173,13 @@ def import_lines(
     trio.run(run)
     for error in unreadable:
         click.echo(f"tsd: {error}", err=True)
-    click.echo(f"imported {report.points} data points, refused {report.refused.total()} lines", err=True)
+    if as_json:
+        unread = [str(error) for error in unreadable]
+        click.echo(json.dumps({"points": report.points, "refused": dict(report.refused), "unreadable": unread}))
+        sys.exit(1 if report.refused or unreadable else 0)
+    click.echo(
+        f"imported {counted(report.points, 'data point')}, refused {counted(report.refused.total(), 'line')}", err=True
+    )
     for reason, count in sorted(report.refused.items()):
         click.echo(f"  {reason}: {count}", err=True)
     sys.exit(1 if report.refused or unreadable else 0)
@@ -266,43 +273,3 @@ async def _retried(call: Callable[[], Awaitable[T]]) -> T:
             await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
             pause *= 2
     return await call()
-
-
-SEND_BYTES = 64 << 10
-
-
-@click.command()
-@click.argument("lines", nargs=-1)
-@click.option("--host", help="Host of the daemon (default: tsd.network.bind).")
-@click.option("--port", type=click.IntRange(1, 65535), help="Port of the daemon (default: tsd.network.port).")
-@with_config
-def send(loaded: Loaded, lines: Sequence[str], host: str | None, port: int | None) -> None:
-    """Send LINES, or standard input, e.g. `tsd send "put my.metric $(date +%s) 42 host=web01"`.
-
-    The daemon's replies are printed. The last one, `synced N`, means that N put lines are on disk. The exit status is 1
-    if it is missing or a line was refused.
-    """
-    text = b"".join(line.encode() + b"\n" for line in lines) if lines else sys.stdin.buffer.read()
-    if text and not text.endswith(b"\n"):
-        text += b"\n"
-    target = (host or loaded.config.bind, port or loaded.config.port)
-    answer = trio.run(_converse, target, text + b"sync\nexit\n")
-    click.echo(answer, nl=False)
-    last = answer.rpartition(b"synced ")[2].strip()
-    puts = sum(line == b"put" or line.startswith(b"put ") for line in text.split(b"\n"))
-    sys.exit(0 if last == b"%d" % puts else 1)
-
-
-async def _converse(target: tuple[str, int], text: bytes) -> bytes:
-    """Send `text` and return all replies of the daemon."""
-    answer = bytearray()
-    try:
-        async with await trio.open_tcp_stream(*target) as stream, trio.open_nursery() as nursery:
-            nursery.start_soon(stream.send_all, text)
-            while data := await stream.receive_some(SEND_BYTES):
-                answer += data
-    except* OSError as exc:
-        raise TsdError(f"no daemon answers at {target[0]}:{target[1]}: {exc.exceptions[0]}") from exc
-    except* trio.BrokenResourceError as exc:
-        raise TsdError(f"the daemon at {target[0]}:{target[1]} broke the connection") from exc
-    return bytes(answer)

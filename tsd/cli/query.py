@@ -11,9 +11,11 @@ import trio
 from tsd.api.graph.endpoint import with_curves
 from tsd.api.graph.picture import Kind, read_picture
 from tsd.api.graph.process import check_can_draw, draw_picture
-from tsd.cli.context import access, flush_pending, with_config
+from tsd.cli.context import access, flush_pending
+from tsd.cli.settings import with_config
 from tsd.config.loader import Config, Loaded, state_folder
-from tsd.daemon.wiring import make_engine, now_ms
+from tsd.daemon.settings import now_ms
+from tsd.daemon.wiring import make_engine
 from tsd.errors import BadQuery
 from tsd.query.model import Query
 from tsd.query.parse.uri import NOT_ENOUGH, read_words

@@ -3,22 +3,22 @@
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 import click
 import msgspec
-import trio
 
-from tsd.cli.context import with_config
+from tsd.cli.control import DaemonConnection, try_connect
+from tsd.cli.settings import with_config
+from tsd.codec.dates import BadDate, parse_date
+from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
-from tsd.daemon.wiring import control_path, now_ms
+from tsd.daemon.settings import now_ms
 from tsd.errors import StoreDown, TsdError
 from tsd.ingest.rejected.files import Entry, LeftOut, RejectedFilter, groups, read_entries, read_records
-from tsd.query.parse.times import BadDate, parse_date
-from tsd.store.remote import ControlClient
 
 REQUEST_LINES = 500  # lines per request to the daemon
 SHOWN_AGAIN = 10  # lines printed that were refused again
@@ -70,19 +70,19 @@ def rejected(
     and no longer listed. Lines that are refused again stay, with the new reason, and the exit status is 1. It can be
     repeated: a replayed line writes the same point. But an old line replaces a newer value of the same time.
     """
-    if summary + export_lines + as_json + replay > 1 + (summary and as_json):
-        raise click.UsageError("one of --summary, --export, --json and --replay")
+    if summary + export_lines + replay > 1 or (export_lines and as_json):
+        raise click.UsageError("one of --summary, --export and --replay; --json with --summary or --replay only")
     wanted = RejectedFilter(
         reason, source, metric, _time(since), _time(until) if until else None, _pattern(match), STATES[state]
     )
     if replay:
         wanted = wanted._replace(taken=False)
-    trio.run(_flush_daemon, loaded.config)
+    _flush_daemon(loaded.config)
     entries = _selected(loaded.config, wanted, last)
     if summary:
         _summarise(loaded.config, entries, as_json=as_json)
     elif replay:
-        sys.exit(trio.run(_replay, loaded.config, entries))
+        sys.exit(_replay(loaded.config, entries, as_json=as_json))
     else:
         for entry in entries:
             _show(entry, export_lines=export_lines, as_json=as_json)
@@ -108,16 +108,12 @@ def _selected(config: Config, wanted: RejectedFilter, last: int | None) -> Itera
     return found if last is None else iter(list(found)[-last:])
 
 
-async def _flush_daemon(config: Config) -> None:
+def _flush_daemon(config: Config) -> None:
     """Have a running daemon write its buffered records to the log."""
-    try:
-        caller = await ControlClient.connect(control_path(config))
-    except OSError:
-        return
-    try:
-        await caller.call("rejected_flush")
-    finally:
-        await caller.aclose()
+    daemon = try_connect(config)
+    if daemon is not None:
+        with daemon:
+            daemon.call("rejected_flush")
 
 
 def _show(entry: Entry, *, export_lines: bool, as_json: bool) -> None:
@@ -131,7 +127,7 @@ def _show(entry: Entry, *, export_lines: bool, as_json: bool) -> None:
         who = f"{refused.peer} {refused.account}".rstrip()
         state = " (accepted since)" if entry.taken else ""
         click.echo(f"{_date(refused.time)} {who} {entry.reason}{state}: {_visible(entry.message)}")
-        more = f" … {refused.cut} bytes more" if refused.cut > 0 else " … and more" if refused.cut else ""
+        more = f" … {counted(refused.cut, 'byte')} more" if refused.cut > 0 else " … and more" if refused.cut else ""
         click.echo(f"    {_visible(refused.shown)}{more}")
 
 
@@ -176,35 +172,42 @@ def _summarise(config: Config, entries: Iterator[Entry], *, as_json: bool) -> No
             f"{group.lines:>8} {group.reason} {group.source} {_visible(group.metric) or '(no metric)'}: last "
             f"{_date(group.last_ms)}: {_visible(group.message)}"
         )
-    click.echo(f"{sum(group.lines for group in found):>8} lines")
-    for reason, lines in left_out.most_common():
-        click.echo(f"{lines:>8} {reason}: dropped: too many per second")
+    lines = sum(group.lines for group in found)
+    click.echo(f"{lines:>8} {'line' if lines == 1 else 'lines'}")
+    for reason, dropped in left_out.most_common():
+        click.echo(f"{dropped:>8} {reason}: dropped: too many per second")
 
 
-async def _replay(config: Config, entries: Iterator[Entry]) -> int:
+def _replay(config: Config, entries: Iterator[Entry], *, as_json: bool) -> int:
     """Send lines again and return the exit status."""
-    try:
-        caller = await ControlClient.connect(control_path(config))
-    except OSError as exc:
-        raise StoreDown(
-            f"no daemon runs on {state_folder(config)}: a running daemon is required to replay lines"
-        ) from exc
+    daemon = try_connect(config)
+    if daemon is None:
+        raise StoreDown(f"no daemon runs on {state_folder(config)}: a running daemon is required to replay lines")
     taken, again = 0, Counter[str]()
     try:
-        while some := list(islice(entries, REQUEST_LINES)):
-            items = [(entry.name, b"" if entry.refused.cut else entry.refused.bytes) for entry in some]
-            outcomes = await caller.call("rejected_replay", items=items)
-            for entry, (was_taken, reason, message) in zip(some, outcomes, strict=True):
-                taken += was_taken
-                if not was_taken:
-                    again[reason] += 1
-                    if again.total() <= SHOWN_AGAIN:
-                        click.echo(f"refused again: {_visible(message)}\n    {_visible(entry.refused.shown)}", err=True)
+        with daemon:
+            while some := list(islice(entries, REQUEST_LINES)):
+                taken += _replay_some(daemon, some, again)
     except TsdError as exc:
-        raise type(exc)(f"{exc}. {taken} lines were accepted before") from exc
-    finally:
-        await caller.aclose()
-    click.echo(f"{taken} lines accepted, {again.total()} refused again")
-    for reason, lines in again.most_common():
-        click.echo(f"{lines:>8} {reason}")
+        raise type(exc)(f"{exc}. Accepted before: {counted(taken, 'line')}") from exc
+    if as_json:
+        click.echo(msgspec.json.encode({"accepted": taken, "refused_again": dict(again)}))
+    else:
+        click.echo(f"{counted(taken, 'line')} accepted, {again.total()} refused again")
+        for reason, lines in again.most_common():
+            click.echo(f"{lines:>8} {reason}")
     return 1 if again else 0
+
+
+def _replay_some(daemon: DaemonConnection, entries: Sequence[Entry], again: Counter[str]) -> int:
+    """Send lines again. Count those refused again by reason, and print the first ones. Return how many are accepted."""
+    taken = 0
+    items = [(entry.name, b"" if entry.refused.cut else entry.refused.bytes) for entry in entries]
+    outcomes = daemon.call("rejected_replay", items=items)
+    for entry, (was_taken, reason, message) in zip(entries, outcomes, strict=True):
+        taken += was_taken
+        if not was_taken:
+            again[reason] += 1
+            if again.total() <= SHOWN_AGAIN:
+                click.echo(f"refused again: {_visible(message)}\n    {_visible(entry.refused.shown)}", err=True)
+    return taken

@@ -3,18 +3,21 @@
 Parses OpenTSDB's `scan START [END] FUNC METRIC [k=v …] …` and reads the selected rows; other commands use this too.
 """
 
+import json
 import math
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 import click
 import trio
 
-from tsd.cli.context import Access, access, flush_pending, with_config
+from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.output import NamedKey, named
+from tsd.cli.settings import with_config
+from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.annotation import decode_annotation, encode_annotation
 from tsd.codec.opentsdb.cell import CellKind, Point, kind_of, offset_ms, split, split_append
@@ -22,11 +25,10 @@ from tsd.codec.opentsdb.merge import MergeRules, StoredCell
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import Layout, SplitKey, after, base_bytes, salts, split_key
 from tsd.codec.putline import FIRST_MS, HOUR_S, split_tags
-from tsd.codec.text import FLOAT, encode_name, show_signed
+from tsd.codec.text import FLOAT, counted, encode_name, show_signed
 from tsd.config.loader import Config, Loaded, layout
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
-from tsd.query.parse.times import BadDate, parse_date
 from tsd.store import Row, Store
 from tsd.store import scan as scan_store
 from tsd.tables.opentsdb.delete import remove_rows
@@ -148,6 +150,9 @@ def _known(found: Mapping[bytes, object], name: bytes) -> bytes:
 NEWEST = MergeRules(fix_duplicates=True)
 
 
+RowForm = Callable[[NamedKey, Sequence[StoredCell]], Iterator[str]]  # how to print a row, line by line
+
+
 class Scanned(NamedTuple):
     """Result of printing rows."""
 
@@ -159,13 +164,17 @@ class Scanned(NamedTuple):
 @click.argument("words", nargs=-1, required=True, metavar="START [END] FUNC METRIC [TAGK=TAGV]...")
 @click.option("--import", "as_lines", is_flag=True, help="Print lines for `tsd import`.")
 @click.option("--delete", is_flag=True, help="Like --import, and delete all cells of each printed row.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row, with its points.")
 @with_config
-def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> None:
+def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_json: bool) -> None:
     """Print the rows of a metric, in whole hours. FUNC has no effect; it is there for compatibility with OpenTSDB.
 
     START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20. Exit status 1 if a row cannot be read; such a
     row is not deleted either. `tsd delete` deletes exact time ranges, and shows the points first.
     """
+    if as_json and (as_lines or delete):
+        raise click.UsageError("one of --import, --delete and --json")
+    form = json_of if as_json else lines_of if as_lines or delete else _dump
     try:
         request = parse_request(words, now_ms())
     except BadRequest as exc:
@@ -182,7 +191,7 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> 
                 async for rows in selected_rows(
                     opened.store, config.data_table, opened.uids, layout(config), request, selection
                 ):
-                    done = await _print_rows(opened, config, rows, as_lines or delete)
+                    done = await _print_rows(opened, config, rows, form)
                     corrupt += done.corrupt
                     if delete:
                         sys.stdout.flush()  # if this fails, for example on a full disk, nothing is deleted
@@ -192,11 +201,11 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool) -> 
 
     trio.run(run)
     if delete:
-        click.echo(f"deleted {deleted} rows", err=True)
+        click.echo(f"deleted {counted(deleted, 'row')}", err=True)
     sys.exit(1 if corrupt else 0)
 
 
-async def _print_rows(opened: Access, config: Config, rows: Sequence[Row], as_lines: bool) -> Scanned:
+async def _print_rows(opened: Access, config: Config, rows: Sequence[Row], form: RowForm) -> Scanned:
     """Print rows. Return the printed ones and the number of unreadable ones."""
     printed: list[Row] = []
     readable: list[tuple[Row, SplitKey]] = []
@@ -209,11 +218,13 @@ async def _print_rows(opened: Access, config: Config, rows: Sequence[Row], as_li
     for key, (row, _) in zip(names, readable, strict=True):
         cells = data_cells(row.cells)
         try:
-            text = "".join(line + "\n" for line in (lines_of(key, cells) if as_lines else _dump(key, cells)))
+            text = "".join(line + "\n" for line in form(key, cells))
         except CorruptRow as exc:
             click.echo(f"tsd: row {key.key.hex()} of {key.metric} cannot be read: {exc}", err=True)
         else:
-            click.echo(text.encode("latin-1") if as_lines else text, nl=False)  # lines are bytes, whatever the locale
+            click.echo(
+                text.encode("latin-1") if form is lines_of else text, nl=False
+            )  # lines are bytes, whatever the locale
             printed.append(row)
     return Scanned(printed, len(rows) - len(printed))
 
@@ -228,6 +239,16 @@ def lines_of(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
         if not time or point.in_ms != (time >= FIRST_MS):
             raise CorruptRow(f"a time of {time} {'ms' if point.in_ms else 's'}, which a line cannot express")
         yield f"{row.metric} {time} {number!r} {' '.join(row.tags)}"
+
+
+def json_of(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
+    """Yield a row as one JSON object: names, and points as time in ms and value, a text for NaN or an infinity."""
+    found = [
+        [row.base * 1000 + point.offset_ms, point.number if math.isfinite(point.number) else str(point.number)]
+        for point in points(row.key, cells, NEWEST)
+    ]
+    tags = dict(tag.split("=", 1) for tag in row.tags)
+    yield json.dumps({"row": row.key.hex(), "metric": row.metric, "base": row.base, "tags": tags, "points": found})
 
 
 def _dump(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:

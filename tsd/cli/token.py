@@ -1,6 +1,7 @@
 """`tsd token`: add, list, revoke and check accounts in the accounts file."""
 
 import fcntl
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,9 +25,10 @@ from tsd.auth.accounts import (
 )
 from tsd.auth.credentials import CertificateName, Password, Secret, Token, hash_password, hash_token, new_token
 from tsd.auth.networks import parse_networks
-from tsd.cli.context import with_config
+from tsd.cli.options import config_options
+from tsd.cli.settings import with_config
 from tsd.config.loader import Loaded
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 from tsd.errors import TsdError
 
 DAY_S = 86400
@@ -34,9 +36,13 @@ MIN_PASSWORD = 8
 
 _file = click.option("--file", "path", type=click.Path(path_type=Path), help="Accounts file (default: tsd.auth.file).")
 
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_json_lines = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+
 
 @click.group()
-def token() -> None:
+@config_options
+def token(**_: object) -> None:
     """Manage the accounts of tsd.auth.file.
 
     A running daemon applies changes within seconds, and closes connections of revoked accounts.
@@ -59,6 +65,7 @@ def token() -> None:
     metavar="CN=…",
     help="Use a name in a client certificate (CN=, DNS=, URI=, email=) instead of a token.",
 )
+@_json
 @_file
 @with_config
 def add(
@@ -71,6 +78,7 @@ def add(
     password: bool,
     certificate: str | None,
     path: Path | None,
+    as_json: bool,
 ) -> None:
     """Add account NAME. The new token is printed only once: the file has its hash."""
     if not NAME.fullmatch(name):
@@ -100,17 +108,24 @@ def add(
         raise TsdError(f"the file cannot express this account: {account}")
     with _edit_lines(_path(loaded, path)) as lines:
         lines.append(str(account))
+    if as_json:
+        click.echo(json.dumps({**_described(account), "token": token_text or None}))
+        return
     if token_text:
         click.echo(token_text)
     click.echo(f"{name} may {format_roles(account.roles)}", err=True)
 
 
 @token.command("list")
+@_json_lines
 @_file
 @with_config
-def list_(loaded: Loaded, path: Path | None) -> None:
+def list_(loaded: Loaded, path: Path | None, as_json: bool) -> None:
     """List accounts: name, roles, kind and label of the secret, expiry, networks."""
     for account in read_accounts(_path(loaded, path)):
+        if as_json:
+            click.echo(json.dumps(_described(account)))
+            continue
         until = "never" if account.expires_s == NEVER else _shown(account.expires_s)
         words = (account.name, format_roles(account.roles), _kind(account), account.label, until, account.networks)
         click.echo("\t".join(map(str, words)).rstrip())
@@ -119,9 +134,10 @@ def list_(loaded: Loaded, path: Path | None) -> None:
 @token.command()
 @click.argument("name")
 @click.option("--label", help="Revoke only the secret with this label, as shown by `list`.")
+@_json
 @_file
 @with_config
-def revoke(loaded: Loaded, name: str, label: str | None, path: Path | None) -> None:
+def revoke(loaded: Loaded, name: str, label: str | None, path: Path | None, as_json: bool) -> None:
     """Revoke account NAME. Comments and other lines are kept."""
     revoked = 0
     with _edit_lines(_path(loaded, path)) as lines:
@@ -132,20 +148,27 @@ def revoke(loaded: Loaded, name: str, label: str | None, path: Path | None) -> N
                 revoked += 1
     if not revoked:
         raise TsdError(f"no account {name}" + (f" with label {label}" if label else ""))
-    click.echo(f"{revoked} revoked", err=True)
+    if as_json:
+        click.echo(json.dumps({"name": name, "revoked": revoked}))
+    else:
+        click.echo(f"{revoked} revoked", err=True)
 
 
 @token.command()
+@_json
 @_file
 @with_config
-def check(loaded: Loaded, path: Path | None) -> None:
+def check(loaded: Loaded, path: Path | None, as_json: bool) -> None:
     """Read a token from standard input and print its account. Exit status 1 if there is none."""
     digest = hash_token(sys.stdin.readline().strip()).digest
     for account in read_accounts(_path(loaded, path)):
         if isinstance(account.secret, Token) and account.secret.digest == digest:
             if account.expires_s <= now_ms() / 1000:
                 raise TsdError(f"the token of {account.name} expired on {_shown(account.expires_s)}")
-            click.echo(f"{account.name} may {format_roles(account.roles)}")
+            described = (
+                json.dumps(_described(account)) if as_json else f"{account.name} may {format_roles(account.roles)}"
+            )
+            click.echo(described)
             return
     raise TsdError("no account has this token")
 
@@ -201,6 +224,18 @@ def _time(text: str | None) -> float:
 
 def _shown(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).isoformat()
+
+
+def _described(account: Account) -> dict[str, object]:
+    """Return an account as JSON members, without its secret."""
+    return {
+        "name": account.name,
+        "roles": format_roles(account.roles).split(","),
+        "kind": _kind(account),
+        "label": account.label,
+        "expires": None if account.expires_s == NEVER else _shown(account.expires_s),
+        "networks": [str(network) for network in account.networks],
+    }
 
 
 def _kind(account: Account) -> str:

@@ -1,31 +1,31 @@
 """`tsd top`: the clients of a running daemon by lines, refused lines, new names and other counts."""
 
+import select
+import shutil
 import sys
 import termios
+import time
 import tty
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import click
 import msgspec
-import trio
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from tsd.cli.context import with_config
+from tsd.cli.control import DaemonConnection
+from tsd.cli.settings import with_config
 from tsd.config.loader import Config, Loaded, state_folder
-from tsd.daemon.wiring import control_path
 from tsd.errors import StoreDown
-from tsd.store.remote import ControlClient
 
 ClientRow = dict[str, Any]  # one client of /api/stats/clients, with rates
 RATES = {"lines": "lines_per_s", "bytes": "bytes_per_s", "refused": "refused_per_s", "new_names": "new_names_per_s"}
 SORTS = {"l": "lines", "b": "bytes", "r": "refused", "n": "new_names", "c": "connections", "p": "paused_ms"}
 WIDTH = 160  # of a table that is not printed on a terminal
-KEYS = "   ".join(f"{key}: by {by.replace('_', ' ')}" for key, by in SORTS.items()) + "   q: quit"
+INDENT = 4  # of a refused line below its client
+KEYS = "q: quit  " + "  ".join(f"{key}: {by.replace('_ms', '').replace('_', ' ')}" for key, by in SORTS.items())
+ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the terminal's other screen, no cursor
+HOME, LINE_END, BELOW = "\x1b[H", "\x1b[K\r\n", "\x1b[J"  # go to the top; clear to the end of a line, of the screen
 
 
 class TopView(NamedTuple):
@@ -34,6 +34,15 @@ class TopView(NamedTuple):
     by: str
     limit: int
     interval_s: float
+
+
+class Column(NamedTuple):
+    """A column of the table."""
+
+    head: str
+    shown: Callable[[ClientRow], str]
+    priority: int  # columns with higher numbers are left out first on a narrow terminal
+    sort: str = ""  # the order that it shows
 
 
 @click.command()
@@ -57,7 +66,7 @@ def top(loaded: Loaded, sort: str, limit: int, interval: float, once: bool, as_j
     if not once and not interval:
         raise click.UsageError("--interval 0 requires --once")
     try:
-        trio.run(_watch if live else _print, loaded.config, view, once, as_json)
+        (_watch if live else _print)(loaded.config, view, once=once, as_json=as_json)
     except KeyboardInterrupt:
         sys.exit(0)
 
@@ -65,15 +74,15 @@ def top(loaded: Loaded, sort: str, limit: int, interval: float, once: bool, as_j
 class ClientPoller:
     """Polls a daemon, and computes rates."""
 
-    def __init__(self, caller: ControlClient) -> None:
-        self._caller = caller
+    def __init__(self, daemon: DaemonConnection) -> None:
+        self._daemon = daemon
         self._before: Mapping[str, ClientRow] = {}
         self._polled_s: float | None = None
 
-    async def poll(self, view: TopView) -> list[ClientRow]:
+    def poll(self, view: TopView) -> list[ClientRow]:
         """Return the current clients, sorted as `view` says."""
-        clients: list[ClientRow] = await self._caller.call("clients", sort="lines", limit=0)
-        now_s = trio.current_time()
+        clients: list[ClientRow] = self._daemon.call("clients", sort="lines", limit=0)
+        now_s = time.monotonic()
         elapsed_s = None if self._polled_s is None else now_s - self._polled_s
         for client in clients:
             before = self._before.get(client["client"], dict.fromkeys(RATES, 0))
@@ -85,104 +94,134 @@ class ClientPoller:
         return clients[: view.limit]
 
 
-@contextmanager
-def _connection_errors(config: Config) -> Iterator[None]:
+def _connect(config: Config) -> DaemonConnection:
     try:
-        yield
+        return DaemonConnection(config)
     except OSError as exc:
         raise StoreDown(
             f"no daemon runs on {state_folder(config)}, or it belongs to another user: {exc.strerror}"
         ) from exc
 
 
-async def _print(config: Config, view: TopView, once: bool, as_json: bool) -> None:
+def _print(config: Config, view: TopView, *, once: bool, as_json: bool) -> None:
     """Print a table, or a line of JSON, per interval."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    with _connection_errors(config):
-        caller = await ControlClient.connect(control_path(config))
-    try:
-        poller = ClientPoller(caller)
+    with _connect(config) as daemon:
+        poller = ClientPoller(daemon)
         if view.interval_s:
-            await poller.poll(view)
+            poller.poll(view)
         while True:
-            await trio.sleep(view.interval_s)
-            clients = await poller.poll(view)
+            select.select([], [], [], view.interval_s)
+            clients = poller.poll(view)
             if as_json:
                 click.echo(msgspec.json.encode({"clients": clients}))
             else:
-                console.print(_table(clients, view))
+                width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+                click.echo("\n".join(table(clients, view, width)))
             if once:
                 return
-    finally:
-        await caller.aclose()
 
 
-async def _watch(config: Config, view: TopView, *_: bool) -> None:
+def _watch(config: Config, view: TopView, **_: bool) -> None:
     """Refresh a table on the terminal until `q` is pressed."""
-    with _connection_errors(config):
-        caller = await ControlClient.connect(control_path(config))
-    poller = ClientPoller(caller)
-    with _single_keys(), Live(_table(await poller.poll(view), view, KEYS), screen=True, auto_refresh=False) as live:
+    with _connect(config) as daemon, _screen():
+        poller = ClientPoller(daemon)
         while True:
-            key = ""
-            with trio.move_on_after(view.interval_s):
-                key = await _key()
+            size = shutil.get_terminal_size()
+            lines = table(poller.poll(view), view, size.columns)[: size.lines - 1]
+            _write(HOME + "".join(line + LINE_END for line in lines) + BELOW + KEYS[: size.columns])
+            pressed = select.select([sys.stdin], [], [], view.interval_s)[0]
+            key = sys.stdin.read(1) if pressed else ""
             if key == "q":
-                break
+                return
             view = view._replace(by=SORTS.get(key, view.by))
-            live.update(_table(await poller.poll(view), view, KEYS), refresh=True)
-    await caller.aclose()
 
 
 @contextmanager
-def _single_keys() -> Iterator[None]:
-    """Read keys without waiting for a line end."""
+def _screen() -> Iterator[None]:
+    """Use the terminal's other screen for the block, and read keys without waiting for a line end."""
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
+    _write(ENTER_SCREEN)
     try:
         yield
     finally:
+        _write(LEAVE_SCREEN)
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-async def _key() -> str:
-    await trio.lowlevel.wait_readable(sys.stdin)
-    return sys.stdin.read(1)
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
-def _table(clients: Sequence[ClientRow], view: TopView, caption: str | None = None) -> Table:
-    table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
-    table.add_column("CLIENT", no_wrap=True, min_width=15)
-    for head, count in (
-        ("CONN", "connections"), ("LINES/S", "lines"), ("KB/S", "bytes"), ("REFUSED/S", "refused"),
-        ("NEW NAMES/S", "new_names"), ("LINES", ""), ("REFUSED", ""), ("NAMES", ""), ("SERIES", ""), ("PAUSED", ""),
-    ):  # fmt: skip
-        table.add_column(head, justify="right", style="bold" if count == view.by else "", no_wrap=True)
-    table.add_column("LAST REFUSED", no_wrap=True, overflow="ellipsis", min_width=12)
-    for client in clients:
-        table.add_row(Text(client["client"]), *_cells(client), Text(_example(client)))
-    return table
+def table(clients: Sequence[ClientRow], view: TopView, width: int) -> list[str]:
+    """Return the lines of the table, none longer than `width`. Below a client is the last line that was refused.
+
+    Numbers are never shortened: columns that do not fit are left out, and a client's name is shortened at last.
+    """
+    columns = [column._replace(priority=-1) if column.sort == view.by else column for column in COLUMNS]
+    cells = {column.head: [column.shown(client) for client in clients] for column in columns}
+    widths = {head: max(map(len, (head, *shown))) for head, shown in cells.items()}
+    names = [_printable(client["client"]) for client in clients]
+    name_width = max(map(len, ("CLIENT", *names)))
+    kept = list(columns)
+    while len(kept) > 1 and min(name_width, width // 3) + sum(2 + widths[column.head] for column in kept) > width:
+        kept.remove(max(kept, key=lambda column: column.priority))
+    room = max(width - sum(2 + widths[column.head] for column in kept), 1)
+    name_width = min(name_width, room)
+
+    def line(name: str, at: int | None) -> str:
+        numbers = (column.head if at is None else cells[column.head][at] for column in kept)
+        shown = "".join(f"  {text:>{widths[column.head]}}" for text, column in zip(numbers, kept, strict=True))
+        return f"{_cut(name, name_width):<{name_width}}{shown}"
+
+    lines = [line("CLIENT", None)]
+    for at, client in enumerate(clients):
+        lines.append(line(names[at], at))
+        if example := _example(client):
+            lines.append(" " * INDENT + _cut(example, width - INDENT))
+    return lines
 
 
-def _cells(client: ClientRow) -> Iterator[str]:
-    yield f"{client['connections']:,}"
-    yield _rate(client["lines_per_s"])
-    yield _rate(client["bytes_per_s"] and client["bytes_per_s"] / 1000)
-    yield _rate(client["refused_per_s"])
-    yield _rate(client["new_names_per_s"])
-    for total in ("lines", "refused", "new_names", "new_series"):
-        yield f"{client[total]:,}"
-    yield f"{client['paused_ms'] / 1000:,.1f}s" + ("*" if client["pausing"] else "")
+def _total(count: str) -> Callable[[ClientRow], str]:
+    return lambda client: f"{client[count]:,}"
 
 
-def _rate(rate: float | None) -> str:
-    return "" if rate is None else f"{rate:,.1f}" if rate < 10 else f"{rate:,.0f}"
+def _rate(count: str, unit: int = 1) -> Callable[[ClientRow], str]:
+    def shown(client: ClientRow) -> str:
+        rate = client[RATES[count]]
+        return "" if rate is None else f"{rate / unit:,.1f}" if rate / unit < 10 else f"{rate / unit:,.0f}"
+
+    return shown
+
+
+def _paused(client: ClientRow) -> str:
+    return f"{client['paused_ms'] / 1000:,.1f}s" + ("*" if client["pausing"] else "")
+
+
+COLUMNS = (
+    Column("CONN", _total("connections"), 5, "connections"),
+    Column("LINES/S", _rate("lines"), 0, "lines"),
+    Column("KB/S", _rate("bytes", 1000), 6, "bytes"),
+    Column("REFUSED/S", _rate("refused"), 2, "refused"),
+    Column("NEW NAMES/S", _rate("new_names"), 7, "new_names"),
+    Column("LINES", _total("lines"), 3),
+    Column("REFUSED", _total("refused"), 1),
+    Column("NAMES", _total("new_names"), 8),
+    Column("SERIES", _total("new_series"), 9),
+    Column("PAUSED", _paused, 4, "paused_ms"),
+)
 
 
 def _example(client: ClientRow) -> str:
     """Return the error of the last refused line, and the line, without control characters."""
     example = client["refused_example"]
-    if not example:
-        return ""
-    text = f"{example['message']} ← {example['line']}"
+    return _printable(f"{example['message']} ← {example['line']}") if example else ""
+
+
+def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else "·" for one in text)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -14,15 +14,16 @@ from typing import Any
 import click
 import trio
 
-from tsd.cli.context import Access, access, with_config
+from tsd.cli.context import Access, access
 from tsd.cli.options import config_options
 from tsd.cli.output import Progress
+from tsd.cli.settings import with_config
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_uid, id_column
 from tsd.codec.opentsdb.uid_fsck import UidCheck
-from tsd.codec.text import encode_name, illegal_character, show_signed
+from tsd.codec.text import counted, encode_name, illegal_character, show_signed
 from tsd.config.loader import Config, Loaded, layout
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, NoSuchName, TsdError
 from tsd.store import scan
 from tsd.tables.opentsdb.uid_table import WINDOWS, UidFsck, UidRepair, UidUsage, delete, rename, usages
@@ -53,8 +54,9 @@ def any_name(word: str) -> bytes:
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("old")
 @click.argument("new")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
-def rename_uid(loaded: Loaded, kind: str, old: str, new: str) -> None:
+def rename_uid(loaded: Loaded, kind: str, old: str, new: str, as_json: bool) -> None:
     """Give the UID of OLD the name NEW, which must not have a UID. All data of OLD is then found as NEW."""
     config = loaded.config
     before, after = any_name(old), checked_name(Kind(kind), new, config)
@@ -65,14 +67,15 @@ def rename_uid(loaded: Loaded, kind: str, old: str, new: str) -> None:
             await _drop_daemon_caches(opened)
 
     trio.run(run)
-    click.echo(f"{kind} {old} -> {new}")
+    click.echo(json.dumps({"kind": kind, "old": old, "new": new}) if as_json else f"{kind} {old} -> {new}")
 
 
 @click.command("delete")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
-def delete_uid(loaded: Loaded, kind: str, name: str) -> None:
+def delete_uid(loaded: Loaded, kind: str, name: str, as_json: bool) -> None:
     """Delete a name and its UID. Its data stays but cannot be queried: delete it first, with `tsd delete`.
 
     `tsd fsck --delete-orphans` deletes remaining rows.
@@ -87,7 +90,8 @@ def delete_uid(loaded: Loaded, kind: str, name: str) -> None:
             await _drop_daemon_caches(opened)
 
     trio.run(run)
-    click.echo(f"UID {kind} {name}: {show_signed(found)} deleted.")
+    deleted = {"kind": kind, "name": name, "uid": found.hex(), "deleted": True}
+    click.echo(json.dumps(deleted) if as_json else f"UID {kind} {name}: {show_signed(found)} deleted.")
 
 
 @click.command("fsck")
@@ -140,8 +144,9 @@ def _plain(check: UidCheck, repair: UidRepair | None) -> Iterator[str]:
     if repair is not None:
         for text in repair.left:
             yield f"WARN not repaired: {text}"
-        yield f"{repair.written} cells written, {repair.deleted} deleted, {len(repair.raised)} counters raised"
-    yield f"{check.errors} errors found." if check.errors else "No errors found."
+        raised = counted(len(repair.raised), "counter")
+        yield f"{counted(repair.written, 'cell')} written, {repair.deleted} deleted, {raised} raised"
+    yield f"{counted(check.errors, 'error')} found." if check.errors else "No errors found."
 
 
 @click.command("report")
@@ -183,7 +188,7 @@ def _numbers(usage: UidUsage) -> dict[str, object]:
 def _sentence(usage: UidUsage) -> str:
     share = 100 * usage.used / usage.capacity
     used = f"{usage.kind.value}: {usage.used} of {usage.capacity} UIDs used ({share:.2f} %), {usage.named} have a name"
-    recent = ", ".join(f"{usage.recent[days]} in {days} day{'s' * (days > 1)}" for days in WINDOWS)
+    recent = ", ".join(f"{usage.recent[days]} in {counted(days, 'day')}" for days in WINDOWS)
     return f"{used}; new: {recent}; {_end(usage)}"
 
 
@@ -193,7 +198,7 @@ def _end(usage: UidUsage) -> str:
     if usage.days_left > LONGEST_DAYS:
         return "the rest lasts for more than 100 years"
     day = datetime.fromtimestamp(usage.now_ms / 1000, UTC) + timedelta(days=usage.days_left)
-    return f"exhausted on {day:%Y-%m-%d}, in {usage.days_left:.0f} days"
+    return f"exhausted on {day:%Y-%m-%d}, in {counted(round(usage.days_left), 'day')}"
 
 
 async def _drop_daemon_caches(opened: Access) -> None:
@@ -230,8 +235,9 @@ for _command in (rename_uid, delete_uid, fsck_uids, report):
 @uid.command("grep")
 @click.argument("words", nargs=-1, required=True, metavar="[KIND] REGEXP")
 @click.option("-i", "--ignore-case", is_flag=True, help="Ignore case.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_config
-def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool) -> None:
+def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool, as_json: bool) -> None:
     """Print every name that REGEXP matches. Exit status 1 if there is none."""
     kinds, [pattern, *more] = _kinds_and_names(words)
     if more:
@@ -248,7 +254,7 @@ def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool) -> None:
             async for kind, name, number in _all_names(opened, loaded.config):
                 if kind in kinds and regexp.search(name):
                     found += 1
-                    _show(kind, name, number)
+                    _show(kind, name, number, as_json=as_json)
 
     trio.run(run)
     sys.exit(0 if found else 1)
@@ -257,31 +263,36 @@ def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool) -> None:
 @uid.command("assign")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("names", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_config
-def assign(loaded: Loaded, kind: str, names: Sequence[str]) -> None:
+def assign(loaded: Loaded, kind: str, names: Sequence[str], as_json: bool) -> None:
     """Assign a UID to each of NAMES that has none, and print all UIDs."""
-    _assign(loaded.config, Kind(kind), names)
+    _assign(loaded.config, Kind(kind), names, as_json=as_json)
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_config
-def mkmetric(loaded: Loaded, names: Sequence[str]) -> None:
+def mkmetric(loaded: Loaded, names: Sequence[str], as_json: bool) -> None:
     """Assign UIDs to metrics; same as `tsd uid assign metrics NAMES`."""
-    _assign(loaded.config, Kind.METRIC, names)
+    _assign(loaded.config, Kind.METRIC, names, as_json=as_json)
 
 
 @uid.command("lookup", hidden=True)
 @click.argument("words", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_config
-def lookup(loaded: Loaded, words: Sequence[str]) -> None:
+def lookup(loaded: Loaded, words: Sequence[str], as_json: bool) -> None:
     """`tsd uid [KIND] NAME...`: print existing names. Raise NoSuchName with the missing ones."""
     kinds, names = _kinds_and_names(words)
     widths = layout(loaded.config).widths
 
     async def run() -> list[str]:
         async with access(loaded.config, must_exist=True) as opened:
-            shown = [any([await _look_up(opened, widths, kind, name) for kind in kinds]) for name in names]
+            shown = [
+                any([await _look_up(opened, widths, kind, name, as_json=as_json) for kind in kinds]) for name in names
+            ]
         return [f"'{name}'" for name, found in zip(names, shown, strict=True) if not found]
 
     if missing := trio.run(run):
@@ -295,7 +306,7 @@ def _kinds_and_names(words: Sequence[str]) -> tuple[list[Kind], Sequence[str]]:
     return list(Kind), words
 
 
-def _assign(config: Config, kind: Kind, words: Sequence[str]) -> None:
+def _assign(config: Config, kind: Kind, words: Sequence[str], *, as_json: bool) -> None:
     names = [checked_name(kind, word, config) for word in words]
     failures: list[TsdError] = []
 
@@ -307,19 +318,19 @@ def _assign(config: Config, kind: Kind, words: Sequence[str]) -> None:
             if isinstance(number, TsdError):
                 failures.append(number)
             else:
-                _show(kind, name, number)
+                _show(kind, name, number, as_json=as_json)
 
     trio.run(run)
     if failures:
         raise failures[0]
 
 
-async def _look_up(opened: Access, widths: Widths, kind: Kind, word: str) -> bool:
+async def _look_up(opened: Access, widths: Widths, kind: Kind, word: str, *, as_json: bool) -> bool:
     """Print the UID of a name, or the name of a UID given as a number. Return whether there is one."""
     name = encode_name(word)
     number: Any = (await opened.uids.find(kind, [name]))[name]
     if not isinstance(number, TsdError):
-        _show(kind, name, number)
+        _show(kind, name, number, as_json=as_json)
         return True
     if not word.isascii() or not word.isdigit():
         return False
@@ -329,7 +340,7 @@ async def _look_up(opened: Access, widths: Widths, kind: Kind, word: str) -> boo
     found = (await opened.uids.names(kind, [number]))[number]
     if isinstance(found, TsdError):
         return False
-    _show(kind, found, number)
+    _show(kind, found, number, as_json=as_json)
     return True
 
 
@@ -342,5 +353,7 @@ async def _all_names(opened: Access, config: Config) -> AsyncIterator[tuple[Kind
                     yield kinds[cell.column], row.key, cell.value
 
 
-def _show(kind: Kind, name: bytes, number: bytes) -> None:
-    click.echo(f"{kind.value} {name.decode('latin-1')}: {show_signed(number)}")
+def _show(kind: Kind, name: bytes, number: bytes, *, as_json: bool) -> None:
+    text = name.decode("latin-1")
+    found = {"kind": kind.value, "name": text, "uid": number.hex()}
+    click.echo(json.dumps(found) if as_json else f"{kind.value} {text}: {show_signed(number)}")

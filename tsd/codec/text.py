@@ -350,3 +350,12 @@ def custom_of(members: Mapping[str, object]) -> Custom:
     if not isinstance(value, dict) or not all(text is None or isinstance(text, str) for text in value.values()):
         raise CorruptRow(f"custom: got {value!r}, wanted an object of strings")
     return value
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with a noun in singular or plural; `many` is the plural of an irregular noun.
+
+    >>> counted(1, "point"), counted(0, "point"), counted(2, "series", "series")
+    ('1 point', '0 points', '2 series')
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"

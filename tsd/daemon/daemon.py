@@ -14,6 +14,7 @@ import trio
 
 from tsd.api.stats import DaemonStats, collect, rank_clients, render
 from tsd.auth.authenticator import NETWORK_SETTINGS
+from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, keys
 from tsd.config.log import set_level
 from tsd.daemon.builders import ServerParts, limit_new_names
@@ -189,7 +190,7 @@ class Daemon:
             log.warning("journal.replay_deferred", error=writer.trouble or journal.trouble)
 
     def _replay_status(self) -> str:
-        return f"replaying the journal, {self.ingest.writer.waiting_points} lines to go"
+        return f"replaying the journal, {counted(self.ingest.writer.waiting_points, 'line')} to go"
 
     async def flush(self) -> bool:
         """Write open rows now. False if the store does not accept them."""

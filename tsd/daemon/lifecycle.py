@@ -16,22 +16,16 @@ from contextlib import asynccontextmanager, suppress
 import structlog
 import trio
 
+from tsd.codec.text import counted
 from tsd.config import loader
 from tsd.config.loader import Config, Loaded, journal_folder, keys, state_folder
 from tsd.config.state_dir import lock_state
 from tsd.daemon.daemon import Daemon, apply_settings
 from tsd.daemon.diagnostics import log_tasks, tune_malloc
+from tsd.daemon.settings import control_path, now_ms
 from tsd.daemon.systemd import Watchdog, WatchdogTimeouts, microseconds, notify, notify_soon, notify_until_sent
 from tsd.daemon.waiting import lacks_space, wait_for_space
-from tsd.daemon.wiring import (
-    BuildTables,
-    OpenStore,
-    build_daemon,
-    build_opentsdb_tables,
-    control_path,
-    now_ms,
-    opened_store,
-)
+from tsd.daemon.wiring import BuildTables, OpenStore, build_daemon, build_opentsdb_tables, opened_store
 from tsd.errors import BadConfig, StoreError, TsdError, bare
 from tsd.ingest.journal.folder import held_journal
 from tsd.server import control, sockets
@@ -291,7 +285,7 @@ def _report_pending(daemon: Daemon) -> None:
         log.warning("journal.points_pending", points=pending)
     if lost := journal.unsynced:
         log.error("journal.lines_lost", lines=lost)
-        raise TsdError(f"{lost} lines could not be journaled: {journal.trouble}")
+        raise TsdError(f"{counted(lost, 'line')} could not be journaled: {journal.trouble}")
 
 
 async def _stop_servers(daemon: Daemon, servers: trio.CancelScope, watching: trio.Nursery) -> None:

@@ -221,7 +221,7 @@ class Watchdog:
         """Return the status in one line."""
         parts = [f"{what}: {lines_per_s:,.0f} lines/s"]
         if pending := self._writer.waiting_points:
-            parts.append(f"{pending:,} points pending")
+            parts.append(f"{pending:,} {'point' if pending == 1 else 'points'} pending")
         if reasons := self._backpressure.reasons:
             parts.append(f"backpressure: {', '.join(sorted(reasons))}")
         if self._journal.trouble:

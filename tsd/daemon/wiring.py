@@ -1,4 +1,4 @@
-"""Wiring: the only module that chooses the storage engine and the table layout. It also has the wall clock.
+"""Wiring: the only module that chooses the storage engine and the table layout.
 
 `build_daemon` builds a daemon. Commands also use `opened_store`, `make_uids`, `make_engine` and `row_compactor`.
 """
@@ -6,15 +6,13 @@
 import json
 import os
 import socket
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import trio
 
-from tsd.auth.accounts import contradictions
 from tsd.codec.opentsdb.cell import FAMILY
 from tsd.codec.opentsdb.histogram import LAST_ID, SIMPLE
 from tsd.codec.opentsdb.merge import MergeRules
@@ -24,20 +22,17 @@ from tsd.config.loader import (
     Backend,
     Config,
     Given,
-    Ignored,
-    Loaded,
     cassandra_hosts,
     gateways,
     layout,
-    load,
     name_rules,
-    read_settings,
     state_folder,
 )
 from tsd.daemon.builders import build_access, build_canary, build_ingest, build_query, build_server
 from tsd.daemon.daemon import Daemon
 from tsd.daemon.parts import Clock, DaemonControl
 from tsd.daemon.routes import ApiParts
+from tsd.daemon.settings import now_ms
 from tsd.daemon.systemd import watchdog_s
 from tsd.errors import BadConfig, CorruptRow
 from tsd.ingest.series import SeriesTable
@@ -65,25 +60,8 @@ from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.opentsdb.writer import CellWriter
 from tsd.tables.reading import PointReader
 
-CHECKS = (contradictions,)  # of the configuration, by packages above it
-
 COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
 COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
-
-
-def load_config(path: Path | None, overrides: Sequence[Given] = ()) -> Loaded:
-    """Read the configuration with every check, as `tsd.config.loader.load` does. Raises BadConfig."""
-    return load(path, overrides, CHECKS)
-
-
-def read_config(given: Iterable[Given]) -> tuple[Config, Ignored]:
-    """Make a Config of settings with every check, as `tsd.config.loader.read_settings` does. Raises BadConfig."""
-    return read_settings(given, CHECKS)
-
-
-def now_ms() -> int:
-    """Return the wall clock."""
-    return time.time_ns() // 1_000_000
 
 
 def tables(config: Config) -> list[Table]:
@@ -282,11 +260,6 @@ def store_settings(target: str, option: str) -> list[Given] | None:
         wanted = "embedded:FOLDER, hbase:HOST:PORT, cassandra:HOST:PORT or a configuration file"
         raise BadConfig([f"{option} {target}: wanted {wanted}"])
     return [Given(option, "tsd.storage.backend", kind), Given(option, keys[kind], place)]
-
-
-def control_path(config: Config) -> Path:
-    """Return the path of the control socket."""
-    return state_folder(config) / "control.sock"
 
 
 def make_engine(config: Config, store: Store, uids: Uids) -> QueryEngine:

@@ -10,11 +10,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from tsd.codec.dates import UNITS_MS
 from tsd.codec.points import Batch, Bool, Float64, Int64, Points
 from tsd.query import calendar
 from tsd.query.aggregate import spread
 from tsd.query.model import Calendar, Downsample
-from tsd.query.parse.times import UNITS_MS
 from tsd.tables.reading import HOUR_S, ScanRange
 
 _HOUR_MS = HOUR_S * 1000

@@ -13,10 +13,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
+from tsd.codec.dates import UNITS_MS
 from tsd.codec.points import Float64, Int64
 from tsd.errors import BadQuery
 from tsd.query.model import Calendar
-from tsd.query.parse.times import UNITS_MS
 
 EXACT = ("ms", "s", "m", "h")  # steps of these units are durations; other steps keep the time of day
 DAY_MS = UNITS_MS["d"]

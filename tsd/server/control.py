@@ -14,10 +14,11 @@ import msgpack
 import structlog
 import trio
 
+from tsd.codec.control import MAX_MESSAGE
 from tsd.config.state_dir import socket_address
 from tsd.errors import TsdError
 from tsd.store import Family, Put, Store, Table
-from tsd.store.remote import MAX_MESSAGE, RECEIVE_BYTES
+from tsd.store.remote import RECEIVE_BYTES
 
 log = structlog.get_logger(__name__)
 

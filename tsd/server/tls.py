@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from tsd.auth.accounts import FileState, file_state
-from tsd.auth.credentials import Certificate, read_certificate
+from tsd.auth.certificate import Certificate, read_certificate
 from tsd.config.settings import AccessSettings
 from tsd.errors import TsdError
 

@@ -1,7 +1,6 @@
 """Client of a daemon's control socket, and the daemon's store through it: for commands while a daemon runs.
 
-Messages are msgpack maps. A request is `{"verb": …, arguments}`, its answer `{"result": …}` or
-`{"error": class name, "message": …}`. A connection has at most one outstanding request.
+A connection has at most one outstanding request. `tsd.codec.control` defines the messages.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,14 +11,13 @@ from typing import Any
 import msgpack
 import trio
 
-import tsd.errors
+from tsd.codec.control import MAX_MESSAGE, encode_request, result_of
 from tsd.config.state_dir import socket_address
-from tsd.errors import StoreDown, TsdError
+from tsd.errors import StoreDown
 from tsd.store import Capabilities, Cell, CellReader, CellSignatures, ChangeFeed, ColumnBlocks, Page, Put, Row, Table
 from tsd.store.timing import Latency
 
 RECEIVE_BYTES = 256 << 10
-MAX_MESSAGE = 256 << 20
 PUT_CELLS = 5000  # per request
 
 
@@ -49,15 +47,12 @@ class ControlClient:
                 if not self._idle:
                     await self.aclose()
                     await self._reconnect()
-                answer = await self._exchange(msgpack.packb({"verb": verb, **arguments}))
+                answer = await self._exchange(encode_request(verb, arguments))
             except OSError as exc:
                 raise StoreDown(f"no daemon answers at {self._path}: {exc.strerror or exc}") from exc
             except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
                 raise StoreDown(f"the daemon closed the connection during the call {verb}") from exc
-        if "error" in answer:
-            kind = getattr(tsd.errors, answer["error"], TsdError)
-            raise kind(answer["message"]) if issubclass(kind, TsdError) else TsdError(answer["message"])
-        return answer["result"]
+        return result_of(answer)
 
     async def _reconnect(self) -> None:
         with socket_address(self._path) as address:

@@ -14,7 +14,7 @@ from tests.running import Running, running
 from tests.unit.api.http_requests import http_post, http_request
 from tsd.api.metrics import METRICS
 from tsd.codec.names import Kind
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 from tsd.store.timing import Latency
 
 PUT = b"put sys.load 1500000000 1 host=a\n"

@@ -17,7 +17,7 @@ from tsd.auth.networks import parse_networks
 from tsd.auth.roles import Role
 from tsd.auth.throttle import LoginQueue, LoginThrottle, TooManyAttempts
 from tsd.config.loader import Given
-from tsd.daemon.wiring import read_config
+from tsd.daemon.settings import read_config
 from tsd.errors import TsdError
 
 NOW_MS = 1_800_000_000_000

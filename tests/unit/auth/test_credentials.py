@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tsd.auth.accounts import file_state
-from tsd.auth.credentials import read_certificate
+from tsd.auth.certificate import read_certificate
 from tsd.errors import TsdError
 
 KEY = ec.generate_private_key(ec.SECP256R1())

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 
 from tsd import __version__
-from tsd.cli import COMMANDS, find_command
+from tsd.cli import COMMANDS, LazyGroup, find_command
 
 PROGRAM = "import sys; from tsd.cli import main; sys.argv = ['tsd', *sys.argv[1:]]; "
 
@@ -30,6 +32,34 @@ def test_help_lists_whole_summaries_without_importing_commands() -> None:
     assert done.stdout.endswith("False\n")
 
 
+HEAVY = {"trio", "numpy", "cryptography", "tsd.store", "tsd.daemon.wiring", "tsd.ingest.intake"}
+FAST = ["version", "check-config", "health", "top --once", "rejected", "send x --port 1", "token list"]
+
+
+@pytest.mark.parametrize("words", FAST)
+def test_commands_that_need_no_store_import_no_engine(words: str, tmp_path: Path) -> None:
+    (tmp_path / "accounts").touch()
+    folder = ["--set", f"tsd.storage.path={tmp_path}", "--set", f"tsd.auth.file={tmp_path / 'accounts'}"]
+    report = f"import atexit; atexit.register(lambda: print({HEAVY!r} & set(sys.modules))); main()"
+    done = run(*folder, *words.split(), program=report)
+    assert done.stdout.endswith("set()\n"), done.stderr
+
+
+def commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group) and not isinstance(command, LazyGroup):
+        for subcommand in command.commands.values():
+            yield from commands(subcommand, f"{name} {subcommand.name}")
+    else:
+        yield name, command
+
+
+def test_every_command_that_prints_has_json() -> None:
+    found = dict(pair for name in COMMANDS for pair in commands(find_command(name), name))
+    lacking = {name for name, command in found.items() if "--json" not in {o for p in command.params for o in p.opts}}
+    assert lacking == {"serve"}  # its log is JSON with tsd.log.format=json
+    assert "token list" in found
+
+
 def test_version_option() -> None:
     assert run("--version").stdout == f"tsd {__version__}\n"
 
@@ -42,9 +72,9 @@ def test_wrong_usage_has_status_2(words: list[str]) -> None:
 
 
 def test_interrupted_command_has_status_130() -> None:
-    raised = "import tsd.cli.serve as serve\n"
-    raised += "def stop(*_): raise KeyboardInterrupt\nserve.trio.run = stop\nmain()"
-    assert run("health", program="pass\n" + raised).returncode == 130
+    raised = "import tsd.cli.send as send\n"
+    raised += "def stop(*_): raise KeyboardInterrupt\nsend.socket.create_connection = stop\nmain()"
+    assert run("send", "x", program="pass\n" + raised).returncode == 130
 
 
 def test_closed_pipe_has_status_0() -> None:

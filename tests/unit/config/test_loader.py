@@ -21,7 +21,7 @@ from tsd.config.loader import (
     resolve_credential,
 )
 from tsd.config.template import template
-from tsd.daemon.wiring import load_config, read_config
+from tsd.daemon.settings import load_config, read_config
 from tsd.errors import BadConfig, StoreError
 from tsd.store.rules import check_row
 

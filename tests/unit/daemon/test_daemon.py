@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from tests.running import running
 from tsd.config.loader import Config, Loaded
 from tsd.daemon.daemon import Apply, apply_settings
-from tsd.daemon.wiring import load_config
+from tsd.daemon.settings import load_config
 from tsd.errors import BadConfig
 
 

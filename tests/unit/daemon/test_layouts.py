@@ -10,7 +10,7 @@ import pytest
 from tests import layouts
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_post, http_request
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 from tsd.store.memory import MemoryStore
 
 BASE = 1500000000

@@ -250,5 +250,5 @@ async def test_status_has_pending_points_and_errors(tmp_path: Path) -> None:
     parts.backpressure.hold("the journal is full")
     parts.writer.trouble = "no gateway answers\nat all"
     status = watchdog.status("serving port 4242", 0)
-    for part in ("1 points", "the journal is full", "no gateway answers at all"):
+    for part in ("1 point ", "the journal is full", "no gateway answers at all"):
         assert part in status

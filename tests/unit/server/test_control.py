@@ -16,7 +16,7 @@ from tests.running import QUIET, Running, running
 from tsd.config.loader import Given, Loaded
 from tsd.daemon.daemon import Daemon
 from tsd.daemon.lifecycle import serve
-from tsd.daemon.wiring import read_config
+from tsd.daemon.settings import read_config
 from tsd.errors import (
     CorruptJournal,
     CorruptRow,

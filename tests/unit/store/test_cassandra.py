@@ -8,7 +8,7 @@ import trio
 
 from tests.peers.cassandra import RunningCassandra
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
-from tsd.daemon.wiring import now_ms
+from tsd.daemon.settings import now_ms
 from tsd.errors import NoTable, StoreDown, StoreError
 from tsd.store import Family, Put, Table, scan
 from tsd.store.cassandra.engine import CassandraStore

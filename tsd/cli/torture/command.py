@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 import trio
 
-from tsd.cli.context import with_config
 from tsd.cli.output import Progress
+from tsd.cli.settings import with_config
 from tsd.cli.torture.environment import Setup
 from tsd.cli.torture.faults import ANYWHERE, DEFAULTS, ON_HBASE, BadFaults, Options, parse_faults
 from tsd.cli.torture.report import TortureReport, table

@@ -18,7 +18,8 @@ from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.cli.torture.senders import UnexpectedAnswer
 from tsd.cli.torture.settings import WINDOW, WINDOWS_MS, config_of, daemon_settings, has_own_window
 from tsd.config.loader import Config, gateways
-from tsd.daemon.wiring import control_path, uses_hbase
+from tsd.daemon.settings import control_path
+from tsd.daemon.wiring import uses_hbase
 from tsd.errors import StoreDown
 from tsd.store import Store
 from tsd.store.remote import ControlClient, RemoteStore

@@ -5,7 +5,8 @@ from enum import Enum
 from pathlib import Path
 
 from tsd.config.loader import Config, Given, keys
-from tsd.daemon.wiring import read_config, uses_hbase
+from tsd.daemon.settings import read_config
+from tsd.daemon.wiring import uses_hbase
 
 TABLES = {
     "tsd.storage.hbase.data_table": "tsdb",

@@ -18,6 +18,7 @@ from tsd.codec.opentsdb.uid import (
     meta_column,
     name_column,
 )
+from tsd.codec.text import counted
 
 _SERIES_META = (b"name:ts_meta", b"name:ts_ctr")
 
@@ -217,7 +218,11 @@ def _check_maximum(names: _Names) -> None:
         return
     highest_text = f"the highest UID handed out is {maximum}"
     if maximum > len(names.forward):
-        names.found(f"{highest_text}, and {len(names.forward)} names have one", is_error=False, of_counter=True)
+        names.found(
+            f"{highest_text}, and {counted(len(names.forward), 'name has', 'names have')} one",
+            is_error=False,
+            of_counter=True,
+        )
     if maximum < highest:
         names.found(f"{highest_text}, and {highest} is in use", of_counter=True)
         names.raise_by = highest - maximum

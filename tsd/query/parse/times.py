@@ -6,72 +6,11 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from tsd.codec.putline import FIRST_MS
+from tsd.codec.dates import UNITS_MS
 from tsd.codec.text import parse_long
-from tsd.errors import BadLine, BadQuery, TsdError
+from tsd.errors import BadLine, BadQuery
 from tsd.query.model import AGGREGATORS, NONE, Calendar, Downsample, Fill
 from tsd.tables.quirks import OPENTSDB, Quirks
-
-UNITS_MS = {
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-    "w": 7 * 86_400_000,
-    "n": 30 * 86_400_000,
-    "y": 365 * 86_400_000,
-}
-_DURATION = re.compile(r"(\d+)(ms|[smhdwny])", re.IGNORECASE)
-_DATE_FORMS = {10: "%Y/%m/%d", 16: "%Y/%m/%d-%H:%M", 19: "%Y/%m/%d-%H:%M:%S"}
-WANTED = "wanted e.g. 1h-ago, now, 1700000000, 1700000000500 or 2023/11/14-22:13:20"
-
-
-class BadDate(TsdError):
-    """A time that cannot be read."""
-
-
-def duration_ms(text: str) -> int:
-    """Return milliseconds of e.g. `90s`, `1h`, `30d`. Raises BadDate.
-
-    >>> duration_ms("90s"), duration_ms("1n")
-    (90000, 2592000000)
-    """
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise BadDate(f"got duration {text!r}, wanted a number and one of {', '.join(UNITS_MS)}")
-    return int(match[1]) * UNITS_MS[match[2].lower()]
-
-
-def parse_date(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
-    """Return milliseconds of a time; dates without a zone are in `zone` (None: the machine's). Raises BadDate.
-
-    >>> parse_date("1356998400", 0), parse_date("1356998400500", 0), parse_date("1h-ago", 3_600_000)
-    (1356998400000, 1356998400500, 0)
-    >>> import datetime
-    >>> parse_date("2013/01/01-00:00", 0, datetime.timezone.utc)
-    1356998400000
-    """
-    word = text.strip()
-    if word.lower() == "now":
-        return now_ms
-    if word.lower().endswith("-ago"):
-        return now_ms - duration_ms(word[:-4])
-    if "/" in word or ":" in word:
-        form = _DATE_FORMS.get(len(word))
-        try:
-            if form is None:
-                raise ValueError
-            naive = datetime.strptime(word.replace(" ", "-"), form)
-        except ValueError as exc:
-            raise BadDate(f"got time {text!r}, {WANTED}") from exc
-        return round(naive.replace(tzinfo=zone).timestamp() * 1000)
-    digits = word[:-2] if word.endswith("ms") else word
-    if not (digits.isascii() and digits.isdigit()):
-        raise BadDate(f"got time {text!r}, {WANTED}")
-    number = int(digits)
-    return number if digits is not word or number >= FIRST_MS else number * 1000
-
 
 LONGEST_MS = (1 << 63) - 1
 MOST_OF_UNIT = (1 << 31) - 1  # longest step of OpenTSDB's calendar

@@ -9,7 +9,7 @@ from tsd.auth.authenticator import Authenticator
 from tsd.auth.credentials import hash_token, new_token
 from tsd.auth.roles import Role, endpoint_permissions
 from tsd.config.loader import Given
-from tsd.daemon.wiring import read_config
+from tsd.daemon.settings import read_config
 from tsd.server.clients import Clients
 from tsd.server.http.messages import parse_target
 from tsd.server.http.security import Authorizer, Cors

@@ -1,0 +1,46 @@
+"""`python -m bench.start`: CPU time of commands that need no store, compared with an interpreter that imports click.
+
+Print ms of CPU time (medians) and the ratio to that interpreter.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROUNDS = 7
+PEER = "import click"
+MAIN = "from tsd.cli import main; main()"
+COMMANDS = ("--help", "version", "check-config", "health", "rejected", "token list", "top --once --interval 0")
+
+
+def cpu_ms(program: str, words: Sequence[str]) -> float:
+    """Run Python with a program and arguments. Return its user and system time."""
+    before = os.times()
+    subprocess.run([sys.executable, "-c", program, *words], capture_output=True, check=False)
+    after = os.times()
+    return 1000 * (after.children_user + after.children_system - before.children_user - before.children_system)
+
+
+def main() -> None:
+    """Measure in alternating rounds, and print a table."""
+    spent: dict[str, list[float]] = {name: [] for name in ("click alone", *COMMANDS)}
+    with TemporaryDirectory() as folder:
+        accounts = Path(folder) / "accounts"
+        accounts.touch()
+        settings = ["--set", f"tsd.storage.path={folder}", "--set", f"tsd.auth.file={accounts}"]
+        for _ in range(ROUNDS):
+            spent["click alone"].append(cpu_ms(PEER, []))
+            for command in COMMANDS:
+                spent[command].append(cpu_ms(MAIN, [*settings, *command.split()]))
+    peer = statistics.median(spent["click alone"])
+    for name, values in spent.items():
+        median = statistics.median(values)
+        print(f"{name:<24} {median:6.0f} ms   {median / peer:.2f}")
+
+
+if __name__ == "__main__":
+    main()

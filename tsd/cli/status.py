@@ -1,0 +1,97 @@
+"""`tsd version`.
+
+`tsd check-config`: print all errors of a configuration.
+
+`tsd health`: print the health checks of a running daemon.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+import click
+
+from tsd import build_data, version_reply
+from tsd.cli.control import DaemonConnection
+from tsd.cli.settings import shown, with_config
+from tsd.config.health import CHECKS, OK
+from tsd.config.loader import Config, Loaded, keys
+from tsd.daemon.settings import control_path
+from tsd.errors import TsdError
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_config
+def version(loaded: Loaded, as_json: bool) -> None:  # noqa: ARG001 - every command takes the same options
+    """Print the version, like the telnet command `version`."""
+    by_loop = find_spec("tsd.ingest._parser") is not None and not os.environ.get("TSD_PURE")
+    if as_json:
+        click.echo(json.dumps({**build_data(), "compiled": by_loop}))
+    else:
+        click.echo(version_reply(by_loop=by_loop), nl=False)
+
+
+@click.command("check-config")
+@click.option("--show", is_flag=True, help="Print every key with its value.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every key with its value, and warnings.")
+@with_config
+def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
+    """Check a configuration, and print settings without effect. Exit status 2 if it has errors."""
+    settings = {
+        key: _spelt(getattr(loaded.config, field.name), loaded.config, field.name) for key, field in keys().items()
+    }
+    if as_json:
+        report = {"settings": settings, "ignored": loaded.ignored.keys, "unsupported": loaded.ignored.unsupported}
+        click.echo(json.dumps(report))
+        return
+    if show:
+        for key, value in settings.items():
+            click.echo(f"{key} = {value}")
+    if loaded.ignored.keys:
+        click.echo(f"ignored: {' '.join(loaded.ignored.keys)}", err=True)
+    for key, consequence in loaded.ignored.unsupported.items():
+        click.echo(f"{key} is not supported: {consequence}", err=True)
+    click.echo(f"{shown(loaded)}: no problem found", err=True)
+
+
+def _spelt(value: object, config: Config, name: str) -> str:
+    """Return a value as a file spells it."""
+    if name == "auto_create_metrics":
+        value = config.creates_metrics
+    return (
+        str(getattr(value, "value", value)).lower() if isinstance(value, bool) else str(getattr(value, "value", value))
+    )
+
+
+TIMEOUT_S = 10.0  # for a running daemon's response; the daemon waits up to a third of it for the store
+
+
+@click.command()
+@click.argument("which", type=click.Choice(list(CHECKS)), default="ready")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_config
+def health(loaded: Loaded, which: str, as_json: bool) -> None:
+    """Print whether the daemon of this state folder passes the check WHICH. Exit status 1, with the reasons, if not.
+
+    It uses the control socket, so it needs no port and no token. HTTP has the same at /health/WHICH.
+    """
+    found = _check_health(loaded.config, which)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        for check, result in found.items():
+            click.echo(f"{check}: {result}")
+    sys.exit(0 if found["status"] == OK else 1)
+
+
+def _check_health(config: Config, which: str) -> Mapping[str, str]:
+    try:
+        daemon = DaemonConnection(config, timeout_s=TIMEOUT_S)
+    except OSError as exc:
+        raise TsdError(f"no daemon answers at {control_path(config)}: {exc.strerror or exc}") from exc
+    with daemon:
+        found: Mapping[str, str] = daemon.call("health", which=which)
+        return found

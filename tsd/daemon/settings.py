@@ -1,0 +1,34 @@
+"""The checked configuration, the place of the control socket, and the wall clock.
+
+Commands that only read files or talk to a daemon import this module and neither the daemon nor an engine, so that they
+start fast.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tsd.auth.accounts import contradictions
+from tsd.config.loader import Config, Given, Ignored, Loaded, load, read_settings, state_folder
+
+CHECKS = (contradictions,)  # of the configuration, by packages above it
+
+
+def load_config(path: Path | None, overrides: Sequence[Given] = ()) -> Loaded:
+    """Read the configuration with every check, as `tsd.config.loader.load` does. Raises BadConfig."""
+    return load(path, overrides, CHECKS)
+
+
+def read_config(given: Iterable[Given]) -> tuple[Config, Ignored]:
+    """Make a Config of settings with every check, as `tsd.config.loader.read_settings` does. Raises BadConfig."""
+    return read_settings(given, CHECKS)
+
+
+def now_ms() -> int:
+    """Return the wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def control_path(config: Config) -> Path:
+    """Return the path of the control socket."""
+    return state_folder(config) / "control.sock"
