@@ -190,7 +190,7 @@ def _total(count: str) -> Callable[[ClientRow], str]:
 def _rate(count: str, unit: int = 1) -> Callable[[ClientRow], str]:
     def shown(client: ClientRow) -> str:
         rate = client[RATES[count]]
-        return "" if rate is None else f"{rate / unit:,.1f}" if rate / unit < 10 else f"{rate / unit:,.0f}"
+        return "-" if rate is None else f"{rate / unit:,.1f}" if rate / unit < 10 else f"{rate / unit:,.0f}"
 
     return shown
 
