@@ -10,7 +10,10 @@ from libc.string cimport memcmp, memcpy, memset
 
 from zlib import crc32 as checksum_of
 
+from tsd.codec.opentsdb.cell import MS_MARK
 from tsd.errors import CorruptRow
+
+cdef uint8_t MS = MS_MARK  # high bits of a millisecond qualifier's first byte
 
 cdef extern from *:
     """
@@ -115,7 +118,7 @@ def pack(bytes qualifier, bytes value):
     cdef void* block
     cdef uint8_t* out
     cdef bytes found
-    cell.in_ms = size > 0 and text[0] >= 0xF0
+    cell.in_ms = size > 0 and text[0] >= MS
     cell.count = size // 4 if cell.in_ms else size // 2
     if cell.count < LEAST_POINTS or cell.count > MOST_POINTS or size % (4 if cell.in_ms else 2):
         return None

@@ -8,6 +8,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from tsd.codec.opentsdb.cell import MS_MARK
+
+cdef uint8_t MS = MS_MARK  # high bits of a millisecond qualifier's first byte
+
 
 cdef struct Part:
     const uint8_t* qualifiers
@@ -61,7 +65,7 @@ cdef Py_ssize_t decode_part(
     """Decode the points of one cell. Return their number, or -1 if the cell is not simple."""
     cdef const uint8_t* q = part.qualifiers
     cdef Py_ssize_t count, at = 0, i
-    cdef int width = 4 if q[0] >= 0xF0 else 2
+    cdef int width = 4 if q[0] >= MS else 2
     cdef int flags, size
     cdef uint32_t word
     cdef int64_t offset
@@ -77,7 +81,7 @@ cdef Py_ssize_t decode_part(
                 return -1
         else:
             word = <uint32_t> q[0] << 24 | <uint32_t> q[1] << 16 | <uint32_t> q[2] << 8 | q[3]
-            if word >> 28 != 0xF:
+            if word >> 28 != MS >> 4:
                 return -1
             offset = (word & 0x0FFFFFC0) >> 6
         q += width
