@@ -9,7 +9,7 @@ With several pytest-xdist workers, each has its own peers, and each file runs in
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from tests import layouts, timeouts
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
-from tests.peers.needs import full_run, need_peer, need_program
+from tests.peers.needs import fail_unexpected_skip, full_run, need_peer, need_program
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
 
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test depends on the machine's load
@@ -75,6 +75,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in ("hbase", "opentsdb", "cassandra"):
         if item.get_closest_marker(name):
             need_peer(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let no test be skipped in a full run."""
+    report = yield
+    fail_unexpected_skip(report)
+    return report
 
 
 @pytest.hookimpl(wrapper=True)

@@ -104,6 +104,15 @@ def need_compiled_loops() -> None:
         _give_up("the compiled loops are not there: a C compiler is wanted when tsd is installed, and TSD_PURE unset")
 
 
+def fail_unexpected_skip(report: pytest.TestReport) -> None:
+    """Turn a skipped test of a full run into a failure. Only with TSD_PURE tests may be skipped: those of compiled
+    loops."""
+    if report.skipped and not hasattr(report, "wasxfail") and full_run() and not os.environ.get("TSD_PURE"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"this is a full run, in which nothing is skipped: {reason}"
+
+
 def _give_up(why: str) -> None:
     if full_run():
         pytest.fail(f"this is a full run: {why}", pytrace=False)
