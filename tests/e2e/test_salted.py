@@ -32,7 +32,7 @@ def test_scan_and_delete_cover_all_salts(salted: Tsd) -> None:
     assert (done.status, done.err) == (0, "deleted 16 points in 16 rows of 8 series\n")
     assert sorted(salted.lines("m")) == sorted(line for line in LINES if int(line.split()[1]) - T in (0, 3610))
     scanned = salted.run("scan", "--delete", str(T), str(T + 10), "sum", "m", "host=h3")
-    assert (scanned.out, scanned.err) == (f"m {T} 3 host=h3\n", "deleted 1 rows\n")
+    assert (scanned.out, scanned.err) == (f"m {T} 3 host=h3\n", "deleted 1 row\n")
     assert len(salted.lines("m")) == 15
 
 

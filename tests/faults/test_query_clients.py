@@ -175,7 +175,7 @@ LIMITS = pytest.mark.parametrize(
     [
         ("tsd.query.timeout", 1, 408, r"Sorry, your query timed out\. Time limit: 1 ms, fetch time: \d+ ms\. Please"),
         ("tsd.query.limits.data_points.default", 1000, 413, "fetch more than our limit of 1000 data points"),
-        ("tsd.query.limits.bytes.default", 2 << 20 >> 4, 413, "more than our maximum amount of 0MB from storage"),
+        ("tsd.query.limits.bytes.default", 1 << 14, 413, "more than our maximum amount of 0MB from storage"),
         ("tsd.query.memory_limit", MEMORY_BYTES, 413, r"more memory than all queries may hold \(16MB, tsd\.query"),
     ],
 )
