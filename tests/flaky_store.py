@@ -5,7 +5,18 @@ from enum import Enum, auto
 from typing import TypeVar
 
 from tsd.errors import StoreDown
-from tsd.store import Cell, CellReader, CellSignatures, ChangeFeed, ColumnBlocks, Page, Put, Snapshots, Table
+from tsd.store import (
+    Cell,
+    CellReader,
+    CellSignatures,
+    ChangeFeed,
+    ColumnBlocks,
+    Page,
+    Put,
+    RangeDeletes,
+    Snapshots,
+    Table,
+)
 from tsd.store.memory import MemoryStore
 
 T = TypeVar("T")
@@ -32,6 +43,7 @@ class FlakyStore:
         self.cell_reader: CellReader | None = None
         self.change_feed: ChangeFeed | None = None
         self.cell_signatures: CellSignatures | None = None
+        self.range_deletes: RangeDeletes | None = None
         self.snapshots: Snapshots | None = None
         self.column_blocks: ColumnBlocks | None = None
 

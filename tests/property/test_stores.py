@@ -77,11 +77,23 @@ class Fold(NamedTuple):
     prefix: bytes
 
 
+class DeleteRange(NamedTuple):
+    """Delete whole rows but for some cells, where the engine has deletes of ranges."""
+
+    start: bytes
+    stop: bytes
+    cells: list[Put]
+
+    @property
+    def keep(self) -> list[Put]:
+        return [cell for cell in self.cells if self.start <= cell.row < self.stop]
+
+
 class Reopen(NamedTuple):
     pass
 
 
-Call = Write | Delete | Get | Walk | CheckAndPut | Create | Increment | Wait | Fold | Reopen
+Call = Write | Delete | Get | Walk | CheckAndPut | Create | Increment | Wait | Fold | DeleteRange | Reopen
 
 COUNTER = b"u:n"
 rows = st.lists(st.sampled_from([b"\0", b"\1", b"a", b"\xff"]), min_size=1, max_size=3).map(b"".join)
@@ -132,6 +144,7 @@ calls: st.SearchStrategy[Call] = st.one_of(
     st.builds(Increment, rows, st.sampled_from([1, 0, -3, 2**62])),
     st.builds(Wait, st.integers(0, 2000)),
     st.builds(Fold, st.sampled_from([b"\0", b"a"])),
+    st.builds(DeleteRange, rows, rows, st.lists(cells, max_size=2).map(sorted)),
     st.just(Reopen()),
 )
 programs = st.lists(calls, max_size=30)
@@ -142,7 +155,8 @@ programs = st.lists(calls, max_size=30)
 class Model:
     """The cells of a table, and, for HBase, what deletes leave behind."""
 
-    def __init__(self, *, hbase: bool) -> None:
+    def __init__(self, *, hbase: bool, deletes_ranges: bool = False) -> None:
+        self.deletes_ranges = deletes_ranges
         self.clock_ms = NOW_MS
         self.last_ms = 0
         self.hbase = hbase
@@ -211,6 +225,11 @@ class Model:
                 return [self.check_and_put(cell, None) for cell in cells]
             case Increment(row, by):
                 return self.increment(row, by)
+            case DeleteRange(start, stop) if self.deletes_ranges:
+                self.cells = {place: held for place, held in self.cells.items() if not start <= place[0] < stop}
+                stamp = self.now(rising=True) if call.keep else 0
+                for cell in call.keep:
+                    self.write(cell, stamp)
             case Wait(ms) if not self.hbase:  # that clock is not ours
                 self.clock_ms += ms
         return None
@@ -245,6 +264,9 @@ class Under(NamedTuple):
                 return await self.store.increment(self.table, self.prefix + row, COUNTER, by)
             case Fold(prefix) if self.store.column_blocks is not None:
                 await self.store.column_blocks.fold(self.table, self.prefix + prefix)
+            case DeleteRange(start, stop) if self.store.range_deletes is not None:
+                ends = self.prefix + start, self.prefix + stop
+                await self.store.range_deletes.delete_range(self.table, *ends, changed=[], keep=self.placed(call.keep))
         return None
 
     def placed(self, cells: list[Put]) -> list[Put]:
@@ -345,7 +367,7 @@ def test_memory_store(program: list[Call]) -> None:
 @settings(deadline=None, max_examples=50)
 def test_embedded_store(program: list[Call]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        trio.run(check, program, Model(hbase=False), in_folder(folder))
+        trio.run(check, program, Model(hbase=False, deletes_ranges=True), in_folder(folder))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,18 @@ import trio
 from tests.simulation.disk import Crash
 from tests.simulation.plan import Engine
 from tsd.errors import StoreBusy, StoreDown
-from tsd.store import Cell, CellReader, CellSignatures, ChangeFeed, ColumnBlocks, Page, Put, Snapshots, Table
+from tsd.store import (
+    Cell,
+    CellReader,
+    CellSignatures,
+    ChangeFeed,
+    ColumnBlocks,
+    Page,
+    Put,
+    RangeDeletes,
+    Snapshots,
+    Table,
+)
 from tsd.store.memory import MemoryStore
 
 T = TypeVar("T")
@@ -107,6 +118,7 @@ class FaultyStore:
         self.cell_reader: CellReader | None = None
         self.change_feed: ChangeFeed | None = None
         self.cell_signatures: CellSignatures | None = None
+        self.range_deletes: RangeDeletes | None = None
         self.snapshots: Snapshots | None = None
         self.column_blocks: ColumnBlocks | None = None
 

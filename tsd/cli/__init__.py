@@ -39,6 +39,7 @@ SECTIONS = {
         "query": CommandEntry("tsd.cli.query:query", "Print or draw the points of a query."),
         "scan": CommandEntry("tsd.cli.scan:scan", "Print rows, or their points as lines to import."),
         "delete": CommandEntry("tsd.cli.delete:delete", "Show the points of a range, and delete them."),
+        "retention": CommandEntry("tsd.cli.retention:retention", "Show what has expired, and delete it."),
     },
     "Names": {
         "uid": CommandEntry("tsd.cli.uid:uid", "Look up, assign, rename, delete and check names."),

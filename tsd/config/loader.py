@@ -25,6 +25,7 @@ from tsd.codec.opentsdb.rowkey import Layout, most_tags
 from tsd.codec.putline import NameRules
 from tsd.config.keys import Key
 from tsd.config.limits import MIN_REJECTED_BYTES, exemptions
+from tsd.config.retention import parse_age, parse_rules
 from tsd.config.settings import AUDIENCES, Backend, Config, Mode
 from tsd.errors import BadConfig
 
@@ -345,6 +346,15 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         exemptions(config.quota_exempt)
     except ValueError as exc:
         yield set(), f"tsd.quota.exempt: {exc}; wanted networks as 10.0.0.0/8, and accounts as @NAME"
+    for key, read in (
+        ("rules", lambda: parse_rules(config.retention_rules)),
+        ("rollups", lambda: parse_rules(config.retention_rollups, intervals=True)),
+        ("annotations", lambda: config.retention_annotations and parse_age(config.retention_annotations)),
+    ):
+        try:
+            read()
+        except ValueError as exc:
+            yield set(), f"tsd.retention.{key}: {exc}"
     if 0 < config.rejected_bytes < MIN_REJECTED_BYTES:
         wanted = f"got {config.rejected_bytes}, wanted {MIN_REJECTED_BYTES} or more, or 0"
         yield {"tsd.rejected.max_bytes"}, f"tsd.rejected.max_bytes: {wanted}"

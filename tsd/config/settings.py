@@ -29,6 +29,11 @@ SECTIONS = {
         "min_flush_threshold and at most 10,000. No round runs while the store is slow or points cannot be written. "
         "`tsd compact` finds rows that the daemon does not know: written by other daemons, or before its start.",
     ),
+    "retention": (
+        ("tsd.retention.rules",),
+        "Points that are too old are deleted, an hour of a metric at a time. `tsd retention --dry-run` shows what the "
+        "rules would delete. Without rules everything is kept.",
+    ),
     "rollups and histograms": (("tsd.rollups.enable",), ""),
     "series metadata": (("tsd.core.meta.enable_tsuid_tracking",), ""),
     "queries": (("tsd.query.corrected",), ""),
@@ -331,6 +336,18 @@ class Config(AccessSettings, LimitSettings):
     compaction_speed: int = setting(
         "tsd.storage.compaction.flush_speed", 2,
         "Share of the waiting rows that a round takes: at speed N all of them are done N times an hour.", low=1)
+
+    retention_rules: str = setting(
+        "tsd.retention.rules", "",
+        "How long points are kept, by metric: sys.debug.*=7d; *=400d. The first pattern that matches the whole name "
+        "counts; * stands for any characters, ? for one, [ab] for one of some. Ages are forever, or a number of h, d, "
+        "w, n (30 d) or y (365 d). What no pattern matches is kept.")
+    retention_rollups: str = setting(
+        "tsd.retention.rollups", "",
+        "The same for rollups and pre-aggregates. An interval before a pattern restricts it: 1m:*=30d; *=5y.")
+    retention_annotations: str = setting(
+        "tsd.retention.annotations", "",
+        "How long annotations are kept: an age. Empty: those of a series as long as its points, global ones forever.")
 
     rollups_enable: bool = setting("tsd.rollups.enable", False, "Accept and query rollups and pre-aggregates.")
     rollups_config: str = setting(

@@ -256,6 +256,7 @@ class Daemon:
         replay = Replay(self.ingest.intake, self.ingest.rejected, http.endpoints.get)
         return {
             **control.store_operations(self.store),
+            **self.tables.operations,
             **verbs(replay, self.ingest.rejected),
             "clients": clients,
             "flush": self.flush,

@@ -6,6 +6,7 @@
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -47,12 +48,14 @@ from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
 from tsd.tables.catalog import Stat
+from tsd.tables.clock_guard import ClockGuard
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.folder import BlockFolder
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler, log_corrupt_row
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
+from tsd.tables.opentsdb.retention_task import RetentionTask
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.series_recorder import make_recorder
 from tsd.tables.opentsdb.summaries import SummaryRules
@@ -321,6 +324,21 @@ def paced_compactor(
     )
 
 
+def daemon_retention(
+    config: Config, store: Store, uids: Uids, rollups: Rollups | None, now_ms: Clock, is_busy: Callable[[], bool]
+) -> RetentionTask | None:
+    """Return the task that deletes expired points, None if nothing expires. It pauses while the writer `is_busy`."""
+    retention = opentsdb.make_retention(config, store, uids, rollups)
+    if not retention.policy.expires:
+        return None
+    return RetentionTask(retention, clock_guard(config), now_ms, is_busy)
+
+
+def clock_guard(config: Config) -> ClockGuard:
+    """Return the guard of the wall clock that deletes old points."""
+    return ClockGuard(state_folder(config) / "retention.json", lambda: time.monotonic() * 1000)
+
+
 OpenStore = Callable[[Config, Callable[[str], None], IngestLoad], AbstractAsyncContextManager[Store]]
 
 
@@ -339,15 +357,19 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
     parts = opentsdb.make_parts(config, store, now_ms)
     formats = summary_rules(config)
     compactor = paced_compactor(config, store, now_ms, callbacks.writer_is_busy)
+    recorder = make_recorder(parts, config, store, now_ms)
+    retention = daemon_retention(config, store, parts.uids, formats.rollups, now_ms, callbacks.writer_is_busy)
     writer = CellWriter(
         store,
         formats,
         join=config.join_points,
         on_cells=compactor.record if compactor else lambda _: None,
-        on_points=make_recorder(parts, config, store, now_ms).record,
+        on_points=retention.observing(recorder.record) if retention else recorder.record,
     )
     resolver = UidResolver(parts.uids, layout(config), auto_create(config))
-    return opentsdb.build(parts, config, store, now_ms, callbacks.on_change, compactor, formats, writer, resolver)
+    return opentsdb.build(
+        parts, config, store, now_ms, callbacks.on_change, compactor, formats, writer, resolver, retention
+    )
 
 
 def build_daemon(

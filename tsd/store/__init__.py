@@ -18,6 +18,7 @@ from tsd.store.capabilities import (
     ColumnBlocks,
     Folded,
     OnWrite,
+    RangeDeletes,
     Snapshots,
 )
 from tsd.store.cells import Cell, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
@@ -42,6 +43,7 @@ __all__ = [
     "OnWrite",
     "Page",
     "Put",
+    "RangeDeletes",
     "Row",
     "Snapshots",
     "Store",
@@ -79,6 +81,11 @@ class Store(Protocol):
     @property
     def cell_signatures(self) -> CellSignatures | None:
         """Signatures of stored cells, if the engine has them."""
+        ...
+
+    @property
+    def range_deletes(self) -> RangeDeletes | None:
+        """Deletes of ranges, if the engine has cheap ones."""
         ...
 
     @property

@@ -1,11 +1,11 @@
 """Differences between engines: a record of facts, and optional interfaces that are None where an engine lacks them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
-from tsd.store.cells import CellPage, Cursor
+from tsd.store.cells import CellPage, Cursor, Put
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,25 @@ class CellSignatures(Protocol):
     ) -> dict[bytes, bytes]:
         """Return a signature for each group of rows from `start` to before `stop` with the same first `width` bytes, as
         `tsd.store.cells.CellSigner` makes it. `rows` is the expected number of rows. Raise StoreError."""
+        ...
+
+
+class RangeDeletes(Protocol):
+    """Deletion of whole rows by their keys, at a cost that does not depend on their number."""
+
+    async def delete_range(
+        self, table: str, start: bytes, stop: bytes, *, changed: Iterable[bytes], keep: Sequence[Put] = ()
+    ) -> None:
+        """Delete the rows from `start` to before `stop`, except for the cells `keep`, in one atomic step. The change
+        feed reports the keys `changed` instead of those of the rows. Raise StoreError."""
+        ...
+
+    async def reclaim(self, table: str, start: bytes, stop: bytes) -> None:
+        """Free the space of deleted rows in a range. Return when done, which may take minutes. Raise StoreError."""
+        ...
+
+    def stored_bytes(self, table: str) -> int:
+        """Return about how many bytes a table takes. Raise StoreError."""
         ...
 
 

@@ -17,6 +17,7 @@ from tsd.store import (
     OnWrite,
     Page,
     Put,
+    RangeDeletes,
     Row,
     Snapshots,
     Table,
@@ -35,6 +36,7 @@ class MemoryStore:
     )
     cell_reader: CellReader | None = None
     cell_signatures: CellSignatures | None = None
+    range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
     latencies: Mapping[str, Latency] = MappingProxyType({})

@@ -14,7 +14,19 @@ import trio
 from tsd.codec.control import MAX_MESSAGE, encode_request, result_of
 from tsd.config.state_dir import socket_address
 from tsd.errors import StoreDown
-from tsd.store import Capabilities, Cell, CellReader, CellSignatures, ChangeFeed, ColumnBlocks, Page, Put, Row, Table
+from tsd.store import (
+    Capabilities,
+    Cell,
+    CellReader,
+    CellSignatures,
+    ChangeFeed,
+    ColumnBlocks,
+    Page,
+    Put,
+    RangeDeletes,
+    Row,
+    Table,
+)
 from tsd.store.timing import Latency
 
 RECEIVE_BYTES = 256 << 10
@@ -92,6 +104,7 @@ class RemoteStore:
     cell_reader: CellReader | None = None
     change_feed: ChangeFeed | None = None
     cell_signatures: CellSignatures | None = None
+    range_deletes: RangeDeletes | None = None  # the daemon deletes ranges itself
     latencies: Mapping[str, Latency] = MappingProxyType({})
 
     def __init__(self, client: ControlClient) -> None:

@@ -8,6 +8,7 @@ from tsd.tables.reading import PointReader, SeriesReader
 from tsd.tables.writing import HistogramBodies, PointWriter, RollupBodies, SeriesResolver
 
 Task = Callable[[], Awaitable[None]]
+Operation = Callable[..., Awaitable[object]]
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,4 @@ class Tables:
     required: Sequence[str] = ()  # names of the tables without which points cannot be stored
     tasks: Mapping[str, Task] = field(default_factory=dict)  # by name; run while the daemon serves, restarted on errors
     fatal_tasks: Sequence[Task] = ()  # run while the daemon serves; an unexpected error ends it
+    operations: Mapping[str, Operation] = field(default_factory=dict)  # of the control socket, by name

@@ -73,6 +73,9 @@ FORCED = {
     "tsd.canary.enable": "false",  # its points would count as invented
     "tsd.rollups.enable": "false",  # their tables are in a file
     "tsd.rollups.config": "",
+    "tsd.retention.rules": "",  # their points would count as lost
+    "tsd.retention.rollups": "",
+    "tsd.retention.annotations": "",
     "tsd.core.histograms.config": "",
     "tsd.journal.path": "",
     "tsd.log.level": "info",

@@ -27,6 +27,7 @@ from tsd.store import (
     ColumnBlocks,
     Page,
     Put,
+    RangeDeletes,
     Row,
     Snapshots,
     Table,
@@ -75,6 +76,7 @@ class CassandraStore:
     change_feed: ChangeFeed | None = None
     cell_reader: CellReader | None = None
     cell_signatures: CellSignatures | None = None
+    range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
 

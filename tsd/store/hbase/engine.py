@@ -18,7 +18,19 @@ from typing import Concatenate, ParamSpec, TypeVar
 import trio
 
 from tsd.errors import StoreBusy, StoreDown, StoreError, bare
-from tsd.store import Capabilities, Cell, CellPage, ChangeFeed, ColumnBlocks, Cursor, Page, Put, Snapshots, Table
+from tsd.store import (
+    Capabilities,
+    Cell,
+    CellPage,
+    ChangeFeed,
+    ColumnBlocks,
+    Cursor,
+    Page,
+    Put,
+    RangeDeletes,
+    Snapshots,
+    Table,
+)
 from tsd.store.cells import HAS_CELL_LOOP
 from tsd.store.hbase.connection import Connection
 from tsd.store.hbase.pool import Address, ConnectionPool, Lease, NoAnswer
@@ -49,6 +61,7 @@ class HBaseStore:
     """
 
     change_feed: ChangeFeed | None = None
+    range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 
+import numpy as np
 import rocksdict
 from rocksdict import DbClosedError, Rdict, WriteBatch, WriteOptions
 
@@ -254,6 +255,38 @@ class Database:
                     batch.delete(block.key, blocks.handle)
                 if gone and (kept := block.without(gone)):
                     batch.put(block.key, kept, blocks.handle)
+
+    def add_range_delete(self, batch: Batch, table: str, start: bytes, stop: bytes) -> None:
+        """Add the deletion of the rows from `start` to before `stop` to a batch."""
+        # Without the argument rocksdict deletes from the default column family, whatever the batch's is.
+        batch.delete_range(row_prefix(start), row_prefix(stop), self._family(table).handle)
+        blocks = self.blocks(table)
+        if blocks is None:
+            return
+        batch.delete_range(start, stop, blocks.handle)
+        reader = self.block_reader(blocks)
+        for key in {reader.key_of(start), reader.key_of(stop)} - {None}:  # which may have rows outside the range
+            block = reader.load(cast(bytes, key))
+            pairs = block.block.pairs()
+            gone = [block.prefix + pairs[at] for at in np.flatnonzero(block.between(start, stop)).tolist()]
+            batch.delete(block.key, blocks.handle)
+            if kept := block.without(gone):
+                batch.put(block.key, kept, blocks.handle)
+
+    def reclaim(self, table: str, start: bytes, stop: bytes) -> None:
+        """Rewrite the files that have rows from `start` to before `stop`, without deleted cells. It releases the
+        interpreter's lock and may run in a thread."""
+        family = self._family(table)
+        with self._translated():
+            family.rows.compact_range(row_prefix(start), row_prefix(stop))
+            if blocks := self.blocks(table):
+                blocks.rows.compact_range(start, stop)
+
+    def stored_bytes(self, table: str) -> int:
+        """Return about how many bytes a table takes."""
+        families = [self._family(table).rows, *([blocks.rows] if (blocks := self.blocks(table)) else [])]
+        with self._translated():
+            return sum(rows.property_int_value("rocksdb.estimate-live-data-size") or 0 for rows in families)
 
     def write(self, batch: Batch) -> None:
         """Write a batch atomically, together with the record of the clock if that is due."""

@@ -123,6 +123,42 @@ class EmbeddedStore:
         self._subscribers[table] = on_write
 
     @property
+    def range_deletes(self) -> "EmbeddedStore":
+        """See Store."""
+        return self
+
+    async def delete_range(
+        self, table: str, start: bytes, stop: bytes, *, changed: Iterable[bytes], keep: Sequence[Put] = ()
+    ) -> None:
+        """See RangeDeletes. `keep` get a new timestamp."""
+        await self._enter_writing("delete_range")
+        rows = list(changed)
+        if start >= stop:  # RocksDB refuses such a range, and every later write
+            return
+        await self._retried(partial(self._delete_range_now, table, start, stop, rows, keep))
+
+    def _delete_range_now(
+        self, table: str, start: bytes, stop: bytes, changed: Sequence[bytes], keep: Sequence[Put]
+    ) -> None:
+        for watch in self._watches:
+            overlaps = start[: len(watch.prefix)] <= watch.prefix < stop
+            watch.changed |= watch.table == table and overlaps
+        batch = self._database.batch(table)
+        self._database.add_range_delete(batch, table, start, stop)
+        if keep:
+            self._database.add_puts(batch, keep, self._database.clock.next())
+        self._write(batch, table, changed)
+
+    async def reclaim(self, table: str, start: bytes, stop: bytes) -> None:
+        """See RangeDeletes."""
+        await self._enter("reclaim")
+        await trio.to_thread.run_sync(self._database.reclaim, table, start, stop)
+
+    def stored_bytes(self, table: str) -> int:
+        """See RangeDeletes."""
+        return self._database.stored_bytes(table)
+
+    @property
     def snapshots(self) -> "EmbeddedStore":
         """See Store."""
         return self

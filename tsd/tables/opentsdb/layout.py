@@ -10,6 +10,7 @@ from tsd.codec.opentsdb.meta import encode_uid_meta
 from tsd.codec.opentsdb.rollup import Rollups
 from tsd.codec.putline import NameRules
 from tsd.config.loader import Config, layout
+from tsd.config.retention import parse_age, parse_rules
 from tsd.store import Store
 from tsd.tables import Tables, Task
 from tsd.tables.catalog import Stat
@@ -21,6 +22,8 @@ from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
 from tsd.tables.opentsdb.lookup import SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
 from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
+from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
+from tsd.tables.opentsdb.retention_task import RetentionTask
 from tsd.tables.opentsdb.scan import SeriesRows
 from tsd.tables.opentsdb.selection import FilterRules
 from tsd.tables.opentsdb.series_index import SeriesIndex
@@ -120,6 +123,7 @@ def build(
     summaries: SummaryFormats,
     writer: PointWriter,
     resolver: SeriesResolver,
+    retention: RetentionTask | None,
 ) -> Tables:
     """Build the tables. `on_change` is called when another process renamed or deleted names: it must drop all
     caches."""
@@ -135,6 +139,8 @@ def build(
     }
     if (index := parts.index) is not None:
         tasks["series index"] = lambda: index.keep_complete(config.data_table)
+    if retention is not None:
+        tasks["retention"] = retention.run
     meta_table = MetaTable(store, config.meta_table, form.widths, lambda: now_ms() // 1000)
     return Tables(
         OpentsdbCatalog(store, config.uid_table, uids, form.widths, parts.finder, parts.points),
@@ -144,7 +150,7 @@ def build(
         writer,
         check,
         parts.drop_caches,
-        lambda: [*uid_stats(uids), *compaction_stats(compactor)],
+        lambda: [*uid_stats(uids), *compaction_stats(compactor), *(retention.statistics() if retention else [])],
         names=UidNames(store, config.uid_table, uids, form.widths),
         metadata=MetadataTables(uids, parts.uid_metas, meta_table, form.widths),
         trees=parts.trees,
@@ -154,6 +160,7 @@ def build(
         required=(config.data_table, config.uid_table, *_rollup_tables(config, summaries)),
         tasks=tasks,
         fatal_tasks=(compactor.run,) if compactor else (),
+        operations={"retention": retention.run_now} if retention else {},
     )
 
 
@@ -204,6 +211,22 @@ def make_uids(config: Config, store: Store, now_ms: Callable[[], int]) -> Uids:
 def make_index(config: Config, store: Store) -> SeriesIndex | None:
     """Return the index of the data table's series; None if it is switched off."""
     return SeriesIndex(store, config.series_table, layout(config)) if config.indexes_series else None
+
+
+def make_retention(config: Config, store: Store, uids: Uids, rollups: Rollups | None) -> Retention:
+    """Return the retention of the configuration's rules."""
+    return Retention(store, config.data_table, layout(config), uids, retention_policy(config), rollups)
+
+
+def retention_policy(config: Config) -> RetentionPolicy:
+    """Return the rules of retention."""
+    age = config.retention_annotations
+    return RetentionPolicy(
+        parse_rules(config.retention_rules),
+        parse_rules(config.retention_rollups, intervals=True),
+        parse_age(age) if age else None,
+        has_annotation_rule=bool(age),
+    )
 
 
 def compaction_stats(compactor: CompactionScheduler | None) -> list[Stat]:

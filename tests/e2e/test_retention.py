@@ -1,0 +1,80 @@
+"""`tsd retention` as operators run it, and a daemon that deletes what has expired."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import Tsd
+from tsd.daemon.wiring import now_ms
+
+pytestmark = pytest.mark.slow
+
+HOUR_S, DAY_S = 3600, 86_400
+RULES = {"tsd.retention.rules": "debug.*=2d; *=10d", "tsd.core.auto_create_metrics": "true"}
+
+
+def lines(metric: str, days: int) -> list[str]:
+    """Return a line of each hour of the last days, the current hour last."""
+    now_s = now_ms() // 1000
+    return [f"{metric} {now_s - hour * HOUR_S} {hour} host=a" for hour in reversed(range(days * 24))]
+
+
+def stored(tsd: Tsd, metric: str) -> int:
+    return len(tsd.lines(metric, start="30d-ago"))
+
+
+@pytest.fixture
+def tsd(tmp_path: Path) -> Tsd:
+    """A state folder with 20 days of two metrics."""
+    made = Tsd(tmp_path / "state", RULES)
+    text = "\n".join([*lines("debug.x", 20), *lines("sys.cpu", 20), ""])
+    assert made.run("import", "--auto-metric", "-", stdin=text.encode()).status == 0
+    return made
+
+
+def test_dry_run_says_what_is_deleted(tsd: Tsd) -> None:
+    before = stored(tsd, "debug.x"), stored(tsd, "sys.cpu")
+    shown = tsd.run("retention", "--dry-run", "--exact", "--json")
+    assert (shown.status, shown.err) == (0, "")
+    rules = json.loads(shown.out)["rules"]
+    assert (stored(tsd, "debug.x"), stored(tsd, "sys.cpu")) == before
+    done = tsd.run("retention", "--trust-clock", "--json")
+    assert done.status == 0
+    deleted = json.loads(done.out)["rules"]
+    assert {rule: amount["points"] for rule, amount in deleted.items()} == pytest.approx(
+        {rule: amount["points"] for rule, amount in rules.items()}, rel=0.05
+    )
+    assert stored(tsd, "debug.x") == before[0] - rules["debug.*=2d"]["points"]
+    assert stored(tsd, "sys.cpu") == before[1] - rules["*=10d"]["points"]
+    assert 2 * 24 <= stored(tsd, "debug.x") <= 2 * 24 + 1
+    assert 10 * 24 <= stored(tsd, "sys.cpu") <= 10 * 24 + 1
+
+
+def test_clock_is_not_trusted_without_points_or_an_operator(tsd: Tsd) -> None:
+    refused = tsd.run("retention")
+    assert refused.status == 1
+    assert "--trust-clock" in refused.err
+    assert stored(tsd, "debug.x") == 20 * 24
+
+
+def test_daemon_deletes_once_points_have_shown_the_time(tsd: Tsd) -> None:
+    with tsd.serve() as served:
+        waiting = tsd.run("retention")
+        assert waiting.status == 1
+        assert served.stats()["retention.waiting"] == 1
+        served.send_lines(f"put debug.y {now_ms() // 1000} 1 host=a\n".encode())
+        served.flush()
+        done = tsd.run("retention", "--json")
+        assert done.status == 0, done
+        assert set(json.loads(done.out)["rules"]) == {"debug.*=2d", "*=10d"}
+        stats = served.stats()
+        assert stats["retention.points"] == sum(rule["points"] for rule in json.loads(done.out)["rules"].values())
+        assert stats["retention.waiting"] == 0
+    assert 2 * 24 <= stored(tsd, "debug.x") <= 2 * 24 + 1
+
+
+def test_retention_without_rules_is_refused(tmp_path: Path) -> None:
+    refused = Tsd(tmp_path / "state").run("retention", "--dry-run")
+    assert refused.status == 1
+    assert "tsd.retention.rules" in refused.err

@@ -1,0 +1,245 @@
+"""Expired rows are deleted, and no others: on an engine with deletes of ranges, and on one without."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from tests.unit.tables.compaction.parts import TABLE
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
+from tsd.codec.opentsdb.rollup import Rollups, parse_config
+from tsd.codec.opentsdb.rowkey import Layout, row_key, split_key
+from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
+from tsd.config.retention import parse_rules
+from tsd.store import Family, Put, Store, Table, scan
+from tsd.store.memory import MemoryStore
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.tables.clock_guard import ClockGuard
+from tsd.tables.opentsdb.retention import Amount, Retention, RetentionPolicy
+from tsd.tables.opentsdb.retention_task import RetentionTask
+from tsd.tables.opentsdb.uids import Uids
+
+UID_TABLE = "tsdb-uid"
+HOUR_S, DAY_S = 3600, 86_400
+NOW_S = 1_700_000_000
+NOW_MS = NOW_S * 1000
+POINT, ANNOTATION = COLUMN + seconds_qualifier(0, 0), COLUMN + b"\1\0\0"
+ENGINES = ["memory", "embedded"]
+HOST = b"\0\0\1\0\0\1"
+KEEP_NOTHING_ELSE = RetentionPolicy(parse_rules("debug.*=7d; audit=forever; *=30d"), parse_rules(""), None)
+
+
+@asynccontextmanager
+async def opened(engine: str, folder: Path, *tables: str) -> AsyncIterator[Store]:
+    """A store with the data table, the UID table and some others."""
+    families = (Family(b"t"), Family(ID_FAMILY), Family(NAME_FAMILY))
+    store: Store = (
+        MemoryStore(lambda: 1000) if engine == "memory" else await EmbeddedStore.open(folder / "store", lambda: 1000)
+    )
+    try:
+        await store.create_tables([Table(name, families) for name in (TABLE, UID_TABLE, *tables)])
+        yield store
+    finally:
+        await store.aclose()
+
+
+async def make(
+    store: Store,
+    policy: RetentionPolicy = KEEP_NOTHING_ELSE,
+    layout: Layout = Layout(),  # noqa: B008
+    rollups: Rollups | None = None,
+) -> tuple[Retention, dict[str, bytes]]:
+    """A retention, and the UIDs of three metrics."""
+    uids = Uids(store, UID_TABLE, layout.widths)
+    names = [b"debug.x", b"audit", b"sys.cpu"]
+    found = await uids.find_or_assign(Kind.METRIC, names)
+    return Retention(store, TABLE, layout, uids, policy, rollups), {
+        name.decode(): bytes(uid) for name, uid in found.items() if isinstance(uid, bytes)
+    }
+
+
+async def remove_all(retention: Retention, now_s: int = NOW_S) -> Amount:
+    total = Amount()
+    async for expired in retention.expired(now_s):
+        async for amount in retention.remove(expired, lambda: now_s * 1000):
+            total = total.plus(amount)
+    await retention.reclaim()
+    return total
+
+
+async def keys(store: Store, table: str = TABLE) -> list[bytes]:
+    return [row.key async for rows in scan(store, table) for row in rows]
+
+
+def hours(ago_s: Iterable[int]) -> list[int]:
+    return [(NOW_S - ago) // HOUR_S * HOUR_S for ago in ago_s]
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(salt_width=1, salt_buckets=4)], ids=["plain", "salted"])
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.sets(
+        st.tuples(
+            st.sampled_from(["debug.x", "audit", "sys.cpu"]),
+            st.one_of(st.integers(0, 60 * 24), *(st.integers(days * 24 - 2, days * 24 + 2) for days in (7, 30))),
+            st.integers(1, 9),
+        ),
+        max_size=60,
+    )
+)
+def test_expired_rows_are_deleted_and_no_others(
+    tmp_path_factory: pytest.TempPathFactory, engine: str, layout: Layout, rows: set[tuple[str, int, int]]
+) -> None:
+    keep_s = {"debug.x": 7 * DAY_S, "sys.cpu": 30 * DAY_S}
+
+    async def run() -> None:
+        async with opened(engine, tmp_path_factory.mktemp("store")) as store:
+            retention, uids = await make(store, layout=layout)
+            base = {row: hours([row[1] * HOUR_S])[0] for row in rows}
+            key = {row: row_key(layout, uids[row[0]], base[row], b"\0\0\1\0\0" + bytes([row[2]])) for row in rows}
+            await store.put(TABLE, sorted(Put(key[row], POINT, b"\1") for row in rows))
+            young = {row for row in rows if base[row] + HOUR_S > NOW_S - keep_s.get(row[0], NOW_S)}
+            await remove_all(retention)
+            assert await keys(store) == sorted(key[row] for row in young)
+            assert await remove_all(retention) == Amount()
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_estimate_says_what_is_deleted(engine: str, tmp_path: Path) -> None:
+    async with opened(engine, tmp_path) as store:
+        retention, uids = await make(store)
+        puts = [
+            Put(
+                row_key(Layout(), uids["sys.cpu"], base, b"\0\0\1\0\0" + bytes([series])),
+                COLUMN + b"\0\0" * 12,
+                b"\1" * 13,
+            )
+            for base in sorted(hours(range(0, 60 * DAY_S, HOUR_S)))
+            for series in range(1, 6)
+        ]
+        await store.put(TABLE, puts)
+        [expired] = [one async for one in retention.expired(NOW_S)]
+        about, exact = await retention.estimate(expired), await retention.estimate(expired, exact=True)
+        assert about == exact
+        assert exact.points == exact.rows * 12
+        assert await remove_all(retention) == exact
+        assert len(await keys(store)) == len(puts) - exact.rows
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kept", [False, True])
+async def test_annotations_may_outlive_their_points(engine: str, kept: bool, tmp_path: Path) -> None:
+    policy = (
+        KEEP_NOTHING_ELSE._replace(annotations_s=60 * DAY_S, has_annotation_rule=True) if kept else KEEP_NOTHING_ELSE
+    )
+    async with opened(engine, tmp_path) as store:
+        retention, uids = await make(store, policy)
+        recent, old = hours([40 * DAY_S, 70 * DAY_S])
+        for metric in (uids["sys.cpu"], bytes(3)):
+            for base in (old, recent):
+                key = row_key(Layout(), metric, base, HOST if any(metric) else b"")
+                await store.put(TABLE, [Put(key, POINT, b"\1"), Put(key, ANNOTATION, b"{}")])
+        await remove_all(retention)
+        left = {
+            (split_key(Layout(), row.key).base, bool(row.key[2]), cell.column)
+            async for rows in scan(store, TABLE)
+            for row in rows
+            for cell in row.cells
+        }
+        globals_left = {(base, False, column) for base in (old, recent) for column in (POINT, ANNOTATION)}
+        if kept:
+            globals_left = {(recent, False, POINT), (recent, False, ANNOTATION)}
+        assert left == globals_left | ({(recent, True, ANNOTATION)} if kept else set())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_rollups_have_rules_of_their_own(engine: str, tmp_path: Path) -> None:
+    config = parse_config(
+        b'{"aggregationIds": {"sum": 0}, "intervals": ['
+        b'{"interval": "1m", "table": "tsdb", "preAggregationTable": "agg", "rowSpan": "1h", "defaultInterval": true},'
+        b'{"interval": "1h", "table": "tsdb-1h", "preAggregationTable": "agg-1h", "rowSpan": "1d"}]}'
+    )
+    rollups = Rollups(config)
+    policy = RetentionPolicy(parse_rules("*=7d"), parse_rules("1m:*=30d; *=400d", intervals=True), None)
+    async with opened(engine, tmp_path, "agg", "tsdb-1h", "agg-1h") as store:
+        retention, uids = await make(store, policy, rollups=rollups)
+        days = [5, 10, 20, 35, 300, 399, 401, 402, 500]
+        bases = {day: NOW_S // DAY_S * DAY_S - day * DAY_S for day in days}
+        for table in (TABLE, "agg", "tsdb-1h", "agg-1h"):
+            keys_of = sorted(row_key(Layout(), uids["sys.cpu"], base, HOST) for base in bases.values())
+            await store.put(table, [Put(key, POINT, b"\1") for key in keys_of])
+        await remove_all(retention)
+
+        async def left(table: str) -> list[int]:
+            bases_left = {split_key(Layout(), key).base for key in await keys(store, table)}
+            return [day for day in days if bases[day] in bases_left]
+
+        assert await left(TABLE) == [5]
+        assert await left("agg") == [5, 10, 20]
+        assert await left("tsdb-1h") == await left("agg-1h") == [5, 10, 20, 35, 300, 399]
+
+
+async def test_change_feed_reports_each_deleted_hour(tmp_path: Path) -> None:
+    async with opened("embedded", tmp_path) as store:
+        retention, uids = await make(store)
+        bases = hours([50 * DAY_S, 40 * DAY_S, 31 * DAY_S])
+        await store.put(TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in bases])
+        changed: set[bytes] = set()
+        assert store.change_feed is not None
+        store.change_feed.subscribe(TABLE, lambda rows: changed.update(row[:7] for row in rows or ()))
+        await remove_all(retention)
+        assert {row_key(Layout(), uids["sys.cpu"], base, b"") for base in bases} <= changed
+
+
+async def test_task_deletes_nothing_while_the_clock_is_not_trusted(tmp_path: Path) -> None:
+    async with opened("embedded", tmp_path) as store:
+        retention, uids = await make(store)
+        [base] = hours([31 * DAY_S])
+        await store.put(TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1")])
+        clock_ms = [NOW_MS]
+        guard = ClockGuard(tmp_path / "retention.json", lambda: trio.current_time() * 1000)
+        task = RetentionTask(retention, guard, lambda: clock_ms[0], lambda: False)
+        assert (await task.run_now())["waiting_for"]
+        assert len(await keys(store)) == 1
+        guard.trust(NOW_MS)
+        clock_ms[0] += 100 * DAY_S * 1000
+        assert (await task.run_now())["waiting_for"]
+        assert len(await keys(store)) == 1
+        clock_ms[0] = NOW_MS
+        result = await task.run_now()
+        assert result["waiting_for"] is None
+        assert await keys(store) == []
+        assert task.deleted.rows == 1
+
+
+async def test_task_runs_each_hour(tmp_path: Path, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    async with opened("memory", tmp_path) as store:
+        retention, uids = await make(store)
+        start_s = trio.current_time()
+
+        def now_ms() -> int:
+            return int((NOW_S + trio.current_time() - start_s) * 1000)
+
+        bases = hours(30 * DAY_S - HOUR_S * number for number in range(5))
+        await store.put(TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in bases])
+        guard = ClockGuard(tmp_path / "retention.json", lambda: trio.current_time() * 1000)
+        guard.trust(NOW_MS)
+        task = RetentionTask(retention, guard, now_ms, lambda: False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(task.run)
+            while await keys(store):
+                await trio.sleep(600)
+                young = [base for base in bases if base + HOUR_S > now_ms() // 1000 - 30 * DAY_S]
+                assert len(await keys(store)) >= len(young)
+            nursery.cancel_scope.cancel()
+        assert now_ms() // 1000 - NOW_S < 8 * HOUR_S

@@ -1,0 +1,84 @@
+"""`tsd retention`: show what the rules of tsd.retention would delete, and delete it now."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import trio
+
+from tsd.cli.context import access, flush_pending
+from tsd.cli.settings import with_config
+from tsd.codec.text import counted
+from tsd.config.loader import Config, Loaded
+from tsd.daemon.settings import now_ms
+from tsd.daemon.wiring import clock_guard, configured_rollups
+from tsd.errors import TsdError
+from tsd.tables.opentsdb.layout import make_retention, retention_policy
+from tsd.tables.opentsdb.retention import Amount
+from tsd.tables.opentsdb.retention_task import RetentionTask
+
+MIB = 1 << 20
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+@click.option("--exact", is_flag=True, help="With --dry-run: count everything instead of a sample of the hours.")
+@click.option("--trust-clock", is_flag=True, help="The clock is right, although it has jumped ahead.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@with_config
+def retention(loaded: Loaded, dry_run: bool, exact: bool, trust_clock: bool, as_json: bool) -> None:
+    """Delete the points that have expired by tsd.retention.rules, which the daemon does once an hour.
+
+    --dry-run counts what that would be: rows, points, and bytes before compression. Its numbers come from a sample of
+    the hours. Exit status 1 if nothing was deleted because the clock is not trusted.
+    """
+    config = loaded.config
+    if not retention_policy(config).expires:
+        raise TsdError("no rule of tsd.retention lets points expire; set, for example, tsd.retention.rules to *=400d")
+    if dry_run:
+        found = trio.run(_estimate, config, exact)
+        about = "" if exact else "about "
+        _print(found, f"would delete {about}", as_json=as_json, about={"exact": exact})
+        return
+    result = trio.run(_delete, config, trust_clock)
+    deleted = {rule: Amount(**counts) for rule, counts in result["rules"].items()}
+    _print(deleted, "deleted ", as_json=as_json, about={"waiting_for": result["waiting_for"]})
+    if result["waiting_for"]:
+        raise TsdError(
+            f"nothing deleted: {result['waiting_for']}. If the clock is right, run tsd retention --trust-clock"
+        )
+
+
+async def _estimate(config: Config, exact: bool) -> dict[str, Amount]:
+    """Return what each rule would delete."""
+    found: dict[str, Amount] = {}
+    async with access(config, must_exist=True) as opened:
+        await flush_pending(opened, delete=False)
+        kept = make_retention(config, opened.store, opened.uids, configured_rollups(config))
+        async for expired in kept.expired(now_ms() // 1000):
+            amount = await kept.estimate(expired, exact=exact)
+            found[expired.rule] = found.get(expired.rule, Amount()).plus(amount)
+    return found
+
+
+async def _delete(config: Config, trust_clock: bool) -> Mapping[str, Any]:
+    """Delete what has expired, through the daemon if one runs."""
+    async with access(config, must_exist=True) as opened:
+        if opened.daemon is not None:
+            answer: Mapping[str, Any] = await opened.daemon.call("retention", trust_clock=trust_clock)
+            return answer
+        kept = make_retention(config, opened.store, opened.uids, configured_rollups(config))
+        task = RetentionTask(kept, clock_guard(config), now_ms, lambda: False)
+        return await task.round(trust_clock)
+
+
+def _print(amounts: Mapping[str, Amount], verb: str, *, as_json: bool, about: Mapping[str, object]) -> None:
+    if as_json:
+        click.echo(json.dumps({**about, "rules": {rule: amount._asdict() for rule, amount in amounts.items()}}))
+        return
+    for rule, amount in amounts.items():
+        size = f"{amount.bytes / MIB:,.1f} MiB"
+        click.echo(f"{rule}: {verb}{counted(amount.rows, 'row')}, {counted(amount.points, 'point')}, {size}")
+    if not amounts and not about.get("waiting_for"):
+        click.echo("nothing has expired")

@@ -1,0 +1,80 @@
+"""Rules of retention: how long points are kept, by patterns of metrics. They are text in the settings."""
+
+import re
+from collections.abc import Sequence
+from fnmatch import translate
+from typing import NamedTuple
+
+UNITS_S = {"h": 3600, "d": 86_400, "w": 7 * 86_400, "n": 30 * 86_400, "y": 365 * 86_400}
+FOREVER = "forever"
+_AGE = re.compile(r"([0-9]{1,6})([hdwny])")
+_EXAMPLE = "sys.debug.*=7d; *=400d"
+
+
+class RetentionRule(NamedTuple):
+    """One rule: what it is for, and how long that is kept."""
+
+    text: str  # as written
+    interval: str  # of rollups, e.g. "1h"; empty: all intervals
+    pattern: re.Pattern[str]  # of whole names of metrics
+    keep_s: int | None  # None: forever
+
+    def matches(self, metric: str, interval: str) -> bool:
+        """Return whether the rule is for a metric, and an interval of rollups."""
+        return self.interval in ("", interval) and self.pattern.fullmatch(metric) is not None
+
+
+class RetentionRules(NamedTuple):
+    """Rules in order: the first one that matches counts. What none matches is kept."""
+
+    rules: Sequence[RetentionRule] = ()
+
+    def find(self, metric: str, interval: str = "") -> RetentionRule | None:
+        """Return the rule for a metric, and an interval of rollups.
+
+        >>> rules = parse_rules("sys.debug.*=7d; *=forever")
+        >>> rules.find("sys.debug.x").keep_s, rules.find("sys.cpu").keep_s
+        (604800, None)
+        """
+        return next((rule for rule in self.rules if rule.matches(metric, interval)), None)
+
+    @property
+    def expires(self) -> bool:
+        """Return whether any rule lets points expire."""
+        return any(rule.keep_s is not None for rule in self.rules)
+
+
+def parse_age(text: str) -> int | None:
+    """Return the seconds of an age such as 7d, or None for `forever`. Raise ValueError.
+
+    >>> parse_age("2w"), parse_age("forever")
+    (1209600, None)
+    """
+    word = text.strip()
+    if word == FOREVER:
+        return None
+    match = _AGE.fullmatch(word)
+    if match is None or not int(match[1]):
+        raise ValueError(f"got {word!r}, wanted {FOREVER}, or a number of h, d, w, n (30 d) or y (365 d), as 7d")
+    return int(match[1]) * UNITS_S[match[2]]
+
+
+def parse_rules(text: str, *, intervals: bool = False) -> RetentionRules:
+    """Return the rules of a text such as `sys.debug.*=7d; *=400d`. Raise ValueError.
+
+    Patterns are of whole names: * any characters, ? one, [ab] one of some. With `intervals`, the patterns are of
+    rollups, and `1m:` before a pattern restricts it to that interval.
+    """
+    found = []
+    for part in filter(None, map(str.strip, text.split(";"))):
+        pattern, equals, age = (word.strip() for word in part.rpartition("="))
+        if not equals or not pattern:
+            raise ValueError(f"got {part!r}, wanted PATTERN=AGE, such as {_EXAMPLE}")
+        interval, colon, rest = pattern.partition(":") if intervals else ("", "", pattern)
+        if not colon:
+            interval, rest = "", pattern
+        try:
+            found.append(RetentionRule(part, interval, re.compile(translate(rest)), parse_age(age)))
+        except ValueError as exc:
+            raise ValueError(f"{part}: {exc}") from exc
+    return RetentionRules(found)

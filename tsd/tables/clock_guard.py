@@ -1,0 +1,61 @@
+"""Decides whether the wall clock may be trusted to delete old points.
+
+A clock that jumps ahead makes young points look old. So nothing expires while the clock is more than a day ahead of
+what is expected: the time of the last check plus the time that has passed since by the monotonic clock. After a start
+that time is unknown, and so is a clock without an earlier check. Then incoming points decide, of which one late or
+early sender does not count: the median time of a window must be within a day of the clock.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tsd.config.state_dir import write_atomically
+
+TOLERANCE_MS = 86_400_000
+
+
+class ClockGuard:
+    """Compares the wall clock with its earlier readings, which a file keeps, and with incoming points."""
+
+    def __init__(self, file: Path, monotonic_ms: Callable[[], float]) -> None:
+        self._file = file
+        self._monotonic_ms = monotonic_ms
+        self._offset_ms: float | None = None  # of the wall clock from the monotonic one, when it was last trusted
+        self._points_ms: float | None = None  # offset of incoming points from the monotonic clock
+
+    def observe(self, median_ms: float) -> None:
+        """Record the median time of a window of points that has just come in."""
+        self._points_ms = median_ms - self._monotonic_ms()
+
+    def reason_to_wait(self, now_ms: int) -> str | None:
+        """Return why the clock is not trusted, None if it is; then record it. Raise OSError."""
+        ahead_ms = self._ahead_ms(now_ms)
+        if ahead_ms is None:
+            return "the time since the last check is not known, and no points with the current time have come in"
+        if ahead_ms > TOLERANCE_MS:
+            return f"the clock is {ahead_ms / TOLERANCE_MS:.1f} days ahead of the time that is expected"
+        self.trust(now_ms)
+        return None
+
+    def trust(self, now_ms: int) -> None:
+        """Record that the clock is right. Raise OSError."""
+        self._offset_ms = now_ms - self._monotonic_ms()
+        write_atomically(self._file, json.dumps({"checked_ms": now_ms}).encode())
+
+    def _ahead_ms(self, now_ms: int) -> float | None:
+        """Return how far the clock is ahead of the most credible time, None if there is none."""
+        monotonic_ms = self._monotonic_ms()
+        if self._offset_ms is not None:
+            return now_ms - (monotonic_ms + self._offset_ms)
+        saved_ms = self._saved_ms()
+        if saved_ms is not None and now_ms - saved_ms <= TOLERANCE_MS:
+            return now_ms - saved_ms
+        return None if self._points_ms is None else now_ms - (monotonic_ms + self._points_ms)
+
+    def _saved_ms(self) -> int | None:
+        try:
+            saved = json.loads(self._file.read_bytes())["checked_ms"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return saved if isinstance(saved, int) else None

@@ -1,0 +1,311 @@
+"""Deletes rows whose points have all expired, by the rules of tsd.retention.
+
+Rows are ordered by metric and time, so what has expired of a metric is one range of rows for each salt. A row goes when
+the youngest point that it can hold has expired. On an engine with cheap deletes of ranges, one delete removes a range.
+On others, the cells that were read are deleted, so that what another process writes meanwhile stays.
+"""
+
+import re
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from typing import NamedTuple
+
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.cell import COLUMN, CellKind, kind_of
+from tsd.codec.opentsdb.rollup import Interval, Rollups, rollup_base
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes
+from tsd.codec.putline import HOUR_S
+from tsd.config.retention import RetentionRule, RetentionRules
+from tsd.errors import DamagedBlock
+from tsd.store import CellPage, Put, Row, Store, cell_pages
+from tsd.tables.opentsdb.delete import remove_rows
+from tsd.tables.opentsdb.uids import Uids
+
+COUNTED_HOURS = 48  # of a range; of a longer one a sample is counted
+SAMPLED_HOURS = 8  # of each range, for an estimate: in the middles of equal parts
+RECLAIM_BYTES = 32 << 20  # deleted from a range before its space is freed: files have 64 MiB
+RECLAIM_SHARE = 0.1  # of a table's bytes, deleted from smaller ranges, after which all of its space is freed
+GLOBAL = "global annotations"  # what their rule is called
+_PAGE_BYTES = 1 << 20
+_ANY = re.compile("")
+
+
+class Amount(NamedTuple):
+    """What rows hold."""
+
+    rows: int = 0
+    points: int = 0
+    bytes: int = 0  # of keys, columns and values, before compression
+
+    def plus(self, other: "Amount", factor: float = 1) -> "Amount":
+        """Return the sum of this and `factor` times another amount."""
+        return Amount(*(round(mine + factor * more) for mine, more in zip(self, other, strict=True)))
+
+
+class ExpiredRange(NamedTuple):
+    """Expired rows of one metric, in one table and under one salt."""
+
+    table: str
+    rule: str  # as written
+    metric: str
+    prefix: bytes  # salt and metric
+    stop_s: int  # base times before it have expired
+    interval: Interval | None  # of rollups; None: points
+
+    @property
+    def start(self) -> bytes:
+        """Return the first possible row key."""
+        return self.prefix
+
+    @property
+    def stop(self) -> bytes:
+        """Return the first row key that has not expired."""
+        return self.prefix + base_bytes(self.stop_s)
+
+
+class RetentionPolicy(NamedTuple):
+    """Rules for each kind of rows, from the settings."""
+
+    points: RetentionRules
+    rollups: RetentionRules
+    annotations_s: int | None  # None: forever
+    has_annotation_rule: bool = False  # without one, annotations of series go with their points
+
+    @property
+    def expires(self) -> bool:
+        """Return whether anything ever expires."""
+        return self.points.expires or self.rollups.expires or self.annotations_s is not None
+
+
+class Retention:
+    """Finds and deletes expired rows of a set of OpenTSDB's tables."""
+
+    def __init__(
+        self, store: Store, table: str, layout: Layout, uids: Uids, policy: RetentionPolicy, rollups: Rollups | None
+    ) -> None:
+        """`table` has the raw points."""
+        self._store = store
+        self._table = table
+        self._layout = layout
+        self._uids = uids
+        self.policy = policy
+        self._rollups = rollups
+        self._unreclaimed: dict[tuple[str, bytes], int] = {}  # deleted bytes by table and prefix
+
+    async def expired(self, now_s: int) -> AsyncGenerator[ExpiredRange, None]:
+        """Yield the ranges in which rows have expired at `now_s`. Raise StoreError."""
+        for table, interval in self._tables():
+            rules = self.policy.points if interval is None else self.policy.rollups
+            if not rules.expires and (interval is not None or self.policy.annotations_s is None):
+                continue
+            async with aclosing(self._prefixes(table)) as prefixes:
+                async for prefix in prefixes:
+                    found = await self._expired_of(table, interval, rules, prefix, now_s)
+                    if found is not None and await self._has_rows(found):
+                        yield found
+
+    async def estimate(self, expired: ExpiredRange, *, exact: bool = False) -> Amount:
+        """Return what a range holds, from a sample of its hours if it is long and not `exact`. Raise StoreError."""
+        step_s = HOUR_S if expired.interval is None else expired.interval.row_s
+        first_s = await self._first_base(expired)
+        rows = max((expired.stop_s - first_s) // step_s, 1)
+        if exact or rows <= COUNTED_HOURS:
+            return await self._count(expired.table, expired.start, expired.stop)
+        places = {rows * (2 * at + 1) // (2 * SAMPLED_HOURS) for at in range(SAMPLED_HOURS)}
+        chosen = [first_s + step_s * place for place in sorted(places)]
+        found = Amount()
+        for base in chosen:
+            found = found.plus(
+                await self._count(
+                    expired.table, expired.prefix + base_bytes(base), expired.prefix + base_bytes(base + step_s)
+                )
+            )
+        return Amount().plus(found, rows / len(chosen))
+
+    async def remove(self, expired: ExpiredRange, now_ms: Callable[[], int]) -> AsyncGenerator[Amount, None]:
+        """Delete the rows of a range. Yield what each step deleted, so that the caller can pause between steps. It is
+        counted, but estimated for a delete of a long range. Raise StoreError; the call may then be repeated."""
+        if self._store.range_deletes is None:
+            async with aclosing(self._remove_cells(expired, now_ms)) as steps:
+                async for amount in steps:
+                    yield amount
+            await self._store.sync()
+            return
+        keep_from_s = self._keep_annotations_from_s(now_ms() // 1000)
+        keep: Sequence[Put] = ()
+        if keep_from_s is None:
+            found = await self.estimate(expired)
+        else:
+            found, keep = await self._annotations(expired, keep_from_s)
+        first_s = await self._first_base(expired)
+        await self._store.range_deletes.delete_range(
+            expired.table, expired.start, expired.stop, changed=self._hour_keys(expired, first_s), keep=keep
+        )
+        place = expired.table, expired.prefix
+        self._unreclaimed[place] = self._unreclaimed.get(place, 0) + found.bytes
+        await self._store.sync()
+        yield found
+
+    async def _remove_cells(self, expired: ExpiredRange, now_ms: Callable[[], int]) -> AsyncGenerator[Amount, None]:
+        """Delete the cells of a range that are no newer than when they were read."""
+        keep_from_s = self._keep_annotations_from_s(now_ms() // 1000)
+        read_ms = now_ms()
+        async with aclosing(self._pages(expired.table, expired.start, expired.stop)) as pages:
+            async for page in pages:
+                keep = {at for at, _ in self._kept(page, keep_from_s)}
+                await remove_rows(self._store, expired.table, _rows(page, keep), read_ms=read_ms)
+                yield _amount(page)
+                read_ms = now_ms()
+
+    async def _annotations(self, expired: ExpiredRange, keep_from_s: float) -> tuple[Amount, list[Put]]:
+        """Return what a range holds, and its annotations that stay."""
+        found, keep = Amount(), []
+        async with aclosing(self._pages(expired.table, expired.start, expired.stop)) as pages:
+            async for page in pages:
+                found = found.plus(_amount(page))
+                keep += [put for _, put in self._kept(page, keep_from_s)]
+        return found, keep
+
+    async def reclaim(self) -> None:
+        """Free the space of deleted ranges that is worth it. Raise StoreError."""
+        ranges = self._store.range_deletes
+        if ranges is None:
+            return
+        for (table, prefix), size in list(self._unreclaimed.items()):
+            if size >= RECLAIM_BYTES:
+                await ranges.reclaim(table, prefix, after(prefix) or prefix + b"\xff" * BASE_BYTES)
+                del self._unreclaimed[table, prefix]
+        for table in {table for table, _ in self._unreclaimed}:
+            waiting = sum(size for (name, _), size in self._unreclaimed.items() if name == table)
+            if waiting >= max(RECLAIM_SHARE * ranges.stored_bytes(table), RECLAIM_BYTES):
+                await ranges.reclaim(table, b"\0", b"\xff" * (self._layout.pairs_start + 1))
+                self._unreclaimed = {place: size for place, size in self._unreclaimed.items() if place[0] != table}
+
+    def _tables(self) -> Iterator[tuple[str, Interval | None]]:
+        """Yield each table with the interval of its rollups; None for the raw points."""
+        yield self._table, None
+        known = {self._table}
+        for interval in self._rollups.config.intervals if self._rollups else ():
+            for table in (interval.table, interval.pre_aggregate_table):
+                if table not in known:
+                    known.add(table)
+                    yield table, interval
+
+    async def _expired_of(
+        self, table: str, interval: Interval | None, rules: RetentionRules, prefix: bytes, now_s: int
+    ) -> ExpiredRange | None:
+        """Return the expired range of a metric, whether or not it has rows."""
+        metric = prefix[self._layout.salt_width :]
+        if not any(metric):
+            keep_s = self.policy.annotations_s if interval is None else None
+            name, rule = GLOBAL, RetentionRule(GLOBAL, "", _ANY, keep_s)
+        else:
+            name = await self._name(metric)
+            found = rules.find(name, interval.name if interval else "")
+            if found is None:
+                return None
+            rule = found
+        if rule.keep_s is None or now_s <= rule.keep_s:
+            return None
+        cutoff_s = now_s - rule.keep_s
+        stop_s = cutoff_s - cutoff_s % HOUR_S if interval is None else rollup_base(cutoff_s, interval)
+        return ExpiredRange(table, rule.text, name, prefix, stop_s, interval)
+
+    async def _name(self, metric: bytes) -> str:
+        """Return the name of a metric; its UID in angle brackets if it has none."""
+        found = (await self._uids.names(Kind.METRIC, [metric]))[metric]
+        return found.decode("latin-1") if isinstance(found, bytes) else f"<{metric.hex()}>"
+
+    async def _prefixes(self, table: str) -> AsyncGenerator[bytes, None]:
+        """Yield salt and metric of each metric that has rows, in order."""
+        end = self._layout.metric_end
+        at: bytes | None = b""
+        while at is not None:
+            page = await self._store.page(table, at, None, limit=1)
+            if not page.rows:
+                at = page.next_start
+                continue
+            key = page.rows[0].key
+            if len(key) < self._layout.pairs_start:  # not a row of points
+                at = key + b"\0"
+                continue
+            yield key[:end]
+            at = after(key[:end])
+
+    async def _has_rows(self, expired: ExpiredRange) -> bool:
+        at: bytes | None = expired.start
+        while at is not None and at < expired.stop:
+            page = await self._store.page(expired.table, at, expired.stop, limit=1)
+            if page.rows:
+                return True
+            at = page.next_start
+        return False
+
+    async def _first_base(self, expired: ExpiredRange) -> int:
+        """Return the base time of the first row of a range."""
+        page = await self._store.page(expired.table, expired.start, expired.stop, limit=1)
+        return self._base_of(page.rows[0].key) if page.rows else expired.stop_s
+
+    async def _count(self, table: str, start: bytes, stop: bytes) -> Amount:
+        found = Amount()
+        with suppress(DamagedBlock):  # what is unreadable is not counted, but expires
+            async with aclosing(self._pages(table, start, stop)) as pages:
+                async for page in pages:
+                    found = found.plus(_amount(page))
+        return found
+
+    def _pages(self, table: str, start: bytes, stop: bytes) -> AsyncGenerator[CellPage, None]:
+        return cell_pages(self._store, table, start, stop, limit_bytes=_PAGE_BYTES)
+
+    def _base_of(self, key: bytes) -> int:
+        return int.from_bytes(key[self._layout.metric_end : self._layout.pairs_start], "big")
+
+    def _hour_keys(self, expired: ExpiredRange, first_s: int) -> Sequence[bytes]:
+        """Return the start of a row key of each hour of a range."""
+        return [expired.prefix + base_bytes(base) for base in range(first_s, expired.stop_s, HOUR_S)]
+
+    def _keep_annotations_from_s(self, now_s: int) -> float | None:
+        """Return the first hour whose annotations stay although their points go. None: they go with their points."""
+        if not self.policy.has_annotation_rule:
+            return None
+        return 0 if self.policy.annotations_s is None else now_s - self.policy.annotations_s
+
+    def _kept(self, page: CellPage, from_s: float | None) -> list[tuple[int, Put]]:
+        """Return the annotations of a page that stay, each with its place in the page."""
+        if from_s is None:
+            return []
+        return [
+            (at, Put(key, column, page.cell(at).value))
+            for at, (key, column) in enumerate(zip(page.keys, page.columns, strict=True))
+            if kind_of(column[len(COLUMN) :]) is CellKind.ANNOTATION and self._base_of(key) + HOUR_S > from_s
+        ]
+
+
+def _amount(page: CellPage) -> Amount:
+    """Return what the cells of a page hold. Cells of unreadable form count as one point."""
+    points = sum(map(_points, page.columns))
+    size = sum(map(len, page.keys)) + sum(map(len, page.columns)) + sum(map(len, page.values))
+    return Amount(len(set(page.keys)), points, size - page.ahead * len(page.values))
+
+
+def _points(column: bytes) -> int:
+    """Return about how many points a cell has: a qualifier has 2 bytes for each, or 4 with milliseconds."""
+    size = len(column) - len(COLUMN)
+    if size % 2:
+        return 0 if column[len(COLUMN)] == 1 else 1
+    return size // 4 if size and column[len(COLUMN)] & 0xF0 == 0xF0 else size // 2
+
+
+def _rows(page: CellPage, without: set[int]) -> Iterator[Row]:
+    """Yield the rows of a page without the cells at some places."""
+    row: Row | None = None
+    for at, key in enumerate(page.keys):
+        if at in without:
+            continue
+        if row is None or row.key != key:
+            if row is not None:
+                yield row
+            row = Row(key, [])
+        row.cells.append(page.cell(at))
+    if row is not None:
+        yield row

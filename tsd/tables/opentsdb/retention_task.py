@@ -1,0 +1,129 @@
+"""Background task of a daemon that deletes expired points once an hour, when another hour has expired."""
+
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypedDict
+
+import numpy as np
+import structlog
+import trio
+
+from tsd.codec.points import Columns
+from tsd.codec.putline import HOUR_S
+from tsd.errors import StoreError
+from tsd.tables.catalog import Stat
+from tsd.tables.clock_guard import ClockGuard
+from tsd.tables.opentsdb.retention import Amount, Retention
+from tsd.tables.writing import SeriesLookup
+
+log = structlog.get_logger(__name__)
+
+FIRST_ROUND_S = 60.0  # after a start
+SAFE_S, JITTER_S = 300.0, 300.0  # after a full hour, and the largest random delay after that
+BUSY_S = 1.0  # pause after each step while the writer is behind
+RETRY_S = 60.0  # after a StoreError
+SAMPLED_POINTS = 1000  # of a window, for its median time
+
+
+class RoundResult(TypedDict):
+    """What a round did: rows, points and bytes deleted by rule, and why nothing was deleted."""
+
+    waiting_for: str | None
+    rules: dict[str, dict[str, int]]
+
+
+OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
+
+
+class RetentionTask:
+    """Runs rounds of retention, and counts what they delete."""
+
+    def __init__(
+        self, retention: Retention, guard: ClockGuard, now_ms: Callable[[], int], is_writer_behind: Callable[[], bool]
+    ) -> None:
+        """Nothing is deleted while `is_writer_behind` returns True; `now_ms` is the wall clock."""
+        self._retention = retention
+        self._guard = guard
+        self._now_ms = now_ms
+        self._is_writer_behind = is_writer_behind
+        self._jitter_s = random.uniform(0, JITTER_S)  # noqa: S311 - no secret
+        self._round = trio.Lock()
+        self.deleted = Amount()
+        self.waiting_for: str | None = None  # why nothing is deleted
+
+    def observing(self, on_points: OnPoints) -> OnPoints:
+        """Return `on_points`, which then also shows the guard the median time of each window."""
+
+        async def observed(columns: Columns, series: SeriesLookup) -> None:
+            count = len(columns.instants)
+            if count:
+                sample = columns.instants[:: max(count // SAMPLED_POINTS, 1)]
+                self._guard.observe(float(np.median(sample)) / 2)
+            await on_points(columns, series)
+
+        return observed
+
+    async def run(self) -> None:
+        """Delete what has expired, each hour, until cancelled."""
+        await trio.sleep(FIRST_ROUND_S)
+        while True:
+            try:
+                await self.run_now()
+                pause_s = HOUR_S - self._now_ms() / 1000 % HOUR_S + SAFE_S + self._jitter_s
+            except StoreError as error:
+                log.warning("retention.delayed", error=str(error))
+                pause_s = RETRY_S
+            await trio.sleep(RETRY_S if self.waiting_for else pause_s)
+
+    async def run_now(self, trust_clock: bool = False) -> dict[str, object]:
+        """Do a round and log what it did. Raise StoreError, OSError."""
+        waited = self.waiting_for is not None
+        result = await self.round(trust_clock)
+        if result["waiting_for"] and not waited:
+            log.error("retention.clock_not_trusted", reason=self.waiting_for, next_step="tsd retention --trust-clock")
+        for rule, amount in result["rules"].items():
+            log.info("retention.deleted", rule=rule, **amount)
+        return dict(result)
+
+    async def round(self, trust_clock: bool = False) -> RoundResult:
+        """Delete what has expired. Raise StoreError, OSError."""
+        async with self._round:
+            if trust_clock:
+                self._guard.trust(self._now_ms())
+            self.waiting_for = self._guard.reason_to_wait(self._now_ms())
+            deleted: dict[str, Amount] = {}
+            if self.waiting_for is None:
+                async with aclosing(self._delete(deleted)) as steps:
+                    async for _ in steps:
+                        await self._pause()
+                await self._retention.reclaim()
+            return {
+                "waiting_for": self.waiting_for,
+                "rules": {rule: amount._asdict() for rule, amount in deleted.items()},
+            }
+
+    async def _delete(self, deleted: dict[str, Amount]) -> AsyncGenerator[None, None]:
+        """Delete what has expired. Yield after each step."""
+        async with aclosing(self._retention.expired(self._now_ms() // 1000)) as ranges:
+            async for expired in ranges:
+                async with aclosing(self._retention.remove(expired, self._now_ms)) as amounts:
+                    async for amount in amounts:
+                        self.deleted = self.deleted.plus(amount)
+                        deleted[expired.rule] = deleted.get(expired.rule, Amount()).plus(amount)
+                        yield
+
+    async def _pause(self) -> None:
+        """Let others use the store."""
+        await trio.lowlevel.checkpoint()
+        if self._is_writer_behind():
+            await trio.sleep(BUSY_S)
+
+    def statistics(self) -> list[Stat]:
+        """Return the counters since the start."""
+        return [
+            Stat("retention.rows", self.deleted.rows),
+            Stat("retention.points", self.deleted.points),
+            Stat("retention.bytes", self.deleted.bytes),
+            Stat("retention.waiting", int(self.waiting_for is not None)),
+        ]
