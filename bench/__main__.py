@@ -18,6 +18,7 @@ from bench import put as put_module
 from bench import query as query_module
 from bench import query_numbers as query_numbers_module
 from bench import reads as reads_module
+from bench import retention as retention_module
 from bench import series as series_module
 from bench import sync as sync_module
 from bench import windows as windows_module
@@ -104,6 +105,16 @@ def fairness(pairs: int, seconds: int, only: str) -> None:
 def idle(count: int, seconds: int, pairs: int) -> None:
     """Idle, short-lived and slow connections: memory, and latency of `sync`."""
     idle_module.idle(count, seconds, pairs)
+
+
+@bench.command()
+@click.option("--series", default=1000, help="Series.")
+@click.option("--days", default=40, help="Days in the store.")
+@click.option("--expired", default=10, help="Days that expire.")
+@click.option("--rounds", default=1, help="Rounds.")
+def retention(series: int, days: int, expired: int, rounds: int) -> None:
+    """Delete expired points: dry run, speed, and the speed of puts meanwhile."""
+    retention_module.retention(series, days, expired, rounds)
 
 
 @bench.command()
