@@ -158,13 +158,7 @@ async def opened_store(
             cassandra_contact(config), config.cassandra_keyspace, now_ms, lambda table: cassandra_widths(config, table)
         )
     else:
-        store = HBaseStore(
-            gateways(config),
-            connections=config.thrift_connections,
-            timeout_s=config.thrift_timeout_ms / 1000,
-            transport=config.thrift_transport,
-            protocol=config.thrift_protocol,
-        )
+        store = hbase_store(config)
     try:
         if config.backend is Backend.EMBEDDED:
             await store.create_tables(tables(config))
@@ -174,6 +168,17 @@ async def opened_store(
     finally:
         with trio.CancelScope(shield=True):
             await store.aclose()
+
+
+def hbase_store(config: Config) -> HBaseStore:
+    """Return the store of the configured gateways, which need not answer. Close it with `aclose`."""
+    return HBaseStore(
+        gateways(config),
+        connections=config.thrift_connections,
+        timeout_s=config.thrift_timeout_ms / 1000,
+        transport=config.thrift_transport,
+        protocol=config.thrift_protocol,
+    )
 
 
 def cassandra_contact(config: Config) -> Contact:

@@ -22,9 +22,8 @@ from tsd.cli.torture.report import TortureReport, table
 from tsd.cli.torture.run import Run, TorturePlan
 from tsd.cli.torture.settings import config_of, daemon_settings
 from tsd.config.loader import Config, Loaded, state_folder
-from tsd.daemon.wiring import has_local_store, opened_store, tables, uses_hbase
+from tsd.daemon.wiring import has_local_store, hbase_store, tables, uses_hbase
 from tsd.errors import TsdError
-from tsd.store.hbase.engine import HBaseStore
 
 PATIENT = {"tsd.storage.hbase.thrift.timeout": "60000"}  # of this process, which creates tables
 
@@ -169,8 +168,8 @@ async def _opened_setup(config: Config, folder: Path) -> AsyncIterator[tuple[Set
     if not uses_hbase(config):
         yield Setup(config, prefix, own, None), dropping
         return
-    async with opened_store(own) as store:
-        assert isinstance(store, HBaseStore)
+    store = hbase_store(own)
+    try:
         made = await store.create_tables(tables(own))
         if others := sorted({table.name for table in tables(own)} - set(made)):
             await store.drop_tables(made)
@@ -184,6 +183,9 @@ async def _opened_setup(config: Config, folder: Path) -> AsyncIterator[tuple[Set
             if not dropping or dropping[-1]:
                 with trio.CancelScope(shield=True):
                     await store.drop_tables(made)
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.aclose()
 
 
 def _in_words(reports: list[tuple[str, TortureReport]]) -> list[str]:
