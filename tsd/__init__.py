@@ -1,23 +1,64 @@
-"""An OpenTSDB-compatible time-series daemon. This module has its version, in OpenTSDB's formats."""
+"""An OpenTSDB-compatible time-series daemon. This module has its version and commit, in OpenTSDB's formats.
 
+`tsd._build`, which only installed packages have, is written by setup.py. A checkout asks Git.
+"""
+
+import importlib
 import os
+import subprocess
 import time
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
-__version__ = "0.1.0"
+try:
+    from tsd import _build
+except ImportError:
+    BUILT: tuple[str, str] | None = None
+else:
+    BUILT = (_build.VERSION, _build.REVISION)
+
+DISTRIBUTION = "tsd-daemon"  # the name on PyPI, where `tsd` is another program
+UNKNOWN = "unknown"
+
+
+@cache
+def version() -> str:
+    """Return the version. In a checkout it is the one of the last `scripts/setup`."""
+    if BUILT is not None:
+        return BUILT[0]
+    metadata = importlib.import_module("importlib.metadata")  # takes 40 ms, which installed commands are spared
+    try:
+        return str(metadata.version(DISTRIBUTION))
+    except metadata.PackageNotFoundError:
+        return f"0+{UNKNOWN}"
+
+
+@cache
+def revision() -> str:
+    """Return the commit in hexadecimal, `unknown` for a tree without Git."""
+    if BUILT is not None:
+        return BUILT[1]
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        return UNKNOWN
+    try:
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
+    except (OSError, subprocess.CalledProcessError):
+        return UNKNOWN
 
 
 @cache
 def build_data() -> Mapping[str, str]:
-    """Return the fields of /api/version. There is no revision and no branch: a release has only a number."""
+    """Return the fields of /api/version."""
     built_s = int(os.stat(__file__).st_mtime)
     return {
-        "short_revision": __version__,
+        "short_revision": revision()[:12],
         "repo": "OpenTSDB's protocols in Python",
         "host": "tsd",
-        "version": __version__,
-        "full_revision": __version__,
+        "version": version(),
+        "full_revision": revision(),
         "repo_status": "MINT",
         "user": "tsd",
         "branch": "",
@@ -34,6 +75,6 @@ def version_reply(*, by_loop: bool) -> bytes:
     rows = "a compiled loop" if by_loop else "plain Python"
     built = time.strftime("%Y/%m/%d %H:%M:%S", time.gmtime(os.stat(__file__).st_mtime))
     return (
-        f"net.opentsdb.tools {__version__} built at revision {__version__} (MINT)\n"
+        f"net.opentsdb.tools {version()} built at revision {revision()} (MINT)\n"
         f"Built on {built} +0000 by tsd: OpenTSDB's protocols in Python, rows in {rows}\n"
     ).encode()

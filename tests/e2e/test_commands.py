@@ -16,7 +16,7 @@ from tsd.config.state_dir import lock_state
 
 pytestmark = pytest.mark.slow
 VERSION = re.compile(
-    r"net\.opentsdb\.tools \d+\.\d+\.\d+ built at revision \S+ \(MINT\)\n"
+    r"net\.opentsdb\.tools \d+[.+]\S+ built at revision ([0-9a-f]{40}|unknown) \(MINT\)\n"
     r"Built on \d{4}/\d\d/\d\d \d\d:\d\d:\d\d \+0000 by .+\n"
 )
 

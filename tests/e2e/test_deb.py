@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tsd
 from tests.e2e.command import HOST, PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ cd /
 grep ^tsd: "$1/etc/passwd"
 head -n 1 "$1/usr/bin/tsd"
 python="$1/usr/lib/tsd/bin/python -I"
-$python -c 'import tsd; print(tsd.__file__)'
+$python -c 'import tsd; print(tsd.__file__); print(tsd.revision())'
 tsd="$python $1/usr/bin/tsd"
 $tsd check-config --config "$1/etc/tsd/tsd.conf"
 $tsd serve --config "$1/etc/tsd/tsd.conf" --data "$1/state" --port 0 2>"$1/log" &
@@ -68,6 +69,12 @@ def test_package_has_all_files(package: Path, program: Callable[[str], Path]) ->
     found = {line.split()[5].removeprefix(".") for line in listed.splitlines()}
     units = {f"/usr/lib/systemd/system/{path.name}" for path in (ROOT / "conf" / "systemd").iterdir()}
     assert units | {"/usr/bin/tsd", "/etc/tsd/tsd.conf", "/usr/lib/sysusers.d/tsd.conf"} <= found
+    completions = {
+        "bash-completion/completions/tsd",
+        "zsh/vendor-completions/_tsd",
+        "fish/vendor_completions.d/tsd.fish",
+    }
+    assert {f"/usr/share/{name}" for name in (*completions, "man/man1/tsd-query.1.gz")} <= found
     assert not [line for line in listed.splitlines() if not re.match(r"\S+ root/root ", line)]
     assert not [path for path in found if path.startswith("/var")]
     info = subprocess.run([program("dpkg-deb"), "--info", package], check=True, capture_output=True, text=True).stdout
@@ -81,10 +88,11 @@ def test_install_works_and_removal_keeps_data(package: Path, tmp_path: Path) -> 
     command: list[str | Path] = ["/bin/sh", "-c", script, "sh", root, package]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=5 * PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    user, first, module, *output = done.stdout.splitlines()
+    user, first, module, commit, *output = done.stdout.splitlines()
     assert user.startswith("tsd:x:")
     assert first == "#!/usr/lib/tsd/bin/python -I"
     assert Path(module).is_relative_to(root / "usr" / "lib" / "tsd")
+    assert commit == tsd.revision()
     assert f"sys.cpu {T} 42 host=web01" in output
     assert not Path("/usr/lib/tsd").exists()
 

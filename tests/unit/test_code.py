@@ -25,10 +25,14 @@ MODULES = frozenset("pickle marshal shelve dill yaml jinja2 mako runpy pty comma
 STARTING = {
     "tsd/api/graph/process.py",
     "tsd/cli/torture/",
-}  # a picture's own process, and what tests daemons of its own
+    "tsd/__init__.py",
+}  # a picture's own process, what tests daemons of its own, and Git for the commit of a checkout
 TORTURE = frozenset({"runpy", "runpy.run_path", "runpy.run_module", "importlib.import_module"})  # those daemons' code
 
-LAZY = {"tsd/cli/__init__.py": frozenset({"importlib.import_module"})}  # commands, from a table of constants
+LAZY = {  # constants
+    "tsd/cli/__init__.py": frozenset({"importlib.import_module"}),
+    "tsd/__init__.py": frozenset({"importlib.import_module"}),
+}
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:

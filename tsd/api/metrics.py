@@ -262,7 +262,7 @@ def _registry(sources: MetricSources, health: Mapping[str, str]) -> CollectorReg
 
 
 def _health_metrics(health: Mapping[str, str]) -> Iterator[Metric]:
-    yield InfoMetricFamily("tsd_build", "Version of the daemon.", {"version": tsd.__version__})
+    yield InfoMetricFamily("tsd_build", "Version of the daemon.", {"version": tsd.version()})
     yield GaugeMetricFamily("tsd_ready", "1 if /health/ready answers ok.", float(health["status"] == OK))
     checks = GaugeMetricFamily("tsd_healthy", "1 if /health/CHECK answers ok.", labels=["check"])
     for check, result in health.items():

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from tsd import __version__
+from tsd import revision, version
 from tsd.cli.options import config_options
 from tsd.errors import BadConfig, DaemonRuns, NewerState, StoreError, TsdError
 
@@ -102,8 +102,17 @@ def import_all() -> None:
         find_command(name)
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"tsd {version()}, commit {revision()}")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(__version__, message="tsd %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Show the version and exit.",
+)  # fmt: skip
 @config_options
 def tsd(**_: object) -> None:
     """An OpenTSDB-compatible time-series daemon, on an embedded RocksDB or on HBase.

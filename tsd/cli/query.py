@@ -35,7 +35,7 @@ _MILLIONTH = Decimal("0.000001")
     "--graph",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Draw a graph to FILE, .png or .svg; needs tsd[graph].",
+    help="Draw a graph to FILE, .png or .svg; needs tsd-daemon[graph].",
 )
 @with_config
 def query(loaded: Loaded, words: Sequence[str], as_json: bool, graph: Path | None) -> None:

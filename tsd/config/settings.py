@@ -244,7 +244,7 @@ class Config(AccessSettings, LimitSettings):
     backend: Backend = setting(
         "tsd.storage.backend", Backend.EMBEDDED,
         "embedded: RocksDB in the state folder. hbase: HBase through its Thrift gateway. cassandra: Cassandra, in "
-        "tables of its own; needs `pip install 'tsd[cassandra]'`.")
+        "tables of its own; needs `pip install 'tsd-daemon[cassandra]'`.")
     path: str = setting(
         "tsd.storage.path", "var",
         "State folder: journal, embedded store, control socket. Each daemon needs its own.")

@@ -25,7 +25,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from tsd import __version__
+from tsd import version
 from tsd.config.state_dir import RESTORATION, sync_folder, write_atomically
 from tsd.errors import TsdError
 from tsd.ingest.journal.folder import segment_paths
@@ -78,7 +78,7 @@ def read_manifest(backup: Path) -> Manifest:
 
 def write_manifest(backup: Path, manifest: Manifest) -> None:
     """Write a backup's manifest. Raise OSError."""
-    about = {"format": FORMAT, "version": __version__, **manifest._asdict()}
+    about = {"format": FORMAT, "version": version(), **manifest._asdict()}
     write_atomically(backup / MANIFEST, json.dumps(about, indent=1).encode() + b"\n")
 
 

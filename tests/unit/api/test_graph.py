@@ -41,7 +41,7 @@ def test_gnuplot_options_are_parsed() -> None:
     theirs="`/q` runs Gnuplot with text of the request",
     ours=(
         "Matplotlib draws in a process without a shell, bounded in time, memory and size (`pip install "
-        "'tsd[graph]'`). Options are checked, `o` is an axis only, and `svg` is a format as well"
+        "'tsd-daemon[graph]'`). Options are checked, `o` is an axis only, and `svg` is a format as well"
     ),
 )
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The command `tsd`: its help, its version, its exit statuses and what it imports."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tsd import __version__
+from tsd import revision, version
 from tsd.cli import COMMANDS, LazyGroup, find_command
 
 PROGRAM = "import sys; from tsd.cli import main; sys.argv = ['tsd', *sys.argv[1:]]; "
@@ -60,8 +61,8 @@ def test_every_command_that_prints_has_json() -> None:
     assert "token list" in found
 
 
-def test_version_option() -> None:
-    assert run("--version").stdout == f"tsd {__version__}\n"
+def test_version_option_says_version_and_commit() -> None:
+    assert {version(), revision()} <= set(re.split("[ ,\n]+", run("--version").stdout))
 
 
 @pytest.mark.parametrize("words", [["nothing"], ["--nothing"], ["compact", "--rate", "x"]])

@@ -30,7 +30,7 @@ def can_draw() -> bool:
 def check_can_draw() -> None:
     """Raise Refused unless matplotlib is installed."""
     if not can_draw():
-        raise Refused(501, "Graphs need matplotlib, which is not installed here: pip install 'tsd[graph]'")
+        raise Refused(501, "Graphs need matplotlib, which is not installed here: pip install 'tsd-daemon[graph]'")
 
 
 async def draw_picture(picture: Picture, fonts: Path) -> bytes:

@@ -494,7 +494,7 @@ class CassandraStore:
 def connect(contact: Contact) -> Session:
     """Connect to a cluster. Raise StoreError, also if the driver is not installed."""
     if not HAS_DRIVER:
-        raise StoreError("the engine cassandra needs cassandra-driver: pip install 'tsd[cassandra]'")
+        raise StoreError("the engine cassandra needs cassandra-driver: pip install 'tsd-daemon[cassandra]'")
     return driver.connect(contact)
 
 

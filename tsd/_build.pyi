@@ -1,0 +1,2 @@
+VERSION: str
+REVISION: str
