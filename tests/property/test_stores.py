@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import trio
 from hypothesis import given, settings
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
-from tsd.store import Cell, Family, Put, Row, Store, Table, cell_pages
+from tsd.codec.blocks.compacted import read_cells
+from tsd.store import Cell, ColumnBlocks, Family, Put, Row, Store, Table, cell_pages
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Widths
 from tsd.store.hbase.engine import HBaseStore
@@ -286,7 +288,36 @@ class Under(NamedTuple):
             at = page.next_start
         if call.columns is None:
             assert await self.scanned(self.prefix + call.start, stop, call.limit) == found
+            if self.store.column_blocks is not None:
+                assert await self.by_column(self.store.column_blocks, call.start, stop, call.limit) == found
         return found
+
+    async def by_column(self, blocks: ColumnBlocks, start: bytes, stop: bytes | None, limit_bytes: int) -> list[Row]:
+        """All rows of a scan by column."""
+        rows: dict[bytes, list[Cell]] = {}
+        async with aclosing(blocks.read_columns(self.table, start, stop, limit_bytes=limit_bytes)) as pages:
+            async for parts in pages:
+                for part in parts:
+                    if part.cells is not None:
+                        assert rows.keys().isdisjoint(part.cells.keys)
+                        for at, key in enumerate(part.cells.keys):
+                            rows.setdefault(key, []).append(part.cells.cell(at))
+                    if part.rows is not None:
+                        suffixes = part.rows.suffixes()
+                        points = part.rows.decode(np.ones(len(suffixes), np.bool_))
+                        assert part.rows.points == len(points.bits)
+                        keys = [part.rows.prefix + suffix for suffix in suffixes]
+                        assert rows.keys().isdisjoint(keys)
+                        stored = await self.store.get(self.table, keys)
+                        qualifiers = [stored[key][0].column[2:] for key in keys]
+                        found = read_cells(qualifiers, [stored[key][0].value for key in keys])
+                        assert [found.bits.tolist(), found.offsets.tolist(), found.starts.tolist()] == [
+                            points.bits.tolist(),
+                            points.offsets.tolist(),
+                            points.starts.tolist(),
+                        ]
+                        rows |= {key: stored[key] for key in keys}
+        return [Row(key, rows[key]) for key in sorted(rows)]
 
     async def scanned(self, start: bytes, stop: bytes | None, limit_bytes: int) -> list[Row]:
         """All rows of a cell scan."""

@@ -1,10 +1,14 @@
 """Differences between engines: a record of facts, and optional interfaces that are None where an engine lacks them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tsd.codec.blocks.block import BlockPoints
 from tsd.store.cells import CellPage, Cursor, Put
 
 
@@ -94,6 +98,33 @@ class Folded(NamedTuple):
     points: int  # of these cells
 
 
+class ColumnRows(Protocol):
+    """Rows with a common key prefix, in order of their keys. The only cell of each has points and is in a block."""
+
+    prefix: bytes
+    points: int  # of all rows
+
+    def suffixes(self) -> Sequence[bytes]:
+        """Return the rest of each row's key."""
+        ...
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return each row's share of the block's bytes."""
+        ...
+
+    def decode(self, chosen: NDArray[np.bool_]) -> BlockPoints:
+        """Return the points of the chosen rows, which are numbered as in `suffixes`. May be called in a thread. Raise
+        DamagedBlock."""
+        ...
+
+
+class ColumnPart(NamedTuple):
+    """A part of a scan: cells, or rows by column."""
+
+    cells: CellPage | None
+    rows: ColumnRows | None
+
+
 class ColumnBlocks(Protocol):
     """Blocks: cells of many rows stored by column, which take less space and are read faster. Every other call of the
     store treats cells in blocks like all others."""
@@ -102,4 +133,15 @@ class ColumnBlocks(Protocol):
         """Move the cells of all rows whose keys start with `prefix` to blocks: one cell of each row, if it has a form
         there (`tsd.codec.blocks`). All prefixes of a table have the same width. A cell of a row that is written
         meanwhile may stay. A crash leaves each cell where it was, or moved. Raise DamagedBlock, StoreError."""
+        ...
+
+    def has_blocks(self, table: str) -> bool:
+        """Return whether a table may have blocks."""
+        ...
+
+    def read_columns(
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
+    ) -> AsyncGenerator[list[ColumnPart], None]:
+        """Yield the rows from `start` to before `stop` in parts that are in order of their prefixes: the rows of two
+        parts with the same prefix may alternate. No row is in two parts. Raise DamagedBlock, StoreError."""
         ...

@@ -1,15 +1,18 @@
 """Rows of a table with blocks: cells of the table, and those that blocks stand for, in one order."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Generator, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+import numpy as np
 from rocksdict import Rdict
 
-from tsd.store import Cell, CellPage, Page, Row
-from tsd.store.rocksdb.blocks import BlockFamily, BlockReader
+from tsd.store import Cell, CellPage, ColumnPart, Page, Row
+from tsd.store.rocksdb.blocks import BlockCell, BlockFamily, BlockReader, BlockRows
 from tsd.store.rocksdb.keys import TIME_BYTES, decode_cell
 from tsd.store.rocksdb.view import View
+
+POINT_BYTES = 4  # of a point's column and value in a page
 
 
 class BlockView(View):
@@ -82,6 +85,53 @@ class BlockView(View):
                 yield from self._merged(at, page, limit_bytes)
                 at = page.next_start or at
 
+    def columns(self, start: bytes, limit_bytes: int) -> Generator[list[ColumnPart] | None, None, None]:
+        """Yield all rows from `start` on in parts (see ColumnBlocks), and an empty list after the last ones. Yield None
+        in between."""
+        at, parts, size = start, list[ColumnPart](), 0
+        for page in super().cells(start, limit_bytes):
+            if page is None:
+                yield None
+                continue
+            for part in self._parts(at, page):
+                parts.append(part)
+                size += part.rows.points * POINT_BYTES if part.rows else 0
+                if size >= limit_bytes:
+                    yield parts
+                    parts, size = [], 0
+                else:
+                    yield None
+            at = page.next_start or at
+            if parts:
+                yield parts
+                parts, size = [], 0
+        yield []
+
+    def _parts(self, start: bytes, plain: CellPage) -> Generator[ColumnPart, None, None]:
+        """Yield the rows of a page of the table's cells, and of the blocks in its range."""
+        stop = self._stop if plain.next_start is None else plain.next_start
+        done = 0
+        for block in self._blocks.between(start, stop):
+            wanted = block.between(start, stop)
+            if not wanted.any():
+                continue
+            low = bisect_left(plain.keys, block.key, done)
+            high = bisect_right(plain.keys, block.prefix + block.block.pairs()[-1], low)
+            if low > done:
+                yield ColumnPart(_cut(plain, done, low), None)
+            done = high
+            if low < high:  # rows that have other cells, too
+                some = _cut(plain, low, high)
+                shared = np.zeros(block.block.rows, np.bool_)
+                found = block.find(list(dict.fromkeys(some.keys)))
+                shared[found[found >= 0]] = True
+                yield ColumnPart(_with_cells(some, block.cells(shared & wanted)), None)
+                wanted &= ~shared
+            if wanted.any():
+                yield ColumnPart(None, BlockRows(block, wanted))
+        if done < len(plain.keys):
+            yield ColumnPart(_cut(plain, done, len(plain.keys)), None)
+
     def _merged(self, start: bytes, plain: CellPage, limit_bytes: int) -> Generator[CellPage | None, None, None]:
         """Yield a page of the table's cells in pages that have the cells of blocks too."""
         stop = self._stop if plain.next_start is None else plain.next_start
@@ -124,6 +174,23 @@ def _add(plain: CellPage, at: int, keys: list[bytes], columns: list[bytes], valu
     keys.append(plain.keys[at])
     columns.append(plain.columns[at])
     values.append(plain.values[at])
+
+
+def _cut(page: CellPage, low: int, high: int) -> CellPage:
+    """Return some cells of a page."""
+    if not low and high == len(page.keys):
+        return page
+    return CellPage(page.keys[low:high], page.columns[low:high], page.values[low:high], TIME_BYTES, [], page.next_start)
+
+
+def _with_cells(plain: CellPage, cells: Sequence[BlockCell]) -> CellPage:
+    """Return a page with the cells of blocks, except those that the table has newer ones for."""
+    known = set(zip(plain.keys, plain.columns, strict=True))
+    every = [*zip(plain.keys, plain.columns, plain.values, strict=True)]
+    every += [cell for cell in cells if (cell.row, cell.column) not in known]
+    every.sort()
+    keys, columns, values = (list(column) for column in zip(*every, strict=True))
+    return CellPage(keys, columns, values, TIME_BYTES, [], plain.next_start)
 
 
 def _size(row: Row) -> int:

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rocksdict import ColumnFamily, Rdict, ReadOptions
 
-from tsd.codec.blocks.block import Block
+from tsd.codec.blocks.block import Block, BlockPoints
 from tsd.codec.blocks.compacted import cells_of
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.points import Bool
+from tsd.codec.points import Bool, Int64
 from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store.rocksdb.keys import TIME_BYTES
 
@@ -110,13 +110,17 @@ class StoredBlock:
         dropped[self.find(rows)] = True
         return None if dropped.all() else encode_stored(self.key, len(self.prefix), dropped, self.content)
 
+    def decode(self, wanted: Bool) -> BlockPoints:
+        """Return the points of the wanted rows."""
+        try:
+            return self.block.decode(wanted)
+        except CorruptRow as exc:
+            raise DamagedBlock(self._table, self.prefix, str(exc)) from exc
+
     def cells(self, wanted: Bool) -> list[BlockCell]:
         """Return the cells of the wanted rows, in order of their keys."""
         block, prefix = self.block, self.prefix
-        try:
-            points = block.decode(wanted)
-        except CorruptRow as exc:
-            raise DamagedBlock(self._table, prefix, str(exc)) from exc
+        points = self.decode(wanted)
         pairs = block.pairs()
         stamps = block.stamps.astype(">i8").tobytes()
         return [
@@ -127,6 +131,33 @@ class StoredBlock:
             )
             for row, _, qualifier, value in cells_of(points, block.in_ms)
         ]
+
+
+class BlockRows:
+    """Some rows of a block: ColumnRows."""
+
+    def __init__(self, block: StoredBlock, wanted: Bool) -> None:
+        self.prefix = block.prefix
+        self._block = block
+        self._rows = np.flatnonzero(wanted)
+        self.points = int(block.block.counts[self._rows].sum())
+
+    def suffixes(self) -> list[bytes]:
+        """Return the rest of each row's key."""
+        pairs = self._block.block.pairs()
+        return pairs if len(self._rows) == len(pairs) else [pairs[row] for row in self._rows.tolist()]
+
+    def sizes(self) -> Int64:
+        """Return each row's share of the block's bytes."""
+        counts = self._block.block.counts
+        found: Int64 = counts[self._rows] * len(self._block.content) // int(counts.sum())
+        return found
+
+    def decode(self, chosen: Bool) -> BlockPoints:
+        """Return the points of the chosen rows. Raise DamagedBlock."""
+        wanted = np.zeros(self._block.block.rows, np.bool_)
+        wanted[self._rows[chosen]] = True
+        return self._block.decode(wanted)._replace(rows=np.flatnonzero(chosen))
 
 
 class BlockReader:

@@ -6,7 +6,7 @@ increment and the cells of a row atomic. Calls that release the lock (syncs, and
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice, product
@@ -18,7 +18,19 @@ from typing import TypeVar, cast
 import trio
 
 from tsd.errors import DaemonRuns, StoreBusy, StoreError
-from tsd.store import Capabilities, Cell, CellPage, CellSignatures, Cursor, Folded, OnWrite, Page, Put, Table
+from tsd.store import (
+    Capabilities,
+    Cell,
+    CellPage,
+    CellSignatures,
+    ColumnPart,
+    Cursor,
+    Folded,
+    OnWrite,
+    Page,
+    Put,
+    Table,
+)
 from tsd.store.retry import backoff
 from tsd.store.rocksdb.database import Batch, Database, Place
 from tsd.store.rocksdb.folding import FoldedPart, fold_part, read_part
@@ -197,6 +209,22 @@ class EmbeddedStore:
                     self._watches.remove(watch)
                 start = part.next_start
         return Folded(cells, points)
+
+    def has_blocks(self, table: str) -> bool:
+        """See ColumnBlocks."""
+        return self._database.blocks(table) is not None
+
+    async def read_columns(
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
+    ) -> AsyncGenerator[list[ColumnPart], None]:
+        """See ColumnBlocks."""
+        await self._enter("read_columns")
+        if stop is not None and start >= stop:
+            return
+        steps = self._database.view(table, stop).columns(start, limit_bytes)
+        while (parts := await self._throttle.step(steps)) != []:
+            if parts is not None:
+                yield parts
 
     def _fold_now(self, watch: _Watch, part: FoldedPart) -> bool:
         """Write the changes of a part, unless one of its rows was written to. Return whether they were written."""

@@ -15,7 +15,6 @@ from tsd.codec.blocks.numbers import cuts, spread
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rowkey import after
 from tsd.codec.points import Int64
-from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store import Cell, Row
 from tsd.store.rocksdb.blocks import StoredBlock, encode_stored
 from tsd.store.rocksdb.database import Database, Place
@@ -77,7 +76,7 @@ def fold_part(part: FoldPart) -> FoldedPart | None:
     obsolete: list[bytes] = []
     if part.block is not None and _joins(part.block, rows, chosen[0][0], chosen[-1][0]):
         obsolete.append(part.block.key)
-        rows = _joined(part, part.block, rows)
+        rows = _joined(part.block, rows)
     puts = []
     for some in _blocks(rows):
         key = part.prefix + some.pairs[0]
@@ -110,15 +109,12 @@ def _joins(block: StoredBlock, rows: Rows, first: bytes, last: bytes) -> bool:
     return count <= BLOCK_ROWS and points <= BLOCK_POINTS
 
 
-def _joined(part: FoldPart, block: StoredBlock, rows: Rows) -> Rows:
+def _joined(block: StoredBlock, rows: Rows) -> Rows:
     """Return the rows of a block, replaced where they are new, and the new ones."""
     kept = ~block.dropped
     found = block.block.find(rows.pairs)
     kept[found[found >= 0]] = False
-    try:
-        old = block.block.decode(kept)
-    except CorruptRow as exc:
-        raise DamagedBlock(part.table, part.prefix, str(exc)) from exc
+    old = block.decode(kept)
     pairs = block.block.pairs()
     every = [*(pairs[row] for row in old.rows.tolist()), *rows.pairs]
     return _picked(

@@ -8,7 +8,7 @@ from typing import cast
 
 from rocksdict import Rdict, ReadOptions
 
-from tsd.store import Cell, CellPage, Page, Row
+from tsd.store import Cell, CellPage, ColumnPart, Page, Row
 from tsd.store.rocksdb.keys import (
     DIGEST_BYTES,
     TIME_BYTES,
@@ -163,6 +163,13 @@ class View:
             self._at.seek(row_prefix(start))
         self._check()
         yield CellPage(keys, columns, values, TIME_BYTES, [], None)
+
+    def columns(self, start: bytes, limit_bytes: int) -> Generator[list[ColumnPart] | None, None, None]:
+        """Yield all rows from `start` on in parts (see ColumnBlocks), and an empty list after the last ones. Yield None
+        in between."""
+        for page in self.cells(start, limit_bytes):
+            yield None if page is None else [ColumnPart(page, None)]
+        yield []
 
     def _check(self) -> None:
         """Raise StoreError if the iterator ended at a damaged block instead of the end."""

@@ -14,17 +14,20 @@ from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, salts
 from tsd.codec.points import Int64
 from tsd.codec.putline import base_time
 from tsd.errors import CorruptRow
-from tsd.store import Cell, CellPage, Row, Store, scan
+from tsd.store import Cell, CellPage, ColumnBlocks, Row, Store, scan
 from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner
 from tsd.store.retry import run_bounded
+from tsd.tables.opentsdb.column_pages import ColumnPage, column_pages
 from tsd.tables.opentsdb.decode import Decoded, decode
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.scan import (
+    KeyRange,
     few_series,
     hours_of,
     key_pattern,
     key_ranges,
+    read_pages,
     read_ranges,
     read_rows,
     row_keys,
@@ -243,13 +246,32 @@ class StoredSelection:
         """Read raw rows with scans. Raises StoreError and what `take` raises."""
         table, scans = self._table, self._table.rules.scans
         parts = scan_parts(table.layout, hours_of(self._resolved, span), scans, self._pattern)
+        ranges = key_ranges(table.layout, self._resolved, span, parts)
+        blocks = table.store.column_blocks
+        if blocks is not None and blocks.has_blocks(table.data) and not self._keeps_rows:
+            await self._read_columns(blocks, ranges, take, annotations=annotations)
+            return
         await read_ranges(
             table.store,
             table.data,
-            key_ranges(table.layout, self._resolved, span, parts),
+            ranges,
             self._page_handler(take, annotations=annotations, keeps_rows=self._keeps_rows),
             parallel=scans,
             pattern=self._pattern,
+        )
+
+    async def _read_columns(
+        self, blocks: ColumnBlocks, ranges: Sequence[KeyRange], take: TakePoints, *, annotations: bool
+    ) -> None:
+        """Read ranges of raw rows, those in blocks by column."""
+        table = self._table
+        decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
+        pairs_start, numbers = table.layout.pairs_start, self.series.numbers
+        await read_pages(
+            lambda part: column_pages(blocks, table.data, part.start, part.stop),
+            ranges,
+            lambda parts: take(ColumnPage(parts, pairs_start, numbers, decode_cells)),
+            parallel=table.rules.scans,
         )
 
     async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:

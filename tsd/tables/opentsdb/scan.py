@@ -4,10 +4,10 @@ if there are few rows. The next page is read while the caller processes one.
 `SeriesRows` reads the points of one series from its rows without a query.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import trio
@@ -28,6 +28,7 @@ PATTERN_LITERALS = 50  # most literals of one tag name in a key pattern: the ser
 FILTERED_SCAN_H = 2  # hours of one filtered scan: the server must answer in time even if no row matches
 MAX_PARTS = 500  # of a filtered scan: each costs a call, and a range may be decades long
 GET_ROWS = 400  # rows read with one call
+P = TypeVar("P")
 TakeCells = Callable[[CellPage], Awaitable[None]]
 
 
@@ -36,6 +37,9 @@ class KeyRange(NamedTuple):
 
     start: bytes
     stop: bytes | None
+
+
+OpenRange: TypeAlias = Callable[[KeyRange], AsyncGenerator[P, None]]
 
 
 def key_ranges(layout: Layout, resolved: ResolvedRequest, span: ScanRange, parts: int = 1) -> list[KeyRange]:
@@ -98,13 +102,25 @@ async def read_ranges(
     store: Store, table: str, ranges: Sequence[KeyRange], take: TakeCells, *, parallel: int, pattern: str = ""
 ) -> None:
     """Pass all pages of the ranges to `take`, in order. Rows with a key that does not match `pattern` may be missing.
+    Raises as `read_pages` does."""
+
+    def open_range(part: KeyRange) -> AsyncGenerator[CellPage, None]:
+        return cell_pages(store, table, part.start, part.stop, key_pattern=pattern)
+
+    await read_pages(open_range, ranges, take, parallel=parallel)
+
+
+async def read_pages(
+    open_range: OpenRange[P], ranges: Sequence[KeyRange], take: Callable[[P], Awaitable[None]], *, parallel: int
+) -> None:
+    """Pass all pages of the ranges to `take`, in order.
 
     Up to `parallel` ranges are read at once, each one page ahead. Raises StoreError, and any TsdError of `take`.
     """
     errors: list[TsdError] = []
     async with trio.open_nursery() as nursery:
-        queue, channels = trio.open_memory_channel[trio.MemoryReceiveChannel[CellPage]](max(parallel - 1, 0))
-        nursery.start_soon(_start_readers, store, table, ranges, pattern, queue, nursery, errors)
+        queue, channels = trio.open_memory_channel[trio.MemoryReceiveChannel[P]](max(parallel - 1, 0))
+        nursery.start_soon(_start_readers, open_range, ranges, queue, nursery, errors)
         try:
             async for pages in channels:
                 async for page in pages:
@@ -120,33 +136,29 @@ async def read_ranges(
 
 
 async def _start_readers(
-    store: Store,
-    table: str,
+    open_range: OpenRange[P],
     ranges: Sequence[KeyRange],
-    pattern: str,
-    queue: trio.MemorySendChannel[trio.MemoryReceiveChannel[CellPage]],
+    queue: trio.MemorySendChannel[trio.MemoryReceiveChannel[P]],
     nursery: trio.Nursery,
     errors: list[TsdError],
 ) -> None:
     """Start the reader of each range when its channel fits into the queue."""
     async with queue:
         for part in ranges:
-            pages, channel = trio.open_memory_channel[CellPage](1)
-            nursery.start_soon(_read, store, table, part, pattern, pages, nursery, errors)
+            pages, channel = trio.open_memory_channel[P](1)
+            nursery.start_soon(_read, open_range, part, pages, nursery, errors)
             await queue.send(channel)
 
 
 async def _read(
-    store: Store,
-    table: str,
+    open_range: OpenRange[P],
     part: KeyRange,
-    pattern: str,
-    pages: trio.MemorySendChannel[CellPage],
+    pages: trio.MemorySendChannel[P],
     nursery: trio.Nursery,
     errors: list[TsdError],
 ) -> None:
     try:
-        async with pages, aclosing(cell_pages(store, table, part.start, part.stop, key_pattern=pattern)) as found:
+        async with pages, aclosing(open_range(part)) as found:
             async for page in found:
                 await pages.send(page)
     except TsdError as exc:

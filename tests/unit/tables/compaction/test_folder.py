@@ -1,13 +1,13 @@
 """Which hours a daemon folds, and when, on the embedded store."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.unit.tables.compaction.parts import compactor, key
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import DamagedBlock, StoreError
-from tsd.store import ColumnBlocks, Family, Folded, Put, Table
+from tsd.store import ColumnBlocks, ColumnPart, Family, Folded, Put, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.compaction.folder import LATE_S, BlockFolder
 from tsd.tables.opentsdb.compaction.queue import RowQueue
@@ -122,6 +122,16 @@ class FailingOnce:
         if self.errors:
             raise self.errors.pop()
         return await self.blocks.fold(table, prefix)
+
+    def has_blocks(self, table: str) -> bool:
+        """See ColumnBlocks."""
+        return self.blocks.has_blocks(table)
+
+    def read_columns(
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
+    ) -> AsyncGenerator[list[ColumnPart], None]:
+        """See ColumnBlocks."""
+        return self.blocks.read_columns(table, start, stop, limit_bytes=limit_bytes)
 
 
 async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path) -> None:

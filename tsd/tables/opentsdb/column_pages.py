@@ -1,0 +1,168 @@
+"""Pages of a scan by column: rows of blocks are decoded without their cells.
+
+A page has parts: cells, decoded by `tsd.tables.opentsdb.decode`, and rows of blocks. Parts are in order of time.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from itertools import compress, pairwise
+
+import numpy as np
+
+from tsd.codec.opentsdb.rowkey import BASE_BYTES
+from tsd.codec.points import Batch, Bool, Int64
+from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, ColumnRows
+from tsd.store.cells import CellSigner
+from tsd.tables.reading import PageRows, PointPage
+
+DecodeCells = Callable[[CellPage], PointPage]
+
+
+async def column_pages(
+    blocks: ColumnBlocks, table: str, start: bytes, stop: bytes | None
+) -> AsyncGenerator[list[ColumnPart], None]:
+    """Yield the rows from `start` to before `stop`. Raise StoreError."""
+    async with aclosing(blocks.read_columns(table, start, stop, limit_bytes=CELL_PAGE_BYTES)) as pages:
+        async for page in pages:
+            yield page
+
+
+class ColumnPage:
+    """Rows as stored, partly in blocks: EncodedPage."""
+
+    def __init__(
+        self, parts: Sequence[ColumnPart], pairs_start: int, numbers: dict[bytes, int], decode_cells: DecodeCells
+    ) -> None:
+        """`numbers` has each series of the page by its pairs when it is decoded."""
+        self._parts = parts
+        self._pairs_start = pairs_start
+        self._numbers = numbers
+        self._decode_cells = decode_cells
+        self.cells = sum(len(cells.keys) for cells, _ in parts if cells is not None)
+        self.cells += sum(len(rows.suffixes()) for _, rows in parts if rows is not None)
+
+    def series(self) -> set[bytes]:
+        """Return the distinct series, by their tag pairs."""
+        found: set[bytes] = set()
+        for cells, rows in self._parts:
+            if cells is not None:
+                found.update([key[self._pairs_start :] for key in cells.keys])
+            if rows is not None:
+                found.update(rows.suffixes())
+        return found
+
+    def decode(self) -> PointPage:
+        """Decode the rows of matching series. Raise DamagedBlock."""
+        pages = []
+        for cells, rows in self._parts:
+            if cells is not None:
+                pages.append(self._decode_cells(cells))
+            if rows is not None:
+                pages.append(self._decode_rows(rows))
+        return pages[0] if len(pages) == 1 else _joined(pages)
+
+    def _decode_rows(self, rows: ColumnRows) -> PointPage:
+        suffixes = rows.suffixes()
+        numbers = np.fromiter(map(self._numbers.__getitem__, suffixes), np.int32, len(suffixes))
+        wanted = numbers >= 0
+        points, base_s = rows.decode(wanted), int.from_bytes(rows.prefix[-BASE_BYTES:], "big")
+        batch = Batch(numbers[wanted], points.starts, points.offsets + base_s * 1000, points.bits, points.floats)
+        sizes = rows.sizes()[wanted]
+        found = BlockPageRows(suffixes, wanted, base_s, sizes)
+        return PointPage(batch, len(suffixes), int(sizes.sum()), (), (), 0, found)
+
+
+class BlockPageRows:
+    """Rows of a block: PageRows."""
+
+    def __init__(self, suffixes: Sequence[bytes], wanted: Bool, base_s: int, sizes: Int64) -> None:
+        self._pairs = list(compress(suffixes, wanted.tolist()))
+        self._sizes = sizes
+        self.complete = len(self._pairs) == len(suffixes)
+        self.plain: Bool = np.ones(len(self._pairs), np.bool_)
+        self.first_s = self.last_s = base_s
+
+    @property
+    def bases_s(self) -> Int64:
+        """Hour of each row."""
+        return np.full(len(self._pairs), self.first_s)
+
+    def series(self, rows: slice) -> list[bytes]:
+        """Return the tag pairs of each row."""
+        return self._pairs[rows]
+
+    def sizes(self, rows: slice) -> Int64:
+        """Return each row's share of the block's bytes."""
+        return self._sizes[rows]
+
+    def names_size(self, rows: slice) -> int:
+        """Return the bytes of keys."""
+        return sum(map(len, self._pairs[rows]))
+
+    def sign(self, rows: slice, signing: CellSigner, newest_ms: int) -> bool:  # noqa: ARG002 - see PageRows
+        """Return False: an engine with blocks reports every write."""
+        return False
+
+
+class _JoinedRows:
+    """The rows of several pages, one after the other: PageRows."""
+
+    def __init__(self, pages: Sequence[PageRows]) -> None:
+        self._pages = pages
+        self._bounds = list(pairwise([0, *np.cumsum([len(page.plain) for page in pages]).tolist()]))
+        self.complete = all(page.complete for page in pages)
+        self.plain: Bool = np.concatenate([page.plain for page in pages])
+        self.first_s = pages[0].first_s
+        self.last_s = pages[-1].last_s
+
+    @property
+    def bases_s(self) -> Int64:
+        """Hour of each row."""
+        return np.concatenate([page.bases_s for page in self._pages])
+
+    def _slices(self, rows: slice) -> list[tuple[PageRows, slice]]:
+        """Return the pages that have some of the rows, and these rows in each."""
+        return [
+            (page, slice(max(rows.start - first, 0), min(rows.stop, last) - first))
+            for page, (first, last) in zip(self._pages, self._bounds, strict=True)
+            if rows.start < last and first < rows.stop
+        ]
+
+    def series(self, rows: slice) -> list[bytes]:
+        """Return the tag pairs of each row."""
+        return [pairs for page, some in self._slices(rows) for pairs in page.series(some)]
+
+    def sizes(self, rows: slice) -> Int64:
+        """Return the stored bytes of each row."""
+        return np.concatenate([np.empty(0, np.int64), *(page.sizes(some) for page, some in self._slices(rows))])
+
+    def names_size(self, rows: slice) -> int:
+        """Return the bytes of keys and columns."""
+        return sum(page.names_size(some) for page, some in self._slices(rows))
+
+    def sign(self, rows: slice, signing: CellSigner, newest_ms: int) -> bool:
+        """See PageRows."""
+        return all(page.sign(some, signing, newest_ms) for page, some in self._slices(rows))
+
+
+def _joined(pages: Sequence[PointPage]) -> PointPage:
+    """Return pages as one."""
+    batches = [page.batch for page in pages]
+    ends = np.cumsum([batch.starts[-1] for batch in batches])
+    starts = [batch.starts[1:] + end - batch.starts[-1] for batch, end in zip(batches, ends, strict=True)]
+    rows = [page.rows for page in pages if page.rows is not None]
+    return PointPage(
+        Batch(
+            np.concatenate([batch.series for batch in batches]),
+            np.concatenate([np.zeros(1, np.int64), *starts]),
+            np.concatenate([batch.times for batch in batches]),
+            np.concatenate([batch.bits for batch in batches]),
+            np.concatenate([batch.floats for batch in batches]),
+        ),
+        sum(page.rows_read for page in pages),
+        sum(page.size for page in pages),
+        [note for page in pages for note in page.annotations],
+        [text for page in pages for text in page.warnings],
+        sum(page.duplicates for page in pages),
+        _JoinedRows(rows) if len(rows) == len(pages) else None,
+    )
