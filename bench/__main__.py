@@ -14,6 +14,7 @@ from bench import idle as idle_module
 from bench import ingest as ingest_module
 from bench import mixed_load as mixed_load_module
 from bench import pace as pace_module
+from bench import page as page_module
 from bench import put as put_module
 from bench import query as query_module
 from bench import query_numbers as query_numbers_module
@@ -115,6 +116,13 @@ def idle(count: int, seconds: int, pairs: int) -> None:
 def retention(series: int, days: int, expired: int, rounds: int) -> None:
     """Delete expired points: dry run, speed, and the speed of puts meanwhile."""
     retention_module.retention(series, days, expired, rounds)
+
+
+@bench.command()
+@click.option("--rounds", default=5, help="Rounds.")
+def page(rounds: int) -> None:
+    """Open the page in Chromium: first paint, and a graph of 20 series over a day."""
+    page_module.page(rounds)
 
 
 @bench.command()

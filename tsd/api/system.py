@@ -119,7 +119,6 @@ def utility_routes(drop_caches: Callable[[], None], stop: Callable[[], None], *,
         return Response(200, pages.exiting(), HTML)
 
     return {
-        "": _home,
         "aggregators": _aggregators,
         "api/aggregators": _aggregators,
         "api/dropcaches": drop,
@@ -128,10 +127,6 @@ def utility_routes(drop_caches: Callable[[], None], stop: Callable[[], None], *,
         "version": _version,
         **({"diediedie": die} if may_stop else {}),
     }
-
-
-async def _home(_request: Request) -> Response:
-    return Response(200, pages.home(build_data()["version"]), HTML)
 
 
 async def _aggregators(request: Request) -> Response:

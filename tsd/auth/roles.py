@@ -86,7 +86,7 @@ def _stats(method: str, word: str) -> Role:
 
 
 ENDPOINT_PERMISSIONS: Mapping[str, Permission] = {
-    "": ANY_ROLE,
+    "": PUBLIC,  # the page has no data
     "aggregators": ANY_ROLE,
     "api/aggregators": ANY_ROLE,
     "api/annotation": _annotation,
@@ -105,6 +105,7 @@ ENDPOINT_PERMISSIONS: Mapping[str, Permission] = {
     "api/stats": _stats,
     "api/stats/clients": _stats,
     "api/stats/query": _stats,
+    "api/stats/rejected": _stats,
     "api/suggest": Role.READ,
     "api/tree": _tree,
     "api/uid": _uid,
@@ -116,6 +117,7 @@ ENDPOINT_PERMISSIONS: Mapping[str, Permission] = {
     "s": ANY_ROLE,
     "stats": VIEW_STATUS,
     "suggest": Role.READ,
+    "ui": PUBLIC,
     "version": ANY_ROLE,
 }
 COMMAND_PERMISSIONS: Mapping[str, Role] = {

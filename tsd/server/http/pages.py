@@ -1,4 +1,4 @@
-"""HTML pages: errors outside the API, the home page, and the reply to /diediedie."""
+"""HTML pages: errors outside the API, and the reply to /diediedie."""
 
 from html import escape
 
@@ -45,23 +45,6 @@ def moved(location: str) -> bytes:
         f'<!DOCTYPE html>\n<html><head><meta http-equiv="refresh" content="0; url={escape(location)}"></head>'
         "<body></body></html>\n"
     ).encode()
-
-
-def home(version: str) -> bytes:
-    """Return the page at `/`. Health checks look for its title and the element id."""
-    links = "".join(
-        f'<li><a href="{path}">{path}</a>: {what}</li>\n'
-        for path, what in (
-            ("/api/version", "version"),
-            ("/api/stats", "statistics"),
-            ("/metrics", "statistics for Prometheus"),
-            ("/api/config", "settings"),
-            ("/api/aggregators", "aggregators of queries"),
-            ("/health/ready", "readiness for writes and queries"),
-            ("/logs", "recent log events"),
-        )
-    )
-    return page("OpenTSDB", f"tsd {version}", f'<div id="queryuimain"><ul>\n{links}</ul></div>')
 
 
 def exiting() -> bytes:

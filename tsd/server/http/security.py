@@ -72,6 +72,7 @@ LOGGED_PARAMETERS = (
     "id", "query", "m", "queries", "tsuids", "start", "end", "start_time", "end_time", "global", "method_override",
 )  # fmt: skip
 CHALLENGES = (("WWW-Authenticate", 'Basic realm="tsd", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="tsd"'))
+SCRIPT_HEADER = "x-requested-with"  # of requests by scripts: a browser then asks for no password
 CROSS_ORIGIN = ("cross-site", "same-site")  # of Sec-Fetch-Site: same-site includes other hosts of the domain
 _OVERRIDES = ("GET", "POST", "PUT", "DELETE")
 
@@ -82,8 +83,8 @@ Headers = Mapping[str, str]
 WRITES = frozenset(
     {"api/annotation", "api/annotations", "api/histogram", "api/put", "api/rollup", "api/tree", "api/uid"}
 )
-READS = frozenset({"", "api/query", "api/search", "api/suggest", "favicon.ico", "q", "s", "suggest"})
-UI = frozenset({"", "aggregators", "diediedie", "favicon.ico", "logs", "q", "s", "stats", "suggest", "version"})
+READS = frozenset({"", "api/query", "api/search", "api/suggest", "favicon.ico", "q", "s", "suggest", "ui"})
+UI = frozenset({"", "aggregators", "diediedie", "favicon.ico", "logs", "q", "s", "stats", "suggest", "ui", "version"})
 
 
 class EndpointSwitches(NamedTuple):
@@ -187,7 +188,7 @@ class Authorizer:
         _, _, needed = self._permission(key, method, target.segments, target.params)
         if not is_permitted(sender.principal.roles, needed):
             authenticator.count_refusal(sender.principal, "http")
-            raise _denied(needed, sender, may_log_in=authenticator.enabled)
+            raise _denied(needed, sender, _challenges(headers) if authenticator.enabled else ())
         is_change = needed and not needed & Role.READ
         if is_change and _is_cross_origin(headers) and not self._cors.decides(headers.get("origin")):
             raise _refused_origin(headers)
@@ -219,7 +220,7 @@ class Authorizer:
             wait = (("Retry-After", str(int(MAX_WAIT_S))),)
             raise Refused(429, "Too Many Requests", str(error), headers=wait) from error
         if session is None:
-            raise Refused(401, "Unauthorized", "The credentials are not valid", headers=CHALLENGES)
+            raise Refused(401, "Unauthorized", "The credentials are not valid", headers=_challenges(headers))
         known = peer.authenticated_as(session, session.principal)
         peer.last_credentials = (header, known)
         return known
@@ -254,12 +255,18 @@ def _may_use_jsonp(headers: Headers, *, is_public: bool) -> bool:
     return not _is_cross_origin(headers) and is_public
 
 
-def _denied(needed: Role, peer: Peer, *, may_log_in: bool) -> Refused:
+def _challenges(headers: Headers) -> Sequence[tuple[str, str]]:
+    """Return the challenges for a request. Scripts get none that makes a browser ask for a password."""
+    return CHALLENGES[1:] if SCRIPT_HEADER in headers else CHALLENGES
+
+
+def _denied(needed: Role, peer: Peer, challenges: Sequence[tuple[str, str]]) -> Refused:
+    """Return the refusal of a request without a needed role. `challenges`: none if senders cannot sign in."""
     text = f"This needs the role {describe_roles(needed)}"
     if peer.principal.name:
         return Refused(403, "Forbidden", text)
-    if may_log_in:
-        return Refused(401, "Unauthorized", text, headers=CHALLENGES)
+    if challenges:
+        return Refused(401, "Unauthorized", text, headers=challenges)
     return Refused(403, "Forbidden", f"{text}, which tsd.access.anonymous does not grant")
 
 

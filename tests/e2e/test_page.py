@@ -1,0 +1,317 @@
+"""The page in a real Chromium, on a real daemon."""
+
+import csv
+import io
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser import chromium, tab
+from tests.e2e.command import PATIENCE_S, Served, Tsd, until
+from tests.e2e.test_authentication import Accounts
+from tests.e2e.test_collectd import collectd, node
+from tests.peers.needs import need_program
+from tsd.auth.roles import Role
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
+
+BASE = 1_700_000_000
+SPAN = "start=1700000000&end=1700003600"
+MANY = 100_000
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests."""
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A daemon with an hour of two series, and with one metric of many series."""
+    with Tsd(tmp_path_factory.mktemp("page") / "state", {"tsd.access.anonymous": "read,write,admin"}).serve() as served:
+        hour = [
+            b"put sys.cpu.user %d %d host=%s\n" % (BASE + 10 * step, step + shift, host)
+            for step in range(360)
+            for shift, host in ((0, b"web01"), (1000, b"web02"))
+        ]
+        served.send_lines(b"".join(hour))
+        served.send_lines(b"".join(b"put many.series %d 1 host=h%06d\n" % (BASE + 60, host) for host in range(MANY)))
+        yield served
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A tab."""
+    with tab(browser) as opened:
+        opened.set_default_timeout(PATIENCE_S * 1000)
+        expect.set_options(timeout=PATIENCE_S * 1000)
+        yield opened
+
+
+def address(daemon: Served, fragment: str = "") -> str:
+    """Return the URL of the page."""
+    return f"http://127.0.0.1:{daemon.port}/{fragment}"
+
+
+def graph(*expressions: str, span: str = SPAN) -> str:
+    """Return a fragment that shows expressions."""
+    return "#" + "&".join([span, *(f"m={quote(one)}" for one in expressions)])
+
+
+def curves(page: Page) -> dict[str, list[str]]:
+    """Return the rows of the table of curves: last, min, mean, max and number of points, by name."""
+    page.locator("#graph:not(.busy)").wait_for()
+    page.locator("#below").wait_for()
+    rows = page.locator("#curves tbody tr")
+    return {
+        cells[0]: cells[1:] for cells in (rows.nth(at).locator("td").all_inner_texts() for at in range(rows.count()))
+    }
+
+
+def shown(page: Page) -> dict[str, list[str]]:
+    """Return the table of curves once one is there, and the graph with it."""
+    page.locator("#curves tbody tr").first.wait_for()
+    page.locator("#graph .trace").first.wait_for(state="attached")
+    return curves(page)
+
+
+def drag(page: Page) -> None:
+    """Drag over the middle of the graph."""
+    box = page.locator("#graph .nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60, steps=5)
+    page.mouse.up()
+
+
+def span_of(page: Page) -> tuple[str, str]:
+    """Return the range that the URL has."""
+    found = re.search(r"start=([^&]*)&end=([^&]*)", page.url)
+    assert found is not None, page.url
+    return found[1], found[2]
+
+
+def test_typed_query_is_completed_and_drawn(daemon: Served, page: Page) -> None:
+    page.goto(address(daemon, f"#{SPAN}"))
+    page.locator(".metric").fill("sys.c")
+    option = page.locator(".query datalist option").first
+    option.wait_for(state="attached")
+    assert option.get_attribute("value") == "sys.cpu.user"
+    page.locator(".metric").fill("sys.cpu.user")
+    page.locator(".metric").press("Enter")
+    page.get_by_role("button", name="Add a tag").click()
+    page.keyboard.type("h")
+    names = page.locator(".tag .name + datalist option")
+    names.first.wait_for(state="attached")
+    assert names.first.get_attribute("value") == "host"
+    page.keyboard.type("ost")
+    page.keyboard.press("Tab")
+    values = page.locator(".tag .value + datalist option")
+    values.nth(1).wait_for(state="attached")
+    assert [values.nth(at).get_attribute("value") for at in range(2)] == ["web01", "web02"]
+    page.keyboard.type("*")
+    page.keyboard.press("Enter")
+    page.locator("#last").select_option("1y-ago")
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
+    assert {name: cells[-2:] for name, cells in shown(page).items()} == {
+        "sys.cpu.user host=web01": ["359", "360"],
+        "sys.cpu.user host=web02": ["1359", "360"],
+    }
+
+
+def test_dragged_range_is_zoomed_and_back_restores_it(daemon: Served, page: Page) -> None:
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=web01}")))
+    assert [cells[-1] for cells in shown(page).values()] == ["360"]
+    before = page.url
+    drag(page)
+    page.wait_for_url(lambda url: url != before)
+    page.locator("#curves td").last.wait_for()
+    until(lambda: [cells[-1] for cells in curves(page).values()] != ["360"], "fewer points")
+    points = int(next(iter(curves(page).values()))[-1])
+    assert 80 <= points <= 100  # a quarter of 360
+    page.go_back()
+    until(lambda: [cells[-1] for cells in curves(page).values()] == ["360"], "all points again")
+    assert page.url == before
+
+
+def test_url_shares_exactly_what_is_shown(daemon: Served, page: Page, browser: Browser) -> None:
+    page.goto(address(daemon, graph("sum:10m-avg:rate:sys.cpu.user{host=*}", "max:sys.cpu.user")))
+    page.locator(".axis").nth(1).select_option("right")
+    page.locator(".interval").nth(1).select_option("5m")
+    page.locator("#points").click()
+    until(lambda: "table=1" in page.url and "x1y2" in page.url and "5m-avg" in page.url, "the URL has all changes")
+    wanted, points = shown(page), page.locator("#table").inner_text()
+    assert len(wanted) == 3
+    with tab(browser) as other:
+        other.goto(page.url)
+        assert shown(other) == wanted
+        assert other.locator(".axis").nth(1).input_value() == "right"
+        assert other.locator("#table").inner_text() == points
+
+
+def test_old_opentsdb_link_is_understood(daemon: Served, page: Page) -> None:
+    span = "start=2023/11/14-22:13:20&end=2023/11/14-23:13:20"
+    page.goto(address(daemon, f"#{span}&m=sum:10m-avg:sys.cpu.user%7Bhost=web01%7D&o=&yrange=%5B0:%5D"))
+    assert [int(cells[-1]) for cells in shown(page).values()] in ([6], [7])
+
+
+def test_points_are_saved_as_csv_and_png(daemon: Served, page: Page, tmp_path: Path) -> None:
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
+    shown(page)
+    with page.expect_download() as download:
+        page.locator("#csv").click()
+    rows = list(csv.reader(io.StringIO(Path(download.value.path()).read_text())))
+    assert rows[0] == ["time", "sys.cpu.user host=web01", "sys.cpu.user host=web02"]
+    assert [row[1:] for row in rows[1:]] == [[str(step), str(step + 1000)] for step in range(360)]
+    assert rows[1][0] == "2023-11-14T22:13:20.000Z"
+    with page.expect_download() as download:
+        page.locator("#png").click()
+    assert Path(download.value.path()).read_bytes().startswith(PNG)
+
+
+def test_annotation_is_saved_and_shown(daemon: Served, page: Page) -> None:
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=web01}")))
+    shown(page)
+    page.locator("#annotate").click()
+    page.locator("#annotation-time").fill("1700001000")
+    page.locator("#annotation-text").fill("release 7")
+    page.locator("#annotation-text").press("Enter")
+    page.locator("#graph .annotation").wait_for(state="attached")
+
+
+def test_without_library_the_daemons_svg_is_shown(daemon: Served, page: Page) -> None:
+    def without(route) -> None:  # type: ignore[no-untyped-def]
+        answer = route.fetch()
+        route.fulfill(response=answer, body=re.sub(r'(name="tsd-plotly" content=)"[^"]*"', r'\1""', answer.text()))
+
+    page.route("**/", without)
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
+    image = page.locator("#graph img")
+    image.wait_for()
+    page.wait_for_function("document.querySelector('#graph img').naturalWidth > 400")
+    assert len(curves(page)) == 2
+
+
+def test_unknown_metric_is_named_in_the_error(daemon: Served, page: Page) -> None:
+    page.goto(address(daemon, graph("sum:no.such.metric")))
+    message = page.locator("#message.error")
+    message.wait_for()
+    assert "no.such.metric" in message.inner_text()
+    page.locator(".metric").fill("sys.cpu.user")
+    page.locator(".metric").press("Enter")
+    shown(page)
+    expect(message).to_have_count(0)
+
+
+def test_stopped_daemon_is_told_and_refresh_recovers(page: Page, tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    with tsd.serve() as first:
+        port = first.port
+        first.send_lines(b"put m %d 1 a=b\n" % BASE)
+        page.goto(address(first, graph("sum:m") + "&autoreload=5"))
+        shown(page)
+    page.locator("#message.error").wait_for()
+    with tsd.serve("--port", str(port)):
+        expect(page.locator("#message.error")).to_have_count(0)
+        shown(page)
+
+
+def test_many_series_leave_the_page_usable(daemon: Served, page: Page) -> None:
+    page.goto(address(daemon, graph("sum:many.series")))
+    assert shown(page)["many.series"][0] == str(MANY)
+    page.goto(address(daemon, graph("sum:many.series{host=*}")))
+    expect(page.locator("#message")).to_contain_text("100,000")
+    page.locator(".tag .value").fill("h00001")
+    page.locator(".tag .value + datalist option[value=h000010]").wait_for(state="attached")
+    page.locator(".tag .value").fill("h000010")
+    page.locator(".tag .value").press("Enter")
+    until(lambda: list(curves(page)) == ["many.series host=h000010"], "one curve")
+
+
+def test_daemon_view_shows_and_ends_queries(daemon: Served, page: Page) -> None:
+    daemon.send_lines(b"put sys.cpu.user 1700000000 not-a-number host=web01\n")
+    with daemon.connect() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.sendall(
+            b"GET /api/query?start=1700000000&m=sum:many.series%7Bhost=*%7D HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        page.goto(address(daemon, "#view=daemon"))
+        row = page.get_by_role("row").filter(has_text="many.series")
+        row.get_by_role("button", name="End").click()
+        expect(row).to_have_count(0)
+    view = page.locator("#daemon-view")
+    expect(view).to_contain_text("invalid_values")
+    expect(view).to_contain_text("tsd rejected --reason invalid_values --replay")
+    expect(view).to_contain_text("127.0.0.1")
+
+
+def test_sign_in_with_a_token(browser: Browser, page: Page, tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path, reader=Role.READ)
+    with Tsd(tmp_path / "state", accounts.access | {"tsd.access.anonymous": "write"}).serve() as served:
+        served.send_lines(b"put m %d 1 a=b\n" % BASE)
+        page.goto(address(served, graph("sum:m")))
+        dialog = page.locator("#sign-in")
+        dialog.wait_for()
+        page.locator("#credential").fill("wrong")
+        page.keyboard.press("Enter")
+        page.locator("#sign-in-reason").wait_for()
+        page.locator("#credential").fill(accounts.tokens["reader"])
+        page.keyboard.press("Enter")
+        assert list(shown(page)) == ["m a=b"]
+        expect(page.locator("#who")).to_have_text("reader")
+        expect(page.locator("#annotate")).to_be_hidden()
+        assert accounts.tokens["reader"] not in page.url
+        assert page.evaluate("JSON.stringify(localStorage) + document.cookie") == "{}"
+        page.reload()
+        assert list(shown(page)) == ["m a=b"]
+        with tab(browser) as other:
+            other.goto(page.url)
+            other.locator("#sign-in").wait_for()
+        page.locator("#sign").click()
+        dialog.wait_for()
+        assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_phone_needs_no_sideways_scrolling(daemon: Served, browser: Browser) -> None:
+    with tab(browser, width=360, height=740) as phone:
+        phone.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
+        shown(phone)
+        assert phone.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_dark_theme_follows_the_system_and_the_button(daemon: Served, page: Page) -> None:
+    page.emulate_media(color_scheme="light")
+    page.goto(address(daemon))
+    back = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(back)
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(back)
+    assert dark != light
+    page.emulate_media(color_scheme="light")
+    page.locator("#theme").click()
+    assert page.evaluate(back) == dark
+    page.reload()
+    assert page.evaluate(back) == dark
+
+
+def test_collectd_values_appear(page: Page, tmp_path: Path) -> None:
+    program = need_program("collectd")
+    with Tsd(tmp_path / "state").serve() as served, collectd(program, tmp_path, node(served.port)):
+        until(lambda: served.stats()["ledger.received"] > 100, "collectd has sent")
+        page.goto(address(served, "#start=15m-ago"))
+        page.locator(".metric").fill("load")
+        option = page.locator(".query datalist option").first
+        option.wait_for(state="attached")
+        metric = option.get_attribute("value")
+        assert metric is not None
+        page.goto(address(served, graph(f"sum:{metric}", span="start=15m-ago")))
+        assert [name.split()[0] for name in shown(page)] == [metric]

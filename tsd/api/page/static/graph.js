@@ -1,0 +1,127 @@
+// The graph: by the plotting library, or without it the daemon's own SVG.
+
+import { getBlob } from "./http.js";
+import { expression } from "./state.js";
+
+export const MOST_CURVES = 300; // drawn; the table and CSV have all
+const MARKED_POINTS = 40; // a curve with fewer points has markers
+const COLORS = [
+  "#1f77b4", "#e6550d", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17a2b8", "#b5a900", "#5b5bd6",
+  "#00876c", "#c2185b", "#6d8b00", "#a05195", "#3d85c6", "#b8621b", "#4f9a94", "#7f7f7f", "#ff9896", "#9c755f",
+];
+const library = document.querySelector('meta[name="tsd-plotly"]').content;
+let loading = null;
+let picture = ""; // object URL of the shown SVG
+
+export const hasLibrary = Boolean(library);
+
+/** Return the plotting library. It is loaded when the first graph is drawn. */
+function plotly() {
+  loading ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = library;
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => {
+      loading = null;
+      reject(new Error("The plotting library could not be loaded."));
+    };
+    document.head.append(script);
+  });
+  return loading;
+}
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function traces(curves) {
+  return curves.slice(0, MOST_CURVES).map((curve, at) => ({
+    x: curve.points.map((point) => new Date(point[0])),
+    y: curve.points.map((point) => (typeof point[1] === "number" ? point[1] : null)),
+    name: curve.name,
+    yaxis: curve.axis === "right" ? "y2" : "y",
+    mode: curve.points.length < MARKED_POINTS ? "lines+markers" : "lines",
+    line: { color: COLORS[at % COLORS.length], width: 1.4, dash: ["solid", "dash", "dot"][Math.floor(at / COLORS.length) % 3] },
+    marker: { size: 4 },
+    hovertemplate: "%{y:.6~g}",
+  }));
+}
+
+function layout(curves, annotations, range, width) {
+  const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), exponentformat: "SI", automargin: true };
+  const rows = Math.min(Math.ceil(Math.min(curves.length, MOST_CURVES) / Math.max(1, Math.floor(width / 260))), 8);
+  const found = {
+    height: Math.round(Math.max(320, Math.min(560, window.innerHeight * 0.55))) + rows * 20,
+    margin: { l: 50, r: 20, t: 16, b: 40 },
+    paper_bgcolor: color("--back"),
+    plot_bgcolor: color("--back"),
+    font: { color: color("--text"), size: 12 },
+    xaxis: { ...axis, type: "date", range: [new Date(range[0]), new Date(range[1])] },
+    yaxis: { ...axis },
+    hovermode: curves.length <= 20 ? "x unified" : "closest",
+    hoverlabel: { namelength: 60, bgcolor: color("--panel"), font: { color: color("--text") } },
+    dragmode: "zoom",
+    showlegend: true,
+    legend: { orientation: "h", y: -0.12, yanchor: "top", maxheight: rows * 22 + 20 },
+    shapes: annotations.map((one) => ({
+      type: "line", xref: "x", yref: "paper", x0: new Date(one.time), x1: new Date(one.time), y0: 0, y1: 1,
+      line: { color: color("--bad"), width: 1, dash: "dot" },
+    })),
+    annotations: annotations.map((one) => ({
+      x: new Date(one.time), yref: "paper", y: 1, text: "▼", showarrow: false, hovertext: one.text,
+      font: { color: color("--bad") },
+    })),
+  };
+  if (curves.some((curve) => curve.axis === "right")) found.yaxis2 = { ...axis, overlaying: "y", side: "right", showgrid: false };
+  return found;
+}
+
+/** Draw curves, each {name, axis, points: [[ms, value], …]}. `zoomed` is called with a new range in ms. */
+export async function draw(box, curves, annotations, range, zoomed) {
+  const drawing = await plotly();
+  if (picture) {
+    URL.revokeObjectURL(picture);
+    picture = "";
+    box.replaceChildren();
+  }
+  const config = { responsive: true, displaylogo: false, displayModeBar: false, doubleClick: false };
+  await drawing.react(box, traces(curves), layout(curves, annotations, range, box.clientWidth), config);
+  box.removeAllListeners("plotly_relayout");
+  box.removeAllListeners("plotly_doubleclick");
+  box.on("plotly_relayout", (change) => {
+    const [from, to] = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+    if (from !== undefined) zoomed([new Date(from).getTime(), new Date(to).getTime()]);
+  });
+  box.on("plotly_doubleclick", () => zoomed(null));
+}
+
+/** Return the parameters of the daemon's own pictures. */
+function pictureParameters(state, range, width, intervals) {
+  const given = new URLSearchParams({ start: String(range[0]), end: String(range[1]), wxh: `${Math.max(400, width)}x450` });
+  state.queries.forEach((query, at) => {
+    given.append("m", expression(query, intervals[at]));
+    given.append("o", query.axis === "right" ? "axis x1y2" : "");
+  });
+  return given;
+}
+
+/** Show the daemon's own SVG. */
+export async function drawPicture(box, state, range, intervals, signal) {
+  const given = pictureParameters(state, range, Math.round(box.clientWidth), intervals);
+  const blob = await getBlob(`/q?${given}&svg`, { signal });
+  if (picture) URL.revokeObjectURL(picture);
+  picture = URL.createObjectURL(blob);
+  const image = new Image();
+  image.alt = `Graph of ${state.queries.map((query) => query.metric).join(", ")}`;
+  image.src = picture;
+  box.replaceChildren(image);
+}
+
+/** Return the graph as a PNG. */
+export async function png(box, state, range, intervals) {
+  if (!hasLibrary) return getBlob(`/q?${pictureParameters(state, range, Math.round(box.clientWidth), intervals)}&png`);
+  const drawing = await plotly();
+  const text = await drawing.toImage(box, { format: "png", width: box.clientWidth, height: box.clientHeight, scale: 2 });
+  const bytes = Uint8Array.from(atob(text.slice(text.indexOf(",") + 1)), (one) => one.charCodeAt(0));
+  return new Blob([bytes], { type: "image/png" });
+}

@@ -1,0 +1,90 @@
+// Requests to the daemon's API, with the user's credentials.
+
+const KEY = "tsd-authorization"; // in the storage of this tab and origin
+export const MAX_ANSWER_BYTES = 32 * 2 ** 20;
+
+/** A request that failed, with a reason for people. */
+export class RequestError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function credential() {
+  return sessionStorage.getItem(KEY);
+}
+
+/** Keep a token, or NAME:PASSWORD; "" forgets it. */
+export function setCredential(text) {
+  if (!text) sessionStorage.removeItem(KEY);
+  else if (text.includes(":")) {
+    const bytes = new TextEncoder().encode(text);
+    sessionStorage.setItem(KEY, `Basic ${btoa(String.fromCharCode(...bytes))}`);
+  } else sessionStorage.setItem(KEY, `Bearer ${text}`);
+}
+
+async function send(path, { method = "GET", body, signal } = {}) {
+  const headers = { "X-Requested-With": "tsd" };
+  if (credential()) headers.Authorization = credential();
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  try {
+    return await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new RequestError(0, `The daemon at ${location.host} does not answer. Is it running, and is the network up?`);
+  }
+}
+
+/** Return the body as bytes. Answers over MAX_ANSWER_BYTES are cut off: the daemon then stops working on them. */
+async function bytesOf(response) {
+  const reader = response.body.getReader();
+  const parts = [];
+  let size = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    parts.push(value);
+    size += value.length;
+    if (size > MAX_ANSWER_BYTES) {
+      await reader.cancel();
+      throw new RequestError(413, `The answer has more than ${MAX_ANSWER_BYTES >> 20} MB. Group by fewer tags, filter more, or choose a longer downsampling interval.`);
+    }
+  }
+  return new Blob(parts);
+}
+
+function plain(status, text) {
+  let message = text;
+  try {
+    const { error } = JSON.parse(text);
+    message = error.details && error.details !== error.message ? `${error.message}: ${error.details}` : error.message;
+  } catch {
+    // not JSON: shown as it is
+  }
+  const name = /No such name for '(\w+)': '(.*?)'/.exec(message);
+  if (name) return `Nothing is stored under the ${{ metrics: "metric", tagk: "tag name", tagv: "tag value" }[name[1]] ?? "name"} ${name[2]}.`;
+  if (status === 401) return "Sign in to see this.";
+  if (status === 403) return `You may not see this. ${message}`;
+  if (status === 429) return "Too many attempts. Wait a moment.";
+  return message.split("\n")[0].slice(0, 500) || `The daemon answered with status ${status}.`;
+}
+
+async function checked(path, options) {
+  const response = await send(path, options);
+  if (!response.ok) throw new RequestError(response.status, plain(response.status, await response.text()));
+  return response;
+}
+
+/** Return the JSON of an answer; null for an empty one. */
+export async function getJson(path, options) {
+  const response = await checked(path, options);
+  if (response.status === 204) return null;
+  const text = await (await bytesOf(response)).text();
+  return text ? JSON.parse(text) : null;
+}
+
+export async function getBlob(path, options) {
+  const response = await checked(path, options);
+  return new Blob([await bytesOf(response)], { type: response.headers.get("Content-Type") ?? "" });
+}

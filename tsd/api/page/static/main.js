@@ -1,0 +1,360 @@
+// The page: it shows what the URL's fragment says, and writes every change to it.
+
+import { queryForm } from "./form.js";
+import { draw, drawPicture, hasLibrary, MOST_CURVES, png } from "./graph.js";
+import { credential, getJson, RequestError, setCredential } from "./http.js";
+import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, fromFragment, parseTime, toFragment } from "./state.js";
+import * as status from "./status.js";
+import { csv, curveTable, pointTable } from "./table.js";
+
+const MOST_POINTS = 1500; // of a curve
+const $ = (id) => document.getElementById(id);
+
+let state = fromFragment(location.hash);
+let access = { name: "", roles: [], sign_in: false };
+let aggregators = ["sum", "avg", "min", "max", "count"];
+let shown = null; // { curves, range, intervals } of the last answer
+let running = null; // AbortController
+let refreshing = 0;
+
+function say(text, isError = false) {
+  const box = $("message");
+  box.hidden = !text;
+  box.textContent = text ?? "";
+  box.classList.toggle("error", isError);
+}
+
+// ---- state and URL
+
+/** Write the state to the URL. `replace`: without an entry in the history. */
+function remember(replace = false) {
+  const fragment = toFragment(state);
+  if (fragment === (location.hash || "#")) return;
+  history[replace ? "replaceState" : "pushState"](null, "", fragment);
+}
+
+function changed() {
+  remember();
+  if (state.queries.some((query) => query.metric)) show();
+}
+
+function showForms() {
+  const list = $("queries");
+  list.replaceChildren(...state.queries.map((query) => queryForm(query, aggregators, changed, () => {
+    state.queries.splice(state.queries.indexOf(query), 1);
+    if (!state.queries.length) state.queries.push(emptyQuery());
+    showForms();
+    changed();
+  })));
+}
+
+function showRange() {
+  const last = $("last");
+  const isLast = !state.end && [...last.options].some((option) => option.value && option.value === state.start);
+  last.value = isLast ? state.start : "";
+  for (const label of document.querySelectorAll("#range .fixed")) label.hidden = isLast;
+  $("start").value = state.start;
+  $("end").value = state.end;
+  $("refresh").value = [...$("refresh").options].some((option) => option.value === state.refresh) ? state.refresh : "";
+}
+
+/** Show the state that the URL has. */
+function load() {
+  state = fromFragment(location.hash);
+  for (const [view, id] of [["graph", "view-graph"], ["daemon", "view-daemon"]]) {
+    $(`${view}-view`).hidden = state.view !== view;
+    if (state.view === view) $(id).setAttribute("aria-current", "page");
+    else $(id).removeAttribute("aria-current");
+  }
+  say("");
+  if (state.view === "daemon") {
+    clearTimeout(refreshing);
+    $("daemon-view").before($("message"));
+    status.start($("daemon-view"), access, failed);
+    return;
+  }
+  status.stop();
+  $("graph").before($("message"));
+  showForms();
+  showRange();
+  if (state.queries.some((query) => query.metric)) show();
+  else say("Choose a metric, or send points first: the daemon takes lines such as “put sys.cpu.user 1700000000 42.5 host=web01” on this port.");
+}
+
+function failed(error) {
+  if (error === null) return say("");
+  say(error.message, true);
+  if (error.status === 401 && access.sign_in) signIn(credential() ? "These credentials are not valid." : "");
+  return undefined;
+}
+
+// ---- the graph
+
+function range() {
+  const now = Date.now();
+  const from = parseTime(state.start, now);
+  const to = parseTime(state.end, now);
+  if (from === null || to === null) throw new RequestError(400, `${from === null ? state.start : state.end} is no time. Wanted: 2026/11/23-10:00, Unix seconds, or 2h-ago.`);
+  if (from >= to) throw new RequestError(400, `The range starts at ${formatTime(from)} and ends at ${formatTime(to)}: its start must be earlier.`);
+  return [from, to];
+}
+
+function nameOf(group, isOnly) {
+  const tags = Object.entries(group.tags).map(([name, value]) => `${name}=${value}`).join(" ");
+  if (isOnly) return group.metric;
+  return tags ? `${group.metric} ${tags}` : group.metric;
+}
+
+function annotationsOf(answer) {
+  const found = new Map();
+  for (const group of answer) {
+    for (const one of [...(group.annotations ?? []), ...(group.globalAnnotations ?? [])]) {
+      const time = one.startTime < 2 ** 32 ? one.startTime * 1000 : one.startTime;
+      found.set(`${time} ${one.description}`, { time, text: [one.description, one.notes].filter(Boolean).join("\n") });
+    }
+  }
+  return [...found.values()];
+}
+
+/** Ask for the points and draw them. Only the last call of several counts. */
+async function show() {
+  clearTimeout(refreshing);
+  running?.abort();
+  const mine = new AbortController();
+  running = mine;
+  const box = $("graph");
+  const queries = state.queries.filter((query) => query.metric);
+  box.classList.add("busy");
+  try {
+    const span = range();
+    const points = Math.min(MOST_POINTS, Math.max(200, Math.round(box.clientWidth)));
+    const automatic = automaticInterval(span[1] - span[0], points);
+    const intervals = queries.map((query) => (query.interval === "auto" ? automatic : query.interval));
+    const given = new URLSearchParams({ start: String(span[0]), end: String(span[1]) });
+    queries.forEach((query, at) => given.append("m", expression(query, intervals[at])));
+    const begun = performance.now();
+    const flags = `&arrays&ms&global_annotations${queries.length > 1 ? "&show_query" : ""}`; // to tell queries apart
+    const answer = await getJson(`/api/query?${given}${flags}`, { signal: mine.signal });
+    const groups = answer.filter((group) => group.dps);
+    const curves = groups.map((group) => ({
+      name: nameOf(group, groups.length === 1 && !Object.keys(group.tags).length),
+      axis: queries[group.query?.index ?? 0]?.axis ?? "left",
+      points: group.dps,
+    }));
+    shown = { curves, range: span, intervals };
+    if (hasLibrary) await draw(box, curves, annotationsOf(answer), span, zoomed);
+    else await drawPicture(box, { queries }, span, intervals, mine.signal);
+    summarise(curves, performance.now() - begun);
+  } catch (error) {
+    if (error.name === "AbortError" || running !== mine) return;
+    failed(error instanceof RequestError ? error : new RequestError(0, error.message));
+  } finally {
+    if (running === mine) {
+      box.classList.remove("busy");
+      if (state.refresh) refreshing = setTimeout(show, Number(state.refresh) * 1000);
+    }
+  }
+}
+
+function summarise(curves, took) {
+  const points = curves.reduce((sum, curve) => sum + curve.points.length, 0);
+  const curveCount = curves.length === 1 ? "1 curve" : `${curves.length.toLocaleString("en")} curves`;
+  $("summary").textContent = `${curveCount}, ${points.toLocaleString("en")} points, ${Math.round(took)} ms`;
+  $("below").hidden = false;
+  $("annotate").hidden = !access.roles.includes("write");
+  $("curves").replaceChildren(curves.length ? curveTable(curves) : "");
+  showTable();
+  if (!curves.length) say("There are no points in this range.");
+  else if (curves.length > MOST_CURVES && hasLibrary) say(`The first ${MOST_CURVES} of ${curves.length.toLocaleString("en")} curves are drawn. CSV has all.`);
+  else say("");
+}
+
+function showTable() {
+  $("table").hidden = !state.table;
+  $("points").setAttribute("aria-expanded", String(state.table));
+  $("table").replaceChildren(state.table && shown ? pointTable(shown.curves) : "");
+}
+
+function setRange(start, end) {
+  state.start = start;
+  state.end = end;
+  showRange();
+  changed();
+}
+
+/** Show a range that was dragged; null: the range before. */
+function zoomed(span) {
+  if (span === null) history.back();
+  else setRange(formatTime(Math.floor(span[0] / 1000) * 1000), formatTime(Math.ceil(span[1] / 1000) * 1000));
+}
+
+function move(by, scale = 1) {
+  try {
+    const [from, to] = range();
+    const [middle, half] = [(from + to) / 2 + by * (to - from), ((to - from) / 2) * scale];
+    zoomed([middle - half, Math.min(middle + half, Date.now())]);
+  } catch (error) {
+    failed(error);
+  }
+}
+
+// ---- files, links, annotations
+
+function save(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+function fileName(ending) {
+  const metric = state.queries.find((query) => query.metric)?.metric ?? "graph";
+  return `${metric.replace(/[^\w.-]/g, "_")}.${ending}`;
+}
+
+async function copyLink() {
+  const link = location.href;
+  try {
+    await navigator.clipboard.writeText(link);
+    say("The link is copied.");
+  } catch {
+    say(`The link: ${link}`);
+  }
+}
+
+/** Show a dialog; return whether it was confirmed. */
+function confirmed(dialog) {
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "ok"), { once: true });
+    dialog.returnValue = "cancel";
+    dialog.showModal();
+  });
+}
+
+async function annotate() {
+  $("annotation-time").value = formatTime(Date.now());
+  $("annotation-text").value = "";
+  if (!(await confirmed($("annotation")))) return;
+  try {
+    const time = parseTime($("annotation-time").value);
+    if (time === null) throw new RequestError(400, `${$("annotation-time").value} is no time.`);
+    const body = { startTime: Math.floor(time / 1000), description: $("annotation-text").value };
+    await getJson("/api/annotation", { method: "POST", body });
+    await show();
+  } catch (error) {
+    failed(error);
+  }
+}
+
+// ---- sign-in
+
+async function readAccess() {
+  access = await getJson("/ui/access");
+  $("sign").hidden = !access.sign_in;
+  $("sign").textContent = credential() ? "Sign out" : "Sign in";
+  $("who").textContent = access.name;
+}
+
+async function signIn(reason = "") {
+  if ($("sign-in").open) return;
+  $("sign-in-reason").textContent = reason;
+  $("sign-in-reason").hidden = !reason;
+  $("credential").value = "";
+  if (!(await confirmed($("sign-in")))) return;
+  setCredential($("credential").value.trim());
+  $("credential").value = "";
+  await begin();
+}
+
+async function sign() {
+  if (!credential()) return signIn();
+  setCredential("");
+  return begin();
+}
+
+// ---- start
+
+const themes = ["", "dark", "light"];
+
+function setTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+}
+
+function bind() {
+  $("run").addEventListener("click", () => changed());
+  $("add").addEventListener("click", () => {
+    state.queries.push(emptyQuery());
+    showForms();
+    $("queries").lastElementChild.querySelector(".metric").focus();
+  });
+  $("last").addEventListener("change", () => {
+    if ($("last").value) setRange($("last").value, "");
+    else {
+      const [from, to] = [parseTime(state.start) ?? parseTime(DEFAULT_START), parseTime(state.end) ?? Date.now()];
+      setRange(formatTime(from), formatTime(to));
+    }
+  });
+  for (const id of ["start", "end"]) {
+    $(id).addEventListener("change", () => setRange($("start").value.trim() || DEFAULT_START, $("end").value.trim()));
+  }
+  $("refresh").addEventListener("change", () => {
+    state.refresh = $("refresh").value;
+    changed();
+  });
+  $("earlier").addEventListener("click", () => move(-0.5));
+  $("later").addEventListener("click", () => move(0.5));
+  $("out").addEventListener("click", () => move(0, 2));
+  $("points").addEventListener("click", () => {
+    state.table = !state.table;
+    remember(true);
+    showTable();
+  });
+  $("csv").addEventListener("click", () => save(new Blob([csv(shown.curves)], { type: "text/csv" }), fileName("csv")));
+  $("png").addEventListener("click", async () => {
+    try {
+      const queries = state.queries.filter((query) => query.metric);
+      save(await png($("graph"), { queries }, shown.range, shown.intervals), fileName("png"));
+    } catch (error) {
+      failed(error);
+    }
+  });
+  $("copy").addEventListener("click", copyLink);
+  $("annotate").addEventListener("click", annotate);
+  $("sign").addEventListener("click", sign);
+  $("theme").addEventListener("click", () => {
+    const next = themes[(themes.indexOf(localStorage.getItem("tsd-theme") ?? "") + 1) % themes.length];
+    localStorage.setItem("tsd-theme", next);
+    setTheme(next);
+    if (shown && state.view === "graph") show();
+  });
+  for (const button of document.querySelectorAll("dialog .cancel")) {
+    button.addEventListener("click", () => button.closest("dialog").close("cancel"));
+  }
+  window.addEventListener("popstate", load);
+}
+
+async function begin() {
+  try {
+    await readAccess();
+    aggregators = await getJson("/api/aggregators");
+  } catch (error) {
+    if (error.status === 401) {
+      setCredential("");
+      access = { name: "", roles: [], sign_in: true };
+      $("sign").hidden = false;
+      $("sign").textContent = "Sign in";
+      say(error.message, true);
+      signIn("These credentials are not valid.");
+      return;
+    }
+    failed(error);
+    return;
+  }
+  load();
+}
+
+setTheme(localStorage.getItem("tsd-theme") ?? "");
+bind();
+begin();

@@ -1,0 +1,141 @@
+// What the page shows, as a URL fragment in the form of OpenTSDB's own page:
+// #start=1h-ago&end=…&m=AGGREGATOR:INTERVAL-FUNCTION:rate:METRIC{TAGS}{FILTERS}&o=axis x1y2&autoreload=15
+
+export const DEFAULT_START = "1h-ago";
+
+export function emptyQuery() {
+  return {
+    metric: "", aggregator: "sum", interval: "auto", function: "avg", fill: "", rate: false, counter: false,
+    axis: "left", tags: [],
+  };
+}
+
+export function emptyState() {
+  return { view: "graph", start: DEFAULT_START, end: "", refresh: "", table: false, queries: [emptyQuery()] };
+}
+
+/** Return the text of a query's `m` parameter. `interval` replaces an automatic one; "" for none. */
+export function expression(query, interval = query.interval) {
+  const parts = [query.aggregator];
+  if (interval) parts.push(`${interval}-${query.function}${query.fill ? `-${query.fill}` : ""}`);
+  if (query.rate) parts.push(query.counter ? "rate{counter}" : "rate");
+  const grouped = query.tags.filter((tag) => tag.name && tag.group);
+  const other = query.tags.filter((tag) => tag.name && !tag.group);
+  const text = (tags) => `{${tags.map((tag) => `${tag.name}=${tag.value || "*"}`).join(",")}}`;
+  let metric = query.metric;
+  if (grouped.length || other.length) metric += text(grouped);
+  if (other.length) metric += text(other);
+  parts.push(metric);
+  return parts.join(":");
+}
+
+/** Split text at `separator` outside braces and parentheses. */
+function split(text, separator) {
+  const parts = [""];
+  let depth = 0;
+  for (const one of text) {
+    if (one === "{" || one === "(") depth += 1;
+    if (one === "}" || one === ")") depth -= 1;
+    if (one === separator && depth <= 0) parts.push("");
+    else parts[parts.length - 1] += one;
+  }
+  return parts;
+}
+
+function tagsOf(text, group) {
+  return split(text, ",").filter((pair) => pair.includes("=")).map((pair) => {
+    const at = pair.indexOf("=");
+    return { name: pair.slice(0, at).trim(), value: pair.slice(at + 1).trim(), group };
+  });
+}
+
+/** Return the query of an `m` parameter and its `o` parameter. */
+export function parseExpression(text, options = "") {
+  const query = emptyQuery();
+  query.interval = "";
+  const parts = split(text, ":");
+  const last = parts.pop() ?? "";
+  query.aggregator = parts.shift() || "sum";
+  for (const part of parts) {
+    if (part.startsWith("rate")) {
+      query.rate = true;
+      query.counter = part.includes("counter");
+    } else if (/^(auto|\d+[a-z]+)-/.test(part)) {
+      [query.interval, query.function, query.fill = ""] = part.split("-");
+    }
+  }
+  const open = last.indexOf("{");
+  query.metric = open < 0 ? last : last.slice(0, open);
+  if (open >= 0) {
+    const groups = last.slice(open).split("}{");
+    query.tags = tagsOf(groups[0].replace(/^\{|\}$/g, ""), true);
+    if (groups[1] !== undefined) query.tags.push(...tagsOf(groups[1].replace(/\}$/, ""), false));
+  }
+  query.axis = /x1y2/.test(options) ? "right" : "left";
+  return query;
+}
+
+export function toFragment(state) {
+  const found = new URLSearchParams();
+  if (state.view !== "graph") found.set("view", state.view);
+  if (state.view === "graph" && state.queries.some((query) => query.metric)) {
+    found.set("start", state.start);
+    if (state.end) found.set("end", state.end);
+    for (const query of state.queries.filter((one) => one.metric)) {
+      found.append("m", expression(query));
+      found.append("o", query.axis === "right" ? "axis x1y2" : "");
+    }
+    if (state.refresh) found.set("autoreload", state.refresh);
+    if (state.table) found.set("table", "1");
+  }
+  return `#${found.toString()}`;
+}
+
+export function fromFragment(fragment) {
+  const state = emptyState();
+  const given = new URLSearchParams(fragment.replace(/^#/, ""));
+  state.view = given.get("view") === "daemon" ? "daemon" : "graph";
+  state.start = given.get("start") || DEFAULT_START;
+  state.end = given.get("end") || "";
+  state.refresh = /^\d+$/.test(given.get("autoreload") || "") ? given.get("autoreload") : "";
+  state.table = given.has("table");
+  const options = given.getAll("o");
+  const queries = given.getAll("m").map((text, at) => parseExpression(text, options[at]));
+  if (queries.length) state.queries = queries;
+  return state;
+}
+
+const UNITS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000, w: 604_800_000, n: 2_592_000_000, y: 31_536_000_000 };
+
+/** Return a time in Unix milliseconds; null for text that is no time. "" and "now" are now. */
+export function parseTime(text, now = Date.now()) {
+  const value = text.trim();
+  if (!value || value === "now") return now;
+  const ago = /^(\d+)(ms|[smhdwny])-ago$/.exec(value);
+  if (ago) return now - Number(ago[1]) * UNITS[ago[2]];
+  if (/^\d{1,10}$/.test(value)) return Number(value) * 1000;
+  if (/^\d{11,13}$/.test(value)) return Number(value);
+  const date = /^(\d{4})[/-](\d{1,2})[/-](\d{1,2})(?:[-T ](\d{1,2}):(\d{2})(?::(\d{2}))?)?$/.exec(value);
+  if (!date) return null;
+  const [year, month, day, hour = 0, minute = 0, second = 0] = date.slice(1).map((part) => (part ? Number(part) : 0));
+  return new Date(year, month - 1, day, hour, minute, second).getTime();
+}
+
+/** Return a time in the user's time zone, as the page's fields show and take it. */
+export function formatTime(ms) {
+  const date = new Date(ms);
+  const two = (number) => String(number).padStart(2, "0");
+  return `${date.getFullYear()}/${two(date.getMonth() + 1)}/${two(date.getDate())}-${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+
+/** Return the interval that gives at most `points` points; "" if that is less than 2 seconds. */
+export function automaticInterval(spanMs, points) {
+  const least = spanMs / 1000 / points;
+  const step = STEPS_S.find((one) => one >= least) ?? Math.ceil(least / 604800) * 604800;
+  if (step < 2) return "";
+  if (step % 86400 === 0) return `${step / 86400}d`;
+  if (step % 3600 === 0) return `${step / 3600}h`;
+  return step % 60 === 0 ? `${step / 60}m` : `${step}s`;
+}
