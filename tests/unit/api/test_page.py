@@ -38,7 +38,7 @@ async def test_page_may_load_nothing_from_elsewhere(daemon: Running) -> None:
     assert home.headers["x-frame-options"] == "DENY"
 
 
-async def test_files_of_the_page_are_cached_for_ever(daemon: Running) -> None:
+async def test_files_of_the_page_are_cached_long(daemon: Running) -> None:
     home = await http_request(daemon, "/")
     paths = {path.decode() for path in ASSET.findall(home.body)}
     assert {Path(path).suffix for path in paths} == {".css", ".js", ".svg"}

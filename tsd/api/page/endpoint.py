@@ -1,7 +1,7 @@
 """`/` and `/ui/…`: the page, its files, and the roles of its user.
 
 The page has no data: it asks the API for it, with the credentials of its user. The paths of its files contain a digest
-of all files, so browsers may cache them for ever. The plotting library comes from the package plotly (the extra `web`).
+of all files, so browsers may cache them without asking again. The plotting library comes from the package plotly (the extra `web`).
 """
 
 import gzip
@@ -22,7 +22,7 @@ from tsd.server.http.security import NO_FRAMES
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".css": "text/css; charset=UTF-8", ".js": "text/javascript; charset=UTF-8", ".svg": "image/svg+xml"}
-FOR_EVER = ("Cache-Control", "public, max-age=31536000, immutable")
+IMMUTABLE = ("Cache-Control", "public, max-age=31536000, immutable")
 ALWAYS_CHECKED = ("Cache-Control", "no-cache")
 DIGEST_CHARS = 12
 PLOTLY_FILE = "plotly.js"
@@ -61,7 +61,7 @@ def routes(*, has_accounts: bool) -> dict[str, Endpoint]:
         name = request.path.removeprefix(base)
         if name not in files or name == request.path:
             raise Refused(404, "Page not found")
-        return Response(200, files[name], TYPES[Path(name).suffix], (FOR_EVER,))
+        return Response(200, files[name], TYPES[Path(name).suffix], (IMMUTABLE,))
 
     return {"": page, "ui": below}
 
@@ -102,7 +102,7 @@ class PlottingLibrary:
 
     async def response(self, request: Request) -> Response:
         """Return the script, compressed once for all browsers."""
-        headers = (FOR_EVER, ("Vary", "Accept-Encoding"))
+        headers = (IMMUTABLE, ("Vary", "Accept-Encoding"))
         if "gzip" not in request.headers.get("accept-encoding", ""):
             return Response(200, await trio.to_thread.run_sync(self._file.read_bytes), TYPES[".js"], headers)
         async with self._compressing:

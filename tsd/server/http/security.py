@@ -255,12 +255,12 @@ def _may_use_jsonp(headers: Headers, *, is_public: bool) -> bool:
     return not _is_cross_origin(headers) and is_public
 
 
-def _challenges(headers: Headers) -> Sequence[tuple[str, str]]:
+def _challenges(headers: Headers) -> tuple[tuple[str, str], ...]:
     """Return the challenges for a request. Scripts get none that makes a browser ask for a password."""
     return CHALLENGES[1:] if SCRIPT_HEADER in headers else CHALLENGES
 
 
-def _denied(needed: Role, peer: Peer, challenges: Sequence[tuple[str, str]]) -> Refused:
+def _denied(needed: Role, peer: Peer, challenges: tuple[tuple[str, str], ...]) -> Refused:
     """Return the refusal of a request without a needed role. `challenges`: none if senders cannot sign in."""
     text = f"This needs the role {describe_roles(needed)}"
     if peer.principal.name:
