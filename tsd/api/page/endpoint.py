@@ -1,7 +1,8 @@
 """`/` and `/ui/…`: the page, its files, and the roles of its user.
 
 The page has no data: it asks the API for it, with the credentials of its user. The paths of its files contain a digest
-of all files, so browsers may cache them without asking again. The plotting library comes from the package plotly (the extra `web`).
+of all files, so browsers may cache them without asking again. The plotting library comes from the package plotly (the
+extra `web`).
 """
 
 import gzip
