@@ -1,0 +1,106 @@
+"""Points of a metric's series → the results of a KairosDB query → JSON."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tsd.query.kairosdb.column import EMPTY, Column
+from tsd.query.kairosdb.groups import ResultGroup, TaggedColumn, limited, result_groups
+from tsd.query.kairosdb.model import MetricQuery
+from tsd.query.kairosdb.steps import Frame, apply
+
+SLICE_POINTS = 5000  # written at once
+
+
+class Result(NamedTuple):
+    """One group of an answer."""
+
+    name: str
+    groups: Sequence[Mapping[str, Any]] | None  # None: not shown, as there are no points
+    tags: Mapping[str, Sequence[str]] | None  # None: not shown
+    column: Column
+
+
+class MetricAnswer(NamedTuple):
+    """The answer to one metric."""
+
+    sample_size: int | None  # points read; None: not shown
+    results: Sequence[Result]
+
+    @property
+    def points(self) -> int:
+        """Number of points in the answer."""
+        return sum(len(one.column) for one in self.results)
+
+
+def evaluate(series: Sequence[TaggedColumn], metric: MetricQuery, frame: Frame) -> MetricAnswer:
+    """Return the answer to a metric from the points of its series. Raises BadQuery."""
+    read = [limited(one, metric) for one in series]
+    size = sum(len(one.column) for one in read)
+    results = [_result(group, metric, frame) for group in result_groups(read, metric)]
+    if not results and all(one.kind == "tag" for one in metric.groupings):
+        column = _applied(EMPTY, metric, frame)
+        results = [Result(metric.name, None, None if metric.exclude_tags else {}, column)]
+    return MetricAnswer(size, results)
+
+
+def _result(group: ResultGroup, metric: MetricQuery, frame: Frame) -> Result:
+    column = group.column.at(slice(0, metric.limit)) if metric.limit else group.column
+    kind = {"name": "type", "type": "text" if group.is_text else "number"}
+    tags = None if metric.exclude_tags else group.tags
+    return Result(metric.name, [*group.groups, kind], tags, _applied(column, metric, frame))
+
+
+def _applied(column: Column, metric: MetricQuery, frame: Frame) -> Column:
+    for step in metric.steps:
+        column = apply(column, step, frame)
+    return column
+
+
+def write_answer(answers: Sequence[MetricAnswer]) -> Iterator[bytes]:
+    """Yield the JSON in chunks. NaN and infinities are null."""
+    yield b'{"queries":['
+    for at, answer in enumerate(answers):
+        size = b"" if answer.sample_size is None else b'"sample_size":%d,' % answer.sample_size
+        yield (b"," if at else b"") + b"{" + size + b'"results":['
+        for place, result in enumerate(answer.results):
+            yield (b"," if place else b"") + _head(result)
+            yield from _values(result.column)
+            yield b"]}"
+        yield b"]}"
+    yield b"]}"
+
+
+def _head(result: Result) -> bytes:
+    members: dict[str, Any] = {"name": result.name}
+    if result.groups is not None:
+        members["group_by"] = result.groups
+    if result.tags is not None:
+        members["tags"] = result.tags
+    return msgspec.json.encode(members)[:-1] + b',"values":['
+
+
+def _values(column: Column) -> Iterator[bytes]:
+    for first in range(0, len(column), SLICE_POINTS):
+        part = column.at(slice(first, first + SLICE_POINTS))
+        pairs = list(zip(part.times.tolist(), _listed(part), strict=True))
+        yield (b"," if first else b"") + msgspec.json.encode(pairs)[1:-1]
+
+
+def _listed(column: Column) -> list[Any]:
+    """Return the values of points as JSON has them."""
+    if column.texts is not None:
+        return list(column.texts)
+    points = column.points
+    values: list[Any] = points.bits.tolist()
+    if points.floats.any():
+        doubles = points.bits.view(np.float64)
+        finite = np.isfinite(doubles)
+        for at in np.flatnonzero(points.floats).tolist():
+            values[at] = float(doubles[at]) if finite[at] else None
+    if column.nulls is not None:
+        for at in np.flatnonzero(column.nulls).tolist():
+            values[at] = None
+    return values
