@@ -393,6 +393,16 @@ class PutHandler:
         Refused; after status 503 a client may repeat the request."""
         if not any(one.size for one in slices):
             raise Refused(400, "No datapoints found in content")
+        outcome = await self.store(slices, flags, echo, ingest, request)
+        if len(outcome.refused) <= LARGE_FAILURES:
+            return respond(outcome, flags, self.limits.shown_errors)
+        return await trio.to_thread.run_sync(respond, outcome, flags, self.limits.shown_errors)
+
+    async def store(
+        self, slices: Sequence[BodySlice], flags: PutFlags, echo: Echo, ingest: Ingest, request: Request
+    ) -> PutOutcome:
+        """Ingest the lines of a request, and return when they are on disk, or with `sync` in the store. Raises
+        Refused."""
         if not self._intake.backpressure.is_open:
             await self._wait(self._intake.backpressure.wait_open, "Please throttle writes")
         failures: list[PutFailure] = []
@@ -410,9 +420,7 @@ class PutHandler:
         outcome = PutOutcome(sum(len(numbers) for _, numbers in accepted), failures)
         if flags.sync and outcome.accepted:
             outcome = await self._flush(outcome, flags, lambda error: self._fail_all(accepted, error, flags, echo))
-        if len(failures) <= LARGE_FAILURES:
-            return respond(outcome, flags, self.limits.shown_errors)
-        return await trio.to_thread.run_sync(respond, outcome, flags, self.limits.shown_errors)
+        return outcome
 
     async def _wait(self, until: Callable[[], Awaitable[None]], message: str) -> None:
         """Wait for a limited time, because clients have a timeout. Raises Refused."""

@@ -7,6 +7,7 @@ so that an existing file loads.
 from dataclasses import dataclass
 from enum import Enum
 
+from tsd.config.kairosdb import KairosSettings
 from tsd.config.keys import setting
 from tsd.config.limits import LimitSettings
 
@@ -40,6 +41,7 @@ SECTIONS = {
     "journal": (("tsd.journal.path",), ""),
     "ingest": (("tsd.ingest.memory_limit",), ""),
     "HTTP": (("tsd.core.enable_api",), ""),
+    "KairosDB": (("tsd.kairosdb.enabled",), ""),
     "logging and statistics": (("tsd.canary.enable",), ""),
 }
 
@@ -166,7 +168,7 @@ class Charset(Enum):
 
 
 @dataclass(frozen=True)
-class Config(AccessSettings, LimitSettings):
+class Config(AccessSettings, LimitSettings, KairosSettings):
     """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
 
     port: int = setting(

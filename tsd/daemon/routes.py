@@ -11,6 +11,9 @@ import trio
 
 from tsd.api import annotation, health, metrics, put, query, rejected, search, stats, system, tree, uid
 from tsd.api.graph import endpoint as graph
+from tsd.api.kairosdb.query import KairosQueries
+from tsd.api.kairosdb.routes import KairosParts
+from tsd.api.kairosdb.routes import routes as kairosdb_routes
 from tsd.api.page import endpoint as page
 from tsd.api.points import PutHandler, StoreFlush
 from tsd.auth.hosts import LOCAL_HOSTS, parse_hosts
@@ -62,6 +65,7 @@ def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, l
         **stats.client_routes(parts.access.clients),
         **stats.routes(control.statistics, control.stats_tags, parts.now_ms, lambda: _gateways(parts)),
         **query.routes(engine, registry, rules, parts.now_ms),
+        **_kairosdb_routes(parts, watch),
         **query.exp_routes(engine, registry, rules, parts.now_ms),
         **graph.routes(engine, registry, rules, parts.now_ms, state_folder(config) / "matplotlib"),
     }
@@ -79,15 +83,37 @@ def _metric_sources(parts: ApiParts, request_stats: RequestStats, lag: LoopLag) 
     )
 
 
+def _put_handler(parts: ApiParts) -> PutHandler:
+    writer = parts.ingest.writer
+    return PutHandler(parts.ingest.intake, StoreFlush(lambda: writer.flush(patient=False), lambda: writer.trouble))
+
+
 def _put_routes(parts: ApiParts) -> dict[str, Endpoint]:
     """Return the endpoints that accept points."""
-    intake, writer = parts.ingest.intake, parts.ingest.writer
-    handler = PutHandler(intake, StoreFlush(lambda: writer.flush(patient=False), lambda: writer.trouble))
+    intake, handler = parts.ingest.intake, _put_handler(parts)
     return {
         **put.routes(handler, intake, name_rules(parts.config), parts.config.header_tag),
         **put.rollup_routes(handler, intake, parts.tables.rollups),
         **put.histogram_routes(handler, intake, parts.tables.histograms),
     }
+
+
+def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoint]:
+    """Return KairosDB's endpoints; none if they are not enabled."""
+    if not parts.config.kairosdb:
+        return {}
+    query_parts = parts.query
+    queries = KairosQueries(query_parts.engine, query_parts.registry, parts.now_ms, parts.config.allow_delete)
+    return kairosdb_routes(
+        KairosParts(
+            _put_handler(parts),
+            parts.ingest.intake,
+            queries,
+            parts.tables.catalog,
+            watch,
+            parts.config.kairosdb_dialect,
+        )
+    )
 
 
 def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:

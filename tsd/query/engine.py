@@ -3,20 +3,23 @@
 Long work is done in pages, in threads, or in slices of a few milliseconds. Every wait can be cancelled.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 import trio
 
 from tsd.codec.metadata import Annotation
+from tsd.codec.names import Kind
+from tsd.codec.points import Points
 from tsd.errors import BadQuery
 from tsd.query.assemble import Assembly, global_annotations
-from tsd.query.collect import SMALL, CachedReader, Collected, PointCollector, ReadCounts
+from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, ReadCounts
 from tsd.query.histograms import SLICE_BUCKETS, HistogramQuery
 from tsd.query.limits import Limits, MemoryShare, QueryBudget, QueryMemory, timeout_error
+from tsd.query.merge import common_tags
 from tsd.query.model import Query, SubQuery
 from tsd.query.plan import Plan, scan_range
 from tsd.query.registry import RunningQuery, cancelled_error
@@ -25,7 +28,16 @@ from tsd.query.rollups import RollupQuery
 from tsd.query.workers import WorkerPool
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.open_points import OpenPointSource, OpenSelection, split_span
-from tsd.tables.reading import PointReader, Selection, SeriesRequest
+from tsd.tables.reading import (
+    HOUR_S,
+    EncodedPage,
+    PointPage,
+    PointReader,
+    ScanRange,
+    Selection,
+    SeriesRequest,
+    SeriesSet,
+)
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -35,6 +47,16 @@ ANSWER_BYTES = 17  # of a point in an answer
 OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
 GROUP_BYTES = 1500  # of a group in an answer, in addition to its points
 Flush = Callable[[bytes], Awaitable[object]]
+
+
+class SeriesPoints(NamedTuple):
+    """A series with its points as stored."""
+
+    tags: Mapping[str, str]
+    points: Points
+
+
+Approve = Callable[[Sequence[SeriesPoints]], None]
 
 
 @dataclass(frozen=True)
@@ -116,7 +138,10 @@ class QueryEngine:
 
     def report_warnings(self, answer: Answer) -> None:
         """Count and log the warnings of an answer."""
-        if warnings := answer.warnings:
+        self._report(answer.warnings)
+
+    def _report(self, warnings: Sequence[str]) -> None:
+        if warnings:
             self.warnings += len(warnings)
             log.warning("query.answer_incomplete", warnings=len(warnings), first=warnings[0])
 
@@ -140,6 +165,48 @@ class QueryEngine:
                 await plan.selection.delete(read_ms)
         share.resize(held)  # no more than the answer
         return Answer(query, subs, notes)
+
+    async def series(self, query: Query, share: MemoryShare, approve: Approve = lambda _: None) -> list[SeriesPoints]:
+        """Return the series with points in the hours of a query of one metric, as stored. If the query deletes,
+        `approve` raises an exception if they must not be deleted."""
+        plan = (await self._plan(query, query.queries[0]))._replace(scan=_hours(query))
+        plan = await self._with_open_points(query, plan, set())
+        read_ms = self._now_ms()
+        collected = await self._collect(query, plan, self._budget(query, plan.selection.metric, share.resize))
+        self._report(collected.read.warnings)
+        tags = await self._names(plan.selection.series)
+        found = [
+            SeriesPoints(tags[number], points)
+            for number, points in enumerate(collected.series)
+            if collected.counts[number]
+        ]
+        if query.delete:
+            approve(found)
+            await plan.selection.delete(read_ms)
+        return found
+
+    async def tags(self, query: Query, share: MemoryShare) -> list[Mapping[str, str]]:
+        """Return the tags of the series with rows in the hours of a query of one metric."""
+        plan = (await self._plan(query, query.queries[0]))._replace(scan=_hours(query))
+        plan = await self._with_open_points(query, plan, set())
+        series = plan.selection.series
+
+        async def take(page: EncodedPage[PointPage]) -> None:
+            await series.match(page.series())
+            share.resize(len(series.pairs) * SERIES_BYTES)
+
+        for span, _ in split_span(plan.scan, plan.open_hours):
+            await plan.selection.read(span, take, annotations=False)
+        return await self._names(series)
+
+    async def _names(self, series: SeriesSet) -> list[Mapping[str, str]]:
+        """Return the tags of series, by number."""
+        each = await self.in_thread(
+            len(series.pairs), lambda: [common_tags([pairs], series.widths).tags for pairs in series.pairs]
+        )
+        tagks = await series.names(Kind.TAGK, list(dict.fromkeys(uid for tags in each for uid in tags)))
+        tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(uid for tags in each for uid in tags.values())))
+        return [{tagks[tagk]: tagvs[tagv] for tagk, tagv in tags.items()} for tags in each]
 
     async def _plan(self, query: Query, sub: SubQuery) -> Plan:
         """Plan a sub query. Raises BadQuery in OpenTSDB's words, StoreError."""
@@ -276,6 +343,20 @@ class QueryJob:
         self._answers: list[MemoryShare] = []
         self._made = engine.memory.share()
 
+    async def tags(self, query: Query) -> list[Mapping[str, str]]:
+        """Return the tags of the series with rows in the hours of a query of one metric. Raises BadQuery,
+        StoreError."""
+        share = self._engine.memory.share()
+        self._answers.append(share)
+        return await self._engine.tags(query, share)
+
+    async def series(self, query: Query, approve: Approve = lambda _: None) -> list[SeriesPoints]:
+        """Return the series with points in the hours of a query of one metric, held until the job ends. If the query
+        deletes, `approve` raises an exception if they must not be deleted. Raises BadQuery, StoreError."""
+        share = self._engine.memory.share()
+        self._answers.append(share)
+        return await self._engine.series(query, share, approve)
+
     async def answer(self, query: Query) -> Answer:
         """Return the answer to one query, held until the job ends. Raises BadQuery, StoreError."""
         share = self._engine.memory.share()
@@ -310,6 +391,11 @@ class QueryJob:
         """Release all memory."""
         for share in (self._made, *self._answers):
             share.release()
+
+
+def _hours(query: Query) -> ScanRange:
+    """Return the hours that hold the times of a query."""
+    return ScanRange(query.start_ms // 1000 // HOUR_S * HOUR_S, (query.end_ms // 1000 // HOUR_S + 1) * HOUR_S)
 
 
 def check_cancelled() -> None:

@@ -47,6 +47,9 @@ class Sampling(NamedTuple):
         return self.unit in ("DAYS", "WEEKS", "MONTHS", "YEARS")
 
 
+ONE_MS = Sampling()
+
+
 class Threshold(NamedTuple):
     """A threshold of `score`."""
 
@@ -59,7 +62,7 @@ class Step:
     """An aggregator with its properties; those of other aggregators have their defaults."""
 
     name: str
-    sampling: Sampling = Sampling()
+    sampling: Sampling = ONE_MS
     align_sampling: bool = True
     align_start_time: bool = False
     align_end_time: bool = False
@@ -86,7 +89,7 @@ class Grouping(NamedTuple):
 
     kind: str  # tag, time, value or bin
     tags: tuple[str, ...] = ()
-    range_size: Sampling = Sampling()
+    range_size: Sampling = ONE_MS
     group_count: int = 0
     size: int = 0  # of a range of values
     bins: tuple[float, ...] = ()

@@ -54,7 +54,11 @@ def _thresholds(value: Lenient, place: str) -> tuple[Threshold, ...]:
         boundary = one.get("boundary", "superior")
         if not isinstance(boundary, str) or boundary.lower() not in ("superior", "inferior"):
             raise BadRequest(f"{place}.thresholds.boundary must be superior or inferior, got {shown(boundary)}")
-        found.append(Threshold(double(one.get("value", Number("0")), f"{place}.thresholds.value"), boundary.lower() == "inferior"))
+        found.append(
+            Threshold(
+                double(one.get("value", Number("0")), f"{place}.thresholds.value"), boundary.lower() == "inferior"
+            )
+        )
     return tuple(found)
 
 

@@ -5,6 +5,7 @@ A bucket begins with its first point: later points belong to it as long as they 
 descending times are in one bucket.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
@@ -105,7 +106,7 @@ def _deviations(values: Float64, starts: Int64, step: Step) -> Float64:
     found = []
     edges = starts.tolist()
     listed = values.tolist()
-    for first, stop in zip(edges[:-1], edges[1:], strict=True):
+    for first, stop in itertools.pairwise(edges):
         mean = power = 0.0
         for n, value in enumerate(listed[first:stop], 1):
             mean += (value - mean) / n
@@ -124,7 +125,7 @@ def _deviations(values: Float64, starts: Int64, step: Step) -> Float64:
 def _percentiles(values: Float64, starts: Int64, step: Step) -> Float64:
     found = []
     edges = starts.tolist()
-    for first, stop in zip(edges[:-1], edges[1:], strict=True):
+    for first, stop in itertools.pairwise(edges):
         ordered = np.sort(values[first:stop])
         size = stop - first
         place = step.percentile * (size + 1)
@@ -147,7 +148,7 @@ def _least_squares(times: Int64, values: Float64, starts: Int64) -> Column:
     at: list[int] = []
     found: list[float] = []
     edges = starts.tolist()
-    for first, stop in zip(edges[:-1], edges[1:], strict=True):
+    for first, stop in itertools.pairwise(edges):
         part_times, part = times[first:stop].tolist(), values[first:stop].tolist()
         if len(part) <= 2:
             at += part_times
@@ -181,10 +182,8 @@ def _line(times: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
 MOST_GAPS = 10_000_000
 
 
-def gaps(
-    column: Column, step: Step, buckets: Buckets, span: tuple[int, int], room: Callable[[int], None]
-) -> Column:
-    """Return the points, with a null for each bucket of a span (ms, both included) without any. With `trim` only between points.
+def gaps(column: Column, step: Step, buckets: Buckets, span: tuple[int, int], room: Callable[[int], None]) -> Column:
+    """Return the points, with a null for each empty bucket of a span (ms, both included); with `trim` between points.
     `room` is called with the number of nulls, and raises BadRequest if there are too many."""
     if step.trims_gaps and not len(column):
         return column

@@ -18,7 +18,7 @@ from tsd.server.http import bodies, pages
 from tsd.server.http.bodies import MIN_BYTES_PER_S, MemoryBudget, Reservation, as_utf8, decompressed, too_large
 from tsd.server.http.messages import HTML, JSON, Request, Response, Target, closing, parse_target
 from tsd.server.http.router import LEGACY_JSON, Router
-from tsd.server.http.security import READS, security_headers
+from tsd.server.http.security import security_headers
 from tsd.server.http.stats import RequestStats
 from tsd.server.peer import Peer
 from tsd.server.replies import SlowConsumer
@@ -37,6 +37,7 @@ PROBE_S = 1  # between probes of a client whose input has ended: it may have clo
 TCP_CLOSE = 7  # Linux's state of a connection that was reset
 BAD_REQUEST, TIMED_OUT, TOO_MANY_HEADERS = 400, 408, 431
 BODILESS = (204, 304)
+GZIP_TYPE = "application/gzip"  # a content type that stands for a coding
 _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
 _NOT_HTTP = ("illegal request line", "no request line", "unsupported HTTP version")  # beginnings of h11's errors
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -172,7 +173,7 @@ class HttpConnection:
                 target.split,
                 decision.sender,
             )
-            if target.key in READS:
+            if self._router.is_query(target):
                 response = await self._answer_while_connected(request, target, decision.headers)
             else:
                 response = await self._router.answer(request, target, decision.headers)
@@ -252,8 +253,12 @@ class HttpConnection:
             return b""
         body = bytes(received)
         del received
-        body = await decompressed(body, headers.get("content-encoding", ""), self._limits.body, reservation)
-        return await as_utf8(body, headers.get("content-type", ""), self._limits.body)
+        content_type = headers.get("content-type", "")
+        coding = headers.get("content-encoding", "")
+        if not coding and content_type.partition(";")[0].strip().lower() == GZIP_TYPE:
+            coding = "gzip"  # how KairosDB's clients send it
+        body = await decompressed(body, coding, self._limits.body, reservation)
+        return await as_utf8(body, content_type, self._limits.body)
 
     async def _receive_body(self, reservation: Reservation) -> bytearray:
         """Return the body as sent."""

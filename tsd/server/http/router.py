@@ -86,6 +86,10 @@ class Router:
                 return longer
         return target.key
 
+    def is_query(self, target: Target) -> bool:
+        """Return whether a target's endpoint only reads: its work ends if the client disconnects."""
+        return target.key in READS or self._endpoint_key(target) in READS
+
     def refuse(self, error: Refused, target: Target | None = None) -> Response:
         """Return the response to a request that was not read completely or has no valid target."""
         response = _api_error(error) if target is None else _error(error, target)

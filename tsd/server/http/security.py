@@ -82,8 +82,12 @@ Headers = Mapping[str, str]
 # Endpoints that a mode or switch disables (docs/compat/wire.md §10). Endpoints beyond OpenTSDB's exist in every mode.
 WRITES = frozenset(
     {"api/annotation", "api/annotations", "api/histogram", "api/put", "api/rollup", "api/tree", "api/uid"}
+    | {"api/datapoints", "api/metric"}
 )
-READS = frozenset({"", "api/query", "api/search", "api/suggest", "favicon.ico", "q", "s", "suggest", "ui"})
+READS = frozenset(
+    {"", "api/query", "api/search", "api/suggest", "favicon.ico", "q", "s", "suggest", "ui"}
+    | {"api/datapoints/query", "api/metricnames", "api/tagnames", "api/tagvalues"}
+)
 UI = frozenset({"", "aggregators", "diediedie", "favicon.ico", "logs", "q", "s", "stats", "suggest", "ui", "version"})
 
 
@@ -127,7 +131,8 @@ class Authorizer:
     def is_enabled(self, key: str) -> bool:
         """Return whether the endpoint `key` exists in this mode."""
         mode, with_api, with_ui = self._switches
-        key = "/".join(key.split("/")[:2])  # api/query/last is enabled and disabled with api/query
+        if key not in READS:
+            key = "/".join(key.split("/")[:2])  # api/query/last is enabled and disabled with api/query
         if mode is Mode.READ_ONLY and key in WRITES:
             return False
         if mode is Mode.WRITE_ONLY and key in READS:

@@ -1,0 +1,73 @@
+"""The recorded puts of KairosDB's REST API as put lines, and their errors."""
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from tests.kairosdb_series import recorded
+from tsd.api.kairosdb.points import parse_body
+from tsd.codec.putline import NameRules, parse_put
+from tsd.codec.text import decode_number
+
+# What differs from KairosDB, and why (docs/kairosdb.md).
+DIFFERENT = {
+    "comments": "they may be anywhere",
+    "a datapoint with a null type": "null is no type",
+    "timestamp 0": "put lines have no time 0",
+    "timestamp too large": "KairosDB takes any time",
+    "empty body": "the endpoint answers it",
+    "space": "the endpoint answers it",
+    "skip_validate without tags": "series have tags",
+    "charset latin-1 is not heeded": "the charset is heeded",
+    "bytes that are no UTF-8": "names are ISO-8859-1",
+    "a datapoint of type long with text": "points after a bad one are stored",
+    "application/gzip of what is not": "the connection answers it",
+    "Content-Encoding gzip of what is not": "the connection answers it",
+    "gzip cut short": "the connection answers it",
+}
+OWN_WORDS = ("metric[", "Unregistered data point type", "duplicate key")  # messages of KairosDB, not of Java or Gson
+
+
+def cases() -> list[dict[str, Any]]:
+    return [
+        case
+        for case in recorded()["wire"]
+        if "stored" in case and case.get("request", {}).get("path") == "/api/v1/datapoints"
+    ]
+
+
+def body_of(request: dict[str, Any]) -> bytes:
+    if "body" in request:
+        return str(request["body"]).encode()
+    body = bytes.fromhex(request["body_hex"])
+    return gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
+
+
+def stored(lines: bytes) -> list[list[Any]]:
+    """Points as the vectors show them."""
+    found: dict[str, list[list[Any]]] = {}
+    for line in lines.splitlines():
+        put = parse_put(line, NameRules())
+        tags = json.dumps({tagk.decode("latin-1"): [tagv.decode("latin-1")] for tagk, tagv in put.tags})
+        time_ms = put.time if put.time >= 1 << 32 else put.time * 1000
+        found.setdefault(tags, []).append([time_ms, decode_number(put.flags, put.value)])
+    return [["number", json.loads(tags), sorted(points)] for tags, points in found.items()]
+
+
+def test_most_recorded_puts_are_judged() -> None:
+    assert len(DIFFERENT) < 0.2 * len(cases())
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if case["name"] not in DIFFERENT], ids=lambda c: c["name"])
+def test_recorded_put_is_taken(case: dict[str, Any]) -> None:
+    parsed = parse_body(body_of(case["request"]))
+    errors = [str(error).removeprefix("illegal argument: ") for one in parsed.slices for error in one.refused.values()]
+    has_text = any(kind == "text" for kind, _, _ in case["stored"])
+    assert bool(errors) == (case["status"] != 204 or has_text), errors
+    wanted = json.loads(case["answer"])["errors"] if case["status"] == 400 and case.get("answer") else []
+    assert all(str(error).startswith(OWN_WORDS) is False or error in errors for error in wanted), (errors, wanted)
+    numbers = [[kind, tags, sorted(points)] for kind, tags, points in case["stored"] if kind == "number"]
+    if case["name"] != "name a number":  # its points were asked for by another name
+        assert stored(b"".join(one.lines for one in parsed.slices)) == numbers

@@ -1,0 +1,1 @@
+"""KairosDB's HTTP endpoints, on any table layout."""

@@ -1,0 +1,49 @@
+"""POST /api/v1/datapoints: KairosDB's points into any table layout."""
+
+from itertools import islice
+
+import trio
+
+from tsd.api.kairosdb.messages import errors_response
+from tsd.api.kairosdb.points import parse_body
+from tsd.api.messages import check_method
+from tsd.api.points import PutFailure, PutFlags, PutHandler, parse_flags
+from tsd.errors import Refused
+from tsd.ingest.intake import Intake
+from tsd.server.http.messages import Request, Response
+
+SMALL_BODY = 2_000  # bytes that are parsed without a thread
+NO_INPUT = "Invalid json. No content due to end of input."
+
+
+class DatapointsEndpoint:
+    """/api/v1/datapoints."""
+
+    def __init__(self, handler: PutHandler, intake: Intake) -> None:
+        self._handler = handler
+        self._intake = intake
+
+    async def answer(self, request: Request) -> Response:
+        """Ingest the points of a request. With the parameter `sync` they are in the store when it is answered. Raises
+        Refused."""
+        check_method(request, "POST")
+        flags = parse_flags(request)
+        await self._handler.throttle(request.peer)
+        if not request.body.strip():
+            return errors_response(400, [NO_INPUT])
+        small = len(request.body) <= SMALL_BODY
+        parsed = parse_body(request.body) if small else await trio.to_thread.run_sync(parse_body, request.body)
+        wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
+        outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._intake.take, request)
+        shown = self._handler.limits.shown_errors
+        if outcome.refused:
+            return errors_response(400, map(_message, islice(outcome.refused, shown)))
+        if late := [*outcome.unstored, *outcome.late]:
+            raise Refused(503, f"{len(late)} points are accepted, but not in the store yet: {late[0].error}")
+        return Response(204, b"", None)
+
+
+def _message(failure: PutFailure) -> str:
+    """Return the error of a point, which names the point."""
+    place = (failure.datapoint or {}).get("point")
+    return failure.error if place is None or failure.error.startswith(place) else f"{place}: {failure.error}"

@@ -1,0 +1,113 @@
+"""/api/v1/datapoints/query, /query/tags and /delete, and DELETE of /api/v1/metric/NAME."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from tsd.api.messages import check_method
+from tsd.api.query import AnswerBody, parsed, register
+from tsd.errors import Refused
+from tsd.query.engine import ANSWER_BYTES, QueryEngine, QueryJob
+from tsd.query.kairosdb.answer import MetricAnswer, write_answer
+from tsd.query.kairosdb.model import FOREVER_MS, BadRequest, KairosQuery, MetricQuery
+from tsd.query.kairosdb.reading import answer_metrics, answer_tags, delete_points, engine_query
+from tsd.query.kairosdb.request import read_request
+from tsd.query.registry import QueryRegistry, RunningQuery
+from tsd.server.http.messages import Endpoint, Request, Response
+from tsd.server.http.security import check_deletion
+
+LARGE_POINTS = 5_000  # a larger answer is encoded in a thread, in chunks
+DISABLED = "Deleting data is not enabled (tsd.http.query.allow_delete=false)"
+METRIC = "/metric/"
+
+
+class KairosQueries(NamedTuple):
+    """What the endpoints of queries use."""
+
+    engine: QueryEngine
+    registry: QueryRegistry
+    now_ms: Callable[[], int]  # the wall clock
+    may_delete: bool
+
+
+def routes(queries: KairosQueries) -> dict[str, Endpoint]:
+    """Return the endpoints of queries and deletions."""
+
+    async def query(request: Request) -> Response:
+        if len(request.segments) > 2 and request.segments[2] != "tags":
+            raise Refused(404, "Endpoint not found")
+        if len(request.segments) > 2:
+            check_method(request, "POST")
+            return await _answer(request, queries, answer_tags)
+        check_method(request, "GET", "HEAD", "POST")
+        return await _answer(request, queries, partial(_points, queries))
+
+    async def delete(request: Request) -> Response:
+        check_method(request, "POST")
+        wanted = await _read(request, queries)
+        return await _delete(request, queries, wanted.metrics)
+
+    async def metric(request: Request) -> Response:
+        check_method(request, "DELETE")
+        path = request.path if request.split is None else request.split.path
+        name = unquote(path.partition(METRIC)[2])
+        if not name:
+            raise Refused(404, "Endpoint not found")
+        return await _delete(request, queries, [MetricQuery(name, 0, FOREVER_MS)])
+
+    return {"api/datapoints/query": query, "api/datapoints/delete": delete, "api/metric": metric}
+
+
+async def _read(request: Request, queries: KairosQueries) -> KairosQuery:
+    """Return the query of a request. Raise BadRequest."""
+    if request.method == "POST":
+        text = request.body.decode("utf-8", "replace")
+    else:
+        found = request.param("query")
+        if found is None:
+            raise BadRequest("query json must not be null or empty")
+        text = found
+    return await parsed(request, queries.engine.workers, partial(read_request, text, queries.now_ms()))
+
+
+async def _points(queries: KairosQueries, wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
+    return await answer_metrics(wanted, job, queries.now_ms())
+
+
+async def _answer(
+    request: Request,
+    queries: KairosQueries,
+    work: Callable[[KairosQuery, QueryJob], Awaitable[list[MetricAnswer]]],
+) -> Response:
+    wanted = await _read(request, queries)
+
+    async def run(running: RunningQuery) -> Response:
+        found = await queries.engine.work(partial(work, wanted), running=running)
+        return _encoded(found, queries.engine)
+
+    return await register(run, queries.registry, engine_query(wanted.metrics), request, (request.path, request.body))
+
+
+def _encoded(found: Sequence[MetricAnswer], engine: QueryEngine) -> Response:
+    """Return the response of an answer. A large one is encoded while it is sent, and until then counts against the
+    engine's memory limit."""
+    size = sum(one.points for one in found)
+    if size <= LARGE_POINTS:
+        return Response(200, b"".join(write_answer(found)))
+    share = engine.memory.share()
+    share.resize(size * ANSWER_BYTES)
+    return Response(200, AnswerBody(lambda: write_answer(found), engine.workers, share))
+
+
+async def _delete(request: Request, queries: KairosQueries, metrics: Sequence[MetricQuery]) -> Response:
+    """Delete points. Raise Refused."""
+    if not queries.may_delete:
+        raise Refused(403, DISABLED)
+    check_deletion(request)
+
+    async def run(running: RunningQuery) -> Response:
+        await queries.engine.work(partial(delete_points, metrics), running=running)
+        return Response(204, b"", None)
+
+    return await register(run, queries.registry, engine_query(metrics, delete=True), request, request.path)

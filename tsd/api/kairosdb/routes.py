@@ -1,0 +1,35 @@
+"""All of KairosDB's endpoints."""
+
+from typing import NamedTuple
+
+from tsd.api.health import Health
+from tsd.api.kairosdb import catalog, query
+from tsd.api.kairosdb.messages import with_errors
+from tsd.api.kairosdb.put import DatapointsEndpoint
+from tsd.api.points import PutHandler
+from tsd.ingest.intake import Intake
+from tsd.server.http.messages import Endpoint
+from tsd.tables.catalog import SeriesCatalog
+
+
+class KairosParts(NamedTuple):
+    """What the endpoints use."""
+
+    handler: PutHandler
+    intake: Intake
+    queries: query.KairosQueries
+    catalog: SeriesCatalog
+    health: Health
+    dialect: bool  # whether paths that OpenTSDB has too are KairosDB's
+
+
+def routes(parts: KairosParts) -> dict[str, Endpoint]:
+    """Return the endpoints by the first words of their paths, errors in KairosDB's form."""
+    found: dict[str, Endpoint] = {
+        "api/datapoints": DatapointsEndpoint(parts.handler, parts.intake).answer,
+        **query.routes(parts.queries),
+        **catalog.name_routes(parts.catalog),
+        **catalog.health_routes(parts.health),
+        **catalog.plain_routes(dialect=parts.dialect),
+    }
+    return {path: with_errors(endpoint) for path, endpoint in found.items()}

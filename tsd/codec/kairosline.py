@@ -1,0 +1,115 @@
+"""KairosDB's points as put lines: its telnet dialect, and the parts that its JSON shares with it.
+
+A put line is what every table layout can store. A point that has none is refused with the reason.
+"""
+
+import re
+from collections.abc import Iterable
+
+from tsd.codec.putline import FIRST_MS, illegal
+from tsd.codec.text import encode_name, parse_double
+from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, BadLine
+
+MS_FROM = 3_000_000_000  # times of `put` from here on are milliseconds
+COMMANDS = (b"put", b"putm", b"puts")
+NO_TEXT = "the value is a string: these tables store numbers only"
+NO_TTL = "these tables cannot store a time to live: points stay until they are deleted"
+_WORDS = re.compile(rb'"(.*?)(?:"(?=[\x00-\x20]|$)|$)|([^\x00-\x20]+)', re.DOTALL)
+_LONG = re.compile(rb"-?[0-9]+")
+_TTL = "kairos_opt.ttl"
+
+
+def put_line(metric: str, tags: Iterable[tuple[str, str]], time_ms: int, number: int | float) -> bytes:
+    """Return the put line of a point. Raise BadLine for what no put line can express; names are not checked further."""
+    names = [(encode_name(tagk), encode_name(tagv)) for tagk, tagv in tags]
+    name = encode_name(metric)
+    for word in (name, *(word for pair in names for word in pair)):
+        if not word or word.translate(None, b" =\n\r\t") != word:
+            raise illegal(f"got the name {word.decode('latin-1')!r}, wanted one without blanks, line ends and =")
+    tag_words = b" ".join(tagk + b"=" + tagv for tagk, tagv in names)
+    return b"put %s %s %s %s\n" % (name, time_word(time_ms), number_word(number), tag_words)
+
+
+def time_word(time_ms: int) -> bytes:
+    """Return a time as a put line has it. Raise BadLine for one that it would take for another.
+
+    >>> time_word(1356998400500), time_word(86400000)
+    (b'1356998400500', b'86400')
+    """
+    if time_ms >= FIRST_MS:
+        return b"%d" % time_ms
+    if time_ms > 0 and time_ms % 1000 == 0:
+        return b"%d" % (time_ms // 1000)
+    raise illegal(f"got the time {time_ms} ms, wanted one from {FIRST_MS} ms on, or a whole second after 1970")
+
+
+def number_word(number: int | float) -> bytes:
+    """Return a number as a put line has it. Raise BadLine for a number that cannot be stored.
+
+    >>> number_word(7), number_word(7.0), number_word(1e300)
+    (b'7', b'7.0', b'1e+300')
+    """
+    if isinstance(number, int):
+        if not -(1 << 63) <= number < 1 << 63:
+            raise BadLine(INVALID_VALUE, f"invalid value: {number} does not fit in 64 bits")
+        return b"%d" % number
+    if number != number or number in (float("inf"), float("-inf")):
+        raise illegal(f"value is NaN or Infinite: {number}")
+    return repr(number).encode()
+
+
+def convert_line(line: bytes) -> bytes:
+    """Return the put line of a line of KairosDB's dialect: put, putm or puts. Raise BadLine.
+
+    >>> convert_line(b"putm a.b 1356998400500 +1.50 host=x")
+    b'put a.b 1356998400500 1.5 host=x\\n'
+    """
+    words = [quoted or plain for quoted, plain in _WORDS.findall(line.rstrip(b"\r\n"))]
+    if len(words) < 4:
+        raise illegal(f"not enough arguments (need at least 3, got {max(len(words) - 1, 0)})")
+    command, metric, time, value, *tag_words = words
+    time_ms = _time_ms(command, time)
+    tags = _tags(tag_words)
+    if int(tags.pop(_TTL, "0")):
+        raise illegal(NO_TTL)
+    if command == b"puts":
+        raise illegal(NO_TEXT)
+    return put_line(_text(metric), (tags or {"add": "tag"}).items(), time_ms, _number(value))
+
+
+def _time_ms(command: bytes, word: bytes) -> int:
+    if not _LONG.fullmatch(word) or len(word) > 20:
+        raise BadLine(INVALID_VALUE, f"invalid value: got the time {_text(word)!r}, wanted digits")
+    time = int(word)
+    return time * 1000 if command == b"put" and time < MS_FROM else time
+
+
+def _number(word: bytes) -> int | float:
+    if b"." in word:
+        return parse_double(word)
+    if not _LONG.fullmatch(word) or len(word) > 40:
+        raise BadLine(INVALID_VALUE, f"invalid value: got {_text(word)!r}, wanted an integer, or a number with a point")
+    return int(word)
+
+
+def _tags(words: Iterable[bytes]) -> dict[str, str]:
+    tags: dict[str, str] = {}
+    for word in words:
+        name, equals, value = _text(word).partition("=")
+        if not name or not equals or not value or "=" in value:
+            raise BadLine(ILLEGAL_ARGUMENT, f"illegal argument: invalid tag: {_text(word)}")
+        if name == _TTL:
+            if not _LONG.fullmatch(value.encode()) or len(value) > 10:
+                raise illegal(f"got {word.decode('latin-1')}, wanted seconds")
+        elif name in tags:
+            raise illegal(f"duplicate tag: {_text(word)}")
+        tags[name] = value
+    return tags
+
+
+def _text(word: bytes) -> str:
+    """Return a word as text: UTF-8, or ISO-8859-1 where it is not valid UTF-8."""
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        return word.decode("latin-1")

@@ -1,0 +1,20 @@
+"""Settings of KairosDB's wire."""
+
+from dataclasses import dataclass
+
+from tsd.config.keys import setting
+
+# fmt: off
+
+
+@dataclass(frozen=True)
+class KairosSettings:
+    """Settings of KairosDB's endpoints and of its telnet dialect."""
+
+    kairosdb: bool = setting(
+        "tsd.kairosdb.enabled", False,
+        "Answer KairosDB's REST API, from /api/v1/datapoints on (docs/kairosdb.md).")
+    kairosdb_dialect: bool = setting(
+        "tsd.kairosdb.dialect", False,
+        "Where OpenTSDB and KairosDB differ on the port, speak KairosDB's dialect: the telnet commands put, putm and "
+        "puts, and /api/v1/version. Needs tsd.kairosdb.enabled.")

@@ -1,0 +1,134 @@
+"""Read the points and tags of KairosDB's queries with the query engine, and delete points.
+
+The engine reads each series of a metric without aggregation. Its memory, its limits, its timeout and its threads count
+for these queries too.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+from tsd.codec.putline import FIRST_MS, LAST_BASE_MS
+from tsd.errors import BadQuery
+from tsd.query.engine import QueryJob, SeriesPoints
+from tsd.query.kairosdb.answer import MetricAnswer, Result, evaluate
+from tsd.query.kairosdb.column import EMPTY, POINT_BYTES, Column
+from tsd.query.kairosdb.groups import TaggedColumn, all_tags
+from tsd.query.kairosdb.model import PATTERN, BadRequest, KairosQuery, MetricQuery
+from tsd.query.kairosdb.steps import Frame
+from tsd.query.model import NONE, Query, SubQuery
+from tsd.tables.filters import LITERAL_OR, REGEXP, Filter, make_filter
+from tsd.tables.quirks import CORRECTED
+
+IN_THREAD = 1 << 62  # few points may need many steps
+LAST_MS = LAST_BASE_MS - 3_600_000  # the last hour whose end is a time of the tables
+_SPECIAL = re.compile(r"([^\w\s-])", re.ASCII)
+_UNKNOWN = "No such name for "  # begins the error for a name that does not exist
+
+
+def engine_query(wanted: Sequence[MetricQuery], *, delete: bool = False) -> Query:
+    """Return the query that reads the series of some metrics, which share their times."""
+    start_ms, end_ms = (wanted[0].start_ms, wanted[0].end_ms) if wanted else (0, 0)
+    # The engine takes lower times for seconds.
+    first = start_ms if start_ms >= FIRST_MS else 0
+    last = min(max(end_ms, FIRST_MS), LAST_MS)
+    subs = [
+        SubQuery(NONE, one.name, filters=tuple(filter_of(*tag) for tag in one.tags.items()), index=at)
+        for at, one in enumerate(wanted)
+    ]
+    return Query(
+        first,
+        max(first, last),
+        tuple(subs),
+        start_text=str(start_ms),
+        end_text=str(end_ms),
+        ms_resolution=True,
+        no_annotations=True,
+        delete=delete,
+        quirks=CORRECTED,
+    )
+
+
+def filter_of(name: str, values: Sequence[str]) -> Filter:
+    """Return the filter of a tag: one literal by its name, several alternatives and patterns by a pattern. Of several
+    patterns the last one counts, as in KairosDB. Raises BadQuery."""
+    literals = [one for one in values if not one.startswith(PATTERN)]
+    patterns = [one.removeprefix(PATTERN) for one in values if one.startswith(PATTERN)]
+    if len(literals) == 1 and not patterns and "|" not in literals[0]:
+        return make_filter(name, LITERAL_OR, literals[0], quirks=CORRECTED)
+    each = [*(_SPECIAL.sub(r"\\\1", one) for one in literals), *patterns[-1:]]
+    return make_filter(name, REGEXP, f"^(?:{'|'.join(each)})$", quirks=CORRECTED)
+
+
+async def answer_metrics(wanted: KairosQuery, job: QueryJob, now_ms: int) -> list[MetricAnswer]:
+    """Return the answer to each metric. Raises BadQuery, StoreError."""
+    answers = []
+    for metric in wanted.metrics:
+        series = await _series(metric, job)
+        points = sum(len(one.column) for one in series)
+        job.add_memory(points * POINT_BYTES)
+        end_ms = max(metric.start_ms, min(metric.end_ms, now_ms))
+        frame = Frame(metric.start_ms, end_ms, wanted.zone, job.add_memory, job.check)
+        answers.append(await job.in_thread(IN_THREAD, partial(evaluate, series, metric, frame)))
+    return answers
+
+
+async def _series(metric: MetricQuery, job: QueryJob) -> list[TaggedColumn]:
+    """Return the points of each series within the times of a query."""
+    if metric.end_ms < 0:
+        return []
+    try:
+        found = await job.series(engine_query([metric]))
+    except BadQuery as error:
+        if error.message.startswith(_UNKNOWN):
+            return []
+        raise
+    return await job.in_thread(IN_THREAD, partial(_cut, found, metric))
+
+
+def _cut(found: Sequence[SeriesPoints], metric: MetricQuery) -> list[TaggedColumn]:
+    series = []
+    for tags, points in found:
+        inside = (points.times >= metric.start_ms) & (points.times <= metric.end_ms)
+        series.append(TaggedColumn(tags, Column(points if inside.all() else points.at(inside))))
+    return [one for one in series if len(one.column)]
+
+
+async def answer_tags(wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
+    """Return the tags of each metric's series with rows in the hours of the query. Raises BadQuery, StoreError."""
+    answers = []
+    for metric in wanted.metrics:
+        try:
+            each = [] if metric.end_ms < 0 else await job.tags(engine_query([metric]))
+        except BadQuery as error:
+            if not error.message.startswith(_UNKNOWN):
+                raise
+            each = []
+        answers.append(MetricAnswer(None, [Result(metric.name, None, all_tags(each), EMPTY)]))
+    return answers
+
+
+async def delete_points(wanted: Sequence[MetricQuery], job: QueryJob) -> None:
+    """Delete the points of some metrics within the times of a query. Raises BadQuery, StoreError.
+
+    Table layouts delete whole hours. A deletion whose first or last hour has points outside of it is refused.
+    """
+    for metric in wanted:
+        if metric.end_ms < 0:
+            continue
+        try:
+            await job.series(engine_query([metric], delete=True), partial(_approve, metric))
+        except BadQuery as error:
+            if not error.message.startswith(_UNKNOWN):
+                raise
+
+
+def _approve(metric: MetricQuery, found: Sequence[SeriesPoints]) -> None:
+    for _, points in found:
+        times = points.times
+        outside = times[(times < metric.start_ms) | (times > metric.end_ms)]
+        if len(outside):
+            raise BadRequest(
+                f"These tables delete whole hours: {metric.name} has a point at {int(outside[0])} ms, outside of "
+                f"{metric.start_ms} to {metric.end_ms} ms but in an hour of them. Nothing of it was deleted"
+            )
