@@ -16,5 +16,4 @@ class KairosSettings:
         "Answer KairosDB's REST API, from /api/v1/datapoints on (docs/kairosdb.md).")
     kairosdb_dialect: bool = setting(
         "tsd.kairosdb.dialect", False,
-        "Where OpenTSDB and KairosDB differ on the port, speak KairosDB's dialect: the telnet commands put, putm and "
-        "puts, and /api/v1/version. Needs tsd.kairosdb.enabled.")
+        "Where both have a path, /api/v1/version, answer as KairosDB does. Needs tsd.kairosdb.enabled.")

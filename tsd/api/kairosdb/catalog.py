@@ -6,10 +6,11 @@ import msgspec
 import trio
 
 from tsd import build_data
-from tsd.api.health import OK, Health
+from tsd.api.health import Health
 from tsd.api.kairosdb.features import FEATURES
 from tsd.api.messages import answer, check_method
 from tsd.codec.names import Kind
+from tsd.config.health import OK
 from tsd.errors import Refused
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.tables.catalog import SeriesCatalog
