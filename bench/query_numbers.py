@@ -9,6 +9,7 @@ import numpy as np
 
 from bench.report import machine, publish, spread, table
 from tsd.codec.points import Batch, Points
+from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler, PointJoiner
 from tsd.query.merge import merge, rate
 from tsd.query.model import PLAIN_RATE
@@ -92,10 +93,11 @@ def computed(case: Case, batches: list[Batch]) -> list[Points]:
     for batch in batches:
         taking.feed(batch)
     series = taking.finish(case.series)
-    found = [rate(points, PLAIN_RATE) for points in series] if case.rate else series
-    return [
-        merge(found[first :: case.groups], case.aggregator, scan, rate=case.rate).points for first in range(case.groups)
-    ]
+    groups = [np.arange(first, case.series, case.groups) for first in range(case.groups)]
+    if not case.rate:
+        return [merge(Chosen(series, group), case.aggregator, scan).points for group in groups]
+    rates = [[rate(series[number], PLAIN_RATE) for number in group.tolist()] for group in groups]
+    return [merge(group, case.aggregator, scan).points for group in rates]
 
 
 def measured(work: Callable[[], object], rounds: int) -> list[float]:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from tsd.codec.points import Batch, Points
+from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler, PointJoiner
 from tsd.query.fold import HAS_LOOP
 from tsd.query.merge import merge
@@ -123,14 +124,15 @@ def answer(
     )
     for batch in batches(series, scan, rows):
         taking.feed(batch)
-    points: list[Any] = taking.finish(len(series))
-    if query.rate is not None:
-        points = [rate_of(own, query.rate, scan.start_ms, quirks=quirks) for own in points]
+    points = taking.finish(len(series))
     shown = output_range(*bounds, query.downsample, quirks=quirks)
     answers = []
     for group in groups:
-        chosen = [points[number] for number in group]
-        merged = merge(chosen, query.aggregator, scan, rate=query.rate is not None, quirks=quirks)
+        if query.rate is None:
+            merged = merge(Chosen(points, np.array(group)), query.aggregator, scan, quirks=quirks)
+        else:
+            rates = [rate_of(points[number], query.rate, scan.start_ms, quirks=quirks) for number in group]
+            merged = merge(rates, query.aggregator, scan, quirks=quirks)
         answers.append({time: value for time, value in from_points(merged.points).items() if time in shown})
     return answers
 

@@ -38,6 +38,9 @@ class Kernel(Protocol):
     def column(self, first: int, values: Numbers) -> None:
         """Add one value to each slot from `first` on."""
 
+    def rows(self, table: Numbers) -> None:
+        """Add several values to each slot, row after row; `table` is (rows, slots)."""
+
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         """Add `values[starts[i] : starts[i + 1]]`, in order, to slot `slots[i]`; no slot twice, no empty run."""
 
@@ -46,6 +49,19 @@ class Kernel(Protocol):
 
 
 Make = Callable[[bool], Kernel]  # True: for integers
+
+
+class ByRow:
+    """Adds a table row by row."""
+
+    def column(self, first: int, values: Numbers) -> None:
+        """See Kernel."""
+        raise NotImplementedError
+
+    def rows(self, table: Numbers) -> None:
+        """See Kernel."""
+        for row in table:
+            self.column(0, row)
 
 
 class Sum:
@@ -65,6 +81,11 @@ class Sum:
         self._tally.add(first, len(values), nan)
         into = self._total[first : first + len(values)]
         np.add(into, self._term(values, nan), out=into)
+
+    def rows(self, table: Numbers) -> None:
+        nan = None if self._integers else nans(table)
+        self._tally.add_rows(table, nan)
+        self._total = added(self._total, self._term(table, nan))
 
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         self._tally.runs(slots, starts, values)
@@ -100,6 +121,13 @@ class Count:
         """Count one value for each slot from `first` on, except where it is `nan`."""
         self.counts[first : first + size] += 1 if nan is None else ~nan
 
+    def rows(self, table: Numbers) -> None:
+        self.add_rows(table, None if self._integers else nans(table))
+
+    def add_rows(self, table: Numbers, nan: Bool | None) -> None:
+        """Count the rows of a table for each slot, except where they are `nan`."""
+        self.counts += len(table) if nan is None else len(table) - nan.sum(axis=0)
+
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         lengths = np.diff(starts)
         self.counts[slots] += lengths
@@ -129,6 +157,13 @@ class Extreme:
         into = self._best[first : first + len(values)]
         np.copyto(into, values, where=self._better(values, into))
 
+    def rows(self, table: Numbers) -> None:
+        if not self._integers and (table.view(np.int64) == NEGATIVE_ZERO).any():
+            for row in table:
+                self.column(0, row)
+        else:
+            self.column(0, self._reduce.reduce(table, axis=0))
+
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         if (values.view(np.int64) == NEGATIVE_ZERO).any():
             for part, nth in nth_values(slots, starts, values):
@@ -144,7 +179,7 @@ class Extreme:
         return self._best if self._integers else np.where(self._best == self._worst, np.nan, self._best)
 
 
-class Product:
+class Product(ByRow):
     """The product; NaN if any value is."""
 
     def __init__(self, integers: bool) -> None:
@@ -164,7 +199,7 @@ class Product:
         return self._product
 
 
-class Deviation:
+class Deviation(ByRow):
     """The population standard deviation by Welford's recurrence. NaN is skipped."""
 
     def __init__(self, integers: bool) -> None:
@@ -234,6 +269,9 @@ class FirstOrLast:
         np.copyto(into, values, where=True if self._last else ~has)
         has[:] = True
 
+    def rows(self, table: Numbers) -> None:
+        self.column(0, table[-1 if self._last else 0])
+
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         if self._last:
             self._values[slots] = values[starts[1:] - 1]
@@ -245,7 +283,7 @@ class FirstOrLast:
         return self._values
 
 
-class Difference:
+class Difference(ByRow):
     """The last value minus the first that is not NaN; 0 if they are the same value."""
 
     def __init__(self, integers: bool) -> None:
@@ -280,6 +318,19 @@ class Difference:
             return self._last - self._first
         found = np.where(self._counts == 1, 0.0, self._last - self._first)
         return np.where(self._counts == 0, np.nan, found)
+
+
+def added(total: Numbers, table: Numbers) -> Numbers:
+    """Return the total of each slot after adding the rows of a table, one after the other.
+
+    >>> added(np.array([1e17, 0.0]), np.array([[7.0, 1.0], [7.0, 2.0]])).tolist()
+    [1e+17, 3.0]
+    """
+    if len(total) > 1:  # numpy adds whole rows in order, but the values of a single column pairwise
+        sums: Numbers = np.add.reduce(np.concatenate([total[None], table]), axis=0)
+    else:
+        sums = np.add.accumulate(np.append(total, table))[-1:]
+    return sums
 
 
 def nans(values: Numbers) -> Bool | None:
@@ -329,14 +380,17 @@ class Percentile:
     def __init__(self, integers: bool, rank: PercentileRule) -> None:
         self._integers, self._rank = integers, rank
         self._found = np.zeros(0, np.int64 if integers else np.float64)
-        self._columns: list[tuple[int, Numbers]] = []
+        self._columns: list[tuple[int, Numbers]] = []  # first slot, and (rows, slots)
         self._runs: list[tuple[Slots, Int64, Float64]] = []  # slots, lengths, values
 
     def grow(self, size: int) -> None:
         self._found = grown(self._found, size, 0 if self._integers else np.nan)
 
     def column(self, first: int, values: Numbers) -> None:
-        self._columns.append((first, values))
+        self._columns.append((first, values[None]))
+
+    def rows(self, table: Numbers) -> None:
+        self._columns.append((0, table))
 
     def runs(self, slots: Slots, starts: Int64, values: Float64) -> None:
         self._runs.append((slots, np.diff(starts), values))
@@ -375,13 +429,15 @@ class Percentile:
     def _of_columns(self) -> Numbers:
         size = len(self._found)
         exact = self._integers and self._rank.kind is PercentileMethod.MEDIAN  # others are computed in doubles
-        matrix = np.full(
-            (len(self._columns), size), np.iinfo(np.int64).max if exact else np.nan, None if not exact else np.int64
-        )
+        shape = sum([len(table) for _, table in self._columns]), size
+        matrix = np.full(shape, np.iinfo(np.int64).max if exact else np.nan, np.int64 if exact else np.float64)
         counts = np.zeros(size, np.int64)
-        for row, (first, values) in zip(matrix, self._columns, strict=True):
-            row[first : first + len(values)] = values
-            counts[first : first + len(values)] += 1
+        row = 0
+        for first, table in self._columns:
+            stop = first + table.shape[1]
+            matrix[row : row + len(table), first:stop] = table
+            counts[first:stop] += len(table)
+            row += len(table)
         if not exact:
             counts = (~np.isnan(matrix)).sum(axis=0)
         found = pick(self._rank, ascending(matrix, 0), counts)

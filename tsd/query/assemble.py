@@ -6,12 +6,16 @@ docs/compat/query.md §1 (steps 4, 6 and 7), §8 and §14.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
-from tsd.codec.points import Points
+from tsd.codec.points import Int64
 from tsd.codec.putline import FIRST_MS
+from tsd.query.align import Rates
 from tsd.query.collect import Collected
-from tsd.query.merge import CommonTags, MergedPoints, Rates, common_tags, grouped, merge, rate
+from tsd.query.columns import Chosen
+from tsd.query.merge import CommonTags, MergedPoints, common_tags, grouped, merge, rate
 from tsd.query.model import NONE, Query
 from tsd.query.plan import Plan
 from tsd.query.result import Group
@@ -85,7 +89,7 @@ class Assembly:
         self._plan = plan
         self._series = plan.selection.series
         self._collected = collected
-        self._groups: list[list[int]] = []
+        self._groups: list[Int64] = []  # numbers of their series, in order
         self._found: list[_UnnamedGroup] = []
         self._key_names: dict[bytes, str] = {}
         self._value_names: dict[bytes, str] = {}
@@ -93,12 +97,12 @@ class Assembly:
 
     def slices(self) -> Iterator[tuple[int, Callable[[], None]]]:
         """Yield slices of the work, each with its number of points. Run them in this order."""
-        counts, series = self._collected.counts, self._collected.series
-        part: list[list[int]] = []
+        sizes = np.where(self._collected.counts > 0, np.diff(self._collected.series.bounds), 0)
+        part: list[Int64] = []
         size = 0
         for group in self._groups:
             part.append(group)
-            size += GROUP_POINTS + sum([len(series[number].times) for number in group if counts[number]])
+            size += GROUP_POINTS + int(sizes[group].sum())
             if size >= SLICE_POINTS:
                 yield size, lambda part=part: self._merge(part)  # type: ignore[misc]
                 part, size = [], 0
@@ -111,32 +115,32 @@ class Assembly:
         order = series.order(range(len(series.pairs)))
         each = self._plan.sub.aggregator == NONE
         places = grouped([series.pairs[number] for number in order], series.widths, series.group_by, each=each)
-        self._groups = [[order[place] for place in group] for group in places]
+        ordered = np.array(order, np.int64)
+        self._groups = [ordered[group] for group in places]
         return len(self._groups)
 
-    def _merge(self, groups: Sequence[Sequence[int]]) -> None:
+    def _merge(self, groups: Sequence[Int64]) -> None:
         """Merge some groups. A group without points and annotations is dropped."""
         query, sub, collected = self._query, self._plan.sub, self._collected
         scan = collected.scan or self._plan.scan
         for group in groups:
-            alive = [number for number in group if collected.counts[number]]
+            alive = group[collected.counts[group] > 0]
             notes = (
-                [note for number in group for note in collected.annotations.get(number, ())]
+                [note for number in group.tolist() for note in collected.annotations.get(number, ())]
                 if collected.annotations
                 else []
             )
-            if not alive and not notes:
+            if not len(alive) and not notes:
                 continue
-            points = [collected.series[number] for number in alive]
-            rates = self._rates(points, scan) if sub.rate else None
-            merged = merge(rates or points, sub.aggregator, scan, rate=sub.rate, quirks=query.quirks, check=self._check)
-            members = [self._series.pairs[number] for number in alive]
+            series = self._rates(alive, scan) if sub.rate else Chosen(collected.series, alive)
+            merged = merge(series, sub.aggregator, scan, quirks=query.quirks, check=self._check)
+            members = [self._series.pairs[number] for number in alive.tolist()]
             ordered = in_order(notes, quirks=query.quirks) if notes else None
             self._found.append(_UnnamedGroup(members, common_tags(members, self._series.widths), merged, ordered))
 
-    def _rates(self, series: Sequence[Points], scan: ScanRange) -> list[Rates]:
-        options, quirks = self._plan.sub.rate_options, self._query.quirks
-        return [rate(points, options, scan.start_ms, quirks=quirks) for points in series]
+    def _rates(self, numbers: Int64, scan: ScanRange) -> list[Rates]:
+        options, quirks, series = self._plan.sub.rate_options, self._query.quirks, self._collected.series
+        return [rate(series[number], options, scan.start_ms, quirks=quirks) for number in numbers.tolist()]
 
     async def look_up_names(self) -> None:
         """Look up the names of the groups' tags. Raises StoreError."""

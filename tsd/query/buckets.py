@@ -11,9 +11,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from tsd.codec.dates import UNITS_MS
-from tsd.codec.points import Batch, Bool, Float64, Int64, Points
+from tsd.codec.points import Batch, Bool, Float64, Int64
 from tsd.query import calendar
 from tsd.query.aggregate import spread
+from tsd.query.columns import SeriesColumns
 from tsd.query.model import Calendar, Downsample
 from tsd.tables.reading import HOUR_S, ScanRange
 
@@ -323,7 +324,7 @@ class SeriesBuckets(NamedTuple):
     buckets: Bucketed
 
 
-def table_of(parts: Sequence[SeriesBuckets], series_count: int) -> list[Points] | None:
+def table_of(parts: Sequence[SeriesBuckets], series_count: int) -> SeriesColumns | None:
     """Return the points of each series by number, if all parts are even, each series has a row in every hour, and hours
     do not overlap; else None."""
     hours: dict[int, list[SeriesBuckets]] = {}  # by their first stamp
@@ -346,8 +347,7 @@ def table_of(parts: Sequence[SeriesBuckets], series_count: int) -> list[Points] 
         for series, buckets in hours[first]:
             table[series, at : at + width] = buckets.values.reshape(-1, width)
         at += width
-    floats = np.ones(len(stamps), np.bool_)
-    return [Points(stamps, bits, floats) for bits in table.view(np.int64)]
+    return SeriesColumns.table(stamps, table.view(np.int64))
 
 
 def _is_whole(parts: Sequence[SeriesBuckets], series_count: int) -> bool:

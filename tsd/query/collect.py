@@ -15,8 +15,9 @@ import trio
 from numpy.typing import NDArray
 
 from tsd.codec.metadata import Annotation
-from tsd.codec.points import Int64, Points
+from tsd.codec.points import Int64
 from tsd.query.cache import Bucketing, CachedHour, CacheFiller, CacheKey, ResultCache
+from tsd.query.columns import SeriesColumns
 from tsd.query.downsample import Downsampler, PointJoiner
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Query
@@ -62,8 +63,8 @@ class ReadCounts:
 class Collected(NamedTuple):
     """What was read for one sub query; series by their numbers."""
 
-    series: Sequence[Points]  # downsampled if the query says so
-    counts: Sequence[int]  # points read of each series
+    series: SeriesColumns  # downsampled if the query says so
+    counts: Int64  # points read of each series
     annotations: Mapping[int, Sequence[Annotation]]
     read: ReadCounts
     table: str = "raw"  # as the echo of a query names it
@@ -152,7 +153,7 @@ class PointCollector:
         """Return what was collected."""
         count = len(self._series.pairs)
         self._count(np.empty(0, np.int64), np.empty(0, np.int64))
-        return Collected(self._sink.finish(count), self._counts[:count].tolist(), self._annotations, self.read)
+        return Collected(self._sink.finish(count), self._counts[:count], self._annotations, self.read)
 
 
 async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudget, use: Callable[[T], None]) -> None:

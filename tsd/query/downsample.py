@@ -4,16 +4,16 @@ Memory grows with the answer, not with the points read: only the state of each b
 the values of open buckets.
 """
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.points import Batch, Bool, Float64, Int64, Points
+from tsd.codec.points import NO_POINTS, Batch, Bool, Float64, Int64, Points, doubles_as_points
 from tsd.errors import BadQuery
 from tsd.query.aggregate import BY_NAME, Kernel, Percentile, Slots, spread
 from tsd.query.buckets import Bucketed, Runs, SeriesBuckets, bucketed, buckets_of, by_series, runs_of, table_of, within
+from tsd.query.columns import SeriesColumns
 from tsd.query.fold import HAS_LOOP, can_fold, fold_batch
 from tsd.query.model import Downsample, Fill
 from tsd.tables.quirks import OPENTSDB, Quirks
@@ -141,12 +141,12 @@ class Downsampler:
         opened[self._last_slots[self._last_slots >= 0]] = True
         return opened
 
-    def finish(self, series_count: int) -> list[Points]:
+    def finish(self, series_count: int) -> SeriesColumns:
         """Return the points of each series, by number."""
         if not series_count:  # and no grid to fill, which would be as long as the query's range
-            return []
-        if self._fill is Fill.NONE and (points := table_of(self._parts, series_count)) is not None:
-            return points
+            return SeriesColumns.of([])
+        if self._fill is Fill.NONE and (table := table_of(self._parts, series_count)) is not None:
+            return table
         series, stamps, values = self._found()
         grid = self._buckets.filled()
         if self._fill is not Fill.NONE and grid is not None:
@@ -155,7 +155,7 @@ class Downsampler:
             return self._filled(series, stamps, values, grid, series_count)
         order = series_order(series, series_count)
         bounds = np.searchsorted(series[order], np.arange(series_count + 1))
-        return split(stamps[order], values[order].view(np.int64), np.ones(len(order), np.bool_), bounds)
+        return SeriesColumns(doubles_as_points(stamps[order], values[order]), bounds)
 
     def _found(self) -> tuple[Int64, Int64, Float64]:
         """Return series, stamp and value of all buckets, those of a series in order."""
@@ -171,7 +171,7 @@ class Downsampler:
             np.concatenate([np.empty(0), *(buckets.values for _, buckets in each)]),
         )
 
-    def _filled(self, series: Int64, stamps: Int64, values: Float64, grid: Int64, series_count: int) -> list[Points]:
+    def _filled(self, series: Int64, stamps: Int64, values: Float64, grid: Int64, series_count: int) -> SeriesColumns:
         """Return every bucket of every series; buckets outside of the grid are dropped."""
         places = np.searchsorted(grid, stamps)
         inside = np.append(grid, _NEVER)[places] == stamps
@@ -182,8 +182,7 @@ class Downsampler:
             raise BadQuery("unhandled fill policy")
         filled = np.full(present.shape, np.nan if scalar is None else scalar)
         filled[series[inside], places[inside]] = values[inside]
-        floats = np.ones(len(grid), np.bool_)
-        return [Points(grid, row, floats) for row in filled.view(np.int64)]
+        return SeriesColumns.table(grid, filled.view(np.int64))
 
 
 class PointJoiner:
@@ -204,20 +203,20 @@ class PointJoiner:
         """Return how many points are held."""
         return self._size
 
-    def finish(self, series_count: int) -> list[Points]:
+    def finish(self, series_count: int) -> SeriesColumns:
         """Return the points of each series, by number."""
-        if not self._batches:
-            return [Points(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))] * series_count
         batches, self._batches = self._batches, []
+        if not batches:
+            return SeriesColumns(NO_POINTS, np.zeros(series_count + 1, np.int64))
         whole = batches[0] if len(batches) == 1 else _joined(batches)
         del batches
+        points = Points(whole.times, whole.bits, whole.floats)
+        if (whole.series[1:] >= whole.series[:-1]).all():
+            return SeriesColumns(points, whole.starts[np.searchsorted(whole.series, np.arange(series_count + 1))])
         order = series_order(whole.series, series_count)
         lengths = np.diff(whole.starts)[order]
         bounds = np.append(0, np.cumsum(lengths))[np.searchsorted(whole.series[order], np.arange(series_count + 1))]
-        if (order[1:] > order[:-1]).all():
-            return split(whole.times, whole.bits, whole.floats, bounds)
-        index = spread(whole.starts[:-1][order], lengths)
-        return split(whole.times[index], whole.bits[index], whole.floats[index], bounds)
+        return SeriesColumns(points.at(spread(whole.starts[:-1][order], lengths)), bounds)
 
 
 def _joined(batches: list[Batch]) -> Batch:
@@ -238,9 +237,3 @@ def series_order(series: NDArray[np.integer[Any]], series_count: int) -> Slots:
     return np.argsort(
         series.astype(np.uint16) if series_count <= _SMALL else series, kind="stable"
     )  # numpy sorts 16 bits in linear time
-
-
-def split(times: Int64, bits: Int64, floats: Bool, bounds: Int64) -> list[Points]:
-    """Split the points of all series by where each series starts."""
-    edges = bounds.tolist()
-    return [Points(times[first:stop], bits[first:stop], floats[first:stop]) for first, stop in pairwise(edges)]

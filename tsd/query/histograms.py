@@ -140,7 +140,7 @@ class HistogramQuery:
         order = series.order(self._found)
         ordered = [series.pairs[number] for number in order]
         places = grouped(ordered, series.widths, series.group_by, each=self._plan.sub.aggregator == NONE)
-        return [[order[place] for place in group] for group in places]
+        return [[order[place] for place in group.tolist()] for group in places]
 
     def _answered(
         self, groups: Sequence[list[bytes]], merged: Sequence[Mapping[int, Histogram]]

@@ -11,6 +11,7 @@ import numpy as np
 from tsd.codec.points import Batch, Int64, Points
 from tsd.errors import BadQuery
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, SMALL, Collected, PointCollector, ReadCounts, decode_page
+from tsd.query.columns import SeriesColumns
 from tsd.query.downsample import Downsampler
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Downsample, Fill, Query
@@ -86,7 +87,7 @@ class RollupQuery(NamedTuple):
             last = interval
             cells = cells_for(rollups, interval, sub.downsample.function)
             collected = await self._read(cells, pre_aggregated=pre_aggregated)
-            if any(collected.counts):
+            if collected.counts.any():
                 return collected
         if sub.rollup_usage not in (FALLBACK, FALLBACK_RAW):
             return collected
@@ -172,17 +173,16 @@ class RollupPoints:
         read.duplicates += page.duplicates
         read.warn(page.warnings)
 
-    def counts(self, series: int) -> list[int]:
+    def counts(self, series: int) -> Int64:
         """Return how many points were read of each series."""
-        found: list[int] = self._counts.tolist()
-        return found + [0] * (series - len(found))
+        return np.append(self._counts, np.zeros(series - len(self._counts), np.int64))
 
     def size(self, series: int) -> int:
         """Return the number of values kept, or returned at the end."""
         parts = self._parts if len(self._parts) == 1 else [*self._parts, self._last]
         return sum(part.size(series) for part in parts)
 
-    def finish(self, series: int) -> list[Points]:
+    def finish(self, series: int) -> SeriesColumns:
         """Return the points of each series."""
         if len(self._parts) == 1:
             return self._parts[0].finish(series)

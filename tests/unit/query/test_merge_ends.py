@@ -4,11 +4,12 @@ import numpy as np
 import trio
 
 from tsd.codec.points import Points
+from tsd.query.columns import Chosen
 from tsd.query.engine import check_cancelled
 from tsd.query.merge import merge
 from tsd.tables.reading import ScanRange
 
-SERIES = [Points(np.arange(1000) * 1000, np.arange(1000), np.zeros(1000, np.bool_)) for _ in range(3)]
+SERIES = Chosen.all_of([Points(np.arange(1000) * 1000, np.arange(1000), np.zeros(1000, np.bool_))] * 500)
 SCAN = ScanRange(0, 3600)
 
 

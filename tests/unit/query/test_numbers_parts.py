@@ -9,10 +9,12 @@ from tests.query_reference import merged_series
 from tests.query_vectors import batches, from_points, to_points
 from tsd.codec.points import Batch, doubles_as_points
 from tsd.errors import BadQuery
-from tsd.query.aggregate import Deviation, Extreme
+from tsd.query.aggregate import BY_NAME, Deviation, Extreme
+from tsd.query.align import align
 from tsd.query.buckets import by_series
+from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler, PointJoiner
-from tsd.query.merge import align, merge
+from tsd.query.merge import merge
 from tsd.query.parse.times import read_downsample
 from tsd.query.plan import scan_range
 from tsd.tables.reading import ScanRange
@@ -131,7 +133,7 @@ def test_merge_in_blocks_equals_the_reference(aggregator: str) -> None:
             {BASE_MS + place * 1000: value for place, value in zip(places.tolist(), places.tolist()[::-1], strict=True)}
         )
     scan = scan_range(BASE_MS, BASE_MS + 80_000_000, None)
-    found = merge([to_points(one) for one in series], aggregator, scan).points
+    found = merge(Chosen.all_of(to_points(one) for one in series), aggregator, scan).points
     assert len(found.times) > 70_000
     assert from_points(found) == merged_series(series, [None] * 3, aggregator, scan, rate=False)
 
@@ -148,6 +150,43 @@ def test_rows_of_a_series_are_joined_in_order() -> None:
 
 def test_interpolated_values_are_counted() -> None:
     scan = ScanRange(BASE_S, BASE_S + 3600)
-    series = [to_points({BASE_MS: 1, BASE_MS + 3000: 4}), to_points({BASE_MS + 1000: 1, BASE_MS + 2000: 1})]
+    series = Chosen.all_of(
+        [to_points({BASE_MS: 1, BASE_MS + 3000: 4}), to_points({BASE_MS + 1000: 1, BASE_MS + 2000: 1})]
+    )
     assert merge(series, "sum", scan).interpolated == 2
     assert merge(series, "zimsum", scan).interpolated == 0
+
+
+ODD = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e17, 3.0]
+
+
+@pytest.mark.parametrize("aggregator", sorted(BY_NAME))
+@pytest.mark.parametrize("width", [1, 2, 50])
+@pytest.mark.parametrize("integers", [True, False])
+def test_a_table_is_added_like_its_rows(aggregator: str, width: int, integers: bool) -> None:
+    random = np.random.default_rng(width)
+    for odd in (False, True):
+        table = random.integers(-100, 100, (300, width))
+        if not integers:
+            table = random.choice(ODD, table.shape) if odd else table * 0.1
+        whole, single = BY_NAME[aggregator].make(integers=integers), BY_NAME[aggregator].make(integers=integers)
+        whole.grow(width)
+        single.grow(width)
+        with np.errstate(all="ignore"):
+            for part in (table[:1], table[1:200], table[200:]):
+                whole.rows(part)
+            for row in table:
+                single.column(0, row)
+            found, wanted = whole.result(), single.result()
+        np.testing.assert_array_equal(found, wanted)
+        assert np.signbit(found).tolist() == np.signbit(wanted).tolist() or np.isnan(wanted).any()
+
+
+@pytest.mark.parametrize("aggregator", ["sum", "min", "count", "p90"])
+def test_series_without_some_times_are_merged_with_others(aggregator: str) -> None:
+    whole = {BASE_MS + place * 1000: place / 7 for place in range(100)}
+    gaps = {time: value for time, value in whole.items() if time % 3000 and BASE_MS + 9000 < time < BASE_MS + 80_000}
+    scan = ScanRange(BASE_S, BASE_S + 3600)
+    for series in ([whole, whole], [whole, gaps, whole, whole], [gaps, whole, gaps], [gaps, gaps], [whole, {}, whole]):
+        found = merge(Chosen.all_of(map(to_points, series)), aggregator, scan).points
+        assert from_points(found) == merged_series(series, [None] * len(series), aggregator, scan, rate=False)

@@ -7,10 +7,12 @@ Each series is tested once, and each name of a tag value is looked up once.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from tsd.codec.names import Kind, Widths, show_uid
 from tsd.codec.opentsdb.rowkey import Layout, Series, salt_of, split_tsuid
@@ -36,6 +38,7 @@ _HEX = re.compile("[0-9a-fA-F]*")
 YIELD_NAMES = 16  # names tested between two trio checkpoints: a pattern may be slow
 YIELD_S = 0.002  # time for testing names between two trio checkpoints
 NAMES_AT_ONCE = 1000  # looked up without a checkpoint
+FEW_NEW = 32  # up to so many new series are matched one by one
 LARGE_TABLE = 20_000  # series whose columns are made in a thread
 SHOWN_NAMELESS = 20  # most UIDs without a name in the warnings of one answer
 
@@ -289,7 +292,8 @@ class SeriesMatcher:
             columns = await self._columns(table)
             rows = self._by_uids(table, columns)
             for condition in self._by_name:
-                rows &= await self._by_names(condition, columns[condition.tagk], rows, generation)
+                column = columns[condition.tagk]
+                rows &= await self._by_names(condition, column, rows, self._known(condition, column, generation))
             found = np.flatnonzero(rows)
             if not self._nameless:  # the next request reports these, too
                 table.remember(key, found)
@@ -326,10 +330,14 @@ class SeriesMatcher:
             rows &= differing < 2
         return rows
 
-    async def _by_names(self, condition: Condition, column: TagColumn, rows: Bool, generation: int) -> Bool:
-        """Return which series lack a tag name or have a value whose name matches; only `rows` are tested."""
+    def _known(self, condition: Condition, column: TagColumn, generation: int) -> NDArray[np.int8]:
+        """Return the results of earlier requests for a condition on some values, to be changed in place."""
         key = self._resolved.metric, condition.tagk, condition.matchers, generation
-        states = self._tag_tests.states(key, column.values)
+        return self._tag_tests.states(key, column.values)
+
+    async def _by_names(self, condition: Condition, column: TagColumn, rows: Bool, states: NDArray[np.int8]) -> Bool:
+        """Return which series lack a tag name or have a value whose name matches; only `rows` are tested. `states` has
+        earlier results by value, and gets those of untested values."""
         wanted = np.zeros(len(states) + 1, np.bool_)
         wanted[column.codes[rows]] = True
         places = np.flatnonzero(wanted[:-1] & (states == UNTESTED))
@@ -353,8 +361,34 @@ class SeriesMatcher:
     async def match(self, pairs: Iterable[bytes]) -> None:
         """Match new series and number those that match. Raises BadQuery, StoreError."""
         new = [one for one in pairs if one not in self.numbers]
-        if not new:
-            return
+        if len(new) > FEW_NEW and self._listed is None:
+            await self._match_many(new)
+        elif new:
+            await self._match_few(new)
+
+    async def _match_many(self, new: Sequence[bytes]) -> None:
+        """Match new series by arrays."""
+        self.numbers.update(dict.fromkeys(new, UNWANTED))
+        sizes = set(map(len, new))
+        for size in sizes:
+            some = new if len(sizes) == 1 else [one for one in new if len(one) == size]
+            if not size or size % self.widths.pair:
+                await self._match_few(some)
+                continue
+            if self._resolved.conditions:
+                table = SeriesTable({size: np.frombuffer(b"".join(some), f"S{size}")}, self.widths)
+                columns = await self._columns(table)
+                rows = self._by_uids(table, columns)
+                for condition in self._by_name:
+                    column = columns[condition.tagk]
+                    rows &= await self._by_names(condition, column, rows, np.zeros(len(column.values), np.int8))
+                some = list(compress(some, rows.tolist()))
+            first = len(self.pairs)
+            self.numbers.update(zip(some, range(first, first + len(some)), strict=True))
+            self.pairs += some
+
+    async def _match_few(self, new: Sequence[bytes]) -> None:
+        """Match new series one by one."""
         candidates = []
         for one in new:
             self.numbers[one] = UNWANTED

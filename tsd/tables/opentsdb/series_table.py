@@ -42,7 +42,7 @@ class SeriesTable:
     """The series of one metric. Not changed once made: `with_added` returns another table."""
 
     def __init__(self, blocks: Mapping[int, Joined], widths: Widths) -> None:
-        """`blocks`: by their length in bytes, the joined tag pairs of series, ascending and distinct."""
+        """`blocks`: by their length in bytes, the joined tag pairs of series, distinct; ascending for `with_added`."""
         self._blocks = [blocks[size] for size in sorted(blocks)]
         self._widths = widths
         self._columns: dict[bytes, TagColumn] = {}
