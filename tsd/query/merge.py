@@ -109,6 +109,10 @@ def merge(
     `check` is called every few milliseconds and raises an exception to
     stop the work.
     """
+    if isinstance(series, Chosen) and len(series.numbers) == 1:
+        only = _only(series.columns[int(series.numbers[0])], aggregator, scan)
+        if only is not None:
+            return MergedPoints(only, 0)
     how = BY_NAME[aggregator]
     with np.errstate(all="ignore"):
         if isinstance(series, Chosen):
@@ -128,6 +132,26 @@ def merge(
         return MergedPoints(NO_POINTS, 0)
     bits = parts[0][0] if len(parts) == 1 else np.concatenate([part[0] for part in parts])
     return MergedPoints(Points(times[:stop], bits, doubles[:stop]), sum(part[1] for part in parts))
+
+
+_SUMS = frozenset(("sum", "zimsum", "pfsum", "avg"))
+_EXTREMES = frozenset(("min", "mimmin", "max", "mimmax"))
+_CHOICES = frozenset(("none", "first", "last", "mult"))
+
+
+def _only(points: Points, aggregator: str, scan: ScanRange) -> Points | None:
+    """Return the points of a group's only series as aggregated; None if that takes more than a look at the values."""
+    doubles = np.count_nonzero(points.floats)
+    if doubles and doubles < len(points.floats):  # an integer before a double becomes one
+        return None
+    times = points.times
+    if len(times) and (times[0] < scan.start_ms or times[-1] > scan.stop_ms):
+        points = points.at(slice(times.searchsorted(scan.start_ms), times.searchsorted(scan.stop_ms, "right")))
+    if aggregator in _SUMS:
+        return doubles_as_points(points.times, points.doubles() + 0.0) if doubles else points  # -0.0 + 0.0 is 0.0
+    if aggregator in _EXTREMES:
+        return None if doubles and np.isinf(points.doubles()).any() else points
+    return points if aggregator in _CHOICES else None
 
 
 def _aggregated(

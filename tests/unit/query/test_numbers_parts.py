@@ -190,3 +190,19 @@ def test_series_without_some_times_are_merged_with_others(aggregator: str) -> No
     for series in ([whole, whole], [whole, gaps, whole, whole], [gaps, whole, gaps], [gaps, gaps], [whole, {}, whole]):
         found = merge(Chosen.all_of(map(to_points, series)), aggregator, scan).points
         assert from_points(found) == merged_series(series, [None] * len(series), aggregator, scan, rate=False)
+
+
+@pytest.mark.parametrize("aggregator", sorted(BY_NAME))
+def test_one_series_is_merged_like_two_in_a_row(aggregator: str) -> None:
+    scan = ScanRange(BASE_S, BASE_S + 3600)
+    columns = [
+        {BASE_MS + place * 1000: value for place, value in enumerate(values)}
+        for values in (ODD, [1, 2, 1 << 62], [1, 2.5, 3], [2.5, 3.5], [])
+    ]
+    for series in columns:
+        series = {BASE_MS - 1000: 4.5 if any(isinstance(one, float) for one in series.values()) else 4, **series}
+        series |= {BASE_MS + 3_600_001: next(iter(series.values()))}
+        found = merge(Chosen.all_of([to_points(series)]), aggregator, scan).points
+        within = {time: value for time, value in series.items() if time >= BASE_MS}
+        wanted = merged_series([within], [None], aggregator, scan, rate=False)
+        assert str(from_points(found)) == str(wanted)
