@@ -117,10 +117,35 @@ async def read_pages(
 
     Up to `parallel` ranges are read at once, each one page ahead. Raises StoreError, and any TsdError of `take`.
     """
+    if len(ranges) != 1:
+        await _read_ahead([open_range(part) for part in ranges], take, parallel)
+        return
+    async with aclosing(open_range(ranges[0])) as pages:
+        begin: list[P] = []
+        async for page in pages:
+            begin.append(page)
+            if len(begin) > 1:
+                await _read_ahead([_resumed(begin, pages)], take, parallel)
+        for page in begin:  # one page, as most small queries have: no task needs to read ahead
+            await take(page)
+
+
+async def _resumed(begin: list[P], pages: AsyncGenerator[P, None]) -> AsyncGenerator[P, None]:
+    """Yield the pages read so far, which leave `begin`, and the others."""
+    while begin:
+        yield begin.pop(0)
+    async for page in pages:
+        yield page
+
+
+async def _read_ahead(
+    ranges: Sequence[AsyncGenerator[P, None]], take: Callable[[P], Awaitable[None]], parallel: int
+) -> None:
+    """Pass the pages of ranges to `take`, while a task of each range reads its next page."""
     errors: list[TsdError] = []
     async with trio.open_nursery() as nursery:
         queue, channels = trio.open_memory_channel[trio.MemoryReceiveChannel[P]](max(parallel - 1, 0))
-        nursery.start_soon(_start_readers, open_range, ranges, queue, nursery, errors)
+        nursery.start_soon(_start_readers, ranges, queue, nursery, errors)
         try:
             async for pages in channels:
                 async for page in pages:
@@ -136,8 +161,7 @@ async def read_pages(
 
 
 async def _start_readers(
-    open_range: OpenRange[P],
-    ranges: Sequence[KeyRange],
+    ranges: Sequence[AsyncGenerator[P, None]],
     queue: trio.MemorySendChannel[trio.MemoryReceiveChannel[P]],
     nursery: trio.Nursery,
     errors: list[TsdError],
@@ -146,19 +170,18 @@ async def _start_readers(
     async with queue:
         for part in ranges:
             pages, channel = trio.open_memory_channel[P](1)
-            nursery.start_soon(_read, open_range, part, pages, nursery, errors)
+            nursery.start_soon(_read, part, pages, nursery, errors)
             await queue.send(channel)
 
 
 async def _read(
-    open_range: OpenRange[P],
-    part: KeyRange,
+    part: AsyncGenerator[P, None],
     pages: trio.MemorySendChannel[P],
     nursery: trio.Nursery,
     errors: list[TsdError],
 ) -> None:
     try:
-        async with pages, aclosing(open_range(part)) as found:
+        async with pages, aclosing(part) as found:
             async for page in found:
                 await pages.send(page)
     except TsdError as exc:
