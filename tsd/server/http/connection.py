@@ -7,6 +7,7 @@ client that disconnects cancels its query.
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import trio
 from tsd.errors import Refused
 from tsd.server.http import bodies, pages
 from tsd.server.http.bodies import MIN_BYTES_PER_S, MemoryBudget, Reservation, as_utf8, decompressed, too_large
+from tsd.server.http.disconnects import DisconnectWatch
 from tsd.server.http.messages import HTML, JSON, Request, Response, Target, closing, parse_target
 from tsd.server.http.router import LEGACY_JSON, Router
 from tsd.server.http.security import security_headers
@@ -89,6 +91,7 @@ class HttpConnection:
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
         self._has_roles = False  # the last sender has any role
+        self._watch = DisconnectWatch(self._cancel_on_disconnect)
 
     async def run(self, first: bytes, receive: Receive) -> None:
         """Serve requests until either side ends the connection.
@@ -96,16 +99,17 @@ class HttpConnection:
         Input that is not HTTP closes the connection without a response, as OpenTSDB does.
         """
         self._receive = receive
-        try:
+        with suppress(_ConnectionEnded):
             first = await self._first_line(first)
             if _REQUEST_LINE.fullmatch(first.partition(b"\n")[0]) is None:
                 return
             self._http.receive_data(first)
-            while await self._serve_one():
-                self._http.start_next_cycle()
-                self._deadline = math.inf
-        except _ConnectionEnded:
-            pass
+            await self._watch.run_with(self._serve_all)
+
+    async def _serve_all(self) -> None:
+        while await self._serve_one():
+            self._http.start_next_cycle()
+            self._deadline = math.inf
 
     async def _first_line(self, first: bytes) -> bytes:
         """Return input that contains the whole first line, or all input if it ends earlier or is too long."""
@@ -302,20 +306,15 @@ class HttpConnection:
     async def _answer_while_connected(
         self, request: Request, target: Target, added: Sequence[tuple[str, str]]
     ) -> Response:
-        """Return the response to a query. Raises _ConnectionEnded if the client disconnects first."""
-        found: list[Response] = []
-        async with trio.open_nursery() as nursery:
+        """Return the response to a query. Raises _ConnectionEnded if the client disconnects first.
 
-            async def answer() -> None:
-                found.append(await self._router.answer(request, target, added))
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(answer)
-            nursery.start_soon(self._cancel_on_disconnect, nursery.cancel_scope)
-        if not found:
-            self._stats.client_disconnects += 1
-            raise _ConnectionEnded
-        return found[0]
+        Most queries are over before another task looks at the client: see DisconnectWatch.
+        """
+        with trio.CancelScope() as query:
+            async with self._watch.watching(query):
+                return await self._router.answer(request, target, added)
+        self._stats.client_disconnects += 1
+        raise _ConnectionEnded
 
     async def _cancel_on_disconnect(self, query: trio.CancelScope) -> None:
         """Cancel a query after its client has disconnected. Stops watching if the client sends more input."""
