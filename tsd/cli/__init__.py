@@ -1,6 +1,5 @@
 """The command `tsd`: one module per command, each a thin wrapper."""
 
-import importlib
 import os
 import sys
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from tsd import revision, version
+from tsd.cli.lazy import imported
 from tsd.cli.options import config_options
 from tsd.errors import BadConfig, DaemonRuns, NewerState, StoreError, TsdError
 
@@ -55,6 +55,10 @@ SECTIONS = {
         "torture": CommandEntry("tsd.cli.torture.command:torture", "Inject faults, and check that nothing is lost."),
     },
 }
+DEFERRED = (
+    "tsd.cli.query_store:print_query",
+    "tsd.cli.query_picture:draw_series",
+)  # what commands import when they run
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
@@ -91,8 +95,7 @@ class LazyGroup(click.Group):
 
 def find_command(name: str) -> click.Command:
     """Import a command."""
-    module, _, attribute = COMMANDS[name].place.partition(":")
-    command: click.Command = getattr(importlib.import_module(module), attribute)
+    command: click.Command = imported(COMMANDS[name].place)
     return command
 
 
@@ -100,6 +103,8 @@ def import_all() -> None:
     """Import every command: a server that forks commands does it once."""
     for name in COMMANDS:
         find_command(name)
+    for place in DEFERRED:
+        imported(place)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -1,116 +1,117 @@
-"""`tsd query`: print the result of a query as lines of OpenTSDB's tool, as JSON, or as a picture."""
+"""`tsd query`: print or draw the answer to a query, from the store or from any daemon with OpenTSDB's API."""
 
-from collections.abc import Iterator, Sequence
-from decimal import ROUND_HALF_UP, Decimal, localcontext
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
-import msgspec
-import trio
 
-from tsd.api.graph.endpoint import with_curves
-from tsd.api.graph.picture import Kind, read_picture
-from tsd.api.graph.process import check_can_draw, draw_picture
-from tsd.cli.context import access, flush_pending
+from tsd.cli.lazy import imported
+from tsd.cli.query_http import ask, split_url
+from tsd.cli.query_output import in_form, read_answer, warnings_of
+from tsd.cli.query_words import NOT_ENOUGH, read
 from tsd.cli.settings import with_config
-from tsd.config.loader import Config, Loaded, state_folder
-from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import make_engine
-from tsd.errors import BadQuery
-from tsd.query.model import Query
-from tsd.query.parse.uri import NOT_ENOUGH, read_words
-from tsd.query.result import Answer, Group
-from tsd.query.serialize import write_answer
-from tsd.tables.quirks import quirks_for
+from tsd.config.loader import Loaded
 
-KINDS: dict[str, Kind] = {".png": "png", ".svg": "svg"}
-_DIGITS = 400  # of the largest double, and six decimals
-_MILLIONTH = Decimal("0.000001")
+FORMS = ("lines", "table", "csv", "json")
+KINDS = {".png": "png", ".svg": "svg"}
+AXES = {
+    "size": ("wxh", "WIDTHxHEIGHT", "Size of the graph in pixels (default: 1024x768)."),
+    "title": ("title", "TEXT", "Title of the graph."),
+    "ylabel": ("ylabel", "TEXT", "Label of the left axis."),
+    "yrange": ("yrange", "[LOW:HIGH]", "Range of the left axis; either may be left out."),
+    "y2label": ("y2label", "TEXT", "Label of the right axis."),
+    "y2range": ("y2range", "[LOW:HIGH]", "Range of the right axis."),
+}  # option: the parameter of /q, its metavar and its help
+FLAGS = {"ylog": "Logarithmic left axis.", "y2log": "Logarithmic right axis."}
+
+
+def picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a picture, and pass them as the parameters of /q."""
+
+    @functools.wraps(command)
+    def wrapper(*words: Any, **given: Any) -> Any:
+        texts = {parameter: [text] for name, (parameter, _, _) in AXES.items() if (text := given.pop(name)) is not None}
+        flags: dict[str, list[str]] = {name: [""] for name in FLAGS if given.pop(name)}
+        return command(*words, picture={**texts, **flags}, **given)
+
+    added: Callable[..., Any] = wrapper
+    for name, text in reversed(FLAGS.items()):
+        added = click.option(f"--{name}", is_flag=True, help=text)(added)
+    for name, (_, metavar, text) in reversed(AXES.items()):
+        added = click.option(f"--{name}", metavar=metavar, help=text)(added)
+    return added
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="START [END] FUNC [rate] [downsample MS FUNC] METRIC [TAGK=TAGV]...")
-@click.option("--json", "as_json", is_flag=True, help="Print the JSON of /api/query.")
+@click.argument("words", nargs=-1, metavar="START [END] QUERY...")
+@click.option("--url", metavar="URL", help="Ask the daemon at http://HOST:PORT, tsd or OpenTSDB, and not a store.")
 @click.option(
-    "--graph",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Draw a graph to FILE, .png or .svg; needs tsd-daemon[graph].",
+    "--timeout", type=click.FloatRange(min=0.001), default=60.0, metavar="SECONDS", help="Wait for a URL (60)."
 )
+@click.option(
+    "--format", "form", type=click.Choice(FORMS), help="Form of the points (default: lines; of a URL: table)."
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json: the answer of /api/query.")
+@click.option(
+    "--graph", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Draw a graph to FILE, .png or .svg; needs tsd-daemon[graph].",
+)  # fmt: skip
+@click.option("--right", type=click.IntRange(1), multiple=True, metavar="N", help="Right axis for QUERY N. Repeatable.")
+@picture_options
 @with_config
-def query(loaded: Loaded, words: Sequence[str], as_json: bool, graph: Path | None) -> None:
-    """Print the points of a query: metric, time in ms, value and tags.
+def query(
+    loaded: Loaded, words: Sequence[str], url: str | None, timeout: float, form: str | None, as_json: bool,
+    graph: Path | None, right: Sequence[int], picture: Mapping[str, Sequence[str]],
+) -> None:  # fmt: skip
+    """Print or draw the points of queries.
 
-    START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20; tag values are filters as in the first braces of a
-    URI, e.g. 'host=*' or 'host=web01|web02'. Like OpenTSDB's tool it prints all points of the hours that were read;
-    --json and --graph keep to START and END. Exit status 1 for an unknown name or function, 2 for missing words.
+    START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20. A QUERY is as in OpenTSDB's URIs, e.g.
+    'sum:1m-avg:rate:cpu{host=*}', or as for OpenTSDB's tool, e.g. sum rate downsample 60000 avg cpu 'host=web01|web02'.
+
+    The points come from the store of the state folder, or with --url from a daemon. The environment variable TSD_TOKEN
+    has the token, or the URL a name and a password. Like OpenTSDB's tool, lines have all points of the hours that were
+    read; other forms keep to START and END. Exit status 1 for an unknown name or function, 2 for missing words.
     """
+    if len(words) < 2:
+        raise click.UsageError(NOT_ENOUGH)
+    form = _checked_form(form, as_json, default="lines" if url is None else "table")
+    if graph is None and (picture or right):
+        raise click.UsageError("--graph FILE is missing: only graphs have a size, a title and axes")
     kind = None
     if graph is not None:
         kind = KINDS.get(graph.suffix.lower())
         if kind is None:
             raise click.UsageError(f"--graph {graph}: wanted a name that ends in {' or '.join(KINDS)}")
-        check_can_draw()
-    try:
-        wanted = read_words(words, now_ms(), quirks=quirks_for(loaded.config.corrected))
-    except BadQuery as exc:
-        if exc.message != NOT_ENOUGH:
-            raise
-        raise click.UsageError(NOT_ENOUGH) from exc
-
-    async def run() -> None:
-        answer = await find(loaded.config, wanted)
-        for warning in (text for sub in answer.subs for text in sub.warnings):
-            click.echo(f"tsd: {warning}", err=True)
-        if graph is not None and kind is not None:
-            await draw(answer, graph, kind, state_folder(loaded.config) / "matplotlib")
-        elif as_json:
-            for part in write_answer(answer):
-                click.echo(part, nl=False)
-            click.echo()
-        else:
-            for text in lines(answer):
-                click.echo(text, nl=False)
-
-    trio.run(run)
+        imported("tsd.cli.query_picture:check")(picture)
+    if url is not None:
+        _query_daemon(loaded, words, url, timeout, form, graph, kind, right, picture)
+    elif graph is not None:
+        imported("tsd.cli.query_store:draw_query")(loaded, words, picture, right, graph, kind)
+    else:
+        imported("tsd.cli.query_store:print_query")(loaded, words, form)
 
 
-async def find(config: Config, wanted: Query) -> Answer:
-    """Run a query on the store, directly or through the daemon that has it open. Raise TsdError."""
-    async with access(config, must_exist=True) as opened:
-        await flush_pending(opened, delete=False)
-        return await make_engine(config, opened.store, opened.uids).run(wanted)
+def _checked_form(form: str | None, as_json: bool, default: str) -> str:
+    if as_json and form not in (None, "json"):
+        raise click.UsageError(f"--json and --format {form} exclude each other")
+    return "json" if as_json else form or default
 
 
-async def draw(answer: Answer, file: Path, kind: Kind, fonts: Path) -> None:
-    """Draw an answer to a file."""
-    picture = read_picture({}, answer.query.start_ms, answer.query.end_ms)
-    picture = with_curves(msgspec.structs.replace(picture, kind=kind), answer, [])
-    await trio.Path(file).write_bytes(await draw_picture(picture, fonts))
-
-
-def lines(answer: Answer) -> Iterator[str]:
-    """The points of each group, with integers as they are and six decimals for the others."""
-    for group in (group for sub in answer.subs for group in sub.groups):
-        yield "".join(_lines(group))
-
-
-def _lines(group: Group) -> Iterator[str]:
-    tags = "{" + ", ".join(f"{tagk}={tagv}" for tagk, tagv in group.tags.items()) + "}"
-    points = group.points
-    values = zip(points.bits.tolist(), points.bits.view("f8").tolist(), points.floats.tolist(), strict=True)
-    with localcontext(prec=_DIGITS):
-        for time, (whole, double, is_float) in zip(points.times.tolist(), values, strict=True):
-            yield f"{group.metric} {time} {six_decimals(double) if is_float else whole} {tags}\n"
-
-
-def six_decimals(value: float) -> str:
-    """A double as Java's %f: its shortest digits, rounded half up.
-
-    >>> six_decimals(0.3), six_decimals(float("nan")), six_decimals(-2.5e-7)
-    ('0.300000', 'NaN', '-0.000000')
-    """
-    exact = Decimal(repr(value))
-    if not exact.is_finite():
-        return "NaN" if exact.is_nan() else "Infinity" if exact > 0 else "-Infinity"
-    return f"{exact.quantize(_MILLIONTH, ROUND_HALF_UP):f}"
+def _query_daemon(
+    loaded: Loaded, words: Sequence[str], url: str, timeout_s: float, form: str, graph: Path | None, kind: str | None,
+    right: Sequence[int], picture: Mapping[str, Sequence[str]],
+) -> None:  # fmt: skip
+    split_url(url)
+    wanted = read(words)
+    more = [] if form == "json" and graph is None else [("ms", "true")]
+    body = ask(url, [*wanted.params(), *more, *([("show_query", "true")] if right else [])], timeout_s)
+    for warning in warnings_of(body):
+        click.echo(f"tsd: {warning}", err=True)
+    if graph is not None:
+        draw = imported("tsd.cli.query_picture:draw_series")
+        draw(read_answer(body), wanted.start, wanted.end, loaded, picture, right, graph, kind)
+        return
+    for text in in_form(body, form):
+        click.echo(text, nl=False)

@@ -1,0 +1,60 @@
+"""A picture of an answer in a file: `tsd query --graph`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import trio
+
+from tsd.api.graph.picture import Kind, Picture, curve, read_picture
+from tsd.api.graph.process import check_can_draw, draw_picture
+from tsd.cli.query_output import Series
+from tsd.codec.points import Float64, Int64
+from tsd.config.loader import Loaded, state_folder
+from tsd.daemon.settings import now_ms
+from tsd.query.parse.times import read_time
+from tsd.query.result import Answer
+
+Line = tuple[str, Int64, Float64, int]  # label, times in ms, values, number of the sub query
+
+
+def check(options: Mapping[str, Sequence[str]]) -> None:
+    """Check the options of a picture, and that it can be drawn, before a query runs. Raise TsdError."""
+    check_can_draw()
+    read_picture(options, 0, 1)
+
+
+def lines_of(answer: Answer) -> Iterable[Line]:
+    """Yield the curves of an answer from the store."""
+    for number, sub in enumerate(answer.subs):
+        for group in sub.groups:
+            name = Series(group.metric, group.tags, (), number).label
+            yield name, group.points.times, group.points.doubles(), number
+
+
+def series_lines(found: Iterable[Series]) -> Iterable[Line]:
+    """Yield the curves of an answer over HTTP."""
+    for series in found:
+        times = np.array([time for time, _ in series.points], np.int64)
+        values = np.array([float(value or "nan") for _, value in series.points], np.float64)
+        yield series.label, times, values, series.sub_query
+
+
+def draw_series(
+    found: Sequence[Series], start: str, end: str, loaded: Loaded, options: Mapping[str, Sequence[str]],
+    right: Sequence[int], file: Path, kind: Kind,
+) -> None:  # fmt: skip
+    """Draw an answer over HTTP to a file. `start` and `end` are its texts. Raise TsdError."""
+    now = now_ms()
+    picture = read_picture(options, read_time(start, now), read_time(end, now) if end else now)
+    trio.run(draw, picture, series_lines(found), right, loaded, file, kind)
+
+
+async def draw(
+    picture: Picture, lines: Iterable[Line], right: Sequence[int], loaded: Loaded, file: Path, kind: Kind
+) -> None:
+    """Draw curves to a file. Those of the sub queries `right`, counted from 1, have the axis at the right."""
+    curves = [curve(name, times, values, picture, second=number + 1 in right) for name, times, values, number in lines]
+    picture = msgspec.structs.replace(picture, kind=kind, curves=curves)
+    await trio.Path(file).write_bytes(await draw_picture(picture, state_folder(loaded.config) / "matplotlib"))
