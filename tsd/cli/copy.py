@@ -1,6 +1,6 @@
 """`tsd copy`: copy all tables of one store to another, for example from one machine to HBase.
 
-`tsd create-tables`: create OpenTSDB's four tables.
+`tsd create-tables`: create OpenTSDB's four tables, or KairosDB's.
 """
 
 import json
@@ -20,9 +20,11 @@ from tsd.cli.settings import overrides, with_config
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, keys, layout, state_folder
 from tsd.daemon.settings import load_config, read_config
+from tsd.daemon.wiring import create_tables as make_tables
 from tsd.daemon.wiring import (
     default_compression,
     has_local_store,
+    opened_store,
     rollup_tables,
     store_name,
     store_settings,
@@ -140,6 +142,8 @@ def _target(source: Config, to: str, to_set: Sequence[str]) -> Config:
 
 def _check(source: Config, target: Config) -> None:
     """Raise TsdError if one of the stores cannot be copied to the other."""
+    if target.has_kairosdb_tables:
+        raise TsdError("the target has tsd.storage.layout = kairosdb: copy works on OpenTSDB's tables")
     if layout(source) != layout(target):
         raise TsdError(
             f"the source's row keys are built as {layout(source)}, the target's as {layout(target)}: copy "
@@ -165,26 +169,31 @@ def _checkpoint(source: Config, target: Config) -> Path:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
 def create_tables(loaded: Loaded, compression: str | None, as_json: bool) -> None:
-    """Create OpenTSDB's tables if they are absent. Existing ones stay as they are."""
+    """Create the tables that are absent. Existing ones stay as they are."""
 
     async def run() -> None:
-        async with access(loaded.config) as opened:
-            wanted = (compression or default_compression(loaded.config)).upper()
-            made = await opened.store.create_tables(tables(loaded.config), compression=wanted)
+        config = loaded.config
+        wanted = (compression or default_compression(config)).upper()
+        if config.has_kairosdb_tables:
+            async with opened_store(config) as store:
+                made = await make_tables(config, store, wanted)
+        else:
+            async with access(config) as opened:
+                made = await make_tables(config, opened.store, wanted)
         if as_json:
-            existing = [table.name for table in tables(loaded.config) if table.name not in made]
-            click.echo(json.dumps({"created": list(made), "existing": existing}))
+            created = [name for name, is_new in made.items() if is_new]
+            click.echo(json.dumps({"created": created, "existing": [name for name in made if name not in created]}))
             return
-        for table in tables(loaded.config):
-            click.echo(f"{table.name}: {'created' if table.name in made else 'exists'}")
-        if made and uses_hbase(loaded.config):
+        for name, is_new in made.items():
+            click.echo(f"{name}: {'created' if is_new else 'exists'}")
+        if any(made.values()) and uses_hbase(config):
             click.echo(
                 "The Thrift gateway cannot set DATA_BLOCK_ENCODING. For OpenTSDB's setting, run in HBase's shell:\n"
                 + "\n".join(
                     f"  alter '{table.name}', {{NAME => '{family.name.decode()}', DATA_BLOCK_ENCODING => 'DIFF'}}"
-                    for table in tables(loaded.config)
+                    for table in tables(config)
                     for family in table.families
-                    if table.name in made
+                    if made[table.name]
                 )
             )
 

@@ -13,7 +13,7 @@ class KairosSettings:
 
     kairosdb: bool = setting(
         "tsd.kairosdb.enabled", False,
-        "Answer KairosDB's REST API, from /api/v1/datapoints on (docs/kairosdb.md).")
+        "Answer KairosDB's REST API, from /api/v1/datapoints on (docs/kairosdb.md). Always on with KairosDB's tables.")
     kairosdb_dialect: bool = setting(
         "tsd.kairosdb.dialect", False,
         "Where both have a path, /api/v1/version, answer as KairosDB does. Needs tsd.kairosdb.enabled.")

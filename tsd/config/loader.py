@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import Layout, most_tags
 from tsd.codec.putline import NameRules
+from tsd.config.cassandra import LAYOUTS
 from tsd.config.keys import Key
 from tsd.config.limits import MIN_REJECTED_BYTES, exemptions
 from tsd.config.retention import parse_age, parse_rules
@@ -171,6 +172,7 @@ _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _CHOICES = {
     "tsd.storage.hbase.thrift.transport": ("buffered", "framed"),
     "tsd.storage.hbase.thrift.protocol": ("binary", "compact"),
+    "tsd.storage.layout": LAYOUTS,
     "tsd.storage.cassandra.consistency": ("QUORUM", "LOCAL_QUORUM", "ALL"),
     "tsd.access.health": AUDIENCES,
     "tsd.access.metrics": AUDIENCES,
@@ -337,6 +339,16 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
     if not KEYSPACE.fullmatch(config.cassandra_keyspace):
         wanted = f"got {config.cassandra_keyspace!r}, wanted a letter and up to 47 letters, digits and underscores"
         yield set(), f"tsd.storage.cassandra.keyspace: {wanted}"
+    if config.has_kairosdb_tables:
+        if config.backend is not Backend.CASSANDRA:
+            wanted = "got kairosdb, which requires tsd.storage.backend = cassandra"
+            yield {"tsd.storage.backend"}, f"tsd.storage.layout: {wanted}"
+        for key, given in (
+            ("tsd.rollups.enable", config.rollups_enable),
+            ("tsd.core.histograms.config", config.histograms_config.strip()),
+        ):
+            if given:
+                yield {"tsd.storage.layout"}, f"{key}: KairosDB's tables (tsd.storage.layout) have no place for them"
     try:
         config.allow_specialchars.encode("latin-1")
     except UnicodeEncodeError:

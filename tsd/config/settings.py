@@ -7,6 +7,7 @@ so that an existing file loads.
 from dataclasses import dataclass
 from enum import Enum
 
+from tsd.config.cassandra import CassandraSettings
 from tsd.config.kairosdb import KairosSettings
 from tsd.config.keys import setting
 from tsd.config.limits import LimitSettings
@@ -24,6 +25,7 @@ SECTIONS = {
     "network": (("tsd.network.port",), ""),
     "names": (("tsd.core.auto_create_metrics",), ""),
     "storage": (("tsd.storage.backend",), ""),
+    "Cassandra": (("tsd.storage.cassandra.hosts",), ""),
     "compaction": (
         ("tsd.storage.enable_compaction",),
         "A round of compaction takes rows waiting × flush_interval × flush_speed / 3600 rows, oldest first: at least "
@@ -168,7 +170,7 @@ class Charset(Enum):
 
 
 @dataclass(frozen=True)
-class Config(AccessSettings, LimitSettings, KairosSettings):
+class Config(AccessSettings, LimitSettings, CassandraSettings, KairosSettings):
     """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
 
     port: int = setting(
@@ -270,30 +272,6 @@ class Config(AccessSettings, LimitSettings, KairosSettings):
     thrift_protocol: str = setting(
         "tsd.storage.hbase.thrift.protocol", "binary",
         "Protocol of the gateways: binary or compact.")
-    cassandra_hosts: str = setting(
-        "tsd.storage.cassandra.hosts", "127.0.0.1:9042",
-        "Nodes of Cassandra to begin with, host:port separated by commas. The others are found through them.")
-    cassandra_keyspace: str = setting(
-        "tsd.storage.cassandra.keyspace", "tsd",
-        "Keyspace of all tables. `tsd create-tables` creates it with up to three replicas in each data centre.")
-    cassandra_consistency: str = setting(
-        "tsd.storage.cassandra.consistency", "QUORUM",
-        "QUORUM, LOCAL_QUORUM or ALL, for reads and writes. With fewer replicas a daemon would not read what it wrote. "
-        "LOCAL_QUORUM: only for daemons of one data centre, because others could assign the same UID.")
-    cassandra_user: str = setting("tsd.storage.cassandra.user", "", "User. Empty: no authentication.")
-    cassandra_password: str = setting(
-        "tsd.storage.cassandra.password", "",
-        "File with the user's password, for example credential:cassandra.password.")
-    cassandra_ca: str = setting(
-        "tsd.storage.cassandra.tls.ca", "",
-        "Certificates of the authorities that sign the nodes' certificates. Names in these are not compared with "
-        "addresses: use an authority of the cluster's own. Empty: no TLS.")
-    cassandra_certificate: str = setting(
-        "tsd.storage.cassandra.tls.certificate", "", "Certificate of this client, if the nodes ask for one.")
-    cassandra_key: str = setting("tsd.storage.cassandra.tls.key", "", "Key of this client's certificate.")
-    cassandra_timeout_ms: int = setting(
-        "tsd.storage.cassandra.timeout", 12000,
-        "Timeout of one request. Keep it above the timeouts in cassandra.yaml.", "ms", low=100)
     data_table: str = setting("tsd.storage.hbase.data_table", "tsdb", "Table of points, on all engines.")
     uid_table: str = setting("tsd.storage.hbase.uid_table", "tsdb-uid", "Table of names and UIDs, on all engines.")
     tree_table: str = setting("tsd.storage.hbase.tree_table", "tsdb-tree", "Table of trees, on all engines.")
@@ -531,4 +509,6 @@ class Config(AccessSettings, LimitSettings, KairosSettings):
     @property
     def creates_metrics(self) -> bool:
         """Return whether an unknown metric gets a UID, with the default resolved."""
-        return self.backend is Backend.EMBEDDED if self.auto_create_metrics is None else self.auto_create_metrics
+        if self.auto_create_metrics is None:
+            return self.backend is Backend.EMBEDDED or self.has_kairosdb_tables
+        return self.auto_create_metrics

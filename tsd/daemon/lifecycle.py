@@ -25,7 +25,7 @@ from tsd.daemon.diagnostics import log_tasks, tune_malloc
 from tsd.daemon.settings import control_path, now_ms
 from tsd.daemon.systemd import Watchdog, WatchdogTimeouts, microseconds, notify, notify_soon, notify_until_sent
 from tsd.daemon.waiting import lacks_space, wait_for_space
-from tsd.daemon.wiring import BuildTables, OpenStore, build_daemon, build_opentsdb_tables, opened_store
+from tsd.daemon.wiring import BuildTables, OpenStore, build_configured_tables, build_daemon, opened_store
 from tsd.errors import BadConfig, StoreError, TsdError, bare
 from tsd.ingest.journal.folder import held_journal
 from tsd.server import control, sockets
@@ -149,7 +149,7 @@ async def serve(
     again: Callable[[], Loaded] | None = None,
     *,
     open_store: OpenStore = opened_store,
-    build_tables: BuildTables = build_opentsdb_tables,
+    build_tables: BuildTables = build_configured_tables,
 ) -> None:
     """Run a daemon until `stop`, or a signal.
 

@@ -100,7 +100,7 @@ def _put_routes(parts: ApiParts) -> dict[str, Endpoint]:
 
 def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoint]:
     """Return KairosDB's endpoints; none if they are not enabled."""
-    if not parts.config.kairosdb:
+    if not (parts.config.kairosdb or parts.config.has_kairosdb_tables):
         return {}
     query_parts = parts.query
     queries = KairosQueries(query_parts.engine, query_parts.registry, parts.now_ms, parts.config.allow_delete)

@@ -49,6 +49,7 @@ from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
 from tsd.tables.catalog import Stat
 from tsd.tables.clock_guard import ClockGuard
+from tsd.tables.kairosdb import layout as kairosdb
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.folder import BlockFolder
@@ -377,6 +378,34 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
     )
 
 
+def build_kairosdb_tables(config: Config, store: Store, now_ms: Clock, _: TableCallbacks) -> Tables:
+    """Build KairosDB's table layout. Raises BadConfig."""
+    settings = kairosdb.KairosTableSettings(
+        config.cassandra_keyspace,
+        config.kairosdb_shared,
+        kairosdb.tag_indexed(config.kairosdb_tag_indexed),
+        config.creates_metrics,
+        name_rules(config),
+    )
+    return kairosdb.build(store, settings, now_ms)
+
+
+def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
+    """Build the configured table layout. Raises BadConfig."""
+    build = build_kairosdb_tables if config.has_kairosdb_tables else build_opentsdb_tables
+    return build(config, store, now_ms, callbacks)
+
+
+async def create_tables(config: Config, store: Store, compression: str) -> dict[str, bool]:
+    """Create the tables of the configured layout that are missing. Return all, and whether each is new. Raises
+    StoreError, BadConfig."""
+    if config.has_kairosdb_tables:
+        made = await kairosdb.make_tables(store, config.cassandra_keyspace, now_ms).create(compression)
+        return {name: name in made for name in kairosdb.TABLES}
+    made = await store.create_tables(tables(config), compression=compression)
+    return {table.name: table.name in made for table in tables(config)}
+
+
 def build_daemon(
     config: Config,
     store: Store,
@@ -384,7 +413,7 @@ def build_daemon(
     load: IngestLoad,
     *,
     now_ms: Clock = now_ms,
-    build_tables: BuildTables = build_opentsdb_tables,
+    build_tables: BuildTables = build_configured_tables,
 ) -> Daemon:
     """Build a daemon on a store and a table layout. Raises BadConfig.
 

@@ -44,6 +44,7 @@ T = TypeVar("T")
 
 THREADS = 2  # more would only wait for the interpreter's lock
 ANSWER_BYTES = 17  # of a point in an answer
+LAST_LETTER = "\xff"  # of names in lines
 OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
 GROUP_BYTES = 1500  # of a group in an answer, in addition to its points
 Flush = Callable[[bytes], Awaitable[object]]
@@ -230,11 +231,12 @@ class QueryEngine:
         which `flushed` remembers.
         """
         selection = plan.selection
-        metric = selection.metric.encode("latin-1")
-        if not metric:
+        if not selection.metric or max(selection.metric) > LAST_LETTER:  # no line has such a name
             return plan
+        metric = selection.metric.encode("latin-1")
         points = None
-        if self._open_points is not None and not (query.delete or selection.reads_beyond):
+        is_mergeable = not (query.delete or selection.reads_beyond or selection.reads_hours_in_parts)
+        if self._open_points is not None and is_mergeable:
             points = self._open_points.open_points(metric)
         if points is not None:
             hours = points.hours(plan.scan)

@@ -23,6 +23,7 @@ from tsd.store.capabilities import (
     RangeDeletes,
     Snapshots,
 )
+from tsd.store.cassandra.session import Connector
 from tsd.store.cells import Cell, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
 from tsd.store.timing import Latency
 
@@ -100,6 +101,11 @@ class Store(Protocol):
     @property
     def column_blocks(self) -> ColumnBlocks | None:
         """Blocks of cells by column, if the engine has them."""
+        ...
+
+    @property
+    def cql(self) -> Connector | None:
+        """Statements on Cassandra, for layouts with tables of another shape; None on other engines."""
         ...
 
     @property

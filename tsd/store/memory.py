@@ -39,6 +39,7 @@ class MemoryStore:
     range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
+    cql: None = None
     latencies: Mapping[str, Latency] = MappingProxyType({})
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:

@@ -105,6 +105,7 @@ class RemoteStore:
     change_feed: ChangeFeed | None = None
     cell_signatures: CellSignatures | None = None
     range_deletes: RangeDeletes | None = None  # the daemon deletes ranges itself
+    cql: None = None
     latencies: Mapping[str, Latency] = MappingProxyType({})
 
     def __init__(self, client: ControlClient) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tsd.tables.catalog import Annotations, Metadata, Names, SeriesCatalog, Stat, Trees
-from tsd.tables.reading import PointReader, SeriesReader
+from tsd.tables.reading import PointDeleter, PointReader, SeriesReader
 from tsd.tables.writing import HistogramBodies, PointWriter, RollupBodies, SeriesResolver
 
 Task = Callable[[], Awaitable[None]]
@@ -23,6 +23,7 @@ class Tables:
     check: Callable[[], Awaitable[None]]  # reads what every query needs; raises StoreError, or CorruptRow
     drop_caches: Callable[[], None]
     statistics: Callable[[], list[Stat]]
+    deleter: PointDeleter | None = None
     names: Names | None = None
     metadata: Metadata | None = None
     trees: Trees | None = None

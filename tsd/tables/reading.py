@@ -263,6 +263,31 @@ class HistogramSource(Protocol):
         ...
 
 
+class TextPoint(NamedTuple):
+    """A text of a series at a time."""
+
+    series: int
+    time_ms: int
+    text: str
+
+
+class TextPage(NamedTuple):
+    """Decoded texts, those of one series in order of time."""
+
+    texts: Sequence[TextPoint]
+    rows_read: int
+    size: int  # stored bytes
+    warnings: Sequence[str]
+
+
+class TextSource(Protocol):
+    """The texts of a selection's series, for layouts whose points may be texts."""
+
+    async def read(self, span: ScanRange, take: Callable[[EncodedPage[TextPage]], Awaitable[None]]) -> None:
+        """Read texts, page by page. Raises StoreError and what `take` raises."""
+        ...
+
+
 class SignedHour(NamedTuple):
     """A cached hour whose signatures are compared."""
 
@@ -309,8 +334,10 @@ class Selection(Protocol):
     series: SeriesSet
     rollups: RollupSource | None = None
     histograms: HistogramSource | None = None
+    texts: TextSource | None = None
     hours: HourSource | None = None  # None: results of this selection cannot be cached
     reads_beyond: bool = False  # whether `read` also returns rows after its span
+    reads_hours_in_parts: bool = False  # whether `read` may return an hour of a series in several pages
 
     def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
         """Return the pairs of series, each None if the request cannot match it."""
@@ -348,6 +375,18 @@ class ChangeSource(Protocol):
 
     def on_change(self, callback: OnChange) -> None:
         """Call `callback` on each write with the keys of the changed hours; None: any hour may have changed."""
+        ...
+
+
+class PointDeleter(Protocol):
+    """Deletes points by metric, filters and time, whatever their type."""
+
+    async def delete(self, request: SeriesRequest, first_ms: int, last_ms: int) -> None:
+        """Delete the points of matching series, both ends included; there may be none. Raises BadQuery, StoreError."""
+        ...
+
+    async def delete_metric(self, metric: str) -> None:
+        """Delete all points of a metric, and its name. An unknown metric is no error. Raises StoreError."""
         ...
 
 

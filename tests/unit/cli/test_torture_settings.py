@@ -28,6 +28,7 @@ HARMLESS = {
         "tsd.tls.minimum", "tsd.tls.hsts", "tsd.access.health",
         "tsd.access.metrics", "tsd.core.enable_ui", "tsd.http.request.cors_domains", "tsd.http.request.cors_headers",
         "tsd.http.query.allow_delete", "tsd.no_diediedie",
+        "tsd.kairosdb.enabled", "tsd.kairosdb.dialect",
     ),
     "what names may be and get, beyond ours": (
         "tsd.core.tag.allow_specialchars", "tsd.core.uid.random_metrics", "tsd.core.meta.enable_tsuid_tracking",
@@ -53,6 +54,7 @@ HARMLESS = {
         "tsd.storage.cassandra.hosts", "tsd.storage.cassandra.keyspace", "tsd.storage.cassandra.consistency",
         "tsd.storage.cassandra.user", "tsd.storage.cassandra.password", "tsd.storage.cassandra.tls.ca",
         "tsd.storage.cassandra.tls.certificate", "tsd.storage.cassandra.tls.key", "tsd.storage.cassandra.timeout",
+        "tsd.storage.layout", "tsd.storage.kairosdb.shared", "tsd.storage.kairosdb.tag_indexed_metrics",
     ),
     "what is told and kept of lines that are refused for good reason": (
         "tsd.rejected.max_bytes", "tsd.stats.canonical", "tsd.core.stats_with_port",

@@ -49,6 +49,22 @@ class RowSpec:
         """
         return time_ms - abs(time_ms) % self.width
 
+    def row_times(self, times: Int64) -> Int64:
+        """Return the time of the row of each time."""
+        rows: Int64 = times - np.abs(times) % self.width
+        return rows
+
+    def read_times(self, times: Int64) -> Int64:
+        """Return the times with which points at some times are read: the same, unless columns count seconds.
+
+        >>> RowSpec(Unit.SECONDS, 1814400).read_times(np.array([1999, 2000])).tolist()
+        [1000, 2000]
+        """
+        if self.unit is not Unit.SECONDS:
+            return times
+        rows = self.row_times(times)
+        return rows + (times - rows) // 1000 * 1000
+
     def first_row(self, time_ms: int) -> int:
         """Return a time that no row with points from `time_ms` on precedes.
 

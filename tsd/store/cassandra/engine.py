@@ -96,7 +96,7 @@ class CassandraStore:
         )
         self.latencies = new_latencies()
         self._keyspace = keyspace
-        self._connector = Connector(lambda: connect(contact), in_flight=IN_FLIGHT)
+        self._connector = self.cql = Connector(lambda: connect(contact), in_flight=IN_FLIGHT)
         self._directory = Directory(keyspace, self._connector)
         self._clock_ms = clock_ms
         self._last_us = 0

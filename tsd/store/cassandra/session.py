@@ -3,7 +3,7 @@
 `tsd.store.cassandra.driver` implements `Session` with cassandra-driver, which is an optional dependency.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -14,7 +14,7 @@ from tsd.errors import StoreDown, StoreError, bare
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 4.0  # between attempts to connect; meanwhile calls fail at once
 
-Value: TypeAlias = bytes | int | str | bool | Sequence[bytes] | None
+Value: TypeAlias = bytes | int | str | bool | Sequence[bytes] | Mapping[str, str] | None
 Parameters: TypeAlias = tuple[Value, ...]
 Rows: TypeAlias = list[tuple[Value, ...]]
 Done: TypeAlias = Callable[[Rows, StoreError | None], None]
@@ -60,7 +60,7 @@ class Session(Protocol):
         ...
 
     def submit_batch(self, statement: Statement, rows: Sequence[Parameters], done: Done) -> None:
-        """Execute a prepared statement for each of `rows`, which are in one partition, as one unlogged batch."""
+        """Execute a prepared statement for each of `rows` as one unlogged batch: atomic in each partition."""
         ...
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Connector:
         return await self._answer(lambda done: session.submit(statement, parameters, done))
 
     async def batch(self, cql: str, rows: Sequence[Parameters]) -> None:
-        """Execute a statement for each of `rows`, in one partition, atomically."""
+        """Execute a statement for each of `rows`, atomically in each partition."""
         statement = self._statements.get(cql) or await self.prepared(cql)
         session = await self.session()
         await self._answer(lambda done: session.submit_batch(statement, rows, done))

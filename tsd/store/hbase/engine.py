@@ -95,6 +95,8 @@ class HBaseStore:
         self.latencies = new_latencies()
         self._next_ms_at = 0.0  # a put from this time on gets later timestamps than all before
 
+    cql: None = None
+
     @property
     def cell_reader(self) -> "HBaseStore":
         """See Store."""

@@ -77,6 +77,7 @@ class EmbeddedStore:
         ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1, keeps_versions=False
     )
     cell_signatures: CellSignatures | None = None
+    cql: None = None
 
     def __init__(self, reopen: Callable[[], Database], on_loss: Callable[[str], None], load: IngestLoad) -> None:
         self._reopen = reopen

@@ -57,6 +57,7 @@ from tsd.tables.reading import (
     SeriesSet,
     SignatureSource,
     SignedHour,
+    TextSource,
 )
 from tsd.tables.writing import SeriesKeys
 
@@ -208,6 +209,8 @@ class DataTable(NamedTuple):
 class StoredSelection:
     """One resolved request."""
 
+    reads_hours_in_parts = False
+
     def __init__(
         self,
         table: DataTable,
@@ -230,6 +233,7 @@ class StoredSelection:
         self.series: SeriesSet = series
         self.rollups: RollupSource | None = None
         self.histograms: HistogramSource | None = None
+        self.texts: TextSource | None = None
         self.hours: HourSource | None = None
         self.reads_beyond = resolved.fuzzy
         if not (keeps_rows or resolved.fuzzy or resolved.is_empty):

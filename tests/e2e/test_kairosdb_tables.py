@@ -1,0 +1,83 @@
+"""The daemon on KairosDB's tables: OpenTSDB's put and query, restarts, outages of Cassandra, and clear errors."""
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import Served, Tsd, on_cassandra
+from tests.peers.cassandra import RunningCassandra
+
+pytestmark = [pytest.mark.slow, pytest.mark.cassandra]
+T = 1356998400
+LAYOUT = {"tsd.storage.layout": "kairosdb", "tsd.storage.flush_interval": "100"}
+
+
+def query(served: Served, words: str) -> Any:
+    """Return the groups of an answer: values by time, by the first tag's value."""
+    url = f"http://127.0.0.1:{served.port}/api/query?start={T}&end={T + 100_000}&{words}"
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return {next(iter(one["tags"].values()), ""): one["dps"] for one in json.load(answer)}
+
+
+def test_points_are_put_queried_and_kept(cassandra: RunningCassandra, tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", on_cassandra(cassandra, LAYOUT))
+    made = tsd.run("create-tables")
+    assert (made.status, made.err) == (0, ""), made
+    assert "data_points: created" in made.out
+    assert "data_points: exists" in tsd.run("create-tables").out
+    wanted = {"a": {str(T): 1, str(T + 7200): -3}, "b": {str(T + 1): 2.5}}
+    with tsd.serve() as served:
+        lines = f"put a.b {T} 1 host=a\nput a.b {T + 7200} -3 host=a\nput a.b {T + 1} 2.5 host=b\n"
+        assert served.send_lines(lines.encode()) == b"synced 3\n"
+        assert query(served, "m=sum:a.b{host=*}") == wanted
+    with tsd.serve() as served:
+        assert query(served, "m=sum:a.b{host=*}") == wanted
+        assert query(served, "m=sum:1h-count:a.b") == {"": {str(T): 2, str(T + 7200): 1}}
+        assert query(served, "m=none:a.b{host=a}") == {"a": wanted["a"]}
+
+
+def test_lines_survive_an_outage_of_cassandra(tmp_path: Path) -> None:
+    own = RunningCassandra(tmp_path / "cassandra")
+    tsd = Tsd(tmp_path / "state", on_cassandra(own, LAYOUT))
+    try:
+        assert tsd.run("create-tables").status == 0
+        with tsd.serve() as served:
+            assert served.send_lines(f"put a.b {T} 1 host=a\n".encode()) == b"synced 1\n"
+            served.flush()
+            own.kill()
+            assert served.send_lines(f"put a.b {T + 1} 2 host=a\nput c.d {T} 3 host=b\n".encode()) == b"synced 2\n"
+            served.await_event("store.unavailable")
+            served.kill()
+        own.start()
+        with tsd.serve() as served:
+            served.flush()
+            assert query(served, "m=sum:a.b{host=*}") == {"a": {str(T): 1, str(T + 1): 2}}
+            assert query(served, "m=sum:c.d{host=*}") == {"b": {str(T): 3}}
+    finally:
+        own.kill()
+
+
+def test_missing_tables_are_named_and_lines_wait(cassandra: RunningCassandra, tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", on_cassandra(cassandra, LAYOUT))
+    with tsd.serve() as served:
+        assert "create-tables" in served.await_event("kairosdb.tables_unusable")["error"]
+        assert served.send_lines(f"put a.b {T} 1 host=a\n".encode()) == b"synced 1\n"
+        assert tsd.run("create-tables").status == 0
+        served.await_event("store.available")
+        served.flush()
+        assert query(served, "m=sum:a.b{host=*}") == {"a": {str(T): 1}}
+
+
+def test_layout_is_checked_and_commands_refuse_it(cassandra: RunningCassandra, tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", on_cassandra(cassandra, LAYOUT))
+    assert tsd.run("check-config").status == 0
+    for wrong in ({"tsd.storage.backend": "embedded"}, {"tsd.storage.layout": "influxdb"}):
+        done = tsd.but(wrong).run("check-config")
+        assert done.status == 2
+        assert "tsd.storage.layout" in done.err
+    done = tsd.run("compact")
+    assert done.status != 0
+    assert "tsd.storage.layout" in done.err

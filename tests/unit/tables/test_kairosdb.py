@@ -1,0 +1,264 @@
+"""KairosDB's tables on a real Cassandra: the recorded cells, answers and deletes of a real KairosDB."""
+
+import json
+import urllib.parse
+from typing import Any
+
+import pytest
+
+from tests.peers.cassandra import RunningCassandra
+from tests.unit.codec.kairosdb_vectors import STORAGE, VECTORS, Point, Vector, points_of
+from tests.unit.tables.kairosdb_keyspace import LATEST_S, Keyspace, answered, body_points, opened_keyspace
+from tsd.codec.names import Kind
+from tsd.errors import StoreError
+from tsd.tables.filters import make_filter
+from tsd.tables.reading import SeriesRequest
+from tsd.tables.writing import SeriesText
+
+pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
+
+MODES = {
+    "": ("MILLISECONDS", "1814400000"),
+    "legacy": ("LEGACY", "1814400000"),
+    "seconds": ("SECONDS", "1814400"),
+    "tag_indexed": ("MILLISECONDS", "1814400000"),
+}
+LATEST_MS = 1 << 61  # of a point in a line
+LATEST_EXPIRY_S = 200_000_000  # of a point: later ones expire when Cassandra cannot say so
+KEPT_BY_BYTES = "larger bytes win"  # cases in which KairosDB does not keep the last of equal points
+SERIES = SeriesText(b"m", b"host=a")
+DAY_MS = 86_400_000
+T = 1_356_998_400_000
+
+
+def can_put(point: Point) -> bool:
+    """Whether ingest takes such a point, and its row key has room."""
+    names = [point.metric, *point.tags, *point.tags.values()]
+    odd = any(set(name) & set(" =\"'") for name in names)
+    return not odd and 0 <= point.ttl_s < LATEST_EXPIRY_S and abs(point.time_ms) < LATEST_MS
+
+
+def text_of(point: Point) -> SeriesText:
+    ttl = [f"kairos_opt.ttl={point.ttl_s}"] if point.ttl_s else []
+    tags = " ".join([*(f"{tagk}={tagv}" for tagk, tagv in point.tags.items()), *ttl])
+    return SeriesText(point.metric.encode("latin-1"), tags.encode("latin-1"))
+
+
+def stored(vector: Vector) -> dict[str, list[Any]]:
+    """The cells of a case, without index rows that KairosDB does not write with them, and times to live."""
+    return {
+        "data_points": [[*row[:3], len(row) > 3] for row in vector["data_points"]],
+        "row_keys": [row[:5] for row in vector["row_keys"]],
+        "row_key_time_index": vector["row_key_time_index"],
+        "tag_indexed_row_keys": [row[:7] for row in vector.get("tag_indexed_row_keys", [])],
+    }
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_puts_write_the_recorded_cells(cassandra: RunningCassandra, mode: str) -> None:
+    cases: dict[str, tuple[Vector, list[Point]]] = {}
+    for vector in STORAGE:
+        if vector.get("mode", "") == mode and "lines" in vector and KEPT_BY_BYTES not in vector["name"]:
+            points = list(points_of(vector))
+            if points and vector["data_points"] and all(map(can_put, points)):
+                cases[points[0].metric] = vector, points
+    assert len(cases) > 40
+    async with opened_keyspace(cassandra, tag_indexed="*" if mode == "tag_indexed" else "") as keyspace:
+        await keyspace.set_spec(*MODES[mode])
+        await keyspace.put(
+            (text_of(point), point.time_ms, point.value) for _, points in cases.values() for point in points
+        )
+        cells = await keyspace.cells()
+    for row in cells["data_points"]:
+        row[3] = row[3] is not None
+    wanted: dict[str, list[Any]] = {}
+    for vector, points in cases.values():
+        by_second = mode == "seconds" and len({point.time_ms for point in points}) > 1
+        for table, rows in stored(vector).items():
+            if table != "data_points" or not by_second:
+                wanted.setdefault(table, []).extend(rows)
+    keys = {row[0] for row in wanted["data_points"]}
+    cells["data_points"] = [row for row in cells["data_points"] if row[0] in keys]
+    for table, rows in wanted.items():
+        assert once(cells[table]) == once(rows), table
+    names = {bytes.fromhex(kind) for kind, _, _ in cells["string_index"]}
+    listed = {metric for kind, metric, _ in cells["string_index"] if bytes.fromhex(kind) == b"metric_names"}
+    assert listed == set(cases)
+    legacy = mode == "legacy"
+    assert names == {b"metric_names"} | ({b"tag_names", b"tag_values"} if legacy else set())
+    assert bool(cells["row_key_index"]) == legacy
+
+
+def once(rows: list[Any]) -> list[str]:
+    return sorted({json.dumps(row, sort_keys=True) for row in rows})
+
+
+@pytest.mark.parametrize("mode", ["", "legacy"])
+async def test_reads_answer_as_recorded(cassandra: RunningCassandra, mode: str) -> None:
+    async with opened_keyspace(cassandra) as keyspace:
+        await keyspace.set_spec(*MODES[mode])
+        cases = [vector for vector in VECTORS["reads"] if vector.get("mode", "") == mode]
+        for vector in cases:
+            await keyspace.insert(vector["cells"], microseconds=vector.get("write_time") == "microseconds")
+            await keyspace.cql.command(
+                f"INSERT INTO {keyspace.name}.string_index (key, column1, value) VALUES (%s, %s, %s)",
+                (b"metric_names", vector["metric"], b"\0"),
+            )
+        for vector in cases:
+            query = vector["query"]
+            span = query["start_absolute"], query.get("end_absolute", LATEST_S * 1000)
+            found, warnings, _ = await keyspace.read(vector["metric"], {}, *span)
+            if vector["status"] == 200:
+                assert (found, warnings) == (answered(vector["answer"]), []), vector["name"]
+            else:  # KairosDB fails the whole query
+                assert warnings or "null" in vector["name"] or "legacy" in vector["name"], vector["name"]
+
+
+async def test_unknown_type_costs_no_other_row(cassandra: RunningCassandra) -> None:
+    vector = next(one for one in VECTORS["reads"] if one["name"] == "unknown data type")
+    async with opened_keyspace(cassandra) as keyspace:
+        await keyspace.insert(vector["cells"], microseconds=False)
+        span = vector["query"]["start_absolute"], vector["query"]["end_absolute"]
+        (numbers, _), warnings, _ = await keyspace.read(vector["metric"], {}, *span)
+        kinds = {row[3] for row in vector["cells"]["row_keys"]} - {"kairos_long"}
+    assert len(numbers) == 1
+    assert [kind for kind in kinds if any(kind in warning for warning in warnings)] == list(kinds)
+
+
+DELETES = [one for one in VECTORS["deletes"] if one["name"] != "delete, errors"]
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+async def test_deletes_leave_what_is_recorded(cassandra: RunningCassandra, shared: bool) -> None:
+    async with opened_keyspace(cassandra, shared=shared) as keyspace:
+        for vector in DELETES:
+            for at, step in enumerate(vector["steps"]):
+                if "request" in step:
+                    await act(keyspace, step, f"{vector['name']}, step {at}", shared=shared)
+                elif not shared:
+                    await compare(keyspace, vector["metric"], step["tables"], f"{vector['name']}, step {at}")
+
+
+async def act(keyspace: Keyspace, step: Vector, name: str, *, shared: bool) -> None:
+    """Do a recorded request, and compare the answer of a query."""
+    method, path, *rest = step["request"]
+    deleter = keyspace.tables.deleter
+    assert deleter is not None
+    if path == "/api/v1/datapoints":
+        await keyspace.put(body_points(rest[0]))
+    elif method == "DELETE" and step["status"] == 204:
+        await deleter.delete_metric(urllib.parse.unquote(path.removeprefix("/api/v1/metric/")))
+    elif method == "GET" and "metricnames" in path and not shared:
+        prefix = path.partition("prefix=")[2]
+        listed = await keyspace.tables.catalog.suggest(Kind.METRIC, prefix, 100)
+        assert listed == sorted(json.loads(step["answer"])["results"]), name
+    elif method == "POST":
+        body = json.loads(rest[0])
+        [query] = body["metrics"]
+        tags = {
+            tagk: values if isinstance(values, str) else values[0] for tagk, values in query.get("tags", {}).items()
+        }
+        span = body["start_absolute"], body.get("end_absolute", LATEST_S * 1000)
+        if path.endswith("/delete"):
+            filters = tuple(make_filter(tagk, "literal_or", tagv) for tagk, tagv in tags.items())
+            await deleter.delete(SeriesRequest(query["name"], filters=filters), *span)
+        else:
+            found, warnings, _ = await keyspace.read(query["name"], tags, *span)
+            assert (found, warnings) == (answered(step["answer"]), []), name
+
+
+async def compare(keyspace: Keyspace, metric: str, tables: dict[str, list[Any]], name: str) -> None:
+    """Compare the cells of a case with the recorded ones."""
+    cells = await keyspace.cells()
+    for table, wanted in tables.items():
+        rows = cells[table]
+        if table == "data_points":
+            found = [row[:3] for row in rows if bytes.fromhex(row[0]).decode("latin-1").startswith(metric)]
+        elif table == "string_index":
+            found = [row[1] for row in rows if row[1].startswith(metric)]
+        else:
+            found = [row[: len(wanted[0]) if wanted else 3] for row in rows if row[0].startswith(metric)]
+        assert once(found) == once(wanted), (name, table)
+
+
+async def test_index_rows_outlive_their_points(cassandra: RunningCassandra) -> None:
+    async with opened_keyspace(cassandra) as keyspace:
+        for ttl in ("60", "100000", "0"):
+            await keyspace.put([(SeriesText(b"m", f"host=a kairos_opt.ttl={ttl}".encode()), T + int(ttl), 1)])
+            [(lives,)] = await keyspace.cql.command(f"SELECT TTL(mtime) FROM {keyspace.name}.row_keys")
+            if ttl == "0":
+                assert lives is None
+            else:
+                assert isinstance(lives, int)
+                assert int(ttl) < lives <= int(ttl) + 1_814_400
+
+
+async def test_last_number_of_a_time_is_read(cassandra: RunningCassandra) -> None:
+    async with opened_keyspace(cassandra) as keyspace:
+        await keyspace.put([(SERIES, T, 1.5), (SERIES, T, 7), (SERIES, T + 1, 7), (SERIES, T + 1, 1.5)])
+        (numbers, _), _, _ = await keyspace.read("m", {}, T, T + DAY_MS)
+        assert numbers == {T: 7, T + 1: 1.5}
+        await keyspace.put([(SERIES, T, 2.5)])
+        (numbers, _), _, _ = await keyspace.read("m", {}, T, T + DAY_MS)
+        assert numbers == {T: 2.5, T + 1: 1.5}
+
+
+async def test_long_rows_are_read_piece_by_piece(cassandra: RunningCassandra) -> None:
+    count = 25_000
+    async with opened_keyspace(cassandra) as keyspace:
+        await keyspace.put([(SERIES, T + at * 7, float(at) if at % 3 else at) for at in range(count)])
+        (numbers, _), _, _ = await keyspace.read("m", {}, T + 7, T + DAY_MS)
+    assert numbers == {T + at * 7: at for at in range(1, count)}
+
+
+async def test_removed_index_rows_are_written_again(cassandra: RunningCassandra) -> None:
+    async with opened_keyspace(cassandra) as own, opened_keyspace(cassandra, shared=False, name=own.name) as other:
+        await own.put([(SERIES, T, 1)])
+        assert other.tables.deleter is not None
+        await other.tables.deleter.delete_metric("m")
+        await own.put([(SERIES, T + 1, 2)])
+        own.tables.drop_caches()
+        await own.put([(SERIES, T + 2, 3)])
+        (numbers, _), _, _ = await own.read("m", {}, T, T + DAY_MS)
+    assert numbers == {T + 1: 2, T + 2: 3}
+
+
+async def problem(keyspace: Keyspace) -> str:
+    """What a write, a read and a check say about the tables."""
+    said = set()
+    for call in (
+        lambda: keyspace.put([(SERIES, T, 1)]),
+        lambda: keyspace.tables.reader.select(SeriesRequest("m")),
+        keyspace.tables.check,
+    ):
+        with pytest.raises(StoreError) as caught:
+            await call()
+        said.add(str(caught.value))
+    [line] = said
+    assert "\n" not in line
+    return line
+
+
+async def test_missing_keyspace_is_named(cassandra: RunningCassandra) -> None:
+    async with opened_keyspace(cassandra, created=False) as keyspace:
+        line = await problem(keyspace)
+    assert keyspace.name in line
+    assert "create-tables" in line
+
+
+@pytest.mark.parametrize(("unit", "width"), [("MINUTES", "1814400000"), ("LEGACY", "x"), ("LEGACY", "0")])
+async def test_unknown_rows_are_neither_read_nor_written(cassandra: RunningCassandra, unit: str, width: str) -> None:
+    async with opened_keyspace(cassandra) as keyspace:
+        await keyspace.set_spec(unit, width)
+        line = await problem(keyspace)
+        cells = await keyspace.cells()
+    assert (unit if unit == "MINUTES" else f"'{width}'") in line
+    assert all(rows == [] for rows in cells.values())
+
+
+async def test_table_of_another_shape_is_named(cassandra: RunningCassandra) -> None:
+    async with opened_keyspace(cassandra) as keyspace:
+        await keyspace.cql.command(f"ALTER TABLE {keyspace.name}.data_points ADD more text")
+        line = await problem(keyspace)
+    assert "data_points" in line
+    assert "more text" in line

@@ -1,0 +1,1 @@
+"""KairosDB's tables on Cassandra, byte for byte as KairosDB reads and writes them (tsd/codec/kairosdb/FORMATS.md)."""

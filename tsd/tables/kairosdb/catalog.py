@@ -1,0 +1,158 @@
+"""Names, series and newest points of KairosDB's tables: the layout's `SeriesCatalog`.
+
+KairosDB lists metrics, but no tag names and values since 1.3. Those come from the index rows of the newest row times.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+
+from tsd.codec.kairosdb.index import METRIC_NAMES, TAG_NAMES, TAG_VALUES
+from tsd.codec.kairosdb.keys import DOUBLE, LONG, DataRow, encode_tags
+from tsd.codec.kairosdb.rows import FIRST_MS, LAST_MS
+from tsd.codec.names import Kind, parse_uid
+from tsd.errors import CorruptRow, NoSuchName
+from tsd.store.retry import run_bounded
+from tsd.tables.catalog import LastPoint, LastPoints, SeriesName, SeriesSelector
+from tsd.tables.kairosdb.decode import StoredRow, decode_numbers
+from tsd.tables.kairosdb.series import parse_series_id, series_id
+from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
+from tsd.tables.reading import HOUR_S
+
+MOST_METRICS = 10_000  # that one request looks at
+TAGGED_METRICS = 500  # whose tags are suggested
+PAGE_SERIES = 1000
+HOUR_MS = HOUR_S * 1000
+
+
+class SelectedKeys:
+    """The series of a selector."""
+
+    def __init__(self, keys: Sequence[bytes], exact: bytes | None) -> None:
+        self._keys = keys
+        self._exact = exact
+
+    async def pages(self, limit: int | None = None) -> AsyncGenerator[list[bytes], None]:
+        """Return the series in order of their bytes, page by page."""
+        keys = self._keys[:limit]
+        for at in range(0, len(keys), PAGE_SERIES):
+            yield list(keys[at : at + PAGE_SERIES])
+
+    def exact(self) -> bytes | None:
+        """Return the one series with exactly the selector's tags, stored or not."""
+        return self._exact
+
+
+class KairosCatalog:
+    """Names, series and their newest points."""
+
+    def __init__(self, tables: KairosTables, now_ms: Callable[[], int]) -> None:
+        self._tables = tables
+        self._now_ms = now_ms
+        self.warnings = 0
+
+    async def suggest(self, kind: Kind, prefix: str, limit: int) -> list[str]:
+        """Return the first names of a kind with a prefix."""
+        await self._tables.spec()
+        if kind is Kind.METRIC:
+            return await self._tables.strings(METRIC_NAMES, prefix, limit)
+        old = TAG_NAMES if kind is Kind.TAGK else TAG_VALUES
+        found = set(await self._tables.strings(old, prefix, limit))
+
+        async def read(metric: str) -> None:
+            for row_ms in (await self._tables.row_times(metric, FIRST_MS, LAST_MS))[-1:]:
+                for row in await self._tables.row_keys(metric, row_ms):
+                    names = row.tags if kind is Kind.TAGK else row.tags.values()
+                    found.update(name for name in names if name.startswith(prefix))
+
+        metrics = await self._tables.strings(METRIC_NAMES, "", TAGGED_METRICS)
+        await run_bounded(metrics, read, limit=CONCURRENT)
+        return sorted(found, key=lambda name: name.encode("utf-8", "surrogatepass"))[:limit]
+
+    async def select(self, selector: SeriesSelector) -> SelectedKeys:
+        """Return the series that a selector matches, see `SeriesCatalog`."""
+        await self._tables.spec()
+        any_name = set[str]() if selector.is_literal else {"*", ""}
+        if selector.metric in any_name:
+            metrics = await self._tables.strings(METRIC_NAMES, "", MOST_METRICS)
+        elif await self._tables.metric_exists(selector.metric):
+            metrics = [selector.metric]
+        else:
+            raise NoSuchName(f"No such name for '{Kind.METRIC.value}': '{selector.metric}'")
+        wanted = {tagk: {value for name, value in selector.tags if name == tagk} for tagk, _ in selector.tags}
+
+        def selects(tags: dict[str, str]) -> bool:
+            for tagk, values in wanted.items():
+                found = set(tags.values()) if tagk in any_name else {tags[tagk]} if tagk in tags else set()
+                if not found or not values & (found | any_name):
+                    return False
+            return True
+
+        keys: set[bytes] = set()
+
+        async def read(metric: str) -> None:
+            found = await self._series(metric, FIRST_MS, LAST_MS)
+            keys.update(series for series in found if selects(parse_series_id(series)[1]))
+
+        await run_bounded(metrics, read, limit=CONCURRENT)
+        names = [name for tag in selector.tags for name in tag]
+        is_exact = bool(selector.tags) and len(wanted) == len(selector.tags) and not any_name & {*names}
+        exact = series_id(selector.metric, encode_tags(dict(selector.tags)))
+        return SelectedKeys(sorted(keys), exact if is_exact and selector.metric not in any_name else None)
+
+    async def _series(self, metric: str, first_ms: int, last_ms: int) -> set[bytes]:
+        """Return the series of a metric that are listed in some row times."""
+        found: set[bytes] = set()
+        for row_ms in await self._tables.row_times(metric, first_ms, last_ms):
+            rows = await self._tables.row_keys(metric, row_ms)
+            found.update(series_id(metric, encode_tags(row.tags)) for row in rows)
+        rows_of_old, _ = await self._tables.old_keys(metric, first_ms, last_ms)
+        found.update(series_id(metric, row.tags) for row in rows_of_old)
+        return found
+
+    async def describe(self, series: Sequence[bytes]) -> list[SeriesName]:
+        """Return the names of series, in their order."""
+        return [SeriesName(one, *names) for one, names in _named(series)]
+
+    async def metrics_of(self, series: Iterable[bytes]) -> set[bytes]:
+        """Return the metrics of series."""
+        return {metric.encode() for _, (metric, _) in _named(series)}
+
+    async def last_points(self, series: Sequence[bytes], back_h: int | None) -> LastPoints:
+        """Return the newest number of each series."""
+        last_ms = self._now_ms()
+        first_ms = 0 if back_h is None else (last_ms // HOUR_MS - back_h) * HOUR_MS
+        found: dict[bytes, LastPoint | None] = {}
+        warnings: list[str] = []
+
+        async def read(one: bytes) -> None:
+            found[one] = await self._last_point(one, first_ms, warnings)
+
+        await run_bounded(dict.fromkeys(series), read, limit=CONCURRENT)
+        self.warnings += len(warnings)
+        return LastPoints([found.get(one) for one in series], warnings)
+
+    async def _last_point(self, series: bytes, first_ms: int, warnings: list[str]) -> LastPoint | None:
+        spec = await self._tables.spec()
+        [(_, (metric, tags))] = list(_named([series])) or [(series, ("", {}))]
+        for row_ms in reversed(await self._tables.row_times(metric, spec.first_row(first_ms), LAST_MS)):
+            rows = [DataRow(metric, row_ms, kind, encode_tags(tags)) for kind in (LONG, DOUBLE)]
+            newest = [(row, point) for row in rows if (point := await self._tables.newest(row.encode())) is not None]
+            stored = [StoredRow(row, [point]) for row, point in newest]
+            points = decode_numbers(stored, spec, first_ms, LAST_MS, warnings.append).points
+            if len(points.times):
+                last = points.at(slice(-1, None))
+                number = float(last.doubles()[0]) if last.floats[0] else int(last.bits[0])
+                return LastPoint(int(last.times[0]), number)
+        return None
+
+    def parse_series(self, text: str) -> bytes:
+        """Return the series that a text in hex names. Raise BadLine."""
+        return parse_uid(text)
+
+
+def _named(series: Iterable[bytes]) -> Iterator[tuple[bytes, tuple[str, dict[str, str]]]]:
+    """Yield series with their names, without those that have none."""
+    for one in series:
+        try:
+            yield one, parse_series_id(one)
+        except (CorruptRow, UnicodeDecodeError):
+            continue

@@ -1,0 +1,153 @@
+"""Stored points of KairosDB's rows → columns of points, and texts. Pure but for warnings, which are collected."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tsd.codec.kairosdb.keys import DOUBLE, LEGACY, LONG, STRING, DataRow
+from tsd.codec.kairosdb.rows import RowSpec, number_of
+from tsd.codec.kairosdb.values import decode_doubles, decode_legacy, decode_longs, decode_text
+from tsd.codec.points import NO_POINTS, Batch, Bool, Int64, Points
+from tsd.errors import CorruptRow
+from tsd.tables.kairosdb.tables import StoredPoint
+from tsd.tables.reading import HOUR_S
+
+NUMBERS = frozenset({LONG, DOUBLE, LEGACY})
+KNOWN = NUMBERS | {STRING}
+HOUR_MS = HOUR_S * 1000
+WARNINGS = 20  # of a page
+
+
+class StoredRow(NamedTuple):
+    """A part of a row, as stored."""
+
+    row: DataRow
+    points: Sequence[StoredPoint]
+
+    @property
+    def size(self) -> int:
+        """Stored bytes of columns and values."""
+        return sum(len(point.column) + len(point.value) for point in self.points)
+
+
+class Decoded(NamedTuple):
+    """Points of one series."""
+
+    points: Points
+    duplicates: int  # dropped in favour of others with the same time
+
+
+def decode_numbers(
+    rows: Sequence[StoredRow], spec: RowSpec, first_ms: int, last_ms: int, warn: Callable[[str], None]
+) -> Decoded:
+    """Return the numbers of a series' rows at some times, both ends included, in order. Of several points at one time
+    the one written last is kept. `warn` gets a sentence for each value that cannot be read."""
+    parts = [part for row in rows if row.points and (part := _numbers(row, spec, warn)) is not None]
+    if not parts:
+        return Decoded(NO_POINTS, 0)
+    times, bits, floats, stamps = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    if len(parts) > 1 or (times[1:] <= times[:-1]).any():
+        order = np.lexsort((stamps, times))
+        times, bits, floats = times[order], bits[order], floats[order]
+    kept = (times >= first_ms) & (times <= last_ms)
+    last = np.ones(len(times), np.bool_)
+    last[:-1] = times[1:] != times[:-1]
+    found = Points(times, bits, floats).at(kept & last)
+    return Decoded(found, int(kept.sum()) - len(found.times))
+
+
+def _numbers(row: StoredRow, spec: RowSpec, warn: Callable[[str], None]) -> tuple[Int64, Int64, Bool, Int64] | None:
+    """Return times, bits, whether they are doubles, and write timestamps."""
+    points = [point for point in row.points if len(point.column) == 4]
+    if len(points) < len(row.points):
+        warn(f"{shown(row.row)}: {len(row.points) - len(points)} columns do not have 4 bytes")
+    try:
+        bits, floats = _bits(row.row.type, points)
+    except CorruptRow:
+        points = [point for point in points if _is_readable(row.row, point, warn)]
+        bits, floats = _bits(row.row.type, points)
+    columns = np.frombuffer(b"".join([point.column for point in points]), ">u4").astype(np.int64)
+    stamps = np.array([point.stamp_ms for point in points], np.int64)
+    return spec.times(columns, row.row.row_ms), bits, floats, stamps
+
+
+def _bits(kind: str, points: Sequence[StoredPoint]) -> tuple[Int64, Bool]:
+    """Return the values of points. Raise CorruptRow."""
+    values = [point.value for point in points]
+    if kind == LONG:
+        return decode_longs(values), np.zeros(len(values), np.bool_)
+    if kind == DOUBLE:
+        return decode_doubles(values), np.ones(len(values), np.bool_)
+    numbers = [decode_legacy(number_of(point.column) or 0, point.value) for point in points]
+    floats = np.array([isinstance(number, float) for number in numbers], np.bool_)
+    integers = np.array([0 if isinstance(number, float) else _signed(number) for number in numbers], np.int64)
+    doubles = np.array([float(number) for number in numbers], np.float64)
+    return np.where(floats, doubles.view(np.int64), integers), floats
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 == 1 else number
+
+
+def _is_readable(row: DataRow, point: StoredPoint, warn: Callable[[str], None]) -> bool:
+    try:
+        _bits(row.type, [point])
+    except CorruptRow as exc:
+        warn(f"{shown(row)}: {exc}")
+        return False
+    return True
+
+
+def decode_texts(row: StoredRow, spec: RowSpec, warn: Callable[[str], None]) -> Iterator[tuple[int, str]]:
+    """Yield time and text of each point of a row of texts."""
+    for point in row.points:
+        number = number_of(point.column)
+        try:
+            if number is None:
+                raise CorruptRow(f"column: got {point.column.hex()}, wanted 4 bytes")
+            text = decode_text(point.value)
+        except CorruptRow as exc:
+            warn(f"{shown(row.row)}: {exc}")
+            continue
+        yield spec.time(number, row.row.row_ms), text
+
+
+def batch_of(series: Sequence[tuple[int, Points]]) -> Batch:
+    """Return the points of several series as a batch, whose rows are hours."""
+    numbers: list[int] = []
+    starts: list[int] = []
+    parts = []
+    at = 0
+    for number, points in series:
+        if not len(points.times):
+            numbers.append(number)
+            starts.append(at)
+            continue
+        hours = points.times // HOUR_MS
+        firsts = np.append(0, np.flatnonzero(hours[1:] != hours[:-1]) + 1)
+        numbers += [number] * len(firsts)
+        starts += (firsts + at).tolist()
+        parts.append(points)
+        at += len(points.times)
+    joined = Points(*map(np.concatenate, zip(NO_POINTS, *parts, strict=True)))
+    return Batch(np.array(numbers, np.int32), np.array([*starts, at], np.int64), *joined)
+
+
+def shown(row: DataRow) -> str:
+    """Return a row for messages."""
+    tags = row.tags.decode("utf-8", "replace")
+    return f"metric {row.metric}, row {row.row_ms}, type {row.type}, tags {tags}"
+
+
+def unknown_types(rows: Sequence[DataRow]) -> list[str]:
+    """Return a warning for each row of a type that cannot be read."""
+    return [f"{shown(row)}: the type is unknown; the row was skipped" for row in rows if row.type not in KNOWN]
+
+
+def by_series(rows: Sequence[StoredRow]) -> Mapping[bytes, list[StoredRow]]:
+    """Return rows by the tags of their series, in order."""
+    found: dict[bytes, list[StoredRow]] = {}
+    for row in rows:
+        found.setdefault(row.row.tags, []).append(row)
+    return found

@@ -1,0 +1,117 @@
+"""Which rows of points a request reads: filters on tags, and the rows that the indexes list."""
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tsd.codec.kairosdb.keys import DataRow, encode_tags, parse_tags
+from tsd.codec.kairosdb.rows import RowSpec
+from tsd.codec.names import parse_uid
+from tsd.errors import BadLine, BadQuery, CorruptRow
+from tsd.store.retry import run_bounded
+from tsd.tables.filters import matcher_of
+from tsd.tables.kairosdb.series import parse_series_id, series_id
+from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
+from tsd.tables.reading import SeriesRequest
+
+Passes = Callable[[Mapping[str, str]], bool]
+
+
+class FoundRow(NamedTuple):
+    """A row of points that an index lists."""
+
+    row: DataRow
+    tags: Mapping[str, str]
+
+
+class FoundRows(NamedTuple):
+    """Rows whose times may overlap, of all series, and what is wrong with others."""
+
+    times: Sequence[int]  # of rows, ascending
+    rows: Sequence[FoundRow]
+    warnings: Sequence[str]
+
+
+class Resolved(NamedTuple):
+    """A request with its test of series."""
+
+    metric: str
+    passes: Passes
+    tagks: Sequence[str]  # of the filters
+    names_tags: bool  # whether there may be series of the metric that do not pass
+
+
+def resolve(request: SeriesRequest) -> Resolved:
+    """Return the metric of a request, and the test of its series. Raise BadQuery."""
+    tests = [(one.tagk, matcher_of(one, loose_wildcards=request.quirks.loose_wildcards)) for one in request.filters]
+    metric, wanted = request.metric, frozenset[bytes]()
+    if request.tsuids:
+        try:
+            wanted = frozenset(map(parse_uid, request.tsuids))
+            metrics = {parse_series_id(series)[0] for series in wanted}
+        except (BadLine, CorruptRow, UnicodeDecodeError) as exc:
+            raise BadQuery(str(exc)) from exc
+        if len(metrics) > 1:
+            raise BadQuery(f"got TSUIDs of the metrics {', '.join(sorted(metrics))}, wanted those of one metric")
+        [metric] = metrics
+    tagks = frozenset(tagk for tagk, _ in tests)
+
+    def passes(tags: Mapping[str, str]) -> bool:
+        if wanted and series_id(metric, encode_tags(tags)) not in wanted:
+            return False
+        if request.explicit_tags and tests and not tags.keys() <= tagks:
+            return False
+        return all(test.matches(tags[tagk]) if tagk in tags else test.wants_no_key for tagk, test in tests)
+
+    return Resolved(metric, passes, sorted(tagks), bool(wanted or tests))
+
+
+async def find_rows(
+    tables: KairosTables, metric: str, first_ms: int, last_ms: int, passes: Passes
+) -> AsyncGenerator[FoundRows, None]:
+    """Yield the rows of a metric that may hold times, both ends included, in order. Rows that overlap, as those before
+    1970 do, come together. Raise StoreError."""
+    spec = await tables.spec()
+    start_ms = spec.first_row(first_ms)
+    listed = await tables.row_times(metric, start_ms, last_ms)
+    old, wrong = await tables.old_keys(metric, start_ms, last_ms)
+    tested: dict[bytes, bool] = {}
+    for times in overlapping(spec, sorted({*listed, *(row.row_ms for row in old)})):
+        found: dict[DataRow, Mapping[str, str]] = {}
+        warnings, wrong = list(wrong), []
+        old_rows = [row for row in old if times[0] <= row.row_ms <= times[-1]]
+
+        async def read(row_ms: int, found: dict[DataRow, Mapping[str, str]] = found) -> None:
+            for kind, tags in await tables.row_keys(metric, row_ms):
+                found[DataRow(metric, row_ms, kind, encode_tags(tags))] = tags
+
+        await run_bounded([time for time in times if time in set(listed)], read, limit=CONCURRENT)
+        for row in old_rows:
+            try:
+                found.setdefault(row, parse_tags(row.tags))
+            except CorruptRow as exc:
+                warnings.append(f"metric {metric}: {exc}")
+        rows = []
+        for row in sorted(found, key=lambda row: (row.tags, row.row_ms, row.type)):
+            if row.tags not in tested:
+                tested[row.tags] = passes(found[row])
+            if tested[row.tags]:
+                rows.append(FoundRow(row, found[row]))
+        yield FoundRows(times, rows, warnings)
+    if wrong:
+        yield FoundRows((), (), wrong)
+
+
+def overlapping(spec: RowSpec, times: Sequence[int]) -> Iterator[list[int]]:
+    """Yield runs of row times, each within a row's width of the one before.
+
+    >>> list(overlapping(RowSpec(width=10), [-4, 0, 10, 20, 25]))
+    [[-4, 0], [10], [20, 25]]
+    """
+    run: list[int] = []
+    for time in times:
+        if run and time >= run[-1] + spec.width:
+            yield run
+            run = []
+        run.append(time)
+    if run:
+        yield run

@@ -1,0 +1,395 @@
+"""Reads and deletes points of KairosDB's tables: the layout's `PointReader` and `PointDeleter`.
+
+Names are not stored as ids. Each selection gives its names ids of four bytes in the order in which they are found.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+
+from tsd.codec.kairosdb.keys import DOUBLE, LONG, STRING, DataRow, parse_tags
+from tsd.codec.kairosdb.rows import FIRST_MS, LAST_MS, RowSpec
+from tsd.codec.names import Kind, Widths
+from tsd.codec.points import Points
+from tsd.errors import BadQuery, CorruptRow
+from tsd.store.retry import run_bounded
+from tsd.tables import reading
+from tsd.tables.kairosdb.decode import (
+    NUMBERS,
+    WARNINGS,
+    StoredRow,
+    batch_of,
+    by_series,
+    decode_numbers,
+    decode_texts,
+    unknown_types,
+)
+from tsd.tables.kairosdb.find import FoundRow, FoundRows, Resolved, find_rows, resolve
+from tsd.tables.kairosdb.index import IndexRows
+from tsd.tables.kairosdb.series import TTL_BYTES, series_id
+from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables, StoredPoint
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest, TextPage, TextPoint
+from tsd.tables.writing import SeriesKey, SeriesKeys
+
+ID_BYTES = 4
+SERIES_AT_ONCE = 100  # of one page
+READ_POINTS = 10_000  # of a row, per request
+ALL_POINTS = (1 << 31) - 1
+Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
+TakeTexts = Callable[[EncodedPage[TextPage]], Awaitable[None]]
+
+
+class SelectedSeries(reading.SeriesSet):
+    """The series of a selection, with ids for their names."""
+
+    widths = Widths(ID_BYTES, ID_BYTES, ID_BYTES)
+    resolved = 0
+
+    def __init__(self, metric: str, group_by: Iterable[str]) -> None:
+        self._metric = metric
+        self._ids: dict[Kind, dict[str, bytes]] = {kind: {} for kind in Kind}
+        self._names: dict[Kind, dict[bytes, str]] = {kind: {} for kind in Kind}
+        self._pairs_of: dict[bytes, bytes] = {}  # ids of the tags of each series, by its tags in a row key
+        self._tags_of: dict[bytes, bytes] = {}  # the other way round
+        self.numbers: dict[bytes, int] = {}
+        self.pairs: list[bytes] = []
+        self.group_by = tuple(sorted(self.id_of(Kind.TAGK, tagk) for tagk in group_by))
+
+    def id_of(self, kind: Kind, name: str) -> bytes:
+        """Return the id of a name, a new one if it has none."""
+        ids = self._ids[kind]
+        if name not in ids:
+            ids[name] = (len(ids) + 1).to_bytes(ID_BYTES, "big")
+            self._names[kind][ids[name]] = name
+        return ids[name]
+
+    def pairs_of(self, encoded: bytes, tags: Mapping[str, str]) -> bytes:
+        """Return the ids of a series' tags. `encoded` is how row keys have them."""
+        found = self._pairs_of.get(encoded)
+        if found is None:
+            pairs = [self.id_of(Kind.TAGK, tagk) + self.id_of(Kind.TAGV, tagv) for tagk, tagv in tags.items()]
+            found = self._pairs_of[encoded] = b"".join(sorted(pairs))
+            self._tags_of[found] = encoded
+        return found
+
+    async def match(self, pairs: Iterable[bytes]) -> None:
+        """Number series; only matching ones are found."""
+        for one in pairs:
+            if one not in self.numbers:
+                self.numbers[one] = len(self.pairs)
+                self.pairs.append(one)
+
+    async def names(self, kind: Kind, ids: Sequence[bytes]) -> dict[bytes, str]:
+        """Return the names of ids."""
+        return {one: self._names[kind].get(one, one.hex()) for one in ids}
+
+    def order(self, numbers: Iterable[int]) -> list[int]:
+        """Return series in the order of their tags."""
+        return sorted(numbers, key=lambda number: self._tags_of[self.pairs[number]])
+
+    def tsuid(self, pairs: bytes) -> bytes:
+        """Return what identifies a series to users."""
+        return series_id(self._metric, self._tags_of[pairs])
+
+
+class NumberPage:
+    """Rows of some series as stored, for numbers."""
+
+    def __init__(
+        self,
+        series: SelectedSeries,
+        rows: Sequence[tuple[bytes, Sequence[StoredRow]]],
+        spec: RowSpec,
+        span: tuple[int, int],
+        warnings: Sequence[str],
+    ) -> None:
+        """`rows` has the rows of each series by its pairs; `span` the first and the last time."""
+        self._series = series
+        self._rows = rows
+        self._spec = spec
+        self._span = span
+        self._warnings = warnings
+        self.cells = sum(len(row.points) for _, rows_of_one in rows for row in rows_of_one)
+
+    def series(self) -> list[bytes]:
+        """Return the series of the page."""
+        return [pairs for pairs, _ in self._rows]
+
+    def decode(self) -> PointPage:
+        """Decode the rows."""
+        warnings = list(self._warnings)
+        decoded = [
+            (self._series.numbers[pairs], decode_numbers(rows, self._spec, *self._span, warnings.append))
+            for pairs, rows in self._rows
+        ]
+        size = sum(row.size for _, rows in self._rows for row in rows)
+        count = sum(len(rows) for _, rows in self._rows)
+        batch = batch_of([(number, one.points) for number, one in decoded])
+        return PointPage(batch, count, size, (), warnings[:WARNINGS], sum(one.duplicates for _, one in decoded), None)
+
+
+class TextRows:
+    """Rows of some series as stored, for texts."""
+
+    def __init__(
+        self,
+        series: SelectedSeries,
+        rows: Sequence[tuple[bytes, StoredRow]],
+        spec: RowSpec,
+        span: tuple[int, int],
+        warnings: Sequence[str],
+    ) -> None:
+        self._series = series
+        self._rows = rows
+        self._spec = spec
+        self._span = span
+        self._warnings = warnings
+        self.cells = sum(len(row.points) for _, row in rows)
+
+    def series(self) -> list[bytes]:
+        """Return the series of the page."""
+        return [pairs for pairs, _ in self._rows]
+
+    def decode(self) -> TextPage:
+        """Decode the rows."""
+        first_ms, last_ms = self._span
+        warnings = list(self._warnings)
+        texts = [
+            TextPoint(self._series.numbers[pairs], time_ms, text)
+            for pairs, row in self._rows
+            for time_ms, text in decode_texts(row, self._spec, warnings.append)
+            if first_ms <= time_ms <= last_ms
+        ]
+        return TextPage(texts, len(self._rows), sum(row.size for _, row in self._rows), warnings[:WARNINGS])
+
+
+class KairosSelection(reading.Selection):
+    """One request, resolved."""
+
+    reads_hours_in_parts = True  # an hour of a series may come in several pages
+
+    def __init__(self, tables: KairosTables, resolved: Resolved, series: SelectedSeries) -> None:
+        self._tables = tables
+        self._resolved = resolved
+        self._series = self.series = series
+        self._read: list[ScanRange] = []  # for `delete`
+        self.metric = resolved.metric
+        tagks = tuple(sorted(series.id_of(Kind.TAGK, tagk) for tagk in resolved.tagks))
+        self.filter_tagks = tagks or None
+        self.texts = KairosTexts(tables, resolved, series)
+
+    def pairs_of(self, keys: SeriesKeys) -> list[bytes | None]:
+        """Return the ids of the tags of those series that pass the filters."""
+        return [self._pairs_of(key) for key in keys]
+
+    def _pairs_of(self, key: SeriesKey) -> bytes | None:
+        if key.head != self.metric.encode():
+            return None
+        encoded = key.tail[TTL_BYTES:]
+        tags = parse_tags(encoded)
+        return self._series.pairs_of(encoded, tags) if self._resolved.passes(tags) else None
+
+    async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
+        """Read the rows of numbers, page by page."""
+        self._read.append(span)
+        spec = await self._tables.spec()
+        first_ms, last_ms = span.start_ms, span.stop_ms - 1
+        found = find_rows(self._tables, self.metric, first_ms, last_ms, self._resolved.passes)
+        async with aclosing(found) as groups:
+            async for group in groups:
+                rows = [one for one in group.rows if one.row.type in NUMBERS]
+                warnings = [*group.warnings, *unknown_types([one.row for one in group.rows])]
+                pages = list(series_of(rows)) or [[]]
+                for at, page in enumerate(pages):
+                    await self._read_rows(spec, page, (first_ms, last_ms), warnings if at == 0 else [], take)
+
+    async def _read_rows(
+        self, spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int], warnings: Sequence[str], take: Take
+    ) -> None:
+        """Read the rows of some series. Those of one row time are read piece by piece."""
+        pairs = {one.row.tags: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
+        single = len({one.row.row_ms for one in rows}) == 1
+        counts = Counter(one.row.tags for one in rows)
+        limit = READ_POINTS if single else ALL_POINTS
+        left = {one.row: bounds for one in rows if (bounds := spec.bounds(*span, one.row.row_ms)) is not None}
+        pending = list(warnings)
+        while left:
+            stored = await self._tables.read_rows(left, limit, timed=lambda row: counts[row.tags] > 1)
+            cut = by_series([StoredRow(row, points) for row, points in stored.items()])
+            left = {row: bounds for rows_of_one in cut.values() for row, bounds in rest_of(rows_of_one, left, limit)}
+            page = [(pairs[tags], [up_to(row, left) for row in rows_of_one]) for tags, rows_of_one in cut.items()]
+            await take(NumberPage(self._series, page, spec, span, pending))
+            pending = []
+        if pending:
+            await take(NumberPage(self._series, [], spec, span, pending))
+
+    async def delete(self, read_ms: int) -> None:
+        """Delete the numbers of the hours that were read, unless they were written after `read_ms`."""
+        for span in self._read:
+            first_ms, last_ms = span.start_ms, span.stop_ms - 1
+            await delete_span(self._tables, self._resolved, (first_ms, last_ms), read_ms)
+
+
+class KairosTexts:
+    """The texts of a selection."""
+
+    def __init__(self, tables: KairosTables, resolved: Resolved, series: SelectedSeries) -> None:
+        self._tables = tables
+        self._resolved = resolved
+        self._series = series
+
+    async def read(self, span: ScanRange, take: TakeTexts) -> None:
+        """Read texts, page by page."""
+        spec = await self._tables.spec()
+        times = span.start_ms, span.stop_ms - 1
+        found = find_rows(self._tables, self._resolved.metric, *times, self._resolved.passes)
+        async with aclosing(found) as groups:
+            async for group in groups:
+                rows = [one for one in group.rows if one.row.type == STRING]
+                for page in series_of(rows):
+                    await self._read_rows(spec, page, times, group, take)
+
+    async def _read_rows(
+        self, spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int], group: FoundRows, take: TakeTexts
+    ) -> None:
+        left = {one.row: bounds for one in rows if (bounds := spec.bounds(*span, one.row.row_ms)) is not None}
+        pairs = {one.row: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
+        limit = READ_POINTS if len(group.times) == 1 else ALL_POINTS
+        while left:
+            stored = await self._tables.read_rows(left, limit, timed=lambda _: False)
+            parts = [StoredRow(row, points) for row, points in stored.items()]
+            left = {row: bounds for part in parts for row, bounds in rest_of([part], left, limit)}
+            await take(TextRows(self._series, [(pairs[part.row], part) for part in parts], spec, span, ()))
+
+
+def series_of(rows: Sequence[FoundRow]) -> Iterable[list[FoundRow]]:
+    """Yield the rows of some series at a time. Rows of one series follow each other."""
+    page: list[FoundRow] = []
+    count = 0
+    for row in rows:
+        if not page or row.row.tags != page[-1].row.tags:
+            if count == SERIES_AT_ONCE:
+                yield page
+                page, count = [], 0
+            count += 1
+        page.append(row)
+    if page:
+        yield page
+
+
+Bounds = Mapping[DataRow, tuple[int, int]]
+
+
+def rest_of(rows: Sequence[StoredRow], read: Bounds, limit: int) -> list[tuple[DataRow, tuple[int, int]]]:
+    """Return what is left to read of a series' rows of one time, in each from the same column on."""
+    ends = [number(row.points[-1]) for row in rows if len(row.points) >= limit]
+    if not ends:
+        return []
+    start = min(ends) + 1
+    return [(row.row, (start, read[row.row][1])) for row in rows if start <= read[row.row][1]]
+
+
+def up_to(row: StoredRow, left: Bounds) -> StoredRow:
+    """Return the part of a row that will not be read again."""
+    if row.row not in left:
+        return row
+    start = left[row.row][0]
+    return row._replace(points=[point for point in row.points if number(point) < start])
+
+
+def number(point: StoredPoint) -> int:
+    """Return a point's column as a number. Longer columns sort after it."""
+    return int.from_bytes(point.column[:4].ljust(4, b"\0"), "big")
+
+
+async def delete_span(tables: KairosTables, resolved: Resolved, span: tuple[int, int], stamp_ms: int) -> None:
+    """Delete the numbers of a selection at some times, both ends included. Index rows stay."""
+    spec = await tables.spec()
+    async with aclosing(find_rows(tables, resolved.metric, *span, resolved.passes)) as groups:
+        async for group in groups:
+            for one in group.rows:
+                bounds = spec.bounds(*span, one.row.row_ms)
+                if bounds is not None and one.row.type in NUMBERS:
+                    await tables.delete_points(one.row.encode(), *bounds, stamp_ms)
+
+
+class KairosReader(reading.PointReader):
+    """Requests → selections; deletes by time."""
+
+    def __init__(
+        self, tables: KairosTables, index: IndexRows, *, shared: bool, is_known: Callable[[str], bool]
+    ) -> None:
+        """`is_known` returns whether points of a metric are about to be written. `shared`: other programs write to the
+        tables. A running KairosDB does not write index rows again that others delete, so they stay."""
+        self._tables = tables
+        self._index = index
+        self._shared = shared
+        self._is_known = is_known
+
+    async def select(self, request: SeriesRequest) -> KairosSelection:
+        """Resolve a request. Raises BadQuery, StoreError."""
+        resolved = resolve(request)
+        await self._tables.spec()
+        if not await self._exists(resolved.metric):
+            raise BadQuery(f"No such name for '{Kind.METRIC.value}': '{resolved.metric}'")
+        group_by = {one.tagk for one in request.filters if one.group_by}
+        return KairosSelection(self._tables, resolved, SelectedSeries(resolved.metric, group_by))
+
+    async def _exists(self, metric: str) -> bool:
+        if self._is_known(metric) or await self._tables.metric_exists(metric):
+            return True
+        rows, _ = await self._tables.old_keys(metric, FIRST_MS, LAST_MS)
+        return bool(rows or await self._tables.row_times(metric, FIRST_MS, LAST_MS))
+
+    async def read_series(self, key: SeriesKey, start_ms: int, end_ms: int) -> Points:
+        """Return the points of a series, whose rows need not be listed. Raise StoreError, CorruptRow."""
+        spec = await self._tables.spec()
+        rows: list[StoredRow] = []
+        wrong: list[str] = []
+        for row_ms in dict.fromkeys(map(spec.row_time, [*range(start_ms, end_ms, spec.width), end_ms])):
+            bounds = spec.bounds(start_ms, end_ms, row_ms)
+            for kind in (LONG, DOUBLE):
+                row = DataRow(key.head.decode(), row_ms, kind, key.tail[TTL_BYTES:])
+                if bounds is not None:
+                    points = await self._tables.points(row.encode(), *bounds, ALL_POINTS, timed=True)
+                    rows.append(StoredRow(row, points))
+        found = decode_numbers(rows, spec, start_ms, end_ms, wrong.append)
+        if wrong:
+            raise CorruptRow(wrong[0])
+        return found.points
+
+    async def delete(self, request: SeriesRequest, first_ms: int, last_ms: int) -> None:
+        """Delete points of any type, see `PointDeleter`."""
+        resolved = resolve(request)
+        spec = await self._tables.spec()
+        first_ms, last_ms = max(first_ms, FIRST_MS), min(last_ms, LAST_MS)
+        async with aclosing(find_rows(self._tables, resolved.metric, first_ms, last_ms, resolved.passes)) as groups:
+            async for group in groups:
+                stamp = self._tables.stamps()
+                whole = [one for one in group.rows if spec.holds_row(first_ms, last_ms, one.row.row_ms)]
+                delete = partial(self._delete_row, spec=spec, span=(first_ms, last_ms), stamp_ms=stamp)
+                async with self._index.lock:
+                    await run_bounded(group.rows, delete, limit=CONCURRENT)
+                    if whole and not self._shared:
+                        self._index.forget(resolved.metric)
+                        for row_ms in {one.row.row_ms for one in whole} if not resolved.names_tags else ():
+                            await self._tables.delete_row_time(resolved.metric, row_ms, stamp)
+
+    async def _delete_row(self, one: FoundRow, *, spec: RowSpec, span: tuple[int, int], stamp_ms: int) -> None:
+        """Delete a row of points with its index rows, or a part of it."""
+        bounds = spec.bounds(*span, one.row.row_ms)
+        if spec.holds_row(*span, one.row.row_ms):
+            await self._tables.delete_row(one.row, stamp_ms)
+            if not self._shared:
+                await self._tables.delete_row_key(one.row, one.tags, stamp_ms)
+        elif bounds is not None:
+            await self._tables.delete_points(one.row.encode(), *bounds, stamp_ms)
+
+    async def delete_metric(self, metric: str) -> None:
+        """Delete all points of a metric, and unless the tables are shared its name, see `PointDeleter`."""
+        await self.delete(SeriesRequest(metric), FIRST_MS, LAST_MS)
+        if not self._shared:
+            async with self._index.lock:
+                await self._tables.delete_metric(metric, self._tables.stamps())
+                self._index.forget(metric)

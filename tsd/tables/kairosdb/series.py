@@ -1,0 +1,116 @@
+"""Series of KairosDB's tables: their texts as sent, keys in ingest, and names.
+
+Texts are ISO-8859-1, KairosDB's names Unicode. The tag `kairos_opt.ttl` is no tag: it is the time to live of the points
+in seconds, as in KairosDB's telnet lines. It is a part of the key, so a series has a key for each time to live.
+"""
+
+from collections.abc import Sequence
+
+from tsd.codec.kairosdb.keys import DOUBLE, LONGEST_KEY, STRING, DataRow, encode_tags, parse_tags
+from tsd.codec.names import Kind
+from tsd.codec.putline import illegal, split_tags
+from tsd.errors import UNKNOWN_NAME, BadLine
+from tsd.tables.kairosdb.tables import LAST_EXPIRY_S, KairosTables
+from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
+
+TTL_TAG = b"kairos_opt.ttl"
+TTL_BYTES = 4
+LONGEST_TTL_S = 630_720_000  # of Cassandra: 20 years
+DEFAULT_TAGS = {"add": "tag"}  # of a series without tags, as in KairosDB
+MOST_KNOWN = 100_000  # metrics
+
+
+def key_of(text: SeriesText, now_s: int) -> SeriesKey:
+    """Return the key of a series: its metric; its time to live and tags. Raise BadLine.
+
+    >>> key_of(SeriesText(b"m", b"host=a kairos_opt.ttl=60"), 0)
+    SeriesKey(head=b'm', tail=b'\\x00\\x00\\x00<host=a:')
+    """
+    tags = {tagk.decode("latin-1"): tagv.decode("latin-1") for tagk, tagv in split_tags(text.tags)}
+    ttl = tags.pop(TTL_TAG.decode(), "0")
+    if not (ttl.isascii() and ttl.isdigit() and int(ttl) <= LONGEST_TTL_S):
+        raise illegal(f"{TTL_TAG.decode()}: got {ttl}, wanted 0 to {LONGEST_TTL_S} seconds")
+    if int(ttl) and now_s + int(ttl) > LAST_EXPIRY_S:
+        raise illegal(f"{TTL_TAG.decode()}: got {ttl}: points would expire after 2038, which Cassandra cannot store")
+    metric = text.metric.decode("latin-1")
+    suffix = encode_tags(tags or DEFAULT_TAGS)
+    size = len(DataRow(metric, 0, max(DOUBLE, STRING, key=len), suffix).encode())
+    if size > LONGEST_KEY:
+        raise illegal(f"metric and tags: got {size} bytes of a row key, wanted up to {LONGEST_KEY}")
+    return SeriesKey(metric.encode(), int(ttl).to_bytes(TTL_BYTES, "big") + suffix)
+
+
+def ttl_of(key: SeriesKey) -> int:
+    """Return the time to live of a series' points in seconds, 0 if they live forever."""
+    return int.from_bytes(key.tail[:TTL_BYTES], "big")
+
+
+def series_id(metric: str, tags: bytes) -> bytes:
+    """Return what identifies a series to users.
+
+    >>> series_id("m", b"host=a:")
+    b'm\\x00host=a:'
+    """
+    return metric.encode("utf-8", "surrogatepass") + b"\0" + tags
+
+
+def parse_series_id(series: bytes) -> tuple[str, dict[str, str]]:
+    """Return metric and tags of a series. Raise CorruptRow, or UnicodeDecodeError.
+
+    >>> parse_series_id(b"m\\0host=a:")
+    ('m', {'host': 'a'})
+    """
+    metric, _, tags = series.partition(b"\0")
+    return metric.decode("utf-8", "surrogatepass"), parse_tags(tags)
+
+
+class KairosResolver:
+    """Series texts → keys. KairosDB's tables have names as they are: a metric is new if it is not listed."""
+
+    composer = None
+
+    def __init__(self, tables: KairosTables, *, creates_metrics: bool) -> None:
+        self._tables = tables
+        self._creates_metrics = creates_metrics
+        self._known: dict[str, None] = {}  # metrics that are listed, or admitted
+
+    async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
+        """Resolve well-formed series, see `SeriesResolver`."""
+        keys: list[SeriesKey] = []
+        refused: dict[int, BadLine] = {}
+        now_s = self._tables.now_s()
+        for at, text in enumerate(series):
+            try:
+                key = key_of(text, now_s)
+                await self._admit(text.metric, admission)
+            except BadLine as error:
+                key, refused[at] = NO_KEY, error
+            keys.append(key)
+        return ResolvedSeries(SeriesKeys.of(keys), refused)
+
+    async def assign(self, series: SeriesText) -> SeriesKey:
+        """Return the key of a series. Raise BadLine."""
+        return key_of(series, self._tables.now_s())
+
+    async def _admit(self, metric: bytes, admission: Admission | None) -> None:
+        """Raise BadLine unless a metric exists, or may be new. Raise StoreError."""
+        name = metric.decode("latin-1")
+        if name in self._known:
+            return
+        if not (self._creates_metrics and admission is None) and not await self._tables.metric_exists(name):
+            if not self._creates_metrics:
+                raise BadLine(UNKNOWN_NAME, f"unknown metric: No such name for '{Kind.METRIC.value}': '{name}'")
+            error = admission.admit_name(Kind.METRIC, metric) if admission is not None else None
+            if error is not None:
+                raise error
+        self._known[name] = None
+        while len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def knows(self, metric: str) -> bool:
+        """Return whether a metric was resolved. It is listed when its first points are written."""
+        return metric in self._known
+
+    def forget(self) -> None:
+        """Forget which metrics exist."""
+        self._known.clear()

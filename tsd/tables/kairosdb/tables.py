@@ -1,0 +1,312 @@
+"""KairosDB's tables in a keyspace of Cassandra: typed calls, each of which may be repeated.
+
+Write timestamps are milliseconds of this process's clock and never repeat here. Other programs share the tables: they
+must write milliseconds, too.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import trio
+
+from tsd.codec.kairosdb.index import METRIC_NAMES, PRESENT, TABLE_NAME, tag_hash, tag_pair
+from tsd.codec.kairosdb.keys import LEGACY, DataRow, parse_row_key
+from tsd.codec.kairosdb.rows import DEFAULT_WIDTH_MS, FIRST_MS, RowSpec, Unit, UnknownRows, parse_spec
+from tsd.errors import CorruptRow, NoTable, StoreError, bare
+from tsd.store.cassandra.schema import KEYSPACES, PEERS, VERSION, create_keyspace
+from tsd.store.cassandra.session import Connector, Parameters, Rows, Value
+from tsd.store.retry import run_bounded
+from tsd.tables.kairosdb import schema
+
+CONCURRENT = 16  # requests of one call
+BATCH_ROWS = 400  # of one partition: larger batches are not faster
+MIXED_ROWS, MIXED_BYTES = 100, 8 << 10  # of several partitions: Cassandra refuses 50 KiB of values
+BATCH_BYTES = 1 << 20  # of one partition: a batch must fit into half a segment of the commit log
+LIST_STRINGS = 1000  # per request
+POINT_BYTES = 16  # of a point's column and a short value
+LAST_EXPIRY_S = (1 << 31) - 2  # the last second at which every version of Cassandra can expire a cell
+NEVER = 0  # as time to live
+
+
+class SeriesRow(NamedTuple):
+    """An index row: which series has points of a type in a row."""
+
+    type: str
+    tags: Mapping[str, str]
+
+
+class PointPut(NamedTuple):
+    """A point as it is put."""
+
+    key: bytes
+    column: bytes
+    value: bytes
+    ttl_s: int
+    stamp_ms: int
+
+
+class StoredPoint(NamedTuple):
+    """A stored point; `stamp_ms` is 0 if it was not asked for."""
+
+    column: bytes
+    value: bytes
+    stamp_ms: int = 0
+
+
+class KairosTables:
+    """The tables of one keyspace. Nothing is read or written before `spec` has found them in order."""
+
+    def __init__(self, cql: Connector, keyspace: str, clock_ms: Callable[[], int]) -> None:
+        self._cql = cql
+        self._keyspace = keyspace
+        self._clock_ms = clock_ms
+        self._texts = schema.statements(keyspace)
+        self._spec: RowSpec | None = None
+        self._lock = trio.Lock()
+        self._last_ms = 0
+
+    def now_s(self) -> int:
+        """Return the clock in seconds."""
+        return self._clock_ms() // 1000
+
+    def stamps(self, count: int = 1) -> int:
+        """Return the first of some new write timestamps."""
+        first = max(self._clock_ms(), self._last_ms + 1)
+        self._last_ms = first + count - 1
+        return first
+
+    def lifetime(self, ttl_s: int) -> int:
+        """Return a time to live that Cassandra accepts now."""
+        return min(ttl_s, max(LAST_EXPIRY_S - self.now_s(), 1))
+
+    # ---- Schema
+
+    async def create(self, compression: str) -> list[str]:
+        """Create the missing tables, with their keyspace, and return their names. Raise StoreError."""
+        if not await self._cql.command(KEYSPACES, (self._keyspace,)):
+            local = await self._cql.command(VERSION)
+            nodes = [str(row[-1]) for row in [*local, *await self._cql.command(PEERS)]]
+            await self._cql.command(create_keyspace(self._keyspace, nodes))
+        found = await self._columns()
+        wrong = schema.wrong_shape({**schema.TABLES, **found})
+        if wrong is not None:
+            raise StoreError(f"keyspace {self._keyspace}: {wrong}")
+        texts = schema.create_tables(self._keyspace, compression)
+        made = [name for name in texts if name not in found]
+        for name in made:
+            await self._cql.command(texts[name])
+        if await self._read_spec() is None:
+            rows = [(schema.UNIT_NAME, Unit.MILLISECONDS.value), (schema.WIDTH_NAME, str(DEFAULT_WIDTH_MS))]
+            stamp = self.stamps()
+            put: list[Parameters] = [(schema.CLUSTER_CONFIG, *row, NEVER, stamp) for row in rows]
+            await self._cql.batch(self._texts.put_spec, put)
+        return made
+
+    async def spec(self) -> RowSpec:
+        """Return how the tables divide time, once they are found in order. Raise StoreError."""
+        if self._spec is None:
+            async with self._lock:
+                if self._spec is None:
+                    self._spec = await self._check()
+        return self._spec
+
+    async def _check(self) -> RowSpec:
+        if not await self._cql.command(KEYSPACES, (self._keyspace,)):
+            raise NoTable(f"there is no keyspace {self._keyspace}: `tsd create-tables` creates it")
+        wrong = schema.wrong_shape(await self._columns())
+        if wrong is not None:
+            raise NoTable(f"keyspace {self._keyspace}: {wrong}. `tsd create-tables` creates missing tables")
+        found = await self._read_spec()
+        if found is None:
+            raise NoTable(f"keyspace {self._keyspace}: table spec is empty. `tsd create-tables` fills it")
+        return found
+
+    async def _columns(self) -> dict[str, dict[str, tuple[str, str]]]:
+        found: dict[str, dict[str, tuple[str, str]]] = {}
+        for name, column, kind, type_ in await self._cql.command(schema.ALL_COLUMNS, (self._keyspace,)):
+            found.setdefault(str(name), {})[str(column)] = str(kind), str(type_)
+        return found
+
+    async def _read_spec(self) -> RowSpec | None:
+        """Return what `spec` says. Without a row it is LEGACY if there are metrics; None if there are none."""
+        named = {str(name): str(value) for name, value in await self._ask(self._texts.spec, (schema.CLUSTER_CONFIG,))}
+        if named:
+            try:
+                return parse_spec(named.get(schema.UNIT_NAME, ""), named.get(schema.WIDTH_NAME, ""))
+            except UnknownRows as exc:
+                raise StoreError(f"keyspace {self._keyspace}: {exc}") from bare(exc)
+        if await self._ask(self._texts.strings, (METRIC_NAMES, "", 1)):
+            return RowSpec(Unit.LEGACY)
+        return None
+
+    async def _ask(self, text: str, parameters: Parameters) -> Rows:
+        return await self._cql.ask(text, parameters)
+
+    # ---- Points
+
+    async def put_points(self, puts: Iterable[PointPut]) -> None:
+        """Put points; those of one row follow each other. Raise StoreError."""
+        await run_bounded(_batches(puts), self._put_points, limit=CONCURRENT)
+
+    async def _put_points(self, rows: Sequence[PointPut]) -> None:
+        await self._cql.batch(self._texts.put_point, rows)
+
+    async def points(self, key: bytes, first: int, last: int, limit: int, *, timed: bool = False) -> list[StoredPoint]:
+        """Return the points of a row from one column to another, both included. Raise StoreError."""
+        text = self._texts.timed_points if timed else self._texts.points
+        rows = await self._ask(text, (key, first.to_bytes(4, "big"), last.to_bytes(4, "big"), limit))
+        return [StoredPoint._make(row if timed else (*row, 0)) for row in rows]
+
+    async def read_rows(
+        self, rows: Mapping[DataRow, tuple[int, int]], limit: int, *, timed: Callable[[DataRow], bool]
+    ) -> dict[DataRow, list[StoredPoint]]:
+        """Return the points of several rows, each from one column to another, in their order; at most `limit` of each
+        row. `timed` says of which rows the write timestamps are read. Raise StoreError."""
+        found: dict[DataRow, list[StoredPoint]] = {row: [] for row in rows}
+
+        async def read(row: DataRow) -> None:
+            found[row] = await self.points(row.encode(), *rows[row], limit, timed=timed(row))
+
+        await run_bounded(rows, read, limit=CONCURRENT)
+        return found
+
+    async def newest(self, key: bytes) -> StoredPoint | None:
+        """Return the last point of a row. Raise StoreError."""
+        rows = await self._ask(self._texts.newest_point, (key,))
+        return StoredPoint._make(rows[0]) if rows else None
+
+    async def delete_points(self, key: bytes, first: int, last: int, stamp_ms: int) -> None:
+        """Delete the points of a row from one column to another that were not written after `stamp_ms`."""
+        await self._ask(self._texts.delete_points, (stamp_ms, key, first.to_bytes(4, "big"), last.to_bytes(4, "big")))
+
+    async def delete_row(self, row: DataRow, stamp_ms: int) -> None:
+        """Delete a row of points."""
+        await self._ask(self._texts.delete_row, (stamp_ms, row.encode()))
+
+    # ---- Indexes
+
+    async def metric_exists(self, metric: str) -> bool:
+        """Return whether a metric is listed. Raise StoreError."""
+        return bool(await self._ask(self._texts.has_string, (METRIC_NAMES, metric)))
+
+    async def strings(self, kind: bytes, prefix: str, limit: int) -> list[str]:
+        """Return listed names of a kind with a prefix, in order of their bytes, at most `limit`. Raise StoreError."""
+        found: list[str] = []
+        start = prefix
+        while len(found) < limit:
+            count = min(LIST_STRINGS, limit - len(found))
+            names = [str(name) for (name,) in await self._ask(self._texts.strings, (kind, start, count))]
+            matching = [name for name in names if name.startswith(prefix)]
+            found += matching
+            if len(matching) < count:
+                break
+            start = names[-1] + "\0"
+        return found
+
+    async def put_strings(self, kind: bytes, names: Iterable[str], stamp_ms: int) -> None:
+        """List names of a kind."""
+        rows: list[Parameters] = [(kind, name, PRESENT, NEVER, stamp_ms) for name in names]
+        await self._batches(self._texts.put_string, rows)
+
+    async def put_row_time(self, metric: str, row_ms: int, ttl_s: int, stamp_ms: int) -> None:
+        """List a row time of a metric."""
+        await self._ask(self._texts.put_row_time, (metric, TABLE_NAME, row_ms, ttl_s, stamp_ms))
+
+    async def put_row_keys(
+        self, metric: str, row_ms: int, rows: Iterable[tuple[SeriesRow, int]], stamp_ms: int, *, by_tag: bool
+    ) -> None:
+        """List series of a row time, each with a time to live; `by_tag`: also by each of their tags."""
+        put: list[Parameters] = []
+        tagged: dict[str, list[Parameters]] = {}
+        for (kind, tags), ttl_s in rows:
+            put.append((metric, TABLE_NAME, row_ms, kind, tags, ttl_s, stamp_ms))
+            for tag in tags.items() if by_tag else ():
+                pair = tag_pair(*tag)
+                place: Parameters = (metric, TABLE_NAME, row_ms, pair, tag_hash(tags), kind, tags, ttl_s, stamp_ms)
+                tagged.setdefault(pair, []).append(place)
+        await self._batches(self._texts.put_row_key, put)
+        for rows_of_pair in tagged.values():
+            await self._batches(self._texts.put_tag_row_key, rows_of_pair)
+
+    async def put_old_keys(self, metric: str, rows: Iterable[tuple[bytes, int]], stamp_ms: int) -> None:
+        """List row keys in the index of KairosDB 1.2 and older, each with a time to live."""
+        put: list[Parameters] = [(_name(metric), key, PRESENT, ttl_s, stamp_ms) for key, ttl_s in rows]
+        await self._batches(self._texts.put_old_key, put)
+
+    async def _batches(self, text: str, rows: Sequence[Parameters]) -> None:
+        for at in range(0, len(rows), MIXED_ROWS):
+            await self._cql.batch(text, rows[at : at + MIXED_ROWS])
+
+    async def row_times(self, metric: str, first_ms: int, last_ms: int) -> list[int]:
+        """Return the listed row times of a metric, both ends included, in order. Raise StoreError."""
+        rows = await self._ask(self._texts.row_times, (metric, TABLE_NAME, first_ms, last_ms))
+        return [row_ms for (row_ms,) in rows if isinstance(row_ms, int)]
+
+    async def row_keys(self, metric: str, row_ms: int) -> list[SeriesRow]:
+        """Return the series that are listed for a row time. Raise StoreError."""
+        rows = await self._ask(self._texts.row_keys, (metric, TABLE_NAME, row_ms))
+        return [SeriesRow(str(kind), dict(_mapping(tags))) for kind, tags in rows if kind is not None]
+
+    async def old_keys(self, metric: str, first_ms: int, last_ms: int) -> tuple[list[DataRow], list[str]]:
+        """Return the rows in the old index, and what is wrong with others. Raise StoreError."""
+        name = _name(metric)
+        rows: list[DataRow] = []
+        wrong: list[str] = []
+        spans = [(first_ms, min(last_ms, -1)), (max(first_ms, 0), last_ms)]  # negative times sort after the others
+        for first, last in spans:
+            if first > last:
+                continue
+            low, high = (name + b"\0" + max(time, FIRST_MS).to_bytes(8, "big", signed=True) for time in (first, last))
+            for (key,) in await self._ask(self._texts.old_keys, (name, low, high + b"\xff")):
+                assert isinstance(key, bytes)
+                try:
+                    rows.append(parse_row_key(key))
+                except CorruptRow as exc:
+                    wrong.append(f"table {schema.OLD_INDEX}: {exc}")
+        return rows, wrong
+
+    async def delete_row_key(self, row: DataRow, tags: Mapping[str, str], stamp_ms: int) -> None:
+        """Remove a row from every index but that of row times."""
+        if row.type != LEGACY:
+            place: Parameters = (stamp_ms, row.metric, TABLE_NAME, row.row_ms)
+            await self._ask(self._texts.delete_row_key, (*place, row.type, tags))
+            for tag in tags.items():
+                await self._ask(
+                    self._texts.delete_tag_row_key, (*place, tag_pair(*tag), row.type, tag_hash(tags), tags)
+                )
+        await self._ask(self._texts.delete_old_key, (stamp_ms, _name(row.metric), row.encode()))
+
+    async def delete_row_time(self, metric: str, row_ms: int, stamp_ms: int) -> None:
+        """Remove a row time of a metric from the index."""
+        await self._ask(self._texts.delete_row_time, (stamp_ms, metric, TABLE_NAME, row_ms))
+
+    async def delete_metric(self, metric: str, stamp_ms: int) -> None:
+        """Remove a metric's name, and its rows in the old index."""
+        await self._ask(self._texts.delete_old_keys, (stamp_ms, _name(metric)))
+        await self._ask(self._texts.delete_string, (stamp_ms, METRIC_NAMES, metric))
+
+
+def _name(metric: str) -> bytes:
+    return metric.encode("utf-8", "surrogatepass")
+
+
+def _mapping(value: Value) -> Mapping[str, str]:
+    assert isinstance(value, Mapping)
+    return value
+
+
+def _batches(puts: Iterable[PointPut]) -> Iterable[list[PointPut]]:
+    """Yield points in batches: many of one row, or some of several rows."""
+    batch: list[PointPut] = []
+    size, mixed = 0, False
+    for put in puts:
+        differs = bool(batch) and put.key != batch[-1].key
+        rows, room = (MIXED_ROWS, MIXED_BYTES) if mixed or differs else (BATCH_ROWS, BATCH_BYTES)
+        if batch and (len(batch) >= rows or size + len(put.value) + POINT_BYTES > room):
+            yield batch
+            batch, size, mixed, differs = [], 0, False, False
+        mixed |= differs
+        batch.append(put)
+        size += len(put.value) + POINT_BYTES
+    if batch:
+        yield batch
