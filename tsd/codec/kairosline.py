@@ -4,7 +4,7 @@ A put line is what every table layout can store. A point that has none is refuse
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tsd.codec.putline import FIRST_MS, illegal
 from tsd.codec.text import encode_name, parse_double
@@ -58,13 +58,21 @@ def number_word(number: int | float) -> bytes:
     return repr(number).encode()
 
 
-def convert_line(line: bytes) -> bytes:
-    """Return the put line of a line of KairosDB's dialect: put, putm or puts. Raise BadLine.
+def split_words(line: bytes) -> list[bytes]:
+    """Return the words of a line. One in double quotes may contain blanks.
 
-    >>> convert_line(b"putm a.b 1356998400500 +1.50 host=x")
+    >>> split_words(b'put m 1 2\\t"a=b c" d="e"')
+    [b'put', b'm', b'1', b'2', b'a=b c', b'd="e"']
+    """
+    return [quoted or plain for quoted, plain in _WORDS.findall(line)]
+
+
+def convert_line(words: Sequence[bytes]) -> bytes:
+    """Return the put line of the words of a line of KairosDB's dialect: put, putm or puts. Raise BadLine.
+
+    >>> convert_line([b"putm", b"a.b", b"1356998400500", b"+1.50", b"host=x"])
     b'put a.b 1356998400500 1.5 host=x\\n'
     """
-    words = [quoted or plain for quoted, plain in _WORDS.findall(line.rstrip(b"\r\n"))]
     if len(words) < 4:
         raise illegal(f"not enough arguments (need at least 3, got {max(len(words) - 1, 0)})")
     command, metric, time, value, *tag_words = words

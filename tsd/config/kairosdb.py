@@ -16,4 +16,6 @@ class KairosSettings:
         "Answer KairosDB's REST API, from /api/v1/datapoints on (docs/kairosdb.md). Always on with KairosDB's tables.")
     kairosdb_dialect: bool = setting(
         "tsd.kairosdb.dialect", False,
-        "Where both have a path, /api/v1/version, answer as KairosDB does. Needs tsd.kairosdb.enabled.")
+        "Where OpenTSDB and KairosDB differ on the port, speak KairosDB's dialect: the telnet commands put, putm and "
+        "puts, and version. Telnet lines are then read as UTF-8, or as ISO-8859-1 where they are not valid UTF-8. "
+        "Needs tsd.kairosdb.enabled.")

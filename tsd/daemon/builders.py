@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from tsd import version_reply
+from tsd.api.kairosdb.catalog import telnet_version as kairosdb_version
 from tsd.auth.accounts import warnings
 from tsd.auth.authenticator import Authenticator, anonymous_roles
 from tsd.config.loader import Config, Mode, journal_folder, name_rules, state_folder
@@ -21,6 +22,7 @@ from tsd.daemon.parts import AccessParts, Clock, DaemonControl, IngestParts, Que
 from tsd.daemon.routes import ApiParts, HttpServer
 from tsd.ingest import series
 from tsd.ingest.canary import Canary
+from tsd.ingest.dialect import KAIROSDB, UTF_8, Translation
 from tsd.ingest.intake import Backpressure, Intake, LineCounts
 from tsd.ingest.journal.folder import adopted, identity
 from tsd.ingest.journal.journal import Journal
@@ -177,12 +179,13 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
     """Build the HTTP and telnet servers and their listener."""
     http = HttpServer(api)
     stats = TelnetStats()
+    translation = _translation(config)
     multiplexer = Multiplexer(
         ingest.intake.take_packets,
         ingest.backpressure,
         api.now_ms,
         stats.add_accepted,
-        ascii_only=config.telnet_charset is Charset.UTF_8,
+        is_plain=None if translation is None else translation.is_plain,
     )
     options = TelnetOptions(
         config.mode,
@@ -190,10 +193,10 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
         MAX_LINE_BYTES,
         REPLY_BUFFER,
         timeout_s=config.socket_timeout_s or math.inf,
-        charset=config.telnet_charset,
+        translation=translation,
     )
     replies = ReplyBudget(REPLY_MEMORY)
-    commands = _telnet_commands(api.control)
+    commands = _telnet_commands(api.control, kairosdb=config.kairosdb_dialect)
     authenticator = access.authenticator
 
     async def serve_telnet(
@@ -227,6 +230,13 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
     return ServerParts(http, stats, multiplexer, listener)
 
 
-def _telnet_commands(control: DaemonControl) -> DaemonCommands:
-    version = partial(version_reply, by_loop=series.HAS_LOOP)
+def _translation(config: Config) -> Translation | None:
+    """Return how telnet lines become put lines in ISO-8859-1."""
+    if config.kairosdb_dialect:
+        return KAIROSDB
+    return UTF_8 if config.telnet_charset is Charset.UTF_8 else None
+
+
+def _telnet_commands(control: DaemonControl, *, kairosdb: bool) -> DaemonCommands:
+    version = kairosdb_version if kairosdb else partial(version_reply, by_loop=series.HAS_LOOP)
     return DaemonCommands(control.stats, version, control.drop_caches, control.stop)

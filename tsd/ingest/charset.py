@@ -14,10 +14,11 @@ SHOWN_BYTES = 40  # of a line before its invalid byte
 
 
 class Undecodable(NamedTuple):
-    """A line without its LF that is not text of ISO-8859-1 in UTF-8."""
+    """A line without its LF that is not text of ISO-8859-1 in UTF-8, or has no put line."""
 
     line: bytes
     error: BadLine
+    command: bytes
 
 
 def recoded(pieces: Sequence[bytes | TooLong]) -> list[bytes | TooLong | Undecodable]:
@@ -68,13 +69,14 @@ def recode(line: bytes) -> bytes | Undecodable:
     except UnicodeDecodeError as exc:
         before = line[max(exc.start - SHOWN_BYTES, 0) : exc.start].decode("utf-8", "replace")
         got = f"got byte 0x{line[exc.start]:02x} after {before!r}, wanted UTF-8 (tsd.network.telnet_charset)"
-        return Undecodable(line, BadLine(ILLEGAL_ARGUMENT, f"illegal argument: invalid text: {got}"))
+        message = f"illegal argument: invalid text: {got}"
+        return Undecodable(line, BadLine(ILLEGAL_ARGUMENT, message), line.partition(b" ")[0])
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError as exc:
         wanted = f"names have characters of ISO-8859-1 only, got {text[: 2 * SHOWN_BYTES]!r}"
         message = f"illegal argument: illegal character: {text[exc.start]}: {wanted}"
-        return Undecodable(line, BadLine(ILLEGAL_ARGUMENT, message))
+        return Undecodable(line, BadLine(ILLEGAL_ARGUMENT, message), line.partition(b" ")[0])
 
 
 def legible(error: BadLine, line: bytes) -> BadLine:

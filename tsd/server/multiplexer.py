@@ -177,17 +177,18 @@ class Multiplexer:
         now_ms: Callable[[], int],
         on_accepted: Callable[[int], None],
         *,
-        ascii_only: bool = False,
+        is_plain: Callable[[bytes], bool] | None = None,
     ) -> None:
         """`take_packets` ingests put lines of several connections, see `Intake.take_packets`. `on_accepted` receives
-        the number of ingested lines. `ascii_only`: connections take other packets themselves, and recode them."""
+        the number of ingested lines. `is_plain`: connections take other packets themselves, and
+        translate them."""
         self._epoll = select.epoll()
         self._slots: dict[int, Slot] = {}
         self._take_packets = take_packets
         self._backpressure = backpressure
         self._now_ms = now_ms
         self._on_accepted = on_accepted
-        self._ascii_only = ascii_only
+        self._is_plain = is_plain
         self._buffer = bytearray(buffer_size(MAX_BATCH_PACKETS))
 
     def __len__(self) -> int:
@@ -268,7 +269,7 @@ class Multiplexer:
         """Ingest a batch. Each packet that needs the slow path is handed over to its connection, and the batch goes on
         with the next packet. A packet that is alone is handed over too."""
         bounds = list(accumulate(map(PACKET_SIZE, packets), initial=0))
-        first, batched = 0, not self._ascii_only or block.isascii()
+        first, batched = 0, self._is_plain is None or self._is_plain(block)
         while first < len(packets):
             stop = first
             if batched and len(packets) - first > 1:

@@ -15,9 +15,10 @@ import trio
 from tsd.auth.authenticator import Authenticator
 from tsd.auth.roles import COMMAND_PERMISSIONS, is_permitted
 from tsd.auth.throttle import TooManyAttempts
-from tsd.config.settings import Charset, Mode
+from tsd.config.settings import Mode
 from tsd.errors import ILLEGAL_ARGUMENT, LINE_TOO_LONG, BadLine
-from tsd.ingest.charset import Undecodable, legible, recoded
+from tsd.ingest.charset import Undecodable, legible
+from tsd.ingest.dialect import Translation
 from tsd.ingest.intake import Intake, Taken, unchanged
 from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.server.multiplexer import SMALL_PACKET_BYTES, Multiplexer
@@ -109,7 +110,7 @@ class TelnetOptions(NamedTuple):
     max_line: int
     reply_buffer: int
     timeout_s: float = math.inf  # for a client that sends commands to read replies
-    charset: Charset = Charset.LATIN_1
+    translation: Translation | None = None  # of lines to put lines in ISO-8859-1
 
 
 class TelnetStats:
@@ -159,8 +160,8 @@ class TelnetSession:
         self._exits_daemon = False
         self._lines = LineBuffer(options.max_line)
         self.max_line = options.max_line
-        self._recodes = options.charset is Charset.UTF_8
-        self._explain = unchanged if self._recodes else legible
+        self._translation = options.translation
+        self._explain = unchanged if self._translation else legible
         self._small_reads = 0  # consecutive reads of few valid put lines
         self._names = [
             name
@@ -195,7 +196,7 @@ class TelnetSession:
     async def _read(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
         """Process input to its end."""
         lines = self._lines
-        pieces = self._recoded(lines.feed(first))
+        pieces = self._translated(lines.feed(first))
         line_since: float | None = None  # start of the incomplete line
         try:
             while True:
@@ -220,7 +221,7 @@ class TelnetSession:
                 self.peer.line_since = None
                 if not data:
                     return
-                pieces = self._recoded(lines.feed(data))
+                pieces = self._translated(lines.feed(data))
                 del data
                 # Complete lines do not count: the daemon delays them, not the client.
                 self.peer.report_partial_input(len(lines.tail))
@@ -261,7 +262,7 @@ class TelnetSession:
         if len(data) >= SMALL_PACKET_BYTES or not self._lines.is_whole(data):
             self._small_reads = 0  # the connection's own task skips a long line
             return data
-        if self._recodes and not data.isascii():
+        if self._translation is not None and not self._translation.is_plain(data):
             return data
         taken = self._intake.try_take(data, peer, self._explain)
         if taken is None:
@@ -274,14 +275,14 @@ class TelnetSession:
         session = self.peer.session
         return session is None or self._authenticator is None or self._authenticator.is_valid(session)
 
-    def _recoded(self, pieces: Sequence[bytes | TooLong]) -> list[bytes | TooLong | Undecodable]:
-        """Return received input in ISO-8859-1."""
-        return recoded(pieces) if self._recodes else [*pieces]
+    def _translated(self, pieces: Sequence[bytes | TooLong]) -> list[bytes | TooLong | Undecodable]:
+        """Return received input as put lines in ISO-8859-1, and other commands."""
+        return [*pieces] if self._translation is None else self._translation.read(pieces)
 
     async def _process(self, piece: bytes | TooLong | Undecodable) -> None:
         if isinstance(piece, Undecodable):
             self._intake.refuse(piece.error, piece.line, self.peer)
-            self._refuse(piece.line.partition(b" ")[0], piece.error)
+            self._refuse(piece.command, piece.error)
         elif isinstance(piece, TooLong):
             error = BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
             has_point = piece.start.partition(b" ")[0].decode("latin-1") in _WRITES  # other lines may contain a secret
@@ -379,8 +380,8 @@ class TelnetSession:
             await self._execute_command(name)
 
     async def _ingest_bare(self, line: bytes, ingest: Callable[[bytes], Awaitable[None]]) -> None:
-        """Ingest a line that came after telnet negotiation, and was not recoded."""
-        for piece in self._recoded([line + b"\n"]):
+        """Ingest a line that came after telnet negotiation, and was not translated."""
+        for piece in self._translated([line + b"\n"]):
             if isinstance(piece, bytes):
                 await ingest(piece)
             else:

@@ -75,7 +75,12 @@ async def _features(request: Request) -> Response:
 
 async def _version(request: Request) -> Response:
     check_method(request, "GET", "HEAD")
-    return Response(200, b'{"version": "KairosDB 1.3.0 (tsd %s)"}\n' % build_data()["version"].encode())
+    return Response(200, b'{"version": "%s"}\n' % telnet_version().strip())
+
+
+def telnet_version() -> bytes:
+    """Return the reply to telnet's command `version`."""
+    return f"KairosDB 1.3.0 (tsd {build_data()['version']})\n".encode()
 
 
 async def _metadata(request: Request) -> Response:

@@ -1,0 +1,77 @@
+"""How telnet lines of another charset or dialect become put lines in ISO-8859-1 before they are parsed."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tsd.codec.kairosline import COMMANDS, convert_line, split_words
+from tsd.errors import BadLine
+from tsd.ingest.charset import Undecodable, recoded
+from tsd.ingest.lines import TooLong
+
+# Put lines that mean the same to KairosDB and to OpenTSDB.
+_PLAIN = re.compile(
+    rb"(?:put [!#-~]++ (?:[12][0-9]{9}|[1-9][0-9]{12}) -?[0-9]{1,18}+(?:\.[0-9]++)?"
+    rb"(?: (?!kairos_opt\.)[!#-<>-~]++=[!#-<>-~]++)++\n)*+"
+)
+
+
+class Translation(NamedTuple):
+    """How lines are translated."""
+
+    read: Callable[[Sequence[bytes | TooLong]], list[bytes | TooLong | Undecodable]]
+    is_plain: Callable[[bytes], bool]  # whether whole lines need no translation
+
+
+def converted(pieces: Sequence[bytes | TooLong]) -> list[bytes | TooLong | Undecodable]:
+    """Return blocks of whole lines of KairosDB's dialect as put lines. Lines without one are replaced.
+
+    >>> converted([b"putm m 1356998400500 +1.50\\n"])
+    [b'put m 1356998400500 1.5 add=tag\\n']
+    """
+    found: list[bytes | TooLong | Undecodable] = []
+    for piece in pieces:
+        if isinstance(piece, TooLong) or is_plain(piece):
+            found.append(piece)
+        else:
+            found += _converted_block(piece)
+    return found
+
+
+def is_plain(block: bytes) -> bool:
+    """Return whether the lines of a block mean the same to KairosDB and to OpenTSDB.
+
+    >>> is_plain(b"put m 1356998400 1 a=b\\n"), is_plain(b"put m 3000000000 1 a=b\\n"), is_plain(b"version\\n")
+    (True, False, False)
+    """
+    return _PLAIN.fullmatch(block) is not None
+
+
+def _converted_block(block: bytes) -> list[bytes | TooLong | Undecodable]:
+    found: list[bytes | TooLong | Undecodable] = []
+    good: list[bytes] = []
+    for line in block.split(b"\n")[:-1]:
+        one = _convert(line)
+        if isinstance(one, bytes):
+            good.append(one)
+            continue
+        if good:
+            found.append(b"".join(good))
+            good = []
+        found.append(one)
+    return [*found, b"".join(good)] if good else found
+
+
+def _convert(line: bytes) -> bytes | Undecodable:
+    """Return the put line of a line. Other commands are returned with their LF, and without blanks in front."""
+    words = split_words(line)
+    if not words or words[0] not in COMMANDS:
+        return (b" ".join(words) if line[:1] <= b'"' else line) + b"\n"
+    try:
+        return convert_line(words)
+    except BadLine as error:
+        return Undecodable(line, error, words[0])
+
+
+UTF_8 = Translation(recoded, bytes.isascii)
+KAIROSDB = Translation(converted, is_plain)
