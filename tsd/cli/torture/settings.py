@@ -22,6 +22,7 @@ FORCED = {
     "tsd.network.bind": "127.0.0.1",
     "tsd.network.reuse_port": "false",
     "tsd.network.telnet_charset": "iso-8859-1",
+    "tsd.kairosdb.dialect": "false",
     "tsd.network.backlog": "1024",  # with a short queue, the kernel resets some of many connections at once
     "tsd.network.allow": "",
     "tsd.network.proxy_protocol": "",  # connections without its header would be closed
