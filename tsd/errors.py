@@ -86,10 +86,11 @@ class NoTable(StoreError):
 
 
 class DamagedBlock(StoreError):
-    """A block of rows cannot be read. All its rows have keys that start with `prefix`."""
+    """A block of rows cannot be read."""
 
-    def __init__(self, table: str, prefix: bytes, cause: str) -> None:
-        super().__init__(f"table {table}: the block of the rows {prefix.hex()}... is damaged: {cause}")
+    def __init__(self, message: str, prefix: bytes = b"") -> None:
+        """All rows of the block have keys that start with `prefix`; empty if another process read it."""
+        super().__init__(message)
         self.prefix = prefix
 
 

@@ -304,9 +304,14 @@ class Config(AccessSettings, LimitSettings, CassandraSettings, KairosSettings):
         "Merge rows that have several cells into one cell once their hour is over.")
     blocks: bool = setting(
         "tsd.storage.blocks", False,
-        "Embedded store: once an hour is over, store the points of each metric by column, which takes fewer bytes. "
-        "Queries of few series over many hours are slower. Rows are read, changed and deleted as before. Needs "
-        "tsd.storage.enable_compaction.")
+        "Embedded store: once an hour is over, store the points of each metric by column, which takes fewer bytes and "
+        "is read faster. Rows are read, changed and deleted as before. Needs tsd.storage.enable_compaction.")
+    blocks_delay_s: int = setting(
+        "tsd.storage.blocks_delay", 600,
+        "Time after a late point before its hour is folded into blocks again, for more late points.", "s", low=0)
+    blocks_least_rows: int = setting(
+        "tsd.storage.blocks_least_rows", 16,
+        "Series of a metric in an hour that are folded into blocks. Fewer are read faster as they are.", "series", low=1)
     compaction_interval_s: int = setting(
         "tsd.storage.compaction.flush_interval", 10,
         "Pause between rounds of compaction.", "s", low=1)

@@ -52,7 +52,7 @@ from tsd.tables.clock_guard import ClockGuard
 from tsd.tables.kairosdb import layout as kairosdb
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
-from tsd.tables.opentsdb.compaction.folder import BlockFolder
+from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldRules
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler, log_corrupt_row
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
@@ -312,9 +312,6 @@ def paced_compactor(
     """Return the compactor of a daemon, None if it is off. It pauses while the writer `is_busy`."""
     if not config.enable_compaction:
         return None
-    folder = None
-    if config.blocks and store.column_blocks is not None:
-        folder = BlockFolder(store.column_blocks, config.data_table, layout(config), COMPACTION_QUEUE_ROWS)
     return CompactionScheduler(
         RowQueue(layout(config), COMPACTION_QUEUE_ROWS, now_ms() // 1000),
         row_compactor(config, store, now_ms, log_corrupt_row),
@@ -326,8 +323,16 @@ def paced_compactor(
         ),
         is_busy,
         lambda: now_ms() // 1000,
-        folder,
+        block_folder(config, store),
     )
+
+
+def block_folder(config: Config, store: Store) -> BlockFolder | None:
+    """Return what folds past hours into blocks, None if nothing does."""
+    if not config.blocks or store.column_blocks is None:
+        return None
+    rules = FoldRules(COMPACTION_QUEUE_ROWS, config.blocks_delay_s, config.blocks_least_rows)
+    return BlockFolder(store.column_blocks, config.data_table, layout(config), rules)
 
 
 def daemon_retention(

@@ -129,14 +129,25 @@ class ColumnBlocks(Protocol):
     """Blocks: cells of many rows stored by column, which take less space and are read faster. Every other call of the
     store treats cells in blocks like all others."""
 
-    async def fold(self, table: str, prefix: bytes) -> Folded:
+    async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
         """Move the cells of all rows whose keys start with `prefix` to blocks: one cell of each row, if it has a form
         there (`tsd.codec.blocks`). All prefixes of a table have the same width. A cell of a row that is written
-        meanwhile may stay. A crash leaves each cell where it was, or moved. Raise DamagedBlock, StoreError."""
+        meanwhile may stay, and so do fewer than `least_rows` rows of a prefix without blocks. A crash leaves each cell
+        where it was, or moved. Raise DamagedBlock, StoreError."""
+        ...
+
+    async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
+        """Return the first row from `start` to before `stop` that has a cell outside of blocks, None if there is none.
+        Raise StoreError."""
         ...
 
     def has_blocks(self, table: str) -> bool:
         """Return whether a table may have blocks."""
+        ...
+
+    async def get_columns(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
+        """Return those of some rows that exist, in order of their keys, as `read_columns` does. Raise DamagedBlock,
+        StoreError."""
         ...
 
     def read_columns(

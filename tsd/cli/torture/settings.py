@@ -101,6 +101,8 @@ EAGER_COMPACTION = {
     "tsd.storage.compaction.flush_interval": "1",
     "tsd.storage.compaction.min_flush_threshold": "0",
     "tsd.storage.compaction.flush_speed": "3600",
+    "tsd.storage.blocks_delay": "0",
+    "tsd.storage.blocks_least_rows": "1",
 }
 WINDOW = "tsd.storage.flush_interval"
 SHORT_WINDOWS_MS = ("10", "40", "400")

@@ -15,7 +15,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.blocks.numbers import INTEGERS, MIXED, UInt8, choose_forms, cuts, decode_numbers, encode_numbers, spread
+from tsd.codec.blocks.numbers import (
+    DECIMALS,
+    DOUBLES,
+    INTEGERS,
+    MIXED,
+    UInt8,
+    choose_forms,
+    cuts,
+    decode_numbers,
+    encode_numbers,
+    fill,
+    spread,
+    to_doubles,
+)
 from tsd.codec.points import Bool, Int64
 from tsd.errors import CorruptRow
 
@@ -23,6 +36,7 @@ FORMAT = 1
 HOUR_MS = 3_600_000
 MOST_ROWS = 1 << 16
 CHUNK_POINTS = 8192  # about; a chunk has whole rows
+FEW_ROWS = 8  # looked up one by one
 _TIMES = 255  # form of a chunk of times
 _HEAD = struct.Struct("<BHIIIqII")
 _CHUNK = np.dtype(
@@ -212,17 +226,24 @@ class Block:
         self._vector_counts = fields.column(np.uint32, head.vectors).astype(np.int64)
         self._table = fields.take(head.chunks * _CHUNK.itemsize).view(_CHUNK)
         self.counts: Int64 = self._vector_counts[self._vector_of]  # points of each row
+        self._joined = b""  # pairs of one width, when one was looked up
+        self._starts_in_chunk: Int64 | None = None  # of each row, when a single one was decoded
+        self._only_times: Int64 | None = None  # of all rows, if they share their times and these were read
 
     def pairs(self) -> list[bytes]:
         """Return the joined tag pairs of each row, ascending."""
-        if self.pair_array is not None:
+        if self.pair_array is not None and not self._pairs:
             width, joined = self.pair_array.shape[1], self.pair_array.tobytes()
-            return [joined[at : at + width] for at in range(0, len(joined), width)]
-        return list(self._pairs)
+            self._pairs = [joined[at : at + width] for at in range(0, len(joined), width)]
+        return self._pairs
 
     def find(self, pairs: Sequence[bytes]) -> NDArray[np.intp]:
         """Return the index of the row of each of some joined tag pairs, -1 for pairs without a row."""
         found = np.full(len(pairs), -1, np.intp)
+        if len(pairs) <= FEW_ROWS and self.pair_array is not None:
+            for at, one in enumerate(pairs):
+                found[at] = self._find_one(one, self.pair_array.shape[1])
+            return found
         if self.pair_array is None:
             for at, one in enumerate(pairs):
                 row = bisect_left(self._pairs, one)
@@ -235,6 +256,43 @@ class Block:
         rows = np.minimum(np.searchsorted(own, wanted), self.rows - 1)
         found[alike] = np.where(own[rows] == wanted, rows, -1)
         return found
+
+    def _find_one(self, pairs: bytes, width: int) -> int:
+        assert self.pair_array is not None
+        joined = self._joined = self._joined or self.pair_array.tobytes()
+        low, high = 0, self.rows
+        while low < high:
+            middle = (low + high) // 2
+            if joined[middle * width : (middle + 1) * width] < pairs:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < self.rows and joined[low * width : (low + 1) * width] == pairs else -1
+
+    def decode_row(self, row: int) -> BlockPoints:
+        """Return the points of one row. Raise CorruptRow as `decode` does."""
+        chunk = int(self._chunk_of[row])
+        form, decimals, _, points, _, _ = self._table[chunk].item()
+        if form == MIXED or len(self._vector_counts) > 1:
+            wanted = np.zeros(self.rows, np.bool_)
+            wanted[row] = True
+            return self.decode(wanted)
+        if self._starts_in_chunk is None:
+            order = np.argsort(self._chunk_of, kind="stable")
+            ends = np.cumsum(self.counts[order])
+            firsts = np.searchsorted(self._chunk_of[order], self._chunk_of[order])
+            starts = np.empty(self.rows, np.int64)
+            starts[order] = ends - self.counts[order] - (ends - self.counts[order])[firsts]
+            self._starts_in_chunk = starts
+        if self._only_times is None:
+            self._only_times, _ = self._time_vectors(np.ones(1, np.bool_))
+        first, count = int(self._starts_in_chunk[row]), len(self._only_times)
+        numbers = np.empty(points, np.float64 if form == DOUBLES else np.int64)
+        fill(self._chunk(chunk), numbers)
+        some = numbers[first : first + count]
+        bits = some.view(np.int64) if form != DECIMALS else to_doubles(some, decimals).view(np.int64)
+        floats = np.full(count, form != INTEGERS)
+        return BlockPoints(np.array([row]), np.array([0, count]), self._only_times, bits, floats)
 
     def decode(self, wanted: Bool | None = None) -> BlockPoints:
         """Return the points of the rows that are `wanted`, of all rows without it. Raise CorruptRow if one of their

@@ -74,7 +74,7 @@ def _to_decimals(
     values = bits[part].view(np.float64)
     scaled = np.rint(values * 10.0**places)
     whole = np.where(np.abs(scaled) < _DECIMAL_BOUND, scaled, 0.0).astype(np.int64)
-    exact = _from_decimals(whole, places).view(np.int64) == bits[part]
+    exact = to_doubles(whole, places).view(np.int64) == bits[part]
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts[rows])[:-1]))
     fits = np.logical_and.reduceat(exact, starts)
     done = rows[fits]
@@ -82,7 +82,8 @@ def _to_decimals(
     form[done], decimals[done], left[done] = DECIMALS, places, False
 
 
-def _from_decimals(whole: Int64, places: int) -> Float64:
+def to_doubles(whole: Int64, places: int) -> Float64:
+    """Return decimal numbers that were stored as integers."""
     return whole / 10.0**places
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
-from rocksdict import Rdict
+from rocksdict import Rdict, RdictIter, ReadOptions
 
-from tsd.store import Cell, CellPage, ColumnPart, Page, Row
+from tsd.store import Cell, CellPage, ColumnPart, Page, Row, cells_of_rows
 from tsd.store.rocksdb.blocks import BlockCell, BlockFamily, BlockReader, BlockRows
 from tsd.store.rocksdb.keys import TIME_BYTES, decode_cell
 from tsd.store.rocksdb.view import View
@@ -28,6 +28,7 @@ class BlockView(View):
         blocks: BlockFamily,
     ) -> None:
         super().__init__(rows, stop, translated, cached_bytes=cached_bytes)
+        self._snapshot = rows.snapshot()
         self._stop = stop
         self._family = blocks
         self._blocks = BlockReader(blocks, translated)
@@ -36,6 +37,12 @@ class BlockView(View):
         """Do the same with new snapshots of table and blocks."""
         self._blocks = BlockReader(self._family, self._translated)
         return super()._items(start, cached=cached)
+
+    def _at_row(self, prefix: bytes) -> RdictIter:
+        """Return an iterator that reads no other row: those that moved to blocks may be many."""
+        self._row_options = ReadOptions()  # must outlive the iterator
+        self._row_options.set_iterate_upper_bound(prefix[:-1] + bytes([prefix[-1] + 1]))
+        return self._snapshot.iter(self._row_options)
 
     def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:
         """Return the cells of each row that exists."""
@@ -106,6 +113,35 @@ class BlockView(View):
                 yield parts
                 parts, size = [], 0
         yield []
+
+    def get_columns(self, rows: Sequence[bytes]) -> Generator[None, None, list[ColumnPart]]:
+        """Return those of some rows that exist, in order of their keys, in parts."""
+        plain = yield from super().get(rows)
+        parts: list[ColumnPart] = []
+        left: list[Row] = []  # cells of the next part
+        waiting = iter(sorted(plain))
+        at = next(waiting, None)
+        for block, some in self._blocks.group(rows):
+            yield
+            while at is not None and at < block.key:
+                left.append(Row(at, plain[at]))
+                at = next(waiting, None)
+            for row, column, value in block.cells_of([row for row in some if row in plain]):
+                plain[row] = _with_cell(plain[row], decode_cell(column, value))
+            places = block.find([row for row in some if row not in plain])
+            if len(places := places[places >= 0]):
+                wanted = np.zeros(block.block.rows, np.bool_)
+                wanted[places] = True
+                if left:
+                    parts.append(ColumnPart(cells_of_rows(left), None))
+                    left = []
+                parts.append(ColumnPart(None, BlockRows(block, wanted)))
+        while at is not None:
+            left.append(Row(at, plain[at]))
+            at = next(waiting, None)
+        if left:
+            parts.append(ColumnPart(cells_of_rows(left), None))
+        return parts
 
     def _parts(self, start: bytes, plain: CellPage) -> Generator[ColumnPart, None, None]:
         """Yield the rows of a page of the table's cells, and of the blocks in its range."""

@@ -11,10 +11,12 @@ value of a block has a bitmap of its rows whose cells were deleted, because a bl
 import struct
 import zlib
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
-from typing import NamedTuple
+from threading import Lock
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +29,10 @@ from tsd.codec.points import Bool, Int64
 from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store.rocksdb.keys import TIME_BYTES
 
+ROW_BYTES = 150  # of a row's entries in a decoded directory, its tag pairs included
 _HEAD = struct.Struct("<HII")  # width of the prefix, bytes of the bitmap, CRC-32 of key, width and bitmap
 
+T = TypeVar("T")
 Translated = Callable[[], AbstractContextManager[None]]
 
 
@@ -39,6 +43,7 @@ class BlockFamily(NamedTuple):
     rows: Rdict
     handle: ColumnFamily
     width: int  # of the prefixes
+    cache: "BlockCache"
 
 
 class BlockCell(NamedTuple):
@@ -59,6 +64,10 @@ def _crc(key: bytes, width: int, bitmap: bytes) -> int:
     return zlib.crc32(bitmap, zlib.crc32(_HEAD.pack(width, len(bitmap), 0), zlib.crc32(key)))
 
 
+def _damaged(table: str, prefix: bytes, cause: object) -> DamagedBlock:
+    return DamagedBlock(f"table {table}: the block of the rows {prefix.hex()}... is damaged: {cause}", prefix)
+
+
 class StoredBlock:
     """A block with its key. Any method may raise DamagedBlock."""
 
@@ -67,19 +76,25 @@ class StoredBlock:
         self.key = key
         self.prefix = key[:width]
         self._table = table
+        self.stored = stored
         if len(stored) < _HEAD.size:
-            raise DamagedBlock(table, self.prefix, f"it has {len(stored)} bytes")
+            raise _damaged(table, self.prefix, f"it has {len(stored)} bytes")
         own_width, size, crc = _HEAD.unpack_from(stored)
         bitmap, self.content = stored[_HEAD.size : _HEAD.size + size], stored[_HEAD.size + size :]
         if own_width != width or len(bitmap) != size or _crc(key, width, bitmap) != crc:
-            raise DamagedBlock(table, self.prefix, f"its head is {stored[: _HEAD.size].hex()}")
+            raise _damaged(table, self.prefix, f"its head is {stored[: _HEAD.size].hex()}")
         try:
             self.block = Block(self.content, key)
         except CorruptRow as exc:
-            raise DamagedBlock(table, self.prefix, str(exc)) from exc
+            raise _damaged(table, self.prefix, exc) from exc
         self.dropped: Bool = np.zeros(self.block.rows, np.bool_)
         if bitmap:
             self.dropped = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=self.block.rows).view(np.bool_)
+
+    @property
+    def size(self) -> int:
+        """About the bytes of memory that the decoded directory takes."""
+        return 2 * len(self.stored) + self.block.rows * ROW_BYTES
 
     def between(self, start: bytes, stop: bytes | None) -> Bool:
         """Return which rows with a cell are from `start` to before `stop`. The block is one of
@@ -99,6 +114,8 @@ class StoredBlock:
 
     def cells_of(self, rows: Sequence[bytes]) -> list[BlockCell]:
         """Return the cells of some rows with this block's prefix."""
+        if not rows:
+            return []
         found = self.find(rows)
         wanted = np.zeros(self.block.rows, np.bool_)
         wanted[found[found >= 0]] = True
@@ -112,10 +129,17 @@ class StoredBlock:
 
     def decode(self, wanted: Bool) -> BlockPoints:
         """Return the points of the wanted rows."""
+        return self._decoded(self.block.decode, wanted)
+
+    def decode_row(self, row: int) -> BlockPoints:
+        """Return the points of one row."""
+        return self._decoded(self.block.decode_row, row)
+
+    def _decoded(self, decode: Callable[[T], BlockPoints], rows: T) -> BlockPoints:
         try:
-            return self.block.decode(wanted)
+            return decode(rows)
         except CorruptRow as exc:
-            raise DamagedBlock(self._table, self.prefix, str(exc)) from exc
+            raise _damaged(self._table, self.prefix, exc) from exc
 
     def cells(self, wanted: Bool) -> list[BlockCell]:
         """Return the cells of the wanted rows, in order of their keys."""
@@ -131,6 +155,35 @@ class StoredBlock:
             )
             for row, _, qualifier, value in cells_of(points, block.in_ms)
         ]
+
+
+class BlockCache:
+    """The blocks that were read last: their directories are decoded once. Safe to use in threads."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: bytes."""
+        self._limit = limit
+        self._blocks: OrderedDict[tuple[str, bytes], StoredBlock] = OrderedDict()
+        self._size = 0
+        self._lock = Lock()
+
+    def get(self, table: str, key: bytes, stored: bytes, width: int) -> StoredBlock:
+        """Return the block of a stored value. Raise DamagedBlock."""
+        place = table, key
+        with self._lock:
+            block = self._blocks.get(place)
+            if block is not None and block.stored == stored:
+                self._blocks.move_to_end(place)
+                return block
+        block = StoredBlock(table, key, stored, width)
+        with self._lock:
+            if (old := self._blocks.pop(place, None)) is not None:
+                self._size -= old.size
+            self._blocks[place] = block
+            self._size += block.size
+            while self._size > self._limit and len(self._blocks) > 1:
+                self._size -= self._blocks.popitem(last=False)[1].size
+        return block
 
 
 class BlockRows:
@@ -155,6 +208,8 @@ class BlockRows:
 
     def decode(self, chosen: Bool) -> BlockPoints:
         """Return the points of the chosen rows. Raise DamagedBlock."""
+        if len(self._rows) == 1 == len(chosen) and chosen[0]:
+            return self._block.decode_row(int(self._rows[0]))._replace(rows=np.zeros(1, np.intp))
         wanted = np.zeros(self._block.block.rows, np.bool_)
         wanted[self._rows[chosen]] = True
         return self._block.decode(wanted)._replace(rows=np.flatnonzero(chosen))
@@ -169,7 +224,6 @@ class BlockReader:
         self._options = ReadOptions()  # must outlive the iterator
         self._options.set_background_purge_on_iterator_cleanup(True)
         self._at = family.rows.iter(self._options)
-        self._last: StoredBlock | None = None
 
     def key_of(self, row: bytes) -> bytes | None:
         """Return the key of the block that may have a row."""
@@ -192,13 +246,11 @@ class BlockReader:
         return key
 
     def load(self, key: bytes) -> StoredBlock:
-        """Return the block with a key that exists. The last one is kept."""
-        if self._last is None or self._last.key != key:
-            self._last = None
+        """Return the block with a key that exists."""
+        if not self._at.valid() or self._at.key() != key:
             self._at.seek(key)
             assert self._key() == key, key.hex()
-            self._last = StoredBlock(self._family.table, key, self._at.value(), self._family.width)
-        return self._last
+        return self._family.cache.get(self._family.table, key, self._at.value(), self._family.width)
 
     def between(self, start: bytes, stop: bytes | None) -> Iterator[StoredBlock]:
         """Yield all blocks that may have rows from `start` to before `stop`."""

@@ -22,7 +22,7 @@ from tsd.config.state_dir import lock_holder
 from tsd.errors import DaemonRuns, NoTable, StoreBusy, StoreError, TsdError
 from tsd.store import Put
 from tsd.store.rocksdb.block_view import BlockView
-from tsd.store.rocksdb.blocks import BlockFamily, BlockReader
+from tsd.store.rocksdb.blocks import BlockCache, BlockFamily, BlockReader
 from tsd.store.rocksdb.keys import decode_long_cell, encode_batch, encode_keys, key_column, row_prefix
 from tsd.store.rocksdb.recovery import SyncedRecord, open_checked
 from tsd.store.rocksdb.view import View
@@ -138,6 +138,7 @@ class Database:
             self._system = self._rdict.get_column_family_handle(SYSTEM)
             self.clock = WriteClock(clock_ms, self._rdict.get(CLOCK))
             self._blocks: dict[str, BlockFamily] = {}
+            self._block_cache = BlockCache(cache_bytes // 8)
             for name in names:
                 if name.endswith(BLOCKS) and (width := self._rdict.get(name.encode())):
                     self._add_blocks(name.removesuffix(BLOCKS), int.from_bytes(width, "big"))
@@ -170,7 +171,7 @@ class Database:
         return self._add_blocks(table, width)
 
     def _add_blocks(self, table: str, width: int) -> BlockFamily:
-        self._blocks[table] = BlockFamily(table, *self._families[table + BLOCKS], width)
+        self._blocks[table] = BlockFamily(table, *self._families[table + BLOCKS], width, self._block_cache)
         return self._blocks[table]
 
     def block_reader(self, family: BlockFamily) -> BlockReader:

@@ -187,7 +187,7 @@ class EmbeddedStore:
         """See Store."""
         return self
 
-    async def fold(self, table: str, prefix: bytes) -> Folded:
+    async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
         """See ColumnBlocks."""
         await self._enter_writing("fold")
         self._database.require(table)
@@ -201,7 +201,7 @@ class EmbeddedStore:
                 watch = _Watch(table, prefix)
                 self._watches.append(watch)
                 try:
-                    part = await _with_breaks(read_part(self._database, table, prefix, start))
+                    part = await _with_breaks(read_part(self._database, table, prefix, start, least_rows))
                     folded = await trio.to_thread.run_sync(fold_part, part)
                     if folded is not None and await self._retried(partial(self._fold_now, watch, folded)):
                         cells += len(folded.moved)
@@ -211,9 +211,20 @@ class EmbeddedStore:
                 start = part.next_start
         return Folded(cells, points)
 
+    async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
+        """See ColumnBlocks."""
+        await self._enter("next_unfolded")
+        page = await _with_breaks(self._database.plain_view(table, stop).page(start, 1, 0, None))
+        return page.rows[0].key if page.rows else None
+
     def has_blocks(self, table: str) -> bool:
         """See ColumnBlocks."""
         return self._database.blocks(table) is not None
+
+    async def get_columns(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
+        """See ColumnBlocks."""
+        await self._enter("get_columns")
+        return await _with_breaks(self._database.view(table).get_columns(rows))
 
     async def read_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int

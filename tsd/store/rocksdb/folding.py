@@ -43,8 +43,11 @@ class FoldedPart(NamedTuple):
     obsolete: list[bytes]  # keys of blocks that the new ones replace
 
 
-def read_part(database: Database, table: str, prefix: bytes, start: bytes) -> Generator[None, None, FoldPart]:
-    """Return the next part of the rows with a prefix, from the row `start` on."""
+def read_part(
+    database: Database, table: str, prefix: bytes, start: bytes, least_rows: int
+) -> Generator[None, None, FoldPart]:
+    """Return the next part of the rows with a prefix, from the row `start` on. Fewer than `least_rows` rows of a prefix
+    without blocks are left out."""
     end = after(prefix)
     family, block, stop = database.blocks(table), None, end
     if family is not None:
@@ -55,6 +58,8 @@ def read_part(database: Database, table: str, prefix: bytes, start: bytes) -> Ge
             beyond = reader.key_from(key + b"\0")
             stop = beyond if beyond is not None and beyond.startswith(prefix) else end
     page = yield from database.plain_view(table, stop).page(start, BLOCK_ROWS, BLOCK_POINTS * POINT_BYTES, None)
+    if start == prefix and block is None and page.next_start is None and len(page.rows) < least_rows:
+        return FoldPart(table, prefix, None, [], None)
     return FoldPart(table, prefix, block, page.rows, page.next_start or (stop if stop != end else None))
 
 

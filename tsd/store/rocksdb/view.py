@@ -1,14 +1,14 @@
 """Snapshot of a table: reads rows and cells step by step."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import cast
 
-from rocksdict import Rdict, ReadOptions
+from rocksdict import Rdict, RdictIter, ReadOptions
 
-from tsd.store import Cell, CellPage, ColumnPart, Page, Row
+from tsd.store import Cell, CellPage, ColumnPart, Page, Row, cells_of_rows
 from tsd.store.rocksdb.keys import (
     DIGEST_BYTES,
     TIME_BYTES,
@@ -69,13 +69,17 @@ class View:
         with self._translated():
             return list(islice(left, SLICE_CELLS))
 
+    def _at_row(self, prefix: bytes) -> RdictIter:  # noqa: ARG002 - see BlockView
+        """Return an iterator that can read the cells of a row."""
+        return self._at
+
     def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:
         """Return the cells of each row that exists."""
-        at, read = self._at, 0
+        read = 0
         found: dict[bytes, list[Cell]] = {}
         for row in rows:
             prefix, cells, has_long = row_prefix(row), [], False
-            cut = len(prefix)
+            cut, at = len(prefix), self._at_row(prefix)
             at.seek(prefix)
             while at.valid() and (key := at.key()).startswith(prefix):
                 column, value = key[cut:], at.value()
@@ -87,7 +91,7 @@ class View:
                 read += 1
                 if read % CHUNK_CELLS == 0:
                     yield
-            self._check()
+            self._check(at)
             if cells:
                 found[row] = sorted(cells) if has_long else cells
         return found
@@ -164,6 +168,11 @@ class View:
         self._check()
         yield CellPage(keys, columns, values, TIME_BYTES, [], None)
 
+    def get_columns(self, rows: Sequence[bytes]) -> Generator[None, None, list[ColumnPart]]:
+        """Return those of some rows that exist, in order of their keys, in parts."""
+        found = yield from self.get(rows)
+        return [ColumnPart(cells_of_rows(Row(row, found[row]) for row in sorted(found)), None)] if found else []
+
     def columns(self, start: bytes, limit_bytes: int) -> Generator[list[ColumnPart] | None, None, None]:
         """Yield all rows from `start` on in parts (see ColumnBlocks), and an empty list after the last ones. Yield None
         in between."""
@@ -171,8 +180,9 @@ class View:
             yield None if page is None else [ColumnPart(page, None)]
         yield []
 
-    def _check(self) -> None:
-        """Raise StoreError if the iterator ended at a damaged block instead of the end."""
-        if not self._at.valid():
+    def _check(self, at: RdictIter | None = None) -> None:
+        """Raise StoreError if an iterator ended at a damaged block instead of the end."""
+        at = self._at if at is None else at
+        if not at.valid():
             with self._translated():
-                self._at.status()
+                at.status()

@@ -13,9 +13,19 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch, Bool, Int64
 from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, ColumnRows
 from tsd.store.cells import CellSigner
+from tsd.tables.opentsdb.scan import GET_ROWS
 from tsd.tables.reading import PageRows, PointPage
 
 DecodeCells = Callable[[CellPage], PointPage]
+
+
+async def columns_of_rows(
+    blocks: ColumnBlocks, table: str, keys: Sequence[bytes]
+) -> AsyncGenerator[list[ColumnPart], None]:
+    """Yield the existing rows among `keys`, some at a time. Raise StoreError."""
+    for at in range(0, len(keys), GET_ROWS):
+        if parts := await blocks.get_columns(table, keys[at : at + GET_ROWS]):
+            yield parts
 
 
 async def column_pages(

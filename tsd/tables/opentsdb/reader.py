@@ -1,6 +1,7 @@
 """Reads points, rollups and histograms from OpenTSDB's tables: implements the protocols of `tsd.tables.reading`."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
@@ -10,19 +11,18 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
 from tsd.codec.opentsdb.cell import COLUMN, MS_MARK
 from tsd.codec.opentsdb.rollup import Rollups
-from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, salts
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, salts
 from tsd.codec.points import Int64
 from tsd.codec.putline import base_time
-from tsd.errors import CorruptRow
-from tsd.store import Cell, CellPage, ColumnBlocks, Row, Store, scan
+from tsd.errors import CorruptRow, DamagedBlock
+from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, Store, scan
 from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner
 from tsd.store.retry import run_bounded
-from tsd.tables.opentsdb.column_pages import ColumnPage, column_pages
+from tsd.tables.opentsdb.column_pages import ColumnPage, column_pages, columns_of_rows
 from tsd.tables.opentsdb.decode import Decoded, decode
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.scan import (
-    KeyRange,
     few_series,
     hours_of,
     key_pattern,
@@ -248,12 +248,20 @@ class StoredSelection:
 
     async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read raw rows with scans. Raises StoreError and what `take` raises."""
+        with self._naming_damage():
+            await self._read(span, take, annotations=annotations)
+
+    async def _read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         table, scans = self._table, self._table.rules.scans
         parts = scan_parts(table.layout, hours_of(self._resolved, span), scans, self._pattern)
         ranges = key_ranges(table.layout, self._resolved, span, parts)
-        blocks = table.store.column_blocks
-        if blocks is not None and blocks.has_blocks(table.data) and not self._keeps_rows:
-            await self._read_columns(blocks, ranges, take, annotations=annotations)
+        if (blocks := self._blocks()) is not None:
+            await read_pages(
+                lambda part: column_pages(blocks, table.data, part.start, part.stop),
+                ranges,
+                lambda parts: take(self._column_page(parts, annotations=annotations)),
+                parallel=scans,
+            )
             return
         await read_ranges(
             table.store,
@@ -264,19 +272,25 @@ class StoredSelection:
             pattern=self._pattern,
         )
 
-    async def _read_columns(
-        self, blocks: ColumnBlocks, ranges: Sequence[KeyRange], take: TakePoints, *, annotations: bool
-    ) -> None:
-        """Read ranges of raw rows, those in blocks by column."""
-        table = self._table
+    def _blocks(self) -> ColumnBlocks | None:
+        """Return what reads rows of blocks by column, None if rows are read as cells."""
+        blocks = self._table.store.column_blocks
+        if blocks is None or self._keeps_rows or not blocks.has_blocks(self._table.data):
+            return None
+        return blocks
+
+    @contextmanager
+    def _naming_damage(self) -> Iterator[None]:
+        """Name the metric and the hour of a damaged block."""
+        try:
+            yield
+        except DamagedBlock as exc:
+            base_s = int.from_bytes(exc.prefix[-BASE_BYTES:], "big")
+            raise DamagedBlock(f"metric {self.metric}, hour {base_s}: {exc}", exc.prefix) from exc
+
+    def _column_page(self, parts: Sequence[ColumnPart], *, annotations: bool) -> ColumnPage:
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
-        pairs_start, numbers = table.layout.pairs_start, self.series.numbers
-        await read_pages(
-            lambda part: column_pages(blocks, table.data, part.start, part.stop),
-            ranges,
-            lambda parts: take(ColumnPage(parts, pairs_start, numbers, decode_cells)),
-            parallel=table.rules.scans,
-        )
+        return ColumnPage(parts, self._table.layout.pairs_start, self.series.numbers, decode_cells)
 
     async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
         """Read raw rows by their keys if that is faster. Raises BadQuery, StoreError and what `take` raises."""
@@ -288,6 +302,12 @@ class StoredSelection:
         if pairs is None or len(pairs) * hours > most:
             return False
         keys = row_keys(table.layout, self._resolved, span, pairs)
+        if (blocks := self._blocks()) is not None:
+            with self._naming_damage():
+                async with aclosing(columns_of_rows(blocks, table.data, keys)) as pages:
+                    async for parts in pages:
+                        await take(self._column_page(parts, annotations=annotations))
+            return True
         handler = self._page_handler(take, annotations=annotations, keeps_rows=self._keeps_rows)
         await read_rows(table.store, table.data, keys, handler)
         return True

@@ -1,6 +1,6 @@
 """Which hours a daemon folds, and when, on the embedded store."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -9,11 +9,12 @@ from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import DamagedBlock, StoreError
 from tsd.store import ColumnBlocks, ColumnPart, Family, Folded, Put, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
-from tsd.tables.opentsdb.compaction.folder import LATE_S, BlockFolder
+from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldRules
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import JITTER_S, SAFE_S, CompactionRate, CompactionScheduler
 
 CELL = b"t:\0\0\0\x10", b"\1\2\0"
+LATE_S = 600
 OVER_S = 3600 + SAFE_S + JITTER_S
 
 
@@ -24,7 +25,7 @@ class Folding:
         self.store = store
         self.now_s = 0
         self.behind = False
-        self.folder = BlockFolder(blocks or store, "tsdb", Layout(), limit)
+        self.folder = BlockFolder(blocks or store, "tsdb", Layout(), FoldRules(limit, LATE_S, 1))
         queue = RowQueue(Layout(), 1000, 0)
         rate = CompactionRate(1, 0, 1000, 3600)
         self.scheduler = CompactionScheduler(
@@ -117,11 +118,19 @@ class FailingOnce:
         self.blocks = blocks
         self.errors = [error]
 
-    async def fold(self, table: str, prefix: bytes) -> Folded:
+    async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
         """See ColumnBlocks."""
         if self.errors:
             raise self.errors.pop()
-        return await self.blocks.fold(table, prefix)
+        return await self.blocks.fold(table, prefix, least_rows=least_rows)
+
+    async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
+        """See ColumnBlocks."""
+        return await self.blocks.next_unfolded(table, start, stop)
+
+    async def get_columns(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
+        """See ColumnBlocks."""
+        return await self.blocks.get_columns(table, rows)
 
     def has_blocks(self, table: str) -> bool:
         """See ColumnBlocks."""
@@ -136,7 +145,7 @@ class FailingOnce:
 
 async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
-        found = Folding(store, FailingOnce(store, DamagedBlock("tsdb", key(0, 1)[:7], "checksum")))
+        found = Folding(store, FailingOnce(store, DamagedBlock("checksum", key(0, 1)[:7])))
         await found.put(key(0, 1), key(3600, 1))
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()

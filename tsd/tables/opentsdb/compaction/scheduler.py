@@ -99,6 +99,7 @@ class CompactionScheduler:
 
     async def run(self) -> None:
         """Compact until cancelled."""
+        await self._recover()
         while True:
             end = trio.current_time() + self._rate.flush_interval_s
             await self.round()
@@ -122,6 +123,15 @@ class CompactionScheduler:
                 self._queue.put_back(due[at:])
                 return
             await trio.sleep(trio.current_time() - begun)
+
+    async def _recover(self) -> None:
+        """Find the hours that an earlier run did not fold."""
+        if self._folder is None:
+            return
+        try:
+            await self._folder.recover(self._now_s(), self._delay_s)
+        except StoreError as exc:
+            log.warning("compaction.folding_delayed", error=str(exc))
 
     async def _fold(self, end: float) -> None:
         """Fold hours that are due until the time `end`, in at most half of the time."""

@@ -6,6 +6,7 @@ The pass reads, for each metric (and salt), the hours between two times, and ski
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from contextlib import aclosing
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import trio
@@ -16,6 +17,7 @@ from tsd.store import Page, Row, Store
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, CompactionStats, RowCompactor
+from tsd.tables.opentsdb.compaction.folder import BlockFolder
 
 T = TypeVar("T")
 
@@ -54,9 +56,11 @@ class Sweep:
         rate: float | None = None,
         pause_ratio: float = 0.0,
         on_retry: Callable[[StoreError], None] = lambda _: None,
+        folder: BlockFolder | None = None,
     ) -> None:
         """`rate` limits the rows per second. After each page the pass sleeps for `pause_ratio` times as long as the
-        page took. `now_ms` is the wall clock; `on_retry` is called with each StoreError that is retried."""
+        page took. `now_ms` is the wall clock; `on_retry` is called with each StoreError that is retried. `folder` folds
+        each hour of a metric whose rows are done."""
         self._store = store
         self._table = table
         self._layout = layout
@@ -65,6 +69,7 @@ class Sweep:
         self._rate = rate
         self._pause_ratio = pause_ratio
         self._on_retry = on_retry
+        self._folder = folder
 
     async def run(self, rows: SweepRange, position: bytes = b"") -> AsyncIterator[tuple[int, bytes]]:
         """Compact the rows from `position` on. Yield for each page its number of rows and the position of the next
@@ -82,6 +87,7 @@ class Sweep:
                     if cells := sum(len(row.cells) for row in page.rows):
                         limit = min(max(PAGE_CELLS * len(page.rows) // cells, MIN_ROWS), most)
                     await self._compact(page.rows, read_ms)
+                    await self._fold(page)
                     pause_s = (trio.current_time() - begun) * self._pause_ratio
                     at = page.next_start
                     yield len(page.rows), at or stop
@@ -123,6 +129,15 @@ class Sweep:
         if recent:
             await trio.sleep(SETTLE_MS / 1000)
             self._compactor.stats.busy += len(await self._retried(lambda: self._compactor.compact_keys(recent)))
+
+    async def _fold(self, page: Page) -> None:
+        """Fold the hours of metrics that end in a page."""
+        if self._folder is None:
+            return
+        width = self._layout.pairs_start
+        left = page.next_start[:width] if page.next_start is not None else b""
+        for prefix in sorted({row.key[:width] for row in page.rows} - {left}):
+            await self._retried(partial(self._folder.fold, prefix))
 
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `call`, retried with backoff on StoreError."""
