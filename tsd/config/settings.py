@@ -311,7 +311,8 @@ class Config(AccessSettings, LimitSettings, CassandraSettings, KairosSettings):
         "Time after a late point before its hour is folded into blocks again, for more late points.", "s", low=0)
     blocks_least_rows: int = setting(
         "tsd.storage.blocks_least_rows", 16,
-        "Series of a metric in an hour that are folded into blocks. Fewer are read faster as they are.", "series", low=1)
+        "Fewest series of a metric in an hour that are folded into blocks. Fewer are read faster as they are.",
+        "series", low=1)
     compaction_interval_s: int = setting(
         "tsd.storage.compaction.flush_interval", 10,
         "Pause between rounds of compaction.", "s", low=1)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import rocksdict  # noqa: TID251 - reads and damages the files
 import trio
@@ -15,15 +16,14 @@ from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.rocksdb.options import options
 
 COLUMN, VALUE = POINTS
-FAMILY = "cells" + BLOCKS
 
 
-def stored_blocks(folder: Path, change: tuple[bytes, int] | None = None) -> dict[bytes, bytes]:
-    """The blocks of a closed store. `change`: a key and the index of a byte to damage."""
+def stored_blocks(folder: Path, table: str, change: tuple[bytes, int] | None = None) -> dict[bytes, bytes]:
+    """The blocks of a table of a closed store. `change`: a key and the index of a byte to damage."""
     settings = options(1 << 20, 1 << 20)
     names = [name for name in rocksdict.Rdict.list_cf(str(folder), settings) if name != SYSTEM]
     opened = rocksdict.Rdict(str(folder), settings, dict.fromkeys(names, settings))
-    family = opened.get_column_family(FAMILY)
+    family = opened.get_column_family(table + BLOCKS)
     if change is not None:
         key, at = change
         damaged = bytearray(family[key])
@@ -51,7 +51,7 @@ async def test_fold_moves_cells_of_points(tmp_path: Path) -> None:
         assert await store.tables() == ["cells"]
         rows = [row.key async for page in scan(store, "cells") for row in page]
         assert rows == [b"hour1a", b"hour1b", b"hour1d"]
-    assert list(stored_blocks(tmp_path)) == [b"hour1a"]
+    assert list(stored_blocks(tmp_path, "cells")) == [b"hour1a"]
 
 
 async def test_late_cells_join_their_block(tmp_path: Path) -> None:
@@ -60,14 +60,14 @@ async def test_late_cells_join_their_block(tmp_path: Path) -> None:
         await store.put("cells", [Put(b"hour1bb", COLUMN, VALUE), Put(b"hour1c", COLUMN, b"\3\4\0")])
         assert await store.fold("cells", b"hour1") == (2, 4)
         assert [cell.value for cell in (await store.get("cells", [b"hour1c"]))[b"hour1c"]] == [b"\3\4\0"]
-    assert list(stored_blocks(tmp_path)) == [b"hour1a"]
+    assert list(stored_blocks(tmp_path, "cells")) == [b"hour1a"]
 
 
 async def test_block_without_cells_is_removed(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await fill(store, b"hour1", b"hour2")
         await store.delete("cells", {b"hour1" + series: [COLUMN] for series in (b"a", b"b", b"c")}, up_to_ms=None)
-    assert list(stored_blocks(tmp_path)) == [b"hour2a"]
+    assert list(stored_blocks(tmp_path, "cells")) == [b"hour2a"]
 
 
 async def test_prefix_of_another_width_is_refused(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_cell_written_during_a_fold_is_kept(tmp_path: Path) -> None:
 async def test_damaged_block_is_named_and_costs_no_other(tmp_path: Path, at: int) -> None:
     async with opened(tmp_path) as store:
         await fill(store, b"hour1", b"hour2", b"hour3")
-    stored_blocks(tmp_path, (b"hour2a", at))
+    stored_blocks(tmp_path, "cells", (b"hour2a", at))
     async with opened(tmp_path) as store:
         named = b"hour2".hex()
         with pytest.raises(DamagedBlock, match=named) as error:
@@ -123,3 +123,27 @@ async def test_folded_rows_survive_a_crash(tmp_path: Path) -> None:
         cells = [cell for row in found.values() for cell in row]
         assert {Cell(*cell)[:2] for cell in cells} == {POINTS}
         assert len(cells) == len(found)
+
+
+async def test_single_row_of_many_hours_is_read_by_column(tmp_path: Path) -> None:
+    hours = [b"%05d" % hour for hour in range(30)]
+    async with opened(tmp_path) as store:
+        await fill(store, *hours)
+        await store.put("cells", [Put(hours[3] + b"b", COLUMN, b"\3\4\0"), Put(hours[4] + b"b", b"t:note", b"x")])
+        await store.put("cells", [Put(hours[5] + b"d", COLUMN, VALUE)])
+        await store.delete("cells", {hours[6] + b"b": [COLUMN]}, up_to_ms=None)
+        rows = [hour + series for hour in hours for series in (b"b", b"d")]
+        for _ in range(2):
+            parts = await store.get_columns("cells", rows)
+            pages = [part.cells for part in parts if part.cells]
+            cells = [(key, page.cell(at)) for page in pages for at, key in enumerate(page.keys)]
+            assert [(key, cell[:2]) for key, cell in cells] == [
+                (hours[3] + b"b", (COLUMN, b"\3\4\0")),
+                (hours[4] + b"b", (COLUMN, VALUE)),
+                (hours[4] + b"b", (b"t:note", b"x")),
+                (hours[5] + b"d", (COLUMN, VALUE)),
+            ]
+            columns = [part.rows for part in parts if part.rows]
+            found = [one.prefix + suffix for one in columns for suffix in one.suffixes()]
+            assert found == [hour + b"b" for at, hour in enumerate(hours) if at not in (3, 4, 6)]
+            assert {tuple(one.decode(np.ones(1, np.bool_)).bits.tolist()) for one in columns} == {(1, 2)}

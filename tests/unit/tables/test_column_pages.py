@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from tests.running import Client, Running, running
+from tests.unit.store.test_rocksdb_blocks import stored_blocks
 from tsd.codec.opentsdb.rowkey import Layout, after
 
 START_S = 1_356_998_400
@@ -51,10 +52,10 @@ async def answers(daemon: Running) -> list[Any]:
     return found
 
 
-async def answer(client: Client, target: str) -> Any:
+async def answer(client: Client, target: str, status: bytes = b"200") -> Any:
     await client.send(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     head = await client.read_until(b"\r\n\r\n")
-    assert b" 200 " in head.split(b"\r\n")[0], head
+    assert status in head.split(b"\r\n")[0], head
     if b"chunked" not in head.lower():
         [length] = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
         return json.loads(await client.read_bytes(int(length.partition(b":")[2])))
@@ -98,3 +99,20 @@ async def test_folding_changes_no_answer(tmp_path: Path, cache: str) -> None:
             with trio.fail_after(60):
                 assert await answers(daemon) == await answers(daemon)
         assert moved[0] == HOURS * HOSTS
+
+
+async def test_damaged_block_is_named_in_the_error(tmp_path: Path) -> None:
+    settings = {"tsd.storage.enable_compaction": "false"}
+    async with running(tmp_path, settings) as daemon:
+        await daemon.send_lines("".join(line + "\n" for line in lines(0)).encode())
+        assert await daemon.daemon.flush()
+        await fold_all(daemon)
+    *_, damaged = stored_blocks(tmp_path / "store", "tsdb")
+    stored_blocks(tmp_path / "store", "tsdb", (damaged, -1))
+    async with running(tmp_path, settings) as daemon, daemon.client() as client:
+        for tags in ("", "{host=web02,dc=sjc}", "{host=regexp(web0.*)}"):
+            target = "/api/query?start=%d&end=%d&m=sum:sys.cpu" + tags
+            error = json.dumps(await answer(client, target % (START_S, START_S + 9000), b" 424 "))
+            assert "sys.cpu" in error
+            assert str(START_S + 7200) in error
+            assert await answer(client, target % (START_S, START_S + 3599))

@@ -21,11 +21,13 @@ OVER_S = 3600 + SAFE_S + JITTER_S
 class Folding:
     """A scheduler that folds the rows of a store."""
 
-    def __init__(self, store: EmbeddedStore, blocks: ColumnBlocks | None = None, limit: int = 100) -> None:
+    def __init__(
+        self, store: EmbeddedStore, blocks: ColumnBlocks | None = None, limit: int = 100, least_rows: int = 1
+    ) -> None:
         self.store = store
         self.now_s = 0
         self.behind = False
-        self.folder = BlockFolder(blocks or store, "tsdb", Layout(), FoldRules(limit, LATE_S, 1))
+        self.folder = BlockFolder(blocks or store, "tsdb", Layout(), FoldRules(limit, LATE_S, least_rows))
         queue = RowQueue(Layout(), 1000, 0)
         rate = CompactionRate(1, 0, 1000, 3600)
         self.scheduler = CompactionScheduler(
@@ -160,3 +162,29 @@ async def test_failed_fold_is_repeated(tmp_path: Path) -> None:
         await found.scheduler.round()
         await found.scheduler.round()
         assert (found.folder.stats.damaged, found.folder.stats.cells) == (0, 1)
+
+
+async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        old, other = key(0, 1, metric=2), key(100 * 3600, 1, metric=2)
+        await Folding(store).put(key(100 * 3600, 1), key(101 * 3600, 1), old, other)
+        await store.put("tsdb", [Put(b"short", *CELL)])  # not a row of points
+        found = Folding(store)
+        found.now_s = 110 * 3600
+        await found.folder.recover(found.now_s, 0)
+        found.now_s += LATE_S
+        await found.scheduler.round()
+        assert found.folder.stats.cells == 3
+        assert await store.next_unfolded("tsdb", key(0, 1), None) == old
+        assert await store.next_unfolded("tsdb", other, b"s") is None
+
+
+async def test_hours_of_few_rows_are_left(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store, least_rows=3)
+        await found.put(key(0, 1), key(0, 2), *(key(3600, series) for series in (1, 2, 3)))
+        found.now_s = 3600 + OVER_S
+        await found.scheduler.round()
+        assert found.folder.stats.cells == 3
+        assert await store.next_unfolded("tsdb", key(3600, 1), None) is None
+        assert await store.next_unfolded("tsdb", b"", None) == key(0, 1)

@@ -1,6 +1,7 @@
 """One pass over a table: what it looks at, where it says that it is, and what it does where the store fails."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import trio
@@ -10,8 +11,10 @@ from tests.flaky_store import Fault, FlakyStore
 from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
 from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.errors import StoreDown, StoreError
-from tsd.store import Store
+from tsd.store import Family, Put, Store, Table
+from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldRules
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange
 
 TWO, ONE = "0000=2a@5 0010=2b@6", "00000010=2a2b00"
@@ -139,3 +142,18 @@ async def test_permanent_store_error_ends_the_sweep(autojump_clock: MockClock) -
         await run(sweep(store, on_retry=retried.append))
     assert len(retried) > 2
     assert 30 <= trio.current_time() <= 120  # a short outage is survived
+
+
+async def test_sweep_folds_the_hours_that_it_compacted(tmp_path: Path) -> None:
+    rows = [key(hour, series, metric=metric) for metric in (1, 3) for hour in HOURS for series in range(1, 300)]
+    store = await EmbeddedStore.open(tmp_path, lambda: NOW_MS)
+    try:
+        await store.create_tables([Table(TABLE, (Family(b"t"),))])
+        await store.put(TABLE, [Put(row, b"t:\0\0", b"\x2a") for row in rows])
+        folder = BlockFolder(store, TABLE, Layout(), FoldRules(0, 0, 1))
+        await run(sweep(store, folder=folder), SweepRange(HOURS[0], HOURS[3]))
+        assert folder.stats.cells == 2 * 3 * 299
+        assert await store.next_unfolded(TABLE, b"", None) == key(HOURS[3], 1)
+        assert len(await store.get(TABLE, rows)) == len(rows)
+    finally:
+        await store.aclose()
