@@ -214,7 +214,7 @@ class EmbeddedStore:
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         """See ColumnBlocks."""
         await self._enter("next_unfolded")
-        page = await _with_breaks(self._database.plain_view(table, stop).page(start, 1, 0, None))
+        page = await _with_breaks(self._database.plain_view(table, stop).page(start, 1, 1, None))
         return page.rows[0].key if page.rows else None
 
     def has_blocks(self, table: str) -> bool:
