@@ -347,6 +347,8 @@ class Writer:
             parts.append(window.columns)
         found = [part.at(table.of_metric(metric, part.series)) for part in (*parts, *rows.peek())]
         columns = joined_columns(found)
+        if not len(columns.series):
+            return OpenPoints(columns, table.keys(columns.series))
         numbers, places = np.unique(columns.series, return_inverse=True)
         if (table.unresolved or table.refused) and not (table.unresolved.keys() | table.refused).isdisjoint(
             numbers.tolist()

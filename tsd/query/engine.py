@@ -109,11 +109,15 @@ class QueryEngine:
         started = trio.current_time()
         job = QueryJob(self, running)
         with self._bounded(running) as scope:
-            async with self._slots:
-                try:
-                    return await task(job)
-                finally:
-                    job.release()
+            try:
+                self._slots.acquire_nowait()
+            except trio.WouldBlock:
+                await self._slots.acquire()
+            try:
+                return await task(job)
+            finally:
+                self._slots.release()
+                job.release()
         if running is not None and running.cancelled:
             raise cancelled_error()
         assert scope.cancelled_caught

@@ -70,8 +70,8 @@ _TIMES = (
     "serializationTime",
     "uidToStringTime",
 )
-_AVERAGES = _TIMES[:-1]
-_MOST = tuple(name for name in _TIMES if name != "scannerTime")
+_AVERAGES = tuple((f"avg{name[0].upper()}{name[1:]}", name) for name in _TIMES[:-1])
+_MOST = tuple((f"max{name[0].upper()}{name[1:]}", name) for name in _TIMES if name != "scannerTime")
 _COUNTS = (
     "dpsPostFilter",
     "dpsPreFilter",
@@ -117,17 +117,13 @@ def _of_sub(sub: SubAnswer) -> dict[str, float]:
 def _joined(figures: Iterable[Mapping[str, float]]) -> dict[str, Any]:
     """Combine the numbers of some sub queries."""
     all_of = list(figures)
-    joined: dict[str, Any] = {name: sum(each[name] for each in all_of) for name in _COUNTS}
-    joined |= {f"avg{_upper(name)}": _average([each[name] for each in all_of]) for name in _AVERAGES}
-    return joined | {f"max{_upper(name)}": float(max((each[name] for each in all_of), default=0)) for name in _MOST}
+    joined: dict[str, Any] = {name: sum([each[name] for each in all_of]) for name in _COUNTS}
+    joined |= {shown: _average([each[name] for each in all_of]) for shown, name in _AVERAGES}
+    return joined | {shown: float(max([each[name] for each in all_of], default=0)) for shown, name in _MOST}
 
 
 def _average(values: list[float]) -> float:
     return float(sum(values)) / max(len(values), 1)
-
-
-def _upper(name: str) -> str:
-    return name[0].upper() + name[1:]
 
 
 def _total(subs: Iterable[SubAnswer]) -> float:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 import trio
@@ -15,6 +15,7 @@ T = TypeVar("T")
 PAUSE_RATIO = 6  # a pause is this multiple of the CPU time used, while ingest load is high
 MIN_PAUSE_S = 0.002  # shorter pauses are added up first
 MAX_PAUSE_S = 2.0  # a query pauses no longer on account of earlier queries
+_FREE_OF_CHARGE = nullcontext()
 _FREE = trio.CapacityLimiter(math.inf)
 
 
@@ -50,14 +51,16 @@ class WorkerPool:
             await self._pause()
         return made
 
-    @contextmanager
-    def charged(self) -> Iterator[None]:
+    def charged(self) -> AbstractContextManager[None]:
         """Count work in the event loop itself: it extends the next pause. Without high ingest load nothing is measured:
         reading the CPU time would take as long as a small piece of work."""
-        if not self._load.is_high():
-            self._due_s = 0.0
-            yield
-            return
+        if self._load.is_high():
+            return self._charging()
+        self._due_s = 0.0
+        return _FREE_OF_CHARGE
+
+    @contextmanager
+    def _charging(self) -> Iterator[None]:
         begun_s = self._load.cpu()
         try:
             yield

@@ -19,6 +19,7 @@ HIGH_BYTES_PER_S = 8e6  # ingest load that counts as high: a twentieth of the pe
 SAMPLE_S = 0.02  # interval between two measurements
 HOLD_S = 0.25  # the load stays high for this long after a high measurement: lines arrive in bursts
 NAP_S = 0.01  # a pause checks the load this often
+LONGEST_TURN_S = 0.001  # steps follow each other without a checkpoint for this long
 LEAST_NAP_S = 1e-6  # a shorter remainder of a pause is a rounding error
 MAX_SAMPLE_AGE_S = 1.0  # older measurements are discarded
 
@@ -65,6 +66,7 @@ class Throttle:
     def __init__(self, load: IngestLoad) -> None:
         self._load = load
         self._lock = trio.Lock()
+        self._yielded_at = -math.inf
 
     async def step(self, steps: Iterator[T]) -> T:
         """Do the next step and the pause for it; return the step's result.
@@ -73,7 +75,11 @@ class Throttle:
         """
         if not self._load.is_high():
             result = next(steps)
-            await trio.lowlevel.checkpoint()
+            if (now := trio.current_time()) - self._yielded_at > LONGEST_TURN_S:
+                self._yielded_at = now
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.checkpoint_if_cancelled()
             return result
         async with self._lock:
             started = self._load.cpu()

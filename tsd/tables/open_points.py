@@ -37,6 +37,8 @@ class OpenPoints(NamedTuple):
 
     def hours(self, span: ScanRange) -> tuple[int, ...]:
         """Return the hours within a span that have points, as base times in ascending order."""
+        if not len(self.columns.series):
+            return ()
         bases = np.unique((self.columns.instants >> 1) // HOUR_MS) * HOUR_S
         return tuple(bases[(bases >= span.start_s) & (bases < span.stop_s)].tolist())
 

@@ -39,6 +39,7 @@ PROBE_S = 1  # between probes of a client whose input has ended: it may have clo
 TCP_CLOSE = 7  # Linux's state of a connection that was reset
 BAD_REQUEST, TIMED_OUT, TOO_MANY_HEADERS = 400, 408, 431
 BODILESS = (204, 304)
+_BODY_HEADERS = frozenset(("content-length", "transfer-encoding", "expect"))
 GZIP_TYPE = "application/gzip"  # a content type that stands for a coding
 _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
 _NOT_HTTP = ("illegal request line", "no request line", "unsupported HTTP version")  # beginnings of h11's errors
@@ -218,8 +219,9 @@ class HttpConnection:
 
         A client without roles has LOGIN_TIMEOUT_S. A proxy has no timeout: its next request may have another sender.
         """
-        may_idle = self._has_roles or self._router.is_http_proxy(self._peer)
-        with trio.move_on_after(math.inf if may_idle else LOGIN_TIMEOUT_S):
+        if self._has_roles or self._router.is_http_proxy(self._peer):
+            return await self._receive()
+        with trio.move_on_after(LOGIN_TIMEOUT_S):
             return await self._receive()
         return b""
 
@@ -243,6 +245,10 @@ class HttpConnection:
         """
         _check_lengths(headers)
         if not self._has_roles:
+            return b""
+        if headers.keys().isdisjoint(_BODY_HEADERS):  # no body, and no memory for it
+            if not isinstance(await self._next_event(), h11.EndOfMessage):
+                raise _ConnectionEnded
             return b""
         self._head_bytes = sum(len(name) + len(value) + HEADER_OVERHEAD for name, value in headers.items())
         self._peer.report_partial_input(self._head_bytes)
