@@ -1,4 +1,4 @@
-"""The commands `scripts/hbase`, `scripts/opentsdb` and `scripts/cassandra`."""
+"""The commands `scripts/hbase`, `scripts/opentsdb`, `scripts/cassandra` and `scripts/kairosdb`."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from scripts.peers import cassandra, hbase, java, opentsdb
+from scripts.peers import cassandra, hbase, java, kairosdb, opentsdb
 from scripts.peers.ports import HOST
 from scripts.peers.process import PeerError
 
@@ -103,6 +103,29 @@ def cassandra_parser() -> ArgumentParser:
     return parser
 
 
+def kairosdb_parser() -> ArgumentParser:
+    """Add the options of `scripts/kairosdb`."""
+    parser = ArgumentParser(
+        prog="scripts/kairosdb", description=kairosdb.__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    add_fetch(verbs.add_parser, kairosdb.NAME)
+    start = verbs.add_parser("start", help="start it in DIR unless it runs, and wait until it answers")
+    start.set_defaults(act=start_kairosdb)
+    start.add_argument("dir", type=Path, metavar="DIR")
+    start.add_argument("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help="below kairosdb")
+    start.add_argument("--port", type=int, help=f"of HTTP; 0: any free one (default {kairosdb.PORT})")
+    start.add_argument("--telnet-port", type=int, help=f"0: any free one (default {kairosdb.TELNET_PORT})")
+    start.add_argument("--cql-port", type=int, default=cassandra.PORT, help="of its Cassandra (default %(default)s)")
+    start.add_argument("--keyspace", default=kairosdb.Options.keyspace, help="of its tables (default %(default)s)")
+    start.add_argument("--heap", default=kairosdb.Options.heap, help="as -Xmx takes it (default %(default)s)")
+    add_test_options(start)
+    add_verb(verbs.add_parser, "stop", kairosdb.stop, "stop it cleanly")
+    add_verb(verbs.add_parser, "kill", kairosdb.kill, "kill it")
+    add_status(verbs.add_parser, kairosdb.status)
+    return parser
+
+
 def add_fetch(add: Callable[..., ArgumentParser], name: str) -> None:
     """Add the verb `fetch`."""
     parser = add("fetch", help="check for Java, and fetch missing jars")
@@ -180,6 +203,22 @@ def start_cassandra(arguments: Namespace) -> None:
     print(f"Cassandra answers on {HOST}:{cassandra.start(arguments.dir, options).port}")
 
 
+def start_kairosdb(arguments: Namespace) -> None:
+    """Run `scripts/kairosdb start`."""
+    options = kairosdb.Options(
+        cql_port=arguments.cql_port,
+        keyspace=arguments.keyspace,
+        port=arguments.port,
+        telnet_port=arguments.telnet_port,
+        heap=arguments.heap,
+        quick=arguments.quick,
+        settings=dict(arguments.set),
+        owner=arguments.until_exit,
+    )
+    ports = kairosdb.start(arguments.dir, options)
+    print(f"KairosDB answers on {HOST}:{ports.port}, telnet on {HOST}:{ports.telnet_port}")
+
+
 def show(lines: list[str], home: Path) -> None:
     """Print the running processes, or exit with NOT_RUNNING."""
     print("\n".join(lines) or f"nothing runs in {home}")
@@ -193,9 +232,14 @@ def terminated(signum: int, _frame: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run `hbase …`, `opentsdb …` or `cassandra …`."""
+    """Run `hbase …`, `opentsdb …`, `cassandra …` or `kairosdb …`."""
     signal.signal(signal.SIGTERM, terminated)
-    parsers = {"hbase": hbase_parser, "opentsdb": opentsdb_parser, "cassandra": cassandra_parser}
+    parsers = {
+        "hbase": hbase_parser,
+        "opentsdb": opentsdb_parser,
+        "cassandra": cassandra_parser,
+        "kairosdb": kairosdb_parser,
+    }
     parser = parsers[arguments[0]]()
     options = parser.parse_args(arguments[1:])
     if "dir" in options:

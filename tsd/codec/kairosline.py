@@ -16,7 +16,7 @@ NO_TEXT = "the value is a string: these tables store numbers only"
 NO_TTL = "these tables cannot store a time to live: points stay until they are deleted"
 _WORDS = re.compile(rb'"(.*?)(?:"(?=[\x00-\x20]|$)|$)|([^\x00-\x20]+)', re.DOTALL)
 _LONG = re.compile(rb"-?[0-9]+")
-_TTL = "kairos_opt.ttl"
+TTL = "kairos_opt.ttl"
 
 
 def put_line(metric: str, tags: Iterable[tuple[str, str]], time_ms: int, number: int | float) -> bytes:
@@ -67,8 +67,10 @@ def split_words(line: bytes) -> list[bytes]:
     return [quoted or plain for quoted, plain in _WORDS.findall(line)]
 
 
-def convert_line(words: Sequence[bytes]) -> bytes:
+def convert_line(words: Sequence[bytes], *, has_ttl: bool = False) -> bytes:
     """Return the put line of the words of a line of KairosDB's dialect: put, putm or puts. Raise BadLine.
+
+    `has_ttl`: a time to live stays in the line, as the tag kairos_opt.ttl.
 
     >>> convert_line([b"putm", b"a.b", b"1356998400500", b"+1.50", b"host=x"])
     b'put a.b 1356998400500 1.5 host=x\\n'
@@ -78,11 +80,15 @@ def convert_line(words: Sequence[bytes]) -> bytes:
     command, metric, time, value, *tag_words = words
     time_ms = _time_ms(command, time)
     tags = _tags(tag_words)
-    if int(tags.pop(_TTL, "0")):
+    ttl = int(tags.pop(TTL, "0"))
+    if ttl and not has_ttl:
         raise illegal(NO_TTL)
     if command == b"puts":
         raise illegal(NO_TEXT)
-    return put_line(_text(metric), (tags or {"add": "tag"}).items(), time_ms, _number(value))
+    tags = tags or {"add": "tag"}
+    if ttl:
+        tags[TTL] = str(ttl)
+    return put_line(_text(metric), tags.items(), time_ms, _number(value))
 
 
 def _time_ms(command: bytes, word: bytes) -> int:
@@ -106,7 +112,7 @@ def _tags(words: Iterable[bytes]) -> dict[str, str]:
         name, equals, value = _text(word).partition("=")
         if not name or not equals or not value or "=" in value:
             raise BadLine(ILLEGAL_ARGUMENT, f"illegal argument: invalid tag: {_text(word)}")
-        if name == _TTL:
+        if name == TTL:
             if not _LONG.fullmatch(value.encode()) or len(value) > 10:
                 raise illegal(f"got {word.decode('latin-1')}, wanted seconds")
         elif name in tags:

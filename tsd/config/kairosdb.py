@@ -18,4 +18,4 @@ class KairosSettings:
         "tsd.kairosdb.dialect", False,
         "Where OpenTSDB and KairosDB differ on the port, speak KairosDB's dialect: the telnet commands put, putm and "
         "puts, and version. Telnet lines are then read as UTF-8, or as ISO-8859-1 where they are not valid UTF-8. "
-        "Needs tsd.kairosdb.enabled.")
+        "Needs tsd.kairosdb.enabled, or KairosDB's tables.")

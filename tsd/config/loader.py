@@ -336,7 +336,7 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         cassandra_hosts(config)
     except ValueError as exc:
         yield set(), f"tsd.storage.cassandra.hosts: {exc}"
-    if config.kairosdb_dialect and not config.kairosdb:
+    if config.kairosdb_dialect and not (config.kairosdb or config.has_kairosdb_tables):
         yield {"tsd.kairosdb.enabled"}, "tsd.kairosdb.dialect: got true, which requires tsd.kairosdb.enabled = true"
     if not KEYSPACE.fullmatch(config.cassandra_keyspace):
         wanted = f"got {config.cassandra_keyspace!r}, wanted a letter and up to 47 letters, digits and underscores"

@@ -22,7 +22,7 @@ from tsd.daemon.parts import AccessParts, Clock, DaemonControl, IngestParts, Que
 from tsd.daemon.routes import ApiParts, HttpServer
 from tsd.ingest import series
 from tsd.ingest.canary import Canary
-from tsd.ingest.dialect import KAIROSDB, UTF_8, Translation
+from tsd.ingest.dialect import KAIROSDB, KAIROSDB_WITH_TTL, UTF_8, Translation
 from tsd.ingest.intake import Backpressure, Intake, LineCounts
 from tsd.ingest.journal.folder import adopted, identity
 from tsd.ingest.journal.journal import Journal
@@ -179,7 +179,7 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
     """Build the HTTP and telnet servers and their listener."""
     http = HttpServer(api)
     stats = TelnetStats()
-    translation = _translation(config)
+    translation = _translation(config, has_ttl=api.tables.has_ttl)
     multiplexer = Multiplexer(
         ingest.intake.take_packets,
         ingest.backpressure,
@@ -230,10 +230,10 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
     return ServerParts(http, stats, multiplexer, listener)
 
 
-def _translation(config: Config) -> Translation | None:
+def _translation(config: Config, *, has_ttl: bool) -> Translation | None:
     """Return how telnet lines become put lines in ISO-8859-1."""
     if config.kairosdb_dialect:
-        return KAIROSDB
+        return KAIROSDB_WITH_TTL if has_ttl else KAIROSDB
     return UTF_8 if config.telnet_charset is Charset.UTF_8 else None
 
 

@@ -103,7 +103,9 @@ def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoin
     if not (parts.config.kairosdb or parts.config.has_kairosdb_tables):
         return {}
     query_parts = parts.query
-    queries = KairosQueries(query_parts.engine, query_parts.registry, parts.now_ms, parts.config.allow_delete)
+    queries = KairosQueries(
+        query_parts.engine, query_parts.registry, parts.now_ms, parts.config.allow_delete, parts.tables.deleter
+    )
     return kairosdb_routes(
         KairosParts(
             _put_handler(parts),
@@ -111,6 +113,7 @@ def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoin
             queries,
             parts.tables.catalog,
             watch,
+            parts.tables.has_ttl,
             parts.config.kairosdb_dialect,
         )
     )

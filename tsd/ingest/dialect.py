@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tsd.codec.kairosline import COMMANDS, convert_line, split_words
@@ -23,8 +24,9 @@ class Translation(NamedTuple):
     is_plain: Callable[[bytes], bool]  # whether whole lines need no translation
 
 
-def converted(pieces: Sequence[bytes | TooLong]) -> list[bytes | TooLong | Undecodable]:
+def converted(pieces: Sequence[bytes | TooLong], *, has_ttl: bool = False) -> list[bytes | TooLong | Undecodable]:
     """Return blocks of whole lines of KairosDB's dialect as put lines. Lines without one are replaced.
+    `has_ttl`: the tables store a time to live.
 
     >>> converted([b"putm m 1356998400500 +1.50\\n"])
     [b'put m 1356998400500 1.5 add=tag\\n']
@@ -34,7 +36,7 @@ def converted(pieces: Sequence[bytes | TooLong]) -> list[bytes | TooLong | Undec
         if isinstance(piece, TooLong) or is_plain(piece):
             found.append(piece)
         else:
-            found += _converted_block(piece)
+            found += _converted_block(piece, has_ttl=has_ttl)
     return found
 
 
@@ -47,11 +49,11 @@ def is_plain(block: bytes) -> bool:
     return _PLAIN.fullmatch(block) is not None
 
 
-def _converted_block(block: bytes) -> list[bytes | TooLong | Undecodable]:
+def _converted_block(block: bytes, *, has_ttl: bool) -> list[bytes | TooLong | Undecodable]:
     found: list[bytes | TooLong | Undecodable] = []
     good: list[bytes] = []
     for line in block.split(b"\n")[:-1]:
-        one = _convert(line)
+        one = _convert(line, has_ttl=has_ttl)
         if isinstance(one, bytes):
             good.append(one)
             continue
@@ -62,16 +64,17 @@ def _converted_block(block: bytes) -> list[bytes | TooLong | Undecodable]:
     return [*found, b"".join(good)] if good else found
 
 
-def _convert(line: bytes) -> bytes | Undecodable:
+def _convert(line: bytes, *, has_ttl: bool) -> bytes | Undecodable:
     """Return the put line of a line. Other commands are returned with their LF, and without blanks in front."""
     words = split_words(line)
     if not words or words[0] not in COMMANDS:
         return (b" ".join(words) if line[:1] <= b'"' else line) + b"\n"
     try:
-        return convert_line(words)
+        return convert_line(words, has_ttl=has_ttl)
     except BadLine as error:
         return Undecodable(line, error, words[0])
 
 
 UTF_8 = Translation(recoded, bytes.isascii)
 KAIROSDB = Translation(converted, is_plain)
+KAIROSDB_WITH_TTL = Translation(partial(converted, has_ttl=True), is_plain)

@@ -31,6 +31,7 @@ from tsd.tables.open_points import OpenPointSource, OpenSelection, split_span
 from tsd.tables.reading import (
     HOUR_S,
     EncodedPage,
+    PointDeleter,
     PointPage,
     PointReader,
     ScanRange,
@@ -190,6 +191,13 @@ class QueryEngine:
             await plan.selection.delete(read_ms)
         return found
 
+    async def delete(self, query: Query, deleter: PointDeleter, span_ms: tuple[int, int]) -> None:
+        """Delete the points of a query of one metric at some times, both ends included, those in memory too."""
+        [sub] = query.queries
+        if sub.metric and max(sub.metric) <= LAST_LETTER:
+            await self._flush(sub.metric.encode("latin-1"))
+        await deleter.delete(_request(query, sub), *span_ms)
+
     async def tags(self, query: Query, share: MemoryShare) -> list[Mapping[str, str]]:
         """Return the tags of the series with rows in the hours of a query of one metric."""
         plan = (await self._plan(query, query.queries[0]))._replace(scan=_hours(query))
@@ -216,17 +224,7 @@ class QueryEngine:
     async def _plan(self, query: Query, sub: SubQuery) -> Plan:
         """Plan a sub query. Raises BadQuery in OpenTSDB's words, StoreError."""
         scan = scan_range(query.start_ms, query.end_ms, sub.downsample, quirks=query.quirks)
-        request = SeriesRequest(
-            sub.metric or "",
-            sub.tsuids,
-            sub.filters,
-            sub.explicit_tags,
-            sub.use_fuzzy_filter,
-            query.quirks,
-            query.global_annotations,
-            query.delete,
-        )
-        return Plan(sub, scan, await self._reader.select(request))
+        return Plan(sub, scan, await self._reader.select(_request(query, sub)))
 
     async def _with_open_points(self, query: Query, plan: Plan, flushed: set[bytes]) -> Plan:
         """Return a plan that also reads the points that are not stored yet, so that a client reads its own writes.
@@ -363,6 +361,10 @@ class QueryJob:
         self._answers.append(share)
         return await self._engine.series(query, share, approve)
 
+    async def delete(self, query: Query, deleter: PointDeleter, span_ms: tuple[int, int]) -> None:
+        """Delete points, see `QueryEngine.delete`. Raises BadQuery, StoreError."""
+        await self._engine.delete(query, deleter, span_ms)
+
     async def answer(self, query: Query) -> Answer:
         """Return the answer to one query, held until the job ends. Raises BadQuery, StoreError."""
         share = self._engine.memory.share()
@@ -397,6 +399,19 @@ class QueryJob:
         """Release all memory."""
         for share in (self._made, *self._answers):
             share.release()
+
+
+def _request(query: Query, sub: SubQuery) -> SeriesRequest:
+    return SeriesRequest(
+        sub.metric or "",
+        sub.tsuids,
+        sub.filters,
+        sub.explicit_tags,
+        sub.use_fuzzy_filter,
+        query.quirks,
+        query.global_annotations,
+        query.delete,
+    )
 
 
 def _hours(query: Query) -> ScanRange:

@@ -24,6 +24,7 @@ class Tables:
     drop_caches: Callable[[], None]
     statistics: Callable[[], list[Stat]]
     deleter: PointDeleter | None = None
+    has_ttl: bool = False  # whether the tag kairos_opt.ttl of a line is the time to live of its point in seconds
     names: Names | None = None
     metadata: Metadata | None = None
     trees: Trees | None = None

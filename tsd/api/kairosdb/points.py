@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tsd.api.points import BodySlice
-from tsd.codec.kairosline import NO_TEXT, NO_TTL, put_line
+from tsd.codec.kairosline import NO_TEXT, NO_TTL, TTL, put_line
 from tsd.codec.lenient import BadJson, Lenient, Members, Number, Reader, read_value
 from tsd.codec.putline import illegal
 from tsd.errors import INVALID_VALUE, BadLine, bare
@@ -90,12 +90,13 @@ class _Collector:
         return ParsedBody(self._slices, self._places)
 
 
-def parse_body(body: bytes) -> ParsedBody:
-    """Return the put lines of a body, and an error for each point and metric without one."""
+def parse_body(body: bytes, *, has_ttl: bool = False) -> ParsedBody:
+    """Return the put lines of a body, and an error for each point and metric without one. `has_ttl`: a time to live
+    stays in the line, as the tag kairos_opt.ttl."""
     found = _Collector()
     try:
         for at, metric in enumerate(_metrics(body)):
-            _Metric(metric, at, found).read()
+            _Metric(metric, at, found, has_ttl=has_ttl).read()
     except BadJson as error:
         found.refuse(illegal(str(error)))
     return found.finish()
@@ -145,9 +146,10 @@ def _read_raw(raw: bytes) -> Lenient:
 class _Metric:
     """Reads one metric of a body."""
 
-    def __init__(self, members: Mapping[str, Any], at: int, found: _Collector) -> None:
+    def __init__(self, members: Mapping[str, Any], at: int, found: _Collector, *, has_ttl: bool) -> None:
         self._members = members
         self._found = found
+        self._has_ttl = has_ttl
         self._label = f"metric[{at}]"
         self._taken = 0  # points, which number the points in messages
         self._name = ""
@@ -158,9 +160,11 @@ class _Metric:
         try:
             mistakes = self._check_names()
             type_name = self._type_of(self._member("type"))
-            ttl = self._member("ttl")
-            if ttl is not None and _integer(ttl, f"{self._label}.ttl"):
+            ttl = _integer(self._member("ttl", "0") or "0", f"{self._label}.ttl")
+            if ttl and not self._has_ttl:
                 mistakes.append(f"{self._label}.ttl: {NO_TTL}")
+            elif ttl:
+                self._tags = (*self._tags, (TTL, str(ttl)))
         except BadLine as error:
             self._found.refuse(error)
             return

@@ -1,5 +1,6 @@
 """POST /api/v1/datapoints: KairosDB's points into any table layout."""
 
+from functools import partial
 from itertools import islice
 
 import trio
@@ -19,9 +20,10 @@ NO_INPUT = "Invalid json. No content due to end of input."
 class DatapointsEndpoint:
     """/api/v1/datapoints."""
 
-    def __init__(self, handler: PutHandler, intake: Intake) -> None:
+    def __init__(self, handler: PutHandler, intake: Intake, *, has_ttl: bool) -> None:
         self._handler = handler
         self._intake = intake
+        self._parse = partial(parse_body, has_ttl=has_ttl)
 
     async def answer(self, request: Request) -> Response:
         """Ingest the points of a request. With the parameter `sync` they are in the store when it is answered. Raises
@@ -32,7 +34,7 @@ class DatapointsEndpoint:
         if not request.body.strip():
             return errors_response(400, [NO_INPUT])
         small = len(request.body) <= SMALL_BODY
-        parsed = parse_body(request.body) if small else await trio.to_thread.run_sync(parse_body, request.body)
+        parsed = self._parse(request.body) if small else await trio.to_thread.run_sync(self._parse, request.body)
         wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
         outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._intake.take, request)
         shown = self._handler.limits.shown_errors

@@ -16,6 +16,7 @@ from tsd.query.kairosdb.request import read_request
 from tsd.query.registry import QueryRegistry, RunningQuery
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.security import check_deletion
+from tsd.tables.reading import PointDeleter
 
 LARGE_POINTS = 5_000  # a larger answer is encoded in a thread, in chunks
 DISABLED = "Deleting data is not enabled (tsd.http.query.allow_delete=false)"
@@ -29,6 +30,7 @@ class KairosQueries(NamedTuple):
     registry: QueryRegistry
     now_ms: Callable[[], int]  # the wall clock
     may_delete: bool
+    deleter: PointDeleter | None  # of any times; None: the tables delete whole rows
 
 
 def routes(queries: KairosQueries) -> dict[str, Endpoint]:
@@ -107,7 +109,7 @@ async def _delete(request: Request, queries: KairosQueries, metrics: Sequence[Me
     check_deletion(request)
 
     async def run(running: RunningQuery) -> Response:
-        await queries.engine.work(partial(delete_points, metrics), running=running)
+        await queries.engine.work(partial(delete_points, metrics, queries.deleter), running=running)
         return Response(204, b"", None)
 
     return await register(run, queries.registry, engine_query(metrics, delete=True), request, request.path)

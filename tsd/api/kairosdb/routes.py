@@ -20,13 +20,14 @@ class KairosParts(NamedTuple):
     queries: query.KairosQueries
     catalog: SeriesCatalog
     health: Health
+    has_ttl: bool  # whether the tables store a time to live
     dialect: bool  # whether paths that OpenTSDB has too are KairosDB's
 
 
 def routes(parts: KairosParts) -> dict[str, Endpoint]:
     """Return the endpoints by the first words of their paths, errors in KairosDB's form."""
     found: dict[str, Endpoint] = {
-        "api/datapoints": DatapointsEndpoint(parts.handler, parts.intake).answer,
+        "api/datapoints": DatapointsEndpoint(parts.handler, parts.intake, has_ttl=parts.has_ttl).answer,
         **query.routes(parts.queries),
         **catalog.name_routes(parts.catalog),
         **catalog.health_routes(parts.health),

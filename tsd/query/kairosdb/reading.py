@@ -19,6 +19,7 @@ from tsd.query.kairosdb.steps import Frame
 from tsd.query.model import NONE, Query, SubQuery
 from tsd.tables.filters import LITERAL_OR, REGEXP, Filter, make_filter
 from tsd.tables.quirks import CORRECTED
+from tsd.tables.reading import PointDeleter
 
 IN_THREAD = 1 << 62  # few points may need many steps
 LAST_MS = LAST_BASE_MS - 3_600_000  # the last hour whose end is a time of the tables
@@ -108,12 +109,16 @@ async def answer_tags(wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
     return answers
 
 
-async def delete_points(wanted: Sequence[MetricQuery], job: QueryJob) -> None:
+async def delete_points(wanted: Sequence[MetricQuery], deleter: PointDeleter | None, job: QueryJob) -> None:
     """Delete the points of some metrics within the times of a query. Raises BadQuery, StoreError.
 
-    Table layouts delete whole hours. A deletion whose first or last hour has points outside of it is refused.
+    Without a `deleter` tables delete whole hours. A deletion whose first or last hour has points outside of it is
+    refused then.
     """
     for metric in wanted:
+        if deleter is not None:
+            await job.delete(engine_query([metric], delete=True), deleter, (metric.start_ms, metric.end_ms))
+            continue
         if metric.end_ms < 0:
             continue
         try:

@@ -80,6 +80,7 @@ def build(store: Store, settings: KairosTableSettings, now_ms: Callable[[], int]
         drop_caches=drop_caches,
         statistics=list,
         deleter=reader,
+        has_ttl=True,
         tasks={"index": keep_index},
     )
 
