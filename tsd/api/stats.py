@@ -159,7 +159,7 @@ def _clients(snapshot: DaemonStats) -> Iterator[Stat]:
     yield Stat("clients.closed", snapshot.listener.missing_proxy_header, "reason=missing-proxy-header")
     yield Stat("clients.partial-input-bytes", snapshot.listener.partial_input_bytes)
     yield Stat("rejected.kept", snapshot.rejected.kept)
-    yield Stat("rejected.dropped", snapshot.rejected.left_out)
+    yield Stat("rejected.dropped", snapshot.rejected.dropped)
     yield Stat("rejected.bytes", snapshot.rejected.size)
     yield Stat("rejected.failures", snapshot.rejected.failures)
 

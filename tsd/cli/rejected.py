@@ -18,7 +18,7 @@ from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
 from tsd.daemon.settings import now_ms
 from tsd.errors import StoreDown, TsdError
-from tsd.ingest.rejected.files import Entry, LeftOut, RejectedFilter, groups, read_entries, read_records
+from tsd.ingest.rejected.files import DroppedLines, Entry, RejectedFilter, groups, read_entries, read_records
 
 REQUEST_LINES = 500  # lines per request to the daemon
 SHOWN_AGAIN = 10  # lines printed that were refused again
@@ -122,16 +122,16 @@ def _show(entry: Entry, *, export_lines: bool, as_json: bool) -> None:
         # A truncated line may look like a complete one.
         click.echo(b"# cut: " + refused.bytes if refused.cut else refused.bytes)
     elif as_json:
-        click.echo(msgspec.json.encode(told(entry)))
+        click.echo(msgspec.json.encode(as_members(entry)))
     else:
-        who = f"{refused.peer} {refused.account}".rstrip()
+        source = f"{refused.peer} {refused.account}".rstrip()
         state = " (accepted since)" if entry.taken else ""
-        click.echo(f"{_date(refused.time)} {who} {entry.reason}{state}: {_visible(entry.message)}")
+        click.echo(f"{_date(refused.time)} {source} {entry.reason}{state}: {_visible(entry.message)}")
         more = f" … {counted(refused.cut, 'byte')} more" if refused.cut > 0 else " … and more" if refused.cut else ""
         click.echo(f"    {_visible(refused.shown)}{more}")
 
 
-def told(entry: Entry) -> dict[str, Any]:
+def as_members(entry: Entry) -> dict[str, Any]:
     """Return a refused line as JSON members."""
     refused = entry.refused
     return {
@@ -159,13 +159,13 @@ def _date(time_ms: int) -> str:
 
 def _summarise(config: Config, entries: Iterator[Entry], *, as_json: bool) -> None:
     found = list(groups(entries))
-    left_out: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
     for _, record in read_records(state_folder(config) / "rejected"):
-        if isinstance(record, LeftOut):
-            left_out.update(record.lines)
+        if isinstance(record, DroppedLines):
+            dropped.update(record.lines)
     if as_json:
-        told = [group._asdict() for group in found]
-        click.echo(msgspec.json.encode({"groups": told, "left_out": dict(left_out)}))
+        members = [group._asdict() for group in found]
+        click.echo(msgspec.json.encode({"groups": members, "left_out": dict(dropped)}))
         return
     for group in found:
         click.echo(
@@ -174,8 +174,8 @@ def _summarise(config: Config, entries: Iterator[Entry], *, as_json: bool) -> No
         )
     lines = sum(group.lines for group in found)
     click.echo(f"{lines:>8} {'line' if lines == 1 else 'lines'}")
-    for reason, dropped in left_out.most_common():
-        click.echo(f"{dropped:>8} {reason}: dropped: too many per second")
+    for reason, count in dropped.most_common():
+        click.echo(f"{count:>8} {reason}: dropped: too many per second")
 
 
 def _replay(config: Config, entries: Iterator[Entry], *, as_json: bool) -> int:

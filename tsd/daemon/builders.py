@@ -115,7 +115,7 @@ def build_ingest(config: Config, known: SeriesTable, tables: Tables, load: Inges
         summaries=summaries,
         name_limit=new_names,
         load=load,
-        on_refused=rejected.note,
+        on_refused=rejected.add,
     )
     return IngestParts(ledger, backpressure, journal, rows, writer, intake, rejected, new_names)
 

@@ -1,1 +1,1 @@
-"""The way in: blocks of put lines → a journal and open rows → windows of cells in the store."""
+"""Ingest: blocks of put lines → a journal and open rows → windows of cells in the store."""

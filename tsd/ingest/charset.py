@@ -57,7 +57,7 @@ def _recoded_block(block: bytes) -> list[bytes | TooLong | Undecodable]:
 
 
 def recode(line: bytes) -> bytes | Undecodable:
-    """Return a line with a point in ISO-8859-1, and any other line unchanged: it may have telnet's own bytes.
+    """Return a line with a point in ISO-8859-1, and any other line unchanged: it may contain telnet negotiation.
 
     >>> recode("put m.日 1 2 a=b".encode()).error.args
     ("illegal argument: illegal character: 日: names have characters of ISO-8859-1 only, got 'put m.日 1 2 a=b'",)

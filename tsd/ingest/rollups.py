@@ -65,7 +65,7 @@ class Summaries:
         found: dict[SeriesText, SeriesKey | BadLine] | None,
         rest: bytes,
     ) -> Absorbed:
-        """Insert parsed lines into `rows`. If `found` is None, accept them without that: only the journal has them."""
+        """Insert parsed lines into `rows`. If `found` is None, accept them, but keep them only in the journal."""
         kept: list[bytes] = []
         rejects: list[Reject] = []
         for at, (line, summary) in enumerate(zip(lines, parsed, strict=True)):

@@ -13,7 +13,7 @@ from tsd.auth.roles import Principal, Role
 from tsd.errors import BadLine
 from tsd.ingest.limits import RefusedLine
 from tsd.ingest.rejected.files import (
-    LeftOut,
+    DroppedLines,
     Outcome,
     RejectedFilter,
     RejectedLine,
@@ -41,12 +41,12 @@ def peer(address: str = "10.0.0.1", port: int = 7, name: str = "") -> Peer:
 
 @asynccontextmanager
 async def writing(folder: Path, *, max_bytes: int = 64 << 20, per_second: int = LARGE) -> AsyncIterator[RejectedLog]:
-    letters = RejectedLog(
+    rejected = RejectedLog(
         folder, folder.parent / "refused", max_bytes=max_bytes, per_second=per_second, now_ms=lambda: 1000
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(letters.run)
-        yield letters
+        nursery.start_soon(rejected.run)
+        yield rejected
         nursery.cancel_scope.cancel()
 
 
@@ -54,101 +54,101 @@ def kept(folder: Path) -> list[RejectedLine]:
     return [record for _, record in read_records(folder) if isinstance(record, RejectedLine)]
 
 
-def left_out(folder: Path) -> int:
-    return sum(sum(one.lines.values()) for _, one in read_records(folder) if isinstance(one, LeftOut))
+def dropped(folder: Path) -> int:
+    return sum(sum(one.lines.values()) for _, one in read_records(folder) if isinstance(one, DroppedLines))
 
 
 async def test_refused_line_is_kept_with_its_details(tmp_path: Path) -> None:
-    async with writing(tmp_path) as letters:
-        letters.note(peer(name="agent"), [RefusedLine(b'put \xff\x00" x', BadLine("invalid_values", "bad \xe9"))])
-        await letters.flush()
+    async with writing(tmp_path) as rejected:
+        rejected.add(peer(name="agent"), [RefusedLine(b'put \xff\x00" x', BadLine("invalid_values", "bad \xe9"))])
+        await rejected.flush()
         [record] = kept(tmp_path)
     assert record == RejectedLine(1000, "invalid_values", "bad é", "10.0.0.1:7", "agent", 'put ÿ\0" x')
     assert record.bytes == b'put \xff\x00" x'
 
 
 async def test_message_with_lone_surrogate_is_kept(tmp_path: Path) -> None:
-    async with writing(tmp_path) as letters:
-        letters.note(peer(), [RefusedLine(b"put m x", BadLine("r", "bad \ud800"))])
-        letters.note(peer(), refusals(1))
-        await letters.flush()
+    async with writing(tmp_path) as rejected:
+        rejected.add(peer(), [RefusedLine(b"put m x", BadLine("r", "bad \ud800"))])
+        rejected.add(peer(), refusals(1))
+        await rejected.flush()
         assert [record.message for record in kept(tmp_path)] == ["bad ?", "no 0"]
 
 
 async def test_records_are_written_when_the_daemon_stops(tmp_path: Path) -> None:
-    async with writing(tmp_path) as letters:
-        letters.note(peer(), refusals(3))
+    async with writing(tmp_path) as rejected:
+        rejected.add(peer(), refusals(3))
     assert len(kept(tmp_path)) == 3
-    async with writing(tmp_path) as letters:
-        letters.note(peer(), refusals(2))
+    async with writing(tmp_path) as rejected:
+        rejected.add(peer(), refusals(2))
     assert len(kept(tmp_path)) == 5
     assert len(files(tmp_path)) == 1
 
 
 async def test_long_line_is_cut_and_its_cut_recorded(tmp_path: Path) -> None:
     long = b"api/put " + b"x" * 1_000_000
-    async with writing(tmp_path) as letters:
-        letters.note(peer(), refusals(1, long))
-        await letters.flush()
+    async with writing(tmp_path) as rejected:
+        rejected.add(peer(), refusals(1, long))
+        await rejected.flush()
     [record] = kept(tmp_path)
     assert long.startswith(record.bytes)
     assert (len(record.bytes) < len(long), len(record.bytes) + record.cut) == (True, len(long))
 
 
 async def test_flood_is_sampled_and_other_clients_are_kept(tmp_path: Path) -> None:
-    async with writing(tmp_path, per_second=10) as letters:
+    async with writing(tmp_path, per_second=10) as rejected:
         for _ in range(100):
-            letters.note(peer(), refusals(100))
-        letters.note(peer("10.0.0.2"), refusals(20, reason="other"))
-        await letters.flush()
-        letters.note(peer("10.0.0.3"), refusals(1))  # the count is written with it
-        await letters.flush()
+            rejected.add(peer(), refusals(100))
+        rejected.add(peer("10.0.0.2"), refusals(20, reason="other"))
+        await rejected.flush()
+        rejected.add(peer("10.0.0.3"), refusals(1))  # the count is written with it
+        await rejected.flush()
     records = kept(tmp_path)
     flood = [one for one in records if one.peer.startswith("10.0.0.1:")]
     assert 10 <= len(flood) < 1000
     assert len([one for one in records if one.reason == "other"]) == 20
-    assert len(records) + left_out(tmp_path) == 10_000 + 21 == len(records) + letters.statistics().left_out
+    assert len(records) + dropped(tmp_path) == 10_000 + 21 == len(records) + rejected.statistics().dropped
 
 
 async def test_folder_size_is_bounded_and_the_newest_stay(tmp_path: Path) -> None:
     bound = 1 << 20
-    async with writing(tmp_path, max_bytes=bound) as letters:
+    async with writing(tmp_path, max_bytes=bound) as rejected:
         for number in range(200):
-            letters.note(peer(), refusals(50, b"put %d " % number + b"x" * 200))
-            await letters.flush()
+            rejected.add(peer(), refusals(50, b"put %d " % number + b"x" * 200))
+            await rejected.flush()
     sizes = [path.stat().st_size for _, path in files(tmp_path)]
     assert bound / 2 < sum(sizes) <= bound
-    assert sum(sizes) == letters.statistics().size
+    assert sum(sizes) == rejected.statistics().size
     lines = [record.line for record in kept(tmp_path)]
     assert lines[-1].startswith("put 199 ")
     assert lines == sorted(lines, key=lambda line: int(line.split(" ")[1]))
 
 
 async def test_log_of_size_0_writes_nothing(tmp_path: Path) -> None:
-    async with writing(tmp_path / "none", max_bytes=0) as letters:
-        letters.note(peer(), refusals(3))
-        await letters.flush()
-        await letters.mark([("1-0", Outcome(True))])
+    async with writing(tmp_path / "none", max_bytes=0) as rejected:
+        rejected.add(peer(), refusals(3))
+        await rejected.flush()
+        await rejected.mark([("1-0", Outcome(True))])
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("cut", [1, 5, 60, 150])
 async def test_truncated_record_is_dropped_and_the_log_continues(tmp_path: Path, cut: int) -> None:
-    async with writing(tmp_path) as letters:
-        letters.note(peer(), refusals(3))
+    async with writing(tmp_path) as rejected:
+        rejected.add(peer(), refusals(3))
     [(_, path)] = files(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut])
     assert len(kept(tmp_path)) == (2 if cut < whole.index(b"\n") else 1)
-    async with writing(tmp_path) as letters:
-        letters.note(peer(), refusals(2))
+    async with writing(tmp_path) as rejected:
+        rejected.add(peer(), refusals(2))
     assert len(kept(tmp_path)) == (4 if cut < whole.index(b"\n") else 3)
     assert all(line.startswith(b'{"kind"') for line in path.read_bytes().splitlines())
 
 
 async def test_invalid_records_are_skipped(tmp_path: Path) -> None:
-    async with writing(tmp_path) as letters:
-        letters.note(peer(), refusals(3))
+    async with writing(tmp_path) as rejected:
+        rejected.add(peer(), refusals(3))
     [(_, path)] = files(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b"\0\xff{\n" + b"{}\n" + lines[2])
@@ -167,53 +167,53 @@ def full_disk() -> Iterator[None]:
 
 
 async def test_full_disk_loses_only_unwritten_records(tmp_path: Path, full_disk: None) -> None:
-    async with writing(tmp_path) as letters:
-        letters.note(peer(), refusals(3))
-        await letters.flush()
-        letters.note(peer(), refusals(100))
-        await letters.flush()
-        statistics = letters.statistics()
-        assert (statistics.kept, statistics.left_out, statistics.failures) == (3, 100, 1)
+    async with writing(tmp_path) as rejected:
+        rejected.add(peer(), refusals(3))
+        await rejected.flush()
+        rejected.add(peer(), refusals(100))
+        await rejected.flush()
+        statistics = rejected.statistics()
+        assert (statistics.kept, statistics.dropped, statistics.failures) == (3, 100, 1)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        letters.note(peer(), refusals(2))
-        await letters.flush()
+        rejected.add(peer(), refusals(2))
+        await rejected.flush()
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(kept(tmp_path)) == 5
-    assert left_out(tmp_path) == 100
+    assert dropped(tmp_path) == 100
 
 
 async def test_records_lost_by_an_internal_error_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def defect(records: object) -> bytes:
         raise ValueError("as the test wants")
 
-    letters = RejectedLog(tmp_path, tmp_path / "refused", max_bytes=64 << 20, per_second=LARGE, now_ms=lambda: 1000)
+    rejected = RejectedLog(tmp_path, tmp_path / "refused", max_bytes=64 << 20, per_second=LARGE, now_ms=lambda: 1000)
     with monkeypatch.context() as patch:
         patch.setattr("tsd.ingest.rejected.log.encode_records", defect)
-        letters.note(peer(), refusals(3))
+        rejected.add(peer(), refusals(3))
         with pytest.raises(ValueError, match="as the test wants"):
-            await letters.run()
-    assert (letters.statistics().kept, letters.statistics().left_out) == (0, 3)
+            await rejected.run()
+    assert (rejected.statistics().kept, rejected.statistics().dropped) == (0, 3)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(letters.run)  # as the daemon has it run again
-        letters.note(peer(), refusals(2))
-        await letters.flush()
+        nursery.start_soon(rejected.run)  # as the daemon has it run again
+        rejected.add(peer(), refusals(2))
+        await rejected.flush()
         nursery.cancel_scope.cancel()
-    assert (len(kept(tmp_path)), left_out(tmp_path)) == (2, 3)
-    assert (letters.statistics().kept, letters.statistics().left_out) == (2, 3)
+    assert (len(kept(tmp_path)), dropped(tmp_path)) == (2, 3)
+    assert (rejected.statistics().kept, rejected.statistics().dropped) == (2, 3)
 
 
 async def test_resent_lines_are_marked(tmp_path: Path) -> None:
     folder, unstored = tmp_path / "rejected", tmp_path / "refused"
     unstored.mkdir()
     (unstored / "00000007.lines").write_bytes(b"# unknown metric: q\nput q 1 2 a=b\n# illegal argument: z\nput z\n")
-    async with writing(folder) as letters:
-        letters.note(peer(), refusals(3))
-        await letters.flush()
+    async with writing(folder) as rejected:
+        rejected.add(peer(), refusals(3))
+        await rejected.flush()
         names = [entry.name for entry in read_entries(folder, unstored)]
         assert names[:2] == ["00000007.lines-20", "00000007.lines-56"]
-        await letters.mark([(names[0], Outcome(True)), (names[2], Outcome(True))])
-        await letters.mark([(names[3], Outcome(False, "new", "still no"))])
+        await rejected.mark([(names[0], Outcome(True)), (names[2], Outcome(True))])
+        await rejected.mark([(names[3], Outcome(False, "new", "still no"))])
     entries = list(read_entries(folder, unstored))
     assert [entry.name for entry in entries] == names
     assert [entry.taken for entry in entries] == [True, False, True, False, False]
@@ -229,16 +229,16 @@ async def test_marks_of_unstored_lines_survive_the_log(tmp_path: Path) -> None:
     path.write_bytes(b"# unknown metric: q\nput q 1 2 a=b\nput q 2 2 a=b\n")
     names = [entry.name for entry in read_entries(folder, unstored)]
     for max_bytes in (64 << 20, 0):  # whatever is kept of other lines
-        async with writing(folder, max_bytes=max_bytes) as letters:
-            await letters.mark([(names[0], Outcome(False, "r", "not yet")), (names[1], Outcome(True))])
-            await letters.mark([(names[0], Outcome(max_bytes == 0))])
+        async with writing(folder, max_bytes=max_bytes) as rejected:
+            await rejected.mark([(names[0], Outcome(False, "r", "not yet")), (names[1], Outcome(True))])
+            await rejected.mark([(names[0], Outcome(max_bytes == 0))])
         for _, log in files(folder):
             log.unlink()
         assert [entry.taken for entry in read_entries(folder, unstored)] == [max_bytes == 0, True]
     with next(unstored.glob("*.marks")).open("ab") as marks:
         marks.write(b'{"kind":"repl')  # as a crash leaves it
-    async with writing(folder) as letters:
-        await letters.mark([(names[0], Outcome(False, "r", "again")), ("00000008.lines-0", Outcome(True))])
+    async with writing(folder) as rejected:
+        await rejected.mark([(names[0], Outcome(False, "r", "again")), ("00000008.lines-0", Outcome(True))])
     assert [entry.message for entry in read_entries(folder, unstored)] == ["again", "unknown metric: q"]
     path.write_bytes(b"# unknown metric: z\nput z 1 2 a=b\nput z 2 2 a=b\n")  # others, in a file of the same number
     assert [entry.taken for entry in read_entries(folder, unstored)] == [False, False]
@@ -259,10 +259,10 @@ async def test_missing_file_of_the_writer_spares_marks_of_others(
 
 async def test_each_field_of_a_selection_filters(tmp_path: Path) -> None:
     folder = tmp_path / "rejected"
-    async with writing(folder) as letters:
-        letters.note(peer("10.0.0.1"), refusals(2, b"put sys.cpu 1 x a=b", "invalid_values"))
-        letters.note(peer("10.0.0.2", name="agent"), refusals(1, b"rollup 1h-sum sys.mem 1 x a=b"))
-        letters.note(peer("fd00::1"), refusals(1, b'api/put {"metric":"web.hits"}'))
+    async with writing(folder) as rejected:
+        rejected.add(peer("10.0.0.1"), refusals(2, b"put sys.cpu 1 x a=b", "invalid_values"))
+        rejected.add(peer("10.0.0.2", name="agent"), refusals(1, b"rollup 1h-sum sys.mem 1 x a=b"))
+        rejected.add(peer("fd00::1"), refusals(1, b'api/put {"metric":"web.hits"}'))
     entries = list(read_entries(folder, tmp_path))
 
     def count(selection: RejectedFilter) -> int:

@@ -1,6 +1,6 @@
-"""The journal's calls of the disk. All may block and raise OSError.
+"""The journal's system calls. All may block and raise OSError.
 
-They are a class so that a simulation can replace them by a disk that is slow, fails, and loses unsynced data.
+They are methods of a class, so that a simulation can pass a disk that is slow, fails, and loses unsynced data.
 
 Large writes bypass the kernel's page cache, because segments are read again only after a crash. Copying lines into the
 page cache takes up to a third of the CPU time of a put line and evicts other files. Here they are copied to a buffer
@@ -21,31 +21,33 @@ from typing import NamedTuple
 
 from tsd.config.state_dir import sync_folder
 
-PAGE_BYTES = 4096  # what offsets, lengths and memory are multiples of; hardly a disk wants more
+PAGE_BYTES = 4096  # alignment of offsets, lengths and memory for O_DIRECT; few disks require more
 _BUFFER_BYTES = 1 << 20
-_CANNOT = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}  # as some file systems answer
+_UNSUPPORTED = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}  # errors of file systems without O_DIRECT
 
 
-class Left(NamedTuple):
-    """What is still to be written, and where."""
+class Remainder(NamedTuple):
+    """Data that is still to be written, from byte `at` of the file on."""
 
     parts: list[memoryview]
     at: int
 
 
 class DirectWriter:
-    """Writes whole pages. Where a file system cannot, nothing from then on."""
+    """Writes whole pages with O_DIRECT. After a file system has refused O_DIRECT, it writes nothing."""
 
     def __init__(self) -> None:
         self._buffer: mmap | None = None
         self._in_use = threading.Lock()
         self._refused = not hasattr(os, "O_DIRECT")
 
-    def write(self, fd: int, parts: list[memoryview], at: int) -> Left:
-        """Write what it can of `parts` from byte `at` on, a multiple of PAGE_BYTES. What is left is for the page cache,
-        which says what is wrong if anything is: a part of it may be written already."""
+    def write(self, fd: int, parts: list[memoryview], at: int) -> Remainder:
+        """Write whole pages of `parts` from byte `at` on, a multiple of PAGE_BYTES. Return the rest.
+
+        Raises nothing: the caller writes the rest through the page cache, which reports errors. A part of the rest may
+        be written already."""
         if self._refused or not self._in_use.acquire(blocking=False):
-            return Left(parts, at)
+            return Remainder(parts, at)
         left, size = deque(parts), sum(map(len, parts))
         try:
             flags = fcntl.fcntl(fd, fcntl.F_GETFL)
@@ -60,13 +62,13 @@ class DirectWriter:
             finally:
                 fcntl.fcntl(fd, fcntl.F_SETFL, flags)
         except OSError as exc:
-            self._refused = exc.errno in _CANNOT
+            self._refused = exc.errno in _UNSUPPORTED
         finally:
             self._in_use.release()
-        return Left(list(left), at)
+        return Remainder(list(left), at)
 
     def _write(self, fd: int, left: deque[memoryview], wanted: int, at: int) -> int:
-        """Write so many bytes, at most: how many. They are no longer `left`."""
+        """Write up to `wanted` bytes, and remove them from `left`. Return how many were written."""
         self._buffer = self._buffer or mmap(-1, _BUFFER_BYTES)
         taken: list[memoryview] = []
         filled = written = 0
@@ -88,7 +90,7 @@ class DirectWriter:
 
 
 def cut(parts: list[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:
-    """The first `size` bytes of them, and the others.
+    """Split parts after `size` bytes.
 
     >>> [[bytes(part) for part in some] for some in cut([memoryview(b"ab"), memoryview(b"cde")], 3)]
     [[b'ab', b'c'], [b'de']]
@@ -101,36 +103,36 @@ def cut(parts: list[memoryview], size: int) -> tuple[list[memoryview], list[memo
 
 
 _PARTS = 512  # of one writev
-_MUCH_BYTES = 256 << 10  # of one write
+_DIRECT_BYTES = 256 << 10  # size of a write from which DirectWriter is used
 
 
 class Disk:
-    """The real one. A change is there for readers at once, and survives a crash once its file, or where a name changed
-    its folder, was synced."""
+    """The real disk. Readers see a change at once. It survives a crash after `sync` of its file, or after `sync_folder`
+    if it changed a name."""
 
     def __init__(self) -> None:
         self._direct = DirectWriter()
 
     def create(self, path: Path, *, only_new: bool = False) -> int:
-        """A descriptor of an empty file; with `only_new` there must be none of that name."""
-        way = os.O_EXCL if only_new else os.O_TRUNC
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | way, 0o640)
+        """Open a new or emptied file. With `only_new`, raise FileExistsError if it exists."""
+        flag = os.O_EXCL if only_new else os.O_TRUNC
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flag, 0o640)
 
     def open(self, path: Path) -> int:
-        """A descriptor of a file that is there."""
+        """Open an existing file."""
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def write(self, fd: int, parts: Sequence[bytes], at: int) -> int:
-        """Write all of `parts` from byte `at` on, and where they end. A short write, as on a nearly full disk, is gone
-        on with until it fails: a part may then be written."""
+        """Write all of `parts` from byte `at` on, and return the offset of their end. A short write, as on a nearly
+        full disk, is continued until a write fails. A part may be written if this raises OSError."""
         views = [memoryview(part) for part in parts if part]
-        if sum(map(len, views)) >= _MUCH_BYTES:
+        if sum(map(len, views)) >= _DIRECT_BYTES:
             head, views = cut(views, -at % PAGE_BYTES)
             views, at = self._direct.write(fd, views, self._write(fd, head, at))
         return self._write(fd, views, at)
 
     def _write(self, fd: int, parts: list[memoryview], at: int) -> int:
-        """By way of the page cache."""
+        """Write through the page cache."""
         for first in range(0, len(parts), _PARTS):
             left = parts[first : first + _PARTS]
             while left:
@@ -143,27 +145,27 @@ class Disk:
         return at
 
     def truncate(self, fd: int, size: int) -> None:
-        """Cut a file to a size."""
+        """Truncate a file to `size` bytes."""
         os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
-        """Return once what a file holds is on disk."""
+        """Wait until the content of a file is on disk."""
         os.fdatasync(fd)
 
     def close(self, fd: int) -> None:
-        """Give a descriptor back."""
+        """Close a descriptor."""
         os.close(fd)
 
     def rename(self, path: Path, to: Path) -> None:
-        """Give a file another name."""
+        """Rename a file. Replaces a file of the new name."""
         path.rename(to)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         path.unlink(missing_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
-        """Return once the names in a folder are on disk."""
+        """Wait until the names in a folder are on disk."""
         sync_folder(folder)
 
 
@@ -171,7 +173,7 @@ REAL = Disk()
 
 
 def write_new(disk: Disk, path: Path, chunks: Iterable[bytes]) -> int:
-    """A new file of these bytes, on disk when this returns; its size. Where anything fails nothing is left of it."""
+    """Write a new file and sync it. Return its size in bytes. Raise OSError, and remove the file then."""
     fd = disk.create(path, only_new=True)
     size = 0
     try:
@@ -190,11 +192,13 @@ def write_new(disk: Disk, path: Path, chunks: Iterable[bytes]) -> int:
 
 
 def numbered(path: Path) -> Iterator[Path]:
-    """`path`, and without end others of its kind: segments are counted anew after a start with an empty journal, and
-    what an earlier one left must not be overwritten."""
+    """Yield `path`, and then names with -2, -3 and so on, without end.
+
+    Segment numbers start again after a start with an empty journal: files of earlier segments must not be overwritten.
+    """
     return chain([path], (path.with_stem(f"{path.stem}-{number}") for number in count(2)))
 
 
 def unused(path: Path) -> Path:
-    """`path`, or where that is taken the first of its kind that is free."""
+    """Return the first path of `numbered` that does not exist."""
     return next(candidate for candidate in numbered(path) if not candidate.exists())

@@ -38,7 +38,7 @@ _IDENTITY = re.compile(r"[0-9a-f]{32}")
 
 
 class Conflict(Enum):
-    """Why a daemon may not use a journal's folder."""
+    """The reason why a daemon may not use a journal's folder."""
 
     OTHER_OWNER = auto()  # it belongs to another state folder
     OTHER_IDENTITY = auto()  # it belongs to this state folder, which has another identity now

@@ -1,8 +1,8 @@
 """Accepted put lines → a folder of segments on disk, before they are acknowledged.
 
 Lines are appended in memory and written by a thread in groups, each group with one fdatasync. A segment holds one
-window's lines and is removed when the window's cells are in the store. What is found in the folder at the start is what
-a crash or an outage left: the writer takes it in again, oldest first. What else is in the folder: folder.py.
+window's lines and is removed when the window's cells are in the store. Segments that exist at the start were left by a
+crash or an outage: the writer stores their lines, oldest first. folder.py describes the other files of the folder.
 """
 
 import errno
@@ -26,7 +26,7 @@ from tsd.store.timing import Latency
 
 log = structlog.get_logger(__name__)
 
-GROUP_BYTES = 4 << 20  # so many bytes are written without waiting for the interval to pass
+GROUP_BYTES = 4 << 20  # a group of this size is written before the interval ends
 RETRY_S = 1.0  # pause after an error of the disk
 
 
@@ -42,36 +42,36 @@ def hurried_after_s(took_s: float) -> float:
 
 
 class Segment:
-    """One file of the journal, and what is known of it."""
+    """One file of the journal."""
 
     def __init__(self, path: Path, owners: Sequence[str] = ()) -> None:
         """`owners`: possible writers, for a segment with a damaged header."""
         self.path = path
         self._owners = owners
-        self.lines = 0  # appended, on disk or on the way
+        self.lines = 0  # appended, on disk or still in memory
         self.size = HEADER_BYTES
-        self.position = 0  # of its last line in the journal
+        self.position = 0  # position of its last line in the journal
         self.good = HEADER_BYTES  # bytes known to be on disk
-        self.named = False  # its file is there
-        self.found_s: int | None = None  # when an earlier run wrote to it last, by the wall clock
+        self.exists = False  # it has a file
+        self.found_s: int | None = None  # last write of an earlier run, by the wall clock; None: of this run
 
     def pieces(self) -> Iterator[Block | Damage]:
-        """Its blocks, read from disk, and what between and behind them is damaged."""
+        """Read the segment: yield its blocks, and the damage between and after them."""
         return read_pieces(self.path, self._owners)
 
 
 class WriteGroup(NamedTuple):
-    """What is written with one fdatasync."""
+    """Blocks that are written with one fdatasync."""
 
     segment: Segment
     blocks: list[bytes]
     lines: int
-    last: bool  # the segment gets no more
-    since: float  # when its first line came, by trio's clock
+    last: bool  # the last group of its segment
+    since: float  # arrival of its first line, by trio's clock
 
 
 class JournalStats(NamedTuple):
-    """The journal's numbers at a moment."""
+    """A snapshot of the journal's counters. `size` and `pending` are bytes."""
 
     size: int
     segments: int
@@ -82,7 +82,7 @@ class JournalStats(NamedTuple):
 
 
 class Journal:
-    """The live journal. Positions count lines since the start: a line is safe once `synced` has reached its own."""
+    """The open journal. Positions count lines since the start: a line is on disk once `synced` reaches its position."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class Journal:
         retry_s: float = RETRY_S,
         group_bytes: int = GROUP_BYTES,
     ) -> None:
-        """`owner`: the identity of the state folder that it belongs to; segments of others are not stored, unless they
-        are `adopted`. A group of `group_bytes` is written at once."""
+        """`owner`: identity of the state folder that the journal belongs to. Segments of other owners are quarantined,
+        except those of `adopted` ones. A group of `group_bytes` is written at once."""
         self.folder = folder
         self.owner = owner
         self.disk = disk
@@ -106,22 +106,22 @@ class Journal:
         self.max_bytes = max_bytes
         self.position = 0
         self.synced = 0
-        self.trouble: str | None = None  # why the disk does not take lines, while it does not
-        self.sync_times = Latency()  # of the disk
-        self.wait_times = Latency()  # of a group's first line, until the group is on disk
-        self.writing_since: float | None = None  # since when the disk is at one group of lines, by trio's clock
-        self.quarantined: list[Path] = []  # what was found and is not stored: damaged parts, others' segments
+        self.trouble: str | None = None  # error of the last write; None if it succeeded
+        self.sync_times = Latency()  # of fdatasync
+        self.wait_times = Latency()  # from the arrival of a group's first line until the group is on disk
+        self.writing_since: float | None = None  # start of the current write, by trio's clock
+        self.quarantined: list[Path] = []  # copies of damaged parts, and segments of other owners
         self.damaged = 0  # estimate of acknowledged lines that could not be read and are not counted yet
         self._is_counted = False
         self._known = (owner, *adopted)
         self._interval_s = sync_interval_s
         self._segments: dict[Path, Segment] = {}
-        self.size = 0  # bytes of all segments, on disk or on the way
+        self.size = 0  # bytes of all segments, on disk or still in memory
         self._next = 0
         self._open: Segment | None = None
         self._blocks: list[bytes] = []
         self._lines = 0
-        self._since = 0.0  # when the first of the blocks came
+        self._since = 0.0  # arrival of the first block, by trio's clock
         self._pending = 0
         self._groups: deque[WriteGroup] = deque()
         self._fd: tuple[Segment, int] | None = None
@@ -135,23 +135,23 @@ class Journal:
 
     @property
     def pending(self) -> int:
-        """Bytes that are only in memory yet."""
+        """Bytes that are not on disk yet."""
         return self._pending
 
     @property
     def unsynced(self) -> int:
-        """Lines that are only in memory yet."""
+        """Lines that are not on disk yet."""
         return self.position - self.synced
 
     def recover(self) -> list[Segment]:
         """Check the folder and return the segments with lines, oldest first. Call once, before anything else.
 
-        Damaged parts are moved to `quarantine/` under a name that says where they were, and logged; so are segments of
-        other state folders' daemons. Raise TsdError if the disk fails.
+        Damaged parts are moved to `quarantine/`, under names with their offsets, and logged. So are segments that the
+        daemons of other state folders wrote. Raise TsdError if the disk fails.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._look_around()
+            self._remove_drafts()
             for path in segment_paths(self.folder):
                 self._recover(path)
             self.damaged = sum(pending_damage(self.folder).values())
@@ -159,8 +159,8 @@ class Journal:
             raise TsdError(f"journal {exc.filename or self.folder}: cannot be recovered: {exc.strerror}") from exc
         return list(self._segments.values())
 
-    def _look_around(self) -> None:
-        """Remove what a crash left of segments that were not yet one, and name what does not belong here."""
+    def _remove_drafts(self) -> None:
+        """Remove segments that a crash left without their final name, and log unknown files."""
         for path in self.folder.glob("*.new"):
             if number_of(path) is not None:
                 self.disk.remove(path)
@@ -169,7 +169,7 @@ class Journal:
                 log.warning("journal.file_unknown", path=str(path))
 
     def _recover(self, path: Path) -> None:
-        """Check a segment, and enter it if it holds lines."""
+        """Check a segment, repair it, and register it if it has lines."""
         self._next = (number_of(path) or 0) + 1
         writer = read_header(path).owner
         if writer is not None and writer not in self._known:
@@ -188,7 +188,7 @@ class Journal:
             about = path.stat()
             segment.size = segment.good = about.st_size
             segment.found_s = int(about.st_mtime)
-            segment.named = True
+            segment.exists = True
             self.size += segment.size
             self._segments[path] = segment
         else:
@@ -201,11 +201,11 @@ class Journal:
     def confirm_damage_counted(self) -> None:
         """Note that the daemon is ready and its counters include the damage: the next start does not count it again."""
         self._is_counted = True
-        with suppress(OSError):  # then it is counted twice
+        with suppress(OSError):  # the next start then counts it again
             clear_pending_damage(self.disk, self.folder)
 
     def append(self, lines: bytes, count: int) -> int:
-        """Take whole lines; their position."""
+        """Append `count` whole lines, in memory. Return the position of the last one."""
         if self._open is None:
             self._open = Segment(segment_path(self.folder, self._next), self._known)
             self._next += 1
@@ -229,7 +229,7 @@ class Journal:
         return self.position
 
     def rotate(self) -> Segment | None:
-        """End the open segment; it, or None where nothing was appended."""
+        """End the open segment and return it; None if nothing was appended to it."""
         segment, self._open = self._open, None
         if segment is not None:
             self._groups.append(WriteGroup(segment, self._blocks, self._lines, last=True, since=self._since))
@@ -242,16 +242,16 @@ class Journal:
         self._urgent.set()
 
     async def wait_synced(self, position: int) -> None:
-        """Return once every line up to `position` is on disk."""
+        """Wait until every line up to `position` is on disk."""
         while self.synced < position:
             await self.progressed()
 
     async def progressed(self) -> None:
-        """Return once a group was written, or the disk refused it, or a segment was removed."""
+        """Wait until a group is written, a write fails, or a segment is removed."""
         await self._progress.wait()
 
     async def remove(self, segment: Segment) -> None:
-        """A segment's lines are safe elsewhere."""
+        """Remove a segment once it is synced: its points are stored. Raise OSError."""
         await self.wait_synced(segment.position)
         await trio.to_thread.run_sync(self.disk.remove, segment.path)
         del self._segments[segment.path]
@@ -259,15 +259,15 @@ class Journal:
         self._note_progress()
 
     def close(self, *, deadline: float = inf) -> None:
-        """Let `run` write what is left, and return. Where the disk refuses, it is tried until `deadline` (on trio's
-        clock), and once more; the lines that `unsynced` counts then were not acknowledged."""
+        """Have `run` write the remaining lines and return. Failing writes are retried until `deadline`, by trio's
+        clock, and once after it. Lines that are `unsynced` afterwards were never acknowledged."""
         self._closing = True
         self._give_up_at = deadline
         self._work.set()
         self._urgent.set()
 
     async def run(self) -> None:
-        """Write what is appended, until `close`."""
+        """Write appended lines in groups, until `close`."""
         last, took = -self._interval_s, 0.0
         while True:
             await self._work.wait()
@@ -319,7 +319,7 @@ class Journal:
         self._progress = trio.Event()
 
     def _write(self, group: WriteGroup) -> None:
-        """In a thread: put a group on disk, or leave the segment as it was before and raise OSError."""
+        """Write and sync a group, in a thread. Raise OSError, and restore the segment then."""
         segment = group.segment
         if not group.lines:
             self._end(segment)
@@ -328,7 +328,7 @@ class Journal:
         try:
             good = self.disk.write(fd, frame(group.blocks, group.lines, segment.good, self.owner), segment.good)
             self._sync(fd)
-            # After that sync, or a power loss could leave a header that promises more than there is.
+            # After the sync: otherwise a power loss could leave a header with a larger length than the segment's.
             self.disk.write(fd, [header(good, self.owner)], 0)
             if group.last:
                 self._sync(fd)
@@ -343,8 +343,10 @@ class Journal:
             self._close_file()
 
     def _end(self, segment: Segment) -> None:
-        """Have the disk keep the header of a segment whose lines it has. Where it refuses, the header promises less
-        than there is: no harm, and not tried again, as the window may be stored and the file gone by then."""
+        """Sync the last header of a segment whose lines are on disk.
+
+        An error is ignored: the header then has a smaller length than the segment, which loses nothing. It is not
+        retried, because the segment may be stored and removed by then."""
         with suppress(OSError):
             self._sync(self._file_of(segment))
         self._close_file()
@@ -355,11 +357,11 @@ class Journal:
         self.sync_times.record(time.monotonic() - begun)
 
     def _file_of(self, segment: Segment) -> int:
-        """The descriptor of a segment, cut to what is known to be good."""
+        """Return the descriptor of a segment, truncated to the bytes that are known to be on disk. Raise OSError."""
         if self._fd is not None and self._fd[0] is segment:
             return self._fd[1]
         self._close_file()
-        if not segment.named:
+        if not segment.exists:
             self._make_file(segment)
         fd = self.disk.open(segment.path)
         try:
@@ -373,7 +375,8 @@ class Journal:
         return fd
 
     def _make_file(self, segment: Segment) -> None:
-        """A segment's file, which has a header on disk before it has its name: an empty one can only be damage."""
+        """Create a segment's file, and rename it once its header is on disk: an empty segment is always damage. Raise
+        OSError."""
         draft = segment.path.with_suffix(".new")
         fd = self.disk.create(draft)
         try:
@@ -384,11 +387,11 @@ class Journal:
         if segment.path.exists():
             raise FileExistsError(errno.EEXIST, "a segment that is not this daemon's", str(segment.path))
         self.disk.rename(draft, segment.path)
-        segment.named = True
+        segment.exists = True
 
     def _close_file(self) -> None:
-        """Give the file's descriptor back. Where that fails the descriptor is gone even so, and what counts was synced
-        before: kept, it would soon be another file's, or a connection's."""
+        """Close the open file. An error is ignored: the data was synced before, and the kernel has released the
+        descriptor, which may soon be that of another file."""
         if self._fd is not None:
             (_, fd), self._fd = self._fd, None
             with suppress(OSError):

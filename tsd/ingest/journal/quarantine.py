@@ -82,8 +82,9 @@ def quarantine_damage(
     """Move damaged parts out of a segment and return their copies.
 
     A damaged end is cut off; blocks of no lines replace damage before whole blocks. A segment that was cut in its
-    header is moved as a whole, and is `owner`'s then. The lines in the damage are noted as pending, unless
-    `is_counted`. Damage is overwritten in chunks of `chunk_bytes`. Raise OSError; the call may be repeated then."""
+    header is moved as a whole; `owner` is then taken as its writer. The lines in the damage are recorded as pending,
+    unless `is_counted`. Damage is overwritten in chunks of `chunk_bytes`. Raise OSError; the call may be repeated
+    then."""
     size, last = path.stat().st_size, damages[-1]
     writer = read_header(path).owner or last.sealed_for or owner
     moved = [_keep(disk, damage) for damage in damages]
@@ -123,8 +124,10 @@ def _keep(disk: Disk, damage: Damage) -> _Kept:
 
 
 def _copy(disk: Disk, damage: Damage, offset: int) -> Path:
-    """A copy of what is damaged, on disk: the one that an earlier try left, if it did, or a disk that takes copies and
-    not what is mended would be filled by tries."""
+    """Copy a damaged part, and sync the copy. Return its path.
+
+    The copy of an earlier attempt is used if there is one: a disk on which only the repair fails would otherwise be
+    filled by attempts."""
     for path in numbered(_place(damage.path, f"from-byte-{offset}")):
         if not path.exists():
             write_new(disk, path, _chunks(damage.path, offset, damage.end))
@@ -147,7 +150,7 @@ def _copy(disk: Disk, damage: Damage, offset: int) -> Path:
 
 def _lines_of(damage: Damage, offset: int) -> int:
     """Estimate how many lines end in a damaged part."""
-    lines, own = 0, BLOCK_BYTES  # a block's own line comes first, whatever is left of it
+    lines, own = 0, BLOCK_BYTES  # the damage starts with a block's own line, complete or not
     last = b"\n"
     for chunk in _chunks(damage.path, offset, damage.end):
         lines += lines_in(chunk[own:])

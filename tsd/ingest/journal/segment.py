@@ -5,16 +5,16 @@
     put sys.cpu.user 1700000000 42.5 host=web01 cpu=0
     ...
 
-The header says which state folder's daemon wrote the segment (folder.py), and how long it was when it was last on disk
-for sure, so that a segment cut at the end of a block is found as well. It is written after the sync that it speaks of,
-and never promises too much; after a power loss it may still speak of the group before the last one. A segment gets its
-name when its header is on disk, so that one that is shorter than that was cut. All of it is text: `less` reads it, and
-`grep '^put '` gives the lines back.
+The header has the identity of the state folder whose daemon wrote the segment (folder.py), and the synced length of the
+segment in bytes. The length shows whether a segment was cut, even at the end of a block. It is written after the sync
+of these bytes, so it is never too large; after a power loss it may lack the last group. A segment gets its name when
+its header is on disk: a segment that is shorter than a header was cut. All of it is text: `less` shows it, and
+`grep '^put '` prints the lines.
 
-A block's CRC also covers that identity and the block's place in the file, which are not in its line. So a reader can
-look for the next whole block behind damage: other text that looks like a block does not match. Such text may be within
-a damaged block (senders do not know the identity), an old block of the disk, or one of another file or place. Blocks of
-no lines (`lines 00000000`) replace damage that was moved out.
+A block's CRC also covers that identity and the block's offset in the file, which are not in its line. So a reader can
+search for the next whole block after damage: other text that looks like a block does not match. Such text may be part
+of a damaged block (senders do not know the identity), an old block on the disk, or a block of another file or offset.
+Blocks of no lines (`lines 00000000`) replace damage that was moved to the quarantine.
 """
 
 import os
@@ -41,15 +41,16 @@ class Block(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a segment's first line says. A damaged one says nothing."""
+    """The first line of a segment. Both fields are None if it is damaged."""
 
     owner: str | None  # identity of the state folder whose daemon wrote the segment
-    synced: int | None  # bytes of the segment that were on disk
+    synced: int | None  # bytes of the segment that are known to be on disk
 
 
 class Damage(CorruptJournal):
-    """From byte `offset` up to `end` a segment is not what was written; `acknowledged` where that had been on disk for
-    sure. `sealed_for`: the identity that the CRCs cover."""
+    """A damaged part of a segment: the bytes from `offset` up to `end` are not those that were written.
+
+    `acknowledged`: they were known to be on disk. `sealed_for`: the identity that the CRCs cover."""
 
     def __init__(
         self, path: Path, offset: int, what: str, *, end: int, acknowledged: bool, sealed_for: str | None = None

@@ -1,1 +1,1 @@
-"""Refused lines, kept so that they can be looked at, and sent again once the cause is mended."""
+"""The log of refused lines, which `tsd rejected` lists, and sends again once the cause is repaired."""

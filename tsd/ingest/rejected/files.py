@@ -1,17 +1,15 @@
-"""The folder of refused lines: numbered files of records, oldest first, read without the daemon.
+"""The folder of refused lines: numbered files of records, oldest first. Commands read it without the daemon.
 
-A record's name is its file's number and its first byte in it. A file's last line is a record only if it has its end:
-what a crash cut off is passed over.
+A record is one line of JSON. Its name is the number of its file and its offset in it. The last line of a file is
+ignored if it has no LF, because a crash truncated it.
 
-Lines that the writer could not store are in separate files, which are never removed. Their marks are in files next to
-them and are kept as long. (The folder is bounded: it would drop marks before the lines, and the lines would be sent
-again, with old values over newer ones.)
+Lines have no known encoding: each byte is stored as the ISO-8859-1 character of its value.
 
-Records of the log of refused lines ↔ lines of JSON.
+Acknowledged lines that the writer could not store are in separate files (`refused/`), which are never removed. Records
+of their replays, called marks, are in files next to them and are never removed either. This folder is bounded: it would
+drop marks before the lines, and lines would be sent again, with old values over newer ones.
 
-Lines are bytes in no known encoding: each byte is kept as the character of its number, as the port has it.
-
-`RejectedFilter` selects refused lines, and `groups` sums them up.
+`RejectedFilter` selects refused lines, and `groups` counts them.
 """
 
 import os
@@ -29,9 +27,9 @@ import msgspec
 from tsd.config.state_dir import sync_folder
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, UNKNOWN_NAME, TsdError
 
-LINE_BYTES = 32 << 10  # of a line; longer ones (points of HTTP) are cut
+LINE_BYTES = 32 << 10  # of one line; longer ones (points of HTTP) are truncated
 MESSAGE_CHARACTERS = 500
-UNCOUNTED = -1  # of a telnet line that was too long only the beginning is kept, while the rest comes
+UNCOUNTED = -1  # the number of missing bytes is unknown: a telnet line was refused before its end arrived
 
 
 class RejectedLine(msgspec.Struct, tag_field="kind", tag="refused", frozen=True, gc=False):
@@ -41,26 +39,26 @@ class RejectedLine(msgspec.Struct, tag_field="kind", tag="refused", frozen=True,
     reason: str
     message: str
     peer: str  # address and port it came from
-    account: str  # empty: none was shown
+    account: str  # empty: not authenticated
     line: str
-    cut: int = 0  # bytes that are missing at its end; UNCOUNTED: some
+    cut: int = 0  # bytes that are missing at its end; UNCOUNTED: an unknown number
 
     @property
     def bytes(self) -> bytes:
-        """The line as it came, without its LF: a telnet line, or `api/…` and a data point's JSON."""
+        """The line as received, without its LF: a telnet line, or `api/…` and a data point's JSON."""
         return self.line.encode("latin-1")
 
     @property
     def shown(self) -> str:
-        """The line for people: in UTF-8 where it is that."""
+        """The line as text: decoded as UTF-8 if it is valid UTF-8, otherwise as ISO-8859-1."""
         try:
             return self.bytes.decode()
         except UnicodeDecodeError:
             return self.line
 
 
-class LeftOut(msgspec.Struct, tag_field="kind", tag="left_out", frozen=True):
-    """Refused lines that were not kept, because there were too many, or the disk took none."""
+class DroppedLines(msgspec.Struct, tag_field="kind", tag="left_out", frozen=True):
+    """Counts of refused lines that were not kept, because there were too many or a write failed."""
 
     since: int  # ms
     until: int
@@ -68,26 +66,26 @@ class LeftOut(msgspec.Struct, tag_field="kind", tag="left_out", frozen=True):
 
 
 class Replayed(msgspec.Struct, tag_field="kind", tag="replayed", frozen=True, gc=False):
-    """A refused line was sent again."""
+    """The result of a refused line that was sent again."""
 
-    time: int
-    of: str  # the record's name
-    taken: bool
-    reason: str = ""  # why not
+    time: int  # ms
+    of: str  # name of the line's record
+    taken: bool  # accepted
+    reason: str = ""  # of a line that was refused again
     message: str = ""
 
 
-Record = RejectedLine | LeftOut | Replayed
+Record = RejectedLine | DroppedLines | Replayed
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
-class NoRecord(TsdError):
-    """Bytes that are no record."""
+class InvalidRecord(TsdError):
+    """A line of the folder is not a valid record."""
 
 
 class Outcome(NamedTuple):
-    """What became of a line that was sent again."""
+    """The outcome of a line that was sent again."""
 
     taken: bool
     reason: str = ""
@@ -98,17 +96,17 @@ def refused(
     time_ms: int, reason: str, message: str, peer: str, account: str, line: bytes, cut: int = 0
 ) -> RejectedLine:
     """Return the record of a line, which lacks `cut` bytes at its end."""
-    told = message[:MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()  # half a surrogate pair is no text
-    return RejectedLine(time_ms, reason, told, peer, account, line.decode("latin-1"), cut)
+    text = message[:MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()  # JSON has no lone surrogates
+    return RejectedLine(time_ms, reason, text, peer, account, line.decode("latin-1"), cut)
 
 
 def encode_records(records: list[Record]) -> bytes:
-    """Records as lines of JSON."""
+    """Encode records as lines of JSON."""
     return bytes(_encoder.encode_lines(records))
 
 
 def decode_record(line: bytes) -> Record:
-    """Return the record that a line of JSON says. Raise NoRecord.
+    """Decode a line of JSON. Raise InvalidRecord.
 
     >>> decode_record(encode_records([refused(1, "r", "m", "p:1", "", b"put \\xff")])).bytes
     b'put \\xff'
@@ -116,17 +114,17 @@ def decode_record(line: bytes) -> Record:
     try:
         return _decoder.decode(line)
     except msgspec.DecodeError as exc:
-        raise NoRecord(str(exc)) from exc
+        raise InvalidRecord(str(exc)) from exc
 
 
 SUFFIX = ".jsonl"
 UNSTORED = ".lines"  # of the writer's files
 MARKS = ".marks"
-KNOWN_BYTES = 64 << 10  # of one of them, that tell it from others
+CHECKED_BYTES = 64 << 10  # at the start of a file of the writer, for the checksum that identifies it
 _REASONS = {"invalid value": INVALID_VALUE, "unknown metric": UNKNOWN_NAME}
 
 
-class Named(NamedTuple):
+class NamedRecord(NamedTuple):
     """A record and its name."""
 
     name: str
@@ -134,25 +132,25 @@ class Named(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A refused line, and what came of it since."""
+    """A refused line, and its last replay."""
 
     name: str
     refused: RejectedLine
-    replayed: Replayed | None  # when it was last sent again
+    replayed: Replayed | None  # None: never sent again
 
     @property
     def taken(self) -> bool:
-        """Whether it was taken since."""
+        """Whether a replay was accepted."""
         return self.replayed is not None and self.replayed.taken
 
     @property
     def reason(self) -> str:
-        """Why it is refused, by the newest that is known."""
+        """Reason of the latest refusal."""
         return self.replayed.reason if self.replayed is not None and not self.taken else self.refused.reason
 
     @property
     def message(self) -> str:
-        """Likewise in words."""
+        """Error message of the latest refusal."""
         return self.replayed.message if self.replayed is not None and not self.taken else self.refused.message
 
 
@@ -167,31 +165,31 @@ def files(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(stem), path) for stem, path in found if stem.isascii() and stem.isdigit())
 
 
-def read_records(folder: Path) -> Iterator[Named]:
-    """All records in order. What is none (a disk's damage) is passed over."""
+def read_records(folder: Path) -> Iterator[NamedRecord]:
+    """Yield all records in order. Damaged lines are skipped."""
     for number, path in files(folder):
         for at, record in _records(path):
-            yield Named(f"{number}-{at}", record)
+            yield NamedRecord(f"{number}-{at}", record)
 
 
 def _records(path: Path) -> Iterator[tuple[int, Record]]:
-    """A file's records, each with its first byte in it."""
+    """Yield the records of a file, each with its offset."""
     at = 0
     try:
         file = path.open("rb")
-    except FileNotFoundError:  # the daemon has made room meanwhile; or there never was one
+    except FileNotFoundError:  # the daemon has deleted it meanwhile, or there are no marks
         return
     with file:
         for line in file:
             if line.endswith(b"\n"):
-                with suppress(NoRecord):
+                with suppress(InvalidRecord):
                     yield at, decode_record(line)
             at += len(line)
 
 
 def read_entries(folder: Path, unstored: Path) -> Iterator[Entry]:
-    """All refused lines, oldest first: those of `folder`, and, before them, those of `unstored`, where the writer keeps
-    acknowledged lines that could not be stored."""
+    """Yield all refused lines: first those of `unstored`, where the writer keeps acknowledged lines that it could not
+    store, then those of `folder`, oldest first."""
     replayed: dict[str, Replayed] = {}
     for _, record in read_records(folder):
         if isinstance(record, Replayed):
@@ -237,16 +235,16 @@ def _marks_of(path: Path) -> Path:
     """Return the path of the marks of a file. The name has a checksum of the file's start, because a number may be
     reused after its file was removed: marks of other lines do not apply."""
     with path.open("rb") as file:
-        return path.with_name(f"{path.stem}-{crc32(file.read(KNOWN_BYTES)):08x}{MARKS}")
+        return path.with_name(f"{path.stem}-{crc32(file.read(CHECKED_BYTES)):08x}{MARKS}")
 
 
 def _unstored(path: Path) -> Iterator[tuple[str, RejectedLine]]:
-    """The lines of one of the writer's files, which is opened before this returns."""
+    """Open one of the writer's files at once, and yield its lines. Raise FileNotFoundError."""
     return _lines(path.name, path.open("rb"))
 
 
 def _lines(name: str, file: BinaryIO) -> Iterator[tuple[str, RejectedLine]]:
-    """Each stands under a line with `# ` and why."""
+    """Yield the lines of one of the writer's files. A line `# ERROR` precedes the lines that were refused with it."""
     message, at = "", 0
     with file:
         time_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
@@ -260,22 +258,22 @@ def _lines(name: str, file: BinaryIO) -> Iterator[tuple[str, RejectedLine]]:
             at += len(line)
 
 
-_WORD = {"put": 1, "rollup": 2, "histogram": 1}  # which word of a line is its metric
+_METRIC_WORD = {"put": 1, "rollup": 2, "histogram": 1}  # index of the metric among the words of a line
 
 
 class RejectedFilter(NamedTuple):
-    """What is wanted of a refused line; what is empty or None is not looked at."""
+    """Conditions on refused lines. Empty and None match every line."""
 
     reason: str = ""
-    source: str = ""  # an address, with its port or without, an account, or account@address; * and ? stand for others
-    metric: str = ""  # likewise
+    source: str = ""  # an address, with or without its port, an account, or account@address; with wildcards * and ?
+    metric: str = ""  # with the same wildcards
     since_ms: int = 0
     until_ms: int | None = None
     match: re.Pattern[str] | None = None  # anywhere in the line or in the message
     taken: bool | None = False
 
     def has(self, entry: Entry) -> bool:
-        """Return whether it is wanted."""
+        """Return whether a line meets all conditions."""
         refused = entry.refused
         return (
             (self.taken is None or entry.taken == self.taken)
@@ -295,7 +293,7 @@ def _sources(entry: Entry) -> tuple[str, str, str, str]:
 
 
 def metric_of(line: str) -> str:
-    """Return the metric that a refused line seems to name; empty where none can be told.
+    """Return the metric that a refused line seems to name; empty if none is recognized.
 
     >>> metric_of("put sys.cpu 1 x"), metric_of("rollup 1h-sum m 1"), metric_of('api/put {"metric":"m"}')
     ('sys.cpu', 'm', 'm')
@@ -309,23 +307,23 @@ def metric_of(line: str) -> str:
         metric = point.get("metric") if isinstance(point, dict) else None
         return metric if isinstance(metric, str) else ""
     words = line.split(" ", 3)
-    at = _WORD.get(command)
+    at = _METRIC_WORD.get(command)
     return words[at] if at is not None and at < len(words) else ""
 
 
 class RejectedGroup(NamedTuple):
-    """Refused lines that are alike."""
+    """Refused lines with the same reason, source and metric."""
 
     reason: str
     source: str  # address, or account@address
     metric: str
     lines: int
     last_ms: int
-    message: str  # of the last
+    message: str  # of the last line
 
 
 def groups(entries: Iterable[Entry]) -> Iterator[RejectedGroup]:
-    """Lines by reason, source and metric, the largest group first."""
+    """Count lines by reason, source and metric; yield the largest group first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     last: dict[tuple[str, str, str], Entry] = {}
     for entry in entries:

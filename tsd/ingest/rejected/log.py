@@ -1,8 +1,8 @@
-"""Refused lines → a folder of bounded size, by a thread, a batch at a time.
+"""The log of refused lines: a thread appends them in batches to a folder of bounded size.
 
-Nothing waits for it: what comes faster than may be kept, or while the disk takes none, is counted, and the count is
-itself a record. Records are not synced to disk: a crash of the daemon loses none that it has written, one of the
-machine may lose the last seconds' and cut the last record off.
+Ingest never waits for it: lines beyond its rate, or during a failure of the disk, are dropped and counted in a record.
+Records are not synced: a crash of the daemon loses no written record; a crash of the machine may lose those of the last
+seconds, and truncate the last one.
 """
 
 import os
@@ -21,7 +21,7 @@ from tsd.ingest.lines import START_BYTES
 from tsd.ingest.rejected.files import (
     LINE_BYTES,
     UNCOUNTED,
-    LeftOut,
+    DroppedLines,
     Outcome,
     Record,
     Replayed,
@@ -35,22 +35,22 @@ from tsd.ingest.rejected.files import (
 
 log = structlog.get_logger(__name__)
 
-BURST_S = 10  # so many seconds' worth of lines may come at once
+BURST_S = 10  # a burst may hold the lines of this many seconds
 BATCH_S = 0.25  # between two batches
-BATCH_LINES = 500  # the thread works on them a millisecond or so, in which the event loop has to wait for it
-WAITING_BYTES = 4 << 20  # for the thread, at most
-FILES = 8  # the folder's bytes in so many parts: the oldest leaves as a whole
-LEAST_FILE = 64 << 10
-PEERS = 500  # with a recorded share
+BATCH_LINES = 500  # the thread encodes them in about a millisecond, during which it may hold the GIL
+WAITING_BYTES = 4 << 20  # limit of lines that wait for the thread
+FILES = 8  # the folder has about this many files; the oldest is deleted as a whole
+MIN_FILE_BYTES = 64 << 10
+PEERS = 500  # peers whose share of the rate is tracked
 
 
 class RejectedStats(NamedTuple):
-    """The log's counters."""
+    """A snapshot of the log's counters."""
 
-    kept: int
-    left_out: int
-    size: int
-    failures: int
+    kept: int  # lines
+    dropped: int  # lines
+    size: int  # bytes of all files
+    failures: int  # of writes
 
 
 class _WaitingLine(NamedTuple):
@@ -62,16 +62,17 @@ class _WaitingLine(NamedTuple):
     peer: str
     account: str
     line: bytes
-    cut: int  # bytes that are missing at its end
+    cut: int  # see RejectedLine
 
 
 class RejectedLog:
-    """The log of refused lines that a daemon writes."""
+    """The log of refused lines of a running daemon."""
 
     def __init__(
         self, folder: Path, unstored: Path, *, max_bytes: int, per_second: int, now_ms: Callable[[], int]
     ) -> None:
-        """`max_bytes` 0: nothing is kept. `unstored` is where the writer keeps lines that it could not store."""
+        """`max_bytes` 0: no log. `per_second` lines are kept, half of them of one peer. `unstored` is the writer's
+        folder of acknowledged lines that it could not store."""
         self.folder = folder
         self._unstored = unstored
         self._max_bytes = max_bytes
@@ -82,8 +83,8 @@ class RejectedLog:
         self._waiting: list[_WaitingLine] = []
         self._marks: list[Record] = []
         self._waiting_bytes = 0
-        self._left_out: Counter[str] = Counter()
-        self._left_out_since_ms = 0
+        self._dropped: Counter[str] = Counter()  # lines by reason, since the last record of them
+        self._dropped_since_ms = 0
         self._work = trio.Event()
         self._written = trio.Event()
         self._writing = False
@@ -91,10 +92,10 @@ class RejectedLog:
         self._number = 0
         self._size = 0  # of the open file
         self._fd: int | None = None
-        self._sizes: dict[int, int] = {}  # of the files, by number
-        self._kept = self._left_out_total = self._failures = 0
+        self._sizes: dict[int, int] = {}  # bytes of the files, by number
+        self._kept = self._dropped_total = self._failures = 0
 
-    def note(self, origin: Origin, refusals: Sequence[RefusedLine]) -> None:
+    def add(self, origin: Origin, refusals: Sequence[RefusedLine]) -> None:
         """Keep as many refused lines as the limits allow, and count the others."""
         if not self._max_bytes:
             return
@@ -102,14 +103,14 @@ class RejectedLog:
         count = self._room_for(origin, len(refusals))
         peer, account = origin.name, origin.account
         for line, error in refusals[:count]:
-            # Not the error itself: its frames hold a whole block.
+            # Not the error itself: the frames of its traceback hold a whole block.
             kept = line[:LINE_BYTES]
             only_start = error.reason == LINE_TOO_LONG and len(line) <= START_BYTES
             cut = UNCOUNTED if only_start else len(line) - len(kept)
             self._waiting.append(_WaitingLine(now_ms, error.reason, str(error), peer, account, kept, cut))
             self._waiting_bytes += len(kept)
         if count < len(refusals):
-            self._leave_out(Counter([error.reason for _, error in refusals[count:]]))
+            self._count_dropped(Counter([error.reason for _, error in refusals[count:]]))
         self._work.set()
 
     def _room_for(self, origin: Origin, wanted: int) -> int:
@@ -131,14 +132,15 @@ class RejectedLog:
         share.spend(count, now_s=now_s)
         return count
 
-    def _leave_out(self, reasons: Counter[str]) -> None:
-        if not self._left_out:
-            self._left_out_since_ms = self._now_ms()
-        self._left_out.update(reasons)
-        self._left_out_total += reasons.total()
+    def _count_dropped(self, reasons: Counter[str]) -> None:
+        if not self._dropped:
+            self._dropped_since_ms = self._now_ms()
+        self._dropped.update(reasons)
+        self._dropped_total += reasons.total()
 
     async def mark(self, outcomes: Sequence[tuple[str, Outcome]]) -> None:
-        """Note what became of records that were sent again, by name; returns once it was tried to write that."""
+        """Record the outcomes of lines that were sent again, by the names of their records. Return after the attempt to
+        write them: an error is logged and counted."""
         now_ms = self._now_ms()
         marks = [Replayed(now_ms, name, *outcome) for name, outcome in outcomes]
         if unstored := [mark for mark in marks if is_unstored(mark.of)]:
@@ -152,17 +154,17 @@ class RejectedLog:
             await self.flush()
 
     async def flush(self) -> None:
-        """Return once what was noted is in the folder, or could not be put there."""
+        """Wait until all added lines are in the folder, or the attempt to write them has failed."""
         self._work.set()
         while self._waiting or self._marks or self._writing:
             await self._written.wait()
 
     async def run(self) -> None:
-        """Write what is noted, until cancelled."""
+        """Write added lines in batches, until cancelled."""
         if not self._max_bytes:
             await trio.sleep_forever()
         try:
-            await trio.to_thread.run_sync(self._look_around)
+            await trio.to_thread.run_sync(self._find_files)
             while True:
                 await self._work.wait()
                 await self._write_batch()
@@ -175,51 +177,49 @@ class RejectedLog:
                 await trio.to_thread.run_sync(self._close)
 
     async def _write_batch(self) -> None:
-        letters, self._waiting = self._waiting[:BATCH_LINES], self._waiting[BATCH_LINES:]
-        self._waiting_bytes -= sum(len(letter.line) for letter in letters)
+        lines, self._waiting = self._waiting[:BATCH_LINES], self._waiting[BATCH_LINES:]
+        self._waiting_bytes -= sum(len(waiting.line) for waiting in lines)
         if not self._waiting:
             self._work = trio.Event()
         marks, self._marks = self._marks, []
-        left_out, since_ms, self._left_out = self._left_out, self._left_out_since_ms, Counter()
-        if not (letters or marks or left_out):
+        dropped, since_ms, self._dropped = self._dropped, self._dropped_since_ms, Counter()
+        if not (lines or marks or dropped):
             return
-        count = LeftOut(since_ms, self._now_ms(), dict(left_out)) if left_out else None
+        count = DroppedLines(since_ms, self._now_ms(), dict(dropped)) if dropped else None
         self._writing = True
         written = False
         try:
-            with trio.CancelScope(
-                shield=True
-            ):  # a thread's work is not cut off, but it could be kept from its beginning
-                await trio.to_thread.run_sync(self._write, letters, marks, count)
+            with trio.CancelScope(shield=True):  # otherwise a cancelled task would not start the thread
+                await trio.to_thread.run_sync(self._write, lines, marks, count)
             written, self._failing = True, False
-            self._kept += len(letters)
+            self._kept += len(lines)
         except OSError as exc:
             self._failures += 1
             if not self._failing:
                 log.warning("rejected.write_failed", folder=str(self.folder), error=str(exc))
             self._failing = True
         finally:
-            if not written:  # after a defect too, which has this run again: each line is kept or counted
-                self._leave_out(Counter([letter.reason for letter in letters]))
-                self._left_out.update(left_out)
-                self._left_out_since_ms = since_ms or self._left_out_since_ms
+            if not written:  # also after an unexpected error: each line is kept or counted
+                self._count_dropped(Counter([waiting.reason for waiting in lines]))
+                self._dropped.update(dropped)
+                self._dropped_since_ms = since_ms or self._dropped_since_ms
             self._writing = False
             self._written.set()
             self._written = trio.Event()
 
     # ---- in a thread
 
-    def _look_around(self) -> None:
-        """See what an earlier run left; go on in its last file."""
+    def _find_files(self) -> None:
+        """Find the files of an earlier run, and continue its last one."""
         with suppress(OSError):
             self._sizes = {number: path.stat().st_size for number, path in files(self.folder)}
             self._number = max(self._sizes, default=0)
 
-    def _write(self, letters: list[_WaitingLine], marks: list[Record], left_out: LeftOut | None) -> None:
-        """Append records, all or none of them, and make room. Raises OSError."""
-        records: list[Record] = [refused(*letter) for letter in letters]
+    def _write(self, lines: list[_WaitingLine], marks: list[Record], dropped: DroppedLines | None) -> None:
+        """Append all records or none, and delete the oldest files beyond `max_bytes`. Raises OSError."""
+        records: list[Record] = [refused(*waiting) for waiting in lines]
         records += marks
-        records += [left_out] if left_out is not None else []
+        records += [dropped] if dropped is not None else []
         text = encode_records(records)
         fd = self._open()
         try:
@@ -233,10 +233,10 @@ class RejectedLog:
             raise
         self._size += len(text)
         self._sizes[self._number] = self._size
-        if self._size >= max(self._max_bytes // FILES, LEAST_FILE):
+        if self._size >= max(self._max_bytes // FILES, MIN_FILE_BYTES):
             self._close()
             self._number += 1
-            self._make_room()
+            self._delete_oldest()
 
     def _open(self) -> int:
         if self._fd is not None:
@@ -246,7 +246,7 @@ class RejectedLog:
         path = file_path(self.folder, self._number)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         try:
-            self._size = _whole(fd)
+            self._size = _whole_bytes(fd)
             os.ftruncate(fd, self._size)
         except OSError:
             os.close(fd)
@@ -254,27 +254,27 @@ class RejectedLog:
         self._fd = fd
         return fd
 
-    def _make_room(self) -> None:
-        """Have the oldest leave where there is too much."""
+    def _delete_oldest(self) -> None:
+        """Delete the oldest files, until there is space for one more file."""
         for number in sorted(self._sizes):
-            if sum(self._sizes.values()) <= self._max_bytes - max(self._max_bytes // FILES, LEAST_FILE):
+            if sum(self._sizes.values()) <= self._max_bytes - max(self._max_bytes // FILES, MIN_FILE_BYTES):
                 return
             file_path(self.folder, number).unlink(missing_ok=True)
             del self._sizes[number]
 
     def _close(self) -> None:
-        fd, self._fd = self._fd, None  # closed, whatever the close says: its number may be another's next
+        fd, self._fd = self._fd, None  # even if close fails, the kernel has released the descriptor
         if fd is not None:
             with suppress(OSError):
                 os.close(fd)
 
     def statistics(self) -> RejectedStats:
-        """Return the numbers of this moment."""
-        return RejectedStats(self._kept, self._left_out_total, sum(self._sizes.values()), self._failures)
+        """Return the current counters."""
+        return RejectedStats(self._kept, self._dropped_total, sum(self._sizes.values()), self._failures)
 
 
-def _whole(fd: int) -> int:
-    """Return how many bytes of a file are whole records: what a crash cut off at its end is none."""
+def _whole_bytes(fd: int) -> int:
+    """Return the size of a file without a record that a crash truncated at its end."""
     end = os.fstat(fd).st_size
     while end:
         start = max(0, end - LINE_BYTES)
