@@ -44,7 +44,7 @@ NETWORK_SETTINGS = (  # applied by `set_networks`
 
 RELOAD_INTERVAL_S = 2
 VERIFIED_CACHE = 4096  # verified passwords, stored as HMACs with a random key of this process
-WRONG_CACHE = 1024  # wrong passwords, likewise
+WRONG_CACHE = 1024  # wrong passwords, stored in the same way
 DEFAULT_ROLES = Role.READ | Role.WRITE  # of all senders while authentication is off
 
 

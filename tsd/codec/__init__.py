@@ -1,1 +1,4 @@
-"""Every byte of OpenTSDB's formats, and nothing else: no clock, no store, no task (see FORMATS.md)."""
+"""Every byte of the stored formats and of put lines: pure functions, without a clock, I/O or tasks.
+
+Each layout has a package with a FORMATS page (`opentsdb`, `kairosdb`). `packing` and `blocks` are forms of cells in
+the embedded store."""

@@ -1,4 +1,4 @@
-"""Points as parallel arrays: `Columns` on the way in, `Points` and `Batch` on the way out.
+"""Points as parallel arrays: `Columns` in ingest, `Points` and `Batch` in queries.
 
 Integers and doubles are kept side by side; nothing is rounded.
 

@@ -1,4 +1,4 @@
-"""Rules of retention: how long points are kept, by patterns of metrics. They are text in the settings."""
+"""Parse the rules of retention in the settings: how long points are kept, by patterns of metrics."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _EXAMPLE = "sys.debug.*=7d; *=400d"
 
 
 class RetentionRule(NamedTuple):
-    """One rule: what it is for, and how long that is kept."""
+    """One rule: which points it applies to, and how long they are kept."""
 
     text: str  # as written
     interval: str  # of rollups, e.g. "1h"; empty: all intervals
@@ -20,17 +20,17 @@ class RetentionRule(NamedTuple):
     keep_s: int | None  # None: forever
 
     def matches(self, metric: str, interval: str) -> bool:
-        """Return whether the rule is for a metric, and an interval of rollups."""
+        """Return whether the rule applies to a metric, and to an interval of rollups."""
         return self.interval in ("", interval) and self.pattern.fullmatch(metric) is not None
 
 
 class RetentionRules(NamedTuple):
-    """Rules in order: the first one that matches counts. What none matches is kept."""
+    """Rules in order: the first one that matches applies. Without a match, points are kept."""
 
     rules: Sequence[RetentionRule] = ()
 
     def find(self, metric: str, interval: str = "") -> RetentionRule | None:
-        """Return the rule for a metric, and an interval of rollups.
+        """Return the rule for a metric and an interval of rollups; None if none matches.
 
         >>> rules = parse_rules("sys.debug.*=7d; *=forever")
         >>> rules.find("sys.debug.x").keep_s, rules.find("sys.cpu").keep_s
@@ -62,8 +62,8 @@ def parse_age(text: str) -> int | None:
 def parse_rules(text: str, *, intervals: bool = False) -> RetentionRules:
     """Return the rules of a text such as `sys.debug.*=7d; *=400d`. Raise ValueError.
 
-    Patterns are of whole names: * any characters, ? one, [ab] one of some. With `intervals`, the patterns are of
-    rollups, and `1m:` before a pattern restricts it to that interval.
+    A pattern must match the whole name: `*` matches any characters, `?` one, `[ab]` one of those listed. With
+    `intervals`, the rules are for rollups, and `1m:` before a pattern restricts it to that interval.
     """
     found = []
     for part in filter(None, map(str.strip, text.split(";"))):

@@ -387,11 +387,11 @@ class Config(AccessSettings, LimitSettings, CassandraSettings, KairosSettings):
         "false: reject a query that its client is already running.")
     query_bytes: int = setting(
         "tsd.query.limits.bytes.default", 0,
-        "Bytes that a sub-query may read from the store before it ends with OpenTSDB's error. 0: unlimited.",
+        "Bytes that a sub query may read from the store before it ends with OpenTSDB's error. 0: unlimited.",
         "bytes", low=0)
     query_points: int = setting(
         "tsd.query.limits.data_points.default", 0,
-        "Data points that a sub-query may read. 0: unlimited.", "points", low=0)
+        "Data points that a sub query may read. 0: unlimited.", "points", low=0)
     query_bytes_override: bool = setting(
         "tsd.query.limits.bytes.allow_override", False,
         "Requests may use overrideByteLimit.")

@@ -47,7 +47,7 @@ def lock_state(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Make files of the block without permissions of other users, and without the group's to write."""
+    """Create files in the block without permissions for other users, and without write permission for the group."""
     before = os.umask(0o077)
     os.umask(before | OTHERS)
     try:
@@ -57,7 +57,7 @@ def private_files() -> Iterator[None]:
 
 
 def _restrict(folder: Path) -> None:
-    """Take permissions of other users from a state folder that existed before, and from its files.
+    """Remove other users' permissions from a state folder that existed before, and from its files.
 
     Only the folder and what is in STATE_FOLDERS: with a wrong --data, the folder may have other content.
     """

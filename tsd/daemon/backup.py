@@ -1,16 +1,16 @@
-"""Backups of a state folder: what a backup's folder holds, how it is made while the daemon runs, how it is restored.
+"""Backups of a state folder: their files, how they are made while the daemon runs, and how they are restored.
 
     FOLDER/2026-11-23T15-24-00Z/
-        backup.json    what the backup is, and the size of each file; `complete` once all are there and on disk
+        backup.json    the manifest: size of each file, and `complete` once all files are on disk
         state/         files of the state folder: its identity and format, refused and rejected lines
         journal/       lines that were not in the store yet
         store/         a snapshot of the embedded store
 
 The journal is copied before the snapshot is taken. A line leaves the journal only when its point is in the store, so
-every acknowledged line is in one of the two, or in both, which is the same: writes may be repeated.
+every acknowledged line is in one of the two or in both. Both are right, because writes may be repeated.
 
-Files of the store never change once they are written. Those that an earlier backup in the same FOLDER has are linked
-to it instead of copied.
+The store's files never change once they are written. A file that an earlier backup in the same FOLDER has is a hard
+link to it, not a copy.
 """
 
 import errno
@@ -49,7 +49,7 @@ class BrokenBackup(TsdError):
 
 
 class Manifest(NamedTuple):
-    """What a backup says of itself."""
+    """The manifest of a backup: its file `backup.json`."""
 
     identity: str  # of the state folder
     made: str  # UTC, ISO 8601
@@ -83,7 +83,7 @@ def write_manifest(backup: Path, manifest: Manifest) -> None:
 
 
 def missing_files(backup: Path, manifest: Manifest) -> list[str]:
-    """Return what a backup lacks, a phrase for each file."""
+    """Return what a backup lacks: one phrase for each missing or truncated file."""
     lacks = []
     for name, size in manifest.files.items():
         try:
@@ -101,7 +101,7 @@ def missing_files(backup: Path, manifest: Manifest) -> list[str]:
 
 
 def check_complete(backup: Path) -> Manifest:
-    """Return the manifest of a backup that has everything. Raise BrokenBackup with what it lacks."""
+    """Return the manifest of a complete backup. Raise BrokenBackup with what it lacks."""
     manifest = read_manifest(backup)
     lacks = missing_files(backup, manifest)
     if lacks:
@@ -111,7 +111,7 @@ def check_complete(backup: Path) -> Manifest:
 
 
 def list_backups(folder: Path) -> list[tuple[Path, Manifest | BrokenBackup]]:
-    """Return the backups in a folder, oldest first, each with its manifest or why it has none."""
+    """Return the backups in a folder, oldest first, each with its manifest or the error of reading it."""
     found: list[tuple[Path, Manifest | BrokenBackup]] = []
     for path in sorted(folder.iterdir() if folder.is_dir() else ()):
         if _NAME.fullmatch(path.name):
@@ -146,7 +146,7 @@ def _names(made: datetime) -> Iterator[str]:
 
 
 class BackupWriter:
-    """One backup while it is made. Each step may raise OSError; the manifest then still says what is missing."""
+    """Makes one backup, step by step. Each step may raise OSError; the manifest then still lists what is missing."""
 
     def __init__(self, backup: Path, previous: Path | None) -> None:
         """`previous` is an earlier complete backup in the same folder."""
@@ -165,7 +165,7 @@ class BackupWriter:
                     self._add(path, Path(STATE) / name)
 
     def copy_journal(self, journal: Path) -> None:
-        """Copy what is on disk for sure of each segment. A segment that disappears meanwhile is in the store."""
+        """Copy the synced part of each segment. A segment that disappears meanwhile is in the store."""
         for name in ("adopted", "pending-damage"):
             with suppress(FileNotFoundError):
                 self._add(journal / name, Path(JOURNAL) / name)
@@ -176,7 +176,7 @@ class BackupWriter:
                 self._record(Path(JOURNAL) / path.name, copy_segment(path, self.backup / JOURNAL / path.name))
 
     def plan_store(self, snapshot: Path) -> None:
-        """Note which files the snapshot has, so that a backup that ends early says which it lacks."""
+        """Record the snapshot's files in the manifest, so that it lists what an interrupted backup lacks."""
         for path in files_below(snapshot):
             self._files[f"{STORE}/{path.relative_to(snapshot)}"] = path.stat().st_size
         self._write_manifest(complete=False)
@@ -259,13 +259,13 @@ def restore_files(backup: Path, manifest: Manifest, state: Path, journal: Path) 
 
 
 def restored_places(manifest: Manifest, state: Path, journal: Path) -> dict[str, Path]:
-    """Return where each file of a backup is restored to."""
+    """Return the target path of each file of a backup."""
     places = {STATE: state, JOURNAL: journal, STORE: state / "store"}
     return {name: places[Path(name).parts[0]].joinpath(*Path(name).parts[1:]) for name in manifest.files}
 
 
 def journal_lines(journal: Path) -> int:
-    """Return how many lines wait in a journal. Raise Damage for the first part that is not what was written."""
+    """Return the number of lines in a journal. Raise Damage for the first damaged part."""
     lines = 0
     for path in segment_paths(journal):
         for piece in read_pieces(path):
@@ -285,7 +285,7 @@ def files_below(folder: Path) -> Iterable[Path]:
 
 
 def copy_file(source: Path, target: Path) -> int:
-    """Copy a file with its time of change, and sync it. Return its bytes. Raise OSError."""
+    """Copy a file with its modification time, and sync it. Return its size in bytes. Raise OSError."""
     _make_parents(target)
     with source.open("rb") as read, target.open("wb") as write:
         about = os.fstat(read.fileno())
@@ -296,7 +296,7 @@ def copy_file(source: Path, target: Path) -> int:
 
 
 def copy_segment(source: Path, target: Path) -> int:
-    """Copy a journal segment, which may grow meanwhile, up to where it is on disk for sure. Return the bytes."""
+    """Copy the synced part of a journal segment, which may grow meanwhile. Return its size in bytes. Raise OSError."""
     head = read_header(source)
     if head.owner is None or head.synced is None:
         return copy_file(source, target)  # damaged: its lines are checked when it is replayed

@@ -1,7 +1,7 @@
 """A start on a full disk waits for space, and says so: in the log, in systemd's status, and on the port.
 
 Meanwhile the port answers HTTP: `/health/live` passes, and everything else is answered with 503 and the reason. Telnet
-clients are not read from. Their connections end when the start goes on.
+clients are not read from. Their connections end when the start continues.
 """
 
 import errno

@@ -266,8 +266,8 @@ class Multiplexer:
         return b""
 
     def _ingest(self, packets: Sequence[Packet], block: bytes) -> None:
-        """Ingest a batch. Each packet that needs the slow path is handed over to its connection, and the batch goes on
-        with the next packet. A packet that is alone is handed over too."""
+        """Ingest a batch. Each packet that needs the slow path is handed over to its connection, and the batch
+        continues with the next packet. The only packet of a batch is handed over, too."""
         bounds = list(accumulate(map(PACKET_SIZE, packets), initial=0))
         first, batched = 0, self._is_plain is None or self._is_plain(block)
         while first < len(packets):

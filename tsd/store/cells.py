@@ -130,8 +130,8 @@ class CellSigner:
     """Computes signatures of groups of rows. Cells may be added in any order and in any number of calls.
 
     A signature is the sum of a hash of each cell, keyed with a secret of this process. Equal signatures mean cells with
-    equal rows, columns, write timestamps and lengths of values. Values of the same length and timestamp are not told
-    apart: a caller must not rely on signatures of cells that may still be rewritten within their millisecond.
+    equal rows, columns, write timestamps and lengths of values. Values of the same length and timestamp have the
+    same signature: a caller must not rely on signatures of cells that may still be rewritten within their millisecond.
 
     This needs the compiled loop: in Python, hashing each cell would cost more than reading the rows again.
     """

@@ -1,7 +1,7 @@
 """What a table layout knows about series besides their points: names, metadata, trees and annotations.
 
-Every layout has a `SeriesCatalog`. The other faces are optional: `tsd.tables.Tables` has None for those that a layout
-lacks. A series is identified by opaque bytes, which users see in hex: OpenTSDB's TSUID.
+Every layout has a `SeriesCatalog`. The other protocols are optional: `tsd.tables.Tables` has None for those that a
+layout lacks. A series is identified by opaque bytes, which users see in hex: OpenTSDB's TSUID.
 
 `Stat` is one number of the statistics that a daemon reports.
 """

@@ -28,7 +28,7 @@ class NamedSeries(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Return where the rules place a series."""
+    """The place that the rules give a series."""
 
     path: tuple[str, ...]  # from the root to the leaf; the root alone: not placed
     messages: tuple[str, ...]  # the result of each rule

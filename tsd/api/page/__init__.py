@@ -1,1 +1,1 @@
-"""The page for people: graphs of queries, and the state of the daemon."""
+"""The web page: graphs of queries, and the state of the daemon."""

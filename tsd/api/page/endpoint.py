@@ -76,7 +76,7 @@ def _digest(files: Mapping[str, bytes]) -> str:
 
 
 def _access(request: Request, *, has_accounts: bool) -> dict[str, object]:
-    """Return who sent a request and what they may do."""
+    """Return the account that sent a request, and its roles."""
     principal = request.peer.principal
     roles = [role.name.lower() for role in Role if role in principal.roles and role.name]
     return {"name": principal.name, "roles": roles, "sign_in": has_accounts}

@@ -1,1 +1,1 @@
-"""`tsd torture`: daemons of its own are loaded and harmed, and what they acknowledged is looked for afterwards."""
+"""`tsd torture`: load daemons, inject faults, and verify that every acknowledged point is stored."""

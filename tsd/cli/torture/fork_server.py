@@ -65,8 +65,8 @@ class Forked:
             "clock": None if clock is None else str(clock),
             "limits": {name: resource.getrlimit(getattr(resource, name)) for name in LIMITS},
         }
-        stdin, stdout, stderr, told = (os.pipe() for _ in range(4))
-        theirs = [stdin[0], stdout[1], stderr[1], told[1], os.memfd_create("request")]
+        stdin, stdout, stderr, status_pipe = (os.pipe() for _ in range(4))
+        theirs = [stdin[0], stdout[1], stderr[1], status_pipe[1], os.memfd_create("request")]
         try:
             os.pwrite(theirs[-1], json.dumps(request).encode(), 0)
             socket.send_fds(_origin(), [b"!"], theirs)
@@ -76,16 +76,16 @@ class Forked:
         self.stdin = os.fdopen(stdin[1], "wb")
         self.stdout = os.fdopen(stdout[0], "rb")
         self.stderr = os.fdopen(stderr[0], "rb")
-        self._told = os.fdopen(told[0], "rb", buffering=0)
+        self._status_pipe = os.fdopen(status_pipe[0], "rb", buffering=0)
         self._polling = threading.Lock()
         self.returncode: int | None = None
-        self.pid = self._next_told()
+        self.pid = self._read_number()
 
     def poll(self) -> int | None:
         """Return the exit status (negative for a signal), None while the command runs."""
         with self._polling:
-            if self.returncode is None and _readable(self._told.fileno(), 0):
-                self.returncode = self._next_told()
+            if self.returncode is None and _readable(self._status_pipe.fileno(), 0):
+                self.returncode = self._read_number()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -97,12 +97,12 @@ class Forked:
             if self.returncode is not None:
                 return self.returncode
             # Duplicate the descriptor: the number of a closed one may be reused for another pipe.
-            told = os.dup(self._told.fileno())
+            status_pipe = os.dup(self._status_pipe.fileno())
         try:
-            if not _readable(told, timeout):
+            if not _readable(status_pipe, timeout):
                 raise subprocess.TimeoutExpired("tsd", timeout or 0)
         finally:
-            os.close(told)
+            os.close(status_pipe)
         status = self.poll()
         assert status is not None
         return status
@@ -137,7 +137,7 @@ class Forked:
     def close(self) -> None:
         """Close this process's ends of the pipes."""
         with self._polling:
-            self._told.close()
+            self._status_pipe.close()
         for pipe in (self.stdout, self.stderr):
             pipe.close()
         self._feed(b"")
@@ -152,8 +152,8 @@ class Forked:
         self.wait()
         self.close()
 
-    def _next_told(self) -> int:
-        number: int = NUMBER.unpack(self._told.read(NUMBER.size))[0]
+    def _read_number(self) -> int:
+        number: int = NUMBER.unpack(self._status_pipe.read(NUMBER.size))[0]
         return number
 
     def _feed(self, given: bytes) -> None:
@@ -207,7 +207,7 @@ def _serve(asked: socket.socket) -> None:
 
 def _become(fds: Sequence[int]) -> None:
     """Fork again: return in the command's process, and report its process id and exit status from this one."""
-    *standard, told, request = fds
+    *standard, status_pipe, request = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     unready, ready = os.pipe()
     pid = os.fork()
@@ -215,15 +215,15 @@ def _become(fds: Sequence[int]) -> None:
         for fd in (*standard, request, ready):
             os.close(fd)
         os.read(unready, 1)  # wait until the limits are set: a caller that has the process id may change them
-        os.write(told, NUMBER.pack(pid))
-        os.write(told, NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        os.write(status_pipe, NUMBER.pack(pid))
+        os.write(status_pipe, NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         os._exit(0)
     with open(request, "rb") as file:
         asked = json.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
     for number, fd in enumerate(standard):
         os.dup2(fd, number)
         os.close(fd)
-    os.close(told)
+    os.close(status_pipe)
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["env"])

@@ -1,7 +1,7 @@
-"""Many points at once: the same bytes as `words`, `cell` and `join` make, by column instead of by point.
+"""Encode the cells of many points at once, in numpy: the same bytes as those of `tsd.codec.opentsdb.cell`.
 
-A window's points stand in four parallel arrays. That is what makes the way in fast without a compiler: whatever is done
-for each point is done by numpy for all of them, and the property tests hold it against the plain functions.
+A window's points are four parallel arrays. No Python code runs for each point, so ingest is fast without a C compiler.
+Property tests compare the results with the functions for single points.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Histograms: counts by range of values, one cell a point in time (FORMATS.md §8).
+"""Histograms: counts by range of values, one cell for each time (FORMATS.md §8).
 
-Histograms as configured, and the lines that carry them → the cell each one says, but for UIDs (FORMATS.md §8).
+Also parses lines of histograms to cells of series that still have names instead of UIDs (`SummaryCell`).
 """
 
 import base64
@@ -29,7 +29,7 @@ from tsd.codec.text import parse_double, parse_long
 from tsd.errors import ILLEGAL_ARGUMENT, BadLine, CorruptRow
 
 HISTOGRAM = b"\x06"  # first byte of the qualifier
-SHORTEST = 6  # bytes: OpenTSDB refuses shorter payloads on the way in, shorter cells on the way out
+SHORTEST = 6  # bytes: OpenTSDB refuses to store shorter payloads, and to read shorter cells
 MOST_BUCKETS = (1 << 15) - 1  # their number is a signed 2-byte integer
 LAST_ID = 127  # OpenTSDB reads the id as a signed byte, so it never finds a cell's codec above
 

@@ -80,15 +80,15 @@ class DuplicateTimestamp(CorruptRow):
 class MergedRow(NamedTuple):
     """A row's points, and the numbers of duplicates."""
 
-    joined: Point  # all points as one cell, however many they are; NO_POINT if there is none
-    size: int  # how many there are
-    cells: Sequence[StoredCell]  # those that hold points, in the order given
-    identical: int = 0  # points dropped that said the same
-    variant: int = 0  # points dropped that said something else
+    joined: Point  # all points as one cell, of any size; NO_POINT if there is none
+    size: int  # number of points
+    cells: Sequence[StoredCell]  # the cells with points, in the given order
+    identical: int = 0  # dropped points with the same value as the one kept
+    variant: int = 0  # dropped points with another value
 
     @property
     def appended(self) -> bool:
-        """Whether an append column is among the cells: then the row must not be rewritten."""
+        """Whether one of the cells is an append column: then the row must not be rewritten."""
         return any(len(cell.qualifier) == len(APPEND) for cell in self.cells)
 
     @property
@@ -111,9 +111,9 @@ class _Run(NamedTuple):
 def merge(key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT_RULES) -> MergedRow:
     """Return the points of a row's cells, given in any order; each column once.
 
-    Of several points of one time, the newest cell's counts; of equally new cells the lowest qualifier's; within a cell
-    the first. (An append column's last, as it is a log.) Raises DuplicateTimestamp where they differ and `rules` do
-    not decide, CorruptRow where a cell breaks §4 or §5; both name the row.
+    Of several points with one time, that of the newest cell is kept; of equally new cells, that of the lowest
+    qualifier; within a cell the first, but of an append column the last. Raise DuplicateTimestamp if their values
+    differ and `rules` do not decide, and CorruptRow if a cell violates FORMATS.md §4 or §5; both name the row.
 
     >>> merge(b"", [StoredCell(b"\\0\\x10", b"\\x2b", 5), StoredCell(b"\\0\\0", b"\\x2a", 4)]).joined
     Point(qualifier=b'\\x00\\x00\\x00\\x10', value=b'*+\\x00')

@@ -1,10 +1,8 @@
 """Rollups and pre-aggregates: points of longer intervals, each kind in its tables (FORMATS.md §9).
 
-Rollups as configured, and the lines that carry them → the cell each one says, but for UIDs (FORMATS.md §9).
-
-A line's checks run in OpenTSDB's order, because the reply names only the first failure.
-
-What one line of a rollup or a histogram says: a whole cell, of a series that is still known by its names.
+Parses their configuration, and lines of rollups to cells of series that still have names instead of UIDs
+(`SummaryCell`, which histograms use too). A line is checked in OpenTSDB's order, because the reply names only the first
+error.
 """
 
 import json

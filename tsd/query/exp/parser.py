@@ -165,23 +165,23 @@ class _ExpressionParser:
                 del self._steps[start:]
                 self._statement()
         if len(self._steps) == start:
-            raise self._wrong()
+            raise self._syntax_error()
 
     def _statement(self) -> None:
         if self._take("{"):
             self._nested(lambda: self._statements("}"))
-            self._want("}")
+            self._expect("}")
         elif self._take("if"):
             self._nested(self._if)
         else:
-            self._choice()
+            self._expression()
             if self._peek not in (_END, ";", "}", "else"):
-                raise self._wrong()
+                raise self._syntax_error()
 
     def _if(self) -> None:
-        self._want("(")
-        self._choice()
-        self._want(")")
+        self._expect("(")
+        self._expression()
+        self._expect(")")
         self._statement()
         self._take(";")
         if self._take("else"):
@@ -190,28 +190,28 @@ class _ExpressionParser:
             self._steps.append(NOTHING)
         self._operate("?", 3)
 
-    def _choice(self) -> None:
-        self._nested(self._choose)
+    def _expression(self) -> None:
+        self._nested(self._ternary)
 
-    def _choose(self) -> None:
-        self._either()
+    def _ternary(self) -> None:
+        self._logical_or()
         if self._take("?:"):
             self._operate("=", 1)
-            self._choice()
+            self._expression()
             self._operate("?", 3)
         elif self._take("?"):
-            self._choice()
-            self._want(":")
-            self._choice()
+            self._expression()
+            self._expect(":")
+            self._expression()
             self._operate("?", 3)
 
-    def _either(self) -> None:
-        self._both()
+    def _logical_or(self) -> None:
+        self._logical_and()
         while self._take("||"):
-            self._both()
+            self._logical_and()
             self._operate("||", 2)
 
-    def _both(self) -> None:
+    def _logical_and(self) -> None:
         self._equality()
         while self._take("&&"):
             self._equality()
@@ -259,18 +259,18 @@ class _ExpressionParser:
             try:
                 self._steps.append(_literal(token.text, singles=self._singles))
             except ValueError as exc:  # 09 is no octal number
-                raise self._wrong() from exc
+                raise self._syntax_error() from exc
         elif token.kind == "name":
             self._names[token.text] = None
             self._steps.append(Variable(token.text))
         elif token.kind == "word" and token.text in ("true", "false"):
             self._steps.append(Literal(ValueKind.BOOLEAN, token.text == "true"))
         elif token.text != "(":
-            raise self._wrong()
+            raise self._syntax_error()
         self._next += 1
         if token.text == "(":
-            self._choice()
-            self._want(")")
+            self._expression()
+            self._expect(")")
 
     def _operate(self, sign: str, operands: int) -> None:
         self._steps.append(Operation(sign, operands))
@@ -297,11 +297,11 @@ class _ExpressionParser:
         self._next += 1
         return token.text
 
-    def _want(self, text: str) -> None:
+    def _expect(self, text: str) -> None:
         if not self._take(text):
-            raise self._wrong()
+            raise self._syntax_error()
 
-    def _wrong(self) -> BadExpression:
+    def _syntax_error(self) -> BadExpression:
         return self._error(self._tokens[self._next].at)
 
     def _error(self, at: int) -> BadExpression:

@@ -75,17 +75,17 @@ class _FunctionParser:
             raise BadQuery(f"an expression nested deeper than {MAX_DEPTH} levels", status=500)
         function = self._take(_NAME)
         if not function:
-            raise self._wrong()
+            raise self._syntax_error()
         if not self._functions(function):
             raise BadQuery(f"Function {function} has not been implemented", status=500)
-        self._want("(")
+        self._expect("(")
         operands: list[Call | MetricQuery] = []
         words: list[str] = []
         while True:
             self._argument(operands, words)
-            if not self._sees(","):
+            if not self._starts_with(","):
                 break
-        self._want(")")
+        self._expect(")")
         self._depth -= 1
         return Call(function, tuple(operands), tuple(words))
 
@@ -98,8 +98,8 @@ class _FunctionParser:
         before = self._at
         word = self._take(_NAME)
         if not word:
-            raise self._wrong()
-        if self._sees("("):
+            raise self._syntax_error()
+        if self._starts_with("("):
             self._at = before
             operands.append(self._call())
         else:
@@ -114,21 +114,21 @@ class _FunctionParser:
         self._at = found.end()
         return found[0]
 
-    def _sees(self, sign: str) -> bool:
+    def _starts_with(self, sign: str) -> bool:
         start = self._blanks()
         if not self._text.startswith(sign, start):
             return False
         self._at = start + len(sign)
         return True
 
-    def _want(self, sign: str) -> None:
-        if not self._sees(sign):
-            raise self._wrong()
+    def _expect(self, sign: str) -> None:
+        if not self._starts_with(sign):
+            raise self._syntax_error()
 
     def _blanks(self) -> int:
         found = _BLANK.match(self._text, self._at)
         assert found is not None
         return found.end()
 
-    def _wrong(self) -> BadQuery:
+    def _syntax_error(self) -> BadQuery:
         return BadQuery(f"Failed to parse {self._text}", status=500)

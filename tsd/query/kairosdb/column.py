@@ -1,4 +1,4 @@
-"""Points of one group on their way through the aggregators: numbers, or texts."""
+"""Points of one group between two aggregators: numbers, or texts."""
 
 from dataclasses import dataclass, replace
 

@@ -117,7 +117,7 @@ class Connector:
         return await trio.to_thread.run_sync(lambda: session.command(cql, parameters))
 
     async def ask(self, cql: str, parameters: Parameters, *, conditional: bool = False) -> Rows:
-        """Execute a statement and return its rows. A cancelled one goes on in the background and keeps its slot."""
+        """Execute a statement and return its rows. A cancelled one continues in the background and keeps its slot."""
         statement = self._statements.get(cql) or await self.prepared(cql, conditional=conditional)
         session = await self.session()
         return await self._answer(lambda done: session.submit(statement, parameters, done))

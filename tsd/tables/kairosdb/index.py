@@ -44,7 +44,7 @@ Expiries = dict[SeriesType, float]
 
 
 class IndexRows:
-    """Writes index rows, and remembers when they expire."""
+    """Writes index rows, and caches when they expire."""
 
     def __init__(self, tables: KairosTables, *, by_tag: Callable[[str], bool]) -> None:
         """`by_tag` says of which metrics rows are listed by each tag, too."""

@@ -51,7 +51,7 @@ def make_tables(store: Store, keyspace: str, now_ms: Callable[[], int]) -> Kairo
 
 
 def build(store: Store, settings: KairosTableSettings, now_ms: Callable[[], int]) -> Tables:
-    """Build the faces of the layout. Raise BadConfig."""
+    """Build the layout's `Tables`. Raise BadConfig."""
     tables = make_tables(store, settings.keyspace, now_ms)
     chosen = settings.tag_indexed
     index = IndexRows(tables, by_tag=lambda metric: "*" in chosen or metric in chosen)

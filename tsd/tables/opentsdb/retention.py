@@ -31,7 +31,7 @@ _ANY = re.compile("")
 
 
 class Amount(NamedTuple):
-    """What rows hold."""
+    """Numbers of rows and points, and their size."""
 
     rows: int = 0
     points: int = 0
