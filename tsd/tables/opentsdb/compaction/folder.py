@@ -94,9 +94,14 @@ class BlockFolder:
                 self._add(metric + base, now_s, delay_s)
                 following = after(metric + base)
 
-    def is_due(self, now_s: int) -> bool:
-        """Return whether an hour can be folded."""
-        return bool(self._queue) and self._queue[0][0] <= now_s
+    def is_due(self, now_s: int, compacting_s: int | None) -> bool:
+        """Return whether an hour can be folded. Hours from `compacting_s` on have rows that wait for compaction: they
+        are folded some time later."""
+        if not self._queue:
+            return False
+        due_s, base = self._queue[0]
+        waits = compacting_s is not None and int.from_bytes(base, "big") >= compacting_s
+        return due_s + (self._rules.late_s if waits else 0) <= now_s
 
     async def step(self) -> None:
         """Fold the rows of one metric in the hour that is due first. Raise StoreError: the step may be repeated."""

@@ -73,7 +73,7 @@ class CompactionScheduler:
         folder: BlockFolder | None = None,
     ) -> None:
         """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock. `folder` folds hours
-        when no row is due for compaction."""
+        whose rows are compacted."""
         self._folder = folder
         self._queue = queue
         self._compactor = compactor
@@ -111,8 +111,6 @@ class CompactionScheduler:
             self._queue.put_back(self._recent.popleft()[1])
         due = self._queue.take(self._rate.rows(self._queue.waiting), self._now_s() - self._delay_s)
         start = trio.current_time()
-        if not due:
-            await self._fold(start + self._rate.flush_interval_s)
         for at in range(0, len(due), STEP_ROWS):
             await trio.sleep_until(start + self._rate.flush_interval_s * at / len(due))
             if self._is_writer_behind():
@@ -123,6 +121,7 @@ class CompactionScheduler:
                 self._queue.put_back(due[at:])
                 return
             await trio.sleep(trio.current_time() - begun)
+        await self._fold(start + self._rate.flush_interval_s)
 
     async def _recover(self) -> None:
         """Find the hours that an earlier run did not fold."""
@@ -134,9 +133,11 @@ class CompactionScheduler:
             log.warning("compaction.folding_delayed", error=str(exc))
 
     async def _fold(self, end: float) -> None:
-        """Fold hours that are due until the time `end`, in at most half of the time."""
-        folder = self._folder
-        while folder and folder.is_due(self._now_s()) and trio.current_time() < end and not self._is_writer_behind():
+        """Fold hours that are due, in at most half of the time: one at least, and others until the time `end`."""
+        folder, queue = self._folder, self._queue
+        while folder and folder.is_due(self._now_s(), queue.oldest if queue.waiting else None):
+            if self._is_writer_behind():
+                return
             begun = trio.current_time()
             error: StoreError | None = None
             try:
@@ -148,6 +149,8 @@ class CompactionScheduler:
                 await trio.sleep(next(self._backoff, LONGEST_BACKOFF_S))
                 return
             await trio.sleep(trio.current_time() - begun)
+            if trio.current_time() >= end:
+                return
 
     async def _step(self, rows: Sequence[bytes]) -> bool:
         """Compact a few rows. Return False, after a backoff, if the store failed."""
