@@ -226,6 +226,7 @@ class Block:
         self._vector_counts = fields.column(np.uint32, head.vectors).astype(np.int64)
         self._table = fields.take(head.chunks * _CHUNK.itemsize).view(_CHUNK)
         self.counts: Int64 = self._vector_counts[self._vector_of]  # points of each row
+        self.points = int(self.counts.sum())
         self._joined = b""  # pairs of one width, when one was looked up
         self._starts_in_chunk: Int64 | None = None  # of each row, when a single one was decoded
         self._only_times: Int64 | None = None  # of all rows, if they share their times and these were read

@@ -202,8 +202,7 @@ class BlockRows:
 
     def sizes(self) -> Int64:
         """Return each row's share of the block's bytes."""
-        counts = self._block.block.counts
-        found: Int64 = counts[self._rows] * len(self._block.content) // int(counts.sum())
+        found: Int64 = self._block.block.counts[self._rows] * len(self._block.content) // self._block.block.points
         return found
 
     def decode(self, chosen: Bool) -> BlockPoints:

@@ -5,10 +5,13 @@ A page has parts: cells, decoded by `tsd.tables.opentsdb.decode`, and rows of bl
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from itertools import compress, pairwise
+from itertools import compress, groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch, Bool, Int64
 from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, ColumnRows
@@ -63,43 +66,80 @@ class ColumnPage:
 
     def decode(self) -> PointPage:
         """Decode the rows of matching series. Raise DamagedBlock."""
-        pages = []
-        for cells, rows in self._parts:
-            if cells is not None:
-                pages.append(self._decode_cells(cells))
-            if rows is not None:
-                pages.append(self._decode_rows(rows))
+        pages: list[PointPage] = []
+        for has_cells, parts in groupby(self._parts, key=lambda part: part.cells is not None):
+            if has_cells:
+                pages += [self._decode_cells(part.cells) for part in parts if part.cells is not None]
+            else:
+                pages.append(self._decode_rows([part.rows for part in parts if part.rows is not None]))
         return pages[0] if len(pages) == 1 else _joined(pages)
 
-    def _decode_rows(self, rows: ColumnRows) -> PointPage:
+    def _decode_rows(self, parts: Sequence[ColumnRows]) -> PointPage:
+        """Decode rows of blocks."""
+        found = [self._wanted(part) for part in parts]
+        bases_s = [int.from_bytes(part.prefix[-BASE_BYTES:], "big") for part in parts]
+        points = [part.points for part in found]
+        counts = [len(one.offsets) for one in points]
+        ends = np.cumsum([0, *counts]).tolist()
+        starts = [one.starts[1:] + end for one, end in zip(points, ends, strict=False)]
+        times = np.concatenate([one.offsets for one in points])
+        times += np.repeat(np.array(bases_s, np.int64) * 1000, counts)
+        batch = Batch(
+            np.concatenate([part.numbers for part in found]),
+            np.concatenate([np.zeros(1, np.int64), *starts]),
+            times,
+            np.concatenate([one.bits for one in points]),
+            np.concatenate([one.floats for one in points]),
+        )
+        rows_read = sum(part.rows_read for part in found)
+        sizes = np.concatenate([part.sizes for part in found])
+        bases = np.repeat(np.array(bases_s, np.int64), [len(part.pairs) for part in found])
+        pairs = [one for part in found for one in part.pairs]
+        rows = BlockPageRows(pairs, sizes, bases, (bases_s[0], bases_s[-1]), complete=len(pairs) == rows_read)
+        return PointPage(batch, rows_read, int(sizes.sum()), (), (), 0, rows)
+
+    def _wanted(self, rows: ColumnRows) -> "_WantedRows":
+        """Decode the rows of one block that are wanted."""
         suffixes = rows.suffixes()
-        numbers = np.fromiter(map(self._numbers.__getitem__, suffixes), np.int32, len(suffixes))
-        wanted = numbers >= 0
-        points, base_s = rows.decode(wanted), int.from_bytes(rows.prefix[-BASE_BYTES:], "big")
-        batch = Batch(numbers[wanted], points.starts, points.offsets + base_s * 1000, points.bits, points.floats)
-        sizes = rows.sizes()[wanted]
-        found = BlockPageRows(suffixes, wanted, base_s, sizes)
-        return PointPage(batch, len(suffixes), int(sizes.sum()), (), (), 0, found)
+        if len(suffixes) == 1:
+            number = self._numbers[suffixes[0]]
+            wanted, numbers = np.array([number >= 0]), np.array([number] if number >= 0 else [], np.int32)
+            pairs = suffixes if number >= 0 else []
+        else:
+            every = np.fromiter(map(self._numbers.__getitem__, suffixes), np.int32, len(suffixes))
+            wanted = every >= 0
+            numbers = every[wanted]
+            pairs = suffixes if len(numbers) == len(suffixes) else list(compress(suffixes, wanted.tolist()))
+        return _WantedRows(rows.decode(wanted), numbers, pairs, rows.sizes()[wanted], len(suffixes))
+
+
+class _WantedRows(NamedTuple):
+    """Rows of one block."""
+
+    points: BlockPoints
+    numbers: NDArray[np.int32]  # of their series
+    pairs: Sequence[bytes]
+    sizes: Int64
+    rows_read: int
 
 
 class BlockPageRows:
-    """Rows of a block: PageRows."""
+    """Rows of blocks: PageRows."""
 
-    def __init__(self, suffixes: Sequence[bytes], wanted: Bool, base_s: int, sizes: Int64) -> None:
-        self._pairs = list(compress(suffixes, wanted.tolist()))
+    def __init__(
+        self, pairs: Sequence[bytes], sizes: Int64, bases_s: Int64, hours_s: tuple[int, int], *, complete: bool
+    ) -> None:
+        """`hours_s`: the first and the last hour, of rows that do not match, too."""
+        self._pairs = pairs
         self._sizes = sizes
-        self.complete = len(self._pairs) == len(suffixes)
-        self.plain: Bool = np.ones(len(self._pairs), np.bool_)
-        self.first_s = self.last_s = base_s
-
-    @property
-    def bases_s(self) -> Int64:
-        """Hour of each row."""
-        return np.full(len(self._pairs), self.first_s)
+        self.complete = complete
+        self.plain: Bool = np.ones(len(pairs), np.bool_)
+        self.first_s, self.last_s = hours_s
+        self.bases_s = bases_s
 
     def series(self, rows: slice) -> list[bytes]:
         """Return the tag pairs of each row."""
-        return self._pairs[rows]
+        return list(self._pairs[rows])
 
     def sizes(self, rows: slice) -> Int64:
         """Return each row's share of the block's bytes."""
