@@ -96,7 +96,7 @@ class BlockFolder:
 
     def is_due(self, now_s: int, compacting_s: int | None) -> bool:
         """Return whether an hour can be folded. Hours from `compacting_s` on have rows that wait for compaction: they
-        are folded some time later."""
+        are folded `FoldRules.late_s` later."""
         if not self._queue:
             return False
         due_s, base = self._queue[0]
