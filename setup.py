@@ -4,11 +4,14 @@ The version comes from the newest Git tag (setuptools-scm). Wheels and source ar
 the commit.
 """
 
+import os
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+from Cython.Build import cythonize
+from Cython.Compiler.Errors import CompileError
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
@@ -22,6 +25,11 @@ class Compiled(build_ext):
     def build_extensions(self):
         """All of them."""
         self.lacking = {}  # the first line of why, by name
+        self.parallel = self.parallel or os.cpu_count()  # of C compilers; Cython takes as long as they do
+        with suppress(CompileError):  # the extension's own turn reports it
+            made = {ext.name: ext.sources for ext in cythonize(self.extensions, nthreads=self.parallel)}
+            for ext in self.extensions:
+                ext.sources = made[ext.name]
         super().build_extensions()
         if self.lacking:
             name, why = next(iter(self.lacking.items()))

@@ -31,3 +31,18 @@ find_python() {
     say "needs Python 3.11 or newer; python3 is $(python3 --version 2>/dev/null || echo 'missing')."
     die "Debian 12, Ubuntu 24.04: apt-get install python3 python3-venv. In another place: PYTHON=/its/path ${0##*/} …"
 }
+
+# Prints a Python of a version, such as 3.12: on PATH, of pyenv or of uv. Fails if there is none.
+python_of() {
+    local name
+    for name in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python "$(uv python find --no-python-downloads "$1" 2>/dev/null)"; do
+        if "$name" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null; then
+            command -v "$name"
+            return
+        fi
+    done
+    return 1
+}
+
+# Prints the requirements of a section of setup.cfg, one a line.
+required() { sed -n "/^$1/,/^[a-z]* =\$\|^\$/s/^    //p" "$root/setup.cfg"; }

@@ -77,6 +77,7 @@ def test_package_has_all_files(package: Path, program: Callable[[str], Path]) ->
     assert {f"/usr/share/{name}" for name in (*completions, "man/man1/tsd-query.1.gz")} <= found
     assert not [line for line in listed.splitlines() if not re.match(r"\S+ root/root ", line)]
     assert not [path for path in found if path.startswith("/var")]
+    assert {"/usr/share/doc/tsd/copyright", "/usr/share/doc/tsd/changelog.gz"} <= found
     info = subprocess.run([program("dpkg-deb"), "--info", package], check=True, capture_output=True, text=True).stdout
     assert re.search(r"^ Depends: python3 \(>= 3\.\d+\), python3 \(<< 3\.\d+\), ", info, re.MULTILINE)
 
