@@ -208,6 +208,9 @@ class PointJoiner:
         batches, self._batches = self._batches, []
         if not batches:
             return SeriesColumns(NO_POINTS, np.zeros(series_count + 1, np.int64))
+        table = _table(batches, series_count)
+        if table is not None:
+            return table
         whole = batches[0] if len(batches) == 1 else _joined(batches)
         del batches
         points = Points(whole.times, whole.bits, whole.floats)
@@ -217,6 +220,23 @@ class PointJoiner:
         lengths = np.diff(whole.starts)[order]
         bounds = np.append(0, np.cumsum(lengths))[np.searchsorted(whole.series[order], np.arange(series_count + 1))]
         return SeriesColumns(points.at(spread(whole.starts[:-1][order], lengths)), bounds)
+
+
+def _table(batches: list[Batch], series_count: int) -> SeriesColumns | None:
+    """Return the points of series with one row each, all with the same times; None for other series."""
+    series = np.concatenate([batch.series for batch in batches])
+    width = int(batches[0].starts[1])
+    times = batches[0].times[:width]
+    if len(series) < 2 or not (series[1:] > series[:-1]).all():
+        return None
+    for batch in batches:
+        if len(batch.times) != width * len(batch.series) or (np.diff(batch.starts) != width).any():
+            return None
+        if not (batch.times.reshape(-1, width) == times).all():
+            return None
+    bits, floats = (np.concatenate([getattr(batch, name) for batch in batches]) for name in ("bits", "floats"))
+    bounds = np.searchsorted(series, np.arange(series_count + 1)) * width
+    return SeriesColumns(Points(times, bits, floats), bounds, shares_times=True)
 
 
 def _joined(batches: list[Batch]) -> Batch:

@@ -206,3 +206,22 @@ def test_one_series_is_merged_like_two_in_a_row(aggregator: str) -> None:
         within = {time: value for time, value in series.items() if time >= BASE_MS}
         wanted = merged_series([within], [None], aggregator, scan, rate=False)
         assert str(from_points(found)) == str(wanted)
+
+
+@pytest.mark.parametrize("missing", [None, 0, 2, 4])
+def test_equal_times_of_series_are_kept_once(missing: int | None) -> None:
+    same = {BASE_MS + place * 1000: place / 8 for place in range(10)}
+    series = [{} if number == missing else {at: value + number for at, value in same.items()} for number in range(5)]
+    joiner = PointJoiner()
+    for part in (slice(0, 3), slice(3, 5)):
+        rows = [(number, one) for number, one in list(enumerate(series))[part] if one]
+        points = [to_points(one) for _, one in rows]
+        starts = np.cumsum([0, *(len(one.times) for one in points)])
+        columns = (np.concatenate(column) for column in zip(*points, strict=True))
+        joiner.feed(Batch(np.array([number for number, _ in rows], np.int32), starts, *columns))
+    found = joiner.finish(5)
+    assert found.shares_times
+    assert [from_points(one) for one in found] == series
+    scan = ScanRange(BASE_S, BASE_S + 3600)
+    merged = merge(Chosen(found, np.arange(5)), "sum", scan).points
+    assert from_points(merged) == merged_series([one for one in series if one], [None] * 5, "sum", scan, rate=False)

@@ -360,7 +360,7 @@ class SeriesMatcher:
 
     async def match(self, pairs: Iterable[bytes]) -> None:
         """Match new series and number those that match. Raises BadQuery, StoreError."""
-        new = [one for one in pairs if one not in self.numbers]
+        new = sorted([one for one in pairs if one not in self.numbers])  # numbers in the order of rows
         if len(new) > FEW_NEW and self._listed is None:
             await self._match_many(new)
         elif new:
