@@ -15,7 +15,7 @@ from tsd.codec.putline import FIRST_MS
 from tsd.query.align import Rates
 from tsd.query.collect import Collected
 from tsd.query.columns import Chosen
-from tsd.query.merge import CommonTags, MergedPoints, common_tags, grouped, merge, rate
+from tsd.query.merge import CommonTags, MergedPoints, common_tags, grouped, merge, rate, rate_table
 from tsd.query.model import NONE, Query
 from tsd.query.plan import Plan
 from tsd.query.result import Group
@@ -138,8 +138,11 @@ class Assembly:
             ordered = in_order(notes, quirks=query.quirks) if notes else None
             self._found.append(_UnnamedGroup(members, common_tags(members, self._series.widths), merged, ordered))
 
-    def _rates(self, numbers: Int64, scan: ScanRange) -> list[Rates]:
+    def _rates(self, numbers: Int64, scan: ScanRange) -> Chosen | list[Rates]:
         options, quirks, series = self._plan.sub.rate_options, self._query.quirks, self._collected.series
+        table = rate_table(Chosen(series, numbers), options, scan.start_ms, self._check) if len(numbers) > 1 else None
+        if table is not None:
+            return table
         return [rate(series[number], options, scan.start_ms, quirks=quirks) for number in numbers.tolist()]
 
     async def look_up_names(self) -> None:

@@ -12,7 +12,7 @@ from tsd.codec.names import Widths
 from tsd.codec.points import NO_POINTS, Bool, Float64, Int64, Points, doubles_as_points
 from tsd.query.aggregate import BY_NAME, Aggregator, Numbers
 from tsd.query.align import Aligned, Rates, align_columns, align_rates, doubles_of
-from tsd.query.columns import Chosen
+from tsd.query.columns import CHUNK, Chosen, SeriesColumns, rows_at
 from tsd.query.model import RateOptions
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import ScanRange
@@ -50,6 +50,37 @@ def _plain(points: Points, quirks: Quirks) -> Rates:
         rates = change / (np.diff(points.times) / 1000.0)
         first = points.at(slice(0, 1)).doubles() / (points.times[:1] / 1000.0)
     return Rates(float(first[0]) if quirks.rate_from_1970 else None, doubles_as_points(points.times[1:], rates))
+
+
+def rate_table(
+    chosen: Chosen, options: RateOptions, start_ms: int, check: Callable[[], None] = lambda: None
+) -> Chosen | None:
+    """Return what `rate` returns for several series that all have the same times; None for other series, and for
+    counters. None of these rates is the spurious first one: that shows only before another series starts."""
+    columns, firsts = chosen.columns, chosen.columns.bounds[chosen.numbers]
+    widths = columns.bounds[chosen.numbers + 1] - firsts
+    if options.counter or len(firsts) < 2 or (widths != widths[0]).any():
+        return None
+    width = int(widths[0])
+    times = columns.between(int(firsts[0]), int(firsts[0]) + width).times
+    early = int(np.searchsorted(times, start_ms))
+    if width - early < 2 or not (columns.shares_times or columns.have_times(firsts, times)):
+        return None
+    times = times[early:]
+    seconds = np.diff(times) / 1000.0
+    rates = np.empty((len(firsts), len(seconds)))
+    each = max(1, CHUNK // width)
+    with np.errstate(all="ignore"):
+        for at in range(0, len(firsts), each):
+            check()
+            part = firsts[at : at + each]
+            change = np.diff(columns.numbers(part, early, width, width, integers=False), axis=1)
+            if columns.has_integers:
+                floats = rows_at(columns.floats, part, early, width, width)
+                exact = np.diff(rows_at(columns.bits, part, early, width, width), axis=1)
+                change = np.where(floats[:, 1:] | floats[:, :-1], change, exact.astype(np.float64))
+            rates[at : at + each] = change / seconds
+    return Chosen(SeriesColumns.table(times[1:], rates.view(np.int64)), np.arange(len(firsts)))
 
 
 def _rates(points: Points, options: RateOptions) -> tuple[Float64, Bool]:

@@ -14,7 +14,8 @@ from tsd.query.align import align
 from tsd.query.buckets import by_series
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler, PointJoiner
-from tsd.query.merge import merge
+from tsd.query.merge import merge, rate, rate_table
+from tsd.query.model import PLAIN_RATE
 from tsd.query.parse.times import read_downsample
 from tsd.query.plan import scan_range
 from tsd.tables.reading import ScanRange
@@ -225,3 +226,23 @@ def test_equal_times_of_series_are_kept_once(missing: int | None) -> None:
     scan = ScanRange(BASE_S, BASE_S + 3600)
     merged = merge(Chosen(found, np.arange(5)), "sum", scan).points
     assert from_points(merged) == merged_series([one for one in series if one], [None] * 5, "sum", scan, rate=False)
+
+
+@pytest.mark.parametrize("aggregator", sorted(BY_NAME))
+@pytest.mark.parametrize("kind", ["integers", "doubles", "both"])
+def test_rates_in_a_table_equal_those_of_each_series(aggregator: str, kind: str) -> None:
+    random = np.random.default_rng(7)
+    scan = ScanRange(BASE_S, BASE_S + 3600)
+    times = [BASE_MS + offset for offset in (-7000, -1000, 500, 1000, 4000, 9000, 30_000)]
+    odd = [*ODD, 7, 1 << 62, -(1 << 62)]
+    choices = {"integers": [1, 5, 1 << 62, -(1 << 62)], "doubles": ODD, "both": odd}[kind]
+    series = [to_points({at: choices[int(random.integers(len(choices)))] for at in times}) for _ in range(5)]
+    chosen = Chosen.all_of(series)
+    found = rate_table(chosen, PLAIN_RATE, scan.start_ms)
+    assert found is not None
+    table = merge(found, aggregator, scan)
+    each = merge([rate(one, PLAIN_RATE, scan.start_ms) for one in series], aggregator, scan)
+    assert str(from_points(table.points)) == str(from_points(each.points))
+    assert table.interpolated == each.interpolated
+    assert rate_table(chosen, PLAIN_RATE._replace(counter=True), scan.start_ms) is None
+    assert rate_table(Chosen.all_of([*series, series[0].at(slice(1, None))]), PLAIN_RATE, scan.start_ms) is None
