@@ -12,6 +12,7 @@ from bench import disk as disk_module
 from bench import fairness as fairness_module
 from bench import idle as idle_module
 from bench import ingest as ingest_module
+from bench import kairosdb as kairosdb_module
 from bench import mixed_load as mixed_load_module
 from bench import pace as pace_module
 from bench import page as page_module
@@ -73,6 +74,16 @@ def ingest(series: int, points: int, connections: int, rounds: int, only: str) -
     """Put lines until they are stored: tsd on both engines, a real OpenTSDB and the parser loop."""
     words = only.split(",")
     ingest_module.ingest(Load(series, points, connections), rounds, lambda name: any(word in name for word in words))
+
+
+@bench.command()
+@click.option("--series", default=1_000, help="Series.")
+@click.option("--points", default=300, help="Points of each series per round.")
+@click.option("--connections", default=4, help="Concurrent connections.")
+@click.option("--rounds", default=3, help="Rounds after a warm-up; all systems alternate in each.")
+def kairosdb(series: int, points: int, connections: int, rounds: int) -> None:
+    """Put and query lines, compared with a real KairosDB on the same Cassandra."""
+    kairosdb_module.compare(Load(series, points, connections), rounds)
 
 
 @bench.command()

@@ -15,13 +15,15 @@ import click
 import trio
 
 from tsd.cli.context import access
+from tsd.cli.copy_points import PointCopyStats, Rename, Target, copy_points, parse_rename
 from tsd.cli.output import Progress
 from tsd.cli.settings import overrides, with_config
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, keys, layout, state_folder
-from tsd.daemon.settings import load_config, read_config
-from tsd.daemon.wiring import create_tables as make_tables
+from tsd.config.loader import Config, Loaded, keys, layout, name_rules, state_folder
+from tsd.daemon.settings import load_config, now_ms, read_config
 from tsd.daemon.wiring import (
+    TableCallbacks,
+    build_configured_tables,
     default_compression,
     has_local_store,
     opened_store,
@@ -31,7 +33,9 @@ from tsd.daemon.wiring import (
     tables,
     uses_hbase,
 )
+from tsd.daemon.wiring import create_tables as make_tables
 from tsd.errors import BadConfig, StoreError, TsdError
+from tsd.store import Store
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.opentsdb.copy import CopyJob, CopyProgress, CopyStats, TablePair, copy_store
 from tsd.tables.opentsdb.layout import make_index
@@ -51,16 +55,28 @@ from tsd.tables.opentsdb.series_index import SeriesIndex
     "--checkpoint", type=click.Path(path_type=Path),
     help="File for the progress of the copy (default: in the state folder of the embedded side).",
 )  # fmt: skip
+@click.option(
+    "--rename", "renames", multiple=True, metavar="PATTERN=REPLACEMENT",
+    help="From or to KairosDB's tables: replace what matches in names that the target cannot spell.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
-def copy(loaded: Loaded, to: str, to_set: Sequence[str], checkpoint: Path | None, as_json: bool) -> None:
+def copy(
+    loaded: Loaded, to: str, to_set: Sequence[str], checkpoint: Path | None, renames: Sequence[str], as_json: bool
+) -> None:
     """Copy names and rows of this store to another, with their write times, and read back what was written.
 
     An interrupted copy continues when it is run again. A later run copies what is new: copy once while the daemon runs,
     stop the daemon, and copy again. Nothing is deleted in the target, and a target with other names for the same UIDs
     is refused. Exit status 1 if something cannot be read back.
+
+    From or to KairosDB's tables (tsd.storage.layout) points are copied metric by metric. Exit status 1 if series have
+    names that the target cannot spell.
     """
     target = _target(loaded.config, to, to_set)
+    if loaded.config.has_kairosdb_tables or target.has_kairosdb_tables:
+        _copy_points(loaded.config, target, checkpoint, renames, as_json=as_json)
+        return
     _check(loaded.config, target)
     file = Checkpoint(
         checkpoint or _checkpoint(loaded.config, target), ["copy", store_name(loaded.config), store_name(target)]
@@ -109,6 +125,56 @@ async def _copy(source: Config, target: Config, file: Checkpoint) -> CopyStats:
             progress.close()
 
 
+def _copy_points(
+    source: Config, target: Config, checkpoint: Path | None, renames: Sequence[str], *, as_json: bool
+) -> None:
+    """Copy points between layouts, and report what was copied and refused."""
+    if store_name(source) == store_name(target):
+        raise TsdError(f"source and target are the same: {store_name(source)}")
+    try:
+        rules = [parse_rename(text) for text in renames]
+    except ValueError as exc:
+        raise TsdError(f"--rename: {exc}") from None
+    job = ["copy points", store_name(source), store_name(target), *renames]
+    total = trio.run(_run_points, source, target, rules, Checkpoint(checkpoint or _checkpoint(source, target), job))
+    for text in (*total.refused, *total.warnings):
+        click.echo(f"tsd: {text}", err=True)
+    counts = {"metrics": total.metrics, "points": total.points, "refused_points": total.refused_points}
+    if as_json:
+        click.echo(json.dumps(counts))
+    refused = f"; {counted(total.refused_points, 'point')} refused" if total.refused_points else ""
+    click.echo(f"copied {counted(total.points, 'point')} of {counted(total.metrics, 'metric')}{refused}", err=True)
+    sys.exit(1 if total.refused_points or total.warnings else 0)
+
+
+async def _run_points(source: Config, target: Config, rules: Sequence[Rename], file: Checkpoint) -> PointCopyStats:
+    async with _opened(source) as own, _opened(target) as other:
+        await make_tables(target, other, default_compression(target).upper())
+        callbacks = TableCallbacks(lambda: False, lambda: None)
+        read = build_configured_tables(source, own, now_ms, callbacks)
+        written = build_configured_tables(replace(target, auto_create_metrics=True), other, now_ms, callbacks)
+        progress = Progress("points")
+        index = None if target.has_kairosdb_tables else make_index(target, other)
+        try:
+            async with _outdated(index):
+                return await copy_points(read, Target(written, name_rules(target), rules), file, progress.add)
+        finally:
+            progress.close()
+
+
+@asynccontextmanager
+async def _opened(config: Config) -> AsyncIterator[Store]:
+    """Open a store. Have a daemon on OpenTSDB's tables write its pending points."""
+    if config.has_kairosdb_tables:
+        async with opened_store(config) as store:
+            yield store
+        return
+    async with access(config) as opened:
+        if reason := await opened.flush_daemon():
+            raise StoreError(f"{reason}. They would not be copied: copy later")
+        yield opened.store
+
+
 @asynccontextmanager
 async def _outdated(index: SeriesIndex | None) -> AsyncIterator[None]:
     """Mark the series index as outdated around puts that do not update it: the next daemon rebuilds it.
@@ -142,8 +208,6 @@ def _target(source: Config, to: str, to_set: Sequence[str]) -> Config:
 
 def _check(source: Config, target: Config) -> None:
     """Raise TsdError if one of the stores cannot be copied to the other."""
-    if target.has_kairosdb_tables:
-        raise TsdError("the target has tsd.storage.layout = kairosdb: copy works on OpenTSDB's tables")
     if layout(source) != layout(target):
         raise TsdError(
             f"the source's row keys are built as {layout(source)}, the target's as {layout(target)}: copy "

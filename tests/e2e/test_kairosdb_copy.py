@@ -1,0 +1,73 @@
+"""`tsd copy` between KairosDB's tables and OpenTSDB's rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import Tsd, on_cassandra
+from tests.peers.cassandra import RunningCassandra
+from tests.peers.kairosdb import QUERY, ask
+
+pytestmark = [pytest.mark.slow, pytest.mark.cassandra]
+T_MS = 1_356_998_400_000
+WEEK_MS = 7 * 86_400_000
+EMBEDDED = {"tsd.kairosdb.enabled": "true", "tsd.core.tag.allow_specialchars": ""}
+POINTS = {
+    "cpu.load": ({"host": "a"}, [[T_MS + at * WEEK_MS, at * 1000] for at in range(20)]),
+    "cpu.user": ({"host": "b", "dc": "x"}, [[T_MS + at * 500, at + 0.25] for at in range(9000)]),
+    "odd:name": ({"host": "c"}, [[T_MS, 5]]),
+}
+
+
+def fill(tsd: Tsd) -> None:
+    with tsd.serve() as served:
+        for name, (tags, points) in POINTS.items():
+            body = {"name": name, "tags": tags, "datapoints": points}
+            assert ask(served.port, "/api/v1/datapoints?sync", body)[0] == 204
+
+
+def points_of(tsd: Tsd) -> dict[str, Any]:
+    """The points of each metric."""
+    with tsd.serve() as served:
+        names = ask(served.port, "/api/v1/metricnames")[1]["results"]
+        body = {"start_absolute": 0, "metrics": [{"name": name} for name in names]}
+        found = [query["results"][0] for query in ask(served.port, QUERY, body)[1]["queries"]]
+    return {one["name"]: ({key: each for key, [each] in one["tags"].items()}, one["values"]) for one in found}
+
+
+@pytest.fixture
+def shared(cassandra: RunningCassandra, tmp_path: Path) -> Tsd:
+    """Commands on KairosDB's tables."""
+    settings = {"tsd.storage.layout": "kairosdb", "tsd.core.tag.allow_specialchars": ":"}
+    tsd = Tsd(tmp_path / "shared", on_cassandra(cassandra, settings))
+    assert tsd.run("create-tables").status == 0
+    return tsd
+
+
+def to_embedded(folder: Path) -> list[str | Path]:
+    settings = ("tsd.storage.layout=opentsdb", "tsd.core.tag.allow_specialchars=")
+    return ["copy", "--to", f"embedded:{folder}", *(word for one in settings for word in ("--to-set", one))]
+
+
+def test_points_are_copied_to_opentsdbs_rows(shared: Tsd, tmp_path: Path) -> None:
+    fill(shared)
+    own = Tsd(tmp_path / "own", EMBEDDED)
+    refused = shared.run(*to_embedded(own.folder))
+    assert refused.status == 1
+    assert "odd:name" in refused.err
+    assert points_of(own) == {name: POINTS[name] for name in ("cpu.load", "cpu.user")}
+    done = shared.run(*to_embedded(own.folder), "--rename", "[:]=_", "--json")
+    assert (done.status, json.loads(done.out)["points"]) == (0, 9021), done
+    assert points_of(own) == {name.replace(":", "_"): points for name, points in POINTS.items()}
+
+
+def test_points_are_copied_to_kairosdbs_tables(shared: Tsd, cassandra: RunningCassandra, tmp_path: Path) -> None:
+    own = Tsd(tmp_path / "own", EMBEDDED | {"tsd.core.tag.allow_specialchars": ":"})
+    fill(own)
+    settings = ("tsd.storage.layout", "tsd.storage.cassandra.keyspace")
+    words = [word for key in settings for word in ("--to-set", f"{key}={shared.settings[key]}")]
+    done = own.run("copy", "--to", f"cassandra:{cassandra.address}", *words)
+    assert done.status == 0, done
+    assert points_of(shared) == POINTS

@@ -1,0 +1,222 @@
+"""Copy points from one table layout to another, metric by metric: the part of `tsd copy` for KairosDB's tables."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import trio
+
+from tsd.codec.names import Kind
+from tsd.codec.points import Columns, Int32, Int64
+from tsd.codec.putline import FIRST_MS, LAST_BASE_MS, NameRules, check_series
+from tsd.codec.text import illegal_character
+from tsd.codec.text import FLOAT
+from tsd.errors import BadLine
+from tsd.tables import Tables
+from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, Selection, SeriesRequest
+from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
+
+MOST_METRICS = 1 << 30
+WINDOW_POINTS = 200_000  # written together
+SHOWN = 100  # refused series that are reported one by one
+ALL_HOURS = ScanRange(0, LAST_BASE_MS // 1000 // HOUR_S * HOUR_S)
+
+
+class Rename(NamedTuple):
+    """A rule for names that the target cannot spell: what matches is replaced."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+
+
+def parse_rename(text: str) -> Rename:
+    """Return the rule of PATTERN=REPLACEMENT. Raise ValueError.
+
+    >>> parse_rename("[ :]=_").replacement
+    '_'
+    """
+    pattern, equals, replacement = text.rpartition("=")
+    if not equals or not pattern:
+        raise ValueError(f"got {text!r}, wanted PATTERN=REPLACEMENT")
+    try:
+        return Rename(re.compile(pattern), replacement)
+    except re.error as exc:
+        raise ValueError(f"got {text!r}: {exc}") from None
+
+
+class Target(NamedTuple):
+    """Where points go."""
+
+    tables: Tables
+    rules: NameRules
+    renames: Sequence[Rename]
+
+
+class PointCopyStats:
+    """What was copied."""
+
+    def __init__(self) -> None:
+        self.metrics = 0
+        self.points = 0
+        self.refused_points = 0
+        self.refused: list[str] = []  # the first reasons
+        self.warnings: list[str] = []
+
+    def refuse(self, series: str, reason: str) -> None:
+        """Record a series that the target refuses."""
+        if len(self.refused) < SHOWN:
+            self.refused.append(f"{series}: {reason}")
+
+
+def series_text(metric: str, tags: dict[str, str], target: Target) -> SeriesText:
+    """Return the text of a series in the target, names mapped by its rules. Raise BadLine."""
+    name = _spelled(metric, target)
+    pairs = tuple((_spelled(tagk, target), _spelled(tagv, target)) for tagk, tagv in sorted(tags.items()))
+    if len(dict(pairs)) < len(pairs):
+        raise BadLine("illegal_arguments", "two tags have one name after --rename")
+    check_series(name, pairs, target.rules)
+    return SeriesText(name, b" ".join(b"%b=%b" % pair for pair in pairs))
+
+
+def _spelled(name: str, target: Target) -> bytes:
+    for pattern, replacement in target.renames:
+        if _is_valid(name, target.rules):
+            break
+        name = pattern.sub(replacement, name)
+    try:
+        return name.encode("latin-1")
+    except UnicodeEncodeError as exc:
+        raise BadLine("illegal_arguments", f"illegal character: {name[exc.start]}") from None
+
+
+def _is_valid(name: str, rules: NameRules) -> bool:
+    try:
+        return bool(name) and not illegal_character(name.encode("latin-1"), rules.extra)
+    except UnicodeEncodeError:
+        return False
+
+
+async def copy_points(
+    source: Tables, target: Target, checkpoint: Checkpoint, progress: Callable[[int], None]
+) -> PointCopyStats:
+    """Copy all points. An interrupted copy continues after the last metric that it completed. Raise StoreError."""
+    stats = PointCopyStats()
+    with checkpoint.lock():
+        state = checkpoint.load() or {}
+        done = state.get("metric", "")
+        for metric in await source.catalog.suggest(Kind.METRIC, "", MOST_METRICS):
+            if done and metric.encode() <= str(done).encode():
+                continue
+            await _MetricCopy(metric, target, stats, progress).run(source)
+            await target.tables.writer.sync()
+            stats.metrics += 1
+            checkpoint.save({"metric": metric})
+        checkpoint.path.unlink(missing_ok=True)
+    return stats
+
+
+class _Lookup:
+    """Keys of series by their numbers in the source."""
+
+    def __init__(self, keys: Sequence[SeriesKey | None]) -> None:
+        self._keys = keys
+
+    def keys(self, numbers: Int32) -> SeriesKeys:
+        return SeriesKeys.of(self._keys[number] for number in numbers.tolist())
+
+    def generations(self, numbers: Int32) -> Int64:
+        return np.ones(len(numbers), np.int64)
+
+
+class _MetricCopy:
+    """Copies one metric."""
+
+    def __init__(self, metric: str, target: Target, stats: PointCopyStats, progress: Callable[[int], None]) -> None:
+        self._metric = metric
+        self._target = target
+        self._stats = stats
+        self._progress = progress
+        self._keys: list[SeriesKey | None] = []  # by number; None: the target refuses the series
+        self._window: list[Columns] = []
+        self._points = 0
+
+    async def run(self, source: Tables) -> None:
+        selection = await source.reader.select(SeriesRequest(self._metric))
+        await selection.read(ALL_HOURS, partial(self._take, selection), annotations=False)
+        await self._write()
+
+    async def _take(self, selection: Selection, page: EncodedPage[PointPage]) -> None:
+        await selection.series.match(page.series())
+        decoded = await trio.to_thread.run_sync(page.decode)
+        self._stats.warnings += decoded.warnings[: SHOWN - len(self._stats.warnings)]
+        await self._resolve(selection)
+        batch = decoded.batch
+        series = np.repeat(batch.series, np.diff(batch.starts)).astype(np.int32)
+        is_known = np.array([key is not None for key in self._keys], np.bool_)[series] & (batch.times > 0)
+        is_known &= (batch.times >= FIRST_MS) | (batch.times % 1000 == 0)  # other times have no put line
+        self._stats.refused_points += int(len(series) - is_known.sum())
+        columns = columns_of(series, batch.times, batch.bits, batch.floats).at(is_known)
+        self._window.append(columns)
+        self._points += len(columns.series)
+        if self._points >= WINDOW_POINTS:
+            await self._write()
+
+    async def _resolve(self, selection: Selection) -> None:
+        """Look up the keys of new series in the target."""
+        found = selection.series
+        new = found.pairs[len(self._keys) :]
+        if not new:
+            return
+        tagk_size, tagv_size = found.widths.tagk, found.widths.tagv
+        split = [list(_split(pairs, tagk_size, tagv_size)) for pairs in new]
+        tagks = await found.names(Kind.TAGK, list(dict.fromkeys(tagk for pairs in split for tagk, _ in pairs)))
+        tagvs = await found.names(Kind.TAGV, list(dict.fromkeys(tagv for pairs in split for _, tagv in pairs)))
+        for pairs in split:
+            tags = {tagks[tagk]: tagvs[tagv] for tagk, tagv in pairs}
+            self._keys.append(await self._key(tags))
+
+    async def _key(self, tags: dict[str, str]) -> SeriesKey | None:
+        shown = f"{self._metric} {' '.join(f'{tagk}={tagv}' for tagk, tagv in tags.items())}"
+        try:
+            text = series_text(self._metric, tags, self._target)
+        except BadLine as error:
+            self._stats.refuse(shown, str(error))
+            return None
+        resolved = await self._target.tables.resolver.resolve([text])
+        if resolved.refused:
+            self._stats.refuse(shown, str(resolved.refused[0]))
+            return None
+        return next(iter(resolved.keys))
+
+    async def _write(self) -> None:
+        """Write the points of the window."""
+        if self._points:
+            parts = [np.concatenate(each) for each in zip(*self._window, strict=True)]
+            await self._target.tables.writer.write(Columns(*parts), _Lookup(self._keys))
+            self._stats.points += self._points
+            self._progress(self._points)
+        self._window, self._points = [], 0
+
+
+def columns_of(series: Int32, times: Int64, bits: Int64, floats: np.typing.NDArray[np.bool_]) -> Columns:
+    """Return points in the form of a window: whole seconds as seconds, integers in as few bytes as they need.
+
+    >>> made = columns_of(np.zeros(2, np.int32), np.array([2000, 2500]), np.array([5, 300]), np.zeros(2, np.bool_))
+    >>> made.instants.tolist(), made.flags.tolist()
+    ([4000, 5001], [0, 1])
+    """
+    instants = times << 1 | (times % 1000 != 0)
+    flags = np.full(len(times), 7, np.uint8)
+    for length in (4, 2, 1):
+        bound = 1 << (8 * length - 1)
+        flags[(bits >= -bound) & (bits < bound)] = length - 1
+    return Columns(series, instants, np.where(floats, FLOAT | 7, flags).astype(np.uint8), bits)
+
+
+def _split(pairs: bytes, tagk_size: int, tagv_size: int) -> Iterator[tuple[bytes, bytes]]:
+    for at in range(0, len(pairs), tagk_size + tagv_size):
+        middle = at + tagk_size
+        yield pairs[at:middle], pairs[middle : middle + tagv_size]
