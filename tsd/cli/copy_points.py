@@ -11,8 +11,7 @@ import trio
 from tsd.codec.names import Kind
 from tsd.codec.points import Columns, Int32, Int64
 from tsd.codec.putline import FIRST_MS, LAST_BASE_MS, NameRules, check_series
-from tsd.codec.text import illegal_character
-from tsd.codec.text import FLOAT
+from tsd.codec.text import FLOAT, illegal_character
 from tsd.errors import BadLine
 from tsd.tables import Tables
 from tsd.tables.opentsdb.checkpoint import Checkpoint
