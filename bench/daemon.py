@@ -17,6 +17,8 @@ from tsd.config.loader import Config, Given
 from tsd.daemon.settings import control_path, read_config
 from tsd.store.remote import ControlClient
 
+# One address sends the new names of a whole fleet.
+FLEET = {"tsd.quota.new_names_pace": "0"}
 START_S = 60
 STORED_S = 600
 
@@ -80,7 +82,7 @@ class Daemon:
 @contextmanager
 def serving(folder: Path, settings: Mapping[str, str], *, plain: bool = False) -> Iterator[Daemon]:
     """Run a daemon with its state in `folder`, and stop it cleanly; `plain`: without compiled loops."""
-    given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), "tsd.log.format": "json", **settings}
+    given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), "tsd.log.format": "json", **FLEET, **settings}
     config, _ = read_config(Given("benchmark", key, value) for key, value in given.items())
     words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     folder.mkdir(parents=True, exist_ok=True)

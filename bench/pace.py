@@ -21,7 +21,7 @@ from typing import NamedTuple
 import trio
 
 from bench.agents import GROUPS, HOUR_S, METRICS, Batch, Fleet, batches
-from bench.daemon import Daemon, await_port
+from bench.daemon import FLEET, Daemon, await_port
 from bench.peers import Hbase, running_hbase
 from bench.process_usage import usage, written_bytes
 from bench.report import machine, publish, spread, table
@@ -180,7 +180,7 @@ def scaled(home: Path, settings: dict[str, str], timeline: Timeline, spent: _Spe
     """Run a daemon on a timeline, stop it cleanly, and note what it took."""
     given = {
         "tsd.network.port": "0", "tsd.storage.path": str(home), "tsd.log.format": "json",
-        "tsd.core.drain_timeout": str(round(600_000 * timeline.speed)), **settings,
+        "tsd.core.drain_timeout": str(round(600_000 * timeline.speed)), **FLEET, **settings,
     }  # fmt: skip
     config, _ = read_config(Given("benchmark", key, value) for key, value in given.items())
     home.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from bench.report import machine, publish, spread, table
 from tsd.codec.points import Batch, Points
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler, PointJoiner
-from tsd.query.merge import merge, rate, rate_table
+from tsd.query.merge import merge, rate
 from tsd.query.model import PLAIN_RATE
 from tsd.query.parse.times import read_downsample
 from tsd.query.plan import scan_range
@@ -55,7 +55,6 @@ CASES = (
     Case("day, 100 series, sum, times of series apart", 100, 24, aggregator="sum", jitter_ms=9000),
     Case("day, 100 series of integers, sum, times apart", 100, 24, aggregator="sum", jitter_ms=9000, integers=True),
     Case("hour, 10,000 series, sum", 10_000, 1, aggregator="sum", step_ms=60_000),
-    Case("hour, 10,000 series, sum of rates", 10_000, 1, aggregator="sum", step_ms=60_000, rate=True),
 )
 
 
@@ -97,11 +96,7 @@ def computed(case: Case, batches: list[Batch]) -> list[Points]:
     groups = [np.arange(first, case.series, case.groups) for first in range(case.groups)]
     if not case.rate:
         return [merge(Chosen(series, group), case.aggregator, scan).points for group in groups]
-    rates = [
-        rate_table(Chosen(series, group), PLAIN_RATE, 0)
-        or [rate(series[number], PLAIN_RATE) for number in group.tolist()]
-        for group in groups
-    ]
+    rates = [[rate(series[number], PLAIN_RATE) for number in group.tolist()] for group in groups]
     return [merge(group, case.aggregator, scan).points for group in rates]
 
 

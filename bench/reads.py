@@ -23,7 +23,6 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from bench.daemon import Daemon, serving
-from bench.process_usage import Usage
 from bench.report import machine, publish, spread, table
 from bench.victoria import running_victoria
 from tsd.daemon.settings import now_ms
@@ -171,16 +170,14 @@ def _raw(series: str, length_s: int) -> str:
 class System:
     """A system that is asked over one connection."""
 
-    def __init__(self, name: str, port: int, path_of: Callable[[Question], str], usage: Callable[[], Usage]) -> None:
+    def __init__(self, name: str, port: int, path_of: Callable[[Question], str]) -> None:
         self.name = name
-        self.usage = usage
         self.port = port
         self.path_of = path_of
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         self.first: dict[str, float] = {}
         self.taken: dict[str, list[float]] = {}
-        self.rates: dict[int, float] = {}  # requests a second, by clients
-        self.cpu_ms: dict[int, float] = {}  # of one of these requests
+        self.rates: dict[int, float] = {}
 
     def query(self, question: Question) -> bytes:
         """Return the body of the answer."""
@@ -219,19 +216,17 @@ def reads(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
         with text.open("w") as file:
             file.writelines(fresh.lines())
         victoria.await_stored(lines + _send(victoria.port, text))
-        peer = System("VictoriaMetrics", victoria.web_port, lambda question: question.victoria, victoria.usage)
+        peer = System("VictoriaMetrics", victoria.web_port, lambda question: question.victoria)
         found: list[System] = []
         for title, extra in (("tsd", NO_CACHE), ("tsd, result cache", {})):
             with serving(folder / "tsd", {**settings, **extra}) as daemon:
                 if title == "tsd":
                     daemon.await_stored(_send(daemon.port, text))
-                mine = System(title, daemon.port, lambda question: question.path, daemon.usage)
+                mine = System(title, daemon.port, lambda question: question.path)
                 _measure(mine, peer, daemon, chosen, rounds)
                 found.append(mine)
         systems = [*found, peer]
-    publish(
-        "reads", _report(systems, chosen), {one.name: [one.first, one.taken, one.rates, one.cpu_ms] for one in systems}
-    )
+    publish("reads", _report(systems, chosen), {one.name: [one.first, one.taken, one.rates] for one in systems})
 
 
 def _measure(mine: System, peer: System, daemon: Daemon, chosen: Sequence[Question], rounds: int) -> None:
@@ -249,11 +244,11 @@ def _measure(mine: System, peer: System, daemon: Daemon, chosen: Sequence[Questi
         if question.name == "one series, an hour, raw":
             for clients in (1, 8):
                 for system in (mine, peer):
-                    _measure_rate(system, question, clients)
+                    system.rates[clients] = _requests_per_s(system, question, clients)
 
 
-def _measure_rate(system: System, question: Question, clients: int) -> None:
-    """Measure the rate at which some clients, each with one connection, get answers, and the CPU time of each."""
+def _requests_per_s(system: System, question: Question, clients: int) -> float:
+    """Return the rate at which some clients, each with one connection, get answers."""
     request = f"GET {system.path_of(question)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     connections = {one.fileno(): one for one in (_connected(system.port) for _ in range(clients))}
     got = dict.fromkeys(connections, b"")
@@ -261,7 +256,6 @@ def _measure_rate(system: System, question: Question, clients: int) -> None:
     for number, connection in connections.items():
         poller.register(number, select.EPOLLIN)
         connection.sendall(request)
-    used_s = system.usage().cpu_s
     count, begun = 0, time.perf_counter()
     while time.perf_counter() < begun + REQUEST_S:
         for number, _ in poller.poll():
@@ -274,8 +268,7 @@ def _measure_rate(system: System, question: Question, clients: int) -> None:
     poller.close()
     for connection in connections.values():
         connection.close()
-    system.rates[clients] = count / taken
-    system.cpu_ms[clients] = (system.usage().cpu_s - used_s) / count * 1000
+    return count / taken
 
 
 def _connected(port: int) -> socket.socket:
@@ -354,9 +347,6 @@ def _report(systems: Sequence[System], chosen: Sequence[Question]) -> str:
         rates = [figure for one in systems for figure in ("", f"{one.rates[clients]:,.0f}")]
         ratios = [f"{one.rates[clients] / peer.rates[clients]:.2f}" for one in ours]
         rows.append([f"requests/s for one series and hour, {clients} clients", *rates, *ratios])
-        spent = [figure for one in systems for figure in ("", f"{one.cpu_ms[clients]:.2f}")]
-        ratios = [f"{one.cpu_ms[clients] / peer.cpu_ms[clients]:.2f}" for one in ours]
-        rows.append([f"the same, CPU of one request, {clients} clients", *spent, *ratios])
     return f"One connection unless said otherwise; {machine()}.\n\n{table(head, rows)}"
 
 

@@ -116,6 +116,7 @@ METRICS: dict[str, MetricType | None] = {
     "ingest.backpressure": _gauge("ingest_backpressure", "1 while the daemon stops reading from its clients."),
     "clients.known": _gauge("clients_known", "Known clients: addresses, and accounts at addresses."),
     "clients.throttled": _gauge("clients_throttled", "Connections paused by a quota."),
+    "clients.names-over-pace": MetricType("clients_names_over_pace", "New names that came faster than their pace."),
     "clients.throttled-ms": MetricType(
         "clients_throttled_seconds", "Time that connections were paused by a quota.", unit=0.001
     ),

@@ -379,11 +379,11 @@ class PutHandler:
     async def throttle(self, peer: Peer) -> None:
         """Wait until the client's quota allows more lines. Call before any work is done for the request. Raises
         Refused if the wait would be too long."""
-        debt_s = peer.client.debt_s
+        debt_s = peer.client.quota_debt_s
         if debt_s > self._timeout_s:
             details = f"Rate limit {peer.client.limiting_key} exceeded; retry in {math.ceil(debt_s)} s"
             raise Refused(429, "Please throttle writes", details, (("Retry-After", str(math.ceil(debt_s))),))
-        if debt_s:
+        if peer.client.debt_s:
             await peer.throttle()
 
     async def put(
@@ -409,6 +409,8 @@ class PutHandler:
         accepted: list[tuple[BodySlice, Sequence[int]]] = []
         position = 0
         for one in slices:
+            if request.peer.client.pace_debt_s:
+                await request.peer.throttle()
             refused, reached = await self._ingest(one, ingest, echo, request)
             position = max(position, reached)  # 0 for a slice without lines
             is_shown = len(failures) < self.limits.shown_errors

@@ -28,7 +28,6 @@ from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange, SweepState, 
 CLOSED_S = 300  # after the end of an hour, for late points
 SAVE_S = 1.0  # shortest interval between saves of the position
 DAEMON_PAUSE_RATIO = 1.0  # pause ratio if a daemon shares the embedded store: pause for as long as a page took
-_END = b"\xff" * 64  # after all rows
 SHOWN = 100  # corrupt rows printed one by one
 
 
@@ -117,7 +116,6 @@ async def _sweep(
     compactor = row_compactor(config, opened.store, now_ms, messages.on_corrupt, dry=file is None)
     compactor.stats = state.stats
     pause_ratio = DAEMON_PAUSE_RATIO if has_local_store(config) and opened.daemon is not None else 0.0
-    folder = None if file is None else block_folder(config, opened.store)
     sweep = Sweep(
         opened.store,
         config.data_table,
@@ -127,7 +125,7 @@ async def _sweep(
         rate=rate,
         pause_ratio=pause_ratio,
         on_retry=messages.on_retry,
-        folder=folder,
+        folder=None if file is None else block_folder(config, opened.store),
     )
     due_s = trio.current_time() + SAVE_S
     async for rows, position in sweep.run(state.range, state.position):
@@ -138,8 +136,6 @@ async def _sweep(
     if file is not None:
         await opened.store.sync()
         file.clear()
-    if folder is not None and folder.stats.cells and opened.store.range_deletes is not None:
-        await opened.store.range_deletes.reclaim(config.data_table, b"", _END)
     return compactor.stats
 
 

@@ -54,6 +54,11 @@ class LimitSettings:
         "tsd.quota.new_names_per_minute", 0,
         "New names of one client that get a UID. Lines with further new names are rejected, lines with known names "
         "are stored. 0: unlimited.", "names/min", low=0)
+    names_pace: int = setting(
+        "tsd.quota.new_names_pace", 100,
+        "New names of one client that get a UID each second, after a burst of 1,000 seconds (100,000 names). Above it, "
+        "the daemon stops reading from the client for a while; nothing is refused. Clients with the role admin are "
+        "exempt, and so are imports. 0: unlimited.", "names/s", low=0)
     account_lines: int = setting(
         "tsd.quota.account_lines_per_second", 0,
         "Lines of one account, from all its addresses together. 0: unlimited.", "lines/s", low=0)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_network
 from typing import Any, NamedTuple
 
+import structlog
 import trio
 
 from tsd.auth.networks import client_prefix
@@ -21,11 +22,15 @@ from tsd.config.limits import LimitSettings, Network, exemptions
 from tsd.errors import BadLine
 from tsd.ingest.limits import MINUTE_S, RefusedLine, TokenBucket, too_many_names
 
+log = structlog.get_logger(__name__)
+
+PACE_BURST_S = 1000  # a collector with tens of thousands of new series connects without a pause
 BURST_S = 10  # a burst may hold the lines of this many seconds, because agents send in bursts
 
 QUOTAS = (
     "tsd.network.connections_per_address", "tsd.quota.lines_per_second", "tsd.quota.new_names_per_minute",
-    "tsd.quota.account_lines_per_second", "tsd.quota.account_new_names_per_minute", "tsd.quota.exempt",
+    "tsd.quota.new_names_pace", "tsd.quota.account_lines_per_second", "tsd.quota.account_new_names_per_minute",
+    "tsd.quota.exempt",
 )  # fmt: skip
 
 
@@ -37,6 +42,7 @@ class Quotas(NamedTuple):
     connections: int = 0
     account_lines_per_s: int = 0  # of an account at all its addresses together
     account_names_per_minute: int = 0
+    names_pace: int = 0  # names/s; a client above it is not read from for a while
     exempt: tuple[Network, ...] = ()
     exempt_accounts: frozenset[str] = frozenset()
 
@@ -67,6 +73,7 @@ def configured_quotas(settings: LimitSettings) -> Quotas:
         settings.address_connections,
         settings.account_lines,
         settings.account_names,
+        settings.names_pace,
         exempt,
         exempt_accounts,
     )
@@ -170,9 +177,11 @@ class Client:
     """The counts and quotas of one client, over all its connections."""
 
     __slots__ = (
-        "_account_usage", "_last_paused_s", "_max_connections", "_own_usage", "_paused_s", "_quotas_changed", "_usages",
+        "_account_usage", "_last_paused_s", "_max_connections", "_own_usage", "_pace", "_pace_rate", "_paused_s",
+        "_quotas_changed", "_usages",
         "accepted", "account", "address", "bytes", "connections", "connections_refused", "connections_total", "example",
-        "first_ms", "is_limited", "last_ms", "lines", "name", "name_example", "new_names", "new_series", "now_ms",
+        "first_ms", "is_limited", "last_ms", "lines", "name", "name_example", "names_over_pace",
+        "new_names", "new_series", "now_ms",
         "pausing", "refused", "turn",
     )  # fmt: skip
 
@@ -202,6 +211,7 @@ class Client:
         self.example: Example | None = None
         self.new_names = 0  # names that were assigned a UID
         self.name_example = ""
+        self.names_over_pace = 0
         self.new_series = 0
         self.pausing = 0  # connections that are throttled now
         self.turn = trio.Lock()  # orders the client's large blocks
@@ -210,6 +220,8 @@ class Client:
         self._own_usage = QuotaUsage()
         self._account_usage = account_usage
         self._usages: tuple[QuotaUsage, ...] = ()  # those with a quota
+        self._pace_rate = 0
+        self._pace: TokenBucket | None = None
         self.is_limited = False
         self._max_connections = 0
         self._quotas_changed: trio.Event | None = None  # while a connection is throttled
@@ -220,6 +232,9 @@ class Client:
         own = NO_QUOTAS if quotas is NO_QUOTAS or quotas.exempts(self.address, self.account) else quotas
         self._max_connections = own.connections
         self._own_usage.set_rates(own.lines_per_s, own.names_per_minute)
+        if own.names_pace != self._pace_rate:
+            self._pace_rate = own.names_pace
+            self._pace = _bucket(own.names_pace, own.names_pace * PACE_BURST_S)
         shared = None if own is NO_QUOTAS else self._account_usage
         self._usages = tuple(one for one in (self._own_usage, shared) if one is not None and one.is_limited)
         self.is_limited = bool(self._usages)
@@ -239,7 +254,8 @@ class Client:
     @property
     def may_be_evicted(self) -> bool:
         """Return whether there is no connection and no debt: a new client would start without debt."""
-        return not (self.connections or self.pausing) and self._own_usage.is_full
+        has_pace = self._pace is None or self._pace.is_full(now_s=trio.current_time())
+        return not (self.connections or self.pausing) and self._own_usage.is_full and has_pace
 
     def sent(self, lines: int) -> None:
         """Count received lines of any kind."""
@@ -259,8 +275,38 @@ class Client:
 
     @property
     def debt_s(self) -> float:
-        """Return the time until the quotas allow the lines that were received; 0: not throttled."""
+        """Return the time until the quotas and the pace of new names allow what was received; 0: not throttled."""
+        if not self.is_limited:
+            return 0.0
+        pace_s = self.pace_debt_s
+        self.is_limited = bool(self._usages or pace_s)
+        return max(pace_s, self.quota_debt_s)
+
+    @property
+    def quota_debt_s(self) -> float:
+        """Return the time until the quotas allow the lines that were received."""
         return max([usage.debt_s for usage in self._usages], default=0.0)
+
+    @property
+    def pace_debt_s(self) -> float:
+        """Return the time until the pace allows the new names that were received."""
+        return 0.0 if self._pace is None else self._pace.debt_s(now_s=trio.current_time())
+
+    def pace_name(self) -> None:
+        """Count a new name against the pace. Beyond it the client is not read from, and the log says so once."""
+        if self._pace is None:
+            return
+        was_over = self.pace_debt_s > 0
+        self._pace.spend(1, now_s=trio.current_time())
+        if not self.pace_debt_s:
+            return
+        self.is_limited = True
+        self.names_over_pace += 1
+        if not was_over:
+            log.warning(
+                "client.new_names_paced", client=self.name, new_names=self.new_names, example=self.name_example,
+                names_per_s=self._pace_rate,
+            )  # fmt: skip
 
     @property
     def limiting_key(self) -> str:
@@ -311,6 +357,7 @@ class Client:
         self.accepted += other.accepted
         self.refused.update(other.refused)
         self.new_names += other.new_names
+        self.names_over_pace += other.names_over_pace
         self.new_series += other.new_series
         self._paused_s += other.paused_s
         self.example = other.example or self.example
@@ -331,6 +378,7 @@ class Client:
             "refused_by_reason": dict(self.refused),
             "refused_example": self.example and self.example.as_json(),
             "new_names": self.new_names,
+            "names_over_pace": self.names_over_pace,
             "new_name_example": self.name_example,
             "new_series": self.new_series,
             "paused_ms": round(self.paused_s * 1000),
@@ -346,6 +394,7 @@ class ClientStatistics(NamedTuple):
     known: int
     pausing: int  # connections that are throttled now
     paused_ms: int  # of all connections together
+    names_over_pace: int
 
 
 class Clients:
@@ -427,7 +476,8 @@ class Clients:
     def statistics(self) -> ClientStatistics:
         """Return a snapshot of all clients."""
         paused_s = sum(client.paused_s for client in self)
-        return ClientStatistics(len(self), sum(client.pausing for client in self), round(paused_s * 1000))
+        over = sum(client.names_over_pace for client in self)
+        return ClientStatistics(len(self), sum(client.pausing for client in self), round(paused_s * 1000), over)
 
     def __iter__(self) -> Iterator[Client]:
         yield from self._by_name.values()

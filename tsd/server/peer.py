@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from tsd.auth.authenticator import Authenticator, Session
-from tsd.auth.roles import ANONYMOUS, SUPERUSER, Principal
+from tsd.auth.roles import ANONYMOUS, SUPERUSER, Principal, Role
 from tsd.codec.names import Kind
 from tsd.errors import BadLine
 from tsd.ingest.limits import RefusedLine
@@ -170,7 +170,10 @@ class Peer:
 
     def count_name(self, kind: Kind, name: bytes) -> None:
         """See Origin."""
-        self.client.count_name(kind, name)
+        client = self.client
+        client.count_name(kind, name)
+        if not self.principal.may(Role.ADMIN):
+            client.pace_name()
 
     def count_series(self, count: int) -> None:
         """See Origin."""

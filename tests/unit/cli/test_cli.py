@@ -61,12 +61,6 @@ def test_every_command_that_prints_has_json() -> None:
     assert "token list" in found
 
 
-def test_help_of_every_command_fits_80_columns() -> None:
-    for name, command in (pair for one in COMMANDS for pair in commands(find_command(one), one)):
-        text = click.Context(command, info_name=f"tsd {name}", terminal_width=80).get_help()
-        assert max(map(len, text.splitlines())) <= 80, name
-
-
 def test_version_option_says_version_and_commit() -> None:
     assert {version(), revision()} <= set(re.split("[ ,\n]+", run("--version").stdout))
 

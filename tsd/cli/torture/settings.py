@@ -46,6 +46,7 @@ FORCED = {
     "tsd.tls.client_certificate": "optional",
     "tsd.quota.lines_per_second": "0",
     "tsd.quota.new_names_per_minute": "0",
+    "tsd.quota.new_names_pace": "0",
     "tsd.quota.account_lines_per_second": "0",
     "tsd.quota.account_new_names_per_minute": "0",
     "tsd.quota.exempt": "",

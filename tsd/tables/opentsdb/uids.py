@@ -28,7 +28,6 @@ from tsd.codec.opentsdb.uid import (
     meta_column,
     name_column,
 )
-from tsd.codec.text import counted
 from tsd.errors import CorruptRow, NoSuchName, StoreDown, StoreError, TsdError, UidsExhausted
 from tsd.store import Put, Store
 from tsd.tables.writing import Admission
@@ -410,8 +409,7 @@ class _KindTable:
                     won or (put.row in rows and rows[put.row][0].value == put.value)
                     for put, won in zip(puts, again, strict=True)
                 ]
-            unknown = counted(len(puts), "name")
-            raise StoreDown(f"{lost}; it is unknown whether UIDs were assigned to {unknown}") from lost
+            raise StoreDown(f"{lost}; it is unknown whether {len(puts)} UIDs were assigned") from lost
 
     async def names(self, uids: Iterable[bytes]) -> dict[bytes, bytes | NoSuchName]:
         """Return the name of each UID, or why it has none."""
