@@ -201,8 +201,8 @@ async def test_paused_time_grows_while_throttled(autojump_clock: MockClock) -> N
         for connections in (1, 2):
             nursery.start_soon(client.throttle, clients.draining)
             await trio.sleep(100)
-            assert clients.statistics() == (1, connections, (100, 300)[connections - 1] * 1000)
+            assert clients.statistics()[:3] == (1, connections, (100, 300)[connections - 1] * 1000)
             assert client.as_json()["paused_ms"] == clients.statistics().paused_ms
         clients.drain()
     await trio.sleep(100)
-    assert clients.statistics() == (1, 0, 300_000)
+    assert clients.statistics()[:3] == (1, 0, 300_000)
