@@ -133,6 +133,9 @@ class ReadableWriter:
         await self._store.put(POINTS, [Put(*cell, value) for cell, value in sorted(cells.items())])
         self.cells += len(cells)
 
+    async def record(self, points: Columns, series: SeriesLookup) -> None:
+        pass  # series are known as soon as they have a key
+
     async def sync(self) -> None:
         await self._store.sync()
 

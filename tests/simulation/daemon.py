@@ -118,7 +118,8 @@ class SimulatedDaemon:
             memory_limit=plan.memory_limit,
             series_ttl_s=7200,
             refused_folder=folder / "refused",
-            now_s=lambda: now_ms() // 1000,
+            now_s=lambda: now_ms() // 1000 - (plan.writer_lag_s if plan.holds else 0),
+            hold_hours=plan.holds,
         )
         self.intake = Intake(
             self.rows,
@@ -230,6 +231,6 @@ class SimulatedDaemon:
 
     def drop_caches(self) -> None:
         """Drop caches as the daemon does."""
-        self.writer.seal()
+        self.writer.seal(hold=False)
         self.uids.drop_caches()
         self.rows.table.invalidate()

@@ -65,6 +65,8 @@ class Plan:
     readers: int  # tasks that query acknowledged points
     second_daemon: bool  # another daemon assigns UIDs in the same table
     hurried: bool  # clients hardly pause
+    holds: bool  # the writer holds open hours
+    writer_lag_s: int  # the writer's clock is that much behind, so that hours of points may be open, or end meanwhile
     events: tuple[Event, ...]
 
     @property
@@ -95,6 +97,8 @@ def random_plan(rng: random.Random) -> Plan:
         readers=rng.choice((0, 0, 1, 2)),
         second_daemon=engine is Engine.HBASE and rng.random() < 0.4,
         hurried=hurried,
+        holds=engine is Engine.EMBEDDED and rng.random() < 0.7,
+        writer_lag_s=rng.choice((3480, 3476, 3000, 7076, 7000)),
         events=tuple(sorted(events, key=lambda event: event.at_s)),
     )
 

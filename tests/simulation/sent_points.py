@@ -9,7 +9,9 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points, problems
 from tsd.codec.opentsdb.rowkey import Layout, split_key
 from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_counter, id_column, name_column
+from tsd.codec.text import decode_number
 from tsd.store import Store, scan
+from tsd.tables.open_points import OpenPoints
 
 Series = tuple[str, tuple[tuple[str, str], ...]]  # metric, sorted tags
 Key = tuple[Series, int]  # series, ms
@@ -133,6 +135,20 @@ async def read_names(store: Store, between: bytes = b"") -> Names:
             if int.from_bytes(uid, "big") > used[kind]:
                 raise Violation(f"{kind.value}: {uid.hex()} is above the counter, {used[kind]}")
     return Names(reverse, {kind: used[kind] - len(set(forward[kind].values())) for kind in Kind})
+
+
+def open_values(waiting: OpenPoints, names: Names) -> dict[Key, list[float]]:
+    """Return the value of each open point under its name; of several values the last one."""
+    keys = list(waiting.keys)
+    found: dict[Key, list[float]] = {}
+    for series, instant, flags, bits in zip(*(column.tolist() for column in waiting.columns), strict=True):
+        head, tail = keys[series]
+        uids = [(tail[at : at + 3], tail[at + 3 : at + 6]) for at in range(0, len(tail), 6)]
+        tags = [(names.by_uid[Kind.TAGK][k].decode(), names.by_uid[Kind.TAGV][v].decode()) for k, v in uids]
+        value = bits.to_bytes(8, "big", signed=True)[-(flags & 7) - 1 :]
+        metric = names.by_uid[Kind.METRIC][head].decode()
+        found[(metric, tuple(sorted(tags))), instant >> 1] = [decode_number(flags, value)]
+    return found
 
 
 async def read_points(store: Store, names: Names, renamed: Mapping[bytes, bytes]) -> dict[Key, list[float]]:

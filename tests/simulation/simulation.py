@@ -13,7 +13,7 @@ from tests.simulation.client import METRICS, Client
 from tests.simulation.daemon import Parts, SimulatedDaemon, row_compactor
 from tests.simulation.disk import Crash
 from tests.simulation.plan import START_S, Event, FaultKind, Plan
-from tests.simulation.sent_points import SentPoints, Violation, read_names, read_points
+from tests.simulation.sent_points import SentPoints, Violation, open_values, read_names, read_points
 from tests.simulation.store import CommandKilled, FaultyStore, StoreServer
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.cell import FAMILY
@@ -241,20 +241,22 @@ class Simulation:
                     pass
 
     async def _read(self, rng: random.Random) -> None:
-        """Query a metric: have its points written, then read and check them."""
+        """Query a metric: have its points written or take them from memory, then read and check them."""
         sound = FaultyStore(self.server, sound=True)
         while True:
             await trio.sleep(rng.random() * self.plan.length_s / 3)
             metric = rng.choice(METRICS[:-1])  # except the renamed one
             safe, daemon = self.sent_points.safe(metric), self.daemon
-            if (
-                daemon is not None
-                and daemon.serves
-                and await daemon.writer.write_metric(metric.encode())
-                and not daemon.over
-            ):
-                names = await read_names(sound, OLD)
-                self.sent_points.check_read(await read_points(sound, names, {NEW: OLD}), safe)
+            if daemon is None or not daemon.serves or not await daemon.writer.write_metric(metric.encode()):
+                continue
+            waiting = await daemon.writer.open_points(metric.encode()) if self.plan.holds else None
+            if daemon.over or (self.plan.holds and waiting is None):
+                continue
+            names = await read_names(sound, OLD)
+            stored = await read_points(sound, names, {NEW: OLD})
+            if waiting is not None:
+                stored.update(open_values(waiting, names))
+            self.sent_points.check_read(stored, safe)
 
     async def _rename(self) -> None:
         """Rename a metric, as `tsd uid rename` does."""

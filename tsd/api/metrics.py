@@ -148,6 +148,10 @@ METRICS: dict[str, MetricType | None] = {
         "journal_quarantined", "Files moved to quarantine: damaged or torn ones, and segments of other daemons."
     ),
     "writer.windows": _gauge("windows_waiting", "Sealed windows that are not in the store yet."),
+    "writer.held-points": _gauge("held_points", "Points of open hours in memory and in the journal."),
+    "writer.early-releases": MetricType(
+        "early_releases", "How often open hours were written early because memory or the journal reached a bound."
+    ),
     "writer.cells": MetricType("cells_written", "Cells written for points."),
     "writer.retries": MetricType("store_write_failures", "Failed writes of windows to the store."),
     "series.known": _gauge("series_known", "Series in memory."),

@@ -45,6 +45,8 @@ class DaemonStats(NamedTuple):
     journal: JournalStats
     backpressure: bool
     windows: int
+    held_points: int
+    early_releases: int
     cells: int
     write_retries: int
     series: int
@@ -194,6 +196,8 @@ def _storage(snapshot: DaemonStats) -> Iterator[Stat]:
     yield Stat("journal.failures", journal.failures)
     yield Stat("journal.quarantined", journal.quarantined)
     yield Stat("writer.windows", snapshot.windows)
+    yield Stat("writer.held-points", snapshot.held_points)
+    yield Stat("writer.early-releases", snapshot.early_releases)
     yield Stat("writer.cells", snapshot.cells)
     yield Stat("writer.retries", snapshot.write_retries)
     yield Stat("series.known", snapshot.series)

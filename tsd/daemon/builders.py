@@ -21,6 +21,7 @@ from tsd.config.settings import Charset
 from tsd.daemon.parts import AccessParts, Clock, DaemonControl, IngestParts, QueryParts
 from tsd.daemon.routes import ApiParts, HttpServer
 from tsd.ingest import series
+from tsd.ingest.canary import METRIC as CANARY_METRIC
 from tsd.ingest.canary import Canary
 from tsd.ingest.dialect import KAIROSDB, KAIROSDB_WITH_TTL, UTF_8, Translation
 from tsd.ingest.intake import Backpressure, Intake, LineCounts
@@ -68,8 +69,10 @@ REPLY_BUFFER = 1 << 20  # bytes of replies to one client that does not read them
 REPLY_MEMORY = 64 << 20  # bytes of unread replies of all telnet connections
 
 
-def build_ingest(config: Config, known: SeriesTable, tables: Tables, load: IngestLoad, now_ms: Clock) -> IngestParts:
-    """Build ingest. `known` holds the active series."""
+def build_ingest(
+    config: Config, known: SeriesTable, tables: Tables, load: IngestLoad, now_ms: Clock, *, hold_hours: bool
+) -> IngestParts:
+    """Build ingest. `known` holds the active series. `hold_hours`: hold the points of open hours."""
     folder = state_folder(config)
     ledger, backpressure = LineCounts(), Backpressure()
     journal = Journal(
@@ -94,6 +97,8 @@ def build_ingest(config: Config, known: SeriesTable, tables: Tables, load: Inges
         series_ttl_s=config.series_ttl_s,
         refused_folder=folder / "refused",
         now_s=lambda: now_ms() // 1000,
+        hold_hours=hold_hours,
+        due_metrics=(CANARY_METRIC,),
     )
     rejected = RejectedLog(
         folder / "rejected",

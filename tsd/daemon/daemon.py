@@ -121,7 +121,7 @@ class Daemon:
 
     def drop_caches(self) -> None:
         """Drop all caches, so that names are read from the store again."""
-        self.ingest.writer.seal()
+        self.ingest.writer.seal(hold=False)  # one window has only one number of each series
         self.tables.drop_caches()
         self.ingest.rows.table.invalidate()
         self.query.engine.cache.clear()
@@ -154,6 +154,8 @@ class Daemon:
             journal=ingest.journal.statistics(),
             backpressure=bool(ingest.backpressure.reasons),
             windows=ingest.writer.windows,
+            held_points=ingest.writer.held_points,
+            early_releases=ingest.writer.early_releases,
             cells=ingest.writer.cells,
             write_retries=ingest.writer.retries,
             series=len(ingest.rows.table),

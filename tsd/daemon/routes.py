@@ -85,7 +85,7 @@ def _metric_sources(parts: ApiParts, request_stats: RequestStats, lag: LoopLag) 
 
 def _put_handler(parts: ApiParts) -> PutHandler:
     writer = parts.ingest.writer
-    return PutHandler(parts.ingest.intake, StoreFlush(lambda: writer.flush(patient=False), lambda: writer.trouble))
+    return PutHandler(parts.ingest.intake, StoreFlush(writer.flush_due, lambda: writer.trouble))
 
 
 def _put_routes(parts: ApiParts) -> dict[str, Endpoint]:

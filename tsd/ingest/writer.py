@@ -3,13 +3,18 @@
 A window has the points of one interval. Windows are written one after the other, so that of two values of one point the
 later one is written last. A waiting window may be dropped from memory; its segment is then read again to write it. The
 daemon replays the journal of an earlier run in the same way.
+
+If the writer holds open hours (`tsd.ingest.open_hours`), the points of an open hour leave their windows and become a
+window of their own when the hour is over, or earlier if a bound is reached. Segments are removed strictly in order, so
+a replay never writes an older value over a newer one.
 """
 
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,8 +30,10 @@ from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.journal.segment import Block, Damage
 from tsd.ingest.limits import RefusedLine
 from tsd.ingest.lines import POINT_BYTES
+from tsd.ingest.open_hours import OpenHour, OpenHours, points_of, split
 from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.rollups import Summaries
+from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
 from tsd.tables.open_points import OpenPoints
 from tsd.tables.writing import PointWriter, SeriesResolver, SeriesText, SummaryBatch
 
@@ -41,73 +48,10 @@ class Contents(NamedTuple):
     refused: list[RefusedLine]
 
 
-class Written(NamedTuple):
-    """Result for the lines of a window. Lines in neither count were damaged on disk."""
-
-    stored: int
-    refused: list[RefusedLine]
-
-
-class Window:
-    """The points of one interval."""
-
-    def __init__(
-        self,
-        segment: Segment,
-        columns: Columns | None,
-        points: int,
-        sealed_s: int,
-        summaries: SummaryBatch | None,
-        since_s: int,
-    ) -> None:
-        self.segment = segment
-        self.columns = columns  # None: read the segment
-        self.summaries = summaries
-        self.points = points
-        self.sealed_s = sealed_s  # by the monotonic clock
-        self.since_s = since_s  # when its first point was accepted, by the wall clock
-
-    @property
-    def size(self) -> int:
-        """Bytes of memory."""
-        if self.columns is None:
-            return 0
-        return self.points * POINT_BYTES + (self.summaries.size if self.summaries else 0)
-
-    def drop(self) -> None:
-        """Drop the points; the segment still has them."""
-        self.columns = self.summaries = None
-
-
-class WindowMemory:
-    """Memory of waiting windows. The sum is updated incrementally, because it is needed for every block."""
-
-    def __init__(self) -> None:
-        self.size = 0  # bytes
-        self._windows: deque[tuple[Window, int]] = deque()  # those with points in memory and their sizes, oldest first
-
-    def add(self, window: Window) -> None:
-        """Add the newest window."""
-        if size := window.size:
-            self._windows.append((window, size))
-            self.size += size
-
-    def remove(self, window: Window) -> None:
-        """Remove the oldest window, which is stored."""
-        if self._windows and self._windows[0][0] is window:
-            self.size -= self._windows.popleft()[1]
-
-    def shrink(self, most: int, *, but: Window | None) -> None:
-        """Drop points of windows from memory, newest first, until at most `most` bytes are left. Keep `but`, which is
-        being written."""
-        while self.size > most and self._windows and self._windows[-1][0] is not but:
-            window, size = self._windows.pop()
-            self.size -= size
-            window.drop()
-
-
 MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
-MAX_READ = 200_000  # points that are searched for one query; if more wait, they are written before it reads
+MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
+SMALL = 20_000  # points that are searched in the event loop
+HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
 AWAY_S = 5.0  # a write that takes longer counts as a failing store
 RETRY_S = 0.2, 2.0  # the first and the longest pause after an error of the store
 
@@ -132,9 +76,12 @@ class Writer:
         now_s: Callable[[], int],
         uptime_s: Callable[[], int] = lambda: int(trio.current_time()),
         retry_s: tuple[float, float] = RETRY_S,
+        hold_hours: bool = False,
+        due_metrics: Sequence[bytes] = (),
     ) -> None:
-        """`now_s` is the wall clock. `uptime_s` never goes back: it separates series that may be evicted from those
-        that waiting windows hold. `retry_s` is the first and the longest pause after an error of the store."""
+        """`hold_hours`: hold the points of open hours, except those of `due_metrics`. `now_s` is the wall clock.
+        `uptime_s` never goes back: it separates series that may be evicted from those that waiting windows hold.
+        `retry_s` is the first and the longest pause after an error of the store."""
         self._rows = rows
         self._resolver = resolver
         self._journal = journal
@@ -152,6 +99,13 @@ class Writer:
         self._first_retry_s, self._last_retry_s = retry_s
         self._windows: deque[Window] = deque()
         self._memory = WindowMemory()
+        self._hold_hours = hold_hours
+        self._due_metrics = due_metrics
+        self._hours = OpenHours()
+        self._held_points = 0  # of open hours, of windows made of them, and of windows that gave points to them
+        self._segments: deque[PendingSegment] = deque()  # all with points that are not stored, in order
+        self._evicted = 0  # series, since the start
+        self.early_releases = 0  # how often open hours were written before their end because a bound was reached
         self._open_since_s: int | None = None  # when the first point of the open window was accepted
         self._sealed = 0  # windows, since the start
         self._written = 0
@@ -171,7 +125,12 @@ class Writer:
     @property
     def waiting_points(self) -> int:
         """Points that are accepted and not stored."""
-        return self._rows.points + sum(window.points for window in self._windows)
+        return self._rows.points + sum(window.points for window in self._windows) + self._hours.points
+
+    @property
+    def held_points(self) -> int:
+        """Points of open hours."""
+        return self._hours.points
 
     @property
     def windows(self) -> int:
@@ -190,7 +149,7 @@ class Writer:
 
     @property
     def waiting_s(self) -> int:
-        """Age of the oldest point that is accepted and not stored, or 0."""
+        """Age of the oldest point that is due and not stored, or 0. Points of open hours are not due."""
         oldest_s = self._windows[0].since_s if self._windows else self._open_since_s
         return 0 if oldest_s is None else max(self._now_s() - oldest_s, 0)
 
@@ -211,13 +170,31 @@ class Writer:
             self._ledger.refuse(JOURNAL_DAMAGED, damaged)
         # Series inserted by the replay must not look idle, or the next seal would free their numbers.
         self._rows.table.mark_seen(np.empty(0, np.int32), self._uptime_s())
+        together: list[Segment] = []
+        lines = 0
         for segment in segments:
             self._ledger.received += segment.lines
-            since_s = self._now_s() if segment.found_s is None else segment.found_s
-            self._enqueue(Window(segment, None, segment.lines, self._uptime_s(), None, since_s))
+            if together and lines + segment.lines > self._max_points:
+                self._adopt(together, lines)
+                together, lines = [], 0
+            together.append(segment)
+            lines += segment.lines
+        if together:
+            self._adopt(together, lines)
 
-    def seal(self) -> None:
-        """Seal the open window, if it has lines."""
+    def _adopt(self, segments: list[Segment], lines: int) -> None:
+        """Queue segments of an earlier run as one window."""
+        since_s = self._now_s() if segments[0].found_s is None else segments[0].found_s
+        self._enqueue(Window([*map(self._pending, segments)], None, lines, self._uptime_s(), None, since_s))
+
+    def _pending(self, segment: Segment) -> PendingSegment:
+        self._segments.append(PendingSegment(segment))
+        return self._segments[-1]
+
+    def seal(self, *, hold: bool = True) -> None:
+        """Seal the open window, if it has lines. Write open hours that are over, or unless `hold` all of them."""
+        now_s = self._now_s()
+        self._release(self._hours.take(now_s if hold else None))
         segment = self._journal.rotate()
         if segment is None:
             return
@@ -225,14 +202,75 @@ class Writer:
         columns, summaries = self._rows.take(), self._rows.take_summaries()
         now = self._uptime_s()
         self._rows.table.mark_seen(columns.series, now)
-        since_s = self._now_s() if self._open_since_s is None else self._open_since_s
-        self._enqueue(Window(segment, columns if complete else None, points, now, summaries, since_s))
+        since_s = now_s if self._open_since_s is None else self._open_since_s
+        pending = self._pending(segment)
+        if hold and self._may_hold(columns, complete=complete):
+            due, held = self._split(columns, now_s, pending, now)
+        else:
+            self._release(self._hours.take())  # first: what is held is older
+            due, held = columns, []
+        points -= sum(len(part.series) for part in held)
+        parts = [due] if complete else None
+        self._enqueue(Window([pending], parts, points, now, summaries, since_s, held=held))
+        self._held_points += points if held else 0
         self._open_since_s = None
-        # Open rows are empty, so only queued windows have numbers of series.
-        self._rows.table.evict(max(now - self._series_ttl_s, 0), held_since_s=self._windows[0].sealed_s)
+        self._evict(now)
         self.regulate()
 
-    def _enqueue(self, window: Window) -> None:
+    def _evict(self, now: int) -> None:
+        """Evict idle series. Open rows are empty, so only queued windows and open hours have numbers of series."""
+        sealed_s = [window.sealed_s for window in self._windows]
+        if self._hours.oldest_s is not None:
+            sealed_s.append(self._hours.oldest_s)
+        self._evicted += self._rows.table.evict(max(now - self._series_ttl_s, 0), held_since_s=min(sealed_s))
+
+    def _may_hold(self, columns: Columns, *, complete: bool) -> bool:
+        """Return whether points of a window may be held now."""
+        if not self._hold_hours:
+            return False
+        table = self._rows.table
+        without_key = table.unresolved.keys() | table.refused
+        if not complete or (without_key and not without_key.isdisjoint(np.unique(columns.series).tolist())):
+            return False
+        reason = ""
+        if len(columns.series) >= self._max_points:
+            reason = "rate"
+        elif self.held_memory + len(columns.series) * POINT_BYTES > self._memory_limit // HELD_SHARE:
+            reason = "memory"
+        elif self._journal.size > self._journal.max_bytes // 2:
+            reason = "journal"
+        if reason and self._hours.points:
+            self.early_releases += 1
+            log.info("open_hours.released_early", reason=reason, points=self._hours.points)
+        return not reason
+
+    def _split(
+        self, columns: Columns, now_s: int, segment: PendingSegment, sealed_s: int
+    ) -> tuple[Columns, list[Columns]]:
+        """Hold the points of open hours. Return the points that are due, and those that are held."""
+        excluded = [self._rows.table.of_metric(metric, columns.series) for metric in self._due_metrics]
+        found = split(columns, now_s, [mask for mask in excluded if mask.any()])
+        self._hours.add(found, segment, now_s, sealed_s)
+        held = list(found.held.values())
+        self._held_points += sum(len(part.series) for part in held)
+        return found.due, held
+
+    def _release(self, hours: Sequence[OpenHour]) -> None:
+        """Queue the points of open hours."""
+        for hour in hours:
+            window = Window(hour.segments, hour.parts, hour.points, hour.sealed_s, None, self._now_s(), is_hour=True)
+            self._enqueue(window, counted=True)
+
+    @property
+    def held_memory(self) -> int:
+        """Bytes of points that are held, or were held and wait for the store."""
+        return self._held_points * POINT_BYTES
+
+    def _enqueue(self, window: Window, *, counted: bool = False) -> None:
+        """Queue a window. Unless `counted`, it is a further user of its segments."""
+        if not counted:
+            for segment in window.segments:
+                segment.users += 1
         self._windows.append(window)
         self._memory.add(window)
         self._sealed += 1
@@ -246,7 +284,10 @@ class Writer:
         if self._rows.points >= self._max_points:
             self.seal()
             return
-        most = 0 if self._store_is_away else self._memory_limit // 2 - self._rows.size
+        if self._hours.points and self._journal.size >= self._journal.max_bytes:  # it may have been made smaller
+            self.seal(hold=False)
+            return
+        most = 0 if self._store_is_away else self._memory_limit // 2 - self._rows.size - self.held_memory
         self._memory.shrink(most, but=self.next_window)
         self._hold(self._journal.size >= self._journal.max_bytes, JOURNAL_FULL)
         self._hold(self._journal.pending > self._memory_limit // 4, JOURNAL_SLOW)
@@ -312,10 +353,16 @@ class Writer:
         self._progress = trio.Event()
 
     async def flush(self, *, patient: bool = True) -> bool:
-        """Write all points accepted so far and return whether they are stored. Unless `patient`, give up when the store
-        or the journal's disk fails."""
-        self.seal()
+        """Write all points accepted so far, those of open hours too, and return whether they are stored. Unless
+        `patient`, give up when the store or the journal's disk fails."""
+        self.seal(hold=False)
         return await self._wait_written(self._sealed, patient=patient)
+
+    async def flush_due(self) -> bool:
+        """Write all points accepted so far that no open hour holds, and return whether they are stored. Give up when
+        the store or the journal's disk fails."""
+        self.seal()
+        return await self._wait_written(self._sealed, patient=False)
 
     async def _wait_written(self, wanted: int, *, patient: bool) -> bool:
         """Wait until `wanted` windows are stored and return whether they are."""
@@ -324,10 +371,12 @@ class Writer:
         return self._written >= wanted
 
     async def write_metric(self, metric: bytes) -> bool:
-        """Write all points of a metric accepted so far, before a query reads them, and return whether they are stored.
+        """Write all points of a metric accepted so far and return whether they are stored. Points of open hours stay in
+        memory, but their series and newest points are known to the tables after that.
+
         Of many concurrent callers, one at a time may seal a window."""
         waiting = self._rows.has_metric(metric)
-        if not waiting and not any(self._may_hold(window, metric) for window in self._windows):
+        if not waiting and not any(self._has_metric(window, metric) for window in self._windows):
             return True
         wanted = self._sealed + waiting
         async with self._writing_metric:
@@ -335,35 +384,53 @@ class Writer:
                 self.seal()
             return await self._wait_written(min(wanted, self._sealed), patient=False)
 
-    def open_points(self, metric: bytes) -> OpenPoints | None:
+    async def open_points(self, metric: bytes) -> OpenPoints | None:
         """Return the points of a metric that are not stored, see `OpenPointSource`."""
-        rows, table, windows = self._rows, self._rows.table, self._windows
-        if self.waiting_points > MAX_READ or not rows.complete or rows.has_summaries(metric):
-            return None
-        parts: list[Columns] = []
-        for window in windows:
-            if window.columns is None or (window.summaries is not None and metric in window.summaries.metrics):
+        while True:
+            evicted = self._evicted
+            parts = self._parts_with(metric)
+            if parts is None:
                 return None
-            parts.append(window.columns)
-        found = [part.at(table.of_metric(metric, part.series)) for part in (*parts, *rows.peek())]
-        columns = joined_columns(found)
-        if not len(columns.series):
-            return OpenPoints(columns, table.keys(columns.series))
-        numbers, places = np.unique(columns.series, return_inverse=True)
+            find = partial(points_of, metric, parts, self._rows.table)
+            is_small = sum(len(part.series) for part in parts) <= SMALL
+            columns, numbers = find() if is_small else await trio.to_thread.run_sync(find)
+            if evicted == self._evicted:  # else numbers may have been reused during the search
+                break
+        table = self._rows.table
+        if len(columns.series) > MAX_FOUND:
+            return None
         if (table.unresolved or table.refused) and not (table.unresolved.keys() | table.refused).isdisjoint(
             numbers.tolist()
         ):
             return None
-        return OpenPoints(columns._replace(series=places.astype(np.int32)), table.keys(numbers))
+        return OpenPoints(columns, table.keys(numbers))
 
-    def _may_hold(self, window: Window, metric: bytes) -> bool:
-        if window.columns is None or (window.summaries is not None and metric in window.summaries.metrics):
+    def _parts_with(self, metric: bytes) -> list[Columns] | None:
+        """Return all points that are not stored, those of one hour in order of arrival. None: some are only in the
+        journal, or a metric has rollups or histograms."""
+        if not self._rows.complete or self._rows.has_summaries(metric):
+            return None
+        parts: list[Columns] = []
+        for window in self._windows:
+            if window.parts is None or (window.summaries is not None and metric in window.summaries.metrics):
+                return None
+            parts += window.parts
+        for hour in self._hours:
+            parts += hour.parts
+        return parts + self._rows.peek()
+
+    def _has_metric(self, window: Window, metric: bytes) -> bool:
+        """Return whether a window may have points of a metric, or gave some to open hours. Series of a released hour
+        are known to the tables since its points arrived."""
+        if window.is_hour:
+            return False
+        if window.parts is None or (window.summaries is not None and metric in window.summaries.metrics):
             return True
-        return self._rows.table.has_metric(metric, window.columns.series)
+        return any(self._rows.table.has_metric(metric, part.series) for part in (*window.parts, *window.held))
 
     def finish(self) -> None:
-        """Seal the last window, and let `write_windows` return once it is stored."""
-        self.seal()
+        """Seal the last window, write open hours, and let `write_windows` return once all is stored."""
+        self.seal(hold=False)
         self._finishing = True
         self._waiting.set()
 
@@ -375,28 +442,44 @@ class Writer:
             self._ledger.refuse(JOURNAL_DAMAGED, damaged)
 
     async def _write(self, window: Window) -> Written:
-        """Write a window's points to the store and remove its segment. If a step fails, the caller repeats all of
-        them."""
+        """Write a window's points to the store and remove the segments that are not needed any more. If a step fails,
+        the caller repeats the call."""
+        if window.written is None:
+            window.written = await self._put(window)
+            self._held_points -= window.points if window.held or window.is_hour else 0
+            for segment in window.segments:
+                segment.users -= 1
+        with _as_store_error():
+            while self._segments and not self._segments[0].users:
+                await self._journal.remove(self._segments[0].segment)
+                self._segments.popleft()
+        return window.written
+
+    async def _put(self, window: Window) -> Written:
+        """Put a window's points into the store. May be repeated."""
+        for part in window.held:
+            await self._points.record(part, self._rows.table)
         columns, summaries, refused = await self._read_window(window)
         lines = len(columns.series) + (summaries.lines if summaries else 0)
-        await self._points.write(columns, self._rows.table)
-        if summaries and self._points.summaries:
-            await self._points.summaries.write(summaries)
-        await self._points.sync()
+        if lines:
+            await self._points.write(columns, self._rows.table)
+            if summaries and self._points.summaries:
+                await self._points.summaries.write(summaries)
+            await self._points.sync()
         if refused:
             await self._keep_refused(window, refused)
-        with _as_store_error():
-            await self._journal.remove(window.segment)
         return Written(lines, refused)
 
     async def _read_window(self, window: Window) -> Contents:
         """Return a window's points, whose series all have keys, and the lines that are refused now."""
         table = self._rows.table
         invalidations = table.invalidations
-        if window.columns is not None:
-            contents = Contents(window.columns, window.summaries, [])
-        else:
+        if window.parts is None:
             contents = await self._read_again(window)
+        elif len(window.parts) == 1:
+            contents = Contents(window.parts[0], window.summaries, [])
+        else:
+            contents = Contents(await trio.to_thread.run_sync(joined_columns, window.parts), window.summaries, [])
         while not await self._resolve(contents.columns):  # the lines of refused series are rejected when read again
             contents = await self._read_again(window)
         if table.invalidations != invalidations:
@@ -423,13 +506,22 @@ class Writer:
         return not table.refused & present
 
     async def _read_again(self, window: Window) -> Contents:
-        """Return a window's points from its segment, and the lines that are refused now."""
+        """Return a window's points from its segments, and the lines that are refused now."""
         rows = self._rows.new_rows()
         refused: list[RefusedLine] = []
-        await self._journal.wait_synced(window.segment.position)  # until then it is incomplete
-        pieces = window.segment.pieces()
+        for pending in window.segments:
+            refused += await self._read_segment(pending.segment, rows)
+        columns = rows.take()
+        rows.table.mark_seen(columns.series, self._uptime_s())
+        return Contents(columns, rows.take_summaries(), refused)
+
+    async def _read_segment(self, segment: Segment, rows: OpenRows) -> list[RefusedLine]:
+        """Add the points of a segment to `rows`. Return the lines that are refused now."""
+        refused: list[RefusedLine] = []
+        await self._journal.wait_synced(segment.position)  # until then it is incomplete
+        pieces = segment.pieces()
         damages: list[Damage] = []  # found only now: the segment was intact when it was written or found
-        while (piece := await _next_of(pieces, window.segment.path)) is not None:
+        while (piece := await _next_of(pieces, segment.path)) is not None:
             if isinstance(piece, Damage):
                 damages.append(piece)
                 continue
@@ -439,10 +531,8 @@ class Writer:
                 refused += [RefusedLine(lines[at], error) for at, error in absorbed.rejects]
         if damages:
             with _as_store_error():
-                await trio.to_thread.run_sync(self._journal.quarantine, window.segment, damages)
-        columns = rows.take()
-        rows.table.mark_seen(columns.series, self._uptime_s())
-        return Contents(columns, rows.take_summaries(), refused)
+                await trio.to_thread.run_sync(self._journal.quarantine, segment, damages)
+        return refused
 
     async def _keep_refused(self, window: Window, refused: list[RefusedLine]) -> None:
         """Write acknowledged lines that cannot be stored to a file, and log an error."""
@@ -450,7 +540,7 @@ class Writer:
 
         def write() -> Path:
             self._refused_folder.mkdir(parents=True, exist_ok=True)
-            path = unused(self._refused_folder / f"{window.segment.path.stem}.lines")
+            path = unused(self._refused_folder / f"{window.segments[0].segment.path.stem}.lines")
             write_new(self._journal.disk, path, [text])
             return path
 

@@ -85,8 +85,8 @@ class QueryEngine:
         load: IngestLoad | None = None,
         open_points: OpenPointSource | None = None,
     ) -> None:
-        """`open_points` has the points that the store lacks. Where it cannot tell them, `flush` returns when all points
-        written to a metric, by name, are in the store. `now_ms` is the wall clock."""
+        """`open_points` has the points that the store lacks. Where it cannot tell them, `flush` writes points of a
+        metric, by name; without `open_points` all of them. `now_ms` is the wall clock."""
         self._reader = reader
         self._settings = settings
         self._flush = flush
@@ -229,26 +229,28 @@ class QueryEngine:
     async def _with_open_points(self, query: Query, plan: Plan, flushed: set[bytes]) -> Plan:
         """Return a plan that also reads the points that are not stored yet, so that a client reads its own writes.
 
-        They are written first if they cannot be read from memory, or if the query deletes them: once for each metric,
-        which `flushed` remembers.
+        Those that cannot be read from memory are written first. All are written if the query deletes points: once for
+        each metric, which `flushed` remembers.
         """
         selection = plan.selection
         if not selection.metric or max(selection.metric) > LAST_LETTER:  # no line has such a name
             return plan
         metric = selection.metric.encode("latin-1")
-        points = None
+        source = self._open_points
         is_mergeable = not (query.delete or selection.reads_beyond or selection.reads_hours_in_parts)
-        if self._open_points is not None and is_mergeable:
-            points = self._open_points.open_points(metric)
-        if points is not None:
-            hours = points.hours(plan.scan)
-            if not hours:
-                return plan
-            if len(hours) <= OPEN_HOURS:
-                return plan._replace(selection=OpenSelection(selection, points), open_hours=hours)
+        if source is not None and is_mergeable:
+            for is_last in (False, True):
+                points = await source.open_points(metric)
+                hours = points.hours(plan.scan) if points is not None else ()
+                if points is not None and not hours:
+                    return plan
+                if points is not None and len(hours) <= OPEN_HOURS:
+                    return plan._replace(selection=OpenSelection(selection, points), open_hours=hours)
+                if not is_last:
+                    await self._flush(metric)
         if metric not in flushed:
             flushed.add(metric)
-            await self._flush(metric)
+            await (self._flush(metric) if source is None else source.flush(patient=False))
         return plan
 
     async def _sub_answer(self, query: Query, plan: Plan, share: MemoryShare, held: int) -> tuple[SubAnswer, int]:

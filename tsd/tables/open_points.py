@@ -5,9 +5,11 @@ one from memory counts: of two values of one time it is the later one, or the sa
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import trio
 
 from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, sort_columns
 from tsd.codec.text import FLOAT, LENGTH
@@ -22,8 +24,11 @@ from tsd.tables.reading import (
 )
 from tsd.tables.writing import SeriesKeys
 
+T = TypeVar("T")
 HOUR_MS = HOUR_S * 1000
+SMALL = 20_000  # points: less work is done in the event loop
 PAGE_POINTS = 200_000
+MOST_HOURS = 10_000  # that are counted, not sorted
 COLUMN_BYTES = 2  # of a point's qualifier, for statistics
 SINGLE = FLOAT | 3  # flags of a 4-byte float
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
@@ -37,17 +42,24 @@ class OpenPoints(NamedTuple):
 
     def hours(self, span: ScanRange) -> tuple[int, ...]:
         """Return the hours within a span that have points, as base times in ascending order."""
-        if not len(self.columns.series):
+        if not len(self.columns.instants):
             return ()
-        bases = np.unique((self.columns.instants >> 1) // HOUR_MS) * HOUR_S
+        hours = self.columns.instants // (2 * HOUR_MS)
+        low, high = int(hours.min()), int(hours.max())
+        found = np.unique(hours) if high - low > MOST_HOURS else low + np.flatnonzero(np.bincount(hours - low))
+        bases = found * HOUR_S
         return tuple(bases[(bases >= span.start_s) & (bases < span.stop_s)].tolist())
 
 
 class OpenPointSource(Protocol):
     """Accepted points that the store lacks."""
 
-    def open_points(self, metric: bytes) -> OpenPoints | None:
+    async def open_points(self, metric: bytes) -> OpenPoints | None:
         """Return the points of a metric; None if some of them must be written to be read."""
+
+    async def flush(self, *, patient: bool = True) -> bool:
+        """Write all points accepted so far and return whether they are stored. Unless `patient`, give up when the
+        store fails."""
 
 
 def split_span(span: ScanRange, hours: Iterable[int]) -> Iterator[tuple[ScanRange, bool]]:
@@ -100,7 +112,7 @@ class OpenSelection(Selection):
 
     async def _read_hour(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read an hour with open points."""
-        rows = await self._rows(span)
+        rows = await self._rows(span)  # taken before: a point that is written meanwhile is in both
         pages: list[MergedPage] = []
 
         async def merge(page: EncodedPage[PointPage]) -> None:
@@ -112,27 +124,21 @@ class OpenSelection(Selection):
             await self._stored.read(span, merge, annotations=annotations)
         stored = [page.found for page in pages]
         left = rows.at(~np.isin(rows.batch.series, np.concatenate([np.empty(0, np.int32), *stored])))
-        for part in left.pages():
+        for part in await _in_thread(left.cells, lambda: list(left.pages())):
             await take(part)
 
     async def _rows(self, span: ScanRange) -> "OpenRowsOfHour":
         """Return the open rows of matching series in an hour."""
-        columns = self._points.columns
-        times = columns.instants >> 1
-        within = (times >= span.start_ms) & (times < span.stop_ms)
-        if not within.all():
-            columns = columns.at(within)
+        columns = await _in_thread(len(self._points.columns.series), partial(_within, self._points.columns, span))
         pairs = self._stored.pairs_of(self._points.keys)
-        present = np.unique(columns.series).tolist()
+        present = np.flatnonzero(np.bincount(columns.series)).tolist()
         wanted = [one for at in present if (one := pairs[at]) is not None]
         await self.series.match(wanted)
         numbers = np.full(len(pairs), UNWANTED, np.int32)
         for at in present:
             if (one := pairs[at]) is not None:
                 numbers[at] = self.series.numbers[one]
-        series = numbers[columns.series]
-        columns = columns._replace(series=series)
-        return rows_of(columns.at(series != UNWANTED))
+        return await _in_thread(len(columns.series), partial(_chosen_rows, columns, numbers))
 
     async def delete(self, read_ms: int) -> None:
         """Delete the stored cells that were read."""
@@ -191,6 +197,25 @@ class MergedPage:
             return page._replace(rows=None)
         size = page.size + int(added.sizes.sum())
         return page._replace(batch=merged(page.batch, added.batch), size=size, rows=None)
+
+
+async def _in_thread(points: int, work: Callable[[], T]) -> T:
+    """Return what `work` returns; in a thread if it has many points."""
+    return work() if points <= SMALL else await trio.to_thread.run_sync(work)
+
+
+def _within(columns: Columns, span: ScanRange) -> Columns:
+    """Return the points of a span."""
+    times = columns.instants >> 1
+    within = (times >= span.start_ms) & (times < span.stop_ms)
+    return columns if within.all() else columns.at(within)
+
+
+def _chosen_rows(columns: Columns, numbers: Int32) -> OpenRowsOfHour:
+    """Return the rows of the series that have a number."""
+    series = numbers[columns.series]
+    columns = columns._replace(series=series)
+    return rows_of(columns.at(series != UNWANTED))
 
 
 def rows_of(columns: Columns) -> OpenRowsOfHour:

@@ -38,7 +38,7 @@ HARMLESS = {
     ),
     "how rows are laid out, kept, found and made one cell: what is to be tried": (
         "tsd.storage.backend", "tsd.storage.salt.width", "tsd.storage.salt.buckets", "tsd.storage.join_points",
-        "tsd.storage.blocks", "tsd.storage.enable_compaction",
+        "tsd.storage.hold_open_hours", "tsd.storage.blocks", "tsd.storage.enable_compaction",
         "tsd.storage.hbase.thrift.connections",
         "tsd.storage.hbase.thrift.transport", "tsd.storage.hbase.thrift.protocol", "tsd.query.series_index",
         "tsd.uid.lru.name.size", "tsd.uid.lru.id.size", "tsd.uid.cache_ttl", "tsd.ingest.series_ttl",

@@ -23,7 +23,8 @@ from tsd.ingest.journal.journal import Journal
 from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
-from tsd.ingest.writer import Window, Writer
+from tsd.ingest.windows import Window
+from tsd.ingest.writer import Writer
 from tsd.store import Family, Table, scan
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
@@ -48,6 +49,7 @@ class Parts:
             "max_unresolved": 1000,
             "rules": SummaryRules(NameRules(), "tsdb"),
             "load": None,
+            "hold_hours": False,
             **settings,
         }
         self.store = store
@@ -90,6 +92,8 @@ class Parts:
             now_s=lambda: self.now_s,
             uptime_s=lambda: self.uptime_s,
             retry_s=(0.001, 0.002),
+            hold_hours=bool(chosen["hold_hours"]),
+            due_metrics=[b"due"],
         )
         self.intake = Intake(
             self.rows,

@@ -185,7 +185,7 @@ async def test_lines_damaged_on_disk_are_counted_and_others_stored(tmp_path: Pat
         parts.writer.seal()
         window = parts.window()
         window.drop()
-        path = window.segment.path
+        path = window.segments[0].segment.path
         data = path.read_bytes()
         path.write_bytes(data.replace(b" 1001 ", b" 1007 "))
         parts.store.always = Fault.NONE

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from tsd.codec.points import Columns
-from tsd.ingest.writer import Window, WindowMemory
+from tsd.ingest.windows import Window, WindowMemory
 
 NOTHING = np.empty(0, np.int64)
 COLUMNS = Columns(NOTHING.astype(np.int32), NOTHING, NOTHING.astype(np.uint8), NOTHING)
 
 
 def window(points: int, *, in_memory: bool) -> Window:
-    return Window(None, COLUMNS if in_memory else None, points, 0, None, 0)  # type: ignore[arg-type]
+    return Window([], [COLUMNS] if in_memory else None, points, 0, None, 0)
 
 
 class CountingWindow(Window):
@@ -62,7 +62,7 @@ def test_drop_order_equals_that_of_a_full_scan(seed: int) -> None:
 def test_dropped_windows_are_not_visited_again() -> None:
     """The newest window is dropped once, however often memory is short."""
     held, first = WindowMemory(), window(10, in_memory=True)
-    others = [CountingWindow(None, COLUMNS, 10, 0, None, 0) for _ in range(100)]  # type: ignore[arg-type]
+    others = [CountingWindow([], [COLUMNS], 10, 0, None, 0) for _ in range(100)]
     for one in (first, *others):
         held.add(one)
     for _ in range(2):

@@ -153,7 +153,7 @@ async def test_unreadable_segment_is_read_again_later(tmp_path: Path) -> None:
         parts.writer.seal()
         window = parts.window()
         window.drop()
-        path = window.segment.path
+        path = window.segments[0].segment.path
         path.rename(tmp_path / "elsewhere")
         path.mkdir()
         await until(lambda: parts.writer.trouble is not None, trio.lowlevel.checkpoint)
@@ -168,7 +168,7 @@ async def test_lines_of_a_removed_segment_are_counted_as_damaged(tmp_path: Path)
         await parts.journal.wait_synced((await parts.take(line(0, 1))).position)
         parts.writer.seal()
         parts.window().drop()
-        parts.window().segment.path.unlink()
+        parts.window().segments[0].segment.path.unlink()
         await parts.take(line(1, 2))
         assert await parts.writer.flush()
         assert parts.ledger.refused == {"journal_damaged": 1}

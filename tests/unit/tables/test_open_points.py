@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,38 @@ async def test_answers_are_those_after_a_flush(tmp_path: Path, seed: int) -> Non
         assert readers.flushed == [b"m"] * len(QUERIES)  # by the engine that knows no open points
 
 
+@pytest.mark.parametrize("seed", range(4))
+async def test_answers_with_open_hours_are_those_after_a_flush(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    held = Parts(tmp_path, await make_store(), hold_hours=True)
+    held.now_s = BASE + 3500
+    async with going(held) as parts:
+        readers = Readers(parts)
+        for _ in range(6):
+            await parts.take(*(random_line(rng) for _ in range(rng.randrange(1, 60))))
+            await parts.writer.flush_due()
+            if rng.random() < 0.3:
+                parts.now_s += 300
+        assert parts.writer.held_points
+        before = await answers(readers.live)
+        assert parts.writer.held_points
+        assert await parts.writer.flush()
+        assert before == await answers(readers.stored)
+
+
+async def test_deleting_query_deletes_points_of_open_hours(tmp_path: Path) -> None:
+    held = Parts(tmp_path, await make_store(), hold_hours=True)
+    held.now_s = BASE + 600
+    async with going(held) as parts:
+        await parts.take(put(BASE, 1, "a"), put(BASE + 1, 1, "a", "other"))
+        await parts.writer.flush_due()
+        request = {"start": [str(BASE)], "end": [str(BASE + 60)], "m": ["sum:m"]}
+        await Readers(parts).live.run(replace(read_uri(request, NOW_MS), delete=True))
+        assert await answers(Readers(parts).live, ["sum:m"]) == []
+        assert parts.writer.waiting_points == 0
+        assert await answers(Readers(parts).stored, ["sum:other"]) != []
+
+
 async def test_no_query_makes_the_writer_write(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         readers = Readers(parts)
@@ -118,9 +151,9 @@ async def test_points_only_in_the_journal_are_written_first(tmp_path: Path) -> N
         await parts.take(put(BASE, 1, "a"))
         parts.writer.seal()
         parts.window().drop()
-        assert parts.writer.open_points(b"m") is None
+        assert await parts.writer.open_points(b"m") is None
         await parts.writer.flush()
-        assert parts.writer.open_points(b"m") is not None
+        assert await parts.writer.open_points(b"m") is not None
 
 
 async def test_series_without_key_are_written_first(tmp_path: Path) -> None:
@@ -128,7 +161,7 @@ async def test_series_without_key_are_written_first(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, store)) as parts:
         store.always = Fault.REFUSED
         await parts.take(put(BASE, 1, "a"))
-        assert parts.writer.open_points(b"m") is None
+        assert await parts.writer.open_points(b"m") is None
         store.always = Fault.NONE
         await parts.writer.flush()
 

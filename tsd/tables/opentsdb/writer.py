@@ -62,6 +62,15 @@ class CellWriter:
                 if self._on_points is not None:
                     await self._on_points(part, series)
 
+    async def record(self, points: Columns, series: SeriesLookup) -> None:
+        """Record points that are written later, see `PointWriter`."""
+        if self._on_points is None:
+            return
+        for places in await trio.to_thread.run_sync(series_slices, points):
+            for part in await trio.to_thread.run_sync(partial(sorted_parts, points, places, join=self._join)):
+                async with self._notifying:
+                    await self._on_points(part, series)
+
     async def sync(self) -> None:
         """Return when all that was put survives a crash."""
         await self._store.sync()

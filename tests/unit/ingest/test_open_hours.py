@@ -1,0 +1,201 @@
+"""Points of the open hour stay in memory and in the journal until the hour is over, and are then written once."""
+
+import random
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests import layouts
+from tests.flaky_store import Fault
+from tests.unit.ingest.parts import BASE, Parts, going, line, make_store
+from tsd.ingest.open_hours import held_until_s
+from tsd.ingest.writer import POINT_BYTES
+
+pytestmark = layouts.on_all
+
+OVER_S = held_until_s(BASE, BASE)
+
+
+async def holding(folder: Path, **settings: object) -> Parts:
+    parts = Parts(folder, await make_store(), hold_hours=True, **settings)
+    parts.now_s = BASE + 600
+    return parts
+
+
+def segments(folder: Path) -> int:
+    return len(list((folder / "journal").glob("*.journal")))
+
+
+async def settled(parts: Parts) -> None:
+    """Seal the window, and wait until what is due is stored, and the rest on disk."""
+    assert await parts.writer.flush_due()
+    await parts.journal.wait_synced(parts.journal.position)
+    parts.check_ledger()
+
+
+@layouts.opentsdb_only
+async def test_row_of_an_hour_is_written_once(tmp_path: Path) -> None:
+    async with going(await holding(tmp_path)) as parts:
+        for at in range(5):
+            await parts.take(line(10 * at, at), line(10 * at, at, "b"))
+            await settled(parts)
+        assert (parts.writer.cells, parts.writer.held_points, parts.ledger.stored) == (0, 10, 0)
+        assert segments(tmp_path) == 5
+        parts.now_s = OVER_S - 1
+        await settled(parts)
+        assert parts.writer.held_points == 10
+        parts.now_s = OVER_S
+        await settled(parts)
+        assert (parts.writer.cells, parts.writer.held_points, parts.ledger.stored) == (2, 0, 10)
+        assert segments(tmp_path) == 0
+        assert len(await parts.stored()) == 10
+
+
+async def test_late_points_are_written_together(tmp_path: Path) -> None:
+    async with going(await holding(tmp_path)) as parts:
+        parts.now_s = OVER_S
+        for at in range(5):
+            await parts.take(line(10 * at, at))
+            await settled(parts)
+        assert await parts.stored() == {}
+        parts.now_s += 3600
+        await settled(parts)
+        assert len(await parts.stored()) == 5
+
+
+async def test_points_of_other_hours_are_written_at_once(tmp_path: Path) -> None:
+    async with going(await holding(tmp_path)) as parts:
+        await parts.take(line(-7200, 1), line(7200, 2), line(0, 3), line(0, 4, metric="due"))
+        await settled(parts)
+        assert sorted((await parts.stored()).values()) == [1, 2, 4]
+        assert parts.writer.held_points == 1
+
+
+async def test_segments_go_in_order(tmp_path: Path) -> None:
+    """A later segment that is stored stays, because a replay of the earlier one would write older values last."""
+    async with going(await holding(tmp_path)) as parts:
+        await parts.take(line(0, 1))
+        await settled(parts)
+        await parts.take(line(-7200, 1))
+        await settled(parts)
+        assert segments(tmp_path) == 2
+        assert await parts.writer.flush()
+        assert segments(tmp_path) == 0
+
+
+async def test_flush_writes_open_hours(tmp_path: Path) -> None:
+    async with going(await holding(tmp_path)) as parts:
+        await parts.take(line(0, 1))
+        await settled(parts)
+        assert await parts.stored() == {}
+        assert await parts.writer.flush()
+        assert list((await parts.stored()).values()) == [1]
+
+
+async def test_readers_of_a_metric_leave_its_hour_open(tmp_path: Path) -> None:
+    async with going(await holding(tmp_path)) as parts:
+        await parts.take(line(0, 1))
+        assert await parts.writer.write_metric(b"m")
+        assert await parts.stored() == {}
+        assert parts.writer.held_points == 1
+
+
+@pytest.mark.parametrize("bound", [{"memory_limit": 4 * POINT_BYTES * 64}, {"max_bytes": 4096}])
+async def test_bounds_write_open_hours_early(tmp_path: Path, bound: dict[str, object]) -> None:
+    async with going(await holding(tmp_path, **bound)) as parts:
+        for at in range(80):
+            await parts.take(line(at, at))
+            await settled(parts)
+            assert parts.writer.held_memory <= POINT_BYTES * 64
+        assert parts.writer.early_releases
+        assert await parts.writer.flush()
+        assert len(await parts.stored()) == 80
+
+
+async def test_later_values_win_whatever_is_held(tmp_path: Path) -> None:
+    for seed in range(4):
+        chance = random.Random(seed)
+        async with going(await holding(tmp_path / str(seed))) as parts:
+            last: dict[int, int] = {}
+            for value in range(150):
+                offset = chance.choice((0, 1, 3599, 3600, 3601, -1))
+                await parts.take(line(offset, value))
+                last[(BASE + offset) * 1000] = value
+                step = chance.random()
+                if step < 0.3:
+                    parts.writer.seal()
+                elif step < 0.35:
+                    assert await parts.writer.flush()
+                elif step < 0.45:
+                    parts.now_s += chance.choice((-900, 600, 1800))
+                    parts.writer.seal()
+            assert await parts.writer.flush()
+            assert {time: value for (_, time), value in (await parts.stored()).items()} == last
+
+
+async def test_crash_replays_what_was_held(tmp_path: Path) -> None:
+    parts = await holding(tmp_path)
+    parts.journal.recover()
+    with trio.CancelScope() as crash:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.journal.run)
+            nursery.start_soon(parts.writer.write_windows)
+            for at in range(4):
+                await parts.take(line(0, at), line(-7200, at))
+                await settled(parts)
+            crash.cancel()
+    assert list((await parts.stored()).values()) == [3]
+    async with going(Parts(tmp_path, parts.store, hold_hours=True)) as again:
+        assert await again.writer.flush()
+        assert list((await again.stored()).values()) == [3, 3]
+        assert segments(tmp_path) == 0
+
+
+async def test_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
+    async with going(await holding(tmp_path)) as parts:
+        await parts.take(line(0, 1))
+        await settled(parts)
+    assert segments(tmp_path) == 0
+    assert list((await parts.stored()).values()) == [1]
+
+
+async def test_points_wait_while_the_store_fails(tmp_path: Path) -> None:
+    async with going(await holding(tmp_path, memory_limit=4 * POINT_BYTES * 64)) as parts:
+        await parts.take(line(0, 0))
+        await settled(parts)
+        parts.store.always = Fault.REFUSED
+        for at in range(1, 200):
+            await parts.take(line(at, at))
+            parts.writer.seal()
+            assert parts.writer.held_memory + parts.writer.window_memory <= 3 * POINT_BYTES * 64
+        parts.check_ledger()
+        assert not await parts.writer.flush(patient=False)
+        parts.store.always = Fault.NONE
+        assert await parts.writer.flush()
+        assert len(await parts.stored()) == 200
+
+
+async def test_series_without_key_are_not_held(tmp_path: Path) -> None:
+    async with going(await holding(tmp_path)) as parts:
+        await parts.take(line(0, 1))
+        await settled(parts)
+        parts.store.always = Fault.REFUSED
+        await parts.take(line(0, 2), line(0, 2, "new"))
+        parts.writer.seal()
+        assert parts.writer.held_points == 0
+        parts.store.always = Fault.NONE
+        assert await parts.writer.flush()
+        assert sorted((await parts.stored()).values()) == [2, 2]
+
+
+async def test_held_series_are_not_evicted(tmp_path: Path) -> None:
+    async with going(await holding(tmp_path)) as parts:
+        await parts.take(line(0, 1))
+        await settled(parts)
+        parts.uptime_s += 10 * 7200
+        await parts.take(line(0, 2, "b"))
+        await settled(parts)
+        await parts.take(line(0, 3, "c"))
+        assert await parts.writer.flush()
+        assert sorted((await parts.stored()).values()) == [1, 2, 3]

@@ -1,0 +1,139 @@
+"""The open hours: points that stay in memory until their hour is over, so that each row is written once, whole.
+
+The journal keeps them safe meanwhile. An hour is open until shortly after its end. Late points that arrive within the
+next hour are held until its end and then written together. Points of other hours are due at once. When points of an
+hour are due, nothing that is held of it is older: the writer queues that first, so later values are written later.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tsd.codec.points import Bool, Columns, Int32, joined_columns
+from tsd.ingest.series import SeriesTable
+from tsd.ingest.windows import PendingSegment
+
+HOUR_S = 3600
+LATE_S = 120  # after the end of an hour: points that arrive until then still belong to it
+AHEAD_S = 60  # before the start of an hour: clients' clocks may be fast
+
+
+class Split(NamedTuple):
+    """The points of a window."""
+
+    due: Columns
+    held: dict[int, Columns]  # by base time of their hour
+
+
+class OpenHour:
+    """The points of one hour, in order of arrival."""
+
+    def __init__(self, base_s: int, until_s: int, sealed_s: int) -> None:
+        """The points are held until `until_s`. `sealed_s`: when its first window was sealed, by the monotonic clock."""
+        self.base_s = base_s
+        self.until_s = until_s
+        self.sealed_s = sealed_s
+        self.points = 0
+        self.parts: list[Columns] = []
+        self.segments: list[PendingSegment] = []
+
+    def add(self, columns: Columns, segment: PendingSegment) -> None:
+        """Add the points that a window has of the hour."""
+        self.points += len(columns.series)
+        segment.users += 1
+        self.segments.append(segment)
+        self.parts.append(columns)
+        while len(self.parts) > 1 and len(self.parts[-2].series) <= len(self.parts[-1].series):
+            self.parts[-2:] = [joined_columns(self.parts[-2:])]  # few parts, and each point is copied seldom
+
+
+class OpenHours:
+    """The points of open hours, by hour."""
+
+    def __init__(self) -> None:
+        self._hours: dict[int, OpenHour] = {}
+        self.points = 0
+
+    def __iter__(self) -> Iterator[OpenHour]:
+        return iter(self._hours.values())
+
+    @property
+    def oldest_s(self) -> int | None:
+        """When the oldest window with held points was sealed, by the monotonic clock."""
+        return min((hour.sealed_s for hour in self), default=None)
+
+    def add(self, split: Split, segment: PendingSegment, now_s: int, sealed_s: int) -> None:
+        """Hold the held points of a window. `now_s` is that of `split`."""
+        for base_s, columns in split.held.items():
+            hour = self._hours.get(base_s)
+            if hour is None:
+                hour = self._hours[base_s] = OpenHour(base_s, held_until_s(base_s, now_s), sealed_s)
+            hour.add(columns, segment)
+            self.points += len(columns.series)
+
+    def take(self, now_s: int | None = None) -> list[OpenHour]:
+        """Remove and return the hours that are not open any more, or all if no time is given; the oldest first."""
+        over = [
+            base_s
+            for base_s, hour in sorted(self._hours.items())
+            if now_s is None or now_s >= hour.until_s or not is_held(base_s, now_s)
+        ]
+        taken = [self._hours.pop(base_s) for base_s in over]
+        self.points -= sum(hour.points for hour in taken)
+        return taken
+
+
+def is_held(base_s: int, now_s: int) -> bool:
+    """Return whether points of an hour are held.
+
+    >>> [is_held(3600, now_s) for now_s in (3500, 3540, 7200, 10919, 10920)]
+    [False, True, True, True, False]
+    """
+    return base_s - AHEAD_S <= now_s < base_s + 2 * HOUR_S + LATE_S
+
+
+def held_until_s(base_s: int, now_s: int) -> int:
+    """Return until when points of an hour are held.
+
+    >>> [held_until_s(3600, now_s) for now_s in (3600, 7319, 7320)]
+    [7320, 7320, 10920]
+    """
+    end_s = base_s + HOUR_S + LATE_S
+    return end_s if now_s < end_s else end_s + HOUR_S
+
+
+def split(columns: Columns, now_s: int, excluded: Sequence[Bool] = ()) -> Split:
+    """Split the points of a window. Points that a mask of `excluded` selects are due."""
+    if not len(columns.series):
+        return Split(columns, {})
+    hours = columns.instants // (2000 * HOUR_S)
+    low, high = int(hours.min()), int(hours.max())
+    this = now_s // HOUR_S
+    found = [hour for hour in range(this - 2, this + 2) if low <= hour <= high and is_held(hour * HOUR_S, now_s)]
+    kept = np.ones(len(hours), np.bool_)
+    for mask in excluded:
+        kept &= ~mask
+    if low == high and found and kept.all():
+        return Split(columns.at(slice(0, 0)), {low * HOUR_S: columns})
+    held = {}
+    due = np.ones(len(hours), np.bool_)
+    for hour in found:
+        chosen = kept & (hours == hour)
+        if chosen.any():
+            held[hour * HOUR_S] = columns.at(chosen)
+            due &= ~chosen
+    return Split(columns.at(due) if held else columns, held)
+
+
+def points_of(metric: bytes, parts: Sequence[Columns], table: SeriesTable) -> tuple[Columns, Int32]:
+    """Return the points of a metric, with indexes of their series as `series`, and the numbers of these series. Safe
+    to call in a thread while no series is evicted."""
+    columns = joined_columns([part.at(table.of_metric(metric, part.series)) for part in parts])
+    if not len(columns.series):
+        return columns, columns.series
+    index_of = np.zeros(int(columns.series.max()) + 1, np.int32)
+    index_of[columns.series] = 1
+    numbers = np.flatnonzero(index_of).astype(np.int32)
+    index_of[numbers] = np.arange(len(numbers), dtype=np.int32)
+    return columns._replace(series=index_of[columns.series]), numbers

@@ -1,0 +1,93 @@
+"""Windows: the points of one interval, or of one hour, on their way to the store."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tsd.codec.points import Columns
+from tsd.ingest.journal.journal import Segment
+from tsd.ingest.limits import RefusedLine
+from tsd.ingest.lines import POINT_BYTES
+from tsd.tables.writing import SummaryBatch
+
+
+class PendingSegment:
+    """A segment of the journal, and how many windows and open hours have points of it that are not stored."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.users = 0
+
+
+class Written(NamedTuple):
+    """Result for the lines of a window. Lines in neither count were damaged on disk."""
+
+    stored: int
+    refused: list[RefusedLine]
+
+
+class Window:
+    """Points that are written together: those of one interval, of some segments of an earlier run, or of an hour."""
+
+    def __init__(
+        self,
+        segments: Sequence[PendingSegment],
+        parts: Sequence[Columns] | None,
+        points: int,
+        sealed_s: int,
+        summaries: SummaryBatch | None,
+        since_s: int,
+        *,
+        held: Sequence[Columns] = (),
+        is_hour: bool = False,
+    ) -> None:
+        """`held`: points of the interval that open hours hold; they are not part of the window. `is_hour`: the window
+        has the points that an open hour held. Neither kind can be dropped."""
+        self.segments = segments
+        self.parts = parts  # in order of arrival; None: read the segments
+        self.summaries = summaries
+        self.points = points
+        self.sealed_s = sealed_s  # of the oldest point's interval, by the monotonic clock
+        self.since_s = since_s  # when its first point was accepted, by the wall clock
+        self.held = held
+        self.is_hour = is_hour
+        self.written: Written | None = None  # None: not stored yet
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that `drop` frees."""
+        if self.parts is None or self.held or self.is_hour:
+            return 0
+        return self.points * POINT_BYTES + (self.summaries.size if self.summaries else 0)
+
+    def drop(self) -> None:
+        """Drop the points; the segments still have them."""
+        self.parts = self.summaries = None
+
+
+class WindowMemory:
+    """Memory of waiting windows that can be dropped. The sum is updated incrementally, because it is needed for every
+    block."""
+
+    def __init__(self) -> None:
+        self.size = 0  # bytes
+        self._windows: deque[tuple[Window, int]] = deque()  # those with points in memory and their sizes, oldest first
+
+    def add(self, window: Window) -> None:
+        """Add the newest window."""
+        if size := window.size:
+            self._windows.append((window, size))
+            self.size += size
+
+    def remove(self, window: Window) -> None:
+        """Remove the oldest window, which is stored."""
+        if self._windows and self._windows[0][0] is window:
+            self.size -= self._windows.popleft()[1]
+
+    def shrink(self, most: int, *, but: Window | None) -> None:
+        """Drop points of windows from memory, newest first, until at most `most` bytes are left. Keep `but`, which is
+        being written."""
+        while self.size > most and self._windows and self._windows[-1][0] is not but:
+            window, size = self._windows.pop()
+            self.size -= size
+            window.drop()
