@@ -30,7 +30,7 @@ STARTING = {
 TORTURE = frozenset({"runpy", "runpy.run_path", "runpy.run_module", "importlib.import_module"})  # those daemons' code
 
 LAZY = {  # constants
-    "tsd/cli/lazy.py": frozenset({"importlib.import_module"}),
+    "tsd/cli/options.py": frozenset({"importlib.import_module"}),
     "tsd/__init__.py": frozenset({"importlib.import_module"}),
 }
 

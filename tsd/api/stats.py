@@ -1,22 +1,28 @@
 """/api/stats and its subpaths, and /stats: the statistics of the daemon, in OpenTSDB's form.
 
 Statistics that OpenTSDB has get OpenTSDB's names. Of the others, `tsd.ledger.*` accounts for every put line (received =
-stored + journaled + refused). /api/stats/clients, which OpenTSDB lacks, lists clients and their traffic.
+stored + journaled + refused). OpenTSDB lacks two more: /api/stats/clients lists clients and their traffic,
+/api/stats/rejected counts the refused lines in the log by group, as `tsd rejected --summary` does.
 """
 
 import platform
 import resource
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import trio
 
 from tsd.api.messages import answer, check_method
 from tsd.auth.authenticator import AuthStatistics
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, REASONS, UNKNOWN_NAME, Refused
 from tsd.ingest.canary import CanaryStats
 from tsd.ingest.journal.journal import JournalStats
+from tsd.ingest.rejected.files import RejectedFilter, groups, read_entries
 from tsd.ingest.rejected.log import RejectedStats
 from tsd.ingest.series import HAS_LOOP
 from tsd.query.parse.times import MOST_DIGITS
@@ -326,3 +332,24 @@ def client_routes(clients: Iterable[Client]) -> dict[str, Endpoint]:
         return answer(rank_clients(clients, by, int(limit)))
 
     return {"api/stats/clients": endpoint}
+
+
+MAX_GROUPS = 100  # of refused lines
+
+
+def rejected_routes(folder: Path, flush: Callable[[], Awaitable[None]]) -> dict[str, Endpoint]:
+    """Return the endpoint. `folder` is the state folder; `flush` writes buffered records to the log."""
+
+    async def rejected(request: Request) -> Response:
+        check_method(request, "GET")
+        await flush()
+        return answer(await trio.to_thread.run_sync(_rejected_groups, folder))
+
+    return {"api/stats/rejected": rejected}
+
+
+def _rejected_groups(folder: Path) -> list[dict[str, object]]:
+    """Return the largest groups of refused lines that were not accepted since."""
+    wanted = RejectedFilter()
+    entries = (entry for entry in read_entries(folder / "rejected", folder / "refused") if wanted.has(entry))
+    return [group._asdict() for group in islice(groups(entries), MAX_GROUPS)]

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from tsd import revision, version
-from tsd.cli.lazy import imported
-from tsd.cli.options import config_options
+from tsd.cli.options import config_options, imported
 from tsd.errors import BadConfig, DaemonRuns, NewerState, StoreError, TsdError
 
 STORE_FAILED = 3  # exit status if HBase or the embedded store failed

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tsd.cli.lazy import imported
+from tsd.cli.options import imported
 from tsd.cli.query_http import ask, split_url
 from tsd.cli.query_output import in_form, read_answer, warnings_of
 from tsd.cli.query_words import NOT_ENOUGH, read

@@ -1,15 +1,13 @@
-"""Settings of Cassandra, and of KairosDB's tables on it."""
+"""Settings of Cassandra."""
 
 from dataclasses import dataclass
 
 from tsd.config.keys import setting
 
-LAYOUTS = OPENTSDB, KAIROSDB = ("opentsdb", "kairosdb")
-
 
 @dataclass(frozen=True)
 class CassandraSettings:
-    """How Cassandra is reached, and which tables it has."""
+    """How Cassandra is reached."""
 
     # fmt: off
 
@@ -37,22 +35,3 @@ class CassandraSettings:
     cassandra_timeout_ms: int = setting(
         "tsd.storage.cassandra.timeout", 12000,
         "Timeout of one request. Keep it above the timeouts in cassandra.yaml.", "ms", low=100)
-    layout: str = setting(
-        "tsd.storage.layout", OPENTSDB,
-        "opentsdb: OpenTSDB's rows. kairosdb: KairosDB's tables in tsd.storage.cassandra.keyspace, which requires "
-        "tsd.storage.backend = cassandra. Metrics are then created unless tsd.core.auto_create_metrics is false.")
-    kairosdb_shared: bool = setting(
-        "tsd.storage.kairosdb.shared", True,
-        "A KairosDB writes to the same tables. Deletes then leave index rows, because a running KairosDB does not "
-        "write them again. False: deletes remove them, as those of KairosDB do.")
-    kairosdb_tag_indexed: str = setting(
-        "tsd.storage.kairosdb.tag_indexed_metrics", "",
-        "Metrics whose rows are listed by each tag, too, separated by commas; * for all. As in KairosDB's "
-        "tag_indexed_row_key_lookup_metrics.")
-
-    # fmt: on
-
-    @property
-    def has_kairosdb_tables(self) -> bool:
-        """Return whether points are stored in KairosDB's tables."""
-        return self.layout == KAIROSDB

@@ -1,15 +1,17 @@
-"""Settings of KairosDB's wire."""
+"""Settings of KairosDB's tables, endpoints and telnet dialect."""
 
 from dataclasses import dataclass
 
 from tsd.config.keys import setting
 
-# fmt: off
+LAYOUTS = OPENTSDB, KAIROSDB = ("opentsdb", "kairosdb")
 
 
 @dataclass(frozen=True)
 class KairosSettings:
-    """Settings of KairosDB's endpoints and of its telnet dialect."""
+    """Which layout the tables have, and whether KairosDB's clients are served."""
+
+    # fmt: off
 
     kairosdb: bool = setting(
         "tsd.kairosdb.enabled", False,
@@ -19,3 +21,22 @@ class KairosSettings:
         "Where OpenTSDB and KairosDB differ on the port, speak KairosDB's dialect: the telnet commands put, putm and "
         "puts, and version. Telnet lines are then read as UTF-8, or as ISO-8859-1 where they are not valid UTF-8. "
         "Needs tsd.kairosdb.enabled, or KairosDB's tables.")
+    layout: str = setting(
+        "tsd.storage.layout", OPENTSDB,
+        "opentsdb: OpenTSDB's rows. kairosdb: KairosDB's tables in tsd.storage.cassandra.keyspace, which requires "
+        "tsd.storage.backend = cassandra. Metrics are then created unless tsd.core.auto_create_metrics is false.")
+    kairosdb_shared: bool = setting(
+        "tsd.storage.kairosdb.shared", True,
+        "A KairosDB writes to the same tables. Deletes then leave index rows, because a running KairosDB does not "
+        "write them again. False: deletes remove them, as those of KairosDB do.")
+    kairosdb_tag_indexed: str = setting(
+        "tsd.storage.kairosdb.tag_indexed_metrics", "",
+        "Metrics whose rows are listed by each tag, too, separated by commas; * for all. As in KairosDB's "
+        "tag_indexed_row_key_lookup_metrics.")
+
+    # fmt: on
+
+    @property
+    def has_kairosdb_tables(self) -> bool:
+        """Return whether points are stored in KairosDB's tables."""
+        return self.layout == KAIROSDB

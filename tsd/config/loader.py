@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import Layout, most_tags
 from tsd.codec.putline import NameRules
-from tsd.config.cassandra import LAYOUTS
+from tsd.config.kairosdb import LAYOUTS
 from tsd.config.keys import Key
 from tsd.config.limits import MIN_REJECTED_BYTES, exemptions
 from tsd.config.retention import parse_age, parse_rules

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from tsd.api import annotation, health, metrics, put, query, rejected, search, stats, system, tree, uid
+from tsd.api import annotation, health, metrics, put, query, search, stats, system, tree, uid
 from tsd.api.graph import endpoint as graph
 from tsd.api.kairosdb.query import KairosQueries
 from tsd.api.kairosdb.routes import KairosParts
@@ -61,7 +61,7 @@ def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, l
         **metrics.routes(_metric_sources(parts, request_stats, lag), watch),
         **system.static_routes(config.staticroot, parts.now_ms),
         **page.routes(has_accounts=config.authentication),
-        **rejected.routes(state_folder(config), parts.ingest.rejected.flush),
+        **stats.rejected_routes(state_folder(config), parts.ingest.rejected.flush),
         **stats.client_routes(parts.access.clients),
         **stats.routes(control.statistics, control.stats_tags, parts.now_ms, lambda: _gateways(parts)),
         **query.routes(engine, registry, rules, parts.now_ms),
