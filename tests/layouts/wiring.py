@@ -16,7 +16,7 @@ from tests.layouts.readable import (
     ReadableWriter,
 )
 from tsd.config.loader import Config
-from tsd.daemon.parts import Clock
+from tsd.daemon.settings import Clock
 from tsd.daemon.wiring import TableCallbacks
 from tsd.store import Store
 from tsd.store.memory import MemoryStore

@@ -15,8 +15,9 @@ from tsd.cli.query_picture import draw, lines_of
 from tsd.cli.query_words import NOT_ENOUGH, has_own_form
 from tsd.cli.query_words import read as read_own_form
 from tsd.config.loader import Config, Loaded
+from tsd.daemon.builders import make_engine
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import make_engine
+from tsd.daemon.wiring import configured_reader
 from tsd.errors import BadQuery
 from tsd.query.model import Query
 from tsd.query.parse.uri import read_m, read_words
@@ -78,7 +79,7 @@ async def find(config: Config, wanted: Query) -> Answer:
     TsdError."""
     async with access(config, must_exist=True) as opened:
         await flush_pending(opened, delete=False)
-        answer = await make_engine(config, opened.store, opened.uids).run(wanted)
+        answer = await make_engine(config, configured_reader(config, opened.store, opened.uids)).run(wanted)
     for warning in answer.warnings:
         click.echo(f"tsd: {warning}", err=True)
     return answer

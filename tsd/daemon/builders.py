@@ -18,8 +18,9 @@ from tsd.auth.accounts import warnings
 from tsd.auth.authenticator import Authenticator, anonymous_roles
 from tsd.config.loader import Config, Mode, journal_folder, name_rules, state_folder
 from tsd.config.settings import Charset
-from tsd.daemon.parts import AccessParts, Clock, DaemonControl, IngestParts, QueryParts
+from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts, QueryParts
 from tsd.daemon.routes import ApiParts, HttpServer
+from tsd.daemon.settings import Clock, now_ms
 from tsd.ingest import series
 from tsd.ingest.canary import METRIC as CANARY_METRIC
 from tsd.ingest.canary import Canary
@@ -245,3 +246,12 @@ def _translation(config: Config, *, has_ttl: bool) -> Translation | None:
 def _telnet_commands(control: DaemonControl, *, kairosdb: bool) -> DaemonCommands:
     version = kairosdb_version if kairosdb else partial(version_reply, by_loop=series.HAS_LOOP)
     return DaemonCommands(control.stats, version, control.drop_caches, control.stop)
+
+
+def make_engine(config: Config, reader: PointReader) -> QueryEngine:
+    """Return a query engine for commands: all points are in the store, results are not cached. Raises BadConfig."""
+
+    async def flushed(_: bytes) -> bool:
+        return True
+
+    return build_query(config, reader, flushed, None, now_ms, cache=False).engine

@@ -19,8 +19,9 @@ from tsd.config.loader import Config, Loaded, keys
 from tsd.config.log import set_level
 from tsd.daemon.builders import ServerParts, limit_new_names
 from tsd.daemon.diagnostics import Allocator, BackgroundTasks, Task, trim_memory
-from tsd.daemon.parts import AccessParts, Clock, IngestParts, QueryParts
+from tsd.daemon.parts import AccessParts, IngestParts, QueryParts
 from tsd.daemon.replay import Replay, verbs
+from tsd.daemon.settings import Clock
 from tsd.daemon.systemd import FEEDS, extend_timeout
 from tsd.errors import StoreError
 from tsd.ingest.canary import Canary

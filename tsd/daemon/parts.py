@@ -17,8 +17,6 @@ from tsd.server.clients import Clients
 from tsd.server.tls import Tls
 from tsd.tables.catalog import Stat
 
-Clock = Callable[[], int]  # wall clock in milliseconds
-
 
 @dataclass(frozen=True)
 class IngestParts:

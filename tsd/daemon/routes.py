@@ -19,7 +19,8 @@ from tsd.api.points import PutHandler, StoreFlush
 from tsd.auth.hosts import LOCAL_HOSTS, parse_hosts
 from tsd.auth.roles import endpoint_permissions
 from tsd.config.loader import Config, name_rules, state_folder
-from tsd.daemon.parts import AccessParts, Clock, DaemonControl, IngestParts, QueryParts
+from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts, QueryParts
+from tsd.daemon.settings import Clock
 from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
 from tsd.server.http.messages import Endpoint

@@ -5,12 +5,13 @@ start fast.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tsd.auth.accounts import contradictions
 from tsd.config.loader import Config, Given, Ignored, Loaded, load, read_settings, state_folder
 
+Clock = Callable[[], int]  # wall clock in milliseconds
 CHECKS = (contradictions,)  # of the configuration, by packages above it
 
 

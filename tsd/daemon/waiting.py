@@ -19,7 +19,7 @@ from tsd.api.health import UNAVAILABLE
 from tsd.api.messages import answer
 from tsd.config.loader import Config, journal_folder, state_folder
 from tsd.daemon.builders import build_access
-from tsd.daemon.parts import Clock
+from tsd.daemon.settings import Clock
 from tsd.daemon.systemd import extend_timeout
 from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits

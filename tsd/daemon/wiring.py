@@ -1,11 +1,10 @@
 """Wiring: the only module that chooses the storage engine and the table layout.
 
-`build_daemon` builds a daemon. Commands also use `opened_store`, `make_uids`, `make_engine` and `row_compactor`.
+Commands use `opened_store`, `make_uids`, `configured_reader` and `row_compactor`.
 """
 
 import json
 import os
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -29,15 +28,8 @@ from tsd.config.loader import (
     name_rules,
     state_folder,
 )
-from tsd.daemon.builders import build_access, build_canary, build_ingest, build_query, build_server
-from tsd.daemon.daemon import Daemon
-from tsd.daemon.parts import Clock, DaemonControl
-from tsd.daemon.routes import ApiParts
-from tsd.daemon.settings import now_ms
-from tsd.daemon.systemd import watchdog_s
+from tsd.daemon.settings import Clock, now_ms
 from tsd.errors import BadConfig, CorruptRow
-from tsd.ingest.series import SeriesTable
-from tsd.query.engine import QueryEngine
 from tsd.query.model import AGGREGATORS
 from tsd.store import Family, Store, Table
 from tsd.store.cassandra.engine import CassandraStore
@@ -47,7 +39,6 @@ from tsd.store.hbase.engine import HBaseStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
-from tsd.tables.catalog import Stat
 from tsd.tables.clock_guard import ClockGuard
 from tsd.tables.kairosdb import layout as kairosdb
 from tsd.tables.opentsdb import layout as opentsdb
@@ -271,15 +262,6 @@ def store_settings(target: str, option: str) -> list[Given] | None:
     return [Given(option, "tsd.storage.backend", kind), Given(option, keys[kind], place)]
 
 
-def make_engine(config: Config, store: Store, uids: Uids) -> QueryEngine:
-    """Return a query engine for commands: all points are in the store, results are not cached. Raises BadConfig."""
-
-    async def flushed(_: bytes) -> bool:
-        return True
-
-    return build_query(config, configured_reader(config, store, uids), flushed, None, now_ms, cache=False).engine
-
-
 def configured_reader(config: Config, store: Store, uids: Uids) -> PointReader:
     """Return a reader without series index, for one query. Raises BadConfig."""
     return opentsdb.make_reader(config, store, uids, None, configured_rollups(config), configured_histograms(config))
@@ -409,45 +391,3 @@ async def create_tables(config: Config, store: Store, compression: str) -> dict[
         return {name: name in made for name in kairosdb.TABLES}
     made = await store.create_tables(tables(config), compression=compression)
     return {table.name: table.name in made for table in tables(config)}
-
-
-def build_daemon(
-    config: Config,
-    store: Store,
-    stop: trio.Event,
-    load: IngestLoad,
-    *,
-    now_ms: Clock = now_ms,
-    build_tables: BuildTables = build_configured_tables,
-) -> Daemon:
-    """Build a daemon on a store and a table layout. Raises BadConfig.
-
-    Some parts call parts that are built after them. Such calls are closures that look up the later part when called.
-    """
-
-    def drop_caches() -> None:
-        daemon.drop_caches()
-
-    def statistics() -> list[Stat]:
-        return daemon.statistics()
-
-    def stats_tags() -> str:
-        return daemon.stats_tags()
-
-    async def stats() -> bytes:
-        return await daemon.stats()
-
-    known = SeriesTable()
-    callbacks = TableCallbacks(lambda: ingest.writer.is_behind, drop_caches)
-    tables = build_tables(config, store, now_ms, callbacks)
-    hold_hours = config.hold_open_hours and config.join_points and not store.capabilities.shared
-    ingest = build_ingest(config, known, tables, load, now_ms, hold_hours=hold_hours)
-    query = build_query(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)
-    access = build_access(config, now_ms)
-    control = DaemonControl(drop_caches, stop.set, statistics, stats_tags, stats)
-    api = ApiParts(config, store, tables, ingest, query, access, control, now_ms)
-    server = build_server(config, api, ingest, access)
-    watchdog = watchdog_s()
-    canary = build_canary(config, ingest, tables, socket.gethostname(), watchdog, now_ms)
-    daemon = Daemon(config, store, tables, ingest, query, access, server, canary, watchdog, stop, now_ms)
-    return daemon

@@ -9,8 +9,9 @@ from tests.flaky_store import FlakyStore
 from tests.unit.ingest.parts import BASE
 from tsd.codec.names import Kind
 from tsd.config.loader import Given
+from tsd.daemon.assembly import build_daemon
 from tsd.daemon.settings import read_config
-from tsd.daemon.wiring import build_daemon, make_uids, tables
+from tsd.daemon.wiring import make_uids, tables
 from tsd.errors import StoreDown
 from tsd.store import Put, scan
 from tsd.store.memory import MemoryStore

@@ -1,0 +1,63 @@
+"""Assembly of a daemon: all parts, on a store and a table layout.
+
+Commands do not import this module, nor the daemon, so that they start fast.
+"""
+
+import socket
+
+import trio
+
+from tsd.config.loader import Config
+from tsd.daemon.builders import build_access, build_canary, build_ingest, build_query, build_server
+from tsd.daemon.daemon import Daemon
+from tsd.daemon.parts import DaemonControl
+from tsd.daemon.routes import ApiParts
+from tsd.daemon.settings import Clock, now_ms
+from tsd.daemon.systemd import watchdog_s
+from tsd.daemon.wiring import BuildTables, TableCallbacks, build_configured_tables
+from tsd.ingest.series import SeriesTable
+from tsd.store import Store
+from tsd.store.scheduling import IngestLoad
+from tsd.tables.catalog import Stat
+
+
+def build_daemon(
+    config: Config,
+    store: Store,
+    stop: trio.Event,
+    load: IngestLoad,
+    *,
+    now_ms: Clock = now_ms,
+    build_tables: BuildTables = build_configured_tables,
+) -> Daemon:
+    """Build a daemon on a store and a table layout. Raises BadConfig.
+
+    Some parts call parts that are built after them. Such calls are closures that look up the later part when called.
+    """
+
+    def drop_caches() -> None:
+        daemon.drop_caches()
+
+    def statistics() -> list[Stat]:
+        return daemon.statistics()
+
+    def stats_tags() -> str:
+        return daemon.stats_tags()
+
+    async def stats() -> bytes:
+        return await daemon.stats()
+
+    known = SeriesTable()
+    callbacks = TableCallbacks(lambda: ingest.writer.is_behind, drop_caches)
+    tables = build_tables(config, store, now_ms, callbacks)
+    hold_hours = config.hold_open_hours and config.join_points and not store.capabilities.shared
+    ingest = build_ingest(config, known, tables, load, now_ms, hold_hours=hold_hours)
+    query = build_query(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)
+    access = build_access(config, now_ms)
+    control = DaemonControl(drop_caches, stop.set, statistics, stats_tags, stats)
+    api = ApiParts(config, store, tables, ingest, query, access, control, now_ms)
+    server = build_server(config, api, ingest, access)
+    watchdog = watchdog_s()
+    canary = build_canary(config, ingest, tables, socket.gethostname(), watchdog, now_ms)
+    daemon = Daemon(config, store, tables, ingest, query, access, server, canary, watchdog, stop, now_ms)
+    return daemon
