@@ -165,7 +165,7 @@ def _summarise(config: Config, entries: Iterator[Entry], *, as_json: bool) -> No
             dropped.update(record.lines)
     if as_json:
         members = [group._asdict() for group in found]
-        click.echo(msgspec.json.encode({"groups": members, "left_out": dict(dropped)}))
+        click.echo(msgspec.json.encode({"groups": members, "dropped": dict(dropped)}))
         return
     for group in found:
         click.echo(
@@ -175,7 +175,7 @@ def _summarise(config: Config, entries: Iterator[Entry], *, as_json: bool) -> No
     lines = sum(group.lines for group in found)
     click.echo(f"{lines:>8} {'line' if lines == 1 else 'lines'}")
     for reason, count in dropped.most_common():
-        click.echo(f"{count:>8} {reason}: dropped: too many per second")
+        click.echo(f"{count:>8} {reason}: not kept: too many, or the disk failed")
 
 
 def _replay(config: Config, entries: Iterator[Entry], *, as_json: bool) -> int:

@@ -57,7 +57,7 @@ class RejectedLine(msgspec.Struct, tag_field="kind", tag="refused", frozen=True,
             return self.line
 
 
-class DroppedLines(msgspec.Struct, tag_field="kind", tag="left_out", frozen=True):
+class DroppedLines(msgspec.Struct, tag_field="kind", tag="dropped", frozen=True):
     """Counts of refused lines that were not kept, because there were too many or a write failed."""
 
     since: int  # ms
