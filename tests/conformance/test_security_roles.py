@@ -16,7 +16,7 @@ from tsd.auth.roles import COMMAND_PERMISSIONS, Role, endpoint_permissions
 
 # Method, target, and permission: e everybody, k any role, else the roles of which one is enough.
 HTTP = """
-GET    /                                  k
+GET    /                                  e
 GET    /aggregators                       k
 GET    /api/aggregators                   k
 GET    /api/annotation?start_time=1       r
@@ -34,6 +34,17 @@ DELETE /api/annotations/bulk              a
 DELETE /api/annotations?start_time=1      a
 GET    /api/config                        ra
 GET    /api/config/filters                ra
+POST   /api/v1/datapoints                 w
+POST   /api/v1/datapoints/query           r
+POST   /api/v1/datapoints/query/tags      r
+POST   /api/v1/datapoints/delete          a
+GET    /api/v1/features                   k
+GET    /api/v1/health/status              k
+GET    /api/v1/metadata/a/b/c             k
+DELETE /api/v1/metric/m                   a
+GET    /api/v1/metricnames                r
+GET    /api/v1/tagnames                   r
+GET    /api/v1/tagvalues                  r
 GET    /api/dropcaches                    a
 DELETE /api/v1/dropcaches                 a
 GET    /api/v1/dropcaches/x/y             a
@@ -60,6 +71,7 @@ GET    /api/stats/Threads                 a
 GET    /api/stats/region_clients          ra
 GET    /api/stats/clients                 ra
 GET    /api/stats/query                   ra
+GET    /api/stats/rejected                ra
 DELETE /api/stats/query?id=1              a
 GET    /api/stats/query?id=1&method_override=delete   a
 GET    /api/suggest?type=metrics          r
@@ -107,6 +119,8 @@ DELETE /q?start=1h-ago&m=sum:m&ascii      a
 GET    /s/x                               k
 GET    /stats                             ra
 GET    /suggest?type=metrics              r
+GET    /ui/access                         e
+GET    /ui/x                              e
 GET    /version                           k
 OPTIONS /api/dropcaches                   e
 GET    /nosuchthing                       e
@@ -122,6 +136,7 @@ help                                      e
 dropcaches                                a
 diediedie                                 a
 """
+KAIROSDB = {"tsd.kairosdb.enabled": "true"}
 WHO = {"none": "", "reader": "r", "writer": "w", "admin": "a", "all": "rwa", "-": None}
 ROLE = {"r": Role.READ, "w": Role.WRITE, "a": Role.ADMIN}
 ENDS = ("/diediedie", "diediedie")  # tested separately for permitted roles
@@ -176,7 +191,7 @@ async def everybody(tmp_path: Path) -> AsyncIterator[Everybody]:
         "tsd.no_diediedie": "false",
         "tsd.http.query.allow_delete": "true",
     }
-    async with running(tmp_path / "state", access=access) as daemon:
+    async with running(tmp_path / "state", KAIROSDB, access=access) as daemon:
         yield Everybody(daemon, tokens)
 
 
@@ -236,7 +251,7 @@ async def test_admin_can_stop_the_daemon(everybody: Everybody, action: str) -> N
 )
 async def test_administration_is_off_by_default(tmp_path: Path) -> None:
     """Without authentication and with default settings: exactly the lines of the tables that need admin."""
-    settings = {"tsd.no_diediedie": "false", "tsd.http.query.allow_delete": "true"}
+    settings = {**KAIROSDB, "tsd.no_diediedie": "false", "tsd.http.query.allow_delete": "true"}
     wrong = []
     async with running(tmp_path, settings, access={}) as daemon, daemon.client() as client:
         everybody = Everybody(daemon, {})
@@ -251,12 +266,13 @@ async def test_administration_is_off_by_default(tmp_path: Path) -> None:
 
 async def test_every_endpoint_and_command_has_a_permission(tmp_path: Path) -> None:
     """New endpoints and commands need an entry in tsd.auth.roles and in these tables."""
-    async with running(tmp_path, {"tsd.no_diediedie": "false"}) as daemon:
+    async with running(tmp_path, {**KAIROSDB, "tsd.no_diediedie": "false"}) as daemon:
         routes = set(daemon.daemon.server.http.endpoints)
         reply = await daemon.send_lines(b"help\n")
     known = set(endpoint_permissions("all", "read", may_delete=True))
     assert routes == known
-    action = {case.action.split(" ")[1].partition("?")[0].lower().lstrip("/") for case in cases(HTTP)}
+    targets = [case.action.split(" ")[1].partition("?")[0].lower() for case in cases(HTTP)]
+    action = {target.lstrip("/").replace("api/v1/", "api/") for target in targets}
     assert {route for route in routes if not any(f"{path}/".startswith(f"{route}/") for path in action)} == set()
     commands = reply.split(b"\n")[0].decode().partition(": ")[2].split()
     assert set(commands) | {"sync"} == set(COMMAND_PERMISSIONS)

@@ -36,6 +36,8 @@ CALM = Plan(
     readers=0,
     second_daemon=False,
     hurried=False,
+    holds=False,
+    writer_lag_s=0,
     events=(),
 )
 STREAMS = {
