@@ -32,7 +32,7 @@ class Compiled(build_ext):
                 ext.sources = made[ext.name]
         super().build_extensions()
         if self.lacking:
-            name, why = next(iter(self.lacking.items()))
+            name, why = min(self.lacking.items())  # extensions are built side by side, in any order
             sys.stderr.write(
                 f"tsd: {len(self.lacking)} of {len(self.extensions)} compiled loops are left out ({name}: {why}): "
                 "everything works, slower. They want a C compiler and Python's headers "

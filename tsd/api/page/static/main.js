@@ -135,6 +135,7 @@ async function show() {
     const begun = performance.now();
     const flags = `&arrays&ms&global_annotations${queries.length > 1 ? "&show_query" : ""}`; // to tell queries apart
     const answer = await getJson(`/api/query?${given}${flags}`, { signal: mine.signal });
+    if (running !== mine) return;
     const groups = answer.filter((group) => group.dps);
     const curves = groups.map((group) => ({
       name: nameOf(group, groups.length === 1 && !Object.keys(group.tags).length),
@@ -144,6 +145,7 @@ async function show() {
     shown = { curves, range: span, intervals };
     if (hasLibrary) await draw(box, curves, annotationsOf(answer), span, zoomed);
     else await drawPicture(box, { queries }, span, intervals, mine.signal);
+    if (running !== mine) return; // a later call began while this one drew
     summarise(curves, performance.now() - begun);
   } catch (error) {
     if (error.name === "AbortError" || running !== mine) return;
