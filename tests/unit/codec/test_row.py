@@ -42,6 +42,8 @@ USUAL = {
     "6 cells of 60 points in ms": stored([[milli(at) for at in range(n, n + 60)] for n in range(0, 360, 60)]),
     "3 cells of both forms": stored([[second(n), milli(n), second(n + 1)] for n in range(0, 9, 3)]),
     "a compacted cell and later ones": stored([[second(0), second(1)], [second(2)], [second(3)], [milli(4)]]),
+    "a compacted cell and late ones": stored([[second(at) for at in (0, 1, 3, 7)], [second(5)], [second(2), second(4)]]),
+    "a compacted cell and late ones in ms": stored([[milli(0), milli(2), milli(4)], [milli(1), milli(3)]]),
     "one cell": stored([[second(at) for at in range(360)]]),
     "one point": stored([[second(7)]]),
     "nothing": [],
@@ -61,7 +63,8 @@ def test_simple_rows_are_joined_without_decoding_points(name: str) -> None:
     [
         "0000=2a@1 0001=002a@2",  # one time
         "00000010=2a2b00@1 0010=2b@2",  # a time in two cells
-        "00000020=2a2c00@1 0010=2b@2",  # between the points of another cell
+        "00000020=2a2c00@1 f0007d00=2b@2",  # in ms, between the points of another cell
+        "00000020=2a2c00@1 00100020=2b2d00@2",  # between the points of another cell, and at one time
         "00100000=2b2a00@1",  # out of order
         "0000=2a@1 f0000000=2a@2",  # one time in two forms
         "f0007d00=2a@1 f0007d30=2b@2",  # one time, distinguished by bits without a meaning

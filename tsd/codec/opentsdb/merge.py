@@ -3,9 +3,9 @@
 Only this module decides which of several cells a point is taken from. Readers and the compactor use it, so a compaction
 keeps what readers see. Cells without points are ignored.
 
-Most rows are simple: the points of each cell ascend, and cells do not interleave. Their bytes are checked and joined
-without decoding single points (`_join_runs`). All other rows are merged point by point (`_merge_points`), the only
-place that chooses between duplicates and raises.
+Most rows are simple: the points of each cell ascend, and no two cells have a point of one time. Their bytes are checked
+and joined without decoding single points (`_join_runs`); those of cells that interleave are sorted (`_interleave`). All
+other rows are merged point by point (`_merge_points`), the only place that chooses between duplicates and raises.
 """
 
 import struct
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import lt
 from typing import NamedTuple
+
+import numpy as np
 
 from tsd.codec.opentsdb.cell import (
     APPEND,
@@ -204,20 +206,41 @@ def join_all(points: Sequence[Point]) -> Point:
 
 
 def _join_runs(cells: list[StoredCell]) -> MergedRow | None:
-    """Return the same as `_merge_points` for rows whose cells do not interleave, None for other rows."""
+    """Return the same as `_merge_points` for simple rows, None for other rows."""
     runs = _runs(cells)
     if runs is None:
         return None
     if len(runs) > 1:
         runs.sort()
         if not all(before.last_ms < after.first_ms for before, after in pairwise(runs)):
-            return None
+            return _interleave(runs, cells)
     size = sum(run.size for run in runs)
     qualifier = b"".join([run.qualifier for run in runs])
     value = b"".join([run.value for run in runs])
     if size > 1:
         value += UNIFORM if len(frozenset[int]().union(*(run.widths for run in runs))) == 1 else MIXED
     return MergedRow(Point(qualifier, value), size, cells)
+
+
+def _interleave(runs: list[_Run], cells: list[StoredCell]) -> MergedRow | None:
+    """Return the merged row of runs that interleave. None: some points have equal times, or only some times have
+    milliseconds."""
+    widths = frozenset[int]().union(*(run.widths for run in runs))
+    if len(widths) > 1:
+        return None
+    (width,) = widths
+    qualifier = b"".join([run.qualifier for run in runs])
+    heads = np.frombuffer(qualifier, ">u2" if width == 2 else ">u4")
+    times = heads >> 4 if width == 2 else heads >> 6
+    order = np.argsort(times, kind="stable")
+    if not np.diff(times[order].astype(np.int64)).all():
+        return None
+    values = np.frombuffer(b"".join([run.value for run in runs]), np.uint8)
+    sizes = np.frombuffer(qualifier[width - 1 :: width].translate(_SIZES), np.uint8).astype(np.int64)
+    starts, ends = np.cumsum(sizes) - sizes, np.cumsum(sizes[order])
+    sizes = sizes[order]
+    index = np.repeat(starts[order] - (ends - sizes), sizes) + np.arange(ends[-1])
+    return MergedRow(Point(heads[order].tobytes(), values[index].tobytes() + UNIFORM), len(order), cells)
 
 
 def _runs(cells: list[StoredCell]) -> list[_Run] | None:
