@@ -156,6 +156,7 @@ class SimulatedDaemon:
                 writers.start_soon(self.writer.write_windows)
                 async with trio.open_nursery() as server:
                     server.start_soon(self.writer.watch_journal)
+                    server.start_soon(self.writer.pack_hours)
                     self.writer.adopt(segments)
                     if segments:
                         await self.writer.flush(patient=False)

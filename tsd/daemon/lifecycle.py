@@ -241,6 +241,7 @@ async def _run(
                     servers.start_soon(writer.watch_journal)
                     await daemon.replay(segments)
                     servers.start_soon(writer.seal_windows)
+                    servers.start_soon(writer.pack_hours)
                     for task in daemon.tasks():
                         servers.start_soon(task)
                     path = await control.open_listener(control_path(config))

@@ -3,6 +3,8 @@
 The journal keeps them safe meanwhile. An hour is open until shortly after its end. Late points that arrive within the
 next hour are held until its end and then written together. Points of other hours are due at once. When points of an
 hour are due, nothing that is held of it is older: the writer queues that first, so later values are written later.
+
+Many points of an hour are packed in the background (`tsd.ingest.packed_points`); the newest ones are not.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.points import Bool, Columns, Int32, joined_columns
+from tsd.ingest.lines import POINT_BYTES
+from tsd.ingest.packed_points import PackedPoints, Place, pack
 from tsd.ingest.series import SeriesTable
-from tsd.ingest.windows import PendingSegment
+from tsd.ingest.windows import PendingSegment, Window
 
 HOUR_S = 3600
 LATE_S = 120  # after the end of an hour: points that arrive until then still belong to it
@@ -35,17 +39,44 @@ class OpenHour:
         self.until_s = until_s
         self.sealed_s = sealed_s
         self.points = 0
+        self.packed: list[PackedPoints] = []  # older than the parts
         self.parts: list[Columns] = []
         self.segments: list[PendingSegment] = []
+        self.memory = 0  # bytes
+        self.unpacked = 0  # points
+        self._packing = 0  # parts that are being packed
 
     def add(self, columns: Columns, segment: PendingSegment) -> None:
         """Add the points that a window has of the hour."""
         self.points += len(columns.series)
+        self.unpacked += len(columns.series)
+        self.memory += len(columns.series) * POINT_BYTES
         segment.users += 1
         self.segments.append(segment)
         self.parts.append(columns)
-        while len(self.parts) > 1 and len(self.parts[-2].series) <= len(self.parts[-1].series):
+        while len(self.parts) > self._packing + 1 and len(self.parts[-2].series) <= len(self.parts[-1].series):
             self.parts[-2:] = [joined_columns(self.parts[-2:])]  # few parts, and each point is copied seldom
+
+    def window(self, since_s: int) -> Window:
+        """Return a window of the points. `since_s`: when they became due, by the wall clock."""
+        return Window(
+            self.segments, self.parts.copy(), self.points, self.sealed_s, None, since_s,
+            is_hour=True, packed=self.packed.copy(), held_memory=self.memory,
+        )  # fmt: skip
+
+    def begin_packing(self) -> list[Columns]:
+        """Return the parts to pack. They stay in place until `end_packing`."""
+        assert not self._packing
+        self._packing = len(self.parts)
+        return self.parts.copy()
+
+    def end_packing(self, packed: PackedPoints) -> None:
+        """Replace the parts that `begin_packing` returned."""
+        del self.parts[: self._packing]
+        self._packing = 0
+        self.packed.append(packed)
+        self.unpacked -= packed.points
+        self.memory += packed.size - packed.points * POINT_BYTES
 
 
 class OpenHours:
@@ -57,6 +88,11 @@ class OpenHours:
 
     def __iter__(self) -> Iterator[OpenHour]:
         return iter(self._hours.values())
+
+    @property
+    def memory(self) -> int:
+        """Bytes of all points."""
+        return sum(hour.memory for hour in self)
 
     @property
     def oldest_s(self) -> int | None:
@@ -126,10 +162,18 @@ def split(columns: Columns, now_s: int, excluded: Sequence[Bool] = ()) -> Split:
     return Split(columns.at(due) if held else columns, held)
 
 
-def points_of(metric: bytes, parts: Sequence[Columns], table: SeriesTable) -> tuple[Columns, Int32]:
+def pack_parts(parts: Sequence[Columns], table: SeriesTable) -> PackedPoints:
+    """Pack points in order of arrival. Safe to call in a thread while no series is evicted."""
+    columns = joined_columns(parts)
+    return pack(columns, table.metric_numbers())
+
+
+def points_of(metric: bytes, parts: Sequence[Columns | PackedPoints], table: SeriesTable) -> tuple[Columns, Int32]:
     """Return the points of a metric, with indexes of their series as `series`, and the numbers of these series. Safe
     to call in a thread while no series is evicted."""
-    columns = joined_columns([part.at(table.of_metric(metric, part.series)) for part in parts])
+    number = table.metric_number(metric)
+    found = [part.of_metric(number) if isinstance(part, PackedPoints) else part for part in parts]
+    columns = joined_columns([part.at(table.of_metric(metric, part.series)) for part in found])
     if not len(columns.series):
         return columns, columns.series
     index_of = np.zeros(int(columns.series.max()) + 1, np.int32)
@@ -137,3 +181,22 @@ def points_of(metric: bytes, parts: Sequence[Columns], table: SeriesTable) -> tu
     numbers = np.flatnonzero(index_of).astype(np.int32)
     index_of[numbers] = np.arange(len(numbers), dtype=np.int32)
     return columns._replace(series=index_of[columns.series]), numbers
+
+
+def points_between(
+    packed: Sequence[PackedPoints],
+    parts: Sequence[Columns],
+    table: SeriesTable,
+    after: Place | None,
+    last: Place | None,
+) -> Columns:
+    """Return the points of the series after `after` up to `last`, those of a series in order of arrival. None: without
+    a bound. Safe to call in a thread while no series is evicted."""
+    columns = joined_columns([*(one.between(after, last) for one in packed), *parts])
+    places = table.metric_numbers()[columns.series].astype(np.int64) << 32 | columns.series
+    chosen = np.ones(len(places), np.bool_)
+    if after is not None:
+        chosen &= places > (after.metric << 32 | after.series)
+    if last is not None:
+        chosen &= places <= (last.metric << 32 | last.series)
+    return columns if chosen.all() else columns.at(chosen)

@@ -243,9 +243,17 @@ class SeriesTable:
         """Return whether one of these series is of the metric."""
         return bool(self.of_metric(metric, numbers).any())
 
+    def metric_number(self, metric: bytes) -> int:
+        """Return the number of a metric; 0 if it never had series."""
+        return self.texts.metric_id(metric, enter=False)
+
+    def metric_numbers(self) -> NDArray[np.int32]:
+        """Return the number of the metric of each series, by the number of the series."""
+        return self._metric_of
+
     def of_metric(self, metric: bytes, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return whether each of these series is of the metric."""
-        wanted = self.texts.metric_id(metric, enter=False)
+        wanted = self.metric_number(metric)
         return self._metric_of[numbers] == wanted if wanted else np.zeros(len(numbers), np.bool_)
 
     def mark_seen(self, numbers: NDArray[np.int32], now_s: int) -> None:

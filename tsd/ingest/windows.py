@@ -8,6 +8,7 @@ from tsd.codec.points import Columns
 from tsd.ingest.journal.journal import Segment
 from tsd.ingest.limits import RefusedLine
 from tsd.ingest.lines import POINT_BYTES
+from tsd.ingest.packed_points import PackedPoints
 from tsd.tables.writing import SummaryBatch
 
 
@@ -40,9 +41,12 @@ class Window:
         *,
         held: Sequence[Columns] = (),
         is_hour: bool = False,
+        packed: Sequence[PackedPoints] = (),
+        held_memory: int = 0,
     ) -> None:
         """`held`: points of the interval that open hours hold; they are not part of the window. `is_hour`: the window
-        has the points that an open hour held. Neither kind can be dropped."""
+        has the points that an open hour held, the oldest of them `packed`. Neither kind can be dropped: `held_memory`
+        is what they take, in bytes."""
         self.segments = segments
         self.parts = parts  # in order of arrival; None: read the segments
         self.summaries = summaries
@@ -51,6 +55,8 @@ class Window:
         self.since_s = since_s  # when its first point was accepted, by the wall clock
         self.held = held
         self.is_hour = is_hour
+        self.packed = packed  # older than the parts
+        self.held_memory = held_memory
         self.written: Written | None = None  # None: not stored yet
 
     @property

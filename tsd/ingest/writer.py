@@ -30,8 +30,9 @@ from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.journal.segment import Block, Damage
 from tsd.ingest.limits import RefusedLine
 from tsd.ingest.lines import POINT_BYTES
-from tsd.ingest.open_hours import OpenHour, OpenHours, points_of, split
+from tsd.ingest.open_hours import OpenHour, OpenHours, pack_parts, points_between, points_of, split
 from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.packed_points import PackedPoints, slices
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
 from tsd.tables.open_points import OpenPoints
@@ -52,6 +53,8 @@ MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
 MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
 SMALL = 20_000  # points that are searched in the event loop
 HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
+UNPACKED_SHARE = 8  # 1/8 of that is packed at once
+LEAST_PACKED = 4096  # points: fewer would not get smaller
 AWAY_S = 5.0  # a write that takes longer counts as a failing store
 RETRY_S = 0.2, 2.0  # the first and the longest pause after an error of the store
 
@@ -102,7 +105,8 @@ class Writer:
         self._hold_hours = hold_hours
         self._due_metrics = due_metrics
         self._hours = OpenHours()
-        self._held_points = 0  # of open hours, of windows made of them, and of windows that gave points to them
+        self._packing_due = trio.Event()
+        self._released_memory = 0  # bytes, of windows made of open hours, and of windows that gave points to them
         self._segments: deque[PendingSegment] = deque()  # all with points that are not stored, in order
         self._evicted = 0  # series, since the start
         self.early_releases = 0  # how often open hours were written before their end because a bound was reached
@@ -211,8 +215,8 @@ class Writer:
             due, held = columns, []
         points -= sum(len(part.series) for part in held)
         parts = [due] if complete else None
-        self._enqueue(Window([pending], parts, points, now, summaries, since_s, held=held))
-        self._held_points += points if held else 0
+        memory = points * POINT_BYTES if held else 0
+        self._enqueue(Window([pending], parts, points, now, summaries, since_s, held=held, held_memory=memory))
         self._open_since_s = None
         self._evict(now)
         self.regulate()
@@ -251,20 +255,33 @@ class Writer:
         excluded = [self._rows.table.of_metric(metric, columns.series) for metric in self._due_metrics]
         found = split(columns, now_s, [mask for mask in excluded if mask.any()])
         self._hours.add(found, segment, now_s, sealed_s)
-        held = list(found.held.values())
-        self._held_points += sum(len(part.series) for part in held)
-        return found.due, held
+        if any(map(self._is_large, self._hours)):
+            self._packing_due.set()
+        return found.due, list(found.held.values())
+
+    def _is_large(self, hour: OpenHour) -> bool:
+        """Return whether an hour has enough points to pack."""
+        most = self._memory_limit // HELD_SHARE // UNPACKED_SHARE // POINT_BYTES
+        return hour.unpacked >= max(most, LEAST_PACKED)
+
+    async def pack_hours(self) -> None:
+        """Pack points of open hours, until cancelled."""
+        while True:
+            await self._packing_due.wait()
+            self._packing_due = trio.Event()
+            for hour in filter(self._is_large, list(self._hours)):
+                parts = hour.begin_packing()
+                hour.end_packing(await trio.to_thread.run_sync(pack_parts, parts, self._rows.table))
 
     def _release(self, hours: Sequence[OpenHour]) -> None:
         """Queue the points of open hours."""
         for hour in hours:
-            window = Window(hour.segments, hour.parts, hour.points, hour.sealed_s, None, self._now_s(), is_hour=True)
-            self._enqueue(window, counted=True)
+            self._enqueue(hour.window(self._now_s()), counted=True)
 
     @property
     def held_memory(self) -> int:
         """Bytes of points that are held, or were held and wait for the store."""
-        return self._held_points * POINT_BYTES
+        return self._hours.memory + self._released_memory
 
     def _enqueue(self, window: Window, *, counted: bool = False) -> None:
         """Queue a window. Unless `counted`, it is a further user of its segments."""
@@ -273,6 +290,7 @@ class Writer:
                 segment.users += 1
         self._windows.append(window)
         self._memory.add(window)
+        self._released_memory += window.held_memory
         self._sealed += 1
         self._waiting.set()
 
@@ -392,7 +410,7 @@ class Writer:
             if parts is None:
                 return None
             find = partial(points_of, metric, parts, self._rows.table)
-            is_small = sum(len(part.series) for part in parts) <= SMALL
+            is_small = sum(SMALL if isinstance(part, PackedPoints) else len(part.series) for part in parts) < SMALL
             columns, numbers = find() if is_small else await trio.to_thread.run_sync(find)
             if evicted == self._evicted:  # else numbers may have been reused during the search
                 break
@@ -405,18 +423,18 @@ class Writer:
             return None
         return OpenPoints(columns, table.keys(numbers))
 
-    def _parts_with(self, metric: bytes) -> list[Columns] | None:
+    def _parts_with(self, metric: bytes) -> list[Columns | PackedPoints] | None:
         """Return all points that are not stored, those of one hour in order of arrival. None: some are only in the
         journal, or a metric has rollups or histograms."""
         if not self._rows.complete or self._rows.has_summaries(metric):
             return None
-        parts: list[Columns] = []
+        parts: list[Columns | PackedPoints] = []
         for window in self._windows:
             if window.parts is None or (window.summaries is not None and metric in window.summaries.metrics):
                 return None
-            parts += window.parts
+            parts += [*window.packed, *window.parts]
         for hour in self._hours:
-            parts += hour.parts
+            parts += [*hour.packed, *hour.parts]
         return parts + self._rows.peek()
 
     def _has_metric(self, window: Window, metric: bytes) -> bool:
@@ -446,7 +464,7 @@ class Writer:
         the caller repeats the call."""
         if window.written is None:
             window.written = await self._put(window)
-            self._held_points -= window.points if window.held or window.is_hour else 0
+            self._released_memory -= window.held_memory
             for segment in window.segments:
                 segment.users -= 1
         with _as_store_error():
@@ -459,6 +477,9 @@ class Writer:
         """Put a window's points into the store. May be repeated."""
         for part in window.held:
             await self._points.record(part, self._rows.table)
+        if window.packed:
+            await self._put_packed(window)
+            return Written(window.points, [])
         columns, summaries, refused = await self._read_window(window)
         lines = len(columns.series) + (summaries.lines if summaries else 0)
         if lines:
@@ -469,6 +490,14 @@ class Writer:
         if refused:
             await self._keep_refused(window, refused)
         return Written(lines, refused)
+
+    async def _put_packed(self, window: Window) -> None:
+        """Put the points of an hour, some series at a time, so that few of them are unpacked at once."""
+        assert window.parts is not None
+        for after, last in slices(window.packed, self._max_points):
+            find = partial(points_between, window.packed, window.parts, self._rows.table, after, last)
+            await self._points.write(await trio.to_thread.run_sync(find), self._rows.table)
+        await self._points.sync()
 
     async def _read_window(self, window: Window) -> Contents:
         """Return a window's points, whose series all have keys, and the lines that are refused now."""

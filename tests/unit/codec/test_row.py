@@ -42,7 +42,9 @@ USUAL = {
     "6 cells of 60 points in ms": stored([[milli(at) for at in range(n, n + 60)] for n in range(0, 360, 60)]),
     "3 cells of both forms": stored([[second(n), milli(n), second(n + 1)] for n in range(0, 9, 3)]),
     "a compacted cell and later ones": stored([[second(0), second(1)], [second(2)], [second(3)], [milli(4)]]),
-    "a compacted cell and late ones": stored([[second(at) for at in (0, 1, 3, 7)], [second(5)], [second(2), second(4)]]),
+    "a compacted cell and late ones": stored(
+        [[second(at) for at in (0, 1, 3, 7)], [second(5)], [second(2), second(4)]]
+    ),
     "a compacted cell and late ones in ms": stored([[milli(0), milli(2), milli(4)], [milli(1), milli(3)]]),
     "one cell": stored([[second(at) for at in range(360)]]),
     "one point": stored([[second(7)]]),

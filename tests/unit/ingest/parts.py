@@ -166,6 +166,7 @@ async def going(parts: Parts) -> AsyncIterator[Parts]:
             writers.start_soon(parts.writer.write_windows)
             async with trio.open_nursery() as listeners:
                 listeners.start_soon(parts.writer.watch_journal)
+                listeners.start_soon(parts.writer.pack_hours)
                 yield parts
                 listeners.cancel_scope.cancel()
             parts.writer.finish()

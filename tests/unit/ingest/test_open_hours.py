@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from tests import layouts
 from tests.flaky_store import Fault
@@ -111,6 +112,32 @@ async def test_bounds_write_open_hours_early(tmp_path: Path, bound: dict[str, ob
         assert parts.writer.early_releases
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 80
+
+
+async def test_packed_points_are_read_and_written(tmp_path: Path) -> None:
+    """Hours with many points are packed: they take little memory, and lose nothing."""
+    metrics, rounds = [f"m{at}" for at in range(40)], 240
+    async with going(await holding(tmp_path, memory_limit=4 << 20)) as parts:
+        wanted = {}
+        for at in range(rounds):
+            offset = 7 * (at if at % 9 else at - 5)  # some times come twice
+            names = metrics if at % 2 else [*metrics, f"rare{at}"]
+            await parts.take(*(line(offset, at, "a", metric=name) for name in names))
+            wanted |= {(name, offset): at for name in names}
+            await settled(parts)
+            await trio.testing.wait_all_tasks_blocked()
+        writer = parts.writer
+        assert (writer.early_releases, writer.held_points) == (0, rounds * 40 + rounds // 2)
+        assert writer.held_memory < writer.held_points * POINT_BYTES // 2
+        for metric in ("m0", "m39", "rare10"):
+            found = await writer.open_points(metric.encode())
+            assert found is not None
+            last = dict(zip((found.columns.instants // 2000 - BASE).tolist(), found.columns.bits.tolist(), strict=True))
+            assert last == {offset: value for (name, offset), value in wanted.items() if name == metric}
+        assert await writer.flush()
+        assert writer.held_memory == 0
+        stored = await parts.stored()
+        assert sorted(stored.values()) == sorted(wanted.values())
 
 
 async def test_later_values_win_whatever_is_held(tmp_path: Path) -> None:

@@ -1,0 +1,239 @@
+"""Points of an open hour, packed: some 2 bytes a point instead of 21, each bit kept.
+
+Points are sorted by metric, series and arrival, and cut into chunks. A reader of one metric unpacks its chunks only.
+
+A chunk has columns, as blocks have (`tsd.codec.blocks.numbers`): series, numbers of points, times, and values by form.
+The flags of a value follow from the value, because the parser gives integers and doubles the shortest form. A chunk in
+which they do not stores them.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tsd.codec.blocks.numbers import INTEGERS, choose_forms, cuts, decode_numbers, encode_numbers, spread
+from tsd.codec.points import Bool, Columns, Int32, Int64, UInt8, joined_columns, series_order
+from tsd.codec.text import FLOAT
+
+CHUNK_POINTS = 1 << 16
+SECOND = 2000  # as a difference of instants
+SINGLE, DOUBLE = FLOAT | 3, FLOAT | 7
+_LEVEL = 1  # of zlib
+_OBJECT_BYTES = 1000  # of a chunk, without its columns
+
+
+class Place(NamedTuple):
+    """A series in the order of packed points."""
+
+    metric: int
+    series: int
+
+
+class _Values(NamedTuple):
+    """Values of rows of one form; a row has the points of one series."""
+
+    form: int
+    decimals: int
+    rows: int
+    points: int
+    stored: bytes
+
+
+class _Chunk(NamedTuple):
+    """Points of some series, all of these that were packed together."""
+
+    first: Place
+    last: Place
+    rows: int
+    points: int
+    series: bytes
+    counts: bytes
+    scale: int  # of the stored times
+    times: bytes
+    floats: bytes  # bits, compressed; empty if all points have `is_float`
+    is_float: bool
+    flags: bytes  # compressed; empty if they follow from the values
+    kinds: bytes  # of each row: index in `values`, compressed; empty for one kind
+    values: tuple[_Values, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory."""
+        columns = (self.series, self.counts, self.times, self.floats, self.flags, self.kinds)
+        return _OBJECT_BYTES + sum(map(len, columns)) + sum(len(values.stored) for values in self.values)
+
+    def unpack(self) -> Columns:
+        """Return the points, series after series, those of a series in order of arrival."""
+        numbers, counts = _decoded(self.series, self.rows), _decoded(self.counts, self.rows)
+        ends = np.cumsum(counts)
+        bits = np.empty(self.points, np.int64)
+        kinds = np.frombuffer(zlib.decompress(self.kinds), np.uint8) if self.kinds else np.zeros(self.rows, np.uint8)
+        for kind, values in enumerate(self.values):
+            some = np.empty(values.points, np.int64)
+            decode_numbers(values.stored, values.form, values.decimals, some)
+            if len(self.values) == 1:
+                bits = some
+            else:
+                chosen = kinds == kind
+                bits[spread((ends - counts)[chosen], counts[chosen])] = some
+        floats = np.full(self.points, self.is_float)
+        if self.floats:
+            floats = np.unpackbits(np.frombuffer(zlib.decompress(self.floats), np.uint8), count=self.points).view(bool)
+        flags = np.frombuffer(zlib.decompress(self.flags), np.uint8) if self.flags else _shortest(bits, floats)
+        return Columns(
+            np.repeat(numbers, counts).astype(np.int32),
+            _decoded(self.times, self.points) * self.scale,
+            flags,
+            _narrowed(bits, flags),
+        )
+
+
+class PackedPoints:
+    """Points that were packed together."""
+
+    def __init__(self, chunks: Sequence[_Chunk]) -> None:
+        """The chunks are in order of their places."""
+        self._chunks = chunks
+        self.points = sum(chunk.points for chunk in chunks)
+        self.size = sum(chunk.size for chunk in chunks)  # bytes of memory
+
+    @property
+    def ends(self) -> list[tuple[Place, int]]:
+        """The last place of each chunk, and its number of points."""
+        return [(chunk.last, chunk.points) for chunk in self._chunks]
+
+    def has_metric(self, metric: int) -> bool:
+        """Return whether there may be points of a metric."""
+        return any(chunk.first.metric <= metric <= chunk.last.metric for chunk in self._chunks)
+
+    def of_metric(self, metric: int) -> Columns:
+        """Return all points of a metric, and some of other metrics."""
+        return joined_columns(
+            [chunk.unpack() for chunk in self._chunks if chunk.first.metric <= metric <= chunk.last.metric]
+        )
+
+    def between(self, after: Place | None, last: Place | None) -> Columns:
+        """Return all points of series after `after` up to `last`, and some of other series. None: without a bound."""
+        return joined_columns(
+            [
+                chunk.unpack()
+                for chunk in self._chunks
+                if (after is None or chunk.last > after) and (last is None or chunk.first <= last)
+            ]
+        )
+
+
+def pack(columns: Columns, metric_of: Int32) -> PackedPoints:
+    """Pack points in order of arrival. `metric_of`: the number of the metric, by the number of the series."""
+    numbers = np.flatnonzero(np.bincount(columns.series))
+    by_rank = numbers[np.lexsort((numbers, metric_of[numbers]))]
+    ranks = np.zeros(int(numbers[-1]) + 1, np.int32)
+    ranks[by_rank] = np.arange(len(by_rank), dtype=np.int32)
+    rank = ranks[columns.series]
+    counts = np.bincount(rank)
+    columns = columns.at(series_order(rank))
+    ends = np.cumsum(counts)
+    chunks = []
+    for start, end in cuts(counts, CHUNK_POINTS):
+        part = columns.at(slice(int(ends[start] - counts[start]), int(ends[end - 1])))
+        some = by_rank[start:end]
+        first, last = (Place(int(metric_of[number]), int(number)) for number in (some[0], some[-1]))
+        chunks.append(_packed(part, some, counts[start:end], first, last))
+    return PackedPoints(chunks)
+
+
+def _packed(columns: Columns, numbers: Int64, counts: Int64, first: Place, last: Place) -> _Chunk:
+    """Pack points that are sorted by series."""
+    scale = 1 if (columns.instants % SECOND).any() else SECOND
+    floats = (columns.flags & FLOAT) > 0
+    bits = _widened(columns)
+    is_shortest = np.array_equal(_shortest(bits, floats), columns.flags)
+    is_float = bool(floats[0])
+    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    kinds, values = _packed_values(bits, floats, starts)
+    return _Chunk(
+        first,
+        last,
+        len(numbers),
+        len(floats),
+        encode_numbers(numbers.astype(np.int64), INTEGERS, steps=True),
+        encode_numbers(counts.astype(np.int64), INTEGERS, steps=False),
+        scale,
+        encode_numbers(columns.instants // scale, INTEGERS, steps=True),
+        b"" if (floats == is_float).all() else zlib.compress(np.packbits(floats).tobytes(), _LEVEL),
+        is_float,
+        b"" if is_shortest else zlib.compress(columns.flags.tobytes(), _LEVEL),
+        b"" if len(values) == 1 else zlib.compress(kinds.tobytes(), _LEVEL),
+        values,
+    )
+
+
+def _packed_values(bits: Int64, floats: Bool, starts: Int64) -> tuple[UInt8, tuple[_Values, ...]]:
+    """Return the kind of each row, and the values of each kind."""
+    forms = choose_forms(bits, floats, starts)
+    counts = np.diff(starts)
+    keys = forms.form.astype(np.int64) << 16 | forms.decimals.astype(np.int64) << 8 | forms.steps
+    found, kinds = np.unique(keys, return_inverse=True)
+    values = []
+    for kind, key in enumerate(found.tolist()):
+        chosen = kinds == kind
+        numbers = forms.numbers if len(found) == 1 else forms.numbers[spread(starts[:-1][chosen], counts[chosen])]
+        form = key >> 16
+        stored = encode_numbers(numbers, form, steps=bool(key & 1))
+        values.append(_Values(form, key >> 8 & 0xFF, int(chosen.sum()), len(numbers), stored))
+    return kinds.astype(np.uint8), tuple(values)
+
+
+def _decoded(stored: bytes, count: int) -> Int64:
+    numbers = np.empty(count, np.int64)
+    decode_numbers(stored, INTEGERS, 0, numbers)
+    return numbers
+
+
+def _widened(columns: Columns) -> Int64:
+    """Return the bits of points with each 4-byte float as a double."""
+    single = columns.flags == SINGLE
+    if not single.any():
+        return columns.bits
+    bits = columns.bits.copy()
+    bits[single] = bits[single].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
+    return bits
+
+
+def _narrowed(bits: Int64, flags: UInt8) -> Int64:
+    """Return the bits of points from those in which each 4-byte float is a double."""
+    single = flags == SINGLE
+    if not single.any():
+        return bits
+    found = bits.copy()
+    found[single] = found[single].view(np.float64).astype(np.float32).view(np.uint32)
+    return found
+
+
+def _shortest(bits: Int64, floats: Bool) -> UInt8:
+    """Return the flags of the shortest form of each value."""
+    flags = np.empty(len(bits), np.uint8)
+    flags[:] = 7
+    if not floats.all():
+        for length in (4, 2, 1):
+            bound = 1 << 8 * length - 1
+            flags[(bits >= -bound) & (bits < bound)] = length - 1
+    if floats.any():
+        doubles = bits[floats].view(np.float64)
+        with np.errstate(over="ignore"):
+            flags[floats] = np.where(doubles.astype(np.float32) == doubles, SINGLE, DOUBLE)
+    return flags
+
+
+def slices(packed: Sequence[PackedPoints], most: int) -> Iterator[tuple[Place | None, Place | None]]:
+    """Yield bounds for `between` that give about `most` points each; together they give every series once."""
+    after, points = None, 0
+    ends = sorted(end for one in packed for end in one.ends)
+    for last, count in ends[:-1]:
+        points += count
+        if points >= most:
+            yield after, last
+            after, points = last, 0
+    yield after, None
