@@ -32,6 +32,7 @@ from tsd.config.loader import Config, Given
 from tsd.daemon.settings import read_config
 
 EMBEDDED, VICTORIA, HBASE = "tsd, embedded", "VictoriaMetrics", "tsd, HBase"
+WINDOWS = "tsd, embedded, hour not held"  # points are stored at the end of each window
 QUIET_ROWS = 100  # tsd.storage.compaction.min_flush_threshold: fewer rows are left to `tsd compact`
 QUIET_S = 1800  # simulated time after the last hour for the first rows to be compacted
 POLL_S = 0.5
@@ -89,15 +90,20 @@ def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) 
         _hbase(Path(name), needed=wanted(HBASE)) as hbase,
     ):
         for number in range(pairs):
-            for system in (EMBEDDED, VICTORIA, HBASE):
+            for system in (EMBEDDED, VICTORIA, WINDOWS, HBASE):
                 if not wanted(system) or (system == VICTORIA and PROGRAM is None):
                     continue
                 print(f"bench: pair {number + 1} of {pairs}: {system}", file=sys.stderr)
-                home = Path(name) / f"{number}-{system.partition(' ')[2] or 'victoria'}"
+                home = Path(name) / f"{number}-{system.replace(' ', '')}"
                 if system == VICTORIA:
                     figures = _victoria(fleet, speed, home)
                 else:
-                    figures = _tsd(fleet, speed, home, hbase if system == HBASE else None, f"pace{number}")
+                    settings = {"tsd.core.auto_create_metrics": "true"}
+                    if hbase and system == HBASE:
+                        settings = hbase.settings(f"pace{number}")
+                    elif system == WINDOWS:
+                        settings |= {"tsd.storage.hold_open_hours": "false"}
+                    figures = _tsd(fleet, speed, home, settings, hbase if system == HBASE else None)
                 print(f"bench: {figures}", file=sys.stderr)
                 found.setdefault(system, []).append(figures)
     publish("pace", _report(fleet, speed, found), found)
@@ -203,10 +209,7 @@ def scaled(home: Path, settings: dict[str, str], timeline: Timeline, spent: _Spe
         raise SystemExit(f"the daemon ended with status {process.returncode}:\n{log.read_text()[-4000:]}")
 
 
-def _tsd(fleet: Fleet, speed: float, home: Path, hbase: Hbase | None, prefix: str) -> Figures:
-    settings = {"tsd.core.auto_create_metrics": "true"}
-    if hbase:
-        settings = hbase.settings(prefix)
+def _tsd(fleet: Fleet, speed: float, home: Path, settings: dict[str, str], hbase: Hbase | None) -> Figures:
     spent, disk, sums = _Spent(hbase), Disk(home), Sums()
     timeline = Timeline(speed, time.monotonic() + 3, fleet.start_s)
     first, second = halves(fleet)
