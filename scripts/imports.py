@@ -19,7 +19,7 @@ PACKAGE = "tsd"
 # The layers of the package, lowest first. A part may import itself and the layers below. Parts of one layer do not
 # import each other.
 LAYERS = (
-    ("errors",),
+    ("errors", "lazy"),
     ("codec",),
     ("config",),
     ("auth",),

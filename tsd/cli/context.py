@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import trio
@@ -11,12 +11,17 @@ import trio
 from tsd.config.loader import Config, journal_folder, state_folder
 from tsd.config.state_dir import lock_state
 from tsd.daemon.settings import control_path
-from tsd.daemon.wiring import has_local_store, make_uids, opened_store
 from tsd.errors import DaemonRuns, StoreError, TsdError
 from tsd.ingest.journal.folder import segment_paths
+from tsd.lazy import lazy_module
 from tsd.store import Store
 from tsd.store.remote import ControlClient, RemoteStore
 from tsd.tables.opentsdb.uids import Uids
+
+if TYPE_CHECKING:
+    from tsd.daemon import wiring
+else:  # the help of a command needs no engine
+    wiring = lazy_module("tsd.daemon.wiring")
 
 
 class Access(NamedTuple):
@@ -46,20 +51,20 @@ async def access(config: Config, *, must_exist: bool = False) -> AsyncIterator[A
     if config.has_kairosdb_tables:
         raise TsdError("this command works on OpenTSDB's tables, and tsd.storage.layout is kairosdb")
     folder = state_folder(config)
-    local = has_local_store(config)
+    local = wiring.has_local_store(config)
     if local and must_exist and not await trio.Path(folder / "store").exists():
         raise TsdError(f"no embedded store in {folder}: give the state folder of your daemon with --data or --config")
     daemon = await _connect(config)
     try:
         if local and daemon is not None:
             store = RemoteStore(daemon)
-            yield Access(store, make_uids(config, store), daemon, journal_folder(config))
+            yield Access(store, wiring.make_uids(config, store), daemon, journal_folder(config))
             return
         async with AsyncExitStack() as stack:
             if local:
                 stack.enter_context(_lock(config))
-            own = await stack.enter_async_context(opened_store(config))
-            yield Access(own, make_uids(config, own), daemon, journal_folder(config))
+            own = await stack.enter_async_context(wiring.opened_store(config))
+            yield Access(own, wiring.make_uids(config, own), daemon, journal_folder(config))
     finally:
         if daemon is not None:
             with trio.CancelScope(shield=True):

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -30,17 +30,13 @@ from tsd.config.loader import (
 )
 from tsd.daemon.settings import Clock, now_ms
 from tsd.errors import BadConfig, CorruptRow
+from tsd.lazy import lazy_module
 from tsd.query.model import AGGREGATORS
 from tsd.store import Family, Store, Table
-from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Widths
-from tsd.store.cassandra.session import Contact
-from tsd.store.hbase.engine import HBaseStore
-from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
 from tsd.tables.clock_guard import ClockGuard
-from tsd.tables.kairosdb import layout as kairosdb
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldRules
@@ -54,6 +50,19 @@ from tsd.tables.opentsdb.summaries import SummaryRules
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.opentsdb.writer import CellWriter
 from tsd.tables.reading import PointReader
+
+if TYPE_CHECKING:
+    from tsd.store.cassandra import engine as cassandra
+    from tsd.store.cassandra import session as cassandra_session
+    from tsd.store.hbase import engine as hbase
+    from tsd.store.rocksdb import engine as rocksdb
+    from tsd.tables.kairosdb import layout as kairosdb
+else:  # a command uses one engine; the drivers of the others take a tenth of a second to import
+    cassandra = lazy_module("tsd.store.cassandra.engine")
+    cassandra_session = lazy_module("tsd.store.cassandra.session")
+    hbase = lazy_module("tsd.store.hbase.engine")
+    rocksdb = lazy_module("tsd.store.rocksdb.engine")
+    kairosdb = lazy_module("tsd.tables.kairosdb.layout")
 
 COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
 COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
@@ -141,12 +150,12 @@ async def opened_store(
     store: Store
     may_lack_writes = False
     if config.backend is Backend.EMBEDDED:
-        store = await EmbeddedStore.open(
+        store = await rocksdb.EmbeddedStore.open(
             state_folder(config) / "store", now_ms, cache_bytes=config.cache_bytes, on_loss=on_loss, load=load
         )
         may_lack_writes = store.may_lack_writes
     elif config.backend is Backend.CASSANDRA:
-        store = CassandraStore(
+        store = cassandra.CassandraStore(
             cassandra_contact(config), config.cassandra_keyspace, now_ms, lambda table: cassandra_widths(config, table)
         )
     else:
@@ -162,9 +171,9 @@ async def opened_store(
             await store.aclose()
 
 
-def hbase_store(config: Config) -> HBaseStore:
+def hbase_store(config: Config) -> "hbase.HBaseStore":
     """Return the store of the configured gateways, which need not answer. Close it with `aclose`."""
-    return HBaseStore(
+    return hbase.HBaseStore(
         gateways(config),
         connections=config.thrift_connections,
         timeout_s=config.thrift_timeout_ms / 1000,
@@ -173,9 +182,9 @@ def hbase_store(config: Config) -> HBaseStore:
     )
 
 
-def cassandra_contact(config: Config) -> Contact:
+def cassandra_contact(config: Config) -> "cassandra_session.Contact":
     """Return how to reach Cassandra."""
-    return Contact(
+    return cassandra_session.Contact(
         tuple(cassandra_hosts(config)),
         config.cassandra_consistency,
         config.cassandra_user,
