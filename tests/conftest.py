@@ -1,7 +1,7 @@
-"""Fixtures for all tests: a real HBase, a real Cassandra, real OpenTSDBs and installed agents.
+"""Fixtures for all tests: a real HBase, a real Cassandra, Bigtable's emulator, real OpenTSDBs and installed agents.
 
 `hbase` is shared by the whole run; each user creates its own tables. `cassandra` is shared, too; each
-user has a keyspace. `opentsdb(…)` starts an OpenTSDB for one test.
+user has a keyspace; so is `bigtable`, and each user has an instance. `opentsdb(…)` starts an OpenTSDB for one test.
 `opentsdb_shared(…)` returns an OpenTSDB that other tests with the same tables and settings use too.
 `program("collectd")` is the path of an installed agent.
 
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import layouts, timeouts
+from tests.peers.bigtable import RunningBigtable
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import fail_unexpected_skip, full_run, need_peer, need_program
@@ -31,11 +32,12 @@ settings.load_profile("full" if full_run() else "quick")
 MARKED_BY = {
     "hbase": "hbase",
     "cassandra": "cassandra",
+    "bigtable": "bigtable",
     "opentsdb": "opentsdb",
     "opentsdb_shared": "opentsdb",
     "program": "clients",
 }
-LONG_FIRST = ("opentsdb", "hbase", "cassandra", "clients", "slow")
+LONG_FIRST = ("opentsdb", "hbase", "cassandra", "bigtable", "clients", "slow")
 WORKER_BYTES = 3 << 30  # memory of one worker's HBase and OpenTSDBs
 
 
@@ -72,7 +74,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.hookimpl(tryfirst=True)  # before fixtures are created
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests that cannot run here. In a full run, fail them."""
-    for name in ("hbase", "opentsdb", "cassandra"):
+    for name in ("hbase", "opentsdb", "cassandra", "bigtable"):
         if item.get_closest_marker(name):
             need_peer(name)
 
@@ -106,6 +108,15 @@ def cassandra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCassa
     """The Cassandra of the test run."""
     need_peer("cassandra")
     running = RunningCassandra(tmp_path_factory.mktemp("cassandra"))
+    yield running
+    running.kill()
+
+
+@pytest.fixture(scope="session")
+def bigtable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBigtable]:
+    """The Bigtable emulator of the test run."""
+    need_peer("bigtable")
+    running = RunningBigtable(tmp_path_factory.mktemp("bigtable"))
     yield running
     running.kill()
 

@@ -1,4 +1,4 @@
-"""The commands `scripts/hbase`, `scripts/opentsdb`, `scripts/cassandra` and `scripts/kairosdb`."""
+"""The commands `scripts/hbase`, `scripts/opentsdb`, `scripts/cassandra`, `scripts/kairosdb` and `scripts/bigtable`."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from scripts.peers import cassandra, hbase, java, kairosdb, opentsdb
+from scripts.peers import bigtable, cassandra, hbase, java, kairosdb, opentsdb
 from scripts.peers.ports import HOST
 from scripts.peers.process import PeerError
 
@@ -100,6 +100,31 @@ def cassandra_parser() -> ArgumentParser:
     ):
         add_verb(verbs.add_parser, verb, act, help_text)
     add_status(verbs.add_parser, cassandra.status)
+    return parser
+
+
+def bigtable_parser() -> ArgumentParser:
+    """Add the options of `scripts/bigtable`."""
+    parser = ArgumentParser(
+        prog="scripts/bigtable", description=bigtable.__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    fetched = verbs.add_parser("fetch", help="fetch the program if it is missing")
+    fetched.add_argument("--check", action="store_true", help="fetch nothing, only report what is missing")
+    fetched.set_defaults(act=lambda arguments: bigtable.check() if arguments.check else bigtable.fetch())
+    start = verbs.add_parser("start", help="start it in DIR unless it runs, and wait until it answers")
+    start.set_defaults(act=start_bigtable)
+    start.add_argument("dir", type=Path, metavar="DIR")
+    start.add_argument("--port", type=int, help=f"0: any free one (default {bigtable.PORT})")
+    start.add_argument("--until-exit", type=int, metavar="PID", help="kill it when this process ends")
+    for verb, act, help_text in (
+        ("stop", bigtable.stop, "stop it: its data is gone"),
+        ("kill", bigtable.kill, "kill it: its data is gone"),
+        ("pause", bigtable.pause, "pause it"),
+        ("resume", bigtable.resume, "resume a paused one"),
+    ):
+        add_verb(verbs.add_parser, verb, act, help_text)
+    add_status(verbs.add_parser, bigtable.status)
     return parser
 
 
@@ -203,6 +228,12 @@ def start_cassandra(arguments: Namespace) -> None:
     print(f"Cassandra answers on {HOST}:{cassandra.start(arguments.dir, options).port}")
 
 
+def start_bigtable(arguments: Namespace) -> None:
+    """Run `scripts/bigtable start`."""
+    started = bigtable.start(arguments.dir, bigtable.Options(port=arguments.port, owner=arguments.until_exit))
+    print(f"Bigtable's emulator answers on {HOST}:{started.port}")
+
+
 def start_kairosdb(arguments: Namespace) -> None:
     """Run `scripts/kairosdb start`."""
     options = kairosdb.Options(
@@ -232,13 +263,14 @@ def terminated(signum: int, _frame: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run `hbase …`, `opentsdb …`, `cassandra …` or `kairosdb …`."""
+    """Run `hbase …`, `opentsdb …`, `cassandra …`, `kairosdb …` or `bigtable …`."""
     signal.signal(signal.SIGTERM, terminated)
     parsers = {
         "hbase": hbase_parser,
         "opentsdb": opentsdb_parser,
         "cassandra": cassandra_parser,
         "kairosdb": kairosdb_parser,
+        "bigtable": bigtable_parser,
     }
     parser = parsers[arguments[0]]()
     options = parser.parse_args(arguments[1:])

@@ -41,7 +41,7 @@ def jars_of(name: str) -> Path:
     """Return the folder for the jars of NAME.pom.xml."""
     pom = POMS / f"{name}.pom.xml"
     digest = hashlib.sha256(pom.read_bytes() + COPY_JARS.encode()).hexdigest()[:12]
-    return _cache() / f"{name}-{digest}"
+    return cache_folder() / f"{name}-{digest}"
 
 
 def fetch(name: str) -> Path:
@@ -53,10 +53,10 @@ def fetch(name: str) -> Path:
     jars = jars_of(name)
     if jars.is_dir():
         return jars
-    with locked(_cache() / f"{name}.lock"):
+    with locked(cache_folder() / f"{name}.lock"):
         if not jars.is_dir():
             print(f"{name}: fetching its jars to {jars} (once, 40 to 110 MB)", flush=True)
-            with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=_cache()) as unfinished:
+            with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cache_folder()) as unfinished:
                 _copy_jars(POMS / f"{name}.pom.xml", Path(unfinished) / "jars")
                 (Path(unfinished) / "jars").rename(jars)
     return jars
@@ -66,11 +66,11 @@ def check(name: str) -> None:
     """Raise PeerError if `name` cannot run here because Java is missing, or Maven while jars are missing."""
     find_java()
     if not jars_of(name).is_dir():
-        _find_maven(name)
+        find_maven(name)
 
 
 def _copy_jars(pom: Path, folder: Path) -> None:
-    maven = _find_maven(pom.name.removesuffix(".pom.xml"))
+    maven = find_maven(pom.name.removesuffix(".pom.xml"))
     java_home = str(find_java().resolve().parent.parent)  # Maven itself only searches PATH
     options = ["--batch-mode", "--quiet", "--strict-checksums", f"--file={pom}"]
     done = subprocess.run(
@@ -88,14 +88,16 @@ def _copy_jars(pom: Path, folder: Path) -> None:
         )
 
 
-def _find_maven(name: str) -> str:
+def find_maven(name: str) -> str:
+    """Return Maven's path. Raises PeerError."""
     maven = shutil.which("mvn")
     if maven is None:
         raise PeerError(f"needs Maven (mvn on PATH) to fetch the jars of {name}. On Debian or Ubuntu: {INSTALL}")
     return maven
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Return the folder of all downloads."""
     own = os.environ.get("TSD_PEERS_CACHE")
     cache = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tsd-peers"
     cache.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from tests.peers.bigtable import PROJECT, RunningBigtable
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.peers.tables import Tables
@@ -282,6 +283,18 @@ def on_cassandra(cassandra: RunningCassandra, settings: Mapping[str, str] | None
         "tsd.storage.backend": "cassandra",
         "tsd.storage.cassandra.hosts": cassandra.address,
         "tsd.storage.cassandra.keyspace": cassandra.unused_keyspace(),
+        "tsd.core.auto_create_metrics": "true",
+        **(settings or {}),
+    }
+
+
+def on_bigtable(bigtable: RunningBigtable, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Settings of a daemon on an instance of its own, without tables."""
+    return {
+        "tsd.storage.backend": "bigtable",
+        "tsd.storage.bigtable.emulator": bigtable.address,
+        "tsd.storage.bigtable.project": PROJECT,
+        "tsd.storage.bigtable.instance": bigtable.unused_instance(),
         "tsd.core.auto_create_metrics": "true",
         **(settings or {}),
     }

@@ -16,6 +16,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.peers.bigtable import RunningBigtable
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tsd.codec.blocks.compacted import read_cells
@@ -157,7 +158,8 @@ programs = st.lists(calls, max_size=30)
 class Model:
     """The cells of a table, and, for HBase, what deletes leave behind."""
 
-    def __init__(self, *, hbase: bool, deletes_ranges: bool = False) -> None:
+    def __init__(self, *, hbase: bool, deletes_ranges: bool = False, markers: bool = True) -> None:
+        self.markers = markers
         self.deletes_ranges = deletes_ranges
         self.clock_ms = NOW_MS
         self.last_ms = 0
@@ -179,7 +181,7 @@ class Model:
         bound = up_to_ms or self.now()
         if place in self.cells and self.cells[place][1] <= bound:
             del self.cells[place]
-        if self.hbase:  # before the next call comes, a millisecond passes
+        if self.hbase and self.markers:  # before the next call comes, a millisecond passes
             self.deleted[place] = max(self.deleted.get(place, 0), up_to_ms or bound - 1)
 
     def check_and_put(self, cell: Put, expected: bytes | None) -> bool:
@@ -454,8 +456,8 @@ def cassandra_table(cassandra: RunningCassandra) -> str:
 
 
 def without_future(call: Call) -> Call:
-    """A call that stores no cell with a timestamp of the future: conditional writes cannot replace it there, which
-    tests/unit/store/test_cassandra.py pins."""
+    """A call that stores no cell with a timestamp of the future. Conditional writes cannot replace it on Cassandra,
+    and do so with their own timestamp on Bigtable: tests/unit/store/test_cassandra.py and test_bigtable.py pin that."""
     return call._replace(time_ms=None) if isinstance(call, Write) and call.time_ms == AHEAD_MS else call
 
 
@@ -464,3 +466,35 @@ def without_future(call: Call) -> Call:
 def test_cassandra_store(cassandra: RunningCassandra, cassandra_table: str, program: list[Call]) -> None:
     prefix = b"%06d/" % next(prefixes)
     trio.run(check, program, Model(hbase=True), in_cassandra(cassandra, cassandra_table, prefix))
+
+
+def in_bigtable(bigtable: RunningBigtable, table: str, prefix: bytes) -> Opened:
+    @asynccontextmanager
+    async def opened(model: Model) -> AsyncIterator[Under]:
+        store = bigtable.store()
+        try:
+            yield Under(store, table, prefix)
+        finally:
+            await store.aclose()
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def bigtable_table(bigtable: RunningBigtable) -> str:
+    """A table for all programs: each has rows of its own."""
+
+    async def make() -> None:
+        store = bigtable.store()
+        assert await store.create_tables([Table("cells", FAMILIES)]) == ["cells"]
+        await store.aclose()
+
+    trio.run(make)
+    return "cells"
+
+
+@given(program=st.lists(calls.map(without_future), max_size=30))
+@settings(deadline=None, max_examples=25)
+def test_bigtable_store(bigtable: RunningBigtable, bigtable_table: str, program: list[Call]) -> None:
+    prefix = b"%06d/" % next(prefixes)
+    trio.run(check, program, Model(hbase=True, markers=False), in_bigtable(bigtable, bigtable_table, prefix))

@@ -119,7 +119,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 )  # fmt: skip
 @config_options
 def tsd(**_: object) -> None:
-    """An OpenTSDB-compatible time-series daemon, on an embedded RocksDB, HBase or Cassandra.
+    """An OpenTSDB-compatible time-series daemon, on an embedded RocksDB, HBase, Cassandra or Bigtable.
 
     Every command takes --config, --data and --set as well, before or after its name. conf/tsd.conf describes the keys.
     """

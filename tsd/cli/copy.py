@@ -46,7 +46,7 @@ from tsd.tables.opentsdb.series_index import SeriesIndex
 @click.option(
     "--to", required=True, metavar="TARGET",
     help="embedded:FOLDER (a state folder), hbase:HOST:PORT[,HOST:PORT] (Thrift gateways), "
-    "cassandra:HOST:PORT[,HOST:PORT] (nodes), or a configuration file.",
+    "cassandra:HOST:PORT[,HOST:PORT] (nodes), bigtable:PROJECT/INSTANCE, or a configuration file.",
 )  # fmt: skip
 @click.option(
     "--to-set", multiple=True, metavar="KEY=VALUE", help="Set any key of the target, for example the name of a table."

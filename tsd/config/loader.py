@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import Layout, most_tags
 from tsd.codec.putline import NameRules
+from tsd.config.bigtable import ALIASES, key_file_problem
 from tsd.config.kairosdb import LAYOUTS
 from tsd.config.keys import Key
 from tsd.config.limits import MIN_REJECTED_BYTES, exemptions
@@ -88,7 +89,8 @@ def _unescape(text: str) -> str:
 # OpenTSDB's keys without effect here. A key that ends with a dot is a prefix.
 OPENTSDB_ONLY = tuple(
     """
-    hbase. tsd.network.async_io tsd.network.worker_threads tsd.network.reuse_address tsd.network.tcp_no_delay
+    hbase. google.bigtable.
+    tsd.network.async_io tsd.network.worker_threads tsd.network.reuse_address tsd.network.tcp_no_delay
     tsd.network.keep_alive
     tsd.core.plugin_path tsd.core.timezone tsd.core.response.async tsd.core.response.worker.num
     tsd.rpc.telnet.return_errors tsd.core.bulk.allow_out_of_order_timestamps tsd.core.storage_exception_handler.
@@ -133,7 +135,7 @@ CREDENTIAL_KEYS = frozenset(  # settings that may name a credential
     """
     tsd.auth.file tsd.tls.certificate tsd.tls.key tsd.tls.client_ca tsd.tls.client_crl tsd.query.limits.overrides.config
     tsd.storage.cassandra.password tsd.storage.cassandra.tls.ca tsd.storage.cassandra.tls.certificate
-    tsd.storage.cassandra.tls.key tsd.rollups.config tsd.core.histograms.config
+    tsd.storage.cassandra.tls.key tsd.storage.bigtable.credentials tsd.rollups.config tsd.core.histograms.config
     """.split()
 )
 
@@ -164,6 +166,7 @@ def credential_name(text: str) -> str | None:
 
 __all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "keys", "layout", "load", "read_settings"]
 
+BIGTABLE_NAME = re.compile("[a-z][a-zA-Z0-9:.-]*")  # of projects and instances
 KEYSPACE = re.compile("[a-zA-Z][a-zA-Z0-9_]{0,47}")  # of Cassandra
 SEARCHED = (Path("tsd.conf"), Path("/etc/tsd/tsd.conf"))
 _TRUE = ("true", "1", "yes")
@@ -240,7 +243,7 @@ def load(path: Path | None, overrides: Sequence[Given], checks: Sequence[Check])
 
 def read_settings(given: Iterable[Given], checks: Sequence[Check]) -> tuple[Config, Ignored]:
     """Return the Config of settings, where later ones override earlier ones, and the ignored ones. Raises BadConfig."""
-    settings = list(given)
+    settings = [setting._replace(key=ALIASES.get(setting.key, setting.key)) for setting in given]
     last = {setting.key: setting for setting in settings}
     problems: list[str] = []
     unparsed: set[str] = set()
@@ -336,6 +339,7 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         cassandra_hosts(config)
     except ValueError as exc:
         yield set(), f"tsd.storage.cassandra.hosts: {exc}"
+    yield from _bigtable_problems(config)
     if config.kairosdb_dialect and not (config.kairosdb or config.has_kairosdb_tables):
         yield {"tsd.kairosdb.enabled"}, "tsd.kairosdb.dialect: got true, which requires tsd.kairosdb.enabled = true"
     if not KEYSPACE.fullmatch(config.cassandra_keyspace):
@@ -384,6 +388,38 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
             {"tsd.storage.max_tags", "tsd.storage.salt.width", *widths},
             f"tsd.storage.max_tags: got {config.max_tags}, wanted {most} or less: a row key has no room for more tags",
         )
+
+
+def _bigtable_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield what is missing or wrong in the settings of Bigtable: the keys concerned, and a sentence."""
+    for key, text in (
+        ("project", config.bigtable_project),
+        ("instance", config.bigtable_instance),
+    ):
+        if config.backend is Backend.BIGTABLE and not BIGTABLE_NAME.fullmatch(text):
+            wanted = f"got {text!r}, wanted letters, digits and hyphens: tsd.storage.backend = bigtable needs it"
+            yield {"tsd.storage.backend"}, f"tsd.storage.bigtable.{key}: {wanted}"
+    try:
+        bigtable_emulator(config)
+    except ValueError as exc:
+        yield set(), f"tsd.storage.bigtable.emulator: {exc}"
+    file = config.bigtable_credentials
+    if config.backend is not Backend.BIGTABLE or not file or credential_name(file) is not None:
+        return
+    if problem := key_file_problem(file):
+        yield {"tsd.storage.backend"}, f"tsd.storage.bigtable.credentials: {problem}"
+
+
+def bigtable_emulator(config: Config, environ: Mapping[str, str] = os.environ) -> str:
+    """Return host:port of the emulator, empty for the service. Raises ValueError.
+
+    >>> bigtable_emulator(Config(), {"BIGTABLE_EMULATOR_HOST": "127.0.0.1:8086"})
+    '127.0.0.1:8086'
+    """
+    text = config.bigtable_emulator or environ.get("BIGTABLE_EMULATOR_HOST", "")
+    if text:
+        _addresses(text)
+    return text
 
 
 def gateways(config: Config) -> list[tuple[str, int]]:

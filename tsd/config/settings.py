@@ -7,6 +7,7 @@ so that an existing file loads.
 from dataclasses import dataclass
 from enum import Enum
 
+from tsd.config.bigtable import BigtableSettings
 from tsd.config.cassandra import CassandraSettings
 from tsd.config.kairosdb import KairosSettings
 from tsd.config.keys import setting
@@ -25,6 +26,7 @@ SECTIONS = {
     "network": (("tsd.network.port",), ""),
     "names": (("tsd.core.auto_create_metrics",), ""),
     "storage": (("tsd.storage.backend",), ""),
+    "Bigtable": (("tsd.storage.bigtable.project",), ""),
     "Cassandra": (("tsd.storage.cassandra.hosts",), ""),
     "compaction": (
         ("tsd.storage.enable_compaction",),
@@ -152,6 +154,7 @@ class Backend(Enum):
     EMBEDDED = "embedded"
     HBASE = "hbase"
     CASSANDRA = "cassandra"
+    BIGTABLE = "bigtable"
 
 
 class Mode(Enum):
@@ -170,7 +173,7 @@ class Charset(Enum):
 
 
 @dataclass(frozen=True)
-class Config(AccessSettings, LimitSettings, CassandraSettings, KairosSettings):
+class Config(AccessSettings, LimitSettings, BigtableSettings, CassandraSettings, KairosSettings):
     """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
 
     port: int = setting(
@@ -248,7 +251,8 @@ class Config(AccessSettings, LimitSettings, CassandraSettings, KairosSettings):
     backend: Backend = setting(
         "tsd.storage.backend", Backend.EMBEDDED,
         "embedded: RocksDB in the state folder. hbase: HBase through its Thrift gateway. cassandra: Cassandra, in "
-        "tables of its own; needs `pip install 'tsd-daemon[cassandra]'`.")
+        "tables of its own; needs `pip install 'tsd-daemon[cassandra]'`. bigtable: Google Cloud Bigtable, in "
+        "OpenTSDB's tables; needs `pip install 'tsd-daemon[bigtable]'`.")
     path: str = setting(
         "tsd.storage.path", "var",
         "State folder: journal, embedded store, control socket. Each daemon needs its own.")

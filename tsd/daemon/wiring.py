@@ -22,6 +22,7 @@ from tsd.config.loader import (
     Backend,
     Config,
     Given,
+    bigtable_emulator,
     cassandra_hosts,
     gateways,
     layout,
@@ -52,12 +53,16 @@ from tsd.tables.opentsdb.writer import CellWriter
 from tsd.tables.reading import PointReader
 
 if TYPE_CHECKING:
+    from tsd.store.bigtable import engine as bigtable
+    from tsd.store.bigtable import session as bigtable_session
     from tsd.store.cassandra import engine as cassandra
     from tsd.store.cassandra import session as cassandra_session
     from tsd.store.hbase import engine as hbase
     from tsd.store.rocksdb import engine as rocksdb
     from tsd.tables.kairosdb import layout as kairosdb
 else:  # a command uses one engine; the drivers of the others take a tenth of a second to import
+    bigtable = lazy_module("tsd.store.bigtable.engine")
+    bigtable_session = lazy_module("tsd.store.bigtable.session")
     cassandra = lazy_module("tsd.store.cassandra.engine")
     cassandra_session = lazy_module("tsd.store.cassandra.session")
     hbase = lazy_module("tsd.store.hbase.engine")
@@ -158,6 +163,8 @@ async def opened_store(
         store = cassandra.CassandraStore(
             cassandra_contact(config), config.cassandra_keyspace, now_ms, lambda table: cassandra_widths(config, table)
         )
+    elif config.backend is Backend.BIGTABLE:
+        store = bigtable.BigtableStore(bigtable_contact(config), now_ms)
     else:
         store = hbase_store(config)
     try:
@@ -179,6 +186,19 @@ def hbase_store(config: Config) -> "hbase.HBaseStore":
         timeout_s=config.thrift_timeout_ms / 1000,
         transport=config.thrift_transport,
         protocol=config.thrift_protocol,
+    )
+
+
+def bigtable_contact(config: Config) -> "bigtable_session.Contact":
+    """Return how to reach Bigtable."""
+    return bigtable_session.Contact(
+        config.bigtable_project,
+        config.bigtable_instance,
+        config.bigtable_app_profile,
+        config.bigtable_credentials,
+        bigtable_emulator(config),
+        config.bigtable_channels,
+        config.bigtable_timeout_ms / 1000,
     )
 
 
@@ -217,6 +237,8 @@ def store_address(config: Config) -> str:
     """Return the setting that says where the store is, empty for a local one."""
     if has_local_store(config):
         return ""
+    if config.backend is Backend.BIGTABLE:
+        return f"{bigtable_emulator(config)} {bigtable_contact(config).name}"
     return config.thrift if uses_hbase(config) else f"{config.cassandra_hosts} {config.cassandra_keyspace}"
 
 
@@ -247,13 +269,15 @@ def store_name(config: Config) -> str:
     if config.backend is Backend.CASSANDRA:
         hosts = ",".join(f"{host}:{port}" for host, port in sorted(cassandra_hosts(config)))
         return f"cassandra:{hosts} {config.cassandra_keyspace} {config.data_table} {config.uid_table}"
+    if config.backend is Backend.BIGTABLE:
+        return f"bigtable:{store_address(config)} {config.data_table} {config.uid_table}"
     addresses = ",".join(f"{host}:{port}" for host, port in sorted(gateways(config)))
     return f"hbase:{addresses} {config.data_table} {config.uid_table}"
 
 
 def store_settings(target: str, option: str) -> list[Given] | None:
-    """Return the settings of a store embedded:FOLDER hbase:HOST:PORT[,HOST:PORT] or cassandra:HOST:PORT[,…], None for
-    another text.
+    """Return the settings of a store embedded:FOLDER hbase:HOST:PORT[,HOST:PORT] cassandra:HOST:PORT[,…] or
+    bigtable:PROJECT/INSTANCE, None for another text.
 
     `option` is the command-line option with the text. Raises BadConfig.
     """
@@ -263,6 +287,12 @@ def store_settings(target: str, option: str) -> list[Given] | None:
         Backend.HBASE.value: "tsd.storage.hbase.thrift",
         Backend.CASSANDRA.value: "tsd.storage.cassandra.hosts",
     }
+    if kind == Backend.BIGTABLE.value:
+        project, slash, instance = place.partition("/")
+        if not project or not slash or not instance:
+            raise BadConfig([f"{option} {target}: wanted bigtable:PROJECT/INSTANCE"])
+        given = {"backend": kind, "bigtable.project": project, "bigtable.instance": instance}
+        return [Given(option, f"tsd.storage.{key}", value) for key, value in given.items()]
     if kind not in keys:
         return None
     if not colon or not place:

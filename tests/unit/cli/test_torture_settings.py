@@ -54,6 +54,9 @@ HARMLESS = {
         "tsd.storage.cassandra.hosts", "tsd.storage.cassandra.keyspace", "tsd.storage.cassandra.consistency",
         "tsd.storage.cassandra.user", "tsd.storage.cassandra.password", "tsd.storage.cassandra.tls.ca",
         "tsd.storage.cassandra.tls.certificate", "tsd.storage.cassandra.tls.key", "tsd.storage.cassandra.timeout",
+        "tsd.storage.bigtable.project", "tsd.storage.bigtable.instance", "tsd.storage.bigtable.app_profile",
+        "tsd.storage.bigtable.credentials", "tsd.storage.bigtable.emulator", "tsd.storage.bigtable.channels",
+        "tsd.storage.bigtable.timeout",
         "tsd.storage.layout", "tsd.storage.kairosdb.shared", "tsd.storage.kairosdb.tag_indexed_metrics",
     ),
     "what is told and kept of lines that are refused for good reason": (

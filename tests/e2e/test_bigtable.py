@@ -1,0 +1,91 @@
+"""Commands and the daemon on Bigtable's emulator: put, query, compaction, fsck, copies, restarts, and clear errors."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import Tsd, on_bigtable
+from tests.peers.bigtable import PROJECT, RunningBigtable
+
+pytestmark = [pytest.mark.slow, pytest.mark.bigtable]
+T = 1356998400
+LINES = [
+    f"{metric} {T + offset} {host} host=h{host}" for metric in ("a.b", "c.d") for host in range(4)
+    for offset in (0, 10, 3600, 90_000)
+]  # fmt: skip
+METRICS = ("a.b", "c.d")
+
+
+def text(lines: list[str]) -> bytes:
+    return "".join(line + "\n" for line in lines).encode()
+
+
+@pytest.fixture
+def tsd(bigtable: RunningBigtable, tmp_path: Path) -> Tsd:
+    """An instance with tables and points."""
+    tsd = Tsd(tmp_path / "state", on_bigtable(bigtable))
+    made = tsd.run("create-tables")
+    assert (made.status, made.err) == (0, ""), made
+    assert "tsdb: created" in made.out
+    assert "tsdb: exists" in tsd.run("create-tables").out
+    for part in (LINES[::2], LINES[1::2]):  # several cells in a row
+        assert tsd.run("import", "-", stdin=text(part)).status == 0
+    return tsd
+
+
+def test_compaction_fsck_and_copies_keep_all_points(tsd: Tsd, tmp_path: Path) -> None:
+    assert sorted(tsd.lines(*METRICS)) == sorted(LINES)
+    compacted = tsd.run("compact", "--since", "1")
+    assert (compacted.status, compacted.err) == (0, ""), compacted
+    assert "rows: 24, compacted 8" in compacted.out
+    checked = tsd.run("fsck", "--full-scan")
+    assert checked.status == 0, checked
+    assert sorted(tsd.lines(*METRICS)) == sorted(LINES)
+    home = Tsd(tmp_path / "home")
+    assert tsd.run("copy", "--to", f"embedded:{home.folder}").status == 0
+    assert sorted(home.lines(*METRICS)) == sorted(LINES)
+    instance = f"{tsd.settings['tsd.storage.bigtable.instance']}back"
+    back = tsd.but({"tsd.storage.bigtable.instance": instance})
+    emulator = f"tsd.storage.bigtable.emulator={tsd.settings['tsd.storage.bigtable.emulator']}"
+    done = home.run("copy", "--to", f"bigtable:{PROJECT}/{instance}", "--to-set", emulator)
+    assert done.status == 0, done
+    assert sorted(back.lines(*METRICS)) == sorted(LINES)
+    assert back.run("mkmetric", "new").out == "metrics new: [0, 0, 3]\n"
+
+
+def test_delete_removes_named_points_only(tsd: Tsd) -> None:
+    assert tsd.run("delete", "a.b", "--since", str(T), "--until", str(T + 20), "--yes").status == 0
+    left = [line for line in LINES if not line.startswith("a.b") or int(line.split()[1]) > T + 20]
+    assert sorted(tsd.lines(*METRICS)) == sorted(left)
+
+
+def test_daemon_keeps_acknowledged_points_while_bigtable_is_paused(tmp_path: Path) -> None:
+    own = RunningBigtable(tmp_path / "bigtable")
+    settings = {"tsd.storage.flush_interval": "100", "tsd.storage.bigtable.timeout": "500"}
+    tsd = Tsd(tmp_path / "state", on_bigtable(own, settings))
+    try:
+        assert tsd.run("create-tables").status == 0
+        with tsd.serve() as served:
+            assert served.send_lines(text([f"put {line}" for line in LINES[:8]])) == b"synced 8\n"
+            served.flush()
+            assert sorted(tsd.lines("a.b")) == sorted(LINES[:8])
+            own.pause()
+            assert served.send_lines(text([f"put {line}" for line in LINES[8:16]])) == b"synced 8\n"
+            served.await_event("store.unavailable")
+            own.resume()
+            served.await_event("store.available")
+            served.flush()
+            assert sorted(tsd.lines("a.b")) == sorted(LINES[:16])
+    finally:
+        own.kill()
+
+
+def test_missing_tables_and_missing_server_are_named(bigtable: RunningBigtable, tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", on_bigtable(bigtable))
+    done = tsd.run("scan", "--import", "1", "sum", "a.b")
+    assert done.status == 3
+    assert "create-tables" in done.err
+    gone = {"tsd.storage.bigtable.emulator": "127.0.0.1:1", "tsd.storage.bigtable.timeout": "500"}
+    away = tsd.but(gone).run("scan", "--import", "1", "sum", "a.b")
+    assert away.status == 3
+    assert "127.0.0.1:1" in away.err

@@ -1,0 +1,1 @@
+"""Engine on Google Cloud Bigtable, and on its emulator."""
