@@ -77,6 +77,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in ("hbase", "opentsdb", "cassandra", "bigtable"):
         if item.get_closest_marker(name):
             need_peer(name)
+    if item.get_closest_marker("bigtable"):
+        pytest.importorskip("grpc", reason="grpcio is not installed: pip install '.[bigtable]'")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -105,14 +105,17 @@ class BigtableStore:
         *,
         compression: str = "NONE",  # noqa: ARG002
     ) -> list[str]:
-        """See Store. Raise StoreError if an existing table lacks a family. Bigtable compresses by itself."""
+        """See Store. Raise StoreError if an existing table lacks a family, or if the app profile cannot assign UIDs.
+        Bigtable compresses by itself."""
         existing = await self.tables()
-        made = []
+        made: list[str] = []
         for name, families in tables:
             if name in existing:
                 await self._check_families(name, {family.name for family in families})
             elif await self._create_table(name, messages.create_table(self._contact.name, name, families)):
                 made.append(name)
+        for name, families in tables[:1]:
+            await self._check_profile(name, families[0].name)
         return made
 
     async def _create_table(self, name: str, request: bytes) -> bool:
@@ -153,7 +156,7 @@ class BigtableStore:
         return await self._caller.run(table, attempt)
 
     async def tables(self) -> list[str]:
-        """See Store. Raise StoreError also if the app profile cannot assign UIDs."""
+        """See Store."""
         found: list[str] = []
         token = b""
         while True:
@@ -170,8 +173,8 @@ class BigtableStore:
                 break
         return sorted(found)
 
-    async def check_profile(self, table: str, family: bytes) -> None:
-        """Raise StoreError if the app profile has no single-row transactions. Nothing is changed."""
+    async def _check_profile(self, table: str, family: bytes) -> None:
+        """Raise StoreError if the app profile has no single-row transactions, which UIDs need. Nothing is changed."""
         await self._once("CheckAndMutateRow", table, messages.probe(self._name(table), self._profile, family))
 
     def _name(self, table: str) -> str:
