@@ -20,7 +20,10 @@ _SET_FAMILY, _SET_QUALIFIER, _SET_TIME, _SET_VALUE = b"\x0a", b"\x12", b"\x18", 
 
 def mutate_rows(table: str, profile: str, entries: Iterable[bytes]) -> bytes:
     """Return a MutateRowsRequest."""
-    return b"".join([chunk(1, table.encode()), chunk(3, profile.encode()), *(chunk(2, entry) for entry in entries)])
+    parts = [chunk(1, table.encode()), chunk(3, profile.encode())]
+    for entry in entries:
+        parts += (b"\x12", varint(len(entry)), entry)
+    return b"".join(parts)
 
 
 def put_entries(cells: Sequence[Put], time_ms: int) -> list[bytes]:
@@ -29,30 +32,36 @@ def put_entries(cells: Sequence[Put], time_ms: int) -> list[bytes]:
     entries: list[bytes] = []
     last: bytes | None = None
     parts: list[bytes] = []
+    heads: dict[bytes, bytes] = {}
     for row, column, value in cells:
         if row != last:
             if parts:
                 entries.append(b"".join(parts))
-            parts = [chunk(1, row)]
+            parts = [b"\x0a", varint(len(row)), row]
             last = row
-        parts.append(_set_cell(column, value, stamp))
+        head = heads.get(column)
+        if head is None:
+            head = heads[column] = _head(column, stamp)
+        length = varint(len(value))
+        size = len(head) + len(length) + len(value)
+        prefix = varint(size)
+        parts += (b"\x12", varint(size + 1 + len(prefix)), b"\x0a", prefix, head, length, value)
     if parts:
         entries.append(b"".join(parts))
     return entries
 
 
-def _set_cell(column: bytes, value: bytes, stamp: bytes) -> bytes:
-    """Return the mutation as field 2 of an entry."""
+def _head(column: bytes, stamp: bytes) -> bytes:
+    """Return what a SetCell has before the length of its value."""
     family, _, qualifier = column.partition(b":")
-    cell = b"".join(
-        (
-            _SET_FAMILY, varint(len(family)), family,
-            _SET_QUALIFIER, varint(len(qualifier)), qualifier,
-            stamp, varint(len(value)), value,
-        )
-    )  # fmt: skip
-    size = varint(len(cell))
-    return b"".join((b"\x12", varint(len(cell) + 1 + len(size)), b"\x0a", size, cell))
+    return b"".join(
+        (_SET_FAMILY, varint(len(family)), family, _SET_QUALIFIER, varint(len(qualifier)), qualifier, stamp)
+    )
+
+
+def _set_cell(column: bytes, value: bytes, stamp: bytes) -> bytes:
+    """Return a mutation."""
+    return chunk(1, _head(column, stamp) + varint(len(value)) + value)
 
 
 def delete_entry(row: bytes, columns: Iterable[bytes], up_to_ms: int) -> bytes:
@@ -76,7 +85,7 @@ def check_and_mutate(table: str, profile: str, cell: Put, expected: bytes | None
     row, column, value = cell
     wanted = chunk(1, expected) + chunk(3, expected) if expected else chunk(2, b"")  # or any that is not empty
     stamp = _SET_TIME + varint(time_ms * MS) + _SET_VALUE
-    replace = chunk(2, chunk(2, _column(column))) + _set_cell(column, value, stamp)
+    replace = chunk(2, _column(column)), _set_cell(column, value, stamp)
     branch = 4 if expected else 5
     return b"".join(
         [
@@ -84,7 +93,7 @@ def check_and_mutate(table: str, profile: str, cell: Put, expected: bytes | None
             chunk(7, profile.encode()),
             chunk(2, row),
             chunk(6, _chain([_one_column(column), NEWEST, chunk(15, wanted)])),
-            *(chunk(branch, mutation) for field, _, mutation in fields(replace) if field == 2),
+            *(chunk(branch, mutation) for mutation in replace),
         ]
     )
 

@@ -16,8 +16,12 @@ def varint(number: int) -> bytes:
     >>> varint(127).hex(), varint(300).hex(), varint(-1).hex()
     ('7f', 'ac02', 'ffffffffffffffffff01')
     """
-    if 0 <= number < 0x80:
-        return bytes((number,))
+    if 0 <= number < len(_SHORT):
+        return _SHORT[number]
+    return _long_varint(number)
+
+
+def _long_varint(number: int) -> bytes:
     number &= (1 << 64) - 1
     out = bytearray()
     while number > 0x7F:
@@ -25,6 +29,9 @@ def varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+_SHORT = [_long_varint(number) for number in range(2048)]
 
 
 def chunk(field: int, data: bytes) -> bytes:
