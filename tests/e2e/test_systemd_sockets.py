@@ -190,7 +190,7 @@ def test_kill_of_daemon_on_shared_port_loses_nothing(hbase: RunningHbase, tmp_pa
                 client.end()
         assert [client.refused for client in clients] == [[] for _ in clients]
         with one.serve("--port", str(second.port)) as again:
-            assert again.events("journal.replayed")
+            until(lambda: bool(again.events("journal.replayed")), "a replay")
             second.flush()
             found = one.lines(*(f"load.{number}" for number in range(CLIENTS)))
     for client in clients:

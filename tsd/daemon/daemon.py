@@ -14,7 +14,6 @@ import trio
 
 from tsd.api.stats import DaemonStats, collect, rank_clients, render
 from tsd.auth.authenticator import NETWORK_SETTINGS
-from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, keys
 from tsd.config.log import set_level
 from tsd.daemon.builders import ServerParts, limit_new_names
@@ -22,7 +21,7 @@ from tsd.daemon.diagnostics import Allocator, BackgroundTasks, Task, trim_memory
 from tsd.daemon.parts import AccessParts, IngestParts, QueryParts
 from tsd.daemon.replay import Replay, verbs
 from tsd.daemon.settings import Clock
-from tsd.daemon.systemd import FEEDS, extend_timeout
+from tsd.daemon.systemd import FEEDS
 from tsd.errors import StoreError
 from tsd.ingest.canary import Canary
 from tsd.ingest.journal.journal import Segment
@@ -174,26 +173,23 @@ class Daemon:
         )
         return list(collect(snapshot))
 
-    async def replay(self, segments: Sequence[Segment]) -> None:
-        """Write the points of an earlier run's journal, if the store accepts them; otherwise they stay pending."""
-        writer, journal = self.ingest.writer, self.ingest.journal
-        writer.adopt(list(segments))
+    def adopt(self, segments: Sequence[Segment]) -> None:
+        """Queue the points of an earlier run's journal, before any others."""
+        self.ingest.writer.adopt(list(segments))
         lines = sum(segment.lines for segment in segments)
-        self.replayed = lines + journal.damaged
-        if not segments:
+        self.replayed = lines + self.ingest.journal.damaged
+        if segments:
+            log.info("journal.replay_started", segments=len(segments), lines=lines)
+
+    async def watch_replay(self) -> None:
+        """Log when the points of an earlier run are stored, or that the store does not accept them now."""
+        writer, journal = self.ingest.writer, self.ingest.journal
+        if not writer.windows:
             return
-        log.info("journal.replay_started", segments=len(segments), lines=lines)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(extend_timeout, lambda: writer.cells, self._replay_status)
-            written = await writer.flush(patient=False)
-            nursery.cancel_scope.cancel()
-        if written:
-            log.info("journal.replayed", lines=lines)
+        if await writer.flush_due():
+            log.info("journal.replayed", lines=self.replayed - journal.damaged)
         else:
             log.warning("journal.replay_deferred", error=writer.trouble or journal.trouble)
-
-    def _replay_status(self) -> str:
-        return f"replaying the journal, {counted(self.ingest.writer.waiting_points, 'line')} to go"
 
     async def flush(self) -> bool:
         """Write open rows now. False if the store does not accept them."""

@@ -40,6 +40,7 @@ log = structlog.get_logger(__name__)
 Reload = tuple[str, Callable[[], Awaitable[None]]]
 OnReady = Callable[[Daemon, Sequence[int]], None]
 
+REPLAY_WAIT_S = 1.0  # a start waits this long for the replay of the journal
 DRAIN_S = 5  # time to process received lines and send the last replies
 STALLED_CALLS = 4  # successive timeouts of the store that may delay the end: a thread cannot be cancelled
 
@@ -239,7 +240,8 @@ async def _run(
                 async with trio.open_nursery() as servers:
                     servers.start_soon(_stop_servers, daemon, servers.cancel_scope, watching)
                     servers.start_soon(writer.watch_journal)
-                    await daemon.replay(segments)
+                    daemon.adopt(segments)
+                    await _start_replay(daemon, servers)
                     servers.start_soon(writer.seal_windows)
                     servers.start_soon(writer.pack_hours)
                     for task in daemon.tasks():
@@ -258,6 +260,19 @@ async def _run(
             journal.close(deadline=trio.current_time() if shutdown.stop_now.is_set() else deadline)
         watching.cancel_scope.cancel()
     _report_pending(daemon)
+
+
+async def _start_replay(daemon: Daemon, nursery: trio.Nursery) -> None:
+    """Replay the journal, and return when that ended or takes long. Queries wait for points that are not replayed."""
+    ended = trio.Event()
+
+    async def watch() -> None:
+        await daemon.watch_replay()
+        ended.set()
+
+    nursery.start_soon(watch)
+    with trio.move_on_after(REPLAY_WAIT_S):
+        await ended.wait()
 
 
 async def _listen(daemon: Daemon, listeners: Sequence[trio.SocketListener], servers: trio.Nursery) -> list[int]:

@@ -1,16 +1,20 @@
 """A whole daemon on each table layout: points in by telnet and HTTP, and out by every way to ask for them."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from tests import layouts
+from tests.layouts.readable import POINTS
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_post, http_request
 from tsd.daemon.settings import now_ms
+from tsd.store import Put
 from tsd.store.memory import MemoryStore
 
 BASE = 1500000000
@@ -125,6 +129,42 @@ async def test_journal_is_replayed_at_the_next_start(tmp_path: Path) -> None:
     async with running(tmp_path, settings, store=store) as daemon:
         assert daemon.daemon.replayed == 9
         assert await points(daemon, "sum:sys.cpu") == {(): [111, 222, 334.5]}
+
+
+class SlowStore(MemoryStore):
+    """A store that takes no points until `may_put` is set."""
+
+    def __init__(self, may_put: trio.Event) -> None:
+        super().__init__(now_ms)
+        self.may_put = may_put
+
+    async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
+        if table == POINTS:
+            await self.may_put.wait()
+        await super().put(table, cells, time_ms=time_ms)
+
+
+@pytest.mark.parametrize("layout", [layouts.READABLE], indirect=True)
+async def test_lines_are_taken_and_queries_wait_during_a_replay(tmp_path: Path) -> None:
+    may_put = trio.Event()
+    may_put.set()
+    store = SlowStore(may_put)
+    settings = {**SETTINGS, "tsd.storage.flush_interval": "3600000", "tsd.core.drain_timeout": "0"}
+    async with running(tmp_path, settings, store=store) as daemon:
+        await daemon.send_lines(LINES)
+    store.may_put = trio.Event()
+    found = []
+
+    async def ask() -> None:
+        found.append(await points(daemon, "sum:sys.cpu"))
+
+    async with running(tmp_path, settings, store=store) as daemon, trio.open_nursery() as nursery:
+        await daemon.send_lines(b"put sys.cpu %d 5 host=web01 dc=lga\n" % (BASE + 180))
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked(0.05)
+        assert not found
+        store.may_put.set()
+    assert found == [{(): [111, 222, 334.5, 5]}]
 
 
 @pytest.mark.parametrize("layout", [layouts.READABLE], indirect=True)
