@@ -31,6 +31,7 @@ TORTURE = frozenset({"runpy", "runpy.run_path", "runpy.run_module", "importlib.i
 
 LAZY = {  # constants
     "tsd/cli/options.py": frozenset({"importlib.import_module"}),
+    "tsd/lazy.py": frozenset({"importlib.import_module"}),
     "tsd/__init__.py": frozenset({"importlib.import_module"}),
 }
 

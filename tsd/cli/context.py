@@ -13,7 +13,7 @@ from tsd.config.state_dir import lock_state
 from tsd.daemon.settings import control_path
 from tsd.errors import DaemonRuns, StoreError, TsdError
 from tsd.ingest.journal.folder import segment_paths
-from tsd.lazy import lazy_module
+from tsd.lazy import LazyModule
 from tsd.store import Store
 from tsd.store.remote import ControlClient, RemoteStore
 from tsd.tables.opentsdb.uids import Uids
@@ -21,7 +21,7 @@ from tsd.tables.opentsdb.uids import Uids
 if TYPE_CHECKING:
     from tsd.daemon import wiring
 else:  # the help of a command needs no engine
-    wiring = lazy_module("tsd.daemon.wiring")
+    wiring = LazyModule("tsd.daemon.wiring")
 
 
 class Access(NamedTuple):

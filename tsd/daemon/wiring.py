@@ -31,7 +31,7 @@ from tsd.config.loader import (
 )
 from tsd.daemon.settings import Clock, now_ms
 from tsd.errors import BadConfig, CorruptRow
-from tsd.lazy import lazy_module
+from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
 from tsd.store import Family, Store, Table
 from tsd.store.cassandra.keys import Widths
@@ -61,13 +61,13 @@ if TYPE_CHECKING:
     from tsd.store.rocksdb import engine as rocksdb
     from tsd.tables.kairosdb import layout as kairosdb
 else:  # a command uses one engine; the drivers of the others take a tenth of a second to import
-    bigtable = lazy_module("tsd.store.bigtable.engine")
-    bigtable_session = lazy_module("tsd.store.bigtable.session")
-    cassandra = lazy_module("tsd.store.cassandra.engine")
-    cassandra_session = lazy_module("tsd.store.cassandra.session")
-    hbase = lazy_module("tsd.store.hbase.engine")
-    rocksdb = lazy_module("tsd.store.rocksdb.engine")
-    kairosdb = lazy_module("tsd.tables.kairosdb.layout")
+    bigtable = LazyModule("tsd.store.bigtable.engine")
+    bigtable_session = LazyModule("tsd.store.bigtable.session")
+    cassandra = LazyModule("tsd.store.cassandra.engine")
+    cassandra_session = LazyModule("tsd.store.cassandra.session")
+    hbase = LazyModule("tsd.store.hbase.engine")
+    rocksdb = LazyModule("tsd.store.rocksdb.engine")
+    kairosdb = LazyModule("tsd.tables.kairosdb.layout")
 
 COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
 COMPACTION_ROUND_ROWS = 10_000  # most rows of one round

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import trio
 
 from tsd.errors import InvalidCell, StoreError
-from tsd.lazy import lazy_module
+from tsd.lazy import LazyModule
 from tsd.store import (
     Capabilities,
     Cell,
@@ -40,8 +40,8 @@ from tsd.store.timing import new_latencies, timed
 if TYPE_CHECKING:
     from tsd.store.bigtable import credentials, transport
 else:  # optional, and grpcio takes 0.1 s and 30 MB
-    credentials = lazy_module("tsd.store.bigtable.credentials")
-    transport = lazy_module("tsd.store.bigtable.transport")
+    credentials = LazyModule("tsd.store.bigtable.credentials")
+    transport = LazyModule("tsd.store.bigtable.transport")
 
 DATA, ADMIN = "/google.bigtable.v2.Bigtable/", "/google.bigtable.admin.v2.BigtableTableAdmin/"
 SERVICE = "bigtable.googleapis.com:443"
