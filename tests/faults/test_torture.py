@@ -1,4 +1,4 @@
-"""`tsd torture` in its short form, on both engines; docs/torture.md describes it. The long form is run by hand:
+"""`tsd torture` in its short form, on three engines; docs/torture.md describes it. The long form is run by hand:
 
     tsd torture --faults kill=2000
 
@@ -17,7 +17,9 @@ from uuid import uuid4
 import trio
 import trio.lowlevel
 
+from tests.e2e.command import on_bigtable
 from tests.faults.process import command, served, words_of
+from tests.peers.bigtable import RunningBigtable
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run
 from tests.peers.tables import FAMILIES
@@ -119,6 +121,12 @@ async def test_torture_other_faults_hbase(hbase: RunningHbase, tmp_path: Path) -
     rounds = {"outage": RARE, "full": FEW, "clock": FEW, "clients": RARE, "storm": EACH}
     report = await torture(tmp_path, rounds, on_hbase(hbase), daemons=len(rounds))
     assert report["all"]["maxima"]["stores again after, s"] <= 10
+
+
+async def test_torture_bigtable(bigtable: RunningBigtable, tmp_path: Path) -> None:
+    rounds = dict.fromkeys(("kill", *WAYS), 1)
+    report = await torture(tmp_path, rounds, on_bigtable(bigtable), daemons=5)
+    assert all(report["all"]["faults"][way] >= 1 for way in rounds)
 
 
 async def test_torture_detects_lost_points(tmp_path: Path) -> None:

@@ -422,6 +422,11 @@ def bigtable_emulator(config: Config, environ: Mapping[str, str] = os.environ) -
     return text
 
 
+def bigtable_address(config: Config) -> list[tuple[str, int]]:
+    """Return host and port of the emulator. Raises ValueError if there is none."""
+    return _addresses(bigtable_emulator(config))
+
+
 def gateways(config: Config) -> list[tuple[str, int]]:
     """Return host and port of each Thrift gateway. Raises ValueError.
 

@@ -22,6 +22,7 @@ from tsd.config.loader import (
     Backend,
     Config,
     Given,
+    bigtable_address,
     bigtable_emulator,
     cassandra_hosts,
     gateways,
@@ -164,7 +165,7 @@ async def opened_store(
             cassandra_contact(config), config.cassandra_keyspace, now_ms, lambda table: cassandra_widths(config, table)
         )
     elif config.backend is Backend.BIGTABLE:
-        store = bigtable.BigtableStore(bigtable_contact(config), now_ms)
+        store = served_store(config)
     else:
         store = hbase_store(config)
     try:
@@ -200,6 +201,26 @@ def bigtable_contact(config: Config) -> "bigtable_session.Contact":
         config.bigtable_channels,
         config.bigtable_timeout_ms / 1000,
     )
+
+
+def server_setting(config: Config) -> str:
+    """Return the key of the servers that a proxy may stand for, empty if the store has none: gateways of HBase, or an
+    emulator of Bigtable."""
+    if config.backend is Backend.BIGTABLE and bigtable_emulator(config):
+        return "tsd.storage.bigtable.emulator"
+    return "tsd.storage.hbase.thrift" if uses_hbase(config) else ""
+
+
+def server_addresses(config: Config) -> list[tuple[str, int]]:
+    """Return host and port of each of those servers."""
+    return bigtable_address(config) if config.backend is Backend.BIGTABLE else gateways(config)
+
+
+def served_store(config: Config) -> "bigtable.BigtableStore | hbase.HBaseStore":
+    """Return the store on those servers, which need not answer. Close it with `aclose`."""
+    if config.backend is Backend.BIGTABLE:
+        return bigtable.BigtableStore(bigtable_contact(config), now_ms)
+    return hbase_store(config)
 
 
 def cassandra_contact(config: Config) -> "cassandra_session.Contact":

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tsd.cli.torture.faults import ANYWHERE, ON_HBASE, BadFaults, parse_faults
+from tsd.cli.torture.faults import ANYWHERE, ON_SERVERS, BadFaults, parse_faults
 from tsd.cli.torture.run import TorturePlan
 from tsd.cli.torture.settings import (
     EAGER_COMPACTION,
@@ -55,15 +55,14 @@ HARMLESS = {
         "tsd.storage.cassandra.user", "tsd.storage.cassandra.password", "tsd.storage.cassandra.tls.ca",
         "tsd.storage.cassandra.tls.certificate", "tsd.storage.cassandra.tls.key", "tsd.storage.cassandra.timeout",
         "tsd.storage.bigtable.project", "tsd.storage.bigtable.instance", "tsd.storage.bigtable.app_profile",
-        "tsd.storage.bigtable.credentials", "tsd.storage.bigtable.emulator", "tsd.storage.bigtable.channels",
-        "tsd.storage.bigtable.timeout",
+        "tsd.storage.bigtable.credentials", "tsd.storage.bigtable.channels",
         "tsd.storage.layout", "tsd.storage.kairosdb.shared", "tsd.storage.kairosdb.tag_indexed_metrics",
     ),
     "what is told and kept of lines that are refused for good reason": (
         "tsd.rejected.max_bytes", "tsd.stats.canonical", "tsd.core.stats_with_port",
     ),
 }  # fmt: skip
-PLACES = ("tsd.storage.path", "tsd.storage.hbase.thrift")  # set by `tortured` itself
+PLACES = ("tsd.storage.path", "tsd.storage.hbase.thrift", "tsd.storage.bigtable.emulator")  # set by `tortured` itself
 SECURED = Config(
     proxy_protocol_networks="10.0.0.0/8", trusted_proxies="10.0.0.0/8", network_allow="10.0.0.0/8", authentication=True,
     auth_file="/srv/accounts", anonymous="", tls_certificate="/srv/tsd.pem", tls_key="/srv/key.pem", tls_required=True,
@@ -122,9 +121,9 @@ def test_rounds_are_divided_among_lanes() -> None:
 
 
 def test_faults_are_named_with_their_rounds() -> None:
-    assert parse_faults("", 3, hbase=False) == dict.fromkeys(ANYWHERE, 3)
-    assert parse_faults("", 3, hbase=True) == dict.fromkeys([*ANYWHERE, *ON_HBASE], 3)
+    assert parse_faults("", 3, servers=False) == dict.fromkeys(ANYWHERE, 3)
+    assert parse_faults("", 3, servers=True) == dict.fromkeys([*ANYWHERE, *ON_SERVERS], 3)
     with pytest.raises(BadFaults, match=r"'refuse'.*\bkill\b"):
-        parse_faults("refuse", 3, hbase=False)
+        parse_faults("refuse", 3, servers=False)
     with pytest.raises(BadFaults, match="'kill=0'"):
-        parse_faults("kill=0", 3, hbase=False)
+        parse_faults("kill=0", 3, servers=False)

@@ -17,15 +17,18 @@ import trio
 from tsd.cli.output import Progress
 from tsd.cli.settings import with_config
 from tsd.cli.torture.environment import Setup
-from tsd.cli.torture.faults import ANYWHERE, DEFAULTS, ON_HBASE, BadFaults, Options, parse_faults
+from tsd.cli.torture.faults import ANYWHERE, DEFAULTS, ON_SERVERS, BadFaults, Options, parse_faults
 from tsd.cli.torture.report import TortureReport, table
 from tsd.cli.torture.run import Run, TorturePlan
 from tsd.cli.torture.settings import config_of, daemon_settings
 from tsd.config.loader import Config, Loaded, state_folder
-from tsd.daemon.wiring import has_local_store, hbase_store, tables, uses_hbase
+from tsd.daemon.wiring import has_local_store, served_store, server_addresses, server_setting, tables
 from tsd.errors import TsdError
 
-PATIENT = {"tsd.storage.hbase.thrift.timeout": "60000"}  # of this process, which creates tables
+PATIENT = {  # of this process, which creates tables
+    "tsd.storage.hbase.thrift.timeout": "60000",
+    "tsd.storage.bigtable.timeout": "60000",
+}
 
 
 class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take none
@@ -49,14 +52,17 @@ class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take
 
 @click.command()
 @click.option(
-    "--faults", default="", metavar="A,B=ROUNDS,…", help=f"Faults ({', '.join([*ANYWHERE, *ON_HBASE])}). Default: all."
-)
+    "--faults",
+    default="",
+    metavar="A,B=ROUNDS,…",
+    help=f"Faults ({', '.join([*ANYWHERE, *ON_SERVERS])}). Default: all.",
+)  # fmt: skip
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Rounds of each fault.")
 @click.option("--seed", type=int, help="Seed of all random choices. Default: random.")
 @click.option("--daemons", default=2, show_default=True, type=click.IntRange(1), help="Concurrent daemons.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), help="Start no round after so many seconds.")
 @click.option(
-    "--outage", default="1:3", show_default=True, type=SecondsRange(), help="Length of HBase outages in seconds."
+    "--outage", default="1:3", show_default=True, type=SecondsRange(), help="Length of the store's outages in seconds."
 )
 @click.option("--warm-up", default=DEFAULTS.full_load, show_default=True, help="Lines before an outage.")
 @click.option(
@@ -82,14 +88,15 @@ def torture(
 ) -> None:
     """Load daemons with these settings, inject faults, and verify that all acknowledged points are stored.
 
-    The daemons have their own folder, ports and, on HBase, tables; yours are not touched. See docs/torture.md.
+    The daemons have their own folder, ports and, on servers, tables; yours are not touched. See docs/torture.md.
 
     Exit status 0: nothing acknowledged was lost, nothing was invented or doubled, and every daemon recovered by itself.
     1: a check failed, and folder and tables are kept; or no round was completed.
     """
     config = loaded.config
-    if not has_local_store(config) and not uses_hbase(config):
-        raise TsdError(f"got the engine {config.backend.value}: torture runs on the embedded store and on HBase")
+    if not has_local_store(config) and not server_setting(config):
+        places = "the embedded store, HBase or an emulator of Bigtable"
+        raise TsdError(f"got the engine {config.backend.value}: torture runs on {places}")
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     wanted = _wanted(faults, rounds, config)
     plan = TorturePlan(wanted, seed, daemons, Options(outage_s=outage, full_load=warm_up), duration or math.inf)
@@ -119,7 +126,7 @@ def torture(
 def _wanted(faults: str, rounds: int, config: Config) -> dict[str, int]:
     """Return the number of rounds of each fault."""
     try:
-        return parse_faults(faults, rounds, hbase=uses_hbase(config))
+        return parse_faults(faults, rounds, servers=bool(server_setting(config)))
     except BadFaults as exc:
         raise click.UsageError(f"--faults: {exc}") from exc
 
@@ -161,14 +168,16 @@ async def _stop_on_signal(run: Run) -> None:
 
 @asynccontextmanager
 async def _opened_setup(config: Config, folder: Path) -> AsyncIterator[tuple[Setup, list[bool]]]:
-    """Yield the setup, with tables created on HBase, and a list: append True to it to drop them at the end."""
+    """Yield the setup, with tables created on servers, and a list: append True to it to drop them at the end."""
     prefix = f"{folder.name}-".replace(".", "-")
-    own = config_of({**daemon_settings(config, prefix, folder / "state", config.thrift), **PATIENT})
+    key = server_setting(config)
+    addresses = ",".join(f"{host}:{port}" for host, port in server_addresses(config)) if key else ""
+    own = config_of({**daemon_settings(config, prefix, folder / "state", addresses), **PATIENT})
     dropping: list[bool] = []
-    if not uses_hbase(config):
+    if not key:
         yield Setup(config, prefix, own, None), dropping
         return
-    store = hbase_store(own)
+    store = served_store(own)
     try:
         made = await store.create_tables(tables(own))
         if others := sorted({table.name for table in tables(own)} - set(made)):

@@ -17,9 +17,9 @@ from tsd.cli.torture.process import DUMP_TIMEOUT_S, TIMEOUT_S, DaemonExited, Dae
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.cli.torture.senders import UnexpectedAnswer
 from tsd.cli.torture.settings import WINDOW, WINDOWS_MS, config_of, daemon_settings, has_own_window
-from tsd.config.loader import Config, gateways
+from tsd.config.loader import Config
 from tsd.daemon.settings import control_path
-from tsd.daemon.wiring import uses_hbase
+from tsd.daemon.wiring import server_addresses, server_setting
 from tsd.errors import StoreDown
 from tsd.store import Store
 from tsd.store.remote import ControlClient, RemoteStore
@@ -77,9 +77,9 @@ class Setup(NamedTuple):
     """What all test environments of a run share."""
 
     config: Config  # the user's
-    prefix: str  # of tables, on HBase
+    prefix: str  # of tables on servers
     own: Config  # with those tables
-    store: Store | None  # on HBase: a connection without the faulty proxies
+    store: Store | None  # on servers: a connection without the faulty proxies
 
 
 class Environment:
@@ -120,9 +120,9 @@ class Environment:
             await self._daemon.dump_tasks()
 
     @property
-    def on_hbase(self) -> bool:
-        """Return whether daemons store to HBase."""
-        return uses_hbase(self.config)
+    def has_servers(self) -> bool:
+        """Return whether daemons store to servers that a proxy stands for."""
+        return bool(server_setting(self.config))
 
     @asynccontextmanager
     async def supervise(self) -> AsyncIterator[None]:
@@ -278,8 +278,8 @@ async def open_environment(setup: Setup, folder: Path, *, small: bool, eager: bo
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(folder / "disk")) if small else StateDisk(folder, small=False)
         proxies: list[FaultyProxy] = []
-        if uses_hbase(setup.config):
-            proxies = [stack.enter_context(FaultyProxy(*address)) for address in gateways(setup.config)]
+        if server_setting(setup.config):
+            proxies = [stack.enter_context(FaultyProxy(*address)) for address in server_addresses(setup.config)]
         environment = Environment(setup, folder, disk, proxies, eager=eager)
         async with environment.supervise():
             yield environment

@@ -194,7 +194,7 @@ async def after_death(now: Round) -> None:
 
 
 async def gateway(now: Round, *, mode: ProxyMode, name: str) -> None:
-    """Set a fault mode of HBase's gateways until the writer has retried, while clients send."""
+    """Set a fault mode of the store's servers until the writer has retried, while clients send."""
     environment = now.environment
     await environment.ensure_ready(now.chance, SHORT_WINDOWS_MS)
     async with now.load(per_s=LOAD_PER_S):
@@ -208,7 +208,7 @@ async def gateway(now: Round, *, mode: ProxyMode, name: str) -> None:
 
 
 async def outage(now: Round) -> None:
-    """Make HBase unavailable at full load: memory stays constant, and the backlog is stored soon after."""
+    """Make the store unavailable at full load: memory stays constant, and the backlog is stored soon after."""
     environment, options = now.environment, now.options
     shortest, longest = options.outage_s
     await environment.ensure_ready(now.chance, LONG_WINDOWS_MS)
@@ -342,7 +342,7 @@ async def storm(now: Round) -> None:
 async def _random_fault(now: Round) -> None:
     """Inject one random fault."""
     environment, chance = now.environment, now.chance
-    if environment.on_hbase and chance.random() < 0.5:
+    if environment.has_servers and chance.random() < 0.5:
         name = chance.choice(list(MODES))
         environment.gateway_mode = MODES[name]
         now.count_fault(name)
@@ -356,26 +356,26 @@ async def _random_fault(now: Round) -> None:
 
 Fault = Callable[[Round], Awaitable[None]]
 ANYWHERE: dict[str, Fault] = {"kill": kill, "full": full, "clock": clock, "clients": clients, "storm": storm}
-ON_HBASE: dict[str, Fault] = {
+ON_SERVERS: dict[str, Fault] = {
     **{name: partial(gateway, mode=mode, name=name) for name, mode in MODES.items()},
     "outage": outage,
 }
 
 
-def faults_for(*, hbase: bool) -> Mapping[str, Fault]:
-    """Return the faults of an engine by name."""
-    return {**ANYWHERE, **ON_HBASE} if hbase else ANYWHERE
+def faults_for(*, servers: bool) -> Mapping[str, Fault]:
+    """Return the faults by name: also those of servers, if the store has any."""
+    return {**ANYWHERE, **ON_SERVERS} if servers else ANYWHERE
 
 
-def parse_faults(words: str, rounds: int, *, hbase: bool) -> dict[str, int]:
+def parse_faults(words: str, rounds: int, *, servers: bool) -> dict[str, int]:
     """Parse fault names with commas between, each with or without `=ROUNDS`. Raises BadFaults.
 
     An empty text means all faults, `rounds` each.
 
-    >>> parse_faults("kill=200,full", 20, hbase=False)
+    >>> parse_faults("kill=200,full", 20, servers=False)
     {'kill': 200, 'full': 20}
     """
-    there = faults_for(hbase=hbase)
+    there = faults_for(servers=servers)
     found: dict[str, int] = {}
     for word in filter(None, (part.strip() for part in words.split(","))):
         name, equals, count = word.partition("=")

@@ -149,7 +149,7 @@ class Run:
         place = f"torture.{lane.fault}.{number}"
         senders = make_senders(place, chance, much=lane.fault == "outage")
         now = Round(environment, place, chance, lane.report, self._plan.options, senders)
-        fault = (self._plan.faults or faults_for(hbase=environment.on_hbase))[lane.fault]
+        fault = (self._plan.faults or faults_for(servers=environment.has_servers))[lane.fault]
         try:
             limit_s = ROUND_S + AGAIN * self._plan.options.outage_s[1]
             async with hang_watchdog(limit_s, lane.folder / "hang.txt", environment.dump_tasks) as scope:
@@ -193,7 +193,7 @@ class Run:
         """After all rounds: verify all points again and stop the daemon."""
         if not environment.was_started:
             return
-        if not environment.on_hbase:
+        if not environment.has_servers:
             async with environment.store() as store:
                 await self._verify_all(store, environment.own, [lane])
         await environment.daemon.terminate()

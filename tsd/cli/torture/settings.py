@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tsd.config.loader import Config, Given, keys
 from tsd.daemon.settings import read_config
-from tsd.daemon.wiring import uses_hbase
+from tsd.daemon.wiring import server_setting
 
 TABLES = {
     "tsd.storage.hbase.data_table": "tsdb",
@@ -94,6 +94,7 @@ MINIMUM = {
 FAST = {
     "tsd.journal.sync_interval": "10",
     "tsd.storage.hbase.thrift.timeout": "500",
+    "tsd.storage.bigtable.timeout": "500",
     "tsd.ingest.memory_limit": "16777216",
     "tsd.storage.cache": "16777216",
 }
@@ -112,7 +113,7 @@ WINDOWS_MS = (*SHORT_WINDOWS_MS, "3600000")  # the last one leaves all points to
 
 
 def daemon_settings(config: Config, prefix: str, folder: Path, gateways: str, *, eager: bool = True) -> dict[str, str]:
-    """Return the settings of a daemon with the state folder `folder` and, on HBase, tables with this prefix.
+    """Return the settings of a daemon with the state folder `folder` and, on servers, tables with this prefix.
 
     `eager`: compact rows as soon as possible.
     """
@@ -124,8 +125,8 @@ def daemon_settings(config: Config, prefix: str, folder: Path, gateways: str, *,
         "tsd.storage.path": str(folder),
     }
     given |= {key: str(max(getattr(config, keys()[key].name), least)) for key, least in MINIMUM.items()}
-    if uses_hbase(config):
-        given["tsd.storage.hbase.thrift"] = gateways
+    if key := server_setting(config):
+        given[key] = gateways
         given |= {key: f"{prefix}{name}" for key, name in TABLES.items()}
     return given
 

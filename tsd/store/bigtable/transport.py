@@ -5,6 +5,7 @@ cancels its call.
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -12,10 +13,11 @@ from typing import Any, Protocol
 import grpc
 import trio
 
-from tsd.store.bigtable.session import INTERNAL, CallError, Contact
+from tsd.store.bigtable.session import CANCELLED, DEADLINE_EXCEEDED, INTERNAL, OK, CallError, Contact
 from tsd.store.bigtable.wire import fields
 
 DATA_HOST, ADMIN_HOST = "bigtable.googleapis.com:443", "bigtableadmin.googleapis.com:443"
+ADMIN = -1  # number of the channel of administration
 ADMIN_PATH = "/google.bigtable.admin."
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -29,6 +31,7 @@ OPTIONS = (
 )
 CALLS = 100  # a connection carries as many at once
 STREAMS = 16  # threads
+CLOSED = "the connection did not answer, and is closed"
 RETRY_INFO = b"google.rpc.RetryInfo"
 
 
@@ -51,27 +54,32 @@ class GrpcSession:
     def __init__(self, contact: Contact, credentials: Credentials | None) -> None:
         """Open the channels, without waiting for the server. `credentials` are None for an emulator."""
         self._credentials = credentials
-        if credentials is None:
-            self._channels = [grpc.insecure_channel(contact.emulator, OPTIONS) for _ in range(contact.channels)]
-            self._admin = self._channels[0]
-        else:
-            plugin = grpc.metadata_call_credentials(credentials.plugin)
-            secured = grpc.composite_channel_credentials(grpc.ssl_channel_credentials(), plugin)
-            self._channels = [grpc.secure_channel(DATA_HOST, secured, OPTIONS) for _ in range(contact.channels)]
-            self._admin = grpc.secure_channel(ADMIN_HOST, secured, OPTIONS)
+        self._emulator = contact.emulator
         self._next = itertools.cycle(range(contact.channels))
-        self._calls: dict[tuple[int, str, bool], Any] = {}
+        self._channels = {number: _Channel(self._open(number)) for number in range(ADMIN, contact.channels)}
         self._slots = trio.Semaphore(CALLS * contact.channels)
         self._threads = trio.CapacityLimiter(STREAMS)
 
-    def _method(self, method: str, *, streams: bool) -> Any:
-        """Return a callable on the next channel."""
-        number = -1 if method.startswith(ADMIN_PATH) else next(self._next)
-        key = number, method, streams
-        if key not in self._calls:
-            channel = self._admin if number < 0 else self._channels[number]
-            self._calls[key] = channel.unary_stream(method) if streams else channel.unary_unary(method)
-        return self._calls[key]
+    def _open(self, number: int) -> Any:
+        """Open a channel, without waiting for the server."""
+        if self._credentials is None:
+            return grpc.insecure_channel(self._emulator, OPTIONS)
+        plugin = grpc.metadata_call_credentials(self._credentials.plugin)
+        secured = grpc.composite_channel_credentials(grpc.ssl_channel_credentials(), plugin)
+        return grpc.secure_channel(ADMIN_HOST if number == ADMIN else DATA_HOST, secured, OPTIONS)
+
+    def _next_channel(self, method: str) -> tuple[int, "_Channel"]:
+        number = ADMIN if method.startswith(ADMIN_PATH) else next(self._next)
+        return number, self._channels[number]
+
+    def _ended(self, number: int, channel: "_Channel", code: int, since: float) -> None:
+        """Replace a channel that has not answered since a call that timed out has begun: its connection may be lost,
+        which gRPC notices late."""
+        if code != DEADLINE_EXCEEDED:
+            channel.answered_at = trio.current_time()
+        elif channel.answered_at < since and self._channels[number] is channel:
+            self._channels[number] = _Channel(self._open(number))
+            channel.grpc.close()
 
     async def unary(self, method: str, request: bytes, params: str, timeout_s: float) -> bytes:
         """See Session."""
@@ -83,8 +91,10 @@ class GrpcSession:
                 with suppress(trio.RunFinishedError):  # the caller is gone
                     token.run_sync_soon(answered.set)
 
-            call = self._method(method, streams=False)
-            future = call.future(request, timeout=timeout_s, metadata=_metadata(params))
+            number, channel = self._next_channel(method)
+            since = trio.current_time()
+            begin = channel.method(method, streams=False).future
+            future = _begun(lambda: begin(request, timeout=timeout_s, metadata=_metadata(params)))
             future.add_done_callback(done)
             try:
                 await answered.wait()
@@ -94,7 +104,10 @@ class GrpcSession:
             try:
                 answer: bytes = future.result()
             except (grpc.RpcError, grpc.FutureCancelledError) as exc:
-                raise failure(exc) from None
+                failed = failure(exc)
+                self._ended(number, channel, failed.code, since)
+                raise failed from None
+            self._ended(number, channel, OK, since)
             return answer
 
     async def stream(
@@ -103,9 +116,12 @@ class GrpcSession:
         """See Session."""
         calls: list[Any] = []
         cancelled = False
+        number, channel = self._next_channel(method)
+        since = trio.current_time()
 
         def run() -> None:
-            call = self._method(method, streams=True)(request, timeout=timeout_s, metadata=_metadata(params))
+            begin = channel.method(method, streams=True)
+            call = _begun(lambda: begin(request, timeout=timeout_s, metadata=_metadata(params)))
             calls.append(call)
             if cancelled:
                 call.cancel()
@@ -126,6 +142,10 @@ class GrpcSession:
             for call in calls:
                 call.cancel()
             raise
+        except CallError as exc:
+            self._ended(number, channel, exc.code, since)
+            raise
+        self._ended(number, channel, OK, since)
 
     def renew(self) -> None:
         """See Session."""
@@ -134,9 +154,32 @@ class GrpcSession:
 
     def close(self) -> None:
         """See Session."""
-        for channel in self._channels:
-            channel.close()
-        self._admin.close()
+        for channel in self._channels.values():
+            channel.grpc.close()
+
+
+class _Channel:
+    """A channel of gRPC with its callables."""
+
+    def __init__(self, channel: Any) -> None:
+        self.grpc = channel
+        self.answered_at = -math.inf
+        self._methods: dict[tuple[str, bool], Any] = {}
+
+    def method(self, name: str, *, streams: bool) -> Any:
+        """Return a callable."""
+        key = name, streams
+        if key not in self._methods:
+            self._methods[key] = self.grpc.unary_stream(name) if streams else self.grpc.unary_unary(name)
+        return self._methods[key]
+
+
+def _begun(begin: Callable[[], Any]) -> Any:
+    """Begin a call. Raise CallError if another one has closed the channel."""
+    try:
+        return begin()
+    except ValueError:
+        raise CallError(CANCELLED, CLOSED) from None
 
 
 def _metadata(params: str) -> tuple[tuple[str, str], ...]:
@@ -145,6 +188,8 @@ def _metadata(params: str) -> tuple[tuple[str, str], ...]:
 
 def failure(error: Any) -> CallError:
     """Return an error of grpcio as a CallError."""
+    if isinstance(error, grpc.FutureCancelledError):
+        return CallError(CANCELLED, CLOSED)
     if not isinstance(error, grpc.Call):
         return CallError(INTERNAL, str(error))
     details = next((value for key, value in error.trailing_metadata() or () if key == "grpc-status-details-bin"), b"")
