@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from bench import backup as backup_module
+from bench import bigtable as bigtable_module
 from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import day as day_module
@@ -74,6 +75,14 @@ def ingest(series: int, points: int, connections: int, rounds: int, only: str) -
     """Put lines until they are stored: tsd on both engines, a real OpenTSDB and the parser loop."""
     words = only.split(",")
     ingest_module.ingest(Load(series, points, connections), rounds, lambda name: any(word in name for word in words))
+
+
+@bench.command()
+@click.option("--cells", default=50_000, help="Cells of each load.")
+@click.option("--rounds", default=3, help="Rounds after a warm-up round.")
+def bigtable(cells: int, rounds: int) -> None:
+    """Write and read cells on Bigtable's emulator, also with google-cloud-bigtable if it is installed."""
+    bigtable_module.measure(cells, rounds)
 
 
 @bench.command()
