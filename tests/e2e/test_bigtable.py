@@ -53,6 +53,36 @@ def test_compaction_fsck_and_copies_keep_all_points(tsd: Tsd, tmp_path: Path) ->
     assert back.run("mkmetric", "new").out == "metrics new: [0, 0, 3]\n"
 
 
+def test_bad_settings_are_named(bigtable: RunningBigtable, tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", on_bigtable(bigtable))
+    file = tmp_path / "key.json"
+    file.write_text("{}")
+    wrong = {
+        "tsd.storage.bigtable.project": ["", "tsd.storage.bigtable.project"],
+        "tsd.storage.bigtable.emulator": ["nowhere", "tsd.storage.bigtable.emulator"],
+        "tsd.storage.bigtable.credentials": [str(file), "private_key"],
+    }
+    for key, (value, named) in wrong.items():
+        done = tsd.but({key: value}).run("check-config")
+        assert done.status == 2
+        assert named in done.err
+
+
+def test_settings_of_opentsdb_are_understood(bigtable: RunningBigtable, tmp_path: Path) -> None:
+    ours = on_bigtable(bigtable)
+    theirs = {
+        "google.bigtable.project.id": ours.pop("tsd.storage.bigtable.project"),
+        "google.bigtable.instance.id": ours.pop("tsd.storage.bigtable.instance"),
+        "google.bigtable.emulator.endpoint.host": ours.pop("tsd.storage.bigtable.emulator"),
+        "google.bigtable.zone.id": "europe-west1-c",
+    }
+    tsd = Tsd(tmp_path / "state", {**ours, **theirs})
+    assert tsd.run("create-tables").status == 0
+    checked = tsd.run("check-config")
+    assert checked.status == 0
+    assert "ignored: google.bigtable.zone.id" in checked.err
+
+
 def test_delete_removes_named_points_only(tsd: Tsd) -> None:
     assert tsd.run("delete", "a.b", "--since", str(T), "--until", str(T + 20), "--yes").status == 0
     left = [line for line in LINES if not line.startswith("a.b") or int(line.split()[1]) > T + 20]
@@ -85,6 +115,11 @@ def test_missing_tables_and_missing_server_are_named(bigtable: RunningBigtable, 
     done = tsd.run("scan", "--import", "1", "sum", "a.b")
     assert done.status == 3
     assert "create-tables" in done.err
+    unchecked = tsd.run("check-config")
+    assert unchecked.status == 3
+    assert "create-tables" in unchecked.err
+    assert tsd.run("create-tables").status == 0
+    assert tsd.run("check-config").status == 0
     gone = {"tsd.storage.bigtable.emulator": "127.0.0.1:1", "tsd.storage.bigtable.timeout": "500"}
     away = tsd.but(gone).run("scan", "--import", "1", "sum", "a.b")
     assert away.status == 3

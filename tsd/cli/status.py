@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +21,15 @@ from tsd.config.health import CHECKS, OK
 from tsd.config.loader import Config, Loaded, keys
 from tsd.daemon.settings import control_path
 from tsd.errors import TsdError
+from tsd.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import trio
+
+    from tsd.daemon import wiring
+else:  # for Bigtable only
+    trio = LazyModule("trio")
+    wiring = LazyModule("tsd.daemon.wiring")
 
 
 @click.command()
@@ -39,7 +49,11 @@ def version(loaded: Loaded, as_json: bool) -> None:  # noqa: ARG001 - every comm
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every key with its value, and warnings.")
 @with_config
 def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
-    """Check a configuration, and print settings without effect. Exit status 2 if it has errors."""
+    """Check a configuration, and print settings without effect. Exit status 2 if it has errors.
+
+    On Bigtable the service is asked, too: whether credentials, names and permissions work, and whether the tables are
+    there. Exit status 3 if not.
+    """
     settings = {
         key: _spelt(getattr(loaded.config, field.name), loaded.config, field.name) for key, field in keys().items()
     }
@@ -54,6 +68,8 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
         click.echo(f"ignored: {' '.join(loaded.ignored.keys)}", err=True)
     for key, consequence in loaded.ignored.unsupported.items():
         click.echo(f"{key} is not supported: {consequence}", err=True)
+    if loaded.config.has_checked_store:
+        trio.run(wiring.check_store, loaded.config)
     click.echo(f"{shown(loaded)}: no problem found", err=True)
 
 

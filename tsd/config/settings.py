@@ -522,6 +522,11 @@ class Config(AccessSettings, LimitSettings, BigtableSettings, CassandraSettings,
         return self.backend is Backend.EMBEDDED if self.series_index is None else self.series_index
 
     @property
+    def has_checked_store(self) -> bool:
+        """Return whether `tsd check-config` asks the store too: settings alone do not show whether it may be used."""
+        return self.backend is Backend.BIGTABLE
+
+    @property
     def creates_metrics(self) -> bool:
         """Return whether an unknown metric gets a UID, with the default resolved."""
         if self.auto_create_metrics is None:

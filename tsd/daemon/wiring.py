@@ -22,6 +22,7 @@ from tsd.config.loader import (
     Backend,
     Config,
     Given,
+    Mode,
     bigtable_address,
     bigtable_emulator,
     cassandra_hosts,
@@ -31,7 +32,7 @@ from tsd.config.loader import (
     state_folder,
 )
 from tsd.daemon.settings import Clock, now_ms
-from tsd.errors import BadConfig, CorruptRow
+from tsd.errors import BadConfig, CorruptRow, NoTable
 from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
 from tsd.store import Family, Store, Table
@@ -219,8 +220,17 @@ def server_addresses(config: Config) -> list[tuple[str, int]]:
 def served_store(config: Config) -> "bigtable.BigtableStore | hbase.HBaseStore":
     """Return the store on those servers, which need not answer. Close it with `aclose`."""
     if config.backend is Backend.BIGTABLE:
-        return bigtable.BigtableStore(bigtable_contact(config), now_ms)
+        changes = config.mode is not Mode.READ_ONLY
+        return bigtable.BigtableStore(bigtable_contact(config), now_ms, expected=tables(config) if changes else ())
     return hbase_store(config)
+
+
+async def check_store(config: Config) -> None:
+    """Raise StoreError for a store that cannot be used as it is configured: credentials, names, permissions."""
+    async with opened_store(config) as store:
+        existing = await store.tables()
+    if missing := [table.name for table in tables(config) if table.name not in existing]:
+        raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
 
 
 def cassandra_contact(config: Config) -> "cassandra_session.Contact":

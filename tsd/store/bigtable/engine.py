@@ -73,8 +73,9 @@ class BigtableStore:
     column_blocks: ColumnBlocks | None = None
     cql: None = None
 
-    def __init__(self, contact: Contact, clock_ms: Callable[[], int]) -> None:
-        """`clock_ms` is the wall clock in Unix milliseconds."""
+    def __init__(self, contact: Contact, clock_ms: Callable[[], int], *, expected: Sequence[Table] = ()) -> None:
+        """`clock_ms` is the wall clock in Unix milliseconds. `tables` checks the families of `expected` tables, and
+        whether the app profile can assign UIDs in the first one."""
         self.capabilities = Capabilities(
             ascending_timestamps=False,
             shared=True,
@@ -91,6 +92,7 @@ class BigtableStore:
         self._caller = Caller(contact, connect, self._count)
         self._clock_ms = clock_ms
         self._last_ms = 0
+        self._expected = expected
 
     @property
     def cell_reader(self) -> "BigtableStore":
@@ -107,7 +109,7 @@ class BigtableStore:
     ) -> list[str]:
         """See Store. Raise StoreError if an existing table lacks a family, or if the app profile cannot assign UIDs.
         Bigtable compresses by itself."""
-        existing = await self.tables()
+        existing = await self._tables()
         made: list[str] = []
         for name, families in tables:
             if name in existing:
@@ -156,7 +158,16 @@ class BigtableStore:
         return await self._caller.run(table, attempt)
 
     async def tables(self) -> list[str]:
-        """See Store."""
+        """See Store. Raise StoreError also for an expected table without a family of its own, and for an app profile
+        that cannot assign UIDs."""
+        found = await self._tables()
+        for at, (name, families) in enumerate(table for table in self._expected if table.name in found):
+            await self._check_families(name, {family.name for family in families})
+            if at == 0:
+                await self._check_profile(name, families[0].name)
+        return found
+
+    async def _tables(self) -> list[str]:
         found: list[str] = []
         token = b""
         while True:

@@ -6,6 +6,7 @@ cancels its call.
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -57,6 +58,8 @@ class GrpcSession:
         self._emulator = contact.emulator
         self._next = itertools.cycle(range(contact.channels))
         self._channels = {number: _Channel(self._open(number)) for number in range(ADMIN, contact.channels)}
+        self._answered: deque[trio.Event] = deque()
+        self._waking = False
         self._slots = trio.Semaphore(CALLS * contact.channels)
         self._threads = trio.CapacityLimiter(STREAMS)
 
@@ -68,9 +71,18 @@ class GrpcSession:
         secured = grpc.composite_channel_credentials(grpc.ssl_channel_credentials(), plugin)
         return grpc.secure_channel(ADMIN_HOST if number == ADMIN else DATA_HOST, secured, OPTIONS)
 
-    def _next_channel(self, method: str) -> tuple[int, "_Channel"]:
-        number = ADMIN if method.startswith(ADMIN_PATH) else next(self._next)
-        return number, self._channels[number]
+    def _free_channel(self, method: str) -> tuple[int, "_Channel"]:
+        """Return the first channel with room for a call: with more of them, each wakes a thread of its own."""
+        if method.startswith(ADMIN_PATH):
+            return ADMIN, self._channels[ADMIN]
+        room = (pair for pair in self._channels.items() if pair[0] != ADMIN and pair[1].calls < CALLS)
+        return next(room, (0, self._channels[0]))
+
+    def _wake(self) -> None:
+        """Wake the tasks whose calls have ended, all at once: each wake of the event loop costs a system call."""
+        self._waking = False
+        while self._answered:
+            self._answered.popleft().set()
 
     def _ended(self, number: int, channel: "_Channel", code: int, since: float) -> None:
         """Replace a channel that has not answered since a call that timed out has begun: its connection may be lost,
@@ -88,17 +100,22 @@ class GrpcSession:
             answered = trio.Event()
 
             def done(_: object) -> None:
-                with suppress(trio.RunFinishedError):  # the caller is gone
-                    token.run_sync_soon(answered.set)
+                self._answered.append(answered)
+                if not self._waking:
+                    self._waking = True
+                    with suppress(trio.RunFinishedError):  # the caller is gone
+                        token.run_sync_soon(self._wake)
 
-            number, channel = self._next_channel(method)
+            number, channel = self._free_channel(method)
             since = trio.current_time()
             begin = channel.method(method, streams=False).future
             future = _begun(lambda: begin(request, timeout=timeout_s, metadata=_metadata(params)))
             future.add_done_callback(done)
+            channel.calls += 1
             try:
                 await answered.wait()
             finally:
+                channel.calls -= 1
                 if not future.done():
                     future.cancel()
             try:
@@ -116,7 +133,8 @@ class GrpcSession:
         """See Session."""
         calls: list[Any] = []
         cancelled = False
-        number, channel = self._next_channel(method)
+        number = next(self._next)
+        channel = self._channels[number]
         since = trio.current_time()
 
         def run() -> None:
@@ -164,6 +182,7 @@ class _Channel:
     def __init__(self, channel: Any) -> None:
         self.grpc = channel
         self.answered_at = -math.inf
+        self.calls = 0  # without an answer
         self._methods: dict[tuple[str, bool], Any] = {}
 
     def method(self, name: str, *, streams: bool) -> Any:
