@@ -16,6 +16,7 @@ from tsd.store import (
     RangeDeletes,
     Snapshots,
     Table,
+    VersionedCells,
 )
 from tsd.store.memory import MemoryStore
 
@@ -46,6 +47,7 @@ class FlakyStore:
         self.range_deletes: RangeDeletes | None = None
         self.snapshots: Snapshots | None = None
         self.column_blocks: ColumnBlocks | None = None
+        self.versioned_cells: VersionedCells | None = None
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(name)

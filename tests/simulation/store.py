@@ -26,6 +26,7 @@ from tsd.store import (
     RangeDeletes,
     Snapshots,
     Table,
+    VersionedCells,
 )
 from tsd.store.memory import MemoryStore
 
@@ -121,6 +122,7 @@ class FaultyStore:
         self.range_deletes: RangeDeletes | None = None
         self.snapshots: Snapshots | None = None
         self.column_blocks: ColumnBlocks | None = None
+        self.versioned_cells: VersionedCells | None = None
 
     async def _call(
         self, call: Callable[[MemoryStore], Awaitable[T]], *, changes: bool = False, durable: bool = False

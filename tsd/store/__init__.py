@@ -26,6 +26,7 @@ from tsd.store.capabilities import (
 from tsd.store.cassandra.session import Connector
 from tsd.store.cells import Cell, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
 from tsd.store.timing import Latency
+from tsd.store.versions import VersionedCells
 
 CELL_PAGE_BYTES = 2 << 20  # larger pages block the event loop too long; smaller ones wait too often for the scan lock
 PAGE_ROWS = 1000
@@ -53,6 +54,7 @@ __all__ = [
     "Snapshots",
     "Store",
     "Table",
+    "VersionedCells",
     "cell_pages",
     "cells_of_rows",
     "scan",
@@ -101,6 +103,11 @@ class Store(Protocol):
     @property
     def column_blocks(self) -> ColumnBlocks | None:
         """Blocks of cells by column, if the engine has them."""
+        ...
+
+    @property
+    def versioned_cells(self) -> VersionedCells | None:
+        """Tables whose cells keep versions; None if the engine does not keep them."""
         ...
 
     @property

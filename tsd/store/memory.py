@@ -22,6 +22,7 @@ from tsd.store import (
     Snapshots,
     Table,
 )
+from tsd.store.memory_versions import MemoryVersions
 from tsd.store.rules import add, bytes_of, check_column, check_row
 from tsd.store.timing import Latency
 
@@ -46,6 +47,7 @@ class MemoryStore:
         """`clock_ms` is the wall clock in Unix milliseconds. Timestamps never fall, and each put gets a higher one than
         all calls before."""
         self._clock_ms = clock_ms
+        self.versioned_cells = MemoryVersions()
         self._last_ms = 0
         self._tables: dict[str, _Table] = {}
         self._count: Counter[str] = Counter()

@@ -26,6 +26,7 @@ from tsd.store import (
     RangeDeletes,
     Row,
     Table,
+    VersionedCells,
 )
 from tsd.store.timing import Latency
 
@@ -112,6 +113,7 @@ class RemoteStore:
         self.client = client
 
     column_blocks: ColumnBlocks | None = None  # the daemon folds
+    versioned_cells: VersionedCells | None = None
 
     @property
     def snapshots(self) -> "RemoteStore":

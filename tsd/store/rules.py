@@ -3,12 +3,13 @@
 A counter has 8 bytes, signed, big-endian, and wraps around.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
 from tsd.errors import InvalidCell
 from tsd.store import Put
+from tsd.store.versions import END_MS, VersionPut
 
 _value = itemgetter(2)
 
@@ -60,6 +61,17 @@ def check_column(column: bytes) -> None:
     """
     if b":" not in column:
         raise InvalidCell(f"a column is family:qualifier, not {column.hex()}")
+
+
+def check_version(families: Mapping[bytes, int], cell: VersionPut) -> None:
+    """Raise InvalidCell for a version with an invalid row key, without one of the `families`, or with a time that is
+    out of range."""
+    check_row(cell.row)
+    check_column(cell.column)
+    if cell.column.partition(b":")[0] not in families:
+        raise InvalidCell(f"no family for column {cell.column!r}, only {b', '.join(sorted(families))!r}")
+    if not 0 <= cell.time_ms < END_MS:
+        raise InvalidCell(f"the time of a version is from 0 to 2**63-1 ms, not {cell.time_ms}")
 
 
 def add(stored: bytes | None, by: int) -> int:

@@ -28,6 +28,7 @@ from tsd.store import (
     RangeDeletes,
     Snapshots,
     Table,
+    VersionedCells,
     cells_of_rows,
 )
 from tsd.store.bigtable import messages
@@ -71,6 +72,7 @@ class BigtableStore:
     range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
+    versioned_cells: VersionedCells | None = None
     cql: None = None
 
     def __init__(self, contact: Contact, clock_ms: Callable[[], int], *, expected: Sequence[Table] = ()) -> None:

@@ -31,6 +31,7 @@ from tsd.store import (
     Row,
     Snapshots,
     Table,
+    VersionedCells,
 )
 from tsd.store.cassandra import schema
 from tsd.store.cassandra.directory import Directory
@@ -79,6 +80,7 @@ class CassandraStore:
     range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
+    versioned_cells: VersionedCells | None = None
 
     def __init__(
         self, contact: Contact, keyspace: str, clock_ms: Callable[[], int], widths: Callable[[str], Widths]

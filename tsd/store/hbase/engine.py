@@ -30,6 +30,7 @@ from tsd.store import (
     RangeDeletes,
     Snapshots,
     Table,
+    VersionedCells,
 )
 from tsd.store.cells import HAS_CELL_LOOP
 from tsd.store.hbase.connection import Connection
@@ -64,6 +65,7 @@ class HBaseStore:
     range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
+    versioned_cells: VersionedCells | None = None
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ DaemonRuns if another process has the database open, and to StoreError otherwise
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
@@ -20,11 +20,12 @@ from rocksdict import DbClosedError, Rdict, WriteBatch, WriteOptions
 
 from tsd.config.state_dir import lock_holder
 from tsd.errors import DaemonRuns, NoTable, StoreBusy, StoreError, TsdError
-from tsd.store import Put
+from tsd.store import Put, Table
 from tsd.store.rocksdb.block_view import BlockView
 from tsd.store.rocksdb.blocks import BlockCache, BlockFamily, BlockReader
 from tsd.store.rocksdb.keys import decode_long_cell, encode_batch, encode_keys, key_column, row_prefix
 from tsd.store.rocksdb.recovery import SyncedRecord, open_checked
+from tsd.store.rocksdb.versions import VersionView
 from tsd.store.rocksdb.view import View
 
 LEAD_MS = 1000  # lead of the bound: after a crash, timestamps may be this far in the future
@@ -100,6 +101,7 @@ def _decode(record: bytes | None) -> tuple[int, int]:
 PROBE_BYTES = 8 << 20  # about what RocksDB writes on opening
 SYSTEM = "default"  # column family that every database has
 CLOCK = b"stamps"  # its key of the record of the WriteClock
+VERSIONS = "/versions"  # end of the name of the column family of a table with versions; no table is called so
 BLOCKS = "/blocks"  # end of the name of the column family with a table's blocks; no table is called so
 WIDTH_BYTES = 2  # of the width of a table's blocks, under the name of their column family
 LOCKED = re.compile("While lock file.*Resource temporarily unavailable|lock hold by current process")
@@ -149,13 +151,45 @@ class Database:
 
     def tables(self) -> list[str]:
         """Return the names of the tables, in order."""
-        return sorted(name for name in self._families if not name.endswith(BLOCKS))
+        return sorted(name for name in self._families if not name.endswith((BLOCKS, VERSIONS)))
 
     def create(self, name: str) -> None:
         """Create a table."""
         with self._translated():
             self._rdict.create_column_family(name, self._options)
             self._families[name] = self._open(name)
+
+    def create_versioned(self, tables: Sequence[Table]) -> list[str]:
+        """Create the missing tables with versions and return their names. What a family keeps is stored last: a table
+        without it counts as missing."""
+        made = []
+        for table in tables:
+            name = table.name + VERSIONS
+            with self._translated():
+                if self._rdict.get(name.encode()) is not None:
+                    continue
+            if name not in self._families:
+                self.create(name)
+            with self._translated():
+                self._rdict.put(
+                    name.encode(), b"".join(b"%b %d\n" % (each.name, each.versions) for each in table.families)
+                )
+            made.append(table.name)
+        return made
+
+    def families(self, table: str) -> Mapping[bytes, int]:
+        """See VersionDatabase."""
+        with self._translated():
+            record = None if self._closed else self._rdict.get((table + VERSIONS).encode())
+        if record is None:
+            raise NoTable(f"there is no table {table} with versions in {self.path}")
+        return {name: int(versions) for name, versions in map(bytes.split, record.splitlines())}
+
+    def version_view(self, table: str, stop: bytes | None = None) -> VersionView:
+        """See VersionDatabase."""
+        self.families(table)
+        with self._translated():
+            return VersionView(self._family(table + VERSIONS).rows, stop, self._translated)
 
     def blocks(self, table: str) -> BlockFamily | None:
         """Return the blocks of a table, None if it never had any."""

@@ -32,10 +32,11 @@ from tsd.store import (
     Table,
 )
 from tsd.store.retry import backoff
-from tsd.store.rocksdb.database import Batch, Database, Place
+from tsd.store.rocksdb.database import VERSIONS, Batch, Database, Place
 from tsd.store.rocksdb.folding import FoldedPart, fold_part, read_part
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, decode_cell, time_of
 from tsd.store.rocksdb.options import options
+from tsd.store.rocksdb.versions import Changes, EmbeddedVersions, VersionDatabase
 from tsd.store.rules import add, bytes_of, check_row, whole_rows
 from tsd.store.scheduling import IngestLoad, Throttle
 from tsd.store.timing import new_latencies, timed
@@ -186,6 +187,36 @@ class EmbeddedStore:
     def column_blocks(self) -> "EmbeddedStore":
         """See Store."""
         return self
+
+    @property
+    def versioned_cells(self) -> EmbeddedVersions:
+        """See Store."""
+        return EmbeddedVersions(self)
+
+    async def read_versions(self, steps: Callable[[VersionDatabase], Generator[None, None, T]]) -> T:
+        """See Guarded."""
+        await self._enter("read_versions")
+        return await _with_breaks(steps(self._database))
+
+    async def create_versioned(self, tables: Sequence[Table]) -> list[str]:
+        """See Guarded."""
+        await self._enter_writing("create_versioned")
+        with self._breaking():
+            return self._database.create_versioned(tables)
+
+    async def write_versions(self, table: str, changes: Callable[[VersionDatabase], Changes]) -> None:
+        """See Guarded."""
+        await self._enter_writing("write_versions")
+        await self._retried(partial(self._write_versions_now, table, changes))
+
+    def _write_versions_now(self, table: str, changes: Callable[[VersionDatabase], Changes]) -> None:
+        found = changes(self._database)
+        batch = self._database.batch(table + VERSIONS)
+        for key in found.deletes:
+            batch.delete(key)
+        for key, value in found.puts.items():
+            batch.put(key, value)
+        self._write(batch, table + VERSIONS, ())
 
     async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
         """See ColumnBlocks."""

@@ -1,0 +1,214 @@
+"""Tables whose cells keep versions answer as a list of all writes does, on every engine that has them.
+
+Rows and columns are prefixes of each other, full of 00, 01 and ff; times go back and forth, pages are small.
+"""
+
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tsd.errors import InvalidCell, NoTable
+from tsd.store import Cell, Family, Row, Store, Table, VersionedCells
+from tsd.store.memory import MemoryStore
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.versions import UNBOUNDED, VersionPut, Wanted
+
+END = 2**63  # above every time
+KEPT = {b"t": UNBOUNDED, b"m": 1, b"n": 2}
+TABLE = Table("versions", tuple(Family(name, versions) for name, versions in KEPT.items()))
+
+
+class Write(NamedTuple):
+    cells: list[VersionPut]
+
+
+class Delete(NamedTuple):
+    row: bytes
+    columns: set[bytes]
+    until_ms: int
+
+
+class Get(NamedTuple):
+    rows: list[bytes]
+    wanted: Wanted
+
+
+class Walk(NamedTuple):
+    start: bytes
+    stop: bytes | None
+    limit: int
+    wanted: Wanted
+
+
+class Reopen(NamedTuple):
+    pass
+
+
+Call = Write | Delete | Get | Walk | Reopen
+
+rows = st.sampled_from([b"a", b"a\0", b"a\0\1", b"a\1", b"ab", b"\0", b"\0\xff", b"\xff"])
+columns = st.sampled_from([b"t:", b"t:a", b"t:a\0", b"t:a\0\1", b"t:a\xff", b"t:" + b"l" * 40, b"m:", b"m:a", b"n:a"])
+times = st.sampled_from([0, 1, 2, 3, 255, 256, END - 1])
+values = st.sampled_from([b"", b"\0", b"v", b"\xff" * 9])
+cells = st.builds(VersionPut, rows, columns, values, times)
+wanted = st.builds(
+    Wanted,
+    st.integers(0, 4),
+    st.sampled_from([0, 1, 3, 256, END]),
+    st.none() | st.integers(1, 3),
+    st.none() | st.sets(columns, min_size=1),
+)
+calls: st.SearchStrategy[Call] = st.one_of(
+    st.builds(Write, st.lists(cells, max_size=12)),
+    st.builds(Delete, rows, st.sets(columns, min_size=1), st.sampled_from([0, 2, END])),
+    st.builds(Get, st.lists(rows, max_size=4), wanted),
+    st.builds(Walk, rows | st.just(b""), st.none() | rows, st.integers(1, 3), wanted),
+    st.just(Reopen()),
+)
+
+
+class Model:
+    """All versions of a table."""
+
+    def __init__(self) -> None:
+        self.cells: dict[tuple[bytes, bytes, int], bytes] = {}
+
+    def row(self, row: bytes, wanted: Wanted) -> list[Cell]:
+        found: list[Cell] = []
+        for column in sorted({column for of, column, _ in self.cells if of == row}):
+            held = sorted((each for of, name, each in self.cells if (of, name) == (row, column)), reverse=True)
+            within = [each for each in held if wanted.since_ms <= each < wanted.until_ms][: wanted.versions]
+            if wanted.columns is None or column in wanted.columns:
+                found += [Cell(column, self.cells[row, column, each], each) for each in within]
+        return found
+
+    def write(self, cell: VersionPut) -> None:
+        self.cells[cell.row, cell.column, cell.time_ms] = cell.value
+        held = sorted((each for each in self.cells if each[:2] == cell[:2]), reverse=True)
+        for each in held[KEPT[cell.column[:1]] :]:
+            del self.cells[each]
+
+    def answer(self, call: Call) -> object:
+        match call:
+            case Write(cells):
+                for cell in cells:
+                    self.write(cell)
+            case Delete(row, columns, until_ms):
+                kept = self.cells.items()
+                self.cells = {k: v for k, v in kept if k[0] != row or k[1] not in columns or k[2] >= until_ms}
+            case Get(rows, wanted):
+                return {row: held for row in rows if (held := self.row(row, wanted))}
+            case Walk(start, stop, _, wanted):
+                keys = sorted({key for key, _, _ in self.cells if start <= key and (stop is None or key < stop)})
+                return [Row(key, held) for key in keys if (held := self.row(key, wanted))]
+        return None
+
+
+async def answer(store: VersionedCells, call: Call) -> object:
+    match call:
+        case Write(cells):
+            await store.put(TABLE.name, cells)
+        case Delete(row, columns, until_ms):
+            await store.delete(TABLE.name, row, columns, until_ms=until_ms)
+        case Get(rows, wanted):
+            return await store.get(TABLE.name, rows, wanted)
+        case Walk(start, stop, limit, wanted):
+            found: list[Row] = []
+            at: bytes | None = start
+            while at is not None:
+                page = await store.page(TABLE.name, at, stop, limit=limit, wanted=wanted)
+                assert len(page.rows) <= limit
+                found += page.rows
+                at = page.next_start
+            return found
+    return None
+
+
+Opened = Callable[[], AbstractAsyncContextManager[Store]]
+
+
+def in_memory() -> Opened:
+    store = MemoryStore(lambda: 1)
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Store]:
+        yield store
+
+    return opened
+
+
+def in_folder(folder: str) -> Opened:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Store]:
+        store = await EmbeddedStore.open(folder, lambda: 1)
+        try:
+            yield store
+        finally:
+            await store.aclose()
+
+    return opened
+
+
+def versioned(store: Store) -> VersionedCells:
+    assert store.versioned_cells is not None
+    return store.versioned_cells
+
+
+async def check(program: list[Call], opened: Opened) -> None:
+    """Run a program on a store and on the model, and want the same answers and in the end the same cells."""
+    model = Model()
+    steps = [*program, Reopen(), Walk(b"", None, 3, Wanted())]
+    while steps:
+        async with opened() as store:
+            cells = versioned(store)
+            await cells.create_tables([TABLE])
+            while steps:
+                call = steps.pop(0)
+                if isinstance(call, Reopen):
+                    break
+                assert await answer(cells, call) == model.answer(call), call
+
+
+@given(st.lists(calls, max_size=20))
+@settings(deadline=None)
+def test_memory_store(program: list[Call]) -> None:
+    trio.run(check, program, in_memory())
+
+
+@given(st.lists(calls, max_size=20))
+@settings(deadline=None, max_examples=40)
+def test_embedded_store(program: list[Call]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        trio.run(check, program, in_folder(folder))
+
+
+@pytest.mark.parametrize("kind", ["memory", "embedded"])
+async def test_invalid_versions_fail_the_whole_put(kind: str, tmp_path: object) -> None:
+    opened = in_memory() if kind == "memory" else in_folder(str(tmp_path))
+    async with opened() as store:
+        cells = versioned(store)
+        with pytest.raises(NoTable, match="versions"):
+            await cells.put("versions", [])
+        assert await cells.create_tables([TABLE]) == ["versions"]
+        assert await cells.create_tables([TABLE]) == []
+        good = VersionPut(b"row", b"t:", b"", 1)
+        for wrong in ({"row": b""}, {"column": b"x:"}, {"column": b"t"}, {"time_ms": -1}, {"time_ms": END}):
+            with pytest.raises(InvalidCell):
+                await cells.put("versions", [good, good._replace(**wrong)])
+        assert await cells.get("versions", [b"row"]) == {}
+        await cells.put("versions", [good])
+        assert "versions" not in await store.tables()
+
+
+async def test_versions_and_plain_tables_have_names_apart(tmp_path: object) -> None:
+    async with in_folder(str(tmp_path))() as store:
+        await store.create_tables([TABLE])
+        assert await versioned(store).create_tables([TABLE]) == ["versions"]
+        await versioned(store).put("versions", [VersionPut(b"row", b"t:", b"v", 1)])
+        assert await store.get("versions", [b"row"]) == {}
