@@ -124,3 +124,17 @@ def test_missing_tables_and_missing_server_are_named(bigtable: RunningBigtable, 
     away = tsd.but(gone).run("scan", "--import", "1", "sum", "a.b")
     assert away.status == 3
     assert "127.0.0.1:1" in away.err
+
+
+def test_long_names_are_refused_and_hold_up_no_others(tsd: Tsd) -> None:
+    with tsd.serve() as served:
+        lines = [f"put {'m' * 4097} {T} 1 host=h0", f"put ok.metric {T} 1 host=h0"]
+        refused = served.send_lines(text(lines[:1]))
+        assert b"4096" in refused
+        assert refused.endswith(b"synced 0\n")
+        assert served.send_lines(text(lines[1:])) == b"synced 1\n"
+        served.flush()
+    assert tsd.lines("ok.metric") == [f"ok.metric {T} 1 host=h0"]
+    most = tsd.run("check-config", "--set", "tsd.storage.max_tags=700")
+    assert most.status == 2
+    assert "tsd.storage.max_tags" in most.err

@@ -166,6 +166,7 @@ def credential_name(text: str) -> str | None:
 
 __all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "keys", "layout", "load", "read_settings"]
 
+BIGTABLE_KEY = 4096  # bytes of a row key
 BIGTABLE_NAME = re.compile("[a-z][a-zA-Z0-9:.-]*")  # of projects and instances
 KEYSPACE = re.compile("[a-zA-Z][a-zA-Z0-9_]{0,47}")  # of Cassandra
 SEARCHED = (Path("tsd.conf"), Path("/etc/tsd/tsd.conf"))
@@ -399,6 +400,11 @@ def _bigtable_problems(config: Config) -> Iterator[tuple[set[str], str]]:
         if config.backend is Backend.BIGTABLE and not BIGTABLE_NAME.fullmatch(text):
             wanted = f"got {text!r}, wanted letters, digits and hyphens: tsd.storage.backend = bigtable needs it"
             yield {"tsd.storage.backend"}, f"tsd.storage.bigtable.{key}: {wanted}"
+    found = layout(config)
+    most = (BIGTABLE_KEY - found.pairs_start) // found.widths.pair
+    if config.backend is Backend.BIGTABLE and config.max_tags > most:
+        wanted = f"got {config.max_tags}, wanted {most} or less: a row key on Bigtable has up to {BIGTABLE_KEY} bytes"
+        yield {"tsd.storage.max_tags", "tsd.storage.salt.width"}, f"tsd.storage.max_tags: {wanted}"
     try:
         bigtable_emulator(config)
     except ValueError as exc:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
+from tsd.codec.opentsdb.rowkey import LONGEST_KEY
 from tsd.store.cells import CellPage, Cursor, Put
 
 
@@ -22,6 +23,7 @@ class Capabilities:
     parallel_scans: int  # number of concurrent scans that pays off
     keeps_versions: bool  # a delete also hides later puts with timestamps up to its own, until a major compaction
     call_timeout_s: float = 0.0  # longest wait for an unresponsive server; 0: calls do not leave this process
+    longest_key: int = LONGEST_KEY  # bytes of a row key
     endpoints: tuple[str, ...] = ()  # host:port of each server that calls go to
 
 

@@ -330,3 +330,12 @@ async def test_caches_are_bounded() -> None:
     assert await uids.find(Kind.TAGV, names) == found
     await uids.names(Kind.TAGV, [uid for uid in found.values() if isinstance(uid, bytes)])
     assert uids.statistics()[Kind.TAGV].cached <= 20
+
+
+async def test_name_that_is_no_row_key_is_refused_alone() -> None:
+    store = await make_store()
+    name = b"x" * (store.capabilities.longest_key + 1)
+    found = await make_uids(store).find_or_assign(Kind.METRIC, [name, b"short"])
+    assert isinstance(found[name], TsdError)
+    assert found[b"short"] == b"\0\0\1"
+    assert list(await check_table(store, Kind.METRIC)) == [b"short"]

@@ -85,6 +85,7 @@ class BigtableStore:
             parallel_scans=4,
             keeps_versions=False,
             call_timeout_s=contact.timeout_s,
+            longest_key=LONGEST_KEY,
             endpoints=(contact.emulator or SERVICE,),
         )
         self.latencies = new_latencies()

@@ -35,6 +35,8 @@ from tsd.tables.writing import Admission
 log = structlog.get_logger(__name__)
 
 
+SHOWN_BYTES = 60  # of a long name, in an error
+
 Found = Uid | TsdError
 
 
@@ -284,12 +286,21 @@ class _KindTable:
             self._cache(name, uid)
         missing = [name for name in missing if name not in batch.found]
         if create:
-            allowed = [name for name in missing if self._is_admitted(name, batch)]
+            allowed = [name for name in missing if self._fits(name, batch) and self._is_admitted(name, batch)]
             if allowed:
                 await self._assign(allowed, batch.found)
         for name in missing:
             if name not in batch.found:
                 batch.found[name] = NoSuchName(f"No such name for '{self._kind.value}': '{name.decode('latin-1')}'")
+
+    def _fits(self, name: bytes, batch: NameBatch) -> bool:
+        """Return whether a name can be a row key. If not, the batch gets the error."""
+        longest = self._store.capabilities.longest_key
+        if len(name) > longest:
+            shown = name[:SHOWN_BYTES].decode("latin-1")
+            wanted = f"Invalid {self._kind.value}: got {len(name)} bytes, wanted up to {longest}"
+            batch.found[name] = TsdError(f"{wanted}: '{shown}...'")
+        return len(name) <= longest
 
     def _is_admitted(self, name: bytes, batch: NameBatch) -> bool:
         """Return whether a new name may get a UID. If not, the batch gets the error."""
