@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.e2e.command import Tsd, on_bigtable
 from tests.peers.bigtable import PROJECT, RunningBigtable
+from tsd.store import Put
 
 pytestmark = [pytest.mark.slow, pytest.mark.bigtable]
 T = 1356998400
@@ -138,3 +140,34 @@ def test_long_names_are_refused_and_hold_up_no_others(tsd: Tsd) -> None:
     most = tsd.run("check-config", "--set", "tsd.storage.max_tags=700")
     assert most.status == 2
     assert "tsd.storage.max_tags" in most.err
+
+
+def test_row_of_opentsdb_on_bigtable_is_read_and_compacted_alike(bigtable: RunningBigtable, tmp_path: Path) -> None:
+    """Recorded from OpenTSDB 2.4.1 over asyncbigtable: overlapping cells, of which the later timestamp counts."""
+    tsd = Tsd(tmp_path / "state", on_bigtable(bigtable))
+    assert tsd.run("create-tables").status == 0
+    assert tsd.run("mkmetric", "m").status == 0
+    assert tsd.run("import", "-", stdin=f"m {T} 0 host=a\n".encode()).status == 0
+    row = bytes.fromhex("0000016b038200000001000001")
+    cells = [("00a0014b", "053fc0000000", 0), ("014b01e0", "42c700000700", 1000), ("0280", "01", 0)]
+
+    async def put() -> None:
+        store = bigtable.store(tsd.settings["tsd.storage.bigtable.instance"])
+        for qualifier, value, later_ms in cells:
+            cell = Put(row, b"t:" + bytes.fromhex(qualifier), bytes.fromhex(value))
+            await store.put("tsdb", [cell], time_ms=1_795_400_000_000 + later_ms)
+        await store.aclose()
+
+    async def get() -> list[tuple[str, str]]:
+        store = bigtable.store(tsd.settings["tsd.storage.bigtable.instance"])
+        found = (await store.get("tsdb", [row]))[row]
+        await store.aclose()
+        return [(cell.column[2:].hex(), cell.value.hex()) for cell in found]
+
+    trio.run(put)
+    base = 1_795_392_000
+    answer = [f"m {base + at} {value} host=a" for at, value in ((10, "5"), (20, "99.5"), (30, "7"), (40, "1"))]
+    assert tsd.lines("m", start=str(base)) == answer
+    done = tsd.run("compact", "--since", str(base), "--set", "tsd.storage.fix_duplicates=true")
+    assert done.status == 0, done
+    assert trio.run(get) == [("00a0014b01e00280", "0542c70000070100")]
