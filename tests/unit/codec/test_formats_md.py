@@ -9,6 +9,7 @@ import pytest
 
 import tsd
 import tsd.codec.blocks
+import tsd.codec.entity
 import tsd.codec.kairosdb
 import tsd.codec.opentsdb
 from tests.unit.codec.codec_rows import KEY, cells
@@ -18,7 +19,10 @@ from tsd.errors import TsdError
 from tsd.tables.opentsdb import series_index
 
 PAGE = Path(tsd.codec.opentsdb.__file__).with_name("FORMATS.md")
-PAGES = (PAGE, *(Path(one.__file__).with_name("FORMATS.md") for one in (tsd.codec.blocks, tsd.codec.kairosdb)))
+PAGES = (
+    PAGE,
+    *(Path(one.__file__).with_name("FORMATS.md") for one in (tsd.codec.blocks, tsd.codec.entity, tsd.codec.kairosdb)),
+)
 
 
 def examples() -> list[tuple[str, str]]:
