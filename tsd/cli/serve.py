@@ -24,10 +24,10 @@ def serve(port: str | None, bind: str | None, **_: object) -> None:
     settings = loaded(given)
     log.configure(settings.config.log_level, settings.config.log_format, time.monotonic)
 
-    trio.run(lifecycle.serve, settings, trio.Event(), _tune_collector, lambda: loaded(given))
+    trio.run(lifecycle.serve, settings, trio.Event(), tune_collector, lambda: loaded(given))
 
 
-def _tune_collector(*_: object) -> None:
+def tune_collector(*_: object) -> None:
     """Run Python's cycle collector less often: it would scan large lists again and again, which never form cycles."""
     gc.collect()
     gc.freeze()

@@ -106,6 +106,8 @@ def storable(timestamp: int) -> bool:
 Tags = tuple[tuple[bytes, bytes], ...]
 
 ORDER_TAGS, ORDER_BYTES = 16, 1024  # limits of cached sets of tag names: invalid lines may have sets of any size
+MOST_SPLIT = 10_000  # tags that are looked at, some 3 ms
+MOST_SHOWN = 256  # tags in a message; OpenTSDB shows all
 
 
 class NameRules(NamedTuple):
@@ -186,6 +188,8 @@ def split_tags(text: bytes) -> Tags:
     ((b'host', b'a'), (b'cpu', b'0'))
     """
     tags: dict[bytes, bytes] = {}
+    if (count := text.count(b"=")) > MOST_SPLIT:
+        raise illegal(f"Too many tags: {count}, wanted at most {MOST_SPLIT} in a line")
     for word in words_of(text):
         tagk, equals, tagv = word.partition(b"=")
         if not tagk or not equals or not tagv or b"=" in tagv:
@@ -234,9 +238,12 @@ def _order(tagks: tuple[bytes, ...]) -> tuple[int, ...]:
 
 
 def show_tags(tags: Tags) -> str:
-    """Return tags as OpenTSDB shows them.
+    """Return tags as OpenTSDB shows them, of many tags the first ones.
 
     >>> show_tags(((b"c", b"d"), (b"a", b"b")))
     '{a=b, c=d}'
     """
-    return "{" + ", ".join(f"{k.decode('latin-1')}={v.decode('latin-1')}" for k, v in map_order(tags)) + "}"
+    shown = [f"{k.decode('latin-1')}={v.decode('latin-1')}" for k, v in map_order(tags[:MOST_SHOWN])]
+    if len(tags) > MOST_SHOWN:
+        shown.append(f"and {len(tags) - MOST_SHOWN} more")
+    return "{" + ", ".join(shown) + "}"

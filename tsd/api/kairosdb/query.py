@@ -11,7 +11,7 @@ from tsd.errors import Refused
 from tsd.query.engine import ANSWER_BYTES, QueryEngine, QueryJob
 from tsd.query.kairosdb.answer import MetricAnswer, write_answer
 from tsd.query.kairosdb.model import FOREVER_MS, BadRequest, KairosQuery, MetricQuery
-from tsd.query.kairosdb.reading import answer_metrics, answer_tags, delete_points, engine_query
+from tsd.query.kairosdb.reading import answer_metrics, answer_tags, built_query, delete_points
 from tsd.query.kairosdb.request import read_request
 from tsd.query.registry import QueryRegistry, RunningQuery
 from tsd.server.http.messages import Endpoint, Request, Response
@@ -88,7 +88,8 @@ async def _answer(
         found = await queries.engine.work(partial(work, wanted), running=running)
         return _encoded(found, queries.engine)
 
-    return await register(run, queries.registry, engine_query(wanted.metrics), request, (request.path, request.body))
+    query = await built_query(wanted.metrics)
+    return await register(run, queries.registry, query, request, (request.path, request.body))
 
 
 def _encoded(found: Sequence[MetricAnswer], engine: QueryEngine) -> Response:
@@ -112,4 +113,5 @@ async def _delete(request: Request, queries: KairosQueries, metrics: Sequence[Me
         await queries.engine.work(partial(delete_points, metrics, queries.deleter), running=running)
         return Response(204, b"", None)
 
-    return await register(run, queries.registry, engine_query(metrics, delete=True), request, request.path)
+    query = await built_query(metrics, delete=True)
+    return await register(run, queries.registry, query, request, request.path)

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
+import trio
+
 from tsd.codec.putline import FIRST_MS, LAST_BASE_MS
 from tsd.errors import BadQuery
 from tsd.query.engine import QueryJob, SeriesPoints
@@ -22,6 +24,7 @@ from tsd.tables.quirks import CORRECTED
 from tsd.tables.reading import PointDeleter
 
 IN_THREAD = 1 << 62  # few points may need many steps
+SMALL = 100  # metrics and values of tags: each takes some 10 us
 LAST_MS = LAST_BASE_MS - 3_600_000  # the last hour whose end is a time of the tables
 _SPECIAL = re.compile(r"([^\w\s-])", re.ASCII)
 _UNKNOWN = "No such name for "  # begins the error for a name that does not exist
@@ -48,6 +51,14 @@ def engine_query(wanted: Sequence[MetricQuery], *, delete: bool = False) -> Quer
         delete=delete,
         quirks=CORRECTED,
     )
+
+
+async def built_query(wanted: Sequence[MetricQuery], *, delete: bool = False) -> Query:
+    """Return the same as `engine_query`; a query with many alternatives is built in a thread. Raise BadQuery."""
+    build = partial(engine_query, wanted, delete=delete)
+    if len(wanted) + sum(len(values) for one in wanted for values in one.tags.values()) <= SMALL:
+        return build()
+    return await trio.to_thread.run_sync(build)
 
 
 def filter_of(name: str, values: Sequence[str]) -> Filter:
@@ -79,7 +90,7 @@ async def _series(metric: MetricQuery, job: QueryJob) -> list[TaggedColumn]:
     if metric.end_ms < 0:
         return []
     try:
-        found = await job.series(engine_query([metric]))
+        found = await job.series(await built_query([metric]))
     except BadQuery as error:
         if error.message.startswith(_UNKNOWN):
             return []
@@ -100,7 +111,7 @@ async def answer_tags(wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
     answers = []
     for metric in wanted.metrics:
         try:
-            each = [] if metric.end_ms < 0 else await job.tags(engine_query([metric]))
+            each = [] if metric.end_ms < 0 else await job.tags(await built_query([metric]))
         except BadQuery as error:
             if not error.message.startswith(_UNKNOWN):
                 raise
@@ -117,12 +128,12 @@ async def delete_points(wanted: Sequence[MetricQuery], deleter: PointDeleter | N
     """
     for metric in wanted:
         if deleter is not None:
-            await job.delete(engine_query([metric], delete=True), deleter, (metric.start_ms, metric.end_ms))
+            await job.delete(await built_query([metric], delete=True), deleter, (metric.start_ms, metric.end_ms))
             continue
         if metric.end_ms < 0:
             continue
         try:
-            await job.series(engine_query([metric], delete=True), partial(_approve, metric))
+            await job.series(await built_query([metric], delete=True), partial(_approve, metric))
         except BadQuery as error:
             if not error.message.startswith(_UNKNOWN):
                 raise

@@ -10,6 +10,9 @@ from tsd.query.kairosdb.properties import read_step
 from tsd.query.kairosdb.times import find_zone, plus
 from tsd.query.kairosdb.values import double, flag, integer, items, sampling, shown, text
 
+MOST_METRICS = 500  # of a request: each takes some 50 us to check
+MOST_TAGS = 500  # names of a metric
+
 
 def read_request(text: str, now_ms: int, *, zone: tzinfo = UTC) -> KairosQuery:
     """Return the query of a body. `zone` is used where the request has none. Raise BadRequest."""
@@ -28,6 +31,8 @@ def read_request(text: str, now_ms: int, *, zone: tzinfo = UTC) -> KairosQuery:
         raise BadRequest("query.metric[] must have a size of at least 1")
     _refuse_plugins(body, "")
     found = items(body["metrics"], "metrics")
+    if len(found) > MOST_METRICS:
+        raise BadRequest(f"query.metrics: got {len(found)} metrics, wanted at most {MOST_METRICS}")
     return KairosQuery(tuple(_metric(one, f"query.metric[{at}]", start, end) for at, one in enumerate(found)), zone)
 
 
@@ -95,6 +100,8 @@ def _tags(value: Lenient, place: str) -> Mapping[str, Sequence[str]]:
     if not isinstance(value, Members):
         raise BadRequest(f"{place}.tags: Not a JSON Object: {shown(value)}")
     found: dict[str, Sequence[str]] = {}
+    if len(value) > MOST_TAGS:
+        raise BadRequest(f"{place}.tags: got {len(value)} names, wanted at most {MOST_TAGS}")
     for at, (name, alternatives) in enumerate(value.items()):
         if not name:
             raise BadRequest(f"{place}.tags[{at}] name must not be empty")
