@@ -22,6 +22,7 @@ from typing import NamedTuple
 import trustme
 
 from bench.daemon import Daemon, serving
+from bench.heavy_requests import REQUESTS, pattern_lines, repeat
 from bench.lines import START_S, series_text
 from bench.report import machine, publish, spread, table
 
@@ -42,7 +43,7 @@ PIECE_BYTES = 64 << 10
 class Bad(NamedTuple):
     """A misbehaving client."""
 
-    kind: str  # of DEEDS
+    kind: str  # of DEEDS, or a request
     address: str
     connections: int
 
@@ -59,6 +60,7 @@ CLIENTS = {
     "names made up, no quota": Bad("names", EXEMPT, 4),
     "200 connections, a byte each now and then": Bad("slow", EXEMPT, 200),
     "TLS connections, as many as it can open": Bad("handshakes", EXEMPT, 16),
+    **{f"{name}, 4 at a time": Bad(name, EXEMPT, 4) for name in REQUESTS},
 }
 
 
@@ -81,6 +83,10 @@ def fairness(pairs: int, seconds: float, wanted: Callable[[str], bool]) -> None:
             keys = _keys(Path(folder)) if bad.kind == "handshakes" else {}
             with serving(Path(folder) / str(number), {**SETTINGS, **keys}) as daemon:
                 _waits(daemon, 1.0)  # the names
+                if bad.kind in REQUESTS:
+                    with _connected(daemon.port, EXEMPT) as connection:
+                        connection.sendall(pattern_lines() + b"sync\n")
+                        assert connection.recv(PIECE_BYTES).startswith(b"synced ")
                 found[name] = [_pair(daemon, bad, seconds, first_bad=bool(pair % 2)) for pair in range(pairs)]
             print(f"bench: {name}: {found[name]}", file=sys.stderr)
     head = [
@@ -281,7 +287,10 @@ def main() -> None:
         with _connected(port, bad.address) as connection:
             connection.settimeout(None)
             ready.wait()
-            DEEDS[bad.kind](connection, number, bad)
+            if bad.kind in REQUESTS:
+                repeat(connection, bad.kind)
+            else:
+                DEEDS[bad.kind](connection, number, bad)
 
     for number in range(bad.connections):
         threading.Thread(target=misbehave, args=(number,), daemon=True).start()
