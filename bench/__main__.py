@@ -15,6 +15,7 @@ from bench import idle as idle_module
 from bench import ingest as ingest_module
 from bench import kairosdb as kairosdb_module
 from bench import mixed_load as mixed_load_module
+from bench import outage as outage_module
 from bench import pace as pace_module
 from bench import page as page_module
 from bench import put as put_module
@@ -117,6 +118,15 @@ def sync(seconds: int) -> None:
 def fairness(pairs: int, seconds: int, only: str) -> None:
     """Latency of `sync` for small clients, without and with a misbehaving client."""
     fairness_module.fairness(pairs, seconds, lambda name: only in name)
+
+
+@bench.command()
+@click.option("--pairs", default=3, help="Outages of each kind.")
+@click.option("--rate", default=40_000, help="Lines a second.")
+@click.option("--seconds", default=60, help="Duration of an outage.")
+def outage(pairs: int, rate: int, seconds: int) -> None:
+    """Memory while HBase is away, and how soon points are stored after its return."""
+    outage_module.outage(pairs, rate, seconds)
 
 
 @bench.command()

@@ -1,0 +1,134 @@
+"""Memory of a daemon while HBase is away, and how soon points are stored after its return.
+
+Agents send at a fixed rate before, during and after the outage. A proxy in front of the gateway refuses connections, or
+accepts requests and never answers. The daemon has its default settings.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.daemon import Daemon, serving
+from bench.peers import Hbase, running_hbase
+from bench.report import machine, publish, spread, table
+from bench.sync import Pace
+from bench.telnet import Telnet
+from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
+
+CONNECTIONS = 100
+WARM_S = 45.0  # until memory is level: several windows, and the driver's buffers
+LEVEL_S = 10.0
+POLL_S = 0.1
+PATIENCE_S = 600
+MODES = {"connections are refused": ProxyMode.REFUSE, "requests are never answered": ProxyMode.STALL}
+
+
+class Figures(NamedTuple):
+    """Results of one outage."""
+
+    before_mib: float  # median
+    peak_mib: float  # during the outage and after it
+    stored_s: float  # from the return until points are stored
+    caught_up_s: float  # from the return until the points of the outage are stored
+    lines_per_s: float
+
+
+def outage(pairs: int, rate: int, seconds: float) -> None:
+    """Measure outages of each kind and publish the report."""
+    found: dict[str, list[Figures]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder,
+        running_hbase(Path(folder) / "hbase") as base,
+    ):
+        for number in range(pairs):
+            for at, (name, mode) in enumerate(MODES.items()):
+                home = Path(folder) / f"{number}-{at}"
+                found.setdefault(name, []).append(_measure(base, home, mode, rate, seconds))
+                print(f"bench: {name}: {found[name][-1]}", file=sys.stderr)
+    head = ["HBase", "MiB before", "peak ÷ before", "s until points are stored", "s until all are", "lines/s"]
+    rows = [
+        [
+            name,
+            spread([f.before_mib for f in some], 0),
+            spread([f.peak_mib / f.before_mib for f in some]),
+            spread([f.stored_s for f in some], 1),
+            spread([f.caught_up_s for f in some], 1),
+            spread([f.lines_per_s for f in some], 0),
+        ]
+        for name, some in found.items()
+    ]
+    note = f"{CONNECTIONS} agents, {rate:,} lines/s, HBase away for {seconds:.0f} s; {machine()}.\n\n"
+    publish("outage", note + table(head, rows), found)
+
+
+def _measure(base: Hbase, home: Path, mode: ProxyMode, rate: int, seconds: float) -> Figures:
+    host, _, port = base.gateway.rpartition(":")
+    with FaultyProxy(host, int(port)) as proxy:
+        settings = base.settings(f"outage{home.name}") | {"tsd.storage.hbase.thrift": f"{proxy.host}:{proxy.port}"}
+        with serving(home, settings) as daemon, _agents(daemon, rate):
+            rest = threading.Event()
+            rest.wait(WARM_S)
+            before = _memory(daemon, LEVEL_S)
+            begun, received = time.monotonic(), _stat(daemon, "ledger.received")
+            proxy.mode = mode
+            during = _memory(daemon, seconds)
+            owed = _stat(daemon, "ledger.received")
+            rate_seen = (owed - received) / (time.monotonic() - begun)
+            stored = _stat(daemon, "ledger.stored")
+            proxy.mode = ProxyMode.PASS
+            back = time.monotonic()
+            _until(lambda: _stat(daemon, "ledger.stored") > stored)
+            stored_s = time.monotonic() - back
+            after = _memory(daemon, LEVEL_S)
+            _until(lambda: _stat(daemon, "ledger.stored") >= owed)
+            caught_up_s = time.monotonic() - back
+    return Figures(statistics.median(before), max(during + after), stored_s, caught_up_s, rate_seen)
+
+
+def _agents(daemon: Daemon, rate: int) -> "_Agents":
+    return _Agents(daemon.port, Pace(CONNECTIONS, rate // CONNECTIONS))
+
+
+class _Agents:
+    """A process that sends at a fixed rate, for a block."""
+
+    def __init__(self, port: int, pace: Pace) -> None:
+        self._words = [sys.executable, "-m", "bench.sync", json.dumps([port, pace])]
+
+    def __enter__(self) -> None:
+        self._process = subprocess.Popen(self._words, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # all connections have sent their series once
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def _memory(daemon: Daemon, seconds: float) -> list[float]:
+    """Return samples of the daemon's memory in MiB."""
+    rest, end = threading.Event(), time.monotonic() + seconds
+    found = []
+    while time.monotonic() < end:
+        found.append(daemon.usage().now_mib)
+        rest.wait(POLL_S)
+    return found
+
+
+def _stat(daemon: Daemon, name: str) -> int:
+    with Telnet(daemon.port) as telnet:
+        return telnet.stats()[name]
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    rest, deadline = threading.Event(), time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "the points of the outage are not stored"
+        rest.wait(POLL_S)
