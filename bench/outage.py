@@ -1,7 +1,7 @@
 """Memory of a daemon while HBase is away, and how soon points are stored after its return.
 
-Agents send at a fixed rate before, during and after the outage. A proxy in front of the gateway refuses connections, or
-accepts requests and never answers. The daemon has its default settings.
+Agents send at a fixed rate before, during and after the outage. A proxy in front of the gateway refuses connections,
+keeps the answers until the end, or drops requests. The daemon has its default settings.
 """
 
 import json
@@ -27,7 +27,11 @@ WARM_S = 45.0  # until memory is level: several windows, and the driver's buffer
 LEVEL_S = 10.0
 POLL_S = 0.1
 PATIENCE_S = 600
-MODES = {"connections are refused": ProxyMode.REFUSE, "requests are never answered": ProxyMode.STALL}
+MODES = {
+    "refuses connections": ProxyMode.REFUSE,
+    "hangs, and answers later": ProxyMode.HOLD,
+    "loses requests": ProxyMode.STALL,
+}
 
 
 class Figures(NamedTuple):
@@ -86,8 +90,13 @@ def _measure(base: Hbase, home: Path, mode: ProxyMode, rate: int, seconds: float
             back = time.monotonic()
             _until(lambda: _stat(daemon, "ledger.stored") > stored)
             stored_s = time.monotonic() - back
-            after = _memory(daemon, LEVEL_S)
-            _until(lambda: _stat(daemon, "ledger.stored") >= owed)
+            after = [0.0]
+
+            def has_all() -> bool:
+                after.append(daemon.usage().now_mib)
+                return _stat(daemon, "ledger.stored") >= owed
+
+            _until(has_all)
             caught_up_s = time.monotonic() - back
     return Figures(statistics.median(before), max(during + after), stored_s, caught_up_s, rate_seen)
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import Tsd
-from tsd.daemon.wiring import now_ms
+from tests.e2e.command import Tsd, on_bigtable, on_cassandra, on_hbase
+from tests.peers.hbase import RunningHbase
+from tsd.daemon.settings import now_ms
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +25,28 @@ def stored(tsd: Tsd, metric: str) -> int:
     return len(tsd.lines(metric, start="30d-ago"))
 
 
-@pytest.fixture
-def tsd(tmp_path: Path) -> Tsd:
-    """A state folder with 20 days of two metrics."""
-    made = Tsd(tmp_path / "state", RULES)
+def settings_on(engine: str, request: pytest.FixtureRequest) -> dict[str, str]:
+    """Settings of an engine with new tables."""
+    if engine == "hbase":
+        hbase: RunningHbase = request.getfixturevalue("hbase")
+        return on_hbase(hbase, hbase.new_tables())
+    if engine == "cassandra":
+        return on_cassandra(request.getfixturevalue("cassandra"))
+    return on_bigtable(request.getfixturevalue("bigtable")) if engine == "bigtable" else {}
+
+
+ENGINES = [
+    "embedded",
+    *(pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("hbase", "cassandra", "bigtable")),
+]
+
+
+@pytest.fixture(params=ENGINES)
+def tsd(request: pytest.FixtureRequest, tmp_path: Path) -> Tsd:
+    """A store with 20 days of two metrics."""
+    made = Tsd(tmp_path / "state", {**RULES, **settings_on(request.param, request)})
+    if request.param in ("cassandra", "bigtable"):
+        assert made.run("create-tables").status == 0
     text = "\n".join([*lines("debug.x", 20), *lines("sys.cpu", 20), ""])
     assert made.run("import", "--auto-metric", "-", stdin=text.encode()).status == 0
     return made

@@ -41,6 +41,7 @@ class ClockGuard:
     def trust(self, now_ms: int) -> None:
         """Record that the clock is right. Raise OSError."""
         self._offset_ms = now_ms - self._monotonic_ms()
+        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o750)  # a command may be the first to use the folder
         write_atomically(self._file, json.dumps({"checked_ms": now_ms}).encode())
 
     def _ahead_ms(self, now_ms: int) -> float | None:
