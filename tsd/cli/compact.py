@@ -10,17 +10,16 @@ from pathlib import Path
 import click
 import trio
 
-from tsd.cli.context import Access, access
+from tsd.cli.context import Access, access, metric_uids
 from tsd.cli.output import Progress
 from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
-from tsd.codec.names import Kind
 from tsd.codec.putline import HOUR_S
-from tsd.codec.text import counted, encode_name
+from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, layout, state_folder
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import block_folder, has_local_store, row_compactor, store_address
-from tsd.errors import BadLine, CorruptRow, NoSuchName, StoreError, TsdError
+from tsd.errors import CorruptRow, StoreError, TsdError
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, summary
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange, SweepState, load_state, save_state
@@ -99,7 +98,7 @@ async def _run(
         with file.lock() if file else nullcontext():
             state = load_state(file) if file else None
             if state is None:
-                state = SweepState(_range(since, until, await _uids(opened, metrics)), b"", CompactionStats())
+                state = SweepState(_range(since, until, await metric_uids(opened, metrics)), b"", CompactionStats())
             else:
                 click.echo(f"tsd: resuming after {counted(state.stats.rows, 'row')}", err=True)
             progress = Progress("rows")
@@ -151,19 +150,3 @@ def _range(since: str, until: str, metrics: list[bytes]) -> SweepRange:
         raise click.UsageError(f"--until {until} is before --since {since}")
     ended_s = min(end_s, now // 1000 - CLOSED_S)
     return SweepRange(first_s // HOUR_S * HOUR_S, max(ended_s - HOUR_S + 1, 0), tuple(sorted(metrics)))
-
-
-async def _uids(opened: Access, metrics: Sequence[str]) -> list[bytes]:
-    """Return the UIDs of metrics. Raise NoSuchName for one without a UID."""
-    try:
-        names = [encode_name(metric) for metric in metrics]
-    except BadLine as exc:
-        raise click.UsageError(str(exc)) from exc
-    found = await opened.uids.find(Kind.METRIC, names)
-    uids: list[bytes] = []
-    for name in dict.fromkeys(names):
-        uid = found[name]
-        if not isinstance(uid, bytes):
-            raise uid if isinstance(uid, TsdError) else NoSuchName(name.decode("latin-1"))
-        uids.append(uid)
-    return uids

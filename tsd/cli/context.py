@@ -1,6 +1,6 @@
 """A command's access to the store, directly or through the daemon that has the database open; and common options."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import trio
 
+from tsd.codec.names import Kind
+from tsd.codec.text import encode_name
 from tsd.config.loader import Config, journal_folder, state_folder
 from tsd.config.state_dir import lock_state
 from tsd.daemon.settings import control_path
-from tsd.errors import DaemonRuns, StoreError, TsdError
+from tsd.errors import BadLine, DaemonRuns, NoSuchName, StoreError, TsdError
 from tsd.ingest.journal.folder import segment_paths
 from tsd.lazy import LazyModule
 from tsd.store import Store
@@ -81,6 +83,22 @@ async def flush_pending(opened: Access, *, delete: bool) -> None:
         raise StoreError(f"{reason}. These points would reappear after the deletion: nothing deleted")
     if reason:
         click.echo(f"tsd: {reason}. The output lacks them", err=True)
+
+
+async def metric_uids(opened: Access, metrics: Sequence[str]) -> list[bytes]:
+    """Return the UIDs of metrics on a command line. Raise NoSuchName for one without a UID."""
+    try:
+        names = [encode_name(metric) for metric in metrics]
+    except BadLine as exc:
+        raise click.UsageError(str(exc)) from exc
+    found = await opened.uids.find(Kind.METRIC, names)
+    uids: list[bytes] = []
+    for name in dict.fromkeys(names):
+        uid = found[name]
+        if not isinstance(uid, bytes):
+            raise uid if isinstance(uid, TsdError) else NoSuchName(name.decode("latin-1"))
+        uids.append(uid)
+    return uids
 
 
 async def _connect(config: Config) -> ControlClient | None:

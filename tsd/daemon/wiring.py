@@ -6,7 +6,7 @@ Commands use `opened_store`, `make_uids`, `configured_reader` and `row_compactor
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,7 +32,7 @@ from tsd.config.loader import (
     state_folder,
 )
 from tsd.daemon.settings import Clock, now_ms
-from tsd.errors import BadConfig, CorruptRow, NoTable
+from tsd.errors import BadConfig, CorruptRow, NoTable, StoreError
 from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
 from tsd.store import Family, Store, Table
@@ -47,6 +47,8 @@ from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler, log_corrupt_row
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 from tsd.tables.opentsdb.retention_task import RetentionTask
+from tsd.tables.opentsdb.rollup_builder import BuildRules, RollupBuilder
+from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.series_recorder import make_recorder
 from tsd.tables.opentsdb.summaries import SummaryRules
@@ -395,6 +397,42 @@ def daemon_retention(
     if not retention.policy.expires:
         return None
     return RetentionTask(retention, clock_guard(config), now_ms, is_busy)
+
+
+def rollup_builder(
+    config: Config,
+    store: Store,
+    uids: Uids,
+    names: Sequence[str],
+    now_ms: Clock,
+    *,
+    pause_ratio: float,
+    on_retry: Callable[[StoreError], None],
+    on_warning: Callable[[str], None],
+) -> RollupBuilder:
+    """Return what writes the rollups of some intervals, by name; without names, of all that can be computed. Raises
+    BadConfig."""
+    rollups = configured_rollups(config)
+    if rollups is None:
+        raise BadConfig(["tsd.rollups.enable: rollups are off: set it, and tsd.rollups.config"])
+    policy = opentsdb.retention_policy(config)
+
+    def keep_s(metric: str) -> int | None:
+        rule = policy.points.find(metric)
+        return rule.keep_s if rule else None
+
+    rules = BuildRules(rollups, intervals_to_build(rollups.config, names), keep_s, pause_ratio)
+    return RollupBuilder(
+        store,
+        config.data_table,
+        layout(config),
+        uids,
+        configured_reader(config, store, uids),
+        rules,
+        now_ms,
+        on_retry=on_retry,
+        on_warning=on_warning,
+    )
 
 
 def clock_guard(config: Config) -> ClockGuard:

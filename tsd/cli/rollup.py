@@ -1,0 +1,188 @@
+"""`tsd rollup build`: write rollups of past points."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import trio
+
+from tsd.cli.context import Access, access, metric_uids
+from tsd.cli.options import config_options
+from tsd.cli.output import Progress
+from tsd.cli.settings import with_config
+from tsd.codec.dates import BadDate, parse_date
+from tsd.codec.text import counted
+from tsd.config.loader import Config, Loaded, state_folder
+from tsd.daemon.settings import now_ms
+from tsd.daemon.wiring import has_local_store, rollup_builder, rollup_tables, store_address
+from tsd.errors import NoTable, StoreError
+from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange
+
+CLOSED_S = 300  # after the end of an interval, for late points
+SAVE_S = 1.0  # shortest interval between saves of the position
+DAEMON_PAUSE_RATIO = 1.0  # if a daemon shares the embedded store: pause for as long as a part took
+SHOWN = 100  # warnings printed one by one
+
+
+class BuildState(NamedTuple):
+    """A build in progress."""
+
+    range: BuildRange
+    position: BuildPosition
+    points: int = 0
+    cells: int = 0
+    warnings: int = 0
+
+
+class _Job(NamedTuple):
+    """The options of a command line."""
+
+    metrics: Sequence[str]
+    start: str
+    end: str
+    intervals: Sequence[str]
+    pause: float | None
+
+
+@click.group()
+@config_options
+def rollup(**_: object) -> None:
+    """Write rollups: sum, count, minimum and maximum of each interval of each series."""
+
+
+@rollup.command()
+@click.argument("metrics", nargs=-1, metavar="[METRIC]...")
+@click.option("--start", default="0", show_default=True, help="Intervals that begin earlier are left as they are.")
+@click.option("--end", default="now", show_default=True, help="And those that end later, or in the last five minutes.")
+@click.option("--interval", "intervals", multiple=True, help="As configured, such as 1h; repeatable. Default: all.")
+@click.option("--pause", type=click.FloatRange(0), help="Pause after each part, as a share of the time that it took.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: rollup.json in the state folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_config
+def build(
+    loaded: Loaded,
+    metrics: Sequence[str],
+    start: str,
+    end: str,
+    intervals: Sequence[str],
+    pause: float | None,
+    checkpoint: Path | None,
+    as_json: bool,
+) -> None:
+    """Compute the rollups of raw points of METRICs or all metrics, and write them into the tables of
+    tsd.rollups.config.
+
+    It can be interrupted at any time. With the same arguments it resumes where it was interrupted. To build again is
+    safe: the cells are replaced. Intervals that tsd.retention.rules may have shortened are left as they are. The default
+    pause is 0, or 1 beside a daemon with an embedded store. Exit status 1 if a row could not be read (it is printed), 3
+    if the store fails for longer than a minute.
+    """
+    config = loaded.config
+    job = _Job(tuple(sorted(set(metrics))), start, end, intervals, pause)
+    words = [config.backend.value, store_address(config), config.data_table, start, end, ",".join(intervals)]
+    words.append(config.rollups_config)
+    file = Checkpoint(checkpoint or state_folder(config) / "rollup.json", [*words, *job.metrics])
+    done = trio.run(_run, config, file, job)
+    if as_json:
+        click.echo(json.dumps({"points": done.points, "cells": done.cells, "warnings": done.warnings}))
+    else:
+        click.echo(f"{counted(done.points, 'point')} read, {counted(done.cells, 'rollup')} written")
+    sys.exit(1 if done.warnings else 0)
+
+
+async def _run(config: Config, file: Checkpoint, job: _Job) -> BuildState:
+    async with access(config, must_exist=True) as opened:
+        existing = await opened.store.tables()
+        if missing := [name for name in [config.data_table, *rollup_tables(config)] if name not in existing]:
+            raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
+        if reason := await opened.flush_daemon():
+            raise StoreError(f"{reason}. Rollups would lack them: nothing built")
+        with file.lock():
+            state = _load(file)
+            if state is None:
+                state = BuildState(_range(job, await metric_uids(opened, job.metrics)), START)
+            else:
+                click.echo(f"tsd: resuming after {counted(state.points, 'point')}", err=True)
+            return await _build(config, opened, file, state, job)
+
+
+async def _build(config: Config, opened: Access, file: Checkpoint, state: BuildState, job: _Job) -> BuildState:
+    shares = has_local_store(config) and opened.daemon is not None
+    progress = Progress("points")
+    warnings: list[str] = []
+
+    def show(text: str) -> None:
+        with progress.paused():
+            click.echo(f"tsd: {text}", err=True)
+
+    def warn(text: str) -> None:
+        warnings.append(text)
+        if len(warnings) <= SHOWN:
+            show(text)
+
+    builder = rollup_builder(
+        config, opened.store, opened.uids, job.intervals, now_ms,
+        pause_ratio=(DAEMON_PAUSE_RATIO if shares else 0.0) if job.pause is None else job.pause,
+        on_retry=lambda error: show(f"retrying: {error}"), on_warning=warn,
+    )  # fmt: skip
+    before, due_s = state.warnings, trio.current_time() + SAVE_S
+    try:
+        async for step in builder.run(state.range, state.position):
+            progress.add(step.points)
+            state = BuildState(
+                state.range, step.position, state.points + step.points, state.cells + step.cells, before + len(warnings)
+            )
+            if trio.current_time() >= due_s:
+                await trio.to_thread.run_sync(_save, file, state)
+                due_s = trio.current_time() + SAVE_S
+    finally:
+        progress.close()
+    file.clear()
+    return state._replace(warnings=before + len(warnings))
+
+
+def _range(job: _Job, metrics: Sequence[bytes]) -> BuildRange:
+    """Return the range of a command line."""
+    now = now_ms()
+    try:
+        first_s, end_s = (parse_date(word, now) // 1000 for word in (job.start, job.end))
+    except BadDate as exc:
+        raise click.UsageError(str(exc)) from exc
+    if end_s < first_s:
+        raise click.UsageError(f"--end {job.end} is before --start {job.start}")
+    return BuildRange(first_s, min(end_s, now // 1000 - CLOSED_S), tuple(sorted(metrics)))
+
+
+def _save(file: Checkpoint, state: BuildState) -> None:
+    """Raises TsdError."""
+    first_s, end_s, metrics = state.range
+    file.save(
+        {
+            "range": [first_s, end_s, [metric.hex() for metric in metrics]],
+            "position": [state.position.metric.hex(), state.position.day_s],
+            "counts": [state.points, state.cells, state.warnings],
+        }
+    )
+
+
+def _load(file: Checkpoint) -> BuildState | None:
+    """Return the build to resume, None if there is none. Raises TsdError."""
+    saved = file.load()
+    try:
+        return None if saved is None else _decode(saved)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _decode(saved: Mapping[str, Any]) -> BuildState:
+    first_s, end_s, metrics = saved["range"]
+    metric, day_s = saved["position"]
+    for number in (first_s, end_s, day_s, *saved["counts"]):
+        if not isinstance(number, int):
+            raise TypeError(f"got {number!r}, wanted an integer")
+    span = BuildRange(first_s, end_s, tuple(map(bytes.fromhex, metrics)))
+    return BuildState(span, BuildPosition(bytes.fromhex(metric), day_s), *saved["counts"])

@@ -1,0 +1,291 @@
+"""Writes rollups of stored points: sum, count, minimum and maximum of past intervals, into OpenTSDB's rollup tables.
+
+Metric after metric, a few days at a time. Cells are computed from all points of their interval, so a part may be built
+again at any time, for example after an error or where late points came. Nothing is deleted: rollups of points that have
+expired stay. Rollups are not computed from what retention has left of an interval, either: see `RollupBuilder.run`.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import trio
+
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.rollup import Interval, Rollups
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, join_pairs, salt_of, salts, split_pairs
+from tsd.errors import DamagedBlock, StoreError, TsdError
+from tsd.store import Put, Store
+from tsd.store.retry import backoff
+from tsd.tables.opentsdb.rollup_sums import DAY_S, HOUR_S, LongSums, RowKeys, Sums, coarser, rollup_puts, sums_of
+from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.reading import EncodedPage, PointPage, PointReader, ScanRange, SeriesRequest
+
+T = TypeVar("T")
+
+MOST_DAYS = 32  # of a part
+FEW_POINTS, MANY_POINTS = 200_000, 2_000_000  # of a part: the next one has twice, or half of its days
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.5, 30.0, 8  # after a StoreError: about a minute in all
+
+
+class BuildRange(NamedTuple):
+    """What is built: the intervals that lie between two times as a whole."""
+
+    first_s: int
+    end_s: int  # exclusive
+    metrics: tuple[bytes, ...] = ()  # UIDs in order; empty: all metrics
+
+
+class BuildPosition(NamedTuple):
+    """Where the next part begins."""
+
+    metric: bytes = b""
+    day_s: int = 0
+
+
+START = BuildPosition()
+
+
+class BuildStep(NamedTuple):
+    """What one part added, and where the next one begins."""
+
+    points: int
+    cells: int
+    position: BuildPosition
+
+
+class BuildRules(NamedTuple):
+    """How rollups are built."""
+
+    rollups: Rollups
+    intervals: tuple[Interval, ...]  # see `can_build`
+    keep_s: Callable[[str], int | None]  # how long points of a metric are kept; None: forever
+    pause_ratio: float = 0.0  # pause after each part, as a share of the time that it took
+
+
+class RollupBuilder:
+    """Builds the rollups of one data table."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: str,
+        layout: Layout,
+        uids: Uids,
+        reader: PointReader,
+        rules: BuildRules,
+        now_ms: Callable[[], int],
+        *,
+        on_retry: Callable[[StoreError], None] = lambda _: None,
+        on_warning: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`table` has the raw points. `now_ms` is the wall clock. `on_retry` is called with each StoreError that is
+        retried, `on_warning` for each row whose points could not be read."""
+        self._store = store
+        self._table = table
+        self._layout = layout
+        self._uids = uids
+        self._reader = reader
+        self._rules = rules
+        self._now_ms = now_ms
+        self._on_retry = on_retry
+        self._on_warning = on_warning
+        self._raw_tag: tuple[bytes, bytes] | None = None  # UIDs of the tag that rollups of single series get
+
+    async def run(self, span: BuildRange, position: BuildPosition = START) -> AsyncGenerator[BuildStep, None]:
+        """Build the rollups of a range from a position on. Yield after each part, whose cells are then synced.
+
+        An interval whose first points may have expired is left as it is. Raise StoreError if the store fails after all
+        retries.
+        """
+        if self._rules.rollups.tag_raw:
+            self._raw_tag = await self._find_raw_tag()
+        async with aclosing(self._metrics(span, position.metric)) as metrics:
+            async for metric in metrics:
+                first_s = max(span.first_s, position.day_s if metric == position.metric else 0)
+                async with aclosing(self._metric(metric, span, first_s)) as steps:
+                    async for step in steps:
+                        yield step
+
+    async def _metric(self, metric: bytes, span: BuildRange, first_s: int) -> AsyncGenerator[BuildStep, None]:
+        """Build the rollups of one metric."""
+        name = (await self._retried(partial(self._uids.names, Kind.METRIC, [metric])))[metric]
+        if not isinstance(name, bytes):
+            self._on_warning(f"metric {metric.hex()} has no name: no rollups are built of it")
+            return
+        days = 1
+        day_s = await self._next_day(metric, first_s, span.end_s)
+        while day_s is not None:
+            begun = trio.current_time()
+            part = _Part(self._layout, self._rules, metric, name.decode("latin-1"), self._raw_tag)
+            stop_s = min(day_s + days * DAY_S, -(-span.end_s // DAY_S) * DAY_S)
+            try:
+                await self._retried(partial(self._build, part, ScanRange(day_s, stop_s), span))
+            except DamagedBlock as exc:
+                if days > 1:
+                    days = 1
+                    continue
+                self._on_warning(f"no rollups of the rest of the day {day_s}: {exc}")
+            days = _next_days(days, part.points)
+            pause_s = (trio.current_time() - begun) * self._rules.pause_ratio
+            day_s = await self._next_day(metric, stop_s, span.end_s) if stop_s < span.end_s else None
+            yield BuildStep(part.points, part.cells, BuildPosition(metric, span.end_s if day_s is None else day_s))
+            await trio.sleep(pause_s)
+
+    async def _build(self, part: "_Part", days: ScanRange, span: BuildRange) -> None:
+        """Build the rollups of some days of a metric."""
+        part.clear()
+        selection = await self._reader.select(SeriesRequest(part.metric))
+        series = selection.series
+
+        async def take(page: EncodedPage[PointPage]) -> None:
+            await series.match(page.series())
+            found, sums = await trio.to_thread.run_sync(part.read, page)
+            for warning in found.warnings:
+                self._on_warning(f"metric {part.metric}: {warning}")
+            await self._put(part, sums, series.pairs, span)
+
+        await selection.read(days, take, annotations=False)
+        await self._put(part, part.long_sums(), series.pairs, span)
+        await self._store.sync()
+
+    async def _put(
+        self, part: "_Part", sums: Sequence[tuple[Interval, Sums]], pairs: Sequence[bytes], span: BuildRange
+    ) -> None:
+        keep_s = self._rules.keep_s(part.metric)  # what was deleted before it was read, had expired by now
+        first_s = span.first_s if keep_s is None else max(span.first_s, self._now_ms() // 1000 - keep_s)
+        for interval, each in sums:
+            whole = each.within(first_s, span.end_s, interval.seconds)
+            if len(whole.series):
+                puts = await trio.to_thread.run_sync(part.puts, whole, interval, pairs)
+                await self._store.put(interval.table, puts)
+                part.cells += len(puts)
+
+    async def _metrics(self, span: BuildRange, first: bytes) -> AsyncGenerator[bytes, None]:
+        """Yield the UID of each metric from `first` on that has rows, in order."""
+        if span.metrics:
+            for metric in span.metrics:
+                if metric >= first:
+                    yield metric
+            return
+        metric: bytes | None = first or bytes(self._layout.widths.metric)
+        while metric is not None:
+            keys = [await self._first_key(salt + metric, after(salt)) for salt in salts(self._layout)]
+            found = [key[self._layout.salt_width : self._layout.metric_end] for key in keys if key is not None]
+            if not found:
+                return
+            metric = min(found)
+            if any(metric):  # the others are global annotations
+                yield metric
+            metric = after(metric)
+
+    async def _next_day(self, metric: bytes, first_s: int, end_s: int) -> int | None:
+        """Return the day of the metric's first row between two times, None if there is none."""
+        bases = []
+        for salt in salts(self._layout):
+            prefix = salt + metric
+            start = prefix + base_bytes(first_s // DAY_S * DAY_S)
+            key = await self._first_key(start, prefix + base_bytes(end_s))
+            if key is not None:
+                bases.append(int.from_bytes(key[self._layout.metric_end :][:BASE_BYTES], "big"))
+        return min(bases) // DAY_S * DAY_S if bases else None
+
+    async def _first_key(self, start: bytes, stop: bytes | None) -> bytes | None:
+        """Return the first row key of a series in a range of the data table."""
+        at: bytes | None = start
+        while at is not None and (stop is None or at < stop):
+            page = await self._retried(partial(self._store.page, self._table, at, stop, limit=1))
+            if page.rows and len(page.rows[0].key) >= self._layout.pairs_start:
+                return page.rows[0].key
+            at = page.rows[0].key + b"\0" if page.rows else page.next_start
+        return None
+
+    async def _find_raw_tag(self) -> tuple[bytes, bytes]:
+        """Return the UIDs of the tag that rollups of single series get; assign them if they are new."""
+        rollups = self._rules.rollups
+        found = []
+        for kind, name in ((Kind.TAGK, rollups.tag_key), (Kind.TAGV, rollups.raw_value)):
+            uid = (await self._uids.find_or_assign(kind, [name]))[name]
+            if not isinstance(uid, bytes):
+                raise uid if isinstance(uid, TsdError) else StoreError(f"no UID for {name.decode('latin-1')}")
+            found.append(bytes(uid))
+        return found[0], found[1]
+
+    async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `call`, retried with backoff on StoreError."""
+        for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
+            try:
+                return await call()
+            except DamagedBlock:
+                raise
+            except StoreError as error:
+                self._on_retry(error)
+            await trio.sleep(wait_s)
+        return await call()
+
+
+class _Part:
+    """Some days of one metric: computes in threads, without I/O."""
+
+    def __init__(
+        self, layout: Layout, rules: BuildRules, uid: bytes, metric: str, raw_tag: tuple[bytes, bytes] | None
+    ) -> None:
+        self.metric = metric
+        self._layout = layout
+        self._config = rules.rollups.config
+        self._short = sorted((one for one in rules.intervals if one.seconds <= HOUR_S), key=lambda one: one.seconds)
+        self._intervals = rules.intervals
+        self._uid = uid
+        self._raw_tag = raw_tag
+        self.clear()
+
+    def clear(self) -> None:
+        """Start again."""
+        self.points = 0
+        self.cells = 0
+        self._keys = RowKeys([], [])
+        self._long = [(one, LongSums(one.seconds)) for one in self._intervals if one.seconds > HOUR_S]
+
+    def read(self, page: EncodedPage[PointPage]) -> tuple[PointPage, list[tuple[Interval, Sums]]]:
+        """Return a decoded page, and the aggregates of its intervals that are no longer than an hour."""
+        found = page.decode()
+        self.points += len(found.batch.times)
+        known: dict[int, Sums] = {}
+        for seconds in dict.fromkeys([*(one.seconds for one in self._short), *([HOUR_S] if self._long else [])]):
+            divisors = [other for other in known if seconds % other == 0]
+            known[seconds] = (
+                coarser(known[max(divisors)], seconds) if divisors else sums_of(found.batch, seconds)
+            )
+        for _, sums in self._long:
+            sums.add(known[HOUR_S])
+        return found, [(one, known[one.seconds]) for one in self._short]
+
+    def long_sums(self) -> list[tuple[Interval, Sums]]:
+        """Return the aggregates of the intervals that are longer than an hour."""
+        return [(one, sums) for one, added in self._long for sums in added.finish()]
+
+    def puts(self, sums: Sums, interval: Interval, pairs: Sequence[bytes]) -> list[Put]:
+        """Return the cells of aggregates. `pairs` are the tag pairs of each series, by number."""
+        heads, tails = self._keys
+        layout = self._layout
+        for each in pairs[len(tails) :]:
+            tagged = self._tagged(each)
+            salt = salt_of(self._uid, tagged, layout.salt_width, layout.salt_buckets) if layout.salt_width else b""
+            heads.append(salt + self._uid)
+            tails.append(tagged)
+        return rollup_puts(sums, interval, self._config, self._keys)
+
+    def _tagged(self, pairs: bytes) -> bytes:
+        """Return the tag pairs of a series in rollup tables."""
+        split = split_pairs(self._layout.widths, pairs)
+        if self._raw_tag is None or any(tagk == self._raw_tag[0] for tagk, _ in split):
+            return pairs
+        return join_pairs([*split, self._raw_tag])
+
+
+def _next_days(days: int, points: int) -> int:
+    """Return the days of the next part after one with some points."""
+    if points > MANY_POINTS:
+        return max(days // 2, 1)
+    return min(days * 2, MOST_DAYS) if points < FEW_POINTS else days

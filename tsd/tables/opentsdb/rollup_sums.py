@@ -1,0 +1,199 @@
+"""Sums, counts, minima and maxima of intervals, computed from columns of points; and their cells (FORMATS.md §9).
+
+All arrays of `Sums` are parallel. No Python object is made per point. Sums, minima and maxima are stored as doubles and
+counts as integers of 8 bytes, whatever their values: so a cell that is computed again has the same column, and replaces
+the earlier one.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.rollup import Interval, RollupConfig, rollup_base, rollup_qualifier
+from tsd.codec.opentsdb.rowkey import base_bytes
+from tsd.codec.points import Batch, Float64, Int64, Points
+from tsd.codec.text import FLOAT
+from tsd.errors import BadConfig
+from tsd.store import Put
+
+HOUR_S, DAY_S = 3600, 86_400
+AGGREGATORS = ("sum", "count", "min", "max")  # in the order of the fields of Sums
+VALUE_BYTES = 8
+_WHY_NOT = "wanted an interval that divides an hour, or hours that divide a day, and not the default interval"
+_INTEGER, _DOUBLE = 7, FLOAT | 7  # flags of values of 8 bytes
+
+
+class Sums(NamedTuple):
+    """Aggregates of intervals of one length, those of a series in a row."""
+
+    series: Int64
+    times_s: Int64  # starts of the intervals
+    sums: Float64
+    counts: Int64
+    minima: Float64
+    maxima: Float64
+
+    def at(self, index: Int64 | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "Sums":
+        """Return the intervals that a numpy index selects."""
+        return Sums(*(column[index] for column in self))
+
+    def within(self, first_s: int, end_s: int, seconds: int) -> "Sums":
+        """Return the intervals of a length that lie in a span as a whole."""
+        inside = (self.times_s >= first_s) & (self.times_s + seconds <= end_s)
+        return self if inside.all() else self.at(inside)
+
+
+class RowKeys(NamedTuple):
+    """The parts of the series' row keys, by number of the series."""
+
+    heads: Sequence[bytes]  # salt and metric
+    tails: Sequence[bytes]  # tag pairs
+
+
+def can_build(interval: Interval) -> bool:
+    """Return whether an interval can be computed: one that divides an hour, or hours that divide a day. Those of the
+    default interval are the raw points."""
+    divides = HOUR_S % interval.seconds == 0 or (interval.seconds % HOUR_S == 0 and DAY_S % interval.seconds == 0)
+    return divides and not interval.is_default
+
+
+def intervals_to_build(config: RollupConfig, names: Sequence[str] = ()) -> tuple[Interval, ...]:
+    """Return the intervals with some names, without names all that can be computed. Raise BadConfig if one is not
+    configured or cannot be computed, and if no aggregator can."""
+    known = {one.name: one for one in config.intervals}
+    problems = [f"no interval {name} is configured" for name in names if name not in known]
+    chosen = [known[name] for name in dict.fromkeys(names or known) if name in known]
+    if names:
+        problems += [f"{one.name}: {_WHY_NOT}" for one in chosen if not can_build(one)]
+    found = tuple(one for one in chosen if can_build(one))
+    if not found and not problems:
+        problems.append(f"none of the intervals {', '.join(known)} can be computed: {_WHY_NOT}")
+    if not set(config.ids) & set(AGGREGATORS):
+        problems.append(f"aggregationIds: wanted at least one of {', '.join(AGGREGATORS)}")
+    if problems:
+        raise BadConfig([f"tsd.rollups.config: {problem}" for problem in problems])
+    return found
+
+
+def sums_of(batch: Batch, seconds: int) -> Sums:
+    """Return the aggregates of a batch of hours for intervals that divide an hour. NaN counts as no point."""
+    values = Points(batch.times, batch.bits, batch.floats).doubles()
+    starts, times = batch.starts, batch.times
+    if np.isnan(values).any():
+        is_number = ~np.isnan(values)
+        before: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(is_number, dtype=np.int64)))
+        starts, times, values = before[starts], times[is_number], values[is_number]
+    has_points = np.diff(starts) > 0
+    rows, first = np.flatnonzero(has_points), starts[:-1][has_points]
+    if seconds < HOUR_S and len(times):
+        stamps = times // (seconds * 1000)
+        begins = np.ones(len(stamps), np.bool_)
+        begins[1:] = stamps[1:] != stamps[:-1]
+        begins[first] = True
+        inner = np.flatnonzero(begins)
+        rows, first = rows[np.searchsorted(first, inner, "right") - 1], inner
+    counts = np.diff(first, append=len(times))
+    if not len(first):
+        return Sums(first, first, np.empty(0), first, np.empty(0), np.empty(0))
+    return Sums(
+        batch.series[rows].astype(np.int64),
+        times[first] // (seconds * 1000) * seconds,
+        np.add.reduceat(values, first),
+        counts,
+        np.minimum.reduceat(values, first),
+        np.maximum.reduceat(values, first),
+    )
+
+
+def coarser(fine: Sums, seconds: int) -> Sums:
+    """Return the aggregates of longer intervals; those of a series must be in order of time."""
+    if not len(fine.series):
+        return fine
+    stamps = fine.times_s // seconds
+    begins = np.ones(len(stamps), np.bool_)
+    begins[1:] = (stamps[1:] != stamps[:-1]) | (fine.series[1:] != fine.series[:-1])
+    first = np.flatnonzero(begins)
+    return Sums(
+        fine.series[first],
+        stamps[first] * seconds,
+        np.add.reduceat(fine.sums, first),
+        np.add.reduceat(fine.counts, first),
+        np.minimum.reduceat(fine.minima, first),
+        np.maximum.reduceat(fine.maxima, first),
+    )
+
+
+class LongSums:
+    """Adds up the hours of intervals that are longer than an hour. Memory is 32 bytes for each series and interval."""
+
+    def __init__(self, seconds: int) -> None:
+        self._seconds = seconds
+        self._intervals: dict[int, tuple[Float64, Int64, Float64, Float64]] = {}  # by start; by number of the series
+
+    def add(self, hours: Sums) -> None:
+        """Add hours, of any series in any order."""
+        starts = hours.times_s // self._seconds * self._seconds
+        for start in np.unique(starts).tolist():
+            part = hours.at(starts == start)
+            sums, counts, minima, maxima = self._room(start, int(part.series.max()) + 1)
+            np.add.at(sums, part.series, part.sums)
+            np.add.at(counts, part.series, part.counts)
+            np.minimum.at(minima, part.series, part.minima)
+            np.maximum.at(maxima, part.series, part.maxima)
+
+    def _room(self, start: int, size: int) -> tuple[Float64, Int64, Float64, Float64]:
+        """Return the arrays of an interval, with at least `size` series."""
+        empty: tuple[Float64, Int64, Float64, Float64] = (np.zeros(0), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+        found = self._intervals.get(start, empty)
+        if len(found[0]) < size:
+            more = max(size, 2 * len(found[0])) - len(found[0])
+            sums, counts, minima, maxima = found
+            found = (
+                np.append(sums, np.zeros(more)),
+                np.append(counts, np.zeros(more, np.int64)),
+                np.append(minima, np.full(more, np.inf)),
+                np.append(maxima, np.full(more, -np.inf)),
+            )
+            self._intervals[start] = found
+        return found
+
+    def finish(self) -> Iterator[Sums]:
+        """Yield the intervals, in order of time, each with the series that have points."""
+        for start, (sums, counts, minima, maxima) in sorted(self._intervals.items()):
+            series = np.flatnonzero(counts)
+            times = np.full(len(series), start, np.int64)
+            yield Sums(series, times, sums[series], counts[series], minima[series], maxima[series])
+
+
+def rollup_puts(sums: Sums, interval: Interval, config: RollupConfig, keys: RowKeys) -> list[Put]:
+    """Return the cells of intervals, those of a row together, for the aggregators that have an id."""
+    sums = sums.at(np.lexsort((sums.times_s, sums.series)))
+    names = [name for name in AGGREGATORS if name in config.ids]
+    columns = dict(zip(AGGREGATORS, sums[2:], strict=True))
+    values = [_big_endian(columns[name]) for name in names]
+    times, places = np.unique(sums.times_s, return_inverse=True)
+    spots = [
+        (base_bytes(rollup_base(time, interval)), [_column(name, time, interval, config) for name in names])
+        for time in times.tolist()
+    ]
+    heads, tails = keys
+    puts = []
+    for at, (series, place) in enumerate(zip(sums.series.tolist(), places.tolist(), strict=True)):
+        base, wanted = spots[place]
+        row = heads[series] + base + tails[series]
+        start = at * VALUE_BYTES
+        end = start + VALUE_BYTES
+        puts += [Put(row, column, value[start:end]) for column, value in zip(wanted, values, strict=True)]
+    return puts
+
+
+def _column(name: str, time_s: int, interval: Interval, config: RollupConfig) -> bytes:
+    flags = _INTEGER if name == "count" else _DOUBLE
+    return COLUMN + rollup_qualifier(config.ids[name], time_s, interval, flags)
+
+
+def _big_endian(values: Float64 | Int64) -> bytes:
+    """Return the bytes of values of 8 bytes each, as cells have them."""
+    return values.astype(values.dtype.newbyteorder(">")).tobytes()
