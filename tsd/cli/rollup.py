@@ -76,10 +76,10 @@ def build(
     """Compute the rollups of raw points of METRICs or all metrics, and write them into the tables of
     tsd.rollups.config.
 
-    It can be interrupted at any time. With the same arguments it resumes where it was interrupted. To build again is
-    safe: the cells are replaced. Intervals that tsd.retention.rules may have shortened are left as they are. The default
-    pause is 0, or 1 beside a daemon with an embedded store. Exit status 1 if a row could not be read (it is printed), 3
-    if the store fails for longer than a minute.
+    It can be interrupted at any time, and resumes with the same arguments. To build again is safe: cells are replaced.
+    Intervals that tsd.retention.rules may have shortened are left as they are. The default pause is 0, or 1 while a
+    daemon has the embedded store open. Exit status 1 if a row could not be read (it is printed), 3 if the store fails
+    for longer than a minute.
     """
     config = loaded.config
     job = _Job(tuple(sorted(set(metrics))), start, end, intervals, pause)
@@ -129,7 +129,7 @@ async def _build(config: Config, opened: Access, file: Checkpoint, state: BuildS
         pause_ratio=(DAEMON_PAUSE_RATIO if shares else 0.0) if job.pause is None else job.pause,
         on_retry=lambda error: show(f"retrying: {error}"), on_warning=warn,
     )  # fmt: skip
-    before, due_s = state.warnings, trio.current_time() + SAVE_S
+    before, due_s = state.warnings, trio.current_time()
     try:
         async for step in builder.run(state.range, state.position):
             progress.add(step.points)

@@ -169,16 +169,16 @@ class RollupBuilder:
                 if metric >= first:
                     yield metric
             return
-        metric: bytes | None = first or bytes(self._layout.widths.metric)
-        while metric is not None:
-            keys = [await self._first_key(salt + metric, after(salt)) for salt in salts(self._layout)]
+        next_metric: bytes | None = first or bytes(self._layout.widths.metric)
+        while next_metric is not None:
+            keys = [await self._first_key(salt + next_metric, after(salt)) for salt in salts(self._layout)]
             found = [key[self._layout.salt_width : self._layout.metric_end] for key in keys if key is not None]
             if not found:
                 return
             metric = min(found)
             if any(metric):  # the others are global annotations
                 yield metric
-            metric = after(metric)
+            next_metric = after(metric)
 
     async def _next_day(self, metric: bytes, first_s: int, end_s: int) -> int | None:
         """Return the day of the metric's first row between two times, None if there is none."""
@@ -254,9 +254,7 @@ class _Part:
         known: dict[int, Sums] = {}
         for seconds in dict.fromkeys([*(one.seconds for one in self._short), *([HOUR_S] if self._long else [])]):
             divisors = [other for other in known if seconds % other == 0]
-            known[seconds] = (
-                coarser(known[max(divisors)], seconds) if divisors else sums_of(found.batch, seconds)
-            )
+            known[seconds] = coarser(known[max(divisors)], seconds) if divisors else sums_of(found.batch, seconds)
         for _, sums in self._long:
             sums.add(known[HOUR_S])
         return found, [(one, known[one.seconds]) for one in self._short]

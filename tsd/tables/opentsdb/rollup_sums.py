@@ -13,7 +13,7 @@ import numpy as np
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Interval, RollupConfig, rollup_base, rollup_qualifier
 from tsd.codec.opentsdb.rowkey import base_bytes
-from tsd.codec.points import Batch, Float64, Int64, Points
+from tsd.codec.points import Batch, Bool, Float64, Int64, Points
 from tsd.codec.text import FLOAT
 from tsd.errors import BadConfig
 from tsd.store import Put
@@ -35,9 +35,10 @@ class Sums(NamedTuple):
     minima: Float64
     maxima: Float64
 
-    def at(self, index: Int64 | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "Sums":
+    def at(self, index: Int64 | Bool) -> "Sums":
         """Return the intervals that a numpy index selects."""
-        return Sums(*(column[index] for column in self))
+        series, times_s, sums, counts, minima, maxima = self
+        return Sums(series[index], times_s[index], sums[index], counts[index], minima[index], maxima[index])
 
     def within(self, first_s: int, end_s: int, seconds: int) -> "Sums":
         """Return the intervals of a length that lie in a span as a whole."""
@@ -48,8 +49,8 @@ class Sums(NamedTuple):
 class RowKeys(NamedTuple):
     """The parts of the series' row keys, by number of the series."""
 
-    heads: Sequence[bytes]  # salt and metric
-    tails: Sequence[bytes]  # tag pairs
+    heads: list[bytes]  # salt and metric
+    tails: list[bytes]  # tag pairs
 
 
 def can_build(interval: Interval) -> bool:
@@ -171,8 +172,8 @@ def rollup_puts(sums: Sums, interval: Interval, config: RollupConfig, keys: RowK
     """Return the cells of intervals, those of a row together, for the aggregators that have an id."""
     sums = sums.at(np.lexsort((sums.times_s, sums.series)))
     names = [name for name in AGGREGATORS if name in config.ids]
-    columns = dict(zip(AGGREGATORS, sums[2:], strict=True))
-    values = [_big_endian(columns[name]) for name in names]
+    fields: tuple[Float64 | Int64, ...] = (sums.sums, sums.counts, sums.minima, sums.maxima)
+    values = [_big_endian(column) for name, column in zip(AGGREGATORS, fields, strict=True) if name in config.ids]
     times, places = np.unique(sums.times_s, return_inverse=True)
     spots = [
         (base_bytes(rollup_base(time, interval)), [_column(name, time, interval, config) for name in names])

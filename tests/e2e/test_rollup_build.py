@@ -1,0 +1,118 @@
+"""`tsd rollup build` as operators run it: with and without a daemon, interrupted and resumed."""
+
+import http.client
+import json
+import signal
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.e2e.command import Served, Tsd, until
+
+pytestmark = pytest.mark.slow
+
+START_S, HOUR_S, DAY_S = 1356998400, 3600, 86_400
+DAYS = 5
+CONFIG = {
+    "aggregationIds": {"sum": 0, "count": 1, "min": 2, "max": 3},
+    "intervals": [
+        {"interval": "1m", "table": "tsdb", "preAggregationTable": "agg", "rowSpan": "1h", "defaultInterval": True},
+        {"interval": "1h", "table": "r1h", "preAggregationTable": "agg1h", "rowSpan": "1d"},
+        {"interval": "1d", "table": "r1d", "preAggregationTable": "agg1d", "rowSpan": "1n"},
+    ],
+}
+SETTINGS = {
+    "tsd.rollups.enable": "true",
+    "tsd.rollups.config": json.dumps(CONFIG),
+    "tsd.core.auto_create_metrics": "true",
+}
+QUERIES = [
+    f"{aggregator}:{spec}:{metric}"
+    for aggregator in ("sum", "none")
+    for spec in ("1h-sum", "1h-avg", "6h-max", "1d-min", "1d-avg", "1d-count", "2h-count")
+    for metric in ("m0", "m7{host=*}")
+]
+
+
+def lines(metric: str, days: int = DAYS) -> list[str]:
+    """Return points every 15 minutes; their values are exact in any order of addition."""
+    return [
+        f"{metric} {START_S + at} {(at * number % 977) / 8} host=h{number}"
+        for number in range(1, 4)
+        for at in range(0, days * DAY_S, 900)
+    ]
+
+
+def answer(served: Served, query: str, usage: str) -> Any:
+    function, rest = query.split(":", 1)
+    spec, metric = rest.split(":", 1)
+    m = quote(f"{function}:{spec}:{usage}:{metric}")
+    path = f"/api/query?start={START_S}&end={START_S + DAYS * DAY_S - 1}&show_tsuids&m={m}"
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    try:
+        connection.request("GET", path)
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def differing(served: Served) -> list[str]:
+    """Return the queries that rollups answer otherwise than raw points, or not at all."""
+    found = {
+        query: (answer(served, query, "rollup_raw"), answer(served, query, "rollup_nofallback")) for query in QUERIES
+    }
+    return [query for query, (raw, rolled) in found.items() if not raw or raw != rolled]
+
+
+@pytest.fixture
+def tsd(tmp_path: Path) -> Tsd:
+    """A state folder with five days of ten metrics."""
+    made = Tsd(tmp_path / "state", SETTINGS)
+    text = "".join(f"{line}\n" for number in range(10) for line in lines(f"m{number}"))
+    assert made.run("import", "--auto-metric", "-", stdin=text.encode()).status == 0
+    return made
+
+
+def test_built_rollups_answer_like_raw_points(tsd: Tsd) -> None:
+    with tsd.serve() as served:
+        assert differing(served) == QUERIES
+    done = tsd.run("rollup", "build", "--json")
+    assert (done.status, done.err) == (0, "")
+    points = 10 * len(lines("m"))
+    cells = 10 * 3 * DAYS * 25 * 4
+    assert json.loads(done.out) == {"points": points, "cells": cells, "warnings": 0}
+    with tsd.serve() as served:
+        assert differing(served) == []
+        late = f"put m7 {START_S + 450} 1000000 host=h1\n"
+        assert served.send_lines(late.encode()) == b"synced 1\n"
+        assert differing(served) != []
+        again = tsd.run("rollup", "build", "m7", "--end", str(START_S + DAY_S), "--json")
+        assert json.loads(again.out)["points"] == 3 * 96 + 1
+        assert differing(served) == []
+
+
+def test_killed_build_resumes(tsd: Tsd) -> None:
+    whole = tsd.run("rollup", "build", "--checkpoint", str(tsd.folder / "other.json"), "--json")
+    with tsd.popen("rollup", "build", "--pause", "1000000") as process:
+        checkpoint = tsd.folder / "rollup.json"
+        until(checkpoint.exists, "a checkpoint")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    resumed = tsd.run("rollup", "build", "--json")
+    assert resumed.status == 0
+    assert "resuming" in resumed.err
+    assert not checkpoint.exists()
+    assert json.loads(resumed.out) == json.loads(whole.out)
+
+
+def test_build_says_what_it_cannot_do(tsd: Tsd, tmp_path: Path) -> None:
+    off = tsd.but({"tsd.rollups.enable": "false"}).run("rollup", "build")
+    assert (off.status, "tsd.rollups.enable" in off.err) == (2, True)
+    default = tsd.run("rollup", "build", "--interval", "1m")
+    assert (default.status, "1m" in default.err) == (2, True)
+    unknown = tsd.run("rollup", "build", "nothing")
+    assert (unknown.status, "nothing" in unknown.err) == (1, True)
+    nowhere = Tsd(tmp_path / "nowhere", SETTINGS).run("rollup", "build")
+    assert nowhere.status == 1

@@ -1,0 +1,215 @@
+"""Rollups are built from raw points: which intervals, in which rows, and again after an error or late points."""
+
+import json
+import struct
+from collections.abc import Sequence
+
+import pytest
+from trio.testing import MockClock
+
+from tests.flaky_store import Fault, FlakyStore
+from tests.unit.query.engines import DATA, START_S, UID, QueryEnvironment
+from tsd.codec.names import Kind
+from tsd.codec.opentsdb.cell import FAMILY
+from tsd.codec.opentsdb.rollup import Rollups, decode_rollup, parse_config, rollup_time
+from tsd.codec.opentsdb.rowkey import Layout, split_key
+from tsd.codec.opentsdb.uid import NAME_FAMILY
+from tsd.errors import StoreError
+from tsd.store import Family, Store, Table, scan
+from tsd.tables.opentsdb.reader import OpenTsdbReader
+from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange, BuildRules, BuildStep, RollupBuilder
+from tsd.tables.opentsdb.rollup_sums import intervals_to_build
+from tsd.tables.opentsdb.uids import Uids
+
+HOUR_S, DAY_S = 3600, 86_400
+SPANS = {"1m": "1h", "10m": "6h", "1h": "1d", "1d": "1n"}
+CONFIG = {
+    "aggregationIds": {"sum": 0, "count": 1, "min": 2, "max": 3},
+    "intervals": [
+        {"interval": name, "table": DATA if name == "1m" else f"r{name}", "preAggregationTable": "agg",
+         "rowSpan": span, "defaultInterval": name == "1m"}
+        for name, span in SPANS.items()
+    ],
+}  # fmt: skip
+ROLLUPS = Rollups(parse_config(json.dumps(CONFIG).encode()))
+EVERYTHING = BuildRange(0, START_S + 400 * DAY_S)
+Found = dict[tuple[str, str, int], dict[str, float]]  # interval, host, time since START_S → aggregates
+
+
+async def environment(lines: Sequence[str], layout: Layout | None = None) -> QueryEnvironment:
+    env = await QueryEnvironment.build(lines, layout=layout or Layout())
+    await env.store.create_tables([Table(name, (Family(FAMILY),)) for name in ("r10m", "r1h", "r1d")])
+    return env
+
+
+def builder(
+    env: QueryEnvironment,
+    *names: str,
+    rollups: Rollups = ROLLUPS,
+    keep_s: int | None = None,
+    now_s: int = START_S + 400 * DAY_S,
+    store: Store | None = None,
+    warnings: list[str] | None = None,
+) -> RollupBuilder:
+    used = store or env.store
+    uids = Uids(used, UID, env.layout.widths)
+    return RollupBuilder(
+        used,
+        DATA,
+        env.layout,
+        uids,
+        OpenTsdbReader(used, DATA, uids, env.layout),
+        BuildRules(rollups, intervals_to_build(rollups.config, names), lambda _: keep_s),
+        lambda: now_s * 1000,
+        on_warning=(warnings if warnings is not None else []).append,
+    )
+
+
+async def build(made: RollupBuilder, span: BuildRange = EVERYTHING, position: BuildPosition = START) -> list[BuildStep]:
+    return [step async for step in made.run(span, position)]
+
+
+async def rollups(env: QueryEnvironment) -> Found:
+    """All rollups, with the tag values of their series joined."""
+    found: Found = {}
+    for interval in ROLLUPS.config.intervals[1:]:
+        async for rows in scan(env.store, interval.table):
+            for row in rows:
+                key = split_key(env.layout, row.key)
+                values = [value for _, value in key.series.pairs]
+                names = await env.uids.names(Kind.TAGV, values)
+                tags = b",".join(sorted(name for name in names.values() if isinstance(name, bytes))).decode()
+                for cell in row.cells:
+                    part = decode_rollup(ROLLUPS.config, cell.column[2:])
+                    time_s = rollup_time(key.base, interval, part.offset) - START_S
+                    is_float = part.flags & 8
+                    number = struct.unpack(">d", cell.value)[0] if is_float else int.from_bytes(cell.value, "big")
+                    found.setdefault((interval.name, tags, time_s), {})[part.aggregator] = number
+    return found
+
+
+def aggregates(*numbers: float) -> dict[str, float]:
+    return {"sum": sum(numbers), "count": len(numbers), "min": min(numbers), "max": max(numbers)}
+
+
+LINES = [
+    f"m {START_S + 30} 1 host=a",
+    f"m {START_S + 700} 2.5 host=a",
+    f"m {START_S + HOUR_S} -4 host=a",
+    f"m {START_S + 30} 7 host=b",
+    f"m {START_S + 40 * DAY_S} 9 host=b",
+    f"other {START_S + DAY_S} 3 host=c",
+]
+BUILT: Found = {
+    ("10m", "a", 0): aggregates(1),
+    ("10m", "a", 600): aggregates(2.5),
+    ("10m", "a", HOUR_S): aggregates(-4),
+    ("10m", "b", 0): aggregates(7),
+    ("10m", "b", 40 * DAY_S): aggregates(9),
+    ("10m", "c", DAY_S): aggregates(3),
+    ("1h", "a", 0): aggregates(1, 2.5),
+    ("1h", "a", HOUR_S): aggregates(-4),
+    ("1h", "b", 0): aggregates(7),
+    ("1h", "b", 40 * DAY_S): aggregates(9),
+    ("1h", "c", DAY_S): aggregates(3),
+    ("1d", "a", 0): aggregates(1, 2.5, -4),
+    ("1d", "b", 0): aggregates(7),
+    ("1d", "b", 40 * DAY_S): aggregates(9),
+    ("1d", "c", DAY_S): aggregates(3),
+}
+LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=3)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
+async def test_rollups_of_all_metrics_are_built(layout: Layout) -> None:
+    env = await environment(LINES, layout)
+    steps = await build(builder(env))
+    assert await rollups(env) == BUILT
+    assert sum(step.points for step in steps) == len(LINES)
+    assert sum(step.cells for step in steps) == 4 * len(BUILT)
+
+
+async def test_chosen_intervals_and_metrics_are_built() -> None:
+    env = await environment(LINES)
+    [uid] = [found for found in (await env.uids.find(Kind.METRIC, [b"other"])).values() if isinstance(found, bytes)]
+    await build(builder(env, "1h"), EVERYTHING._replace(metrics=(uid,)))
+    assert await rollups(env) == {("1h", "c", DAY_S): aggregates(3)}
+
+
+async def test_intervals_that_are_not_whole_are_left_out() -> None:
+    env = await environment(LINES)
+    await build(builder(env), BuildRange(START_S + 1, START_S + 40 * DAY_S + HOUR_S))
+    assert await rollups(env) == {
+        place: found for place, found in BUILT.items() if place[2] >= 600 and place != ("1d", "b", 40 * DAY_S)
+    }
+
+
+async def test_late_points_replace_rollups() -> None:
+    env = await environment(LINES)
+    await build(builder(env))
+    await env.put([f"m {START_S + 60} 0.25 host=a"])
+    await build(builder(env))
+    found = await rollups(env)
+    assert found["1h", "a", 0] == aggregates(1, 2.5, 0.25)
+    assert found["1d", "a", 0] == aggregates(1, 2.5, -4, 0.25)
+    assert found["1d", "b", 0] == BUILT["1d", "b", 0]
+
+
+async def test_build_resumes_at_any_position() -> None:
+    env = await environment(LINES)
+    positions = [START, *(step.position for step in await build(builder(env)))]
+    for position in positions:
+        resumed = await environment(LINES)
+        made = builder(resumed).run(EVERYTHING, START)
+        at = START
+        while at != position:
+            at = (await anext(made)).position
+        await made.aclose()
+        await build(builder(resumed), position=position)
+        assert await rollups(resumed) == BUILT
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
+async def test_intervals_that_may_have_expired_keep_their_rollups(layout: Layout) -> None:
+    env = await environment(LINES, layout)
+    await build(builder(env))
+    rows = [row async for page in scan(env.store, DATA) for row in page]
+    gone = {row.key: [cell.column for cell in row.cells] for row in rows if split_key(layout, row.key).base == START_S}
+    await env.store.delete(DATA, gone, up_to_ms=None)
+    keep_s = 2 * DAY_S
+    await build(builder(env, keep_s=keep_s, now_s=START_S + HOUR_S + keep_s))
+    assert await rollups(env) == BUILT
+
+
+async def test_series_get_the_tag_of_raw_rollups() -> None:
+    env = await environment([*LINES[:3], f"m {START_S} 8 host=a _aggregate=RAW"])
+    await build(builder(env, "1d", rollups=ROLLUPS._replace(tag_raw=True)))
+    found = await rollups(env)
+    assert set(found) == {("1d", "RAW,a", 0)}
+
+
+async def test_failing_store_is_tried_again(autojump_clock: MockClock) -> None:
+    env = await environment(LINES)
+    flaky = FlakyStore(env.store)
+    flaky.plan = [Fault.REFUSED, Fault.REFUSED, *[Fault.NONE] * 6, Fault.ANSWER_LOST, Fault.REFUSED]
+    await build(builder(env, store=flaky))
+    assert await rollups(env) == BUILT
+
+
+async def test_store_that_keeps_failing_ends_the_build(autojump_clock: MockClock) -> None:
+    env = await environment(LINES)
+    flaky = FlakyStore(env.store)
+    flaky.always = Fault.REFUSED
+    with pytest.raises(StoreError):
+        await build(builder(env, store=flaky))
+
+
+async def test_metric_without_name_is_reported() -> None:
+    env = await environment(LINES)
+    [uid] = [found for found in (await env.uids.find(Kind.METRIC, [b"other"])).values() if isinstance(found, bytes)]
+    await env.store.delete(UID, {uid: [NAME_FAMILY + b":metrics"]}, up_to_ms=None)
+    warnings: list[str] = []
+    await build(builder(env, warnings=warnings))
+    assert len(warnings) == 1
+    assert uid.hex() in warnings[0]
+    assert await rollups(env) == {place: found for place, found in BUILT.items() if place[1] != "c"}
