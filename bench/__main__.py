@@ -23,6 +23,7 @@ from bench import query as query_module
 from bench import query_numbers as query_numbers_module
 from bench import reads as reads_module
 from bench import retention as retention_module
+from bench import rollup as rollup_module
 from bench import series as series_module
 from bench import sync as sync_module
 from bench import windows as windows_module
@@ -146,6 +147,15 @@ def idle(count: int, seconds: int, pairs: int) -> None:
 def retention(series: int, days: int, expired: int, rounds: int) -> None:
     """Delete expired points: dry run, speed, and the speed of puts meanwhile."""
     retention_module.retention(series, days, expired, rounds)
+
+
+@bench.command()
+@click.option("--series", default=300, help="Series of the build.")
+@click.option("--days", default=10, help="Days of the build.")
+@click.option("--rounds", default=3, help="Rounds.")
+def rollup(series: int, days: int, rounds: int) -> None:
+    """Build rollups: CPU of a raw point and of a cell; and query a year of 1,000 series by day."""
+    rollup_module.rollup(series, days, rounds)
 
 
 @bench.command()

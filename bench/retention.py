@@ -52,7 +52,7 @@ def _round(state: Path, series: int, days: int, expired: int, found: dict[str, l
         "tsd.retention.rules": f"bench.*={days - expired}d",
         "tsd.storage.path": str(state),
     }
-    trio.run(_fill, settings, series, days)
+    trio.run(fill, settings, series, days)
     before = _bytes(state)
     with serving(state, settings) as daemon:
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -74,7 +74,7 @@ def _round(state: Path, series: int, days: int, expired: int, found: dict[str, l
     print(f"bench: {deleted} in {took:.1f} s; {found}", file=sys.stderr)
 
 
-async def _fill(settings: dict[str, str], series: int, days: int) -> None:
+async def fill(settings: dict[str, str], series: int, days: int) -> None:
     """Make a store with cells of whole hours."""
     config, _ = read_config(Given("benchmark", key, value) for key, value in settings.items())
     rng = random.Random(1)

@@ -1,6 +1,8 @@
 """The commands and the daemon on Cassandra: put, query, compaction, fsck, copies, restarts, and clear errors."""
 
+import json
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -14,6 +16,25 @@ LINES = [
     for offset in (0, 10, 3600, 90_000)
 ]  # fmt: skip
 METRICS = ("a.b", "c.d")
+ROLLUPS = {
+    "tsd.core.auto_create_metrics": "true",
+    "tsd.rollups.enable": "true",
+    "tsd.rollups.config": json.dumps(
+        {
+            "aggregationIds": {"sum": 0, "count": 1, "min": 2, "max": 3},
+            "intervals": [
+                {
+                    "interval": name,
+                    "table": table,
+                    "preAggregationTable": f"{table}_agg",
+                    "rowSpan": span,
+                    "defaultInterval": name == "1m",
+                }
+                for name, table, span in (("1m", "tsdb", "1h"), ("1h", "r1h", "1d"), ("1d", "r1d", "1n"))
+            ],
+        }
+    ),
+}
 
 
 def text(lines: list[str]) -> bytes:
@@ -51,6 +72,25 @@ def test_compaction_fsck_and_copies_keep_all_points(tsd: Tsd, tmp_path: Path) ->
     assert done.status == 0, done
     assert sorted(back.lines(*METRICS)) == sorted(LINES)
     assert back.run("mkmetric", "new").out == "metrics new: [0, 0, 3]\n"
+
+
+def test_rollups_of_stored_points_are_built(cassandra: RunningCassandra, tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", on_cassandra(cassandra, ROLLUPS))
+    assert tsd.run("create-tables").status == 0
+    assert tsd.run("import", "-", stdin=text(LINES)).status == 0
+    for _ in range(2):
+        done = tsd.run("rollup", "build", "--json")
+        assert (done.status, done.err) == (0, "")
+        assert json.loads(done.out) == {"points": len(LINES), "cells": 8 * (3 + 2) * 4, "warnings": 0}
+    with tsd.serve() as served:
+        for spec in ("1h-sum", "1h-avg", "1d-count", "1d-max"):
+            found = []
+            for usage in ("rollup_raw", "rollup_nofallback"):
+                url = f"http://127.0.0.1:{served.port}/api/query?start={T}&end={T + 172_799}&m=none:{spec}:{usage}:a.b"
+                with urlopen(url) as answer:
+                    found.append(json.loads(answer.read()))
+            assert len(found[0]) == 4
+            assert found[0] == found[1]
 
 
 def test_delete_removes_named_points_only(tsd: Tsd) -> None:
