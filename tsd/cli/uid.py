@@ -17,6 +17,7 @@ import trio
 from tsd.cli.context import Access, access
 from tsd.cli.options import config_options
 from tsd.cli.output import Progress
+from tsd.cli.prune import prune_uids
 from tsd.cli.settings import with_config
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_uid, id_column
@@ -228,7 +229,7 @@ def uid(**_: object) -> None:
     """
 
 
-for _command in (rename_uid, delete_uid, fsck_uids, report):
+for _command in (rename_uid, delete_uid, fsck_uids, report, prune_uids):
     uid.add_command(_command)
 
 

@@ -369,6 +369,7 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         ("rules", lambda: parse_rules(config.retention_rules)),
         ("rollups", lambda: parse_rules(config.retention_rollups, intervals=True)),
         ("annotations", lambda: config.retention_annotations and parse_age(config.retention_annotations)),
+        ("series", lambda: config.retention_series and parse_age(config.retention_series)),
     ):
         try:
             read()

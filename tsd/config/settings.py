@@ -343,6 +343,10 @@ class Config(AccessSettings, LimitSettings, BigtableSettings, CassandraSettings,
     retention_annotations: str = setting(
         "tsd.retention.annotations", "",
         "How long annotations are kept: an age. Empty: those of a series as long as its points, global ones forever.")
+    retention_series: str = setting(
+        "tsd.retention.series", "",
+        "How long `tsd uid prune` keeps a series without rows in the series index and the meta table, from its last "
+        "entry there: an age. Names of kept series are kept. Empty: as long as names (--older-than).")
 
     rollups_enable: bool = setting("tsd.rollups.enable", False, "Accept and query rollups and pre-aggregates.")
     rollups_config: str = setting(

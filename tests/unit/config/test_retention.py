@@ -54,6 +54,7 @@ def test_other_ages_are_refused(text: str) -> None:
         ("tsd.retention.rules", "a=7d; b=soon"),
         ("tsd.retention.rollups", "1h:*=x"),
         ("tsd.retention.annotations", "*=7d"),
+        ("tsd.retention.series", "soon"),
     ],
 )
 def test_malformed_rules_are_refused_at_start(key: str, value: str) -> None:

@@ -3,7 +3,8 @@
 The index has a table of its own (FORMATS.md §13). Its rows start with a metric's UID and a tag's pair of UIDs, or zeros
 for the metric as a whole. Series are added when they are first written. `rebuild` adds
 series that were stored earlier or by other processes, from the row keys of the data table; until then the index
-reports that it is incomplete. Series with deleted rows stay in the index; queries find no rows for them.
+reports that it is incomplete. Series with deleted rows stay in the index until `stale_series` deletes them;
+queries find no rows for them.
 
 Each series has an entry of its own, which marks it as added. It is in the row of the tag whose value has the highest
 UID, because frequent values get low UIDs: a host has fewer series than a data centre. In the rows of its other tags,
@@ -79,7 +80,7 @@ def own_entries(rows: Iterable[bytes]) -> list[Put]:
 def other_entries(rows: list[bytes], widths: Widths, *, by_loop: bool = HAS_LOOP) -> list[Put]:
     """Return all other entries of series that are added together, given the rows of their own entries."""
     found = (_entries.alike if by_loop else _by_prefix)(rows, widths.metric, widths.pair)
-    return sorted(entry for prefix, some in found.items() for entry in _entries_of(prefix, some))
+    return sorted(entry for prefix, some in found.items() for entry in entries_of(prefix, some))
 
 
 def _by_prefix(rows: list[bytes], start: int, width: int) -> dict[bytes, list[bytes]]:
@@ -97,7 +98,7 @@ def _by_prefix(rows: list[bytes], start: int, width: int) -> dict[bytes, list[by
     return found
 
 
-def _entries_of(prefix: bytes, some: list[bytes]) -> Iterator[Put]:
+def entries_of(prefix: bytes, some: list[bytes]) -> Iterator[Put]:
     """The entries of series with one row prefix: one for each number of tags."""
     sizes = {*map(len, some)}
     for size in sizes:
