@@ -143,7 +143,7 @@ def _json(names: dict[Kind, KindNames], done: Pruned, dry_run: bool) -> str:
                 }
                 for kind, found in names.items()
             },
-            "series": {"indexed": done.indexed, "described": done.described},
+            "series": {"indexed": done.indexed, "described": done.described, "kept": done.kept},
             "cells": done.cells,
         }
     )
@@ -163,4 +163,5 @@ def _plain(names: dict[Kind, KindNames], done: Pruned, dry_run: bool, older_than
             f"{kind.value}: {verb} {counted(len(found.unused), 'name')}{more}"
             f"{f'; unused but kept: {left}' if left else ''}"
         )
-    yield f"series without rows: {verb} {done.indexed} from the index, {done.described} from the meta table"
+    kept = f"; kept {done.kept}, and their names" if done.kept else ""
+    yield f"series without rows: {verb} {done.indexed} from the index, {done.described} from the meta table{kept}"

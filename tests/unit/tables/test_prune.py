@@ -211,7 +211,7 @@ async def test_young_names_and_series_stay(engine: str, tmp_path: Path) -> None:
         await tables.uids(Kind.METRIC, ["young"])
         done = await tables.prune()
         assert await tables.names() == {**names_of([A]), Kind.METRIC: {"cpu", "young"}}
-        assert (set(done.names[Kind.METRIC].unused), done.names[Kind.METRIC].young) == ({b"old"}, 1)
+        assert (set(done.names[Kind.METRIC].unused), done.names[Kind.METRIC].young, done.kept) == ({b"old"}, 1, 1)
         await tables.prune(Ages(LAST_MS, None))
         assert await tables.names() == names_of([A])
         await tables.prune(Ages(LAST_MS, LAST_MS))

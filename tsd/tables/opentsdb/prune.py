@@ -67,6 +67,7 @@ class Pruned:
     cells: int = 0  # of rows that were read
     indexed: int = 0  # series deleted from the index
     described: int = 0  # series deleted from the meta table
+    kept: int = 0  # series without rows that stay, and whose names stay
 
 
 class _Place(NamedTuple):
@@ -158,7 +159,9 @@ class NamePruner:
             await delete_from_meta(self._store, meta, metric, described.old, before_ms)
         done.indexed += len(indexed.old)
         done.described += len(described.old)
-        self._use(metric, live | indexed.kept | described.kept)
+        kept = indexed.kept | described.kept
+        done.kept += len(kept)
+        self._use(metric, live | kept)
 
     async def _live(self, places: Sequence[_Place], done: Pruned) -> set[bytes]:
         """Return the series of a metric that have rows, as joined tag pairs."""
