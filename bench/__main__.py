@@ -143,10 +143,11 @@ def idle(count: int, seconds: int, pairs: int) -> None:
 @click.option("--series", default=1000, help="Series.")
 @click.option("--days", default=40, help="Days in the store.")
 @click.option("--expired", default=10, help="Days that expire.")
+@click.option("--step", default=10, help="Seconds between two points of a series.")
 @click.option("--rounds", default=1, help="Rounds.")
-def retention(series: int, days: int, expired: int, rounds: int) -> None:
+def retention(series: int, days: int, expired: int, step: int, rounds: int) -> None:
     """Delete expired points: dry run, speed, and the speed of puts meanwhile."""
-    retention_module.retention(series, days, expired, rounds)
+    retention_module.retention(series, days, expired, step, rounds)
 
 
 @bench.command()

@@ -1,7 +1,7 @@
 """Retention on the embedded store: what a dry run takes, how fast expired points go, and what puts lose meanwhile.
 
-The store is filled with cells of whole hours, a point every 10 s, of one metric. A client puts lines all the time; its
-speed during the deletion is compared with its speed before and after.
+The store is filled with cells of whole hours of one metric, by default a point every 10 s. A client puts lines all the
+time; its speed during the deletion is compared with its speed before and after.
 """
 
 import json
@@ -30,29 +30,29 @@ from tsd.daemon.settings import now_ms, read_config
 from tsd.daemon.wiring import make_uids, opened_store
 from tsd.store import Put
 
-HOUR_S, DAY_S, STEP_S = 3600, 86_400, 10
-POINTS = HOUR_S // STEP_S
-BATCH_ROWS = 2000
+HOUR_S, DAY_S = 3600, 86_400
+BATCH_ROWS = 10_000
 QUIET_S = 5.0
 LINES = 2000
 
 
-def retention(series: int, days: int, expired: int, count: int) -> None:
-    """Run it `count` times with this many series and days, of which `expired` days have expired. Publish the report."""
+def retention(series: int, days: int, expired: int, step_s: int, count: int) -> None:
+    """Run it `count` times with this many series and days, of which `expired` days have expired, and a point of each
+    series every `step_s` seconds. Publish the report."""
     found: dict[str, list[float]] = {}
     for _ in range(count):
         with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
-            _round(Path(name, "state"), series, days, expired, found)
-    publish("retention", _report(series, days, expired, found), found)
+            _round(Path(name, "state"), series, days, expired, step_s, found)
+    publish("retention", _report(series, days, expired, step_s, found), found)
 
 
-def _round(state: Path, series: int, days: int, expired: int, found: dict[str, list[float]]) -> None:
+def _round(state: Path, series: int, days: int, expired: int, step_s: int, found: dict[str, list[float]]) -> None:
     settings = {
         "tsd.core.auto_create_metrics": "true",
         "tsd.retention.rules": f"bench.*={days - expired}d",
         "tsd.storage.path": str(state),
     }
-    trio.run(fill, settings, series, days)
+    trio.run(_fill, settings, series, days, step_s)
     before = _bytes(state)
     with serving(state, settings) as daemon:
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -74,16 +74,17 @@ def _round(state: Path, series: int, days: int, expired: int, found: dict[str, l
     print(f"bench: {deleted} in {took:.1f} s; {found}", file=sys.stderr)
 
 
-async def fill(settings: dict[str, str], series: int, days: int) -> None:
+async def fill(settings: dict[str, str], series: int, days: int, step_s: int) -> None:
     """Make a store with cells of whole hours."""
+    points_of_hour = HOUR_S // step_s
     config, _ = read_config(Given("benchmark", key, value) for key, value in settings.items())
     rng = random.Random(1)
-    qualifiers = b"".join(seconds_qualifier(at * STEP_S, FLOAT | 7) for at in range(POINTS))
+    qualifiers = b"".join(seconds_qualifier(at * step_s, FLOAT | 7) for at in range(points_of_hour))
     values = []
     for _ in range(64):
         level = 50.0
-        points = [level := round(level + rng.gauss(0, 0.1), 2) for _ in range(POINTS)]
-        values.append(struct.pack(f">{POINTS}d", *points) + b"\0")
+        points = [level := round(level + rng.gauss(0, 0.1), 2) for _ in range(points_of_hour)]
+        values.append(struct.pack(f">{points_of_hour}d", *points) + b"\0")
     last = now_ms() // 1000 // HOUR_S * HOUR_S
     async with opened_store(config) as store:
         uids = make_uids(config, store)
@@ -157,6 +158,6 @@ def _bytes(state: Path) -> int:
     return sum(path.stat().st_size for path in (state / "store").iterdir())
 
 
-def _report(series: int, days: int, expired: int, found: dict[str, list[float]]) -> str:
-    head = f"{expired} of {days} days of {series:,} series expire, embedded. {machine()}.\n\n"
+def _report(series: int, days: int, expired: int, step_s: int, found: dict[str, list[float]]) -> str:
+    head = f"{expired} of {days} days of {series:,} series with a point every {step_s} s expire, embedded. {machine()}.\n\n"
     return head + table(["what", "figure"], [[title, spread(figures)] for title, figures in found.items()])
