@@ -159,5 +159,6 @@ def _bytes(state: Path) -> int:
 
 
 def _report(series: int, days: int, expired: int, step_s: int, found: dict[str, list[float]]) -> str:
-    head = f"{expired} of {days} days of {series:,} series with a point every {step_s} s expire, embedded. {machine()}.\n\n"
+    what = f"{expired} of {days} days of {series:,} series with a point every {step_s} s expire, embedded"
+    head = f"{what}. {machine()}.\n\n"
     return head + table(["what", "figure"], [[title, spread(figures)] for title, figures in found.items()])

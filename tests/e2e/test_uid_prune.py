@@ -69,7 +69,7 @@ def test_unused_names_go_and_data_stays(tsd: Tsd) -> None:
     assert json.loads(tsd.run("uid", "prune", "--json", *NOW).out)["names"]["metrics"]["deleted"] == []
 
 
-def test_nothing_is_deleted_beside_a_daemon(tsd: Tsd) -> None:
+def test_nothing_is_deleted_while_a_daemon_runs(tsd: Tsd) -> None:
     before = tsd.run("uid", "grep", ".").out
     with tsd.serve():
         refused = tsd.run("uid", "prune", *NOW)

@@ -163,5 +163,5 @@ def _plain(names: dict[Kind, KindNames], done: Pruned, dry_run: bool, older_than
             f"{kind.value}: {verb} {counted(len(found.unused), 'name')}{more}"
             f"{f'; unused but kept: {left}' if left else ''}"
         )
-    kept = f"; kept {done.kept}, and their names" if done.kept else ""
-    yield f"series without rows: {verb} {done.indexed} from the index, {done.described} from the meta table{kept}"
+    names_too = f"; kept {done.kept}, and their names" if done.kept else ""
+    yield f"series without rows: {verb} {done.indexed} from the index, {done.described} from the meta table{names_too}"

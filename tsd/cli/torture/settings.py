@@ -78,6 +78,7 @@ FORCED = {
     "tsd.retention.rules": "",  # their points would count as lost
     "tsd.retention.rollups": "",
     "tsd.retention.annotations": "",
+    "tsd.retention.series": "",
     "tsd.core.histograms.config": "",
     "tsd.journal.path": "",
     "tsd.log.level": "info",
