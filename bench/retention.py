@@ -52,7 +52,7 @@ def _round(state: Path, series: int, days: int, expired: int, step_s: int, found
         "tsd.retention.rules": f"bench.*={days - expired}d",
         "tsd.storage.path": str(state),
     }
-    trio.run(_fill, settings, series, days, step_s)
+    trio.run(fill, settings, series, days, step_s)
     before = _bytes(state)
     with serving(state, settings) as daemon:
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

@@ -27,6 +27,7 @@ from tsd.daemon.settings import now_ms, read_config
 from tsd.daemon.wiring import make_uids, opened_store
 from tsd.tables.opentsdb.rollup_sums import RowKeys, Sums, rollup_puts
 
+STEP_S = 10
 METRIC, TAGK = b"bench.cpu", b"host"
 SPANS = {"1m": "1h", "10m": "1d", "1h": "1d", "1d": "1n"}
 CONFIG = {
@@ -53,7 +54,7 @@ def rollup(series: int, days: int, count: int) -> None:
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         state = Path(name, "raw")
         settings = _settings(state)
-        trio.run(fill, settings, series, days)
+        trio.run(fill, settings, series, days, STEP_S)
         for _ in range(count):
             for title, intervals in JOBS.items():
                 _build(settings, title, intervals, found)
