@@ -53,3 +53,12 @@ def parse_uid(text: str, width: int = 0) -> bytes:
     if not _HEX.fullmatch(text):
         raise BadLine(ILLEGAL_ARGUMENT, f"got {text!r}, wanted a UID in hex")
     return bytes.fromhex("0" * (len(text) % 2) + text).rjust(width, b"\0")
+
+
+def java_order(text: str) -> bytes:
+    """Return a key that sorts texts as Java's String.compareTo does, by UTF-16 code units.
+
+    >>> sorted(["\\uff5e", "\\U0001f600"], key=java_order) == ["\\U0001f600", "\\uff5e"]
+    True
+    """
+    return text.encode("utf-16-be", "surrogatepass")

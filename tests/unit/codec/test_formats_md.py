@@ -10,6 +10,7 @@ import pytest
 import tsd
 import tsd.codec.blocks
 import tsd.codec.entity
+import tsd.codec.heroic
 import tsd.codec.kairosdb
 import tsd.codec.opentsdb
 from tests.unit.codec.codec_rows import KEY, cells
@@ -21,7 +22,10 @@ from tsd.tables.opentsdb import series_index
 PAGE = Path(tsd.codec.opentsdb.__file__).with_name("FORMATS.md")
 PAGES = (
     PAGE,
-    *(Path(one.__file__).with_name("FORMATS.md") for one in (tsd.codec.blocks, tsd.codec.entity, tsd.codec.kairosdb)),
+    *(
+        Path(one.__file__).with_name("FORMATS.md")
+        for one in (tsd.codec.blocks, tsd.codec.entity, tsd.codec.heroic, tsd.codec.kairosdb)
+    ),
 )
 
 

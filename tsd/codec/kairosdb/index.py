@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from tsd.codec.kairosdb.keys import java_order
+from tsd.codec.names import java_order
 
 TABLE_NAME = "data_points"  # in every index row
 METRIC_NAMES, TAG_NAMES, TAG_VALUES = b"metric_names", b"tag_names", b"tag_values"  # rows of string_index

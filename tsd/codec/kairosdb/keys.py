@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tsd.codec.kairosdb.rows import FIRST_MS, LAST_MS
+from tsd.codec.names import java_order
 from tsd.errors import CorruptRow
 
 LONG, DOUBLE, STRING, LEGACY = "kairos_long", "kairos_double", "kairos_string", "kairos_legacy"
@@ -59,15 +60,6 @@ def parse_row_key(key: bytes) -> DataRow:
         return DataRow(metric.decode("utf-8", "surrogatepass"), row_ms, name, tags)
     except UnicodeDecodeError:
         raise CorruptRow(f"row key: got {key.hex()}, wanted a metric in UTF-8") from None
-
-
-def java_order(text: str) -> bytes:
-    """Return a key that sorts texts as Java's String.compareTo does, by UTF-16 code units.
-
-    >>> sorted(["\\uff5e", "\\U0001f600"], key=java_order) == ["\\U0001f600", "\\uff5e"]
-    True
-    """
-    return text.encode("utf-16-be", "surrogatepass")
 
 
 def encode_tags(tags: Mapping[str, str]) -> bytes:

@@ -1,0 +1,1 @@
+"""Heroic's bytes in Bigtable (FORMATS.md)."""
