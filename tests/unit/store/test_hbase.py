@@ -20,6 +20,7 @@ PATIENCE_S = 20.0  # of calls that are meant to be answered
 BACKOFF_OVER_S = 20  # longer than any backoff
 IDLE_TOO_LONG_S = 3600
 MANY_ROWS = 6000  # more than one request puts
+ENDLESS_S = 3600  # a test that waits for such a call fails
 SHORT_S = 3  # of those that are not; what is answered on a busy machine comes before it
 
 
@@ -202,6 +203,23 @@ async def test_silent_gateway_times_out_once(hbase: RunningHbase, proxy: FaultyP
         proxy.mode = ProxyMode.PASS
         running_clock.jump(BACKOFF_OVER_S)
         await store.tables()
+
+
+async def test_call_does_not_wait_for_a_gateway_that_stays_away(
+    hbase: RunningHbase, table: str, proxy: FaultyProxy, running_clock: MockClock
+) -> None:
+    async with opened(proxy, timeout_s=ENDLESS_S) as store:
+        assert await store.increment(table, ROW, COLUMN, 1) == 1
+        proxy.mode = ProxyMode.REFUSE
+        with pytest.raises(StoreDown):
+            await store.increment(table, ROW, COLUMN, 1)
+        proxy.mode = ProxyMode.STALL
+        running_clock.jump(BACKOFF_OVER_S)
+        with pytest.raises(StoreDown):
+            await store.increment(table, ROW, COLUMN, 1)
+        proxy.mode = ProxyMode.PASS
+        running_clock.jump(BACKOFF_OVER_S)
+        assert await store.increment(table, ROW, COLUMN, 1) == 2
 
 
 async def test_calls_use_the_gateway_that_answers(hbase: RunningHbase, table: str, proxy: FaultyProxy) -> None:

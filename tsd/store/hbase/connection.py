@@ -47,6 +47,8 @@ MAX_KEYS = 8000  # rows in an answer with lengths instead of values
 CACHED_KEYS = 2000  # CACHED_ROWS for such answers
 LENGTHS_ONLY = b"KeyOnlyFilter(true)"  # replaces each value by its length
 LENGTH_BYTES = 4
+PROBE_S = 2.0  # wait for a gateway that has failed before; a call waits no longer after the gateway's return
+NO_SCANNER = -1  # gateways count scanners from 0
 FIRST_ROWS = 32  # first request of a scan, to measure the size of its rows
 PAGE_BYTES = 4 << 20  # of values: approximate size of a page
 TEXT_CHARS = 300  # of an error message; Java's stack trace follows
@@ -63,14 +65,20 @@ TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
 class Connection:
     """A connection to one gateway."""
 
-    def __init__(self, address: Address, *, timeout_s: float, transport: str, protocol: str) -> None:
+    def __init__(
+        self, address: Address, *, timeout_s: float, transport: str, protocol: str, probe: bool = False
+    ) -> None:
         """Connect. Raise NoAnswer (not sent) if that fails or takes longer than `timeout_s`. Later, this is the longest
-        wait for each part of an answer."""
-        timeout_ms = max(round(timeout_s * 1000), 1)
+        wait for each part of an answer.
+
+        With `probe`, also ask the gateway for any answer, and wait for it no longer than PROBE_S: a call to a gateway
+        that is still away would otherwise wait for `timeout_s`, also if the gateway comes back meanwhile."""
+        first_ms, timeout_ms = (max(round(wait_s * 1000), 1) for wait_s in (min(PROBE_S, timeout_s), timeout_s))
+        first_ms = first_ms if probe else timeout_ms
         self._address = address
         self._endpoint = "{}:{}".format(*address)
         self._happybase = happybase.Connection(*address, timeout=timeout_ms, autoconnect=False)
-        self._socket = Socket(*address, socket_timeout=timeout_ms)  # type: ignore[no-untyped-call]
+        self._socket = Socket(*address, socket_timeout=first_ms)  # type: ignore[no-untyped-call]
         self._happybase.transport = TRANSPORTS[transport](self._socket, BUFFER_BYTES)
         coded = PROTOCOLS[protocol](self._happybase.transport, decode_response=False)  # strings stay bytes
         self._happybase.client = TClient(api.Hbase, coded)
@@ -81,6 +89,20 @@ class Connection:
             self._happybase.open()
         except (OSError, TTransportException, UnicodeError) as exc:  # UnicodeError: an invalid host name
             raise NoAnswer(f"cannot connect: {_reason(exc)}", sent=False) from bare(exc)
+        if probe:
+            self._probe()
+            self._socket.set_timeout(timeout_ms)  # type: ignore[no-untyped-call]
+
+    def _probe(self) -> None:
+        """Have the gateway answer a call that it needs no HBase for: it refuses to close a scanner that does not exist.
+        Raise NoAnswer (not sent: the call that waits for the probe was not)."""
+        try:
+            self._call("scannerClose", "", NO_SCANNER)
+        except NoAnswer as exc:
+            self.close()
+            raise NoAnswer(str(exc), sent=False, timed_out=exc.timed_out) from exc
+        except StoreError:
+            pass
 
     def close(self) -> None:
         """Close the connection."""

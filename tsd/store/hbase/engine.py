@@ -310,5 +310,5 @@ class HBaseStore:
     def _run(self, lease: Lease[Connection], call: Callable[[Connection], T]) -> T:
         """Execute a call on the leased connection. Runs in a thread."""
         if lease.connection is None:
-            lease.connection = self._connect(lease.address)
+            lease.connection = self._connect(lease.address, probe=lease.probe)
         return call(lease.connection)

@@ -58,8 +58,10 @@ C = TypeVar("C", bound=PooledConnection)
 class Lease(Generic[C]):
     """Use of one connection by one call. If `connection` is None, the call opens one and sets it."""
 
-    def __init__(self, address: Address, connection: C | None, since: float) -> None:
+    def __init__(self, address: Address, connection: C | None, since: float, *, probe: bool) -> None:
+        """`probe`: the last call to this gateway failed."""
         self.address = address
+        self.probe = probe
         self.connection = connection
         self.reused = connection is not None
         self.since = since
@@ -145,9 +147,9 @@ class ConnectionPool(Generic[C]):
         gateway = self._choose(now, near)
         if fresh:
             gateway.close_idle()  # one was closed by the gateway, so probably all: it was restarted
-        lease = Lease(gateway.address, gateway.pop_idle(now), now)
-        gateway.leases += 1
         probe = gateway.failures > 0
+        lease = Lease(gateway.address, gateway.pop_idle(now), now, probe=probe)
+        gateway.leases += 1
         gateway.probing = gateway.probing or probe
         try:
             yield lease
