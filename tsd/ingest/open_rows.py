@@ -131,6 +131,7 @@ class OpenRows:
         self.complete = True  # whether all points are in memory: none is only in the journal
         self._rules = rules
         self._summaries: SummaryBatch | None = None
+        self._dropped = 0  # lines among `points`
         self._peeked: list[Columns] = []  # points that were removed from the parser
         texts = table.texts
         self.validator = Validator(rules, compiled=not isinstance(texts, Texts))
@@ -145,7 +146,7 @@ class OpenRows:
     @property
     def size(self) -> int:
         """Bytes of memory."""
-        return self.points * POINT_BYTES + (self._summaries.size if self._summaries else 0)
+        return (self.points - self._dropped) * POINT_BYTES + (self._summaries.size if self._summaries else 0)
 
     @property
     def slow_lines(self) -> int:
@@ -193,7 +194,14 @@ class OpenRows:
     def take(self) -> Columns:
         """Remove and return all points, in order of arrival."""
         parts = self.peek()
-        self.points, self.complete, self._peeked = 0, True, []
+        self.points, self.complete, self._dropped, self._peeked = 0, True, 0, []
+        return joined_columns(parts)
+
+    def drop(self) -> Columns:
+        """Remove and return all points, and remove all rollups and histograms. `points` still counts their lines, which
+        only the journal has now."""
+        parts = self.peek()
+        self.complete, self._dropped, self._peeked, self._summaries = False, self.points, [], None
         return joined_columns(parts)
 
     def peek(self) -> list[Columns]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import structlog
 import trio
 
 from tsd.codec.points import Columns, joined_columns
@@ -35,10 +34,11 @@ from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.packed_points import PackedPoints, slices
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
+from tsd.lazy import LazyLogger
 from tsd.tables.open_points import OpenPoints
 from tsd.tables.writing import PointWriter, SeriesResolver, SeriesText, SummaryBatch
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 class Contents(NamedTuple):
@@ -56,6 +56,7 @@ HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
 UNPACKED_SHARE = 8  # 1/8 of that is packed at once
 LEAST_PACKED = 4096  # points: fewer would not get smaller
 AWAY_S = 5.0  # a write that takes longer counts as a failing store
+AWAY_BYTES = 2 << 20  # of open points while the store is away; more are dropped, and read from the journal again
 RETRY_S = 0.2, 2.0  # the first and the longest pause after an error of the store
 
 
@@ -216,6 +217,7 @@ class Writer:
         points -= sum(len(part.series) for part in held)
         parts = [due] if complete else None
         memory = points * POINT_BYTES if held else 0
+        summaries = summaries if complete else None
         self._enqueue(Window([pending], parts, points, now, summaries, since_s, held=held, held_memory=memory))
         self._open_since_s = None
         self._evict(now)
@@ -305,6 +307,8 @@ class Writer:
         if self._hours.points and self._journal.size >= self._journal.max_bytes:  # it may have been made smaller
             self.seal(hold=False)
             return
+        if self._store_is_away and not self._hold_hours and self._rows.size > AWAY_BYTES:
+            self._rows.table.mark_seen(self._rows.drop().series, self._uptime_s())
         most = 0 if self._store_is_away else self._memory_limit // 2 - self._rows.size - self.held_memory
         self._memory.shrink(most, but=self.next_window)
         self._hold(self._journal.size >= self._journal.max_bytes, JOURNAL_FULL)

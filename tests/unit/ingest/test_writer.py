@@ -9,6 +9,7 @@ from tests import layouts
 from tests.flaky_store import Fault
 from tests.unit.ingest.parts import BASE, SERIES, Parts, going, line, make_store
 from tsd.ingest.intake import JOURNAL_FULL
+from tsd.ingest.lines import POINT_BYTES
 from tsd.tables.writing import SeriesText
 
 pytestmark = layouts.on_all
@@ -140,6 +141,24 @@ async def test_one_window_is_in_memory_while_the_store_is_away(tmp_path: Path) -
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 21 * 2000
+        parts.check_ledger()
+
+
+async def test_open_points_are_dropped_while_the_store_is_away(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        parts.store.always = Fault.REFUSED
+        await parts.take(line(0, 0))
+        assert not await parts.writer.flush(patient=False)
+        most, hosts = 0, 150
+        for host in range(hosts):
+            await parts.take(*(line(offset, offset, f"h{host}") for offset in range(2000)))
+            parts.writer.regulate()
+            most = max(most, parts.rows.size)
+        assert parts.writer.waiting_points == 2000 * hosts + 1
+        assert parts.rows.size <= most < 1000 * hosts * POINT_BYTES
+        parts.store.always = Fault.NONE
+        assert await parts.writer.flush()
+        assert len(await parts.stored()) == 2000 * hosts + 1
         parts.check_ledger()
 
 
