@@ -1,4 +1,4 @@
-"""Modules that are imported at their first use."""
+"""Modules that are imported at their first use, so that commands start fast."""
 
 import importlib
 from typing import Any
@@ -13,3 +13,13 @@ class LazyModule:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(self._name), name)
+
+
+class LazyLogger:
+    """The structlog logger of a module. structlog is imported with the first event: most commands log none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("structlog").get_logger(self._name), name)

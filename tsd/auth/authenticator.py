@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import structlog
 import trio
 from cachetools import LRUCache
 
@@ -32,8 +31,9 @@ from tsd.auth.roles import Principal, Role
 from tsd.auth.throttle import LoginQueue, LoginThrottle
 from tsd.config.settings import AccessSettings
 from tsd.errors import TsdError
+from tsd.lazy import LazyLogger
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 T = TypeVar("T")
 

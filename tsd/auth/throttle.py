@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import structlog
 import trio
 from cachetools import LRUCache
 
 from tsd.auth.networks import client_prefix
 from tsd.errors import TsdError
+from tsd.lazy import LazyLogger
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 MAX_TRACKED_PREFIXES = 4096  # addresses or IPv6 prefixes with failures

@@ -1,5 +1,6 @@
 """The command `tsd`: one module per command, each a thin wrapper."""
 
+import gc
 import os
 import sys
 from typing import Any, NamedTuple
@@ -94,8 +95,11 @@ class LazyGroup(click.Group):
 
 
 def find_command(name: str) -> click.Command:
-    """Import a command."""
+    """Import a command. Nothing of what that creates is garbage: to look for it takes a tenth of the time."""
+    gc.disable()
     command: click.Command = imported(COMMANDS[name].place)
+    gc.freeze()
+    gc.enable()
     return command
 
 

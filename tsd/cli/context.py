@@ -21,7 +21,7 @@ from tsd.store.remote import ControlClient, RemoteStore
 from tsd.tables.opentsdb.uids import Uids
 
 if TYPE_CHECKING:
-    from tsd.daemon import wiring
+    from tsd.daemon import wiring as wiring
 else:  # the help of a command needs no engine
     wiring = LazyModule("tsd.daemon.wiring")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import click
 import trio
 
-from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.context import Access, access, flush_pending, wiring
 from tsd.cli.output import Progress
 from tsd.cli.settings import with_config
 from tsd.codec.names import Kind
@@ -16,7 +16,6 @@ from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, layout
 from tsd.config.retention import parse_age
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import auto_create, configured_rollups, has_local_store
 from tsd.errors import TsdError
 from tsd.tables.opentsdb.prune import Ages, KindNames, NamePruner, Pruned, PrunedTables
 
@@ -60,7 +59,7 @@ def prune_uids(
 
 def _created_kinds(config: Config) -> list[Kind]:
     """Return the kinds of names that a daemon assigns when it first receives them."""
-    allowed = auto_create(config)
+    allowed = wiring.auto_create(config)
     chosen = {Kind.METRIC: allowed.metrics, Kind.TAGK: allowed.tagks, Kind.TAGV: allowed.tagvs}
     return [kind for kind in Kind if chosen[kind]]
 
@@ -88,7 +87,7 @@ async def _run(config: Config, kinds: Collection[Kind], ages: Ages, dry_run: boo
         else:
             await _check_stopped(config, opened, all_stopped)
         tables = await _tables(config, opened)
-        pause_ratio = DAEMON_PAUSE_RATIO if has_local_store(config) and opened.daemon is not None else 0.0
+        pause_ratio = DAEMON_PAUSE_RATIO if wiring.has_local_store(config) and opened.daemon is not None else 0.0
         with closing(Progress("cells")) as progress:
             pruner = NamePruner(
                 opened.store, tables, layout(config), ages, pause_ratio=pause_ratio, on_cells=progress.add
@@ -102,7 +101,7 @@ async def _check_stopped(config: Config, opened: Access, all_stopped: bool) -> N
         raise TsdError(
             "got a running daemon, wanted none: it may write points of unused names. Stop it, or add --dry-run"
         )
-    if not has_local_store(config) and not all_stopped:
+    if not wiring.has_local_store(config) and not all_stopped:
         raise TsdError(
             "other daemons and OpenTSDBs may write to these tables with UIDs that they have cached. Stop all of them, "
             "then add --all-stopped; or add --dry-run"
@@ -117,10 +116,10 @@ async def _tables(config: Config, opened: Access) -> PrunedTables:
     if config.data_table not in stored:
         raise TsdError(f"there is no table {config.data_table} (tsd.storage.hbase.data_table)")
     # also if rollups are off in this configuration: their rows have names
-    rollups = configured_rollups(replace(config, rollups_enable=bool(config.rollups_config.strip())))
+    rollups = wiring.configured_rollups(replace(config, rollups_enable=bool(config.rollups_config.strip())))
     rows = list(dict.fromkeys([config.data_table, *(rollups.tables() if rollups else ())]))
     others = config.series_table, config.meta_table, config.tree_table
-    if has_local_store(config) and (unknown := set(stored) - {*rows, *others, config.uid_table}):
+    if wiring.has_local_store(config) and (unknown := set(stored) - {*rows, *others, config.uid_table}):
         raise TsdError(
             f"got tables that these settings do not name, and that may use names: {', '.join(sorted(unknown))}. "
             "Wanted the settings of the daemon that wrote them (tsd.rollups.config)"

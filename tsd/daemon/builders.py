@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import structlog
 import trio
 
 from tsd import version_reply
@@ -35,6 +34,7 @@ from tsd.ingest.rejected.log import RejectedLog
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
+from tsd.lazy import LazyLogger
 from tsd.query.engine import EngineSettings, Flush, QueryEngine
 from tsd.query.limits import Bounds, Limits, read_overrides
 from tsd.query.registry import QueryRegistry
@@ -50,7 +50,7 @@ from tsd.tables import Tables
 from tsd.tables.open_points import OpenPointSource
 from tsd.tables.reading import PointReader
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 @dataclass(frozen=True)

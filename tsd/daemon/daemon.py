@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import structlog
 import trio
 
 from tsd.api.stats import DaemonStats, collect, rank_clients, render
@@ -25,13 +24,14 @@ from tsd.daemon.systemd import FEEDS
 from tsd.errors import StoreError
 from tsd.ingest.canary import Canary
 from tsd.ingest.journal.journal import Segment
+from tsd.lazy import LazyLogger
 from tsd.server import control
 from tsd.server.clients import QUOTAS, configured_quotas
 from tsd.store import Store
 from tsd.tables import Tables
 from tsd.tables.catalog import Stat
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 Apply = Callable[[Config], None]

@@ -20,10 +20,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import structlog
 import trio
 
-log = structlog.get_logger(__name__)
+from tsd.lazy import LazyLogger
+
+log = LazyLogger(__name__)
 
 
 MAX_LINES = 100  # most lines of a dump in the log

@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-import structlog
 import trio
 
 from tsd.codec.text import counted
@@ -29,12 +28,13 @@ from tsd.daemon.waiting import lacks_space, wait_for_space
 from tsd.daemon.wiring import BuildTables, OpenStore, build_configured_tables, opened_store
 from tsd.errors import BadConfig, StoreError, TsdError, bare
 from tsd.ingest.journal.folder import held_journal
+from tsd.lazy import LazyLogger
 from tsd.server import control, sockets
 from tsd.server.listener import raise_descriptor_limit
 from tsd.store import Store
 from tsd.store.scheduling import IngestLoad
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 Reload = tuple[str, Callable[[], Awaitable[None]]]

@@ -20,7 +20,6 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.daemon.diagnostics import log_tasks
@@ -28,8 +27,9 @@ from tsd.ingest.canary import Canary, Stage
 from tsd.ingest.intake import Backpressure
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.writer import Writer
+from tsd.lazy import LazyLogger
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 PROGRESS_INTERVAL_S = 10.0  # between checks for progress

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
 import trio
 
 from tsd.api.health import UNAVAILABLE
@@ -21,6 +20,7 @@ from tsd.config.loader import Config, journal_folder, state_folder
 from tsd.daemon.builders import build_access
 from tsd.daemon.settings import Clock
 from tsd.daemon.systemd import extend_timeout
+from tsd.lazy import LazyLogger
 from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
 from tsd.server.http.messages import Request, Response, Target
@@ -30,7 +30,7 @@ from tsd.server.http.stats import RequestStats
 from tsd.server.listener import Listener, ListenerLimits
 from tsd.server.peer import Peer
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded")  # of RocksDB, which raises errors without number

@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.errors import StoreError, TsdError
 from tsd.ingest.intake import Intake
+from tsd.lazy import LazyLogger
 from tsd.tables.reading import SeriesReader
 from tsd.tables.writing import SeriesResolver, SeriesText
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 METRIC = b"tsd.canary"
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9\-_./]")

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.errors import BadLine, CorruptRow, StoreError
@@ -19,10 +18,11 @@ from tsd.ingest.lines import SLOW_LINES, Absorbed, Reject, is_put, leading_other
 from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import Validator
+from tsd.lazy import LazyLogger
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.writing import SeriesResolver, SeriesText
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 class LineCounts:

@@ -1,16 +1,16 @@
 """Lines of rollups and histograms. They share the window, journal and ledger of put lines. Each is parsed by itself,
 because there are few compared with points."""
 
-import structlog
 import trio
 
 from tsd.codec.putline import HISTOGRAMS_NOT_CONFIGURED, ROLLUPS_NOT_CONFIGURED, illegal, map_order
 from tsd.errors import BadLine, CorruptRow, StoreError, bare
 from tsd.ingest.lines import Absorbed, Reject
 from tsd.ingest.open_rows import OpenRows
+from tsd.lazy import LazyLogger
 from tsd.tables.writing import Admission, SeriesKey, SeriesResolver, SeriesText, Summary, SummaryWriter
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 BATCH_LINES = 200  # lines parsed between checkpoints: each takes 20 µs or more
 

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-import structlog
 import trio
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
 from tsd.codec.points import Points
 from tsd.errors import BadQuery
+from tsd.lazy import LazyLogger
 from tsd.query.assemble import Assembly, global_annotations
 from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, ReadCounts
 from tsd.query.histograms import SLICE_BUCKETS, HistogramQuery
@@ -40,7 +40,7 @@ from tsd.tables.reading import (
     SeriesSet,
 )
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 T = TypeVar("T")
 
 THREADS = 2  # more would only wait for the interpreter's lock

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_network
 from typing import Any, NamedTuple
 
-import structlog
 import trio
 
 from tsd.auth.networks import client_prefix
@@ -21,8 +20,9 @@ from tsd.codec.names import Kind
 from tsd.config.limits import LimitSettings, Network, exemptions
 from tsd.errors import BadLine
 from tsd.ingest.limits import MINUTE_S, RefusedLine, TokenBucket, too_many_names
+from tsd.lazy import LazyLogger
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 PACE_BURST_S = 1000  # a collector with tens of thousands of new series connects without a pause
 BURST_S = 10  # a burst may hold the lines of this many seconds, because agents send in bursts

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-import structlog
 import trio
 
 from tsd.codec.control import MAX_MESSAGE
 from tsd.config.state_dir import socket_address
 from tsd.errors import TsdError
+from tsd.lazy import LazyLogger
 from tsd.store import Family, Put, Store, Table
 from tsd.store.remote import RECEIVE_BYTES
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 Operation = Callable[..., Awaitable[Any]]
 

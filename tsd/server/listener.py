@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
-import structlog
 import trio
 
 from tsd.auth.authenticator import Authenticator
 from tsd.auth.credentials import certificate_names
+from tsd.lazy import LazyLogger
 from tsd.server.clients import Clients
 from tsd.server.multiplexer import Multiplexer
 from tsd.server.peer import Peer, peer_at, peer_of
@@ -25,7 +25,7 @@ from tsd.server.replies import SlowConsumer
 from tsd.server.telnet import LOGIN_TIMEOUT_S
 from tsd.server.tls import CAPITALS, Encrypted, Tls, close_notify
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 MAX_DESCRIPTORS = 1 << 20  # requested if the hard limit is higher or unlimited

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, MutableMapping
 from ipaddress import ip_address
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.errors import TsdError
+from tsd.lazy import LazyLogger
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 FIRST_FD = 3  # first inherited descriptor
 _VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")

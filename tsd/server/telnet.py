@@ -9,7 +9,6 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.auth.authenticator import Authenticator
@@ -21,11 +20,12 @@ from tsd.ingest.charset import Undecodable, legible
 from tsd.ingest.dialect import Translation
 from tsd.ingest.intake import Intake, Taken, unchanged
 from tsd.ingest.lines import LineBuffer, TooLong
+from tsd.lazy import LazyLogger
 from tsd.server.multiplexer import SMALL_PACKET_BYTES, Multiplexer
 from tsd.server.peer import Peer
 from tsd.server.replies import ReplyBudget, ReplyQueue
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 SUCCESS, FAILURE = b"AUTH_SUCCESS\r\n", b"AUTH_FAIL\r\n"

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.auth.accounts import FileState, file_state
 from tsd.auth.certificate import Certificate, read_certificate
 from tsd.config.settings import AccessSettings
 from tsd.errors import TsdError
+from tsd.lazy import LazyLogger
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 IDLE_RATIO = 3  # handshakes take a quarter of the event loop's time at most

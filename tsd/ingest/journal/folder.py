@@ -24,13 +24,12 @@ from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from pathlib import Path
 
-import structlog
-
 from tsd.config.state_dir import STATE, FolderKind, folder_errors, lock_folder, write_atomically
 from tsd.errors import TsdError
 from tsd.ingest.journal.segment import read_header
+from tsd.lazy import LazyLogger
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 JOURNAL = FolderKind("journal folder", "tsd.journal.path")
 _SEGMENT = re.compile(r"[0-9]{16}")

@@ -14,7 +14,6 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.errors import TsdError
@@ -22,9 +21,10 @@ from tsd.ingest.journal.disk import REAL, Disk
 from tsd.ingest.journal.folder import number_of, segment_path, segment_paths
 from tsd.ingest.journal.quarantine import clear_pending_damage, pending_damage, quarantine_damage, quarantine_foreign
 from tsd.ingest.journal.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_header, read_pieces
+from tsd.lazy import LazyLogger
 from tsd.store.timing import Latency
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 GROUP_BYTES = 4 << 20  # a group of this size is written before the interval ends
 RETRY_S = 1.0  # pause after an error of the disk

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
-
 from tsd.ingest.journal.disk import Disk, numbered, unused, write_new
 from tsd.ingest.journal.segment import (
     BLOCK_BYTES,
@@ -21,8 +19,9 @@ from tsd.ingest.journal.segment import (
     lines_in,
     read_header,
 )
+from tsd.lazy import LazyLogger
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 _ENTRY = re.compile(r"(\S+) (\d+)\n")

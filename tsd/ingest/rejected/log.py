@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.errors import LINE_TOO_LONG
@@ -32,8 +31,9 @@ from tsd.ingest.rejected.files import (
     mark_unstored,
     refused,
 )
+from tsd.lazy import LazyLogger
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 BURST_S = 10  # a burst may hold the lines of this many seconds
 BATCH_S = 0.25  # between two batches

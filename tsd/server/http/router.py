@@ -9,16 +9,15 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import structlog
-
 from tsd.auth.roles import Role
 from tsd.errors import Refused, StoreError, TsdError
+from tsd.lazy import LazyLogger
 from tsd.server.http import pages
 from tsd.server.http.messages import HTML, JSON, Endpoint, Request, Response, StreamedBody, Target, closing
 from tsd.server.http.security import READS, Authorizer, Decision
 from tsd.server.peer import Peer
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 LEGACY_JSON = "application/json"
 MAX_CALLBACK_CHARS = 200

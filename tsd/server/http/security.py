@@ -14,19 +14,18 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import NamedTuple
 
-import structlog
-
 from tsd.auth.authenticator import Authenticator
 from tsd.auth.hosts import ANY_HOST
 from tsd.auth.roles import Permission, Role, describe_roles, is_audited, is_permitted, required_roles
 from tsd.auth.throttle import MAX_WAIT_S, TooManyAttempts
 from tsd.config.settings import Mode
 from tsd.errors import Refused
+from tsd.lazy import LazyLogger
 from tsd.server.http.messages import Request, Target
 from tsd.server.http.pages import STYLE
 from tsd.server.peer import Peer
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 METHODS = "GET, POST, PUT, DELETE"

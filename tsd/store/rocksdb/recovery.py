@@ -17,13 +17,13 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
 from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
 
 from tsd.errors import StoreError
+from tsd.lazy import LazyLogger
 from tsd.store.rocksdb.options import OPEN_FILES
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 _RECORD = re.compile(rb"synced (\d{12,}) crc ([0-9a-f]{8})\n")
 _CORRUPTION = re.compile("^Corruption: ")

@@ -9,17 +9,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.codec.kairosdb.index import METRIC_NAMES, TAG_NAMES, TAG_VALUES
 from tsd.codec.kairosdb.keys import DataRow, encode_tags, parse_tags
 from tsd.codec.kairosdb.rows import RowSpec, Unit
 from tsd.errors import StoreError
+from tsd.lazy import LazyLogger
 from tsd.store.retry import run_bounded
 from tsd.tables.kairosdb.tables import CONCURRENT, NEVER, KairosTables, SeriesRow
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 MOST_KNOWN = 400_000  # rows of points
 CHECK_S = 60.0  # between two readings of the index

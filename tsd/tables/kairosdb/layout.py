@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.codec.putline import NameRules
 from tsd.errors import BadConfig, StoreDown, StoreError
+from tsd.lazy import LazyLogger
 from tsd.store import Store
 from tsd.tables import Tables
 from tsd.tables.kairosdb.catalog import KairosCatalog
@@ -19,7 +19,7 @@ from tsd.tables.kairosdb.series import KairosResolver
 from tsd.tables.kairosdb.tables import KairosTables
 from tsd.tables.kairosdb.writer import KairosWriter
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 CHECK_S = 5.0  # between two attempts to find the tables
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import structlog
 import trio
 from numpy.typing import NDArray
 
@@ -22,12 +21,13 @@ from tsd.codec.points import Columns, series_ends
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.errors import CorruptRow
+from tsd.lazy import LazyLogger
 from tsd.store import Cell, Store
 from tsd.tables.catalog import LastPoint
 from tsd.tables.opentsdb.encode import series_by_metric
 from tsd.tables.writing import SeriesLookup
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 NEW_SERIES = 2000  # added between two trio checkpoints: about a millisecond

@@ -6,18 +6,18 @@ from contextlib import aclosing
 from typing import TypedDict
 
 import numpy as np
-import structlog
 import trio
 
 from tsd.codec.points import Columns
 from tsd.codec.putline import HOUR_S
 from tsd.errors import StoreError
+from tsd.lazy import LazyLogger
 from tsd.tables.catalog import Stat
 from tsd.tables.clock_guard import ClockGuard
 from tsd.tables.opentsdb.retention import Amount, Retention
 from tsd.tables.writing import SeriesLookup
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 FIRST_ROUND_S = 60.0  # after a start
 SAFE_S, JITTER_S = 300.0, 300.0  # after a full hour, and the largest random delay after that

@@ -24,12 +24,12 @@ from contextlib import aclosing
 from hashlib import blake2b
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import Layout, after
 from tsd.errors import StoreError
+from tsd.lazy import LazyLogger
 from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
 from tsd.tables.opentsdb.series_table import SeriesTable
 
@@ -40,7 +40,7 @@ except ImportError:  # no C compiler at installation
 else:
     HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare both
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 OWN = b"t:o"

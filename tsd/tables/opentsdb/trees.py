@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import structlog
-
 from tsd.codec.metadata import LAST_TREE, ROOT, Branch, Leaf, Rule, Tree
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.rowkey import after, split_tsuid
@@ -30,13 +28,14 @@ from tsd.codec.opentsdb.tree import (
     tree_row,
 )
 from tsd.errors import CorruptRow, NoSuchName, TsdError
+from tsd.lazy import LazyLogger
 from tsd.store import Cell, Put, Store, scan
 from tsd.tables.catalog import BranchContents, NoSuchTree, TreeDefinition
 from tsd.tables.opentsdb.metadata import UidMetas, edit, named, read
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.tree_rules import NamedSeries, Placed, place
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 HASH_BYTES = 4
 RELOAD_S = 60  # between two reads of the definitions

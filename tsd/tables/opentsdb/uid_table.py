@@ -6,17 +6,17 @@ Daemons may assign UIDs meanwhile: a cell is overwritten or deleted only if it s
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import COUNTER_ROW, capacity, decode_counter, id_column, meta_column, name_column
 from tsd.codec.opentsdb.uid_fsck import UidCell, UidCheck, UidFinding, check_uids
 from tsd.errors import CorruptRow, NoSuchName, StoreError, TsdError
+from tsd.lazy import LazyLogger
 from tsd.store import Cell, Put, Store, scan
 from tsd.tables.opentsdb.uids import Uids
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 # A younger cell may belong to an unfinished assignment or rename. While HBase is down, a daemon may take minutes

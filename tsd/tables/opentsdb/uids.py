@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.codec.bytemap import ByteMap
@@ -29,10 +28,11 @@ from tsd.codec.opentsdb.uid import (
     name_column,
 )
 from tsd.errors import CorruptRow, NoSuchName, StoreDown, StoreError, TsdError, UidsExhausted
+from tsd.lazy import LazyLogger
 from tsd.store import Put, Store
 from tsd.tables.writing import Admission
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 
 SHOWN_BYTES = 60  # of a long name, in an error

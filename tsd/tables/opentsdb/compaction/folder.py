@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.errors import DamagedBlock
+from tsd.lazy import LazyLogger
 from tsd.store import ColumnBlocks, Put
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 RECOVERED_H = 26  # hours before a start in which hours that are not folded are found
 

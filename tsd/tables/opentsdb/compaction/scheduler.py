@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import structlog
 import trio
 
 from tsd.codec.putline import HOUR_S
 from tsd.errors import CorruptRow, StoreError
+from tsd.lazy import LazyLogger
 from tsd.store import Put
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, RowCompactor
 from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldStats
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 
-log = structlog.get_logger(__name__)
+log = LazyLogger(__name__)
 
 STEP_ROWS = 32  # rows of one step
 SAFE_S = 300  # after the end of an hour, for late points
