@@ -17,6 +17,7 @@ from tsd.store import (
     Snapshots,
     Table,
     VersionedCells,
+    WideRows,
 )
 from tsd.store.memory import MemoryStore
 
@@ -48,6 +49,7 @@ class FlakyStore:
         self.snapshots: Snapshots | None = None
         self.column_blocks: ColumnBlocks | None = None
         self.versioned_cells: VersionedCells | None = None
+        self.wide_rows: WideRows | None = None
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(name)

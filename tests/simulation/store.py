@@ -27,6 +27,7 @@ from tsd.store import (
     Snapshots,
     Table,
     VersionedCells,
+    WideRows,
 )
 from tsd.store.memory import MemoryStore
 
@@ -123,6 +124,7 @@ class FaultyStore:
         self.snapshots: Snapshots | None = None
         self.column_blocks: ColumnBlocks | None = None
         self.versioned_cells: VersionedCells | None = None
+        self.wide_rows: WideRows | None = None
 
     async def _call(
         self, call: Callable[[MemoryStore], Awaitable[T]], *, changes: bool = False, durable: bool = False

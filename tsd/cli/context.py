@@ -50,8 +50,8 @@ async def access(config: Config, *, must_exist: bool = False) -> AsyncIterator[A
     If a daemon has the embedded store open, requests go through the daemon. With `must_exist`, an absent embedded store
     is an error; otherwise it is created.
     """
-    if config.has_kairosdb_tables:
-        raise TsdError("this command works on OpenTSDB's tables, and tsd.storage.layout is kairosdb")
+    if not config.has_opentsdb_tables:
+        raise TsdError(f"this command works on OpenTSDB's tables, and tsd.storage.layout is {config.layout}")
     folder = state_folder(config)
     local = wiring.has_local_store(config)
     if local and must_exist and not await trio.Path(folder / "store").exists():

@@ -74,7 +74,7 @@ def copy(
     names that the target cannot spell.
     """
     target = _target(loaded.config, to, to_set)
-    if loaded.config.has_kairosdb_tables or target.has_kairosdb_tables:
+    if not (loaded.config.has_opentsdb_tables and target.has_opentsdb_tables):
         _copy_points(loaded.config, target, checkpoint, renames, as_json=as_json)
         return
     _check(loaded.config, target)
@@ -154,7 +154,7 @@ async def _run_points(source: Config, target: Config, rules: Sequence[Rename], f
         read = build_configured_tables(source, own, now_ms, callbacks)
         written = build_configured_tables(replace(target, auto_create_metrics=True), other, now_ms, callbacks)
         progress = Progress("points")
-        index = None if target.has_kairosdb_tables else make_index(target, other)
+        index = make_index(target, other) if target.has_opentsdb_tables else None
         try:
             async with _outdated(index):
                 return await copy_points(read, Target(written, name_rules(target), rules), file, progress.add)
@@ -165,7 +165,7 @@ async def _run_points(source: Config, target: Config, rules: Sequence[Rename], f
 @asynccontextmanager
 async def _opened(config: Config) -> AsyncIterator[Store]:
     """Open a store. Have a daemon on OpenTSDB's tables write its pending points."""
-    if config.has_kairosdb_tables:
+    if not config.has_opentsdb_tables:
         async with opened_store(config) as store:
             yield store
         return
@@ -238,7 +238,7 @@ def create_tables(loaded: Loaded, compression: str | None, as_json: bool) -> Non
     async def run() -> None:
         config = loaded.config
         wanted = (compression or default_compression(config)).upper()
-        if config.has_kairosdb_tables:
+        if not config.has_opentsdb_tables:
             async with opened_store(config) as store:
                 made = await make_tables(config, store, wanted)
         else:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tsd.config.keys import setting
 
-LAYOUTS = OPENTSDB, KAIROSDB = ("opentsdb", "kairosdb")
+LAYOUTS = OPENTSDB, KAIROSDB, HEROIC = ("opentsdb", "kairosdb", "heroic")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class KairosSettings:
     layout: str = setting(
         "tsd.storage.layout", OPENTSDB,
         "opentsdb: OpenTSDB's rows. kairosdb: KairosDB's tables in tsd.storage.cassandra.keyspace, which requires "
-        "tsd.storage.backend = cassandra. Metrics are then created unless tsd.core.auto_create_metrics is false.")
+        "tsd.storage.backend = cassandra. heroic: Heroic's rows, of tsd.heroic.table. With the last two, metrics are "
+        "created unless tsd.core.auto_create_metrics is false.")
     kairosdb_shared: bool = setting(
         "tsd.storage.kairosdb.shared", True,
         "A KairosDB writes to the same tables. Deletes then leave index rows, because a running KairosDB does not "
@@ -35,6 +36,16 @@ class KairosSettings:
         "tag_indexed_row_key_lookup_metrics.")
 
     # fmt: on
+
+    @property
+    def has_opentsdb_tables(self) -> bool:
+        """Return whether points are stored in OpenTSDB's tables."""
+        return self.layout == OPENTSDB
+
+    @property
+    def has_heroic_tables(self) -> bool:
+        """Return whether points are stored in Heroic's table."""
+        return self.layout == HEROIC
 
     @property
     def has_kairosdb_tables(self) -> bool:

@@ -24,6 +24,7 @@ from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import Layout, most_tags
 from tsd.codec.putline import NameRules
 from tsd.config.bigtable import ALIASES, key_file_problem
+from tsd.config.heroic import NAME_CHARACTERS
 from tsd.config.kairosdb import LAYOUTS
 from tsd.config.keys import Key
 from tsd.config.limits import MIN_REJECTED_BYTES, exemptions
@@ -346,16 +347,19 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
     if not KEYSPACE.fullmatch(config.cassandra_keyspace):
         wanted = f"got {config.cassandra_keyspace!r}, wanted a letter and up to 47 letters, digits and underscores"
         yield set(), f"tsd.storage.cassandra.keyspace: {wanted}"
-    if config.has_kairosdb_tables:
-        if config.backend is not Backend.CASSANDRA:
-            wanted = "got kairosdb, which requires tsd.storage.backend = cassandra"
-            yield {"tsd.storage.backend"}, f"tsd.storage.layout: {wanted}"
+    if config.has_kairosdb_tables and config.backend is not Backend.CASSANDRA:
+        wanted = "got kairosdb, which requires tsd.storage.backend = cassandra"
+        yield {"tsd.storage.backend"}, f"tsd.storage.layout: {wanted}"
+    if not config.has_opentsdb_tables:
+        name = "KairosDB" if config.has_kairosdb_tables else "Heroic"
         for key, given in (
             ("tsd.rollups.enable", config.rollups_enable),
             ("tsd.core.histograms.config", config.histograms_config.strip()),
         ):
             if given:
-                yield {"tsd.storage.layout"}, f"{key}: KairosDB's tables (tsd.storage.layout) have no place for them"
+                yield {"tsd.storage.layout"}, f"{key}: {name}'s tables (tsd.storage.layout) have no place for them"
+    if config.has_heroic_tables:
+        yield from _heroic_problems(config)
     try:
         config.allow_specialchars.encode("latin-1")
     except UnicodeEncodeError:
@@ -390,6 +394,20 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
             {"tsd.storage.max_tags", "tsd.storage.salt.width", *widths},
             f"tsd.storage.max_tags: got {config.max_tags}, wanted {most} or less: a row key has no room for more tags",
         )
+
+
+def _heroic_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield settings that Heroic's table has no place for: the keys concerned, and a sentence."""
+    for key, given in (
+        ("tsd.retention.rules", config.retention_rules.strip()),
+        ("tsd.storage.blocks", config.blocks),
+        ("tsd.core.meta.enable_tsuid_tracking", config.track_series),
+    ):
+        if given:
+            yield {"tsd.storage.layout", key}, f"{key}: requires tsd.storage.layout = opentsdb, and it is heroic"
+    if config.heroic_table == config.heroic_series or not config.heroic_table or not config.heroic_series:
+        got = f"got {config.heroic_table!r} and {config.heroic_series!r}, wanted two different names"
+        yield {"tsd.heroic.table", "tsd.heroic.series_table"}, f"tsd.heroic.series_table: {got}"
 
 
 def _bigtable_problems(config: Config) -> Iterator[tuple[set[str], str]]:
@@ -473,7 +491,8 @@ def layout(config: Config) -> Layout:
 
 def name_rules(config: Config) -> NameRules:
     """Return the rules for legal names."""
-    return NameRules(config.allow_specialchars.encode("latin-1"), config.max_tags)
+    extra = NAME_CHARACTERS if config.has_heroic_tables else b""
+    return NameRules(config.allow_specialchars.encode("latin-1") + extra, config.max_tags)
 
 
 def state_folder(config: Config) -> Path:

@@ -9,6 +9,7 @@ from enum import Enum
 
 from tsd.config.bigtable import BigtableSettings
 from tsd.config.cassandra import CassandraSettings
+from tsd.config.heroic import HeroicSettings
 from tsd.config.kairosdb import KairosSettings
 from tsd.config.keys import setting
 from tsd.config.limits import LimitSettings
@@ -46,6 +47,7 @@ SECTIONS = {
     "ingest": (("tsd.ingest.memory_limit",), ""),
     "HTTP": (("tsd.core.enable_api",), ""),
     "KairosDB": (("tsd.kairosdb.enabled",), ""),
+    "Heroic": (("tsd.heroic.table",), ""),
     "logging and statistics": (("tsd.canary.enable",), ""),
 }
 
@@ -173,7 +175,7 @@ class Charset(Enum):
 
 
 @dataclass(frozen=True)
-class Config(AccessSettings, LimitSettings, BigtableSettings, CassandraSettings, KairosSettings):
+class Config(AccessSettings, LimitSettings, BigtableSettings, CassandraSettings, KairosSettings, HeroicSettings):
     """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
 
     port: int = setting(
@@ -534,5 +536,5 @@ class Config(AccessSettings, LimitSettings, BigtableSettings, CassandraSettings,
     def creates_metrics(self) -> bool:
         """Return whether an unknown metric gets a UID, with the default resolved."""
         if self.auto_create_metrics is None:
-            return self.backend is Backend.EMBEDDED or self.has_kairosdb_tables
+            return self.backend is Backend.EMBEDDED or not self.has_opentsdb_tables
         return self.auto_create_metrics

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from tsd.store.cassandra import session as cassandra_session
     from tsd.store.hbase import engine as hbase
     from tsd.store.rocksdb import engine as rocksdb
+    from tsd.tables.heroic import layout as heroic
     from tsd.tables.kairosdb import layout as kairosdb
 else:  # a command uses one engine; the drivers of the others take a tenth of a second to import
     bigtable = LazyModule("tsd.store.bigtable.engine")
@@ -71,6 +72,7 @@ else:  # a command uses one engine; the drivers of the others take a tenth of a 
     cassandra_session = LazyModule("tsd.store.cassandra.session")
     hbase = LazyModule("tsd.store.hbase.engine")
     rocksdb = LazyModule("tsd.store.rocksdb.engine")
+    heroic = LazyModule("tsd.tables.heroic.layout")
     kairosdb = LazyModule("tsd.tables.kairosdb.layout")
 
 COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
@@ -78,7 +80,9 @@ COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
 
 
 def tables(config: Config) -> list[Table]:
-    """Return OpenTSDB's tables, as its own script creates them, and those of rollups. Raises BadConfig."""
+    """Return OpenTSDB's tables, as its own script creates them, and those of rollups; or Heroic's. Raises BadConfig."""
+    if config.has_heroic_tables:
+        return heroic.heroic_tables(config.heroic_table, config.heroic_series)
     return [
         Table(config.data_table, (Family(FAMILY),)),
         Table(config.uid_table, (Family(ID_FAMILY), Family(NAME_FAMILY))),
@@ -174,7 +178,7 @@ async def opened_store(
     try:
         if config.backend is Backend.EMBEDDED:
             await store.create_tables(tables(config))
-        if may_lack_writes:
+        if may_lack_writes and config.has_opentsdb_tables:
             await SeriesIndex(store, config.series_table, layout(config)).outdate()
         yield store
     finally:
@@ -297,15 +301,16 @@ def uses_hbase(config: Config) -> bool:
 
 def store_name(config: Config) -> str:
     """Return a text that is the same for two configurations only if they use the same tables."""
+    names = f" {config.heroic_table}" if config.has_heroic_tables else f" {config.data_table} {config.uid_table}"
     if has_local_store(config):
-        return f"embedded:{os.path.realpath(state_folder(config))}"
+        return f"embedded:{os.path.realpath(state_folder(config))}" + names * config.has_heroic_tables
     if config.backend is Backend.CASSANDRA:
         hosts = ",".join(f"{host}:{port}" for host, port in sorted(cassandra_hosts(config)))
-        return f"cassandra:{hosts} {config.cassandra_keyspace} {config.data_table} {config.uid_table}"
+        return f"cassandra:{hosts} {config.cassandra_keyspace}{names}"
     if config.backend is Backend.BIGTABLE:
-        return f"bigtable:{store_address(config)} {config.data_table} {config.uid_table}"
+        return f"bigtable:{store_address(config)}{names}"
     addresses = ",".join(f"{host}:{port}" for host, port in sorted(gateways(config)))
-    return f"hbase:{addresses} {config.data_table} {config.uid_table}"
+    return f"hbase:{addresses}{names}"
 
 
 def store_settings(target: str, option: str) -> list[Given] | None:
@@ -485,9 +490,22 @@ def build_kairosdb_tables(config: Config, store: Store, now_ms: Clock, _: TableC
     return kairosdb.build(store, settings, now_ms)
 
 
+def build_heroic_tables(config: Config, store: Store, now_ms: Clock, _: TableCallbacks) -> Tables:
+    """Build Heroic's table layout."""
+    settings = heroic.HeroicTableSettings(
+        config.heroic_table,
+        config.heroic_series,
+        heroic.resource_tags(config.heroic_resource_tags),
+        config.creates_metrics,
+    )
+    return heroic.build(store, settings, now_ms)
+
+
 def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
     """Build the configured table layout. Raises BadConfig."""
-    build = build_kairosdb_tables if config.has_kairosdb_tables else build_opentsdb_tables
+    if config.has_kairosdb_tables:
+        return build_kairosdb_tables(config, store, now_ms, callbacks)
+    build = build_heroic_tables if config.has_heroic_tables else build_opentsdb_tables
     return build(config, store, now_ms, callbacks)
 
 

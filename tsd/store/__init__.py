@@ -22,6 +22,7 @@ from tsd.store.capabilities import (
     OnWrite,
     RangeDeletes,
     Snapshots,
+    WideRows,
 )
 from tsd.store.cassandra.session import Connector
 from tsd.store.cells import Cell, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
@@ -55,6 +56,7 @@ __all__ = [
     "Store",
     "Table",
     "VersionedCells",
+    "WideRows",
     "cell_pages",
     "cells_of_rows",
     "scan",
@@ -108,6 +110,11 @@ class Store(Protocol):
     @property
     def versioned_cells(self) -> VersionedCells | None:
         """Tables whose cells keep versions; None if the engine does not keep them."""
+        ...
+
+    @property
+    def wide_rows(self) -> WideRows | None:
+        """Calls for wide rows, if the engine has them."""
         ...
 
     @property

@@ -1,6 +1,6 @@
 """Differences between engines: a record of facts, and optional interfaces that are None where an engine lacks them."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.store.cells import CellPage, Cursor, Put
+from tsd.store.cells import Cell, CellPage, Cursor, Put
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,22 @@ class Snapshots(Protocol):
     async def snapshot(self, folder: Path) -> None:
         """Make a snapshot of every write that returned before the call, in a folder that must not exist. Files that
         never change are hard links to the store's, where the file system has them. Raise StoreError."""
+        ...
+
+
+class WideRows(Protocol):
+    """Calls for rows of millions of cells, of which a read needs few."""
+
+    async def get_between(
+        self, table: str, rows: Collection[bytes], first: bytes, last: bytes
+    ) -> dict[bytes, list[Cell]]:
+        """Return the cells of each row from the column `first` to `last`, both of one family and included, in order;
+        rows without any are missing. So may columns of 15, or of more than 33 bytes. Raise StoreError."""
+        ...
+
+    async def replace(self, table: str, cells: Sequence[Put]) -> None:
+        """Write cells as `Store.put` does without a time, and remove older versions of each, where the engine keeps
+        them. Raise StoreError."""
         ...
 
 

@@ -101,6 +101,23 @@ class MemoryStore:
             stored.put(row, Cell(column, value, stamp))
         self._count["cells_put"] += len(cells)
 
+    @property
+    def wide_rows(self) -> "MemoryStore":
+        """See Store."""
+        return self
+
+    async def get_between(
+        self, table: str, rows: Collection[bytes], first: bytes, last: bytes
+    ) -> dict[bytes, list[Cell]]:
+        """See WideRows."""
+        found = await self.get(table, rows)
+        kept = {row: [cell for cell in cells if first <= cell.column <= last] for row, cells in found.items()}
+        return {row: cells for row, cells in kept.items() if cells}
+
+    async def replace(self, table: str, cells: Sequence[Put]) -> None:
+        """See WideRows."""
+        await self.put(table, cells)
+
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""
         await self._enter("delete")

@@ -27,6 +27,7 @@ from tsd.store import (
     Row,
     Table,
     VersionedCells,
+    WideRows,
 )
 from tsd.store.timing import Latency
 
@@ -114,6 +115,7 @@ class RemoteStore:
 
     column_blocks: ColumnBlocks | None = None  # the daemon folds
     versioned_cells: VersionedCells | None = None
+    wide_rows: WideRows | None = None
 
     @property
     def snapshots(self) -> "RemoteStore":

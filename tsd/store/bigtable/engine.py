@@ -201,8 +201,11 @@ class BigtableStore:
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
         """See Store."""
+        return await self._get(table, rows, list(_filters(columns)))
+
+    async def _get(self, table: str, rows: Collection[bytes], filters: Sequence[bytes]) -> dict[bytes, list[Cell]]:
+        """Return what each of some filters leaves of rows."""
         found: dict[bytes, list[Cell]] = {}
-        filters = list(_filters(columns))
         keys = sorted({row for row in rows if 0 < len(row) <= LONGEST_KEY})
 
         async def read(part: tuple[Sequence[bytes], bytes]) -> None:
@@ -262,6 +265,18 @@ class BigtableStore:
         """See CellReader. No page leaves a call open."""
         await trio.lowlevel.checkpoint()
 
+    @property
+    def wide_rows(self) -> "BigtableStore":
+        """See Store."""
+        return self
+
+    @timed
+    async def get_between(
+        self, table: str, rows: Collection[bytes], first: bytes, last: bytes
+    ) -> dict[bytes, list[Cell]]:
+        """See WideRows."""
+        return await self._get(table, rows, [messages.newest_between(first, last)])
+
     async def _page(
         self, table: str, start: bytes, stop: bytes | None, limit: int, filter_: bytes, most_bytes: int
     ) -> Page:
@@ -318,6 +333,15 @@ class BigtableStore:
     @timed
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """See Store. Rows are written in parallel, in any order."""
+        await self._put(table, cells, time_ms, replace=False)
+
+    @timed
+    async def replace(self, table: str, cells: Sequence[Put]) -> None:
+        """See WideRows."""
+        await self._put(table, cells, None, replace=True)
+
+    async def _put(self, table: str, cells: Sequence[Put], time_ms: int | None, *, replace: bool) -> None:
+        """Write cells; with `replace` in place of all their versions."""
         for row, column, value in cells:
             if not (0 < len(row) <= LONGEST_KEY and b":" in column and len(column) + len(value) <= LONGEST_QUALIFIER):
                 _check(row, column, value)
@@ -329,9 +353,9 @@ class BigtableStore:
         stamp = self._stamp() if time_ms is None else time_ms
 
         async def write(part: Sequence[Put]) -> None:
-            if len(part) > MOST_MUTATIONS:
-                raise InvalidCell(f"got {len(part)} cells of row {part[0].row[:32].hex()}, wanted {MOST_MUTATIONS}")
-            await self._mutate(table, messages.put_entries(part, stamp))
+            if len(part) > (most := MOST_MUTATIONS // (1 + replace)):
+                raise InvalidCell(f"got {len(part)} cells of row {part[0].row[:32].hex()}, wanted {most}")
+            await self._mutate(table, messages.put_entries(part, stamp, replace=replace))
 
         await run_bounded(
             whole_rows(cells, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES), write, limit=CONCURRENT_PARTS

@@ -26,8 +26,8 @@ def mutate_rows(table: str, profile: str, entries: Iterable[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def put_entries(cells: Sequence[Put], time_ms: int) -> list[bytes]:
-    """Return an entry for each row; the cells of one row follow each other."""
+def put_entries(cells: Sequence[Put], time_ms: int, *, replace: bool = False) -> list[bytes]:
+    """Return an entry for each row; the cells of one row follow each other. `replace`: in place of all versions."""
     stamp = _SET_TIME + varint(time_ms * MS) + _SET_VALUE
     entries: list[bytes] = []
     last: bytes | None = None
@@ -45,6 +45,8 @@ def put_entries(cells: Sequence[Put], time_ms: int) -> list[bytes]:
         length = varint(len(value))
         size = len(head) + len(length) + len(value)
         prefix = varint(size)
+        if replace:
+            parts.append(chunk(2, chunk(2, _column(column))))
         parts += (b"\x12", varint(size + 1 + len(prefix)), b"\x0a", prefix, head, length, value)
     if parts:
         entries.append(b"".join(parts))
@@ -136,6 +138,13 @@ def newest_of(columns: Collection[bytes] | None) -> bytes:
     named = [_one_column(column) for column in sorted(columns)]
     one = named[0] if len(named) == 1 else chunk(2, b"".join(chunk(1, filter_) for filter_ in named))
     return _chain([one, NEWEST])
+
+
+def newest_between(first: bytes, last: bytes) -> bytes:
+    """Return a filter for the newest cells from one column of a family to another, both included."""
+    family, _, start = first.partition(b":")
+    end = last.partition(b":")[2]
+    return _chain([chunk(7, chunk(1, family) + chunk(2, start) + chunk(4, end)), NEWEST])
 
 
 def read_keys(table: str, profile: str, rows: Iterable[bytes], filter_: bytes) -> bytes:

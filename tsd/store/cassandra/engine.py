@@ -32,6 +32,7 @@ from tsd.store import (
     Snapshots,
     Table,
     VersionedCells,
+    WideRows,
 )
 from tsd.store.cassandra import schema
 from tsd.store.cassandra.directory import Directory
@@ -81,6 +82,7 @@ class CassandraStore:
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
     versioned_cells: VersionedCells | None = None
+    wide_rows: WideRows | None = None
 
     def __init__(
         self, contact: Contact, keyspace: str, clock_ms: Callable[[], int], widths: Callable[[str], Widths]

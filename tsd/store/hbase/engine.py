@@ -31,6 +31,7 @@ from tsd.store import (
     Snapshots,
     Table,
     VersionedCells,
+    WideRows,
 )
 from tsd.store.cells import HAS_CELL_LOOP
 from tsd.store.hbase.connection import Connection
@@ -66,6 +67,7 @@ class HBaseStore:
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
     versioned_cells: VersionedCells | None = None
+    wide_rows: WideRows | None = None
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ from tsd.store.rocksdb.folding import FoldedPart, fold_part, read_part
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, decode_cell, time_of
 from tsd.store.rocksdb.options import options
 from tsd.store.rocksdb.versions import Changes, EmbeddedVersions, VersionDatabase
+from tsd.store.rocksdb.wide import EmbeddedWideRows
 from tsd.store.rules import add, bytes_of, check_row, whole_rows
 from tsd.store.scheduling import IngestLoad, Throttle
 from tsd.store.timing import new_latencies, timed
@@ -193,9 +194,14 @@ class EmbeddedStore:
         """See Store."""
         return EmbeddedVersions(self)
 
-    async def read_versions(self, steps: Callable[[VersionDatabase], Generator[None, None, T]]) -> T:
-        """See Guarded."""
-        await self._enter("read_versions")
+    @property
+    def wide_rows(self) -> EmbeddedWideRows:
+        """See Store."""
+        return EmbeddedWideRows(self)
+
+    async def read_in_steps(self, steps: Callable[[Database], Generator[None, None, T]]) -> T:
+        """Run a generator on the database, with other tasks between its steps. Raise StoreError."""
+        await self._enter("read_in_steps")
         return await _with_breaks(steps(self._database))
 
     async def create_versioned(self, tables: Sequence[Table]) -> list[str]:

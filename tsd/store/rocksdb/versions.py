@@ -148,7 +148,7 @@ class VersionDatabase(Protocol):
 class Guarded(Protocol):
     """How the engine runs calls: it counts them, and reopens its database after an error."""
 
-    async def read_versions(self, steps: Callable[[VersionDatabase], Generator[None, None, T]]) -> T:
+    async def read_in_steps(self, steps: Callable[[VersionDatabase], Generator[None, None, T]]) -> T:
         """Run a read with checkpoints."""
         ...
 
@@ -181,7 +181,7 @@ class EmbeddedVersions:
 
     async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
         """See VersionedCells."""
-        families = await self._engine.read_versions(lambda database: _families(database, table))
+        families = await self._engine.read_in_steps(lambda database: _families(database, table))
         for cell in cells:
             check_version(families, cell)
         for at in range(0, len(cells), BATCH_CELLS):
@@ -191,14 +191,14 @@ class EmbeddedVersions:
 
     async def get(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> dict[bytes, list[Cell]]:
         """See VersionedCells."""
-        return await self._engine.read_versions(lambda database: database.version_view(table).get(rows, wanted))
+        return await self._engine.read_in_steps(lambda database: database.version_view(table).get(rows, wanted))
 
     async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL) -> Page:
         """See VersionedCells. All rows of a page are from one snapshot."""
         if stop is not None and start >= stop:
             await trio.lowlevel.checkpoint()
             return Page([], None)
-        return await self._engine.read_versions(
+        return await self._engine.read_in_steps(
             lambda database: database.version_view(table, stop).page(start, limit, wanted)
         )
 

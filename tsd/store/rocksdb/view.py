@@ -96,6 +96,29 @@ class View:
                 found[row] = sorted(cells) if has_long else cells
         return found
 
+    def between(
+        self, rows: Collection[bytes], first: bytes, last: bytes
+    ) -> Generator[None, None, dict[bytes, list[Cell]]]:
+        """Return the cells of each row from one column to another. See WideRows for long columns."""
+        read = 0
+        found: dict[bytes, list[Cell]] = {}
+        for row in rows:
+            prefix, cells = row_prefix(row), []
+            cut, end, at = len(prefix), prefix + last, self._at_row(prefix)
+            at.seek(prefix + first)
+            while at.valid() and (key := at.key()) <= end:
+                column = key[cut:]
+                if not is_digest(column):
+                    cells.append(decode_cell(column, at.value()))
+                at.next()
+                read += 1
+                if read % CHUNK_CELLS == 0:
+                    yield
+            self._check(at)
+            if cells:
+                found[row] = cells
+        return found
+
     def page(
         self, start: bytes, limit: int, limit_bytes: int, columns: Collection[bytes] | None
     ) -> Generator[None, None, Page]:

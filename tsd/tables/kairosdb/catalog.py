@@ -3,7 +3,7 @@
 KairosDB lists metrics, but no tag names and values since 1.3. Those come from the index rows of the newest row times.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tsd.codec.kairosdb.index import METRIC_NAMES, TAG_NAMES, TAG_VALUES
 from tsd.codec.kairosdb.keys import DOUBLE, LONG, DataRow, encode_tags
@@ -12,33 +12,15 @@ from tsd.codec.names import Kind, parse_uid
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store.retry import run_bounded
 from tsd.tables.catalog import LastPoint, LastPoints, SeriesName, SeriesSelector
+from tsd.tables.interned import SelectedKeys, exact_tags, selector_test
 from tsd.tables.kairosdb.decode import StoredRow, decode_numbers
-from tsd.tables.kairosdb.series import parse_series_id, series_id
+from tsd.tables.kairosdb.series import names_id, parse_series_id, series_id
 from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
 from tsd.tables.reading import HOUR_S
 
 MOST_METRICS = 10_000  # that one request looks at
 TAGGED_METRICS = 500  # whose tags are suggested
-PAGE_SERIES = 1000
 HOUR_MS = HOUR_S * 1000
-
-
-class SelectedKeys:
-    """The series of a selector."""
-
-    def __init__(self, keys: Sequence[bytes], exact: bytes | None) -> None:
-        self._keys = keys
-        self._exact = exact
-
-    async def pages(self, limit: int | None = None) -> AsyncGenerator[list[bytes], None]:
-        """Return the series in order of their bytes, page by page."""
-        keys = self._keys[:limit]
-        for at in range(0, len(keys), PAGE_SERIES):
-            yield list(keys[at : at + PAGE_SERIES])
-
-    def exact(self) -> bytes | None:
-        """Return the one series with exactly the selector's tags, stored or not."""
-        return self._exact
 
 
 class KairosCatalog:
@@ -77,15 +59,7 @@ class KairosCatalog:
             metrics = [selector.metric]
         else:
             raise NoSuchName(f"No such name for '{Kind.METRIC.value}': '{selector.metric}'")
-        wanted = {tagk: {value for name, value in selector.tags if name == tagk} for tagk, _ in selector.tags}
-
-        def selects(tags: dict[str, str]) -> bool:
-            for tagk, values in wanted.items():
-                found = set(tags.values()) if tagk in any_name else {tags[tagk]} if tagk in tags else set()
-                if not found or not values & (found | any_name):
-                    return False
-            return True
-
+        selects = selector_test(selector)
         keys: set[bytes] = set()
 
         async def read(metric: str) -> None:
@@ -93,10 +67,8 @@ class KairosCatalog:
             keys.update(series for series in found if selects(parse_series_id(series)[1]))
 
         await run_bounded(metrics, read, limit=CONCURRENT)
-        names = [name for tag in selector.tags for name in tag]
-        is_exact = bool(selector.tags) and len(wanted) == len(selector.tags) and not any_name & {*names}
-        exact = series_id(selector.metric, encode_tags(dict(selector.tags)))
-        return SelectedKeys(sorted(keys), exact if is_exact and selector.metric not in any_name else None)
+        exact = exact_tags(selector)
+        return SelectedKeys(sorted(keys), None if exact is None else names_id(selector.metric, exact))
 
     async def _series(self, metric: str, first_ms: int, last_ms: int) -> set[bytes]:
         """Return the series of a metric that are listed in some row times."""

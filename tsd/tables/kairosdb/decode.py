@@ -8,14 +8,12 @@ import numpy as np
 from tsd.codec.kairosdb.keys import DOUBLE, LEGACY, LONG, STRING, DataRow
 from tsd.codec.kairosdb.rows import RowSpec, number_of
 from tsd.codec.kairosdb.values import decode_doubles, decode_legacy, decode_longs, decode_text
-from tsd.codec.points import NO_POINTS, Batch, Bool, Int64, Points
+from tsd.codec.points import NO_POINTS, Bool, Int64, Points
 from tsd.errors import CorruptRow
 from tsd.tables.kairosdb.tables import StoredPoint
-from tsd.tables.reading import HOUR_S
 
 NUMBERS = frozenset({LONG, DOUBLE, LEGACY})
 KNOWN = NUMBERS | {STRING}
-HOUR_MS = HOUR_S * 1000
 WARNINGS = 20  # of a page
 
 
@@ -111,27 +109,6 @@ def decode_texts(row: StoredRow, spec: RowSpec, warn: Callable[[str], None]) -> 
             warn(f"{shown(row.row)}: {exc}")
             continue
         yield spec.time(number, row.row.row_ms), text
-
-
-def batch_of(series: Sequence[tuple[int, Points]]) -> Batch:
-    """Return the points of several series as a batch, whose rows are hours."""
-    numbers: list[int] = []
-    starts: list[int] = []
-    parts = []
-    at = 0
-    for number, points in series:
-        if not len(points.times):
-            numbers.append(number)
-            starts.append(at)
-            continue
-        hours = points.times // HOUR_MS
-        firsts = np.append(0, np.flatnonzero(hours[1:] != hours[:-1]) + 1)
-        numbers += [number] * len(firsts)
-        starts += (firsts + at).tolist()
-        parts.append(points)
-        at += len(points.times)
-    joined = Points(*map(np.concatenate, zip(NO_POINTS, *parts, strict=True)))
-    return Batch(np.array(numbers, np.int32), np.array([*starts, at], np.int64), *joined)
 
 
 def shown(row: DataRow) -> str:

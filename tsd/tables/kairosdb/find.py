@@ -1,19 +1,14 @@
 """Which rows of points a request reads: filters on tags, and the rows that the indexes list."""
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tsd.codec.kairosdb.keys import DataRow, encode_tags, parse_tags
 from tsd.codec.kairosdb.rows import RowSpec
-from tsd.codec.names import parse_uid
-from tsd.errors import BadLine, BadQuery, CorruptRow
+from tsd.errors import CorruptRow
 from tsd.store.retry import run_bounded
-from tsd.tables.filters import matcher_of
-from tsd.tables.kairosdb.series import parse_series_id, series_id
+from tsd.tables.interned import Passes
 from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
-from tsd.tables.reading import SeriesRequest
-
-Passes = Callable[[Mapping[str, str]], bool]
 
 
 class FoundRow(NamedTuple):
@@ -29,40 +24,6 @@ class FoundRows(NamedTuple):
     times: Sequence[int]  # of rows, ascending
     rows: Sequence[FoundRow]
     warnings: Sequence[str]
-
-
-class Resolved(NamedTuple):
-    """A request with its test of series."""
-
-    metric: str
-    passes: Passes
-    tagks: Sequence[str]  # of the filters
-    names_tags: bool  # whether there may be series of the metric that do not pass
-
-
-def resolve(request: SeriesRequest) -> Resolved:
-    """Return the metric of a request, and the test of its series. Raise BadQuery."""
-    tests = [(one.tagk, matcher_of(one, loose_wildcards=request.quirks.loose_wildcards)) for one in request.filters]
-    metric, wanted = request.metric, frozenset[bytes]()
-    if request.tsuids:
-        try:
-            wanted = frozenset(map(parse_uid, request.tsuids))
-            metrics = {parse_series_id(series)[0] for series in wanted}
-        except (BadLine, CorruptRow, UnicodeDecodeError) as exc:
-            raise BadQuery(str(exc)) from exc
-        if len(metrics) > 1:
-            raise BadQuery(f"got TSUIDs of the metrics {', '.join(sorted(metrics))}, wanted those of one metric")
-        [metric] = metrics
-    tagks = frozenset(tagk for tagk, _ in tests)
-
-    def passes(tags: Mapping[str, str]) -> bool:
-        if wanted and series_id(metric, encode_tags(tags)) not in wanted:
-            return False
-        if request.explicit_tags and tests and not tags.keys() <= tagks:
-            return False
-        return all(test.matches(tags[tagk]) if tagk in tags else test.wants_no_key for tagk, test in tests)
-
-    return Resolved(metric, passes, sorted(tagks), bool(wanted or tests))
 
 
 async def find_rows(

@@ -1,7 +1,4 @@
-"""Reads and deletes points of KairosDB's tables: the layout's `PointReader` and `PointDeleter`.
-
-Names are not stored as ids. Each selection gives its names ids of four bytes in the order in which they are found.
-"""
+"""Reads and deletes points of KairosDB's tables: the layout's `PointReader` and `PointDeleter`."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -10,29 +7,28 @@ from functools import partial
 
 from tsd.codec.kairosdb.keys import DOUBLE, LONG, STRING, DataRow, parse_tags
 from tsd.codec.kairosdb.rows import FIRST_MS, LAST_MS, RowSpec
-from tsd.codec.names import Kind, Widths
+from tsd.codec.names import Kind
 from tsd.codec.points import Points
 from tsd.errors import BadQuery, CorruptRow
 from tsd.store.retry import run_bounded
 from tsd.tables import reading
+from tsd.tables.interned import InternedSeries, Resolved, batch_of, resolve
 from tsd.tables.kairosdb.decode import (
     NUMBERS,
     WARNINGS,
     StoredRow,
-    batch_of,
     by_series,
     decode_numbers,
     decode_texts,
     unknown_types,
 )
-from tsd.tables.kairosdb.find import FoundRow, FoundRows, Resolved, find_rows, resolve
+from tsd.tables.kairosdb.find import FoundRow, FoundRows, find_rows
 from tsd.tables.kairosdb.index import IndexRows
-from tsd.tables.kairosdb.series import TTL_BYTES, series_id
+from tsd.tables.kairosdb.series import TTL_BYTES, names_id, parse_series_id, series_id
 from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables, StoredPoint
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest, TextPage, TextPoint
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
-ID_BYTES = 4
 SERIES_AT_ONCE = 100  # of one page
 READ_POINTS = 10_000  # of a row, per request
 ALL_POINTS = (1 << 31) - 1
@@ -40,65 +36,12 @@ Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 TakeTexts = Callable[[EncodedPage[TextPage]], Awaitable[None]]
 
 
-class SelectedSeries(reading.SeriesSet):
-    """The series of a selection, with ids for their names."""
-
-    widths = Widths(ID_BYTES, ID_BYTES, ID_BYTES)
-    resolved = 0
-
-    def __init__(self, metric: str, group_by: Iterable[str]) -> None:
-        self._metric = metric
-        self._ids: dict[Kind, dict[str, bytes]] = {kind: {} for kind in Kind}
-        self._names: dict[Kind, dict[bytes, str]] = {kind: {} for kind in Kind}
-        self._pairs_of: dict[bytes, bytes] = {}  # ids of the tags of each series, by its tags in a row key
-        self._tags_of: dict[bytes, bytes] = {}  # the other way round
-        self.numbers: dict[bytes, int] = {}
-        self.pairs: list[bytes] = []
-        self.group_by = tuple(sorted(self.id_of(Kind.TAGK, tagk) for tagk in group_by))
-
-    def id_of(self, kind: Kind, name: str) -> bytes:
-        """Return the id of a name, a new one if it has none."""
-        ids = self._ids[kind]
-        if name not in ids:
-            ids[name] = (len(ids) + 1).to_bytes(ID_BYTES, "big")
-            self._names[kind][ids[name]] = name
-        return ids[name]
-
-    def pairs_of(self, encoded: bytes, tags: Mapping[str, str]) -> bytes:
-        """Return the ids of a series' tags. `encoded` is how row keys have them."""
-        found = self._pairs_of.get(encoded)
-        if found is None:
-            pairs = [self.id_of(Kind.TAGK, tagk) + self.id_of(Kind.TAGV, tagv) for tagk, tagv in tags.items()]
-            found = self._pairs_of[encoded] = b"".join(sorted(pairs))
-            self._tags_of[found] = encoded
-        return found
-
-    async def match(self, pairs: Iterable[bytes]) -> None:
-        """Number series; only matching ones are found."""
-        for one in pairs:
-            if one not in self.numbers:
-                self.numbers[one] = len(self.pairs)
-                self.pairs.append(one)
-
-    async def names(self, kind: Kind, ids: Sequence[bytes]) -> dict[bytes, str]:
-        """Return the names of ids."""
-        return {one: self._names[kind].get(one, one.hex()) for one in ids}
-
-    def order(self, numbers: Iterable[int]) -> list[int]:
-        """Return series in the order of their tags."""
-        return sorted(numbers, key=lambda number: self._tags_of[self.pairs[number]])
-
-    def tsuid(self, pairs: bytes) -> bytes:
-        """Return what identifies a series to users."""
-        return series_id(self._metric, self._tags_of[pairs])
-
-
 class NumberPage:
     """Rows of some series as stored, for numbers."""
 
     def __init__(
         self,
-        series: SelectedSeries,
+        series: InternedSeries,
         rows: Sequence[tuple[bytes, Sequence[StoredRow]]],
         spec: RowSpec,
         span: tuple[int, int],
@@ -134,7 +77,7 @@ class TextRows:
 
     def __init__(
         self,
-        series: SelectedSeries,
+        series: InternedSeries,
         rows: Sequence[tuple[bytes, StoredRow]],
         spec: RowSpec,
         span: tuple[int, int],
@@ -169,7 +112,7 @@ class KairosSelection(reading.Selection):
 
     reads_hours_in_parts = True  # an hour of a series may come in several pages
 
-    def __init__(self, tables: KairosTables, resolved: Resolved, series: SelectedSeries) -> None:
+    def __init__(self, tables: KairosTables, resolved: Resolved, series: InternedSeries) -> None:
         self._tables = tables
         self._resolved = resolved
         self._series = self.series = series
@@ -234,7 +177,7 @@ class KairosSelection(reading.Selection):
 class KairosTexts:
     """The texts of a selection."""
 
-    def __init__(self, tables: KairosTables, resolved: Resolved, series: SelectedSeries) -> None:
+    def __init__(self, tables: KairosTables, resolved: Resolved, series: InternedSeries) -> None:
         self._tables = tables
         self._resolved = resolved
         self._series = series
@@ -329,12 +272,12 @@ class KairosReader(reading.PointReader):
 
     async def select(self, request: SeriesRequest) -> KairosSelection:
         """Resolve a request. Raises BadQuery, StoreError."""
-        resolved = resolve(request)
+        resolved = resolve(request, names_id, parse_series_id)
         await self._tables.spec()
         if not await self._exists(resolved.metric):
             raise BadQuery(f"No such name for '{Kind.METRIC.value}': '{resolved.metric}'")
         group_by = {one.tagk for one in request.filters if one.group_by}
-        return KairosSelection(self._tables, resolved, SelectedSeries(resolved.metric, group_by))
+        return KairosSelection(self._tables, resolved, InternedSeries(group_by, partial(series_id, resolved.metric)))
 
     async def _exists(self, metric: str) -> bool:
         if self._is_known(metric) or await self._tables.metric_exists(metric):
@@ -361,7 +304,7 @@ class KairosReader(reading.PointReader):
 
     async def delete(self, request: SeriesRequest, first_ms: int, last_ms: int) -> None:
         """Delete points of any type, see `PointDeleter`."""
-        resolved = resolve(request)
+        resolved = resolve(request, names_id, parse_series_id)
         spec = await self._tables.spec()
         first_ms, last_ms = max(first_ms, FIRST_MS), min(last_ms, LAST_MS)
         async with aclosing(find_rows(self._tables, resolved.metric, first_ms, last_ms, resolved.passes)) as groups:

@@ -4,7 +4,7 @@ Texts are ISO-8859-1, KairosDB's names Unicode. The tag `kairos_opt.ttl` is no t
 in seconds, as in KairosDB's telnet lines. It is a part of the key, so a series has a key for each time to live.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tsd.codec.kairosdb.keys import DOUBLE, LONGEST_KEY, STRING, DataRow, encode_tags, parse_tags
 from tsd.codec.names import Kind
@@ -52,6 +52,11 @@ def series_id(metric: str, tags: bytes) -> bytes:
     b'm\\x00host=a:'
     """
     return metric.encode("utf-8", "surrogatepass") + b"\0" + tags
+
+
+def names_id(metric: str, tags: Mapping[str, str]) -> bytes:
+    """Return what identifies a series to users, from its names."""
+    return series_id(metric, encode_tags(tags))
 
 
 def parse_series_id(series: bytes) -> tuple[str, dict[str, str]]:

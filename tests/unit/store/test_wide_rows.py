@@ -1,0 +1,71 @@
+"""Calls for wide rows: parts of rows, and writes that leave one version, on the engines that have them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.peers.bigtable import RunningBigtable
+from tsd.errors import NoTable
+from tsd.store import Cell, Family, Put, Store, Table
+from tsd.store.memory import MemoryStore
+from tsd.store.rocksdb.engine import EmbeddedStore
+
+ENGINES = ["memory", "embedded", pytest.param("bigtable", marks=pytest.mark.bigtable)]
+COLUMNS = [b"a:" + bytes(4), b"a:\0\0\0\7", b"a:\0\0\1\0", b"a:\xff\xff\xff\xff", b"b:\0\0\0\7"]
+
+
+@pytest.fixture(params=ENGINES)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    made: Store
+    if request.param == "memory":
+        made = MemoryStore(lambda: 1)
+    elif request.param == "embedded":
+        made = await EmbeddedStore.open(tmp_path, lambda: 1)
+    else:
+        bigtable: RunningBigtable = request.getfixturevalue("bigtable")
+        made = bigtable.store(bigtable.unused_instance())
+    await made.create_tables([Table("wide", (Family(b"a"), Family(b"b")))])
+    yield made
+    await made.aclose()
+
+
+async def between(store: Store, first: bytes, last: bytes, *rows: bytes) -> dict[bytes, list[bytes]]:
+    assert store.wide_rows is not None
+    found = await store.wide_rows.get_between("wide", rows, first, last)
+    return {row: [cell.column for cell in cells] for row, cells in found.items()}
+
+
+async def test_columns_between_two_are_read(store: Store) -> None:
+    await store.put("wide", [Put(row, column, b"v") for row in (b"r\0", b"r\0s", b"t") for column in COLUMNS])
+    whole = await between(store, COLUMNS[0], COLUMNS[3], b"r\0", b"t", b"absent")
+    assert whole == {b"r\0": COLUMNS[:4], b"t": COLUMNS[:4]}
+    assert await between(store, COLUMNS[1], COLUMNS[2], b"r\0s") == {b"r\0s": COLUMNS[1:3]}
+    assert await between(store, COLUMNS[1], COLUMNS[1], b"t") == {b"t": [COLUMNS[1]]}
+    assert await between(store, b"a:\0\0\0\1", b"a:\0\0\0\6", b"t") == {}
+    assert await between(store, COLUMNS[4], COLUMNS[4], b"t") == {b"t": [COLUMNS[4]]}
+
+
+async def test_a_replaced_cell_is_the_only_version(store: Store) -> None:
+    assert store.wide_rows is not None
+    await store.put("wide", [Put(b"r", COLUMNS[0], b"old"), Put(b"r", COLUMNS[1], b"kept")])
+    for value in (b"new", b"newest"):
+        await store.wide_rows.replace("wide", [Put(b"r", COLUMNS[0], value)])
+    [replaced, kept] = (await store.get("wide", [b"r"]))[b"r"]
+    assert (replaced.value, kept.value) == (b"newest", b"kept")
+    await store.delete("wide", {b"r": [COLUMNS[0]]}, up_to_ms=replaced.time_ms)
+    assert await between(store, *COLUMNS[:2], b"r") == {b"r": [COLUMNS[1]]}
+
+
+async def test_rows_of_a_missing_table_are_an_error(store: Store) -> None:
+    assert store.wide_rows is not None
+    with pytest.raises(NoTable):
+        await store.wide_rows.get_between("absent", [b"r"], *COLUMNS[:2])
+    with pytest.raises(NoTable):
+        await store.wide_rows.replace("absent", [Put(b"r", COLUMNS[0], b"v")])
+
+
+async def test_long_cells_outside_are_no_obstacle(store: Store) -> None:
+    long = Cell(b"a:" + bytes(40), b"v", 0)
+    await store.put("wide", [Put(b"r", long.column, long.value), Put(b"r", COLUMNS[2], b"v")])
+    assert await between(store, COLUMNS[1], COLUMNS[3], b"r") == {b"r": [COLUMNS[2]]}

@@ -1,0 +1,27 @@
+"""Settings of Heroic's tables."""
+
+from dataclasses import dataclass
+
+from tsd.config.keys import setting
+
+NAME_CHARACTERS = b"!#$%&'()+,:;@[]^{}~"  # of Heroic's names, besides those of OpenTSDB's
+
+
+@dataclass(frozen=True)
+class HeroicSettings:
+    """Where Heroic's points are, and which tags are its resources."""
+
+    # fmt: off
+
+    heroic_table: str = setting(
+        "tsd.heroic.table", "metrics",
+        "With tsd.storage.layout = heroic: the table of points, Heroic's own or a new one.")
+    heroic_series: str = setting(
+        "tsd.heroic.series_table", "metrics-series",
+        "The table that lists the series of that table. Heroic does not use it.")
+    heroic_resource_tags: str = setting(
+        "tsd.heroic.resource_tags", "",
+        "Tags that are stored as Heroic's resource, after the time in a row key, separated by commas: host, podname. "
+        "To clients they are tags as all others.")
+
+    # fmt: on

@@ -1,0 +1,1 @@
+"""Heroic's table of points, with an index of series beside it."""

@@ -1,0 +1,141 @@
+"""The index of series: which rows of points there are, and all names. Heroic has its own in another database.
+
+A row is a letter and what it lists. `s` and a row key without its base time: the series has a column for each period of
+2^32 ms with points, its number in 4 bytes. `m`, `k` and `v`, and a metric, a tag name or a tag value in UTF-8. Entries
+are written before points, and values mean nothing.
+"""
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import NamedTuple
+
+import trio
+
+from tsd.codec.heroic.keys import metric_prefix, parse_head, parse_tail
+from tsd.codec.heroic.values import OFFSET_BYTES, PERIOD_MS
+from tsd.codec.names import Kind
+from tsd.errors import CorruptRow
+from tsd.store import Put, Row, scan
+from tsd.tables.heroic.tables import INDEX, HeroicTables
+from tsd.tables.writing import SeriesKey
+
+SERIES = b"s"
+NAMES = {Kind.METRIC: b"m", Kind.TAGK: b"k", Kind.TAGV: b"v"}
+LISTED = INDEX + b":"  # column of a name
+PRESENT = b"1"
+MOST_KNOWN = 1_000_000  # entries
+PAGE_ROWS = 1000
+
+
+class Entry(NamedTuple):
+    """A row of points."""
+
+    key: SeriesKey
+    base_ms: int
+
+
+class ListedSeries(NamedTuple):
+    """A series with the first and the last of its listed rows."""
+
+    key: SeriesKey
+    first_ms: int
+    last_ms: int
+
+
+class SeriesIndex:
+    """Lists series. What this process listed it does not write again."""
+
+    def __init__(self, tables: HeroicTables) -> None:
+        self.lock = trio.Lock()  # held while points and their entries are written, and while both are deleted
+        self._tables = tables
+        self._known: dict[tuple[bytes, bytes], None] = {}  # row and column; the oldest first
+
+    async def ensure(self, entries: Iterable[Entry]) -> None:
+        """Return when rows of points are listed. Raise StoreError."""
+        places: dict[tuple[bytes, bytes], None] = {}
+        for key, base_ms in entries:
+            place = SERIES + key.head + key.tail, LISTED + (base_ms // PERIOD_MS).to_bytes(OFFSET_BYTES, "big")
+            if place not in self._known and place not in places:
+                places[place] = None
+                for kind, names in _names(key).items():
+                    places.update(((NAMES[kind] + name.encode(), LISTED), None) for name in names)
+        if new := sorted(place for place in places if place not in self._known):
+            await self._tables.put([Put(row, column, PRESENT) for row, column in new], index=True)
+            self._known.update(dict.fromkeys(new))
+        while len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    async def has_metric(self, metric: str) -> bool:
+        """Return whether a metric is listed. Raise StoreError."""
+        row = NAMES[Kind.METRIC] + metric.encode("utf-8", "replace")
+        return (row, LISTED) in self._known or bool(await self._tables.store.get(self._tables.index, [row]))
+
+    async def names(self, kind: Kind, prefix: str, limit: int) -> list[str]:
+        """Return listed names of a kind with a prefix, in order of their bytes, at most `limit`. Raise StoreError."""
+        found: list[str] = []
+        start = NAMES[kind] + prefix.encode("utf-8", "replace")
+        async with aclosing(self._scan(start, limit)) as rows:
+            async for row in rows:
+                found.append(row.key[1:].decode("utf-8", "replace"))
+                if len(found) >= limit:
+                    break
+        return found
+
+    async def series(self, metric: str) -> list[ListedSeries]:
+        """Return the series of a metric. Raise StoreError."""
+        async with aclosing(self._scan(SERIES + metric_prefix(metric), PAGE_ROWS)) as rows:
+            found = [_listed(row) async for row in rows]
+        return [one for one in found if one is not None]
+
+    async def _scan(self, prefix: bytes, limit: int) -> AsyncGenerator[Row, None]:
+        pages = scan(self._tables.store, self._tables.index, prefix, prefix_end(prefix), limit=min(limit, PAGE_ROWS))
+        async with aclosing(pages):
+            async for page in pages:
+                for row in page:
+                    yield row
+
+    async def remove(self, metric: str) -> None:
+        """Remove a metric with its series. Names of tags stay. Raise StoreError."""
+        metric_row = NAMES[Kind.METRIC] + metric.encode()
+        rows = {metric_row: [LISTED]}
+        async with aclosing(self._scan(SERIES + metric_prefix(metric), PAGE_ROWS)) as found:
+            async for row in found:
+                rows[row.key] = [cell.column for cell in row.cells]
+        self.forget()
+        await self._tables.store.delete(self._tables.index, rows, up_to_ms=None)
+
+    def forget(self) -> None:
+        """Forget what is listed: it is written again."""
+        self._known.clear()
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """Return the first key after all that start with a prefix, None if there is none.
+
+    >>> prefix_end(b"a\\xff"), prefix_end(b"\\xff")
+    (b'b', None)
+    """
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
+
+
+def _listed(row: Row) -> ListedSeries | None:
+    """Return the series of an entry, None if it cannot be read."""
+    try:
+        _, _, at = parse_head(row.key[1:])
+        parse_tail(row.key[1 + at :])
+    except CorruptRow:
+        return None
+    periods = [int.from_bytes(cell.column[len(LISTED) :], "big") for cell in row.cells]
+    key = SeriesKey(row.key[1 : 1 + at], row.key[1 + at :])
+    return ListedSeries(key, min(periods) * PERIOD_MS, max(periods) * PERIOD_MS)
+
+
+def _names(key: SeriesKey) -> dict[Kind, list[str]]:
+    metric, tags, _ = parse_head(key.head)
+    pairs = [*tags, *parse_tail(key.tail)]
+    return {
+        Kind.METRIC: [metric],
+        Kind.TAGK: [name for name, _ in pairs if name],
+        Kind.TAGV: [value for _, value in pairs if value],
+    }

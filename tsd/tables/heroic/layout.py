@@ -1,0 +1,58 @@
+"""Builds the layout's `Tables`."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tsd.store import Store
+from tsd.tables import Tables
+from tsd.tables.heroic.catalog import HeroicCatalog
+from tsd.tables.heroic.index import SeriesIndex
+from tsd.tables.heroic.reader import HeroicReader
+from tsd.tables.heroic.series import HeroicResolver
+from tsd.tables.heroic.tables import HeroicTables
+from tsd.tables.heroic.tables import heroic_tables as heroic_tables
+from tsd.tables.heroic.writer import HeroicWriter
+
+
+class HeroicTableSettings(NamedTuple):
+    """How the tables are used."""
+
+    points: str  # names of the tables
+    series: str
+    resource_tags: frozenset[str]
+    creates_metrics: bool
+
+
+def resource_tags(text: str) -> frozenset[str]:
+    """Return the names of a setting.
+
+    >>> sorted(resource_tags("host, podname"))
+    ['host', 'podname']
+    """
+    return frozenset(filter(None, re.split(r"[\s,]+", text)))
+
+
+def build(store: Store, settings: HeroicTableSettings, now_ms: Callable[[], int]) -> Tables:
+    """Build the layout's `Tables`."""
+    tables = HeroicTables(store, settings.points, settings.series)
+    index = SeriesIndex(tables)
+    resolver = HeroicResolver(index, settings.resource_tags, creates_metrics=settings.creates_metrics)
+    reader = HeroicReader(tables, index, is_known=resolver.knows, now_ms=now_ms)
+
+    def drop_caches() -> None:
+        index.forget()
+        resolver.forget()
+
+    return Tables(
+        HeroicCatalog(reader, index, now_ms),
+        reader,
+        series_reader=reader,
+        resolver=resolver,
+        writer=HeroicWriter(tables, index),
+        check=tables.check,
+        drop_caches=drop_caches,
+        statistics=list,
+        deleter=reader,
+        required=(settings.points, settings.series),
+    )

@@ -1,0 +1,160 @@
+"""Reads and deletes points of Heroic's table: the layout's `PointReader` and `PointDeleter`.
+
+Rows with other resources are series of their own, because entries of a resource are tags here. If two keys have
+the same tags all the same, their points are one series.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+from tsd.codec.heroic.values import PERIOD_MS
+from tsd.codec.names import Kind
+from tsd.codec.points import Points
+from tsd.errors import BadQuery, CorruptRow
+from tsd.tables import reading
+from tsd.tables.heroic.index import ListedSeries, SeriesIndex
+from tsd.tables.heroic.series import names_of, parse_series_id, series_id
+from tsd.tables.heroic.slices import StoredRow, decode_rows, read_slice, slices
+from tsd.tables.heroic.tables import HeroicTables
+from tsd.tables.interned import InternedSeries, Resolved, batch_of, resolve
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
+from tsd.tables.writing import SeriesKey, SeriesKeys
+
+SERIES_AT_ONCE = 100
+WARNINGS = 20  # of a page
+LAST_MS = (1 << 63) - 1
+Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
+
+
+class HeroicPage:
+    """Rows of some series as stored."""
+
+    def __init__(self, series: InternedSeries, rows: Sequence[tuple[bytes, Sequence[StoredRow]]]) -> None:
+        """`rows` has the rows of each series by its pairs."""
+        self._series = series
+        self._rows = rows
+        self.cells = sum(len(row.cells) for _, rows_of_one in rows for row in rows_of_one)
+
+    def series(self) -> list[bytes]:
+        """Return the series of the page."""
+        return [pairs for pairs, _ in self._rows]
+
+    def decode(self) -> PointPage:
+        """Decode the rows."""
+        decoded = [(self._series.numbers[pairs], decode_rows(rows)) for pairs, rows in self._rows]
+        stored = [row for _, rows in self._rows for row in rows]
+        warnings = [text for _, one in decoded for text in one.wrong]
+        batch = batch_of([(number, one.points) for number, one in decoded])
+        duplicates = sum(one.duplicates for _, one in decoded)
+        return PointPage(batch, len(stored), sum(row.size for row in stored), (), warnings[:WARNINGS], duplicates, None)
+
+
+class HeroicSelection(reading.Selection):
+    """One request, resolved."""
+
+    reads_hours_in_parts = True  # an hour of a series may come in several pages
+
+    def __init__(self, reader: "HeroicReader", resolved: Resolved, series: InternedSeries) -> None:
+        self._reader = reader
+        self._resolved = resolved
+        self._series = self.series = series
+        self._read: list[ScanRange] = []  # for `delete`
+        self.metric = resolved.metric
+        tagks = tuple(sorted(series.id_of(Kind.TAGK, tagk) for tagk in resolved.tagks))
+        self.filter_tagks = tagks or None
+
+    def pairs_of(self, keys: SeriesKeys) -> list[bytes | None]:
+        """Return the ids of the tags of those series that pass the filters."""
+        return [self._pairs_of(key) for key in keys]
+
+    def _pairs_of(self, key: SeriesKey) -> bytes | None:
+        metric, tags = names_of(key)
+        if metric != self.metric or not self._resolved.passes(tags):
+            return None
+        return self._series.pairs_of(series_id(metric, tags), tags)
+
+    async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
+        """Read the rows of points, page by page."""
+        self._read.append(span)
+        for group in await self._reader.groups(self._resolved):
+            pairs = {one.key: self._pairs_of(one.key) for one in group}
+            async with aclosing(slices(self._reader.tables, group, span.start_ms, span.stop_ms - 1)) as parts:
+                async for part in parts:
+                    rows: dict[bytes, list[StoredRow]] = {}
+                    for key, stored in part.items():
+                        if (found := pairs[key]) is not None:
+                            rows.setdefault(found, []).extend(stored)
+                    await take(HeroicPage(self._series, list(rows.items())))
+
+    async def delete(self, read_ms: int) -> None:
+        """Delete the points of the hours that were read, unless they were written after `read_ms`."""
+        for span in self._read:
+            await self._reader.remove(self._resolved, span.start_ms, span.stop_ms - 1, read_ms)
+
+
+class HeroicReader(reading.PointReader):
+    """Requests → selections; deletes by time."""
+
+    def __init__(
+        self,
+        tables: HeroicTables,
+        index: SeriesIndex,
+        *,
+        is_known: Callable[[str], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`is_known` returns whether points of a metric are about to be written."""
+        self.tables = tables
+        self._index = index
+        self._is_known = is_known
+        self._now_ms = now_ms
+
+    async def select(self, request: SeriesRequest) -> HeroicSelection:
+        """Resolve a request. Raises BadQuery, StoreError."""
+        resolved = resolve(request, series_id, parse_series_id)
+        if not self._is_known(resolved.metric) and not await self._index.has_metric(resolved.metric):
+            raise BadQuery(f"No such name for '{Kind.METRIC.value}': '{resolved.metric}'")
+        group_by = {one.tagk for one in request.filters if one.group_by}
+        return HeroicSelection(self, resolved, InternedSeries(group_by, lambda series: series))
+
+    async def groups(self, resolved: Resolved) -> list[list[ListedSeries]]:
+        """Return the listed series of a request, some at a time. Those with the same tags are together."""
+        by_tags: dict[bytes, list[ListedSeries]] = {}
+        for one in await self.listed(resolved.metric):
+            metric, tags = names_of(one.key)
+            if resolved.passes(tags):
+                by_tags.setdefault(series_id(metric, tags), []).append(one)
+        found = [by_tags[each] for each in sorted(by_tags)]
+        parts = (found[at : at + SERIES_AT_ONCE] for at in range(0, len(found), SERIES_AT_ONCE))
+        return [[one for same in part for one in same] for part in parts]
+
+    async def listed(self, metric: str) -> list[ListedSeries]:
+        """Return the listed series of a metric. Each may have points up to the present, which Heroic writes."""
+        present_ms = self._now_ms() // PERIOD_MS * PERIOD_MS
+        return [one._replace(last_ms=max(one.last_ms, present_ms)) for one in await self._index.series(metric)]
+
+    async def read_series(self, key: SeriesKey, start_ms: int, end_ms: int) -> Points:
+        """Return the points of a series, which need not be listed. Raise StoreError, CorruptRow."""
+        whole = ListedSeries(key, 0, end_ms)
+        found = decode_rows((await read_slice(self.tables, [whole], start_ms, end_ms)).get(key, ()))
+        if found.wrong:
+            raise CorruptRow(found.wrong[0])
+        return found.points
+
+    async def delete(self, request: SeriesRequest, first_ms: int, last_ms: int) -> None:
+        """Delete points, see `PointDeleter`."""
+        await self.remove(resolve(request, series_id, parse_series_id), first_ms, last_ms, None)
+
+    async def remove(self, resolved: Resolved, first_ms: int, last_ms: int, up_to_ms: int | None) -> None:
+        """Delete points that were written by a time. The index keeps their series."""
+        for group in await self.groups(resolved):
+            async with aclosing(slices(self.tables, group, first_ms, last_ms)) as parts:
+                async for part in parts:
+                    rows = {row.row: row.cells for stored in part.values() for row in stored}
+                    await self.tables.delete(rows, up_to_ms)
+
+    async def delete_metric(self, metric: str) -> None:
+        """Delete all points of a metric, and its name, see `PointDeleter`."""
+        async with self._index.lock:
+            await self.delete(SeriesRequest(metric), 0, LAST_MS)
+            await self._index.remove(metric)

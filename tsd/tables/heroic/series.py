@@ -1,0 +1,141 @@
+"""Series of Heroic's table: their texts as sent, keys in ingest, and names.
+
+Texts are ISO-8859-1, Heroic's names Unicode. Some tags are a *resource*: they follow the time in a row key. To users
+they are tags as all others.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from tsd.codec.heroic.keys import (
+    BASE_BYTES,
+    LONGEST_KEY,
+    Pairs,
+    metric_prefix,
+    ordered,
+    parse_head,
+    parse_tail,
+    series_head,
+    series_tail,
+)
+from tsd.codec.names import Kind
+from tsd.codec.putline import illegal, split_tags
+from tsd.errors import UNKNOWN_NAME, BadLine
+from tsd.tables.heroic.index import SeriesIndex
+from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
+
+MOST_KNOWN = 100_000  # metrics
+CACHED = 100_000  # series
+RESOURCE = "resource."  # before the name of a resource's entry, if a tag has the same name
+
+
+class Names(NamedTuple):
+    """Metric and tags of a series."""
+
+    metric: str
+    tags: Mapping[str, str]
+
+
+def key_of(text: SeriesText, resource_tags: frozenset[str]) -> SeriesKey:
+    """Return the key of a series. Raise BadLine.
+
+    >>> key_of(SeriesText(b"m", b"a=b pod=c"), frozenset(["pod"]))
+    SeriesKey(head=b'\\x01\\x01m\\x01\\x01\\x01a\\x01\\x01b', tail=b'\\x01\\x00\\x07\\x01\\x03pod\\x01c')
+    """
+    tags = {tagk.decode("latin-1"): tagv.decode("latin-1") for tagk, tagv in split_tags(text.tags)}
+    resource = {name: tags.pop(name) for name in resource_tags & tags.keys()}
+    key = SeriesKey(series_head(text.metric.decode("latin-1"), ordered(tags)), series_tail(ordered(resource)))
+    size = len(key.head) + BASE_BYTES + len(key.tail)
+    if size > LONGEST_KEY:
+        raise illegal(f"metric and tags: got {size} bytes of a row key, wanted up to {LONGEST_KEY}")
+    return key
+
+
+@lru_cache(CACHED)
+def names_of(key: SeriesKey) -> Names:
+    """Return the names of a series. Raise CorruptRow.
+
+    >>> names_of(key_of(SeriesText(b"m", b"a=b pod=c"), frozenset(["pod"])))
+    Names(metric='m', tags={'a': 'b', 'pod': 'c'})
+    """
+    metric, tags, _ = parse_head(key.head)
+    return Names(metric, merged(tags, parse_tail(key.tail)))
+
+
+def merged(tags: Pairs, resource: Pairs) -> dict[str, str]:
+    """Return tags, and the entries of a resource as tags.
+
+    >>> merged((("a", "b"),), (("a", "c"), ("d", "e")))
+    {'a': 'b', 'resource.a': 'c', 'd': 'e'}
+    """
+    found = dict(tags)
+    for name, value in resource:
+        while name in found:
+            name = RESOURCE + name  # noqa: PLW2901 - until no tag has it
+        found[name] = value
+    return found
+
+
+def series_id(metric: str, tags: Mapping[str, str]) -> bytes:
+    """Return what identifies a series to users: the start of a row key with all of its tags."""
+    return series_head(metric, ordered(tags))
+
+
+def parse_series_id(series: bytes) -> Names:
+    """Return metric and tags of a series. Raise CorruptRow."""
+    metric, tags, _ = parse_head(series)
+    return Names(metric, dict(tags))
+
+
+class HeroicResolver:
+    """Series texts → keys. Names are stored as they are: a metric is new if the index does not list it."""
+
+    composer = None
+
+    def __init__(self, index: SeriesIndex, resource_tags: frozenset[str], *, creates_metrics: bool) -> None:
+        self._index = index
+        self._resource_tags = resource_tags
+        self._creates_metrics = creates_metrics
+        self._known: dict[bytes, None] = {}  # metrics that are listed, or admitted, as a row key begins with them
+
+    async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
+        """Resolve well-formed series, see `SeriesResolver`."""
+        keys: list[SeriesKey] = []
+        refused: dict[int, BadLine] = {}
+        for at, text in enumerate(series):
+            try:
+                key = key_of(text, self._resource_tags)
+                await self._admit(text.metric, admission)
+            except BadLine as error:
+                key, refused[at] = NO_KEY, error
+            keys.append(key)
+        return ResolvedSeries(SeriesKeys.of(keys), refused)
+
+    async def assign(self, series: SeriesText) -> SeriesKey:
+        """Return the key of a series. Raise BadLine."""
+        return key_of(series, self._resource_tags)
+
+    async def _admit(self, metric: bytes, admission: Admission | None) -> None:
+        """Raise BadLine unless a metric exists, or may be new. Raise StoreError."""
+        name = metric.decode("latin-1")
+        prefix = metric_prefix(name)
+        if prefix in self._known:
+            return
+        if not (self._creates_metrics and admission is None) and not await self._index.has_metric(name):
+            if not self._creates_metrics:
+                raise BadLine(UNKNOWN_NAME, f"unknown metric: No such name for '{Kind.METRIC.value}': '{name}'")
+            error = admission.admit_name(Kind.METRIC, metric) if admission is not None else None
+            if error is not None:
+                raise error
+        self._known[prefix] = None
+        while len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def knows(self, metric: str) -> bool:
+        """Return whether a metric was resolved. It is listed when its first points are written."""
+        return metric_prefix(metric) in self._known
+
+    def forget(self) -> None:
+        """Forget which metrics exist."""
+        self._known.clear()

@@ -1,0 +1,62 @@
+"""Heroic's table of points, and a table that lists the series: calls of the store, each of which may be repeated."""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+
+from tsd.codec.heroic.values import DISTRIBUTIONS, EVENTS, OFFSET_BYTES, POINTS
+from tsd.errors import NoTable
+from tsd.store import Cell, Family, Put, Store, Table
+
+INDEX = b"i"  # family of the index
+READ_ROWS = 200  # of one request
+DELETE_CELLS = 10_000  # of one request
+
+
+def heroic_tables(points: str, index: str) -> list[Table]:
+    """Return the tables. A family of points keeps one version; Heroic's own tables keep all."""
+    return [
+        Table(points, tuple(map(Family, (POINTS, DISTRIBUTIONS, EVENTS)))),
+        Table(index, (Family(INDEX),)),
+    ]
+
+
+class HeroicTables:
+    """The two tables in a store."""
+
+    def __init__(self, store: Store, points: str, index: str) -> None:
+        self.store = store
+        self.points = points
+        self.index = index
+
+    async def check(self) -> None:
+        """Raise StoreError unless both tables exist."""
+        existing = await self.store.tables()
+        if missing := [name for name in (self.points, self.index) if name not in existing]:
+            raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
+
+    async def read(self, rows: Collection[bytes], first: int, last: int) -> dict[bytes, list[Cell]]:
+        """Return the points of each row from one offset to another, both included. Raise StoreError."""
+        start, end = (POINTS + b":" + offset.to_bytes(OFFSET_BYTES, "big") for offset in (first, last))
+        wide = self.store.wide_rows
+        found: dict[bytes, list[Cell]] = {}
+        left = iter(rows)
+        while some := list(islice(left, READ_ROWS)):
+            if wide is not None:
+                found |= await wide.get_between(self.points, some, start, end)
+                continue
+            for row, cells in (await self.store.get(self.points, some)).items():
+                if kept := [cell for cell in cells if start <= cell.column <= end]:
+                    found[row] = kept
+        return found
+
+    async def put(self, cells: Sequence[Put], *, index: bool = False) -> None:
+        """Put points, or entries of the index, in place of stored ones. Raise StoreError."""
+        wide = self.store.wide_rows
+        await (self.store.put if wide is None else wide.replace)(self.index if index else self.points, cells)
+
+    async def delete(self, cells: Mapping[bytes, Sequence[Cell]], up_to_ms: int | None) -> None:
+        """Delete points that were written by a time; None: by now. Raise StoreError."""
+        for row, found in cells.items():
+            for at in range(0, len(found), DELETE_CELLS):
+                columns = [cell.column for cell in found[at : at + DELETE_CELLS]]
+                await self.store.delete(self.points, {row: columns}, up_to_ms=up_to_ms)

@@ -1,0 +1,180 @@
+"""Parts of layouts that store names as they are, without ids: their tests of series, and ids for one selection.
+
+Each selection gives its names ids of four bytes in the order in which they are found.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tsd.codec.names import Kind, Widths, parse_uid
+from tsd.codec.points import NO_POINTS, Batch, Points
+from tsd.errors import BadLine, BadQuery, CorruptRow
+from tsd.tables import reading
+from tsd.tables.catalog import SeriesSelector
+from tsd.tables.filters import matcher_of
+from tsd.tables.reading import HOUR_S, SeriesRequest
+
+ID_BYTES = 4
+HOUR_MS = HOUR_S * 1000
+PAGE_SERIES = 1000
+Passes = Callable[[Mapping[str, str]], bool]
+
+
+class Resolved(NamedTuple):
+    """A request with its test of series."""
+
+    metric: str
+    passes: Passes
+    tagks: Sequence[str]  # of the filters
+    names_tags: bool  # whether there may be series of the metric that do not pass
+
+
+def resolve(
+    request: SeriesRequest,
+    series_id: Callable[[str, Mapping[str, str]], bytes],
+    names_of: Callable[[bytes], tuple[str, Mapping[str, str]]],
+) -> Resolved:
+    """Return the metric of a request, and the test of its series. Raise BadQuery.
+
+    `series_id` returns what identifies a series of a metric to users, `names_of` its metric and tags; it raises
+    CorruptRow or UnicodeDecodeError.
+    """
+    tests = [(one.tagk, matcher_of(one, loose_wildcards=request.quirks.loose_wildcards)) for one in request.filters]
+    metric, wanted = request.metric, frozenset[bytes]()
+    if request.tsuids:
+        try:
+            wanted = frozenset(map(parse_uid, request.tsuids))
+            metrics = {names_of(series)[0] for series in wanted}
+        except (BadLine, CorruptRow, UnicodeDecodeError) as exc:
+            raise BadQuery(str(exc)) from exc
+        if len(metrics) > 1:
+            raise BadQuery(f"got TSUIDs of the metrics {', '.join(sorted(metrics))}, wanted those of one metric")
+        [metric] = metrics
+    tagks = frozenset(tagk for tagk, _ in tests)
+
+    def passes(tags: Mapping[str, str]) -> bool:
+        if wanted and series_id(metric, tags) not in wanted:
+            return False
+        if request.explicit_tags and tests and not tags.keys() <= tagks:
+            return False
+        return all(test.matches(tags[tagk]) if tagk in tags else test.wants_no_key for tagk, test in tests)
+
+    return Resolved(metric, passes, sorted(tagks), bool(wanted or tests))
+
+
+def selector_test(selector: SeriesSelector) -> Passes:
+    """Return whether tags are those of a selector."""
+    any_name = set[str]() if selector.is_literal else {"*", ""}
+    wanted = {tagk: {value for name, value in selector.tags if name == tagk} for tagk, _ in selector.tags}
+
+    def passes(tags: Mapping[str, str]) -> bool:
+        for tagk, values in wanted.items():
+            found = set(tags.values()) if tagk in any_name else {tags[tagk]} if tagk in tags else set()
+            if not found or not values & (found | any_name):
+                return False
+        return True
+
+    return passes
+
+
+def exact_tags(selector: SeriesSelector) -> dict[str, str] | None:
+    """Return the tags of a selector for one metric if each has one name and one value, otherwise None."""
+    any_name = set[str]() if selector.is_literal else {"*", ""}
+    tags = dict(selector.tags)
+    names = {selector.metric, *tags, *tags.values()}
+    return tags if tags and len(tags) == len(selector.tags) and not any_name & names else None
+
+
+class SelectedKeys:
+    """The series that a selector matches."""
+
+    def __init__(self, keys: Sequence[bytes], exact: bytes | None) -> None:
+        self._keys = keys
+        self._exact = exact
+
+    async def pages(self, limit: int | None = None) -> AsyncGenerator[list[bytes], None]:
+        """Return the series in order of their bytes, page by page."""
+        keys = self._keys[:limit]
+        for at in range(0, len(keys), PAGE_SERIES):
+            yield list(keys[at : at + PAGE_SERIES])
+
+    def exact(self) -> bytes | None:
+        """Return the one series with exactly the selector's tags, stored or not."""
+        return self._exact
+
+
+class InternedSeries(reading.SeriesSet):
+    """The series of a selection, with ids for their names."""
+
+    widths = Widths(ID_BYTES, ID_BYTES, ID_BYTES)
+    resolved = 0
+
+    def __init__(self, group_by: Iterable[str], series_id: Callable[[bytes], bytes]) -> None:
+        """`series_id` returns what identifies a series to users, from its encoded tags."""
+        self._series_id = series_id
+        self._ids: dict[Kind, dict[str, bytes]] = {kind: {} for kind in Kind}
+        self._names: dict[Kind, dict[bytes, str]] = {kind: {} for kind in Kind}
+        self._pairs_of: dict[bytes, bytes] = {}  # ids of the tags of each series, by its encoded tags
+        self._tags_of: dict[bytes, bytes] = {}  # the other way round
+        self.numbers: dict[bytes, int] = {}
+        self.pairs: list[bytes] = []
+        self.group_by = tuple(sorted(self.id_of(Kind.TAGK, tagk) for tagk in group_by))
+
+    def id_of(self, kind: Kind, name: str) -> bytes:
+        """Return the id of a name, a new one if it has none."""
+        ids = self._ids[kind]
+        if name not in ids:
+            ids[name] = (len(ids) + 1).to_bytes(ID_BYTES, "big")
+            self._names[kind][ids[name]] = name
+        return ids[name]
+
+    def pairs_of(self, encoded: bytes, tags: Mapping[str, str]) -> bytes:
+        """Return the ids of a series' tags. `encoded` is how row keys have them."""
+        found = self._pairs_of.get(encoded)
+        if found is None:
+            pairs = [self.id_of(Kind.TAGK, tagk) + self.id_of(Kind.TAGV, tagv) for tagk, tagv in tags.items()]
+            found = self._pairs_of[encoded] = b"".join(sorted(pairs))
+            self._tags_of[found] = encoded
+        return found
+
+    async def match(self, pairs: Iterable[bytes]) -> None:
+        """Number series; only matching ones are found."""
+        for one in pairs:
+            if one not in self.numbers:
+                self.numbers[one] = len(self.pairs)
+                self.pairs.append(one)
+
+    async def names(self, kind: Kind, ids: Sequence[bytes]) -> dict[bytes, str]:
+        """Return the names of ids."""
+        return {one: self._names[kind].get(one, one.hex()) for one in ids}
+
+    def order(self, numbers: Iterable[int]) -> list[int]:
+        """Return series in the order of their tags."""
+        return sorted(numbers, key=lambda number: self._tags_of[self.pairs[number]])
+
+    def tsuid(self, pairs: bytes) -> bytes:
+        """Return what identifies a series to users."""
+        return self._series_id(self._tags_of[pairs])
+
+
+def batch_of(series: Sequence[tuple[int, Points]]) -> Batch:
+    """Return the points of several series as a batch, whose rows are hours."""
+    numbers: list[int] = []
+    starts: list[int] = []
+    parts = []
+    at = 0
+    for number, points in series:
+        if not len(points.times):
+            numbers.append(number)
+            starts.append(at)
+            continue
+        hours = points.times // HOUR_MS
+        firsts = np.append(0, np.flatnonzero(hours[1:] != hours[:-1]) + 1)
+        numbers += [number] * len(firsts)
+        starts += (firsts + at).tolist()
+        parts.append(points)
+        at += len(points.times)
+    joined = Points(*map(np.concatenate, zip(NO_POINTS, *parts, strict=True)))
+    return Batch(np.array(numbers, np.int32), np.array([*starts, at], np.int64), *joined)
