@@ -109,7 +109,7 @@ def test_recorded_distribution_is_read() -> None:
 @given(NAMES, PAIRS, st.integers(0, (1 << 31) - 1), PAIRS)
 def test_keys_come_back(metric: str, tags: tuple[tuple[str, str], ...], period: int, resource: object) -> None:
     assert isinstance(resource, tuple)
-    key = HeroicKey(metric, tags, period * resource)
+    key = HeroicKey(metric, tags, period << 32, resource)
     assert parse_heroic_key(key.encode()) == key
 
 

@@ -1,1 +1,1 @@
-"""Heroic's table of points, with an index of series beside it."""
+"""Heroic's table of points, with an index of series."""

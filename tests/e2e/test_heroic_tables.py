@@ -1,0 +1,101 @@
+"""The daemon on Heroic's table: puts and queries of OpenTSDB's and KairosDB's APIs, kills, and clear errors."""
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import Served, Tsd, on_bigtable
+from tests.peers.bigtable import RunningBigtable
+
+pytestmark = pytest.mark.slow
+T = 1356998400
+LAYOUT = {
+    "tsd.storage.layout": "heroic",
+    "tsd.storage.flush_interval": "100",
+    "tsd.heroic.resource_tags": "host",
+    "tsd.kairosdb.enabled": "true",
+}
+ENGINES = ["embedded", pytest.param("bigtable", marks=pytest.mark.bigtable)]
+
+
+@pytest.fixture(params=ENGINES)
+def tsd(request: pytest.FixtureRequest, tmp_path: Path) -> Tsd:
+    """A daemon's folder and settings, with its tables."""
+    if request.param == "embedded":
+        return Tsd(tmp_path / "state", LAYOUT)
+    bigtable: RunningBigtable = request.getfixturevalue("bigtable")
+    made = Tsd(tmp_path / "state", on_bigtable(bigtable, LAYOUT))
+    assert made.run("create-tables").status == 0
+    return made
+
+
+def query(served: Served, words: str) -> Any:
+    """Return the groups of an answer: values by time, by the first tag's value."""
+    url = f"http://127.0.0.1:{served.port}/api/query?start={T}&end={T + 100_000}&{words}"
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return {next(iter(one["tags"].values()), ""): one["dps"] for one in json.load(answer)}
+
+
+def kairos_values(served: Served, metric: str) -> list[Any]:
+    """Return the values of KairosDB's query for a metric."""
+    body = {"start_absolute": T * 1000, "end_absolute": (T + 100_000) * 1000, "metrics": [{"name": metric}]}
+    url = f"http://127.0.0.1:{served.port}/api/v1/datapoints/query"
+    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
+        found: list[Any] = json.load(answer)["queries"][0]["results"][0]["values"]
+        return found
+
+
+def test_points_are_put_queried_and_kept(tsd: Tsd) -> None:
+    assert "metrics: exists" in tsd.run("create-tables").out
+    wanted = {"a": {str(T): 1, str(T + 7200): -3}, "b": {str(T + 1): 2.5}}
+    with tsd.serve() as served:
+        lines = f"put a.b {T} 1 host=a\nput a.b {T + 7200} -3 host=a\nput a.b {T + 1} 2.5 host=b\n"
+        assert served.send_lines(lines.encode()) == b"synced 3\n"
+        assert query(served, "m=sum:a.b{host=*}") == wanted
+    with tsd.serve() as served:
+        assert query(served, "m=sum:a.b{host=*}") == wanted
+        assert query(served, "m=sum:1h-count:a.b") == {"": {str(T): 2, str(T + 7200): 1}}
+        assert query(served, "m=none:a.b{host=a}") == {"a": wanted["a"]}
+        assert kairos_values(served, "a.b") == [[T * 1000, 1], [T * 1000 + 1000, 2.5], [T * 1000 + 7_200_000, -3]]
+
+
+def test_acknowledged_points_survive_kills(tsd: Tsd) -> None:
+    for number in range(3):
+        with tsd.spawn() as served:
+            assert served.send_lines(f"put a.b {T + number} {number} host=a\n".encode()) == b"synced 1\n"
+            served.kill()
+    with tsd.serve() as served:
+        assert query(served, "m=sum:a.b{host=*}") == {"a": {str(T + number): number for number in range(3)}}
+
+
+def test_a_long_key_is_refused_with_its_size(tsd: Tsd) -> None:
+    with tsd.serve() as served:
+        answer = served.send_lines(f"put m {T} 1 a={'v' * 4000}\nput m {T} 1 unit=%\n".encode())
+        assert b"wanted up to 3999" in answer
+        assert answer.endswith(b"synced 1\n")
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"tsd.retention.rules": "*=7d"}, "tsd.retention.rules"),
+        ({"tsd.rollups.enable": "true", "tsd.rollups.config": "{}"}, "tsd.rollups.enable"),
+        ({"tsd.heroic.series_table": "metrics"}, "tsd.heroic.series_table"),
+    ],
+)
+def test_settings_without_a_place_are_named(settings: dict[str, str], named: str, tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", LAYOUT)
+    assert tsd.run("check-config").status == 0
+    done = tsd.but(settings).run("check-config")
+    assert (done.status, named in done.err) == (2, True)
+
+
+def test_commands_on_other_rows_refuse_the_layout(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", LAYOUT)
+    for words in (["compact"], ["fsck", "--full-scan"], ["uid", "grep", "x"], ["import", "-"]):
+        done = tsd.run(*words)
+        assert done.status != 0
+        assert "tsd.storage.layout is heroic" in done.err, words
